@@ -1,0 +1,34 @@
+// Makes a fresh clone ready: installs when node_modules is missing or older than the lock file.
+// Runs under whatever Node the machine has (20 or newer); everything after it runs under the Node 24 it installs.
+import { spawnSync } from 'node:child_process';
+import { existsSync, lstatSync, statSync, symlinkSync, utimesSync } from 'node:fs';
+import { dirname, join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+
+const root = dirname(dirname(fileURLToPath(import.meta.url)));
+const lock = join(root, 'package-lock.json');
+// npm writes this file at the end of every install: its age is the install's age.
+const installed = join(root, 'node_modules', '.package-lock.json');
+
+if (!existsSync(installed) || statSync(installed).mtimeMs < statSync(lock).mtimeMs) {
+  console.error('doorbuster: installing dependencies (once)…');
+  // npm install, not npm ci: npm ci refuses a lock file that lacks other platforms' optional binaries.
+  const npm = spawnSync('npm', ['install', '--no-audit', '--no-fund', '--loglevel=error'], {
+    cwd: root,
+    stdio: ['ignore', 'ignore', 'inherit'],
+    shell: process.platform === 'win32',
+  });
+  if (npm.status !== 0) {
+    console.error('doorbuster: npm install failed; see the lines above.');
+    process.exit(1);
+  }
+  // npm leaves the file alone when nothing changed; touch it, or every start would install again.
+  const now = new Date();
+  if (existsSync(installed)) utimesSync(installed, now, now);
+}
+
+// `npx doorbuster` in a clone: npm does not link a package into its own node_modules.
+const link = join(root, 'node_modules', '.bin', 'doorbuster');
+if (process.platform !== 'win32' && !lstatSync(link, { throwIfNoEntry: false })) {
+  symlinkSync('../../bin/doorbuster.js', link);
+}

@@ -1,0 +1,16 @@
+import { type Clock, systemClock } from './clock.ts';
+import { type Logger, silentLog } from './log.ts';
+import { type Random, systemRandom } from './random.ts';
+import { systemTimers, type Timers } from './timers.ts';
+
+/** Everything the world gives us, in one bag that is passed down from the composition root. */
+export interface Runtime {
+  clock: Clock;
+  timers: Timers;
+  random: Random;
+  log: Logger;
+}
+
+export function systemRuntime(log: Logger = silentLog()): Runtime {
+  return { clock: systemClock, timers: systemTimers, random: systemRandom, log };
+}

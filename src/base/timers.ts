@@ -1,0 +1,39 @@
+/** Timers and the next-turn scheduler, passed in for the same reason as the clock. */
+export interface Timers {
+  /** Runs once after `ms`. Does not keep the process alive. Returns its cancellation. */
+  after(ms: number, run: () => void): () => void;
+  /** Runs every `ms`. Does not keep the process alive. Returns its cancellation. */
+  every(ms: number, run: () => void): () => void;
+  /** Runs after what has already arrived in this turn of the event loop: the point where batches are cut. */
+  nextTurn(run: () => void): void;
+}
+
+/** setTimeout takes 31 bits; a sale may open in two months. A longer wait is cut into hops. */
+const HOP_MS_MAX = 2 ** 31 - 1;
+
+export const systemTimers: Timers = {
+  after(ms, run) {
+    let handle: NodeJS.Timeout;
+    const arm = (leftMs: number): void => {
+      const hopMs = Math.min(Math.max(leftMs, 0), HOP_MS_MAX);
+      handle = setTimeout(() => (leftMs > hopMs ? arm(leftMs - hopMs) : run()), hopMs);
+      handle.unref();
+    };
+    arm(ms);
+    return () => clearTimeout(handle);
+  },
+  every(ms, run) {
+    const handle = setInterval(run, ms);
+    handle.unref();
+    return () => clearInterval(handle);
+  },
+  nextTurn(run) {
+    setImmediate(run);
+  },
+};
+
+export function sleep(timers: Timers, ms: number): Promise<void> {
+  return new Promise((resolve) => {
+    timers.after(ms, resolve);
+  });
+}

@@ -1,0 +1,106 @@
+import type { ItemView } from '../gate/port.ts';
+import type { Money } from '../model/money.ts';
+import type { OrderRecord, OrderStatus } from '../model/order.ts';
+import type { RejectReason } from '../model/outcome.ts';
+import { type ItemKind, ledgerFree, type SaleRecord, type SaleState, saleState } from '../model/sale.ts';
+
+/** How sales and orders read, to HTTP and to the library alike. Ids and times are strings. */
+export interface Sale {
+  id: string;
+  name: string;
+  state: SaleState;
+  opensAt: string;
+  closesAt: string;
+  perBuyer: number;
+  payWithin: number;
+  version: number;
+  createdAt: string;
+  items: Item[];
+}
+
+/** free + queued + reserved + sold + blocked = total. */
+export interface Item {
+  code: string;
+  name: string;
+  price: Money;
+  kind: ItemKind;
+  total: number;
+  free: number;
+  queued: number;
+  reserved: number;
+  sold: number;
+  blocked: number;
+}
+
+export interface Order {
+  id: string;
+  saleId: string;
+  buyer: string;
+  item: string;
+  quantity: number;
+  seats: string[];
+  amount: Money;
+  status: OrderStatus;
+  reason: RejectReason | null;
+  payment: null;
+  expiresAt: string | null;
+  createdAt: string;
+  updatedAt: string;
+  version: number;
+}
+
+/** The ledger's rows and the gate's queue. A unit that is queued is not yet in the ledger's `reserved`. */
+export function presentSale(sale: SaleRecord, gate: readonly ItemView[] | null, nowMs: number): Sale {
+  const items = sale.items.map((item): Item => {
+    const { code, name, price, kind, total, reserved, sold, blocked } = item;
+    const ledger = ledgerFree(item);
+    // Read at two instants: an order may have been committed between them. Never more than the ledger has free.
+    const queued = Math.min(gate?.find(({ itemId }) => itemId === item.id)?.queued ?? 0, ledger);
+    return { code, name, price, kind, total, free: ledger - queued, queued, reserved, sold, blocked };
+  });
+  const free = items.reduce((sum, item) => sum + item.free, 0);
+  return {
+    id: sale.id,
+    name: sale.name,
+    state: saleState(sale, free, nowMs),
+    opensAt: iso(sale.opensAtMs),
+    closesAt: iso(sale.closesAtMs),
+    perBuyer: sale.perBuyer,
+    payWithin: sale.payWithinSeconds,
+    version: sale.version,
+    createdAt: iso(sale.createdAtMs),
+    items,
+  };
+}
+
+export function presentOrder(order: OrderRecord): Order {
+  return {
+    id: order.id,
+    saleId: order.saleId,
+    buyer: order.buyer,
+    item: order.itemCode,
+    quantity: order.quantity,
+    seats: [],
+    amount: order.amount,
+    status: order.status,
+    reason: order.reason,
+    payment: null,
+    expiresAt: order.expiresAtMs === null ? null : iso(order.expiresAtMs),
+    createdAt: iso(order.createdAtMs),
+    updatedAt: iso(order.updatedAtMs),
+    version: order.version,
+  };
+}
+
+/** All orders of a commit carry the same two instants: formatting them again for each costs more than the lookup. */
+const remembered = new Map<number, string>();
+
+export function iso(ms: number): string {
+  let text = remembered.get(ms);
+  if (text === undefined) {
+    text = new Date(ms).toISOString();
+    if (remembered.size >= 64) remembered.clear();
+    remembered.set(ms, text);
+  }
+  return text;
+}

@@ -1,0 +1,315 @@
+import { invariant } from '../base/errors.ts';
+import type { Runtime } from '../base/runtime.ts';
+import { takeSlots } from '../model/limit.ts';
+import type { OrderMessage } from '../model/order.ts';
+import { windowRefusal } from '../model/sale.ts';
+import { type SaleSnapshot, type SaleValues, saleValues } from '../model/snapshot.ts';
+import type { AdmitRequest, Gate, ItemView, Verdict } from './port.ts';
+
+interface GateItem {
+  readonly id: string;
+  readonly code: string;
+  readonly price: { amount: number; currency: string };
+  total: number;
+  blocked: number;
+  rev: number;
+  /** Units of live holds: queued + settled. */
+  heldUnits: number;
+  queuedUnits: number;
+  /** Units the house has taken out, by hold. */
+  readonly house: Map<string, number>;
+  houseUnits: number;
+}
+
+/** Kept small: there is one for every live order, and a sale may have a million. */
+interface Hold {
+  readonly orderId: string;
+  readonly item: GateItem;
+  readonly buyer: string;
+  /** One slot is the rule, so it is stored bare: an array costs as much as the rest of the hold. */
+  readonly slots: number | number[];
+  queued: boolean;
+  readonly key: string | null;
+}
+
+interface BoundKey {
+  readonly orderId: string;
+  readonly fingerprint: string;
+  readonly boundAtMs: number;
+}
+
+interface GateSale {
+  values: SaleValues;
+  readonly epoch: number;
+  readonly itemsByCode: Map<string, GateItem>;
+  readonly itemsById: Map<string, GateItem>;
+  readonly holds: Map<string, Hold>;
+  /** A buyer's live holds; one hold is the rule, so it is stored bare. */
+  readonly buyers: Map<string, Hold | Hold[]>;
+  /** Insertion order is time order, which is what pruning relies on. */
+  readonly keys: Map<string, BoundKey>;
+}
+
+const UNKNOWN: Verdict = { outcome: 'not_found' };
+const SOLD_OUT: Verdict = { outcome: 'sold_out' };
+const KEY_REUSED: Verdict = { outcome: 'idempotency_key_reused' };
+const STALE: Verdict = { outcome: 'stale' };
+
+function freeUnits(item: GateItem): number {
+  return item.total - item.blocked - item.heldUnits - item.houseUnits;
+}
+
+function unitsOf(hold: Hold): number {
+  return typeof hold.slots === 'number' ? 1 : hold.slots.length;
+}
+
+function keyName(buyer: string, key: string): string {
+  return `${buyer}\n${key}`;
+}
+
+/**
+ * The in-process gate: a product, not a mock, and the reference the Redis gate is compared with. Each method runs to
+ * its end within one turn of the event loop, which makes it atomic; it is asynchronous only because the port is.
+ * There is no cached "sold out": free units are computed from what is held, so a restock or a release is seen at once.
+ */
+export class MemoryGate implements Gate {
+  readonly #runtime: Runtime;
+  readonly #emit: (message: OrderMessage) => void;
+  readonly #sales = new Map<string, GateSale>();
+
+  /** `emit` puts an admitted order into the pipe; it is called inside the admission. */
+  constructor(runtime: Runtime, emit: (message: OrderMessage) => void) {
+    this.#runtime = runtime;
+    this.#emit = emit;
+  }
+
+  async install(snapshot: SaleSnapshot): Promise<void> {
+    const inForce = this.#sales.get(snapshot.saleId);
+    if (inForce && inForce.epoch >= snapshot.epoch) return;
+    const sale: GateSale = {
+      values: saleValues(snapshot),
+      epoch: snapshot.epoch,
+      itemsByCode: new Map(),
+      itemsById: new Map(),
+      holds: new Map(),
+      buyers: new Map(),
+      keys: new Map(),
+    };
+    for (const { id, code, price, total, blocked, rev } of snapshot.items) {
+      const item: GateItem = {
+        id,
+        code,
+        price,
+        total,
+        blocked,
+        rev,
+        heldUnits: 0,
+        queuedUnits: 0,
+        house: new Map(),
+        houseUnits: 0,
+      };
+      sale.itemsByCode.set(code, item);
+      sale.itemsById.set(id, item);
+    }
+    for (const { orderId, itemId, buyer, slots } of snapshot.holds) {
+      const item = sale.itemsById.get(itemId);
+      invariant(item !== undefined, `order ${orderId} holds an item that sale ${snapshot.saleId} does not have`);
+      addHold(sale, { orderId, item, buyer, slots: slots.length === 1 ? slots[0]! : slots, queued: false, key: null });
+    }
+    for (const { buyer, key, fingerprint, orderId, boundAtMs } of snapshot.keys) {
+      sale.keys.set(keyName(buyer, key), { orderId, fingerprint, boundAtMs });
+    }
+    this.#sales.set(snapshot.saleId, sale);
+  }
+
+  async remove(saleId: string): Promise<void> {
+    this.#sales.delete(saleId);
+  }
+
+  async admit(request: AdmitRequest): Promise<Verdict> {
+    return this.#decide(request);
+  }
+
+  #decide({ saleId, orderId, itemCode, buyer, quantity, key, fingerprint }: AdmitRequest): Verdict {
+    const sale = this.#sales.get(saleId);
+    if (sale === undefined) return STALE;
+    const item = sale.itemsByCode.get(itemCode);
+    if (item === undefined) return UNKNOWN;
+
+    const known = sale.holds.get(orderId);
+    if (known !== undefined) return { outcome: 'admitted', message: messageOf(sale, saleId, known, fingerprint) };
+
+    const nowMs = this.#runtime.clock.now();
+    const name = key === null ? null : keyName(buyer, key);
+    if (name !== null) {
+      const bound = sale.keys.get(name);
+      if (bound !== undefined) {
+        return bound.fingerprint === fingerprint ? { outcome: 'replayed', orderId: bound.orderId } : KEY_REUSED;
+      }
+    }
+
+    const closedBy = windowRefusal(sale.values, nowMs);
+    if (closedBy !== null) {
+      return { outcome: closedBy, opensAtMs: sale.values.opensAtMs, closesAtMs: sale.values.closesAtMs };
+    }
+
+    const mine = sale.buyers.get(buyer);
+    const slots = mine === undefined && quantity === 1 ? ONE : takeSlots(slotsOf(mine), quantity, sale.values.perBuyer);
+    if (slots === null) {
+      return { outcome: 'limit_reached', orderIds: ordersOf(mine), perBuyer: sale.values.perBuyer };
+    }
+
+    if (freeUnits(item) < quantity) return SOLD_OUT;
+
+    const hold: Hold = { orderId, item, buyer, slots: slots.length === 1 ? slots[0]! : slots, queued: true, key };
+    addHold(sale, hold);
+    item.queuedUnits += quantity;
+    if (name !== null) sale.keys.set(name, { orderId, fingerprint, boundAtMs: nowMs });
+    const message = messageOf(sale, saleId, hold, fingerprint);
+    this.#emit(message);
+    return { outcome: 'admitted', message };
+  }
+
+  async settle(saleId: string, orderId: string): Promise<void> {
+    const hold = this.#sales.get(saleId)?.holds.get(orderId);
+    if (hold?.queued) {
+      hold.queued = false;
+      hold.item.queuedUnits -= unitsOf(hold);
+    }
+  }
+
+  async release(saleId: string, orderId: string): Promise<void> {
+    const sale = this.#sales.get(saleId);
+    if (sale) dropHold(sale, orderId);
+  }
+
+  async withdraw(saleId: string, orderId: string): Promise<void> {
+    const sale = this.#sales.get(saleId);
+    const hold = sale && dropHold(sale, orderId);
+    if (sale && hold?.key != null) sale.keys.delete(keyName(hold.buyer, hold.key));
+  }
+
+  async applySale(saleId: string, values: SaleValues): Promise<void> {
+    const sale = this.#sales.get(saleId);
+    if (sale && values.version > sale.values.version) sale.values = saleValues(values);
+  }
+
+  async applyTotal(saleId: string, itemId: string, total: number, rev: number): Promise<void> {
+    const item = this.#sales.get(saleId)?.itemsById.get(itemId);
+    if (item && rev > item.rev) {
+      item.total = total;
+      item.rev = rev;
+    }
+  }
+
+  async holdForHouse(saleId: string, itemId: string, units: number, holdId: string): Promise<boolean> {
+    const item = this.#sales.get(saleId)?.itemsById.get(itemId);
+    if (item === undefined) return false;
+    if (item.house.has(holdId)) return true;
+    if (freeUnits(item) < units) return false;
+    item.house.set(holdId, units);
+    item.houseUnits += units;
+    return true;
+  }
+
+  async dropHouseHold(
+    saleId: string,
+    itemId: string,
+    holdId: string,
+    lowered?: { total: number; rev: number },
+  ): Promise<void> {
+    const item = this.#sales.get(saleId)?.itemsById.get(itemId);
+    const units = item?.house.get(holdId);
+    if (item === undefined || units === undefined) return;
+    item.house.delete(holdId);
+    item.houseUnits -= units;
+    if (lowered && lowered.rev > item.rev) {
+      item.total = lowered.total;
+      item.rev = lowered.rev;
+    }
+  }
+
+  async view(saleId: string): Promise<ItemView[] | null> {
+    const sale = this.#sales.get(saleId);
+    if (!sale) return null;
+    return Array.from(sale.itemsByCode.values(), (item) => ({
+      itemId: item.id,
+      code: item.code,
+      total: item.total,
+      free: freeUnits(item),
+      queued: item.queuedUnits,
+      held: item.heldUnits - item.queuedUnits,
+      house: item.houseUnits,
+      blocked: item.blocked,
+      rev: item.rev,
+    }));
+  }
+
+  async pruneKeys(beforeMs: number): Promise<void> {
+    for (const sale of this.#sales.values()) {
+      for (const [name, bound] of sale.keys) {
+        if (bound.boundAtMs >= beforeMs) break;
+        // An order that is still on its way keeps its key, however old: the ledger has not stored it yet.
+        if (sale.holds.get(bound.orderId)?.queued) continue;
+        sale.keys.delete(name);
+      }
+    }
+  }
+}
+
+const ONE: number[] = [1];
+
+function messageOf(sale: GateSale, saleId: string, hold: Hold, fingerprint: string): OrderMessage {
+  const slots = typeof hold.slots === 'number' ? [hold.slots] : hold.slots;
+  return {
+    orderId: hold.orderId,
+    saleId,
+    itemId: hold.item.id,
+    itemCode: hold.item.code,
+    buyer: hold.buyer,
+    quantity: slots.length,
+    slots,
+    price: hold.item.price,
+    payWithinSeconds: sale.values.payWithinSeconds,
+    epoch: sale.epoch,
+    key: hold.key,
+    fingerprint,
+  };
+}
+
+function addHold(sale: GateSale, hold: Hold): void {
+  sale.holds.set(hold.orderId, hold);
+  hold.item.heldUnits += unitsOf(hold);
+  const mine = sale.buyers.get(hold.buyer);
+  if (mine === undefined) sale.buyers.set(hold.buyer, hold);
+  else if (Array.isArray(mine)) mine.push(hold);
+  else sale.buyers.set(hold.buyer, [mine, hold]);
+}
+
+/** Ends a hold and gives its units and slots back. No hold, no effect: that is what makes giving back happen once. */
+function dropHold(sale: GateSale, orderId: string): Hold | null {
+  const hold = sale.holds.get(orderId);
+  if (hold === undefined) return null;
+  sale.holds.delete(orderId);
+  const units = unitsOf(hold);
+  hold.item.heldUnits -= units;
+  if (hold.queued) hold.item.queuedUnits -= units;
+  const mine = sale.buyers.get(hold.buyer);
+  if (Array.isArray(mine)) {
+    mine.splice(mine.indexOf(hold), 1);
+    if (mine.length === 0) sale.buyers.delete(hold.buyer);
+  } else {
+    sale.buyers.delete(hold.buyer);
+  }
+  return hold;
+}
+
+function slotsOf(mine: Hold | Hold[] | undefined): number[] {
+  if (mine === undefined) return [];
+  return (Array.isArray(mine) ? mine : [mine]).flatMap((hold) => hold.slots);
+}
+
+function ordersOf(mine: Hold | Hold[] | undefined): string[] {
+  if (mine === undefined) return [];
+  return Array.isArray(mine) ? mine.map((hold) => hold.orderId) : [mine.orderId];
+}

@@ -1,0 +1,107 @@
+import type { IdBlock, IdKind } from '../base/ids.ts';
+import type { OrderMessage, OrderRecord, OrderStatus } from '../model/order.ts';
+import type { NewSale, SalePatch, SaleRecord } from '../model/sale.ts';
+import type { SaleSnapshot } from '../model/snapshot.ts';
+
+/**
+ * The ledger: the SQL truth. Every method is one transaction and is durable when its promise resolves.
+ *
+ * What it enforces by itself, whatever the gate said (the backstops of DESIGN.md, 3): an order id is inserted once, and
+ * the same id with other content is a fault; units of an item never exceed its total (P1); a live unit has a slot of
+ * its own under the buyer's limit (P2); a key is bound to one order (P5); an admission of an older epoch is rejected.
+ * It fails with a RetryableError when it cannot serve now (disk full, read-only, I/O error): nothing was stored.
+ */
+export interface Ledger {
+  /** Stores a batch of admitted orders in one transaction and says what is stored now for each, in the same order. */
+  commitOrders(batch: readonly OrderMessage[]): Promise<StoredOrder[]>;
+  /** Which of these order ids are stored: asked after a commit whose outcome is unknown. */
+  storedAmong(orderIds: readonly string[]): Promise<Map<string, OrderRecord>>;
+
+  createSale(sale: NewSale & SaleIds, call: AdminCall): Promise<SaleChange>;
+  patchSale(saleId: string, patch: SalePatch, version: number, call: AdminCall): Promise<SaleChange>;
+  /** `add` may be negative: down to what is free in the ledger. */
+  addStock(saleId: string, itemCode: string, add: number, call: AdminCall): Promise<SaleChange>;
+  setPaused(saleId: string, paused: boolean, call: AdminCall): Promise<SaleChange>;
+  closeSale(saleId: string, call: AdminCall): Promise<SaleChange>;
+
+  getSale(saleId: string): Promise<SaleRecord | null>;
+  listSales(page: Page): Promise<SaleRecord[]>;
+  getOrder(orderId: string): Promise<OrderRecord | null>;
+  listOrders(filter: OrderFilter, page: Page): Promise<OrderRecord[]>;
+  /** The binding of a key, if it is younger than 24 hours. */
+  findKey(scope: KeyScope): Promise<KeyBinding | null>;
+
+  /** Ids of sales that may still admit (not closed, window not over): those the gate must hold. */
+  openSaleIds(): Promise<string[]>;
+  /** Raises the epoch of the sale's items and reads all that the gate is built from, in one transaction. */
+  rebuildSnapshot(saleId: string): Promise<SaleSnapshot | null>;
+
+  takeIdBlock(kind: IdKind, size: number): Promise<IdBlock>;
+  /** Fails if the ledger could not store anything now. */
+  probe(): Promise<void>;
+  /** Does a little of the work that can wait, for at most about `budgetMs`. True: there is more. */
+  maintain(budgetMs: number): Promise<boolean>;
+  /** How much work is waiting for `maintain`. */
+  readonly backlog: number;
+  pruneKeys(beforeMs: number): Promise<number>;
+  close(): Promise<void>;
+}
+
+export interface SaleIds {
+  id: string;
+  itemIds: string[];
+}
+
+/** What stands stored for a message now; `inserted` is false for a repeat of a message stored before. */
+export interface StoredOrder {
+  order: OrderRecord;
+  inserted: boolean;
+}
+
+export interface KeyScope {
+  caller: string;
+  /** Method and path: `POST /v1/sales/1/orders`. */
+  path: string;
+  key: string;
+}
+
+export interface KeyBinding {
+  fingerprint: string;
+  orderId: string | null;
+  /** The stored answer of an administrative call. */
+  answer: string | null;
+}
+
+/** An administrative change: who, when it is keyed under what, and how its answer reads. */
+export interface AdminCall {
+  actor: string;
+  auditId: string;
+  keyed: (KeyScope & { fingerprint: string }) | null;
+  /** Writes the answer that a repeat of the key gets; called inside the transaction. */
+  answer: (sale: SaleRecord) => string;
+}
+
+export type SaleChange =
+  | { outcome: 'changed'; sale: SaleRecord; answer: string }
+  | { outcome: 'replayed'; answer: string }
+  | { outcome: 'not_found' | 'version_conflict' | 'insufficient_free' | 'sale_closed' | 'idempotency_key_reused' }
+  | { outcome: 'invalid_request'; path: string; message: string };
+
+/** Newest first: rows with an id below `before`. */
+export interface Page {
+  limit: number;
+  before: string | null;
+}
+
+export interface OrderFilter {
+  saleId?: string;
+  status?: OrderStatus;
+  buyer?: string;
+}
+
+export function ordersPath(saleId: string): string {
+  return `POST /v1/sales/${saleId}/orders`;
+}
+
+/** How long a key stays bound. */
+export const KEY_KEPT_MS = 24 * 3600 * 1000;

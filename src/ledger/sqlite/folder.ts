@@ -1,0 +1,38 @@
+import { mkdirSync } from 'node:fs';
+import { join } from 'node:path';
+import { DatabaseSync } from 'node:sqlite';
+import { messageOf, RetryableError, TerminalError } from '../../base/errors.ts';
+import { isBusy } from './errors.ts';
+
+export const LEDGER_FILE = 'ledger.sqlite';
+const LOCK_FILE = 'lock.sqlite';
+
+/**
+ * The data folder belongs to one process. The guard is an exclusive SQLite transaction on a file of its own: a lock of
+ * the operating system, which drops it on kill -9. A pid file would have to guess whether its writer still lives.
+ */
+export function lockDataFolder(folder: string): { unlock(): void } {
+  try {
+    mkdirSync(folder, { recursive: true });
+  } catch (error) {
+    throw new RetryableError('unavailable', `the data folder ${folder} cannot be made (${messageOf(error)})`, {
+      cause: error,
+    });
+  }
+  let lock: DatabaseSync | null = null;
+  try {
+    lock = new DatabaseSync(join(folder, LOCK_FILE), { timeout: 0 });
+    lock.exec('PRAGMA journal_mode = DELETE; BEGIN EXCLUSIVE');
+  } catch (error) {
+    lock?.close();
+    if (isBusy(error)) {
+      throw new TerminalError('data_in_use', `another doorbuster process is using the data folder ${folder}`, {
+        cause: error,
+      });
+    }
+    throw new RetryableError('unavailable', `the data folder ${folder} is not writable (${messageOf(error)})`, {
+      cause: error,
+    });
+  }
+  return { unlock: () => lock.close() };
+}

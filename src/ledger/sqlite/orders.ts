@@ -1,0 +1,354 @@
+import type { DatabaseSync, SQLInputValue } from 'node:sqlite';
+import { TerminalError } from '../../base/errors.ts';
+import { times } from '../../model/money.ts';
+import type { OrderMessage, OrderRecord, OrderStatus } from '../../model/order.ts';
+import type { RejectReason } from '../../model/outcome.ts';
+import type { SaleSnapshot } from '../../model/snapshot.ts';
+import { KEY_KEPT_MS, type OrderFilter, ordersPath, type Page, type StoredOrder } from '../port.ts';
+import type { Keys } from './keys.ts';
+import { parseSlots, type Tail, type TailOrder } from './tail.ts';
+
+const COLUMNS = `CAST(o.id AS TEXT) AS id, CAST(o.sale_id AS TEXT) AS saleId, CAST(o.item_id AS TEXT) AS itemId,
+  i.code AS itemCode, o.buyer, o.quantity, o.amount, o.currency, o.status, o.reason,
+  o.created_at AS createdAtMs, o.updated_at AS updatedAtMs, o.expires_at AS expiresAtMs, o.version`;
+
+export interface OrderRow {
+  id: string;
+  saleId: string;
+  itemId: string;
+  itemCode: string;
+  buyer: string;
+  quantity: number;
+  amount: number;
+  currency: string;
+  status: OrderStatus;
+  reason: RejectReason | null;
+  createdAtMs: number;
+  updatedAtMs: number;
+  expiresAtMs: number | null;
+  version: number;
+}
+
+export function orderOfRow({ amount, currency, ...row }: OrderRow): OrderRecord {
+  return { ...row, amount: { amount, currency } };
+}
+
+/** An order of the batch that this transaction inserted. */
+interface Inserted {
+  at: number;
+  message: OrderMessage;
+  tail: TailOrder;
+}
+
+/**
+ * Orders: the batched insert with its backstops, and reads. `commit` runs inside the caller's transaction; the tail
+ * is told through the function it returns, only after that transaction has committed.
+ */
+export class Orders {
+  readonly #db: DatabaseSync;
+  readonly #tail: Tail;
+  readonly #keys: Keys;
+  readonly #insert;
+  readonly #get;
+  readonly #identity;
+  readonly #reject;
+  readonly #claimTaken;
+  readonly #perBuyerMax;
+  readonly #takeUnits;
+  readonly #item;
+  #seq: number;
+
+  constructor(db: DatabaseSync, tail: Tail, keys: Keys) {
+    this.#db = db;
+    this.#tail = tail;
+    this.#keys = keys;
+    this.#insert = db.prepare(
+      `INSERT INTO orders (seq, id, sale_id, item_id, buyer, quantity, slots, amount, currency, status, epoch, idem_key, fingerprint, created_at, updated_at, expires_at)
+       VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, 'reserved', ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING`,
+    );
+    this.#get = db.prepare(`SELECT ${COLUMNS} FROM orders o JOIN items i ON i.id = o.item_id WHERE o.id = ?`);
+    this.#identity = db.prepare('SELECT slots, idem_key AS key, fingerprint FROM orders WHERE id = ?');
+    this.#reject = db.prepare(
+      "UPDATE orders SET status = 'rejected', reason = ?, expires_at = NULL, idem_key = NULL WHERE id = ?",
+    );
+    this.#claimTaken = db.prepare('SELECT 1 FROM claims WHERE sale_id = ? AND buyer = ? AND slot = ?');
+    this.#perBuyerMax = db.prepare('SELECT per_buyer_max AS most FROM sales WHERE id = ?');
+    this.#takeUnits = db.prepare(
+      `UPDATE items SET reserved = reserved + ?1, rev = rev + 1
+       WHERE id = ?2 AND epoch = ?3 AND total - reserved - sold - blocked >= ?1`,
+    );
+    this.#item = db.prepare(
+      'SELECT epoch, total - reserved - sold - blocked AS free FROM items WHERE id = ? AND sale_id = ?',
+    );
+    const last = db.prepare('SELECT max(seq) AS seq FROM orders').get() as { seq: number | null };
+    this.#seq = last.seq ?? 0;
+    this.#loadTail();
+  }
+
+  get lastSeq(): number {
+    return this.#seq;
+  }
+
+  /** After a restart: what was committed and not yet folded. */
+  #loadTail(): void {
+    const rows = this.#db
+      .prepare(
+        `SELECT seq, CAST(id AS TEXT) AS orderId, CAST(sale_id AS TEXT) AS saleId, buyer, slots, idem_key AS key, fingerprint, created_at AS createdAtMs
+         FROM orders WHERE seq > (SELECT seq FROM folded) AND status IN ('reserved', 'paid')`,
+      )
+      .iterate() as Iterable<TailOrder>;
+    for (const { seq, orderId, saleId, buyer, slots, key, fingerprint, createdAtMs } of rows) {
+      this.#tail.add({ seq, orderId, saleId, buyer, slots, key, fingerprint, createdAtMs });
+    }
+  }
+
+  commit(batch: readonly OrderMessage[], nowMs: number): { stored: StoredOrder[]; undo: () => void; seq: number } {
+    const stored = new Array<StoredOrder>(batch.length);
+    const inserted: Inserted[] = [];
+    const rejected = new Map<Inserted, RejectReason>();
+    const perBuyerMax = new Map<string, number>();
+    let seq = this.#seq;
+
+    for (const [at, message] of batch.entries()) {
+      const slots = message.slots.length === 1 ? String(message.slots[0]) : message.slots.join(',');
+      const { changes } = this.#insert.run(
+        seq + 1,
+        BigInt(message.orderId),
+        BigInt(message.saleId),
+        BigInt(message.itemId),
+        message.buyer,
+        message.quantity,
+        slots,
+        message.price.amount * message.quantity,
+        message.price.currency,
+        message.epoch,
+        message.key,
+        message.fingerprint,
+        nowMs,
+        nowMs,
+        nowMs + message.payWithinSeconds * 1000,
+      );
+      if (changes === 0) {
+        stored[at] = { order: this.#sameOrder(message, slots), inserted: false };
+        continue;
+      }
+      seq++;
+      const entry: Inserted = {
+        at,
+        message,
+        tail: {
+          seq,
+          orderId: message.orderId,
+          saleId: message.saleId,
+          buyer: message.buyer,
+          slots,
+          key: message.key,
+          fingerprint: message.fingerprint,
+          createdAtMs: nowMs,
+        },
+      };
+      inserted.push(entry);
+      const reason = this.#backstop(message, nowMs, perBuyerMax);
+      if (reason !== null) rejected.set(entry, reason);
+      // In the tail at once: the next order of this batch must see this one's slot and key.
+      else this.#tail.add(entry.tail);
+    }
+
+    this.#takeStock(inserted, rejected);
+
+    for (const entry of inserted) {
+      const reason = rejected.get(entry) ?? null;
+      if (reason !== null) {
+        this.#tail.remove(entry.tail);
+        this.#reject.run(reason, BigInt(entry.message.orderId));
+      }
+      stored[entry.at] = { order: recordOf(entry.message, reason, nowMs), inserted: true };
+    }
+    return {
+      stored,
+      seq,
+      undo: () => {
+        for (const entry of inserted) this.#tail.remove(entry.tail);
+      },
+    };
+  }
+
+  /** The transaction has committed: its numbers are used. */
+  committed(seq: number): void {
+    this.#seq = seq;
+  }
+
+  /** P2 and P5 below the gate. What they refuse proves the gate wrong. */
+  #backstop(message: OrderMessage, nowMs: number, perBuyerMax: Map<string, number>): RejectReason | null {
+    let most = perBuyerMax.get(message.saleId);
+    if (most === undefined) {
+      const row = this.#perBuyerMax.get(BigInt(message.saleId)) as { most: number } | undefined;
+      if (row === undefined) return 'gate_rebuilt';
+      most = row.most;
+      perBuyerMax.set(message.saleId, most);
+    }
+    const { slots, buyer, saleId } = message;
+    if (slots.length !== message.quantity || new Set(slots).size !== slots.length) return 'limit_reached';
+    for (const slot of slots) {
+      if (!Number.isInteger(slot) || slot < 1 || slot > most) return 'limit_reached';
+      if (this.#claimTaken.get(BigInt(saleId), buyer, slot) !== undefined) return 'limit_reached';
+    }
+    if (this.#tail.holdsAnySlot(saleId, buyer, slots)) return 'limit_reached';
+    // Another order has this key: the gate did not know it. Rebuilt, it will, and a retry gets that order.
+    if (
+      message.key !== null &&
+      this.#keys.find({ caller: buyer, path: ordersPath(saleId), key: message.key }, nowMs) !== null
+    ) {
+      return 'gate_rebuilt';
+    }
+    return null;
+  }
+
+  /** P1 below the gate: item rows in id order, one conditional update each; the surplus is the tail of the batch. */
+  #takeStock(inserted: Inserted[], rejected: Map<Inserted, RejectReason>): void {
+    const byItem = new Map<string, Inserted[]>();
+    for (const entry of inserted) {
+      if (rejected.has(entry)) continue;
+      const orders = byItem.get(entry.message.itemId);
+      if (orders) orders.push(entry);
+      else byItem.set(entry.message.itemId, [entry]);
+    }
+    const itemIds =
+      byItem.size === 1 ? [...byItem.keys()] : [...byItem.keys()].sort((a, b) => (BigInt(a) < BigInt(b) ? -1 : 1));
+    for (const itemId of itemIds) {
+      const orders = byItem.get(itemId)!;
+      const { epoch } = orders[0]!.message;
+      const sameEpoch = orders.every((entry) => entry.message.epoch === epoch);
+      const units = orders.reduce((sum, entry) => sum + entry.message.quantity, 0);
+      if (sameEpoch && this.#takeUnits.run(units, BigInt(itemId), epoch).changes === 1) continue;
+      this.#takeWhatIsLeft(itemId, orders, rejected);
+    }
+  }
+
+  #takeWhatIsLeft(itemId: string, orders: Inserted[], rejected: Map<Inserted, RejectReason>): void {
+    const saleId = BigInt(orders[0]!.message.saleId);
+    const item = this.#item.get(BigInt(itemId), saleId) as { epoch: number; free: number } | undefined;
+    let units = 0;
+    let full = false;
+    for (const entry of orders) {
+      if (item === undefined || entry.message.epoch !== item.epoch) {
+        rejected.set(entry, 'gate_rebuilt');
+      } else if (full || units + entry.message.quantity > item.free) {
+        full = true;
+        rejected.set(entry, 'sold_out');
+      } else {
+        units += entry.message.quantity;
+      }
+    }
+    if (units > 0) this.#takeUnits.run(units, BigInt(itemId), item!.epoch);
+  }
+
+  #sameOrder(message: OrderMessage, slots: string): OrderRecord {
+    const order = this.get(message.orderId)!;
+    const identity = this.#identity.get(BigInt(message.orderId)) as { slots: string; fingerprint: string };
+    const same =
+      order.saleId === message.saleId &&
+      order.itemId === message.itemId &&
+      order.buyer === message.buyer &&
+      order.quantity === message.quantity &&
+      identity.slots === slots &&
+      identity.fingerprint === message.fingerprint;
+    if (!same) {
+      throw new TerminalError('order_id_reused', `order ${message.orderId} is stored with other content`);
+    }
+    return order;
+  }
+
+  get(orderId: string): OrderRecord | null {
+    const row = this.#get.get(BigInt(orderId)) as OrderRow | undefined;
+    return row === undefined ? null : orderOfRow(row);
+  }
+
+  /** A buyer's own orders: few, by index, and through the tail. */
+  listOfBuyer(filter: OrderFilter & { buyer: string }, page: Page): OrderRecord[] {
+    const before = page.before === null ? null : BigInt(page.before);
+    const { where, values } = conditions(filter);
+    const folded = this.#db
+      .prepare(
+        `SELECT ${COLUMNS} FROM buyer_orders b JOIN orders o ON o.id = b.order_id JOIN items i ON i.id = o.item_id
+         WHERE b.buyer = ? ${before === null ? '' : 'AND b.order_id < ?'} ${where} ORDER BY b.order_id DESC LIMIT ?`,
+      )
+      .all(filter.buyer, ...(before === null ? [] : [before]), ...values, page.limit) as unknown as OrderRow[];
+    const fresh = this.#tail
+      .of(filter.buyer)
+      .filter((order) => before === null || BigInt(order.orderId) < before)
+      .map((order) => this.get(order.orderId)!)
+      .filter((order) => filter.saleId === undefined || order.saleId === filter.saleId)
+      .filter((order) => filter.status === undefined || order.status === filter.status);
+    const all = new Map([...fresh, ...folded.map(orderOfRow)].map((order) => [order.id, order]));
+    return [...all.values()].sort((a, b) => (BigInt(a.id) < BigInt(b.id) ? 1 : -1)).slice(0, page.limit);
+  }
+
+  /** Everything the gate is built from: live orders, and the keys of the last 24 hours. */
+  forGate(saleId: string, nowMs: number): Pick<SaleSnapshot, 'holds' | 'keys'> {
+    const holds: SaleSnapshot['holds'] = [];
+    const keys: SaleSnapshot['keys'] = [];
+    const rows = this.#db
+      .prepare(
+        `SELECT CAST(id AS TEXT) AS orderId, CAST(item_id AS TEXT) AS itemId, buyer, slots, status, idem_key AS key, fingerprint, created_at AS boundAtMs
+         FROM orders WHERE sale_id = ? AND status <> 'rejected' ORDER BY seq`,
+      )
+      .iterate(BigInt(saleId)) as Iterable<{
+      orderId: string;
+      itemId: string;
+      buyer: string;
+      slots: string;
+      status: OrderStatus;
+      key: string | null;
+      fingerprint: string;
+      boundAtMs: number;
+    }>;
+    for (const { orderId, itemId, buyer, slots, status, key, fingerprint, boundAtMs } of rows) {
+      if (status === 'reserved' || status === 'paid') holds.push({ orderId, itemId, buyer, slots: parseSlots(slots) });
+      if (key !== null && boundAtMs > nowMs - KEY_KEPT_MS) keys.push({ buyer, key, fingerprint, orderId, boundAtMs });
+    }
+    return { holds, keys };
+  }
+}
+
+function recordOf(message: OrderMessage, reason: RejectReason | null, nowMs: number): OrderRecord {
+  return {
+    id: message.orderId,
+    saleId: message.saleId,
+    itemId: message.itemId,
+    itemCode: message.itemCode,
+    buyer: message.buyer,
+    quantity: message.quantity,
+    amount: times(message.price, message.quantity),
+    status: reason === null ? 'reserved' : 'rejected',
+    reason,
+    createdAtMs: nowMs,
+    updatedAtMs: nowMs,
+    expiresAtMs: reason === null ? nowMs + message.payWithinSeconds * 1000 : null,
+    version: 1,
+  };
+}
+
+function conditions(filter: OrderFilter): { where: string; values: SQLInputValue[] } {
+  const where: string[] = [];
+  const values: SQLInputValue[] = [];
+  if (filter.saleId !== undefined) {
+    where.push('AND o.sale_id = ?');
+    values.push(BigInt(filter.saleId));
+  }
+  if (filter.status !== undefined) {
+    where.push('AND o.status = ?');
+    values.push(filter.status);
+  }
+  return { where: where.join(' '), values };
+}
+
+/** The query of an operator's list, which may be long and runs on the reader thread. */
+export function listQuery(filter: OrderFilter, page: Page): { sql: string; values: SQLInputValue[] } {
+  const { where, values } = conditions(filter);
+  const before = page.before === null ? '' : 'AND o.id < ?';
+  return {
+    sql: `SELECT ${COLUMNS} FROM orders o JOIN items i ON i.id = o.item_id WHERE 1 = 1 ${where} ${before} ORDER BY o.id DESC LIMIT ?`,
+    values: [...values, ...(page.before === null ? [] : [BigInt(page.before)]), page.limit],
+  };
+}

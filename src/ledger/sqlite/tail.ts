@@ -1,0 +1,89 @@
+/**
+ * The tail: orders that are committed in `orders` and not yet folded into claims, keys and buyer_orders.
+ *
+ * Those three tables are ordered by buyer, and buyers come in random order: with a million rows every insert touches a
+ * page of its own, and the commit a buyer waits for would write hundreds of pages (measured: 50–130 µs an order
+ * instead of 5). So the commit only appends to `orders`; the tail stands in for the three tables until `fold` writes
+ * them in key order, many rows a page. Every lookup asks both. After a crash the tail is read back from `orders`.
+ */
+export interface TailOrder {
+  readonly seq: number;
+  readonly orderId: string;
+  readonly saleId: string;
+  readonly buyer: string;
+  /** As stored: '1' or '1,2'. */
+  readonly slots: string;
+  readonly key: string | null;
+  readonly fingerprint: string;
+  readonly createdAtMs: number;
+}
+
+export function parseSlots(slots: string): number[] {
+  return slots.split(',').map(Number);
+}
+
+export class Tail {
+  readonly #byBuyer = new Map<string, TailOrder | TailOrder[]>();
+  #size = 0;
+
+  get size(): number {
+    return this.#size;
+  }
+
+  add(order: TailOrder): void {
+    const mine = this.#byBuyer.get(order.buyer);
+    if (mine === undefined) this.#byBuyer.set(order.buyer, order);
+    else if (Array.isArray(mine)) mine.push(order);
+    else this.#byBuyer.set(order.buyer, [mine, order]);
+    this.#size++;
+  }
+
+  remove(order: TailOrder): void {
+    const mine = this.#byBuyer.get(order.buyer);
+    if (Array.isArray(mine)) {
+      const at = mine.indexOf(order);
+      if (at < 0) return;
+      mine.splice(at, 1);
+      if (mine.length === 0) this.#byBuyer.delete(order.buyer);
+    } else if (mine === order) {
+      this.#byBuyer.delete(order.buyer);
+    } else {
+      return;
+    }
+    this.#size--;
+  }
+
+  of(buyer: string): readonly TailOrder[] {
+    const mine = this.#byBuyer.get(buyer);
+    if (mine === undefined) return NONE;
+    return Array.isArray(mine) ? mine : [mine];
+  }
+
+  holdsAnySlot(saleId: string, buyer: string, slots: readonly number[]): boolean {
+    for (const order of this.of(buyer)) {
+      if (order.saleId === saleId && parseSlots(order.slots).some((slot) => slots.includes(slot))) return true;
+    }
+    return false;
+  }
+
+  boundTo(saleId: string, buyer: string, key: string): TailOrder | null {
+    for (const order of this.of(buyer)) if (order.key === key && order.saleId === saleId) return order;
+    return null;
+  }
+
+  /** Everything up to `seq`, in the order of the tables it will be folded into. */
+  upTo(seq: number): TailOrder[] {
+    const orders: TailOrder[] = [];
+    for (const mine of this.#byBuyer.values()) {
+      if (Array.isArray(mine)) orders.push(...mine.filter((order) => order.seq <= seq));
+      else if (mine.seq <= seq) orders.push(mine);
+    }
+    return orders.sort((a, b) => compare(a.saleId, b.saleId) || compare(a.buyer, b.buyer) || a.seq - b.seq);
+  }
+}
+
+const NONE: readonly TailOrder[] = [];
+
+function compare(a: string, b: string): number {
+  return a < b ? -1 : a > b ? 1 : 0;
+}

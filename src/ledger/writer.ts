@@ -1,0 +1,182 @@
+import { messageOf, RetryableError, unavailable } from '../base/errors.ts';
+import type { Runtime } from '../base/runtime.ts';
+import type { OrderMessage, OrderRecord } from '../model/order.ts';
+import type { Ledger, StoredOrder } from './port.ts';
+
+/** What follows from a decision. The order is the design's: commit, then gate, then acknowledge. */
+export interface WriterEffects {
+  /** Stored as reserved: settle the hold, then tell who waits. */
+  stored(order: OrderRecord, inserted: boolean): void;
+  /** A backstop refused it: the gate was wrong about this sale. */
+  rejected(order: OrderRecord): void;
+  /** It is known not to be stored: give the hold back. */
+  withdrawn(message: OrderMessage): void;
+  /** Tell who waits that it has failed, or that the outcome is not known yet. */
+  failed(message: OrderMessage, error: Error): void;
+  committed(batchSize: number, durationMs: number): void;
+}
+
+/** How often a ledger that is out is asked whether it is back. */
+const PROBE_EVERY_MS = 500;
+/** Up to here the tail of the ledger is folded only when nothing else is to do; above, between commits. */
+const BACKLOG_IDLE_MAX = 200_000;
+const MAINTAIN_IDLE_AFTER_MS = 200;
+const MAINTAIN_SLICE_MS = 5;
+
+/**
+ * The writer: takes batches from the pipe and commits each in one transaction.
+ *
+ *   working → out   a commit failed with a RetryableError (disk full, read-only). Everybody who waits is told at once;
+ *                   the messages stay `unresolved`, since a failed commit may yet have reached the disk.
+ *   out → working   a probe could write again. What is stored of the unresolved is settled, the rest is withdrawn:
+ *                   no unit is freed while its order may still come into being.
+ *
+ * While it is out, admission is refused before the gate (`reason`), so that nothing piles up.
+ */
+export class Writer {
+  readonly #ledger: Ledger;
+  readonly #runtime: Runtime;
+  readonly #effects: WriterEffects;
+  #out: string | null = null;
+  #unresolved: OrderMessage[] = [];
+  #cancelProbe: (() => void) | null = null;
+  #cancelMaintenance: (() => void) | null = null;
+  #closed = false;
+
+  constructor(ledger: Ledger, runtime: Runtime, effects: WriterEffects) {
+    this.#ledger = ledger;
+    this.#runtime = runtime;
+    this.#effects = effects;
+    this.#scheduleMaintenance();
+  }
+
+  /** Why the ledger is out, or null while it works. */
+  get reason(): string | null {
+    return this.#out;
+  }
+
+  /** Orders whose outcome is not known: admitted, commit failed, ledger still out. */
+  get unresolved(): number {
+    return this.#unresolved.length;
+  }
+
+  async write(batch: OrderMessage[]): Promise<void> {
+    if (this.#out !== null) {
+      this.#leaveUnresolved(batch, unavailable(this.#out));
+      return;
+    }
+    const startedMs = this.#runtime.clock.monotonic();
+    let stored: StoredOrder[];
+    try {
+      stored = await this.#ledger.commitOrders(batch);
+    } catch (error) {
+      await this.#commitFailed(batch, error);
+      return;
+    }
+    this.#effects.committed(batch.length, this.#runtime.clock.monotonic() - startedMs);
+    for (const { order, inserted } of stored) this.#decide(order, inserted);
+    if (this.#ledger.backlog > BACKLOG_IDLE_MAX) await this.#maintain();
+    else this.#scheduleMaintenance();
+  }
+
+  /** The ledger failed outside a commit too (an id block, an administrative change): the same state, the same way back. */
+  reportFailure(error: unknown): void {
+    if (error instanceof RetryableError && error.code === 'unavailable') this.#goOut(error);
+  }
+
+  close(): void {
+    this.#closed = true;
+    this.#cancelProbe?.();
+    this.#cancelMaintenance?.();
+  }
+
+  #decide(order: OrderRecord, inserted: boolean): void {
+    // Decided by the row as stored: a repeat of an order that has ended since then is not reserved again.
+    if (order.status === 'rejected') this.#effects.rejected(order);
+    else this.#effects.stored(order, inserted);
+  }
+
+  async #commitFailed(batch: OrderMessage[], error: unknown): Promise<void> {
+    if (error instanceof RetryableError) {
+      this.#goOut(error);
+      this.#leaveUnresolved(batch, error);
+      return;
+    }
+    // Not the ledger's state but something in the batch: isolate it, so that one poison order does not take the rest.
+    if (batch.length > 1) {
+      for (const message of batch) await this.write([message]);
+      return;
+    }
+    const message = batch[0]!;
+    this.#runtime.log.error({ err: error, orderId: message.orderId }, 'the ledger cannot take this order');
+    this.#effects.withdrawn(message);
+    this.#effects.failed(message, error instanceof Error ? error : new Error(messageOf(error)));
+  }
+
+  #leaveUnresolved(batch: OrderMessage[], error: Error): void {
+    this.#unresolved.push(...batch);
+    for (const message of batch) this.#effects.failed(message, error);
+  }
+
+  #goOut(error: RetryableError): void {
+    if (this.#out !== null || this.#closed) return;
+    this.#out = error.message;
+    this.#runtime.log.error(
+      { reason: error.message, cause: messageOf(error.cause) },
+      'the ledger is out; orders are refused',
+    );
+    this.#probeLater();
+  }
+
+  #probeLater(): void {
+    if (this.#closed) return;
+    this.#cancelProbe = this.#runtime.timers.after(PROBE_EVERY_MS, () => void this.#probe());
+  }
+
+  async #probe(): Promise<void> {
+    try {
+      await this.#ledger.probe();
+      await this.#resolve();
+    } catch (error) {
+      if (error instanceof RetryableError) this.#out = error.message;
+      else this.#runtime.log.error({ err: error }, 'the probe of the ledger failed');
+      this.#probeLater();
+      return;
+    }
+    this.#out = null;
+    this.#runtime.log.info('the ledger is back');
+  }
+
+  async #resolve(): Promise<void> {
+    const unresolved = this.#unresolved;
+    const stored = await this.#ledger.storedAmong(unresolved.map((message) => message.orderId));
+    this.#unresolved = [];
+    for (const message of unresolved) {
+      const order = stored.get(message.orderId);
+      if (order) this.#decide(order, true);
+      else this.#effects.withdrawn(message);
+    }
+  }
+
+  #scheduleMaintenance(): void {
+    if (this.#cancelMaintenance !== null || this.#closed) return;
+    this.#cancelMaintenance = this.#runtime.timers.after(MAINTAIN_IDLE_AFTER_MS, () => {
+      this.#cancelMaintenance = null;
+      void this.#maintain().then((more) => {
+        if (more) this.#scheduleMaintenance();
+      });
+    });
+  }
+
+  async #maintain(): Promise<boolean> {
+    if (this.#out !== null || this.#closed) return false;
+    try {
+      return await this.#ledger.maintain(MAINTAIN_SLICE_MS);
+    } catch (error) {
+      // What waits is in the orders table: nothing is lost, and the next slice tries again.
+      this.#runtime.log.warn({ err: error }, 'maintenance of the ledger failed');
+      this.reportFailure(error);
+      return false;
+    }
+  }
+}

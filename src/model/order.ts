@@ -1,0 +1,58 @@
+import type { Money } from './money.ts';
+import type { RejectReason } from './outcome.ts';
+
+export const ORDER_STATUSES = ['queued', 'reserved', 'paid', 'cancelled', 'expired', 'rejected', 'refunded'] as const;
+
+export type OrderStatus = (typeof ORDER_STATUSES)[number];
+
+/** A live order holds units; an ended one never lives again. */
+export function isLive(status: OrderStatus): boolean {
+  return status === 'queued' || status === 'reserved' || status === 'paid';
+}
+
+export function hasEnded(status: OrderStatus): boolean {
+  return !isLive(status);
+}
+
+/** An order as the ledger stores it. */
+export interface OrderRecord {
+  id: string;
+  saleId: string;
+  itemId: string;
+  itemCode: string;
+  buyer: string;
+  quantity: number;
+  amount: Money;
+  status: OrderStatus;
+  reason: RejectReason | null;
+  createdAtMs: number;
+  updatedAtMs: number;
+  expiresAtMs: number | null;
+  version: number;
+}
+
+/**
+ * What the gate puts into the pipe for an admitted order: all that the ledger needs to write it. `slots` are the
+ * buyer's places under the sale's limit (1 … perBuyer), one per unit, free again when the unit is: the ledger's
+ * UNIQUE (sale, buyer, slot) then holds the limit without counting.
+ */
+export interface OrderMessage {
+  orderId: string;
+  saleId: string;
+  itemId: string;
+  itemCode: string;
+  buyer: string;
+  quantity: number;
+  slots: number[];
+  price: Money;
+  payWithinSeconds: number;
+  epoch: number;
+  key: string | null;
+  /** The request as the key binds it: the same key with another fingerprint is another request. */
+  fingerprint: string;
+}
+
+/** What an order asks for, as one comparable text. Stored beside the key, so it must stay stable across versions. */
+export function orderFingerprint(itemCode: string, quantity: number): string {
+  return `${itemCode} x${quantity}`;
+}

@@ -1,0 +1,134 @@
+import type { Money } from './money.ts';
+
+/** A sale as the ledger stores it. Times are milliseconds since 1970, durations whole seconds. */
+export interface SaleRecord {
+  id: string;
+  name: string;
+  opensAtMs: number;
+  closesAtMs: number;
+  perBuyer: number;
+  payWithinSeconds: number;
+  paused: boolean;
+  closed: boolean;
+  version: number;
+  createdAtMs: number;
+  items: ItemRecord[];
+}
+
+export type ItemKind = 'counted' | 'seated';
+
+/** `free` in the ledger is total - reserved - sold - blocked; what the pipe holds is known to the gate only. */
+export interface ItemRecord {
+  id: string;
+  code: string;
+  name: string;
+  price: Money;
+  kind: ItemKind;
+  total: number;
+  reserved: number;
+  sold: number;
+  blocked: number;
+  /** Raised by every rebuild of the gate; an admission of an older epoch is refused by the ledger. */
+  epoch: number;
+  /** Raised by every transaction that moves units of this item: rev order is commit order. */
+  rev: number;
+}
+
+export type SaleState = 'scheduled' | 'open' | 'sold_out' | 'paused' | 'closed';
+
+/** The part of a sale that decides, at admission, whether it sells now. */
+export interface SaleWindow {
+  opensAtMs: number;
+  closesAtMs: number;
+  paused: boolean;
+  closed: boolean;
+}
+
+/** Why the window refuses an order at `nowMs`, or null. The window is judged at admission only. */
+export function windowRefusal(
+  window: SaleWindow,
+  nowMs: number,
+): 'sale_not_open' | 'sale_closed' | 'sale_paused' | null {
+  if (window.closed) return 'sale_closed';
+  if (nowMs < window.opensAtMs) return 'sale_not_open';
+  if (nowMs >= window.closesAtMs) return 'sale_closed';
+  if (window.paused) return 'sale_paused';
+  return null;
+}
+
+/** What a person is shown. A paused sale says so even before it opens: it will not open by itself. */
+export function saleState(window: SaleWindow, freeUnits: number, nowMs: number): SaleState {
+  if (window.closed || nowMs >= window.closesAtMs) return 'closed';
+  if (window.paused) return 'paused';
+  if (nowMs < window.opensAtMs) return 'scheduled';
+  return freeUnits > 0 ? 'open' : 'sold_out';
+}
+
+/** When the state changes by time alone, or null. */
+export function nextWindowChangeMs(window: SaleWindow, nowMs: number): number | null {
+  if (window.closed || nowMs >= window.closesAtMs) return null;
+  return nowMs < window.opensAtMs ? window.opensAtMs : window.closesAtMs;
+}
+
+export function ledgerFree(item: Pick<ItemRecord, 'total' | 'reserved' | 'sold' | 'blocked'>): number {
+  return item.total - item.reserved - item.sold - item.blocked;
+}
+
+export const BOUNDS = {
+  nameLengthMax: 200,
+  itemsMax: 200,
+  stockMax: 1_000_000,
+  perBuyerMax: 100,
+  perBuyerDefault: 1,
+  payWithinSecondsMax: 86_400,
+  payWithinSecondsDefault: 900,
+  quantityMax: 100,
+  buyerLengthMax: 128,
+} as const;
+
+export interface NewItem {
+  code: string;
+  name: string;
+  price: Money;
+  stock: number;
+}
+
+export interface NewSale {
+  name: string;
+  opensAtMs: number;
+  closesAtMs: number;
+  perBuyer: number;
+  payWithinSeconds: number;
+  items: NewItem[];
+}
+
+export interface SalePatch {
+  name?: string;
+  opensAtMs?: number;
+  closesAtMs?: number;
+  perBuyer?: number;
+  payWithinSeconds?: number;
+}
+
+/** One thing that is off in a request, with where it stands (a JSON pointer). */
+export interface Fault {
+  path: string;
+  message: string;
+}
+
+/** Rules between fields; what a single field may be is the schema's business (http/schemas.ts). */
+export function newSaleFaults(sale: Pick<NewSale, 'opensAtMs' | 'closesAtMs' | 'items'>): Fault[] {
+  const faults = windowFaults(sale.opensAtMs, sale.closesAtMs);
+  const seen = new Set<string>();
+  for (const [index, item] of sale.items.entries()) {
+    if (seen.has(item.code)) {
+      faults.push({ path: `/items/${index}/code`, message: `another item has the code "${item.code}" already` });
+    }
+    seen.add(item.code);
+  }
+  return faults;
+}
+
+export function windowFaults(opensAtMs: number, closesAtMs: number): Fault[] {
+  return closesAtMs > opensAtMs ? [] : [{ path: '/closesAt', message: 'must be after opensAt' }];
+}

@@ -1,0 +1,124 @@
+import { Counter, Gauge, Histogram, Registry } from 'prom-client';
+import { FastHistogram } from './fast-histogram.ts';
+
+/** What the metrics read when they are scraped. */
+export interface MetricSources {
+  pipeDepth: () => number;
+  ledgerBacklog: () => number;
+  unresolved: () => number;
+  ready: () => boolean;
+}
+
+/**
+ * The shop's metrics. What happens per request is counted in plain numbers and handed to prom-client only when
+ * somebody scrapes: hashing labels on every request cost more than the gate's decision.
+ */
+export class Metrics {
+  readonly registry = new Registry();
+  readonly #admissions = new Map<string, number>();
+  readonly #batchSize;
+  readonly #commitSeconds;
+  readonly requests = new FastHistogram(
+    'doorbuster_http_request_seconds',
+    'Time from the first byte of a request to the end of its answer',
+    ['method', 'route', 'status'],
+    [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5],
+  );
+  readonly #rebuilds;
+  readonly #backstops;
+
+  constructor(sources: MetricSources) {
+    const registers = [this.registry];
+    const admissions = this.#admissions;
+    new Counter({
+      name: 'doorbuster_admissions_total',
+      help: 'Orders asked for, by what became of them',
+      labelNames: ['outcome'],
+      registers,
+      collect() {
+        this.reset();
+        for (const [outcome, count] of admissions) this.inc({ outcome }, count);
+      },
+    });
+    this.#batchSize = new Histogram({
+      name: 'doorbuster_commit_batch_orders',
+      help: 'Orders in one commit',
+      buckets: [1, 2, 4, 8, 16, 32, 64, 128, 256, 512],
+      registers,
+    });
+    this.#commitSeconds = new Histogram({
+      name: 'doorbuster_commit_seconds',
+      help: 'Duration of a commit, until it is on disk',
+      buckets: [0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1],
+      registers,
+    });
+    this.#rebuilds = new Counter({
+      name: 'doorbuster_gate_rebuilds_total',
+      help: 'Gates built from the ledger',
+      registers,
+    });
+    this.#backstops = new Counter({
+      name: 'doorbuster_backstop_rejections_total',
+      help: 'Orders the gate admitted and the ledger refused: alert on any',
+      labelNames: ['reason'],
+      registers,
+    });
+    gauge('doorbuster_pipe_orders', 'Admitted orders that the ledger has not decided', sources.pipeDepth);
+    gauge(
+      'doorbuster_ledger_tail_orders',
+      'Committed orders not yet folded into the lookup tables',
+      sources.ledgerBacklog,
+    );
+    gauge(
+      'doorbuster_unresolved_orders',
+      'Orders whose commit failed and whose outcome is not known yet',
+      sources.unresolved,
+    );
+    gauge('doorbuster_ready', '1 while the shop can take orders', () => (sources.ready() ? 1 : 0));
+    this.registry.registerMetric(this.requests as never);
+
+    function gauge(name: string, help: string, read: () => number): void {
+      new Gauge({
+        name,
+        help,
+        registers,
+        collect() {
+          this.set(read());
+        },
+      });
+    }
+  }
+
+  admission(outcome: string): void {
+    this.#admissions.set(outcome, (this.#admissions.get(outcome) ?? 0) + 1);
+  }
+
+  commit(orders: number, durationMs: number): void {
+    this.#batchSize.observe(orders);
+    this.#commitSeconds.observe(durationMs / 1000);
+  }
+
+  rebuilt(): void {
+    this.#rebuilds.inc();
+  }
+
+  backstop(reason: string): void {
+    this.#backstops.inc({ reason });
+  }
+
+  /** `read` gives milliseconds. */
+  eventLoopDelay(quantiles: () => { p50: number; p99: number; max: number }): void {
+    new Gauge({
+      name: 'doorbuster_event_loop_delay_seconds',
+      help: 'Delay of the event loop since the last scrape, the commits of the ledger included',
+      labelNames: ['quantile'],
+      registers: [this.registry],
+      collect() {
+        const { p50, p99, max } = quantiles();
+        this.set({ quantile: '0.5' }, p50 / 1000);
+        this.set({ quantile: '0.99' }, p99 / 1000);
+        this.set({ quantile: '1' }, max / 1000);
+      },
+    });
+  }
+}

@@ -1,0 +1,159 @@
+import { createHash } from 'node:crypto';
+import type { IdSequence } from '../base/ids.ts';
+import type { Runtime } from '../base/runtime.ts';
+import type { Gate } from '../gate/port.ts';
+import type { AdminCall, Ledger, SaleChange } from '../ledger/port.ts';
+import type { NewSale, SalePatch, SaleRecord } from '../model/sale.ts';
+
+/** Who asks, and under which key and path (`POST /v1/sales`), if any. */
+export interface Caller {
+  actor: string;
+  keyed: { path: string; key: string } | null;
+}
+
+export interface ManageDependencies {
+  runtime: Runtime;
+  gate: Gate;
+  ledger: Ledger;
+  saleIds: IdSequence;
+  itemIds: IdSequence;
+  auditIds: IdSequence;
+  /** Builds the gate of a sale from the ledger. */
+  install: (saleId: string) => Promise<void>;
+  /** How a sale reads in an answer. */
+  present: (sale: SaleRecord) => string;
+  /** A sale has changed: whoever watches it should look. */
+  changed: (saleId: string) => void;
+}
+
+/**
+ * Changes to a live sale. More stock, patch, pause, resume, close: ledger, then gate; the answer waits for both. Less
+ * stock: the gate takes the units out first as a hold of the house, then the ledger lowers the total. The gate gets
+ * absolute values with the ledger's number and ignores older ones, so two changes cannot overtake each other. A crash
+ * between ledger and gate needs nothing here: the in-process gate is gone with it, and is rebuilt from the ledger.
+ */
+export class ManageSales {
+  readonly #on: ManageDependencies;
+  /** Keyed calls that are running: a repeat waits for the first. */
+  readonly #running = new Map<string, Promise<unknown>>();
+
+  constructor(dependencies: ManageDependencies) {
+    this.#on = dependencies;
+  }
+
+  create(sale: NewSale, caller: Caller): Promise<SaleChange> {
+    return this.#once(caller, sale, async (call) => {
+      const id = await this.#on.saleIds.next();
+      const itemIds: string[] = [];
+      for (const _ of sale.items) itemIds.push(await this.#on.itemIds.next());
+      const change = await this.#on.ledger.createSale({ ...sale, id, itemIds }, call);
+      if (change.outcome === 'changed') await this.#on.install(id);
+      return change;
+    });
+  }
+
+  patch(saleId: string, patch: SalePatch, version: number, caller: Caller): Promise<SaleChange> {
+    return this.#once(caller, { patch, version }, async (call) =>
+      this.#applied(await this.#on.ledger.patchSale(saleId, patch, version, call)),
+    );
+  }
+
+  setPaused(saleId: string, paused: boolean, caller: Caller): Promise<SaleChange> {
+    return this.#once(caller, {}, async (call) => this.#applied(await this.#on.ledger.setPaused(saleId, paused, call)));
+  }
+
+  close(saleId: string, caller: Caller): Promise<SaleChange> {
+    return this.#once(caller, {}, async (call) => this.#applied(await this.#on.ledger.closeSale(saleId, call)));
+  }
+
+  addStock(saleId: string, itemCode: string, add: number, caller: Caller): Promise<SaleChange> {
+    return this.#once(caller, { add }, (call) =>
+      add < 0 ? this.#lower(saleId, itemCode, add, call) : this.#raise(saleId, itemCode, add, call),
+    );
+  }
+
+  async #raise(saleId: string, itemCode: string, add: number, call: AdminCall): Promise<SaleChange> {
+    const change = await this.#on.ledger.addStock(saleId, itemCode, add, call);
+    if (change.outcome === 'changed') {
+      const item = change.sale.items.find(({ code }) => code === itemCode)!;
+      await this.#on.gate.applyTotal(saleId, item.id, item.total, item.rev);
+    }
+    return change;
+  }
+
+  async #lower(saleId: string, itemCode: string, add: number, call: AdminCall): Promise<SaleChange> {
+    const { gate, ledger } = this.#on;
+    const sale = await ledger.getSale(saleId);
+    const item = sale?.items.find(({ code }) => code === itemCode);
+    if (!sale || !item) return { outcome: 'not_found' };
+    // A sale the gate does not hold any more cannot be selling: the ledger's own check is enough.
+    if ((await gate.view(saleId)) === null) return ledger.addStock(saleId, itemCode, add, call);
+
+    const hold = `house:${call.auditId}`;
+    const held = await gate.holdForHouse(saleId, item.id, -add, hold);
+    let lowered: { total: number; rev: number } | undefined;
+    try {
+      // Even if the gate has not that many, the ledger is asked: a repeat of the key gets its first answer.
+      if (!held && !(call.keyed && (await ledger.findKey(call.keyed)))) return { outcome: 'insufficient_free' };
+      const change = await ledger.addStock(saleId, itemCode, add, call);
+      if (change.outcome === 'changed') {
+        const now = change.sale.items.find(({ code }) => code === itemCode)!;
+        lowered = { total: now.total, rev: now.rev };
+      }
+      return change;
+    } finally {
+      await gate.dropHouseHold(saleId, item.id, hold, lowered);
+    }
+  }
+
+  /** The ledger has it; now the gate. */
+  async #applied(change: SaleChange): Promise<SaleChange> {
+    if (change.outcome !== 'changed') return change;
+    const { gate, install, runtime } = this.#on;
+    const { sale } = change;
+    await gate.applySale(sale.id, sale);
+    // A window that was over and is extended comes back into the gate.
+    const mayAdmit = !sale.closed && sale.closesAtMs > runtime.clock.now();
+    if (mayAdmit && (await gate.view(sale.id)) === null) await install(sale.id);
+    return change;
+  }
+
+  async #once(caller: Caller, body: unknown, run: (call: AdminCall) => Promise<SaleChange>): Promise<SaleChange> {
+    const { auditIds, present, changed } = this.#on;
+    const call: AdminCall = {
+      actor: caller.actor,
+      auditId: await auditIds.next(),
+      keyed: caller.keyed && { caller: caller.actor, ...caller.keyed, fingerprint: fingerprintOf(body) },
+      answer: present,
+    };
+    const finish = (change: SaleChange): SaleChange => {
+      if (change.outcome === 'changed') changed(change.sale.id);
+      return change;
+    };
+    if (call.keyed === null) return finish(await run(call));
+
+    const scope = JSON.stringify([call.keyed.caller, call.keyed.path, call.keyed.key]);
+    // One after the other: each finds in the ledger what the one before it has left.
+    const before = this.#running.get(scope) ?? Promise.resolve();
+    const mine = before.then(
+      () => run(call),
+      () => run(call),
+    );
+    this.#running.set(scope, mine);
+    try {
+      return finish(await mine);
+    } finally {
+      if (this.#running.get(scope) === mine) this.#running.delete(scope);
+    }
+  }
+}
+
+/** Key order and spacing of the JSON do not make another body. */
+function fingerprintOf(body: unknown): string {
+  const sorted = JSON.stringify(body, (_, value: unknown) =>
+    value !== null && typeof value === 'object' && !Array.isArray(value)
+      ? Object.fromEntries(Object.entries(value).sort(([a], [b]) => (a < b ? -1 : 1)))
+      : value,
+  );
+  return createHash('sha256').update(sorted).digest('base64url');
+}
