@@ -5,19 +5,20 @@
 // biome-ignore lint/suspicious/noControlCharactersInRegex: control characters are what it refuses
 const CONTROL = /[\u0000-\u001f\u007f-\u009f\u2028\u2029]/;
 
-/** What is wrong with a name, or null. Length is in characters (code points are not counted: UTF-16 units are). */
+/** What is wrong with a name, or null. A character is a code point. */
 export function nameFault(text: string, lengthMax: number): string | null {
   if (text.length === 0) return 'must not be empty';
-  if (text.length > lengthMax) return `must have at most ${lengthMax} characters`;
+  if (text.length > lengthMax && [...text].length > lengthMax) return `must have at most ${lengthMax} characters`;
   if (CONTROL.test(text)) return 'must not contain control characters';
   if (!text.isWellFormed()) return 'must be well-formed Unicode';
   if (text.trim() !== text) return 'must not begin or end with blanks';
   return null;
 }
 
-/** 1–255 printable ASCII characters. */
+/** An Idempotency-Key: 1–255 printable ASCII characters, no blanks around it. */
+export const KEY_PATTERN = '^(?! )[\\x20-\\x7e]{1,255}(?<! )$';
+const KEY = new RegExp(KEY_PATTERN);
+
 export function keyFault(key: string): string | null {
-  if (!/^[\x20-\x7e]{1,255}$/.test(key)) return 'must be 1 to 255 printable ASCII characters';
-  if (key.trim() !== key) return 'must not begin or end with blanks';
-  return null;
+  return KEY.test(key) ? null : 'must be 1 to 255 printable ASCII characters, with no blanks around them';
 }

@@ -1,0 +1,181 @@
+import { TerminalError } from './errors.ts';
+
+/**
+ * Configuration: one table of settings, read from flags and then from the environment. A wrong value stops the start
+ * with one line that names it. docs/reference/config.md is tested against this table.
+ */
+export interface Setting<T> {
+  env: string;
+  /** The flag without dashes, or null if it has none. */
+  flag: string | null;
+  fallback: string | null;
+  doc: string;
+  parse: (text: string) => T;
+}
+
+function setting<T>(
+  env: string,
+  flag: string | null,
+  fallback: string | null,
+  doc: string,
+  parse: (text: string) => T,
+): Setting<T> {
+  return { env, flag, fallback, doc, parse };
+}
+
+function whole(min: number, max: number): (text: string) => number {
+  return (text) => {
+    const value = Number(text);
+    if (!/^\d{1,10}$/.test(text) || value < min || value > max)
+      throw new Error(`must be a whole number from ${min} to ${max}`);
+    return value;
+  };
+}
+
+function word<const W extends string>(...words: W[]): (text: string) => W {
+  return (text) => {
+    if (!(words as string[]).includes(text)) throw new Error(`must be one of ${words.join(', ')}`);
+    return text as W;
+  };
+}
+
+function text(value: string): string {
+  if (value.trim() === '') throw new Error('must not be empty');
+  return value;
+}
+
+function list(value: string): string[] {
+  return value
+    .split(',')
+    .map((part) => part.trim())
+    .filter((part) => part !== '');
+}
+
+/** `key` or `alice:key1,bob:key2`. */
+export function parseAdminKeys(value: string): { name: string; key: string }[] {
+  const keys = list(value).map((part) => {
+    const colon = part.indexOf(':');
+    return colon < 0 ? { name: 'admin', key: part } : { name: part.slice(0, colon), key: part.slice(colon + 1) };
+  });
+  if (keys.length === 0) throw new Error('must hold at least one key');
+  if (keys.some(({ name, key }) => name === '' || key === '')) throw new Error('must be a key, or name:key,name:key');
+  if (new Set(keys.map(({ name }) => name)).size !== keys.length) throw new Error('names a person twice');
+  return keys;
+}
+
+function parseSecrets(value: string): string[] {
+  const secrets = list(value);
+  if (secrets.length === 0 || secrets.length > 2) throw new Error('must hold one secret, or two separated by a comma');
+  return secrets;
+}
+
+function parseTrust(value: string): boolean | string {
+  if (value === 'on') return true;
+  return value === 'off' ? false : text(value);
+}
+
+export const SETTINGS = {
+  port: setting('PORT', 'port', '8080', 'Port to listen on; 0 picks a free one', whole(0, 65_535)),
+  host: setting('HOST', 'host', '127.0.0.1', 'Address to listen on', text),
+  data: setting('DOORBUSTER_DATA', 'data', './data', 'Folder of the embedded ledger', text),
+  adminKeys: setting('DOORBUSTER_ADMIN_KEY', 'admin-key', null, 'Admin key, or `alice:key1,bob:key2`', parseAdminKeys),
+  authSecrets: setting(
+    'DOORBUSTER_AUTH_SECRET',
+    'auth-secret',
+    null,
+    'Secret of the buyers’ tokens (HS256); two, separated by a comma, for rotation',
+    parseSecrets,
+  ),
+  rateLimitBuyer: setting(
+    'RATE_LIMIT_BUYER',
+    'rate-limit-buyer',
+    '20',
+    'Orders a second for each buyer',
+    whole(1, 100_000),
+  ),
+  rateLimitAddress: setting(
+    'RATE_LIMIT_ADDRESS',
+    'rate-limit-address',
+    'off',
+    'Requests a second for each address, or `off`',
+    (value) => (value === 'off' ? null : whole(1, 1_000_000)(value)),
+  ),
+  trustProxy: setting(
+    'TRUST_PROXY',
+    'trust-proxy',
+    'off',
+    '`on`, or the addresses of the proxies whose X-Forwarded-For counts',
+    parseTrust,
+  ),
+  corsOrigins: setting(
+    'CORS_ORIGINS',
+    'cors-origins',
+    '',
+    'Origins that browsers may call from, separated by commas',
+    list,
+  ),
+  sseMax: setting('SSE_MAX', 'sse-max', '1000', 'Event streams open at once', whole(0, 1_000_000)),
+  metricsPublic: setting(
+    'METRICS_PUBLIC',
+    'metrics-public',
+    'off',
+    '`on`: /metrics needs no admin key',
+    (value) => word('on', 'off')(value) === 'on',
+  ),
+  inFlightMax: setting(
+    'IN_FLIGHT_MAX',
+    'in-flight-max',
+    '5000',
+    'Requests in flight before new ones get 503',
+    whole(1, 1_000_000),
+  ),
+  eventLoopDelayMsMax: setting(
+    'EVENT_LOOP_DELAY_MAX_MS',
+    'event-loop-delay-max-ms',
+    '250',
+    'Lateness of the event loop, commits not counted, before new requests get 503',
+    whole(10, 60_000),
+  ),
+  logLevel: setting(
+    'LOG_LEVEL',
+    'log-level',
+    'info',
+    'trace, debug, info, warn, error, fatal or silent',
+    word('trace', 'debug', 'info', 'warn', 'error', 'fatal', 'silent'),
+  ),
+} as const satisfies Record<string, Setting<unknown>>;
+
+export type SettingName = keyof typeof SETTINGS;
+export type Config = {
+  [N in SettingName]:
+    | ReturnType<(typeof SETTINGS)[N]['parse']>
+    | (N extends 'adminKeys' | 'authSecrets' ? null : never);
+};
+
+/** Settings of later deployments. Set by mistake, they would promise what is not there: say so instead. */
+const NOT_YET = ['REDIS_URL', 'DATABASE_URL', 'PIPE_URL'];
+
+export function readConfig(flags: Record<string, string | undefined>, env: Record<string, string | undefined>): Config {
+  for (const name of NOT_YET) {
+    if (env[name]) throw new TerminalError('bad_config', `${name} is set, but this version is embedded only: unset it`);
+  }
+  const config: Record<string, unknown> = {};
+  for (const [name, { env: variable, flag, fallback, parse }] of Object.entries(SETTINGS) as [
+    string,
+    Setting<unknown>,
+  ][]) {
+    const fromFlag = flag === null ? undefined : flags[flag];
+    const value = fromFlag ?? env[variable] ?? fallback;
+    if (value === null) {
+      config[name] = null;
+      continue;
+    }
+    try {
+      config[name] = parse(value);
+    } catch (error) {
+      const source = fromFlag === undefined ? variable : `--${flag}`;
+      throw new TerminalError('bad_config', `${source} ${(error as Error).message}`);
+    }
+  }
+  return config as unknown as Config;
+}

@@ -1,0 +1,71 @@
+import { parseArgs } from 'node:util';
+import { type Config, readConfig, SETTINGS, type Setting, type SettingName } from '../base/config.ts';
+import { messageOf } from '../base/errors.ts';
+
+export interface Command {
+  name: string;
+  summary: string;
+  help: string;
+  /** Resolves to the exit code. */
+  run(args: string[]): Promise<number>;
+}
+
+/** Used wrongly: one line, exit code 2. */
+export class UsageError extends Error {}
+
+type Options = NonNullable<NonNullable<Parameters<typeof parseArgs>[0]>['options']>;
+
+/** Parses flags; an unknown one or a stray word is a UsageError that names it. */
+export function parseFlags(args: string[], options: Options): Record<string, string | boolean | undefined> {
+  try {
+    return parseArgs({ args, options, strict: true, allowPositionals: false }).values as Record<
+      string,
+      string | boolean | undefined
+    >;
+  } catch (error) {
+    throw new UsageError(messageOf(error).split('. ')[0]!);
+  }
+}
+
+function settings(names: readonly SettingName[]): Setting<unknown>[] {
+  return names.map((name) => SETTINGS[name] as Setting<unknown>).filter(({ flag }) => flag !== null);
+}
+
+/** Flags for settings, beside a command's own. */
+export function settingFlags(names: readonly SettingName[]): Options {
+  return Object.fromEntries(settings(names).map(({ flag }) => [flag!, { type: 'string' as const }]));
+}
+
+export function settingHelp(names: readonly SettingName[]): string {
+  const rows = settings(names).map(({ flag, env, doc, fallback }) => ({
+    left: `--${flag}`,
+    right: `${doc} (${env}${fallback ? `, default ${fallback}` : ''})`,
+  }));
+  return optionHelp(rows.map(({ left, right }) => [left, right]));
+}
+
+export function optionHelp(rows: [string, string][]): string {
+  const width = Math.max(...rows.map(([left]) => left.length)) + 2;
+  return rows.map(([left, right]) => `  ${left.padEnd(width)}${right}`).join('\n');
+}
+
+export function configOf(flags: Record<string, string | boolean | undefined>): Config {
+  const texts = Object.fromEntries(Object.entries(flags).filter(([, value]) => typeof value === 'string'));
+  return readConfig(texts as Record<string, string>, process.env);
+}
+
+/** A whole number given by a flag. */
+export function wholeFlag(
+  name: string,
+  text: string | boolean | undefined,
+  fallback: number,
+  min: number,
+  max: number,
+): number {
+  if (text === undefined) return fallback;
+  const value = Number(text);
+  if (typeof text !== 'string' || !/^\d+$/.test(text) || value < min || value > max) {
+    throw new UsageError(`--${name} must be a whole number from ${min} to ${max}`);
+  }
+  return value;
+}

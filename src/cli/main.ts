@@ -1,0 +1,53 @@
+import { messageOf, TerminalError } from '../base/errors.ts';
+import { VERSION } from '../base/version.ts';
+import type { Command } from './command.ts';
+import { UsageError } from './command.ts';
+import { crowd } from './crowd.ts';
+import { doctor } from './doctor.ts';
+import { migrate } from './migrate.ts';
+import { serve } from './serve.ts';
+
+const COMMANDS: Command[] = [serve, migrate, doctor, crowd];
+
+function help(): string {
+  const width = Math.max(...COMMANDS.map(({ name }) => name.length)) + 2;
+  return [
+    `doorbuster ${VERSION}: sells scarce things to a crowd`,
+    '',
+    'Usage: doorbuster <command> [options]',
+    '',
+    ...COMMANDS.map(({ name, summary }) => `  ${name.padEnd(width)}${summary}`),
+    '',
+    'doorbuster <command> --help says more. Every setting is also an environment variable: docs/reference/config.md.',
+  ].join('\n');
+}
+
+/** Runs one command; the result is the exit code. What goes wrong is one line on stderr. */
+export async function main(args: string[]): Promise<number> {
+  const [name, ...rest] = args;
+  if (name === undefined || name === '--help' || name === '-h' || name === 'help') {
+    console.log(help());
+    return name === undefined ? 2 : 0;
+  }
+  if (name === '--version' || name === '-v') {
+    console.log(VERSION);
+    return 0;
+  }
+  const command = COMMANDS.find((one) => one.name === name);
+  if (command === undefined) {
+    console.error(`doorbuster: there is no command "${name}"; doorbuster --help lists them`);
+    return 2;
+  }
+  if (rest.includes('--help') || rest.includes('-h')) {
+    console.log(command.help);
+    return 0;
+  }
+  try {
+    return await command.run(rest);
+  } catch (error) {
+    console.error(`doorbuster ${name}: ${messageOf(error)}`);
+    if (!(error instanceof UsageError || error instanceof TerminalError) && process.env['LOG_LEVEL'] === 'debug')
+      console.error(error);
+    return error instanceof UsageError ? 2 : 1;
+  }
+}

@@ -1,0 +1,217 @@
+import type { Config } from '../base/config.ts';
+import { messageOf, RetryableError, TerminalError, unavailable } from '../base/errors.ts';
+import { createLog } from '../base/log.ts';
+import { type Runtime, systemRuntime } from '../base/runtime.ts';
+import { sleep } from '../base/timers.ts';
+import { EmbeddedShop, type Readiness } from '../engine/shop.ts';
+import { HTTP_DEFAULTS, type ShopSource } from '../http/context.ts';
+import { createServer } from '../http/server.ts';
+import { type Command, configOf, parseFlags, settingFlags, settingHelp } from './command.ts';
+import { demoKeys, demoSale, demoWords } from './demo.ts';
+
+const SETTINGS = [
+  'port',
+  'host',
+  'data',
+  'adminKeys',
+  'authSecrets',
+  'rateLimitBuyer',
+  'rateLimitAddress',
+  'trustProxy',
+  'corsOrigins',
+  'sseMax',
+  'metricsPublic',
+  'inFlightMax',
+  'eventLoopDelayMsMax',
+  'logLevel',
+] as const;
+
+/** SIGTERM must end within 10 s; what is not finished a little before is cut off. */
+const DRAIN_MS_MAX = 9_500;
+const OPEN_RETRY_MS = 1_000;
+
+export const serve: Command = {
+  name: 'serve',
+  summary: 'run the server (--demo: with random keys and an open sale)',
+  help: `Usage: doorbuster serve [--demo] [options]
+
+Runs the embedded shop: one process, SQLite in the data folder, HTTP on --host and --port.
+Needs DOORBUSTER_ADMIN_KEY and DOORBUSTER_AUTH_SECRET; --demo makes them up, keeps them in the data folder, prints
+them, binds to loopback only and has an open sale with stock at every start.
+
+  --demo                     for trying it out
+${settingHelp(SETTINGS)}`,
+  async run(args) {
+    const flags = parseFlags(args, { ...settingFlags(SETTINGS), demo: { type: 'boolean' } });
+    const demo = flags['demo'] === true;
+    const config = configOf(flags);
+    const runtime = systemRuntime(
+      createLog(
+        demo && process.env['LOG_LEVEL'] === undefined && flags['log-level'] === undefined ? 'warn' : config.logLevel,
+      ),
+    );
+    const keys = demo ? demoKeys(config, runtime) : neededKeys(config);
+    if (demo && !isLoopback(config.host)) {
+      throw new TerminalError(
+        'bad_config',
+        `--demo binds to loopback only, not to ${config.host}: its keys are printed`,
+      );
+    }
+    // A file-size limit sends this signal, and its default is to die; as an error of write() the ledger can deal with it.
+    process.on('SIGXFSZ', () => {});
+
+    const opening = new OpeningShop(config.data, runtime);
+    const first = await opening.tryOpen();
+    const app = await createServer({
+      shop: opening,
+      http: {
+        ...HTTP_DEFAULTS,
+        ...keys,
+        demo,
+        rateLimitBuyer: config.rateLimitBuyer,
+        rateLimitAddress: config.rateLimitAddress,
+        corsOrigins: config.corsOrigins,
+        sseMax: config.sseMax,
+        metricsPublic: config.metricsPublic || demo,
+        inFlightMax: config.inFlightMax,
+        eventLoopDelayMsMax: config.eventLoopDelayMsMax,
+      },
+      runtime,
+      trustProxy: config.trustProxy,
+    });
+    const closed = Promise.withResolvers<number>();
+    const stop = (signal: string): void => void drain(signal);
+    let draining = false;
+    const drain = async (signal: string): Promise<void> => {
+      if (draining) return;
+      draining = true;
+      runtime.log.info({ signal }, 'closing: no new orders, finishing what is in flight');
+      runtime.timers.after(DRAIN_MS_MAX, () => {
+        runtime.log.error('not everything ended in time; leaving');
+        process.exit(1);
+      });
+      opening.stop();
+      // Stops accepting and lets requests in flight end; then the pipe, the writer and the ledger.
+      await app.close();
+      await opening.close();
+      closed.resolve(0);
+    };
+    process.on('SIGTERM', stop);
+    process.on('SIGINT', stop);
+
+    try {
+      await app.listen({ port: config.port, host: config.host });
+    } catch (error) {
+      await app.close();
+      await opening.close();
+      const code = (error as { code?: string }).code;
+      if (code === 'EADDRINUSE') {
+        throw new TerminalError(
+          'bad_config',
+          `port ${config.port} of ${config.host} is in use; choose another with --port`,
+        );
+      }
+      throw error;
+    }
+    const { port } = app.server.address() as { port: number };
+    const url = `http://${config.host.includes(':') ? `[${config.host}]` : config.host}:${port}`;
+    if (first !== null) {
+      console.error(`doorbuster serve: ${first}; answering 503 and trying again every second`);
+      void opening.openLater();
+    }
+    if (demo) {
+      const shop = await opening.opened;
+      console.log(demoWords(url, keys, await demoSale(shop)));
+    } else {
+      console.log(`doorbuster: listening on ${url}`);
+    }
+    return closed.promise;
+  },
+};
+
+function neededKeys({ adminKeys, authSecrets }: Config) {
+  if (adminKeys === null) throw new TerminalError('bad_config', 'DOORBUSTER_ADMIN_KEY is not set (or try --demo)');
+  if (authSecrets === null) throw new TerminalError('bad_config', 'DOORBUSTER_AUTH_SECRET is not set (or try --demo)');
+  return { adminKeys, authSecrets };
+}
+
+function isLoopback(host: string): boolean {
+  return host === 'localhost' || host === '::1' || /^127\.\d+\.\d+\.\d+$/.test(host);
+}
+
+/**
+ * A shop that may not be open yet: a data folder that is read-only or a disk that is full at the start is a bad day,
+ * not a mistake, so the server answers 503, says why, and opens when it can. A mistake (another server in the folder,
+ * a damaged file, a newer schema) ends the start.
+ */
+class OpeningShop implements ShopSource {
+  readonly #data: string;
+  readonly #runtime: Runtime;
+  readonly #opened = Promise.withResolvers<EmbeddedShop>();
+  #shop: EmbeddedShop | null = null;
+  #reason = 'the ledger is being opened';
+  #stopped = false;
+
+  constructor(data: string, runtime: Runtime) {
+    this.#data = data;
+    this.#runtime = runtime;
+  }
+
+  get opened(): Promise<EmbeddedShop> {
+    return this.#opened.promise;
+  }
+
+  /** Null if it is open now, else why it cannot be yet. */
+  async tryOpen(): Promise<string | null> {
+    try {
+      this.#shop = await EmbeddedShop.open(this.#data, this.#runtime);
+      this.#opened.resolve(this.#shop);
+      return null;
+    } catch (error) {
+      if (!(error instanceof RetryableError)) throw error;
+      this.#reason = messageOf(error);
+      return this.#reason;
+    }
+  }
+
+  async openLater(): Promise<void> {
+    while (!this.#stopped) {
+      await sleep(this.#runtime.timers, OPEN_RETRY_MS);
+      if (this.#stopped) return;
+      try {
+        if ((await this.tryOpen()) === null) {
+          this.#runtime.log.info('the ledger is open now');
+          return;
+        }
+      } catch (error) {
+        // A mistake that shows only now, for instance another server that took the folder first.
+        this.#reason = messageOf(error);
+        this.#runtime.log.error({ err: error }, 'the ledger cannot be opened');
+      }
+    }
+  }
+
+  get(): EmbeddedShop {
+    if (this.#shop === null) throw unavailable(this.#reason);
+    return this.#shop;
+  }
+
+  readiness(): Readiness {
+    if (this.#shop !== null && !this.#stopped) return this.#shop.readiness();
+    if (this.#shop !== null)
+      return { status: 'unavailable', parts: { ...this.#shop.readiness().parts, pipe: 'the shop is closing' } };
+    return { status: 'unavailable', parts: { gate: 'waiting for the ledger', pipe: 'ok', ledger: this.#reason } };
+  }
+
+  blockedMs(): number {
+    return this.#shop?.blockedMs ?? 0;
+  }
+
+  stop(): void {
+    this.#stopped = true;
+  }
+
+  async close(): Promise<void> {
+    await this.#shop?.close();
+  }
+}

@@ -1,0 +1,26 @@
+import { BOUNDS, type Fault, type NewSale, newSaleFaults, type SalePatch } from '../model/sale.ts';
+import type { NewSaleBody, SalePatchBody } from './schemas.ts';
+
+/** From bodies that their schema has passed to what the engine takes. Rules between fields are judged here. */
+export function newSaleOf(body: NewSaleBody): NewSale | Fault[] {
+  const sale = {
+    name: body.name,
+    opensAtMs: Date.parse(body.opensAt),
+    closesAtMs: Date.parse(body.closesAt),
+    perBuyer: body.perBuyer ?? BOUNDS.perBuyerDefault,
+    payWithinSeconds: body.payWithin ?? BOUNDS.payWithinSecondsDefault,
+    items: body.items,
+  };
+  const faults = newSaleFaults(sale);
+  return faults.length > 0 ? faults : sale;
+}
+
+export function salePatchOf({ name, opensAt, closesAt, perBuyer, payWithin }: SalePatchBody): SalePatch {
+  return {
+    ...(name !== undefined && { name }),
+    ...(opensAt !== undefined && { opensAtMs: Date.parse(opensAt) }),
+    ...(closesAt !== undefined && { closesAtMs: Date.parse(closesAt) }),
+    ...(perBuyer !== undefined && { perBuyer }),
+    ...(payWithin !== undefined && { payWithinSeconds: payWithin }),
+  };
+}

@@ -1,0 +1,163 @@
+import Type, { type Static } from 'typebox';
+import { AMOUNT_MAX } from '../model/money.ts';
+import { ORDER_STATUSES } from '../model/order.ts';
+import { REJECT_REASONS } from '../model/outcome.ts';
+import { BOUNDS } from '../model/sale.ts';
+
+/**
+ * What goes in and out, to HTTP and to the library alike. Both validate with these; HTTP also serialises with them, and
+ * /openapi.json is made of them.
+ */
+const strict = { additionalProperties: false };
+
+export const Id = Type.String({ description: 'A 64-bit number, as text', examples: ['253585859977150465'] });
+export const Time = Type.String({
+  format: 'date-time',
+  description: 'ISO 8601',
+  examples: ['2026-11-11T00:00:00.000Z'],
+});
+const Name = Type.String({ minLength: 1, maxLength: BOUNDS.nameLengthMax, format: 'name' });
+const Code = Type.String({ pattern: '^[a-z0-9._-]{1,64}$', examples: ['voucher-100'] });
+
+function words<const T extends readonly string[]>(values: T) {
+  return Type.Unsafe<T[number]>({ type: 'string', enum: [...values] });
+}
+
+export const Money = Type.Object(
+  {
+    amount: Type.Integer({ minimum: 0, maximum: AMOUNT_MAX, description: 'Minor units' }),
+    currency: Type.String({ pattern: '^[A-Z]{3}$', examples: ['CNY'] }),
+  },
+  strict,
+);
+
+const count = (description: string) => Type.Integer({ minimum: 0, description });
+
+export const Item = Type.Object({
+  code: Code,
+  name: Type.String(),
+  price: Money,
+  kind: words(['counted', 'seated']),
+  total: count('All units'),
+  free: count('Can be ordered now'),
+  queued: count('Admitted, not yet committed'),
+  reserved: count('In reserved orders'),
+  sold: count('In paid orders'),
+  blocked: count('Held back by the shop'),
+});
+
+export const Sale = Type.Object({
+  id: Id,
+  name: Type.String(),
+  state: words(['scheduled', 'open', 'sold_out', 'paused', 'closed']),
+  opensAt: Time,
+  closesAt: Time,
+  perBuyer: Type.Integer(),
+  payWithin: Type.Integer({ description: 'Seconds' }),
+  version: Type.Integer(),
+  createdAt: Time,
+  items: Type.Array(Item),
+});
+
+export const NewItem = Type.Object(
+  {
+    code: Code,
+    name: Name,
+    price: Money,
+    stock: Type.Integer({ minimum: 0, maximum: BOUNDS.stockMax }),
+  },
+  strict,
+);
+
+const PerBuyer = Type.Integer({ minimum: 1, maximum: BOUNDS.perBuyerMax, description: 'Units over the whole sale' });
+const PayWithin = Type.Integer({ minimum: 1, maximum: BOUNDS.payWithinSecondsMax, description: 'Seconds' });
+
+export const NewSale = Type.Object(
+  {
+    name: Name,
+    opensAt: Time,
+    closesAt: Time,
+    perBuyer: Type.Optional(Type.Integer({ ...PerBuyer, default: BOUNDS.perBuyerDefault })),
+    payWithin: Type.Optional(Type.Integer({ ...PayWithin, default: BOUNDS.payWithinSecondsDefault })),
+    items: Type.Array(NewItem, { minItems: 1, maxItems: BOUNDS.itemsMax }),
+  },
+  strict,
+);
+
+export const SalePatch = Type.Object(
+  {
+    name: Type.Optional(Name),
+    opensAt: Type.Optional(Time),
+    closesAt: Type.Optional(Time),
+    perBuyer: Type.Optional(PerBuyer),
+    payWithin: Type.Optional(PayWithin),
+    version: Type.Integer({ minimum: 1, description: 'The version this change is based on' }),
+  },
+  strict,
+);
+
+export const StockChange = Type.Object(
+  {
+    add: Type.Integer({
+      minimum: -BOUNDS.stockMax,
+      maximum: BOUNDS.stockMax,
+      description: 'May be negative, down to what is free',
+    }),
+  },
+  strict,
+);
+
+export const Nothing = Type.Object({}, strict);
+
+export const Order = Type.Object({
+  id: Id,
+  saleId: Id,
+  buyer: Type.String(),
+  item: Type.String(),
+  quantity: Type.Integer(),
+  seats: Type.Array(Type.String()),
+  amount: Money,
+  status: words(ORDER_STATUSES),
+  reason: Type.Union([words(REJECT_REASONS), Type.Null()]),
+  payment: Type.Null({ description: 'Nothing is paid yet' }),
+  expiresAt: Type.Union([Time, Type.Null()]),
+  createdAt: Time,
+  updatedAt: Time,
+  version: Type.Integer(),
+});
+
+export const NewOrder = Type.Object(
+  {
+    item: Code,
+    quantity: Type.Optional(Type.Integer({ minimum: 1, maximum: BOUNDS.quantityMax, default: 1 })),
+  },
+  strict,
+);
+
+export type NewSaleBody = Static<typeof NewSale>;
+export type SalePatchBody = Static<typeof SalePatch>;
+export type StockChangeBody = Static<typeof StockChange>;
+export type NewOrderBody = Static<typeof NewOrder>;
+
+export function listOf<T extends Type.TSchema>(of: T) {
+  return Type.Object({ data: Type.Array(of), nextCursor: Type.Union([Type.String(), Type.Null()]) });
+}
+
+export const PageQuery = {
+  limit: Type.Optional(Type.String({ pattern: '^[0-9]{1,9}$', description: 'At most 200; 50 if left out' })),
+  cursor: Type.Optional(Type.String({ pattern: '^[0-9]{1,20}$', description: '`nextCursor` of the page before' })),
+};
+
+export const SalesQuery = Type.Object(PageQuery, strict);
+
+export const OrdersQuery = Type.Object(
+  {
+    ...PageQuery,
+    saleId: Type.Optional(Type.String({ pattern: '^[0-9]{1,20}$' })),
+    status: Type.Optional(words(ORDER_STATUSES)),
+    buyer: Type.Optional(Type.String({ minLength: 1, maxLength: BOUNDS.buyerLengthMax, format: 'name' })),
+  },
+  strict,
+);
+
+export const NoQuery = Type.Object({}, { ...strict, description: 'None' });

@@ -1,0 +1,287 @@
+import type { IncomingMessage, ServerResponse } from 'node:http';
+import Type from 'typebox';
+import { parseAdminKeys } from '../base/config.ts';
+import { TerminalError } from '../base/errors.ts';
+import type { Logger } from '../base/log.ts';
+import { type Runtime, systemRuntime } from '../base/runtime.ts';
+import { newSaleOf, salePatchOf } from '../contract/convert.ts';
+import * as S from '../contract/schemas.ts';
+import { faults } from '../contract/validate.ts';
+import { HTTP_DEFAULTS } from '../http/context.ts';
+import type { SaleChange } from '../ledger/port.ts';
+import type { Money } from '../model/money.ts';
+import type { OrderStatus } from '../model/order.ts';
+import { BOUNDS, type Fault } from '../model/sale.ts';
+import { KEY_PATTERN } from '../model/text.ts';
+import type { PlaceResult } from '../orders/place.ts';
+import type { SaleEvent } from './board.ts';
+import { iso, type Order, presentOrder, type Sale } from './present.ts';
+import { EmbeddedShop, type Readiness, type ShopEvents } from './shop.ts';
+
+export interface DoorbusterOptions {
+  /** The folder of the ledger; it belongs to one process at a time. */
+  data: string;
+  /** For `handler()`: the admin key, or `alice:key1,bob:key2`. */
+  adminKey?: string;
+  /** For `handler()`: the secret of the buyers' tokens. */
+  authSecret?: string;
+  /** A pino logger; silent if left out. */
+  log?: Logger;
+}
+
+type Instant = string | number | Date;
+
+export interface NewSaleInput {
+  name: string;
+  opensAt: Instant;
+  closesAt: Instant;
+  perBuyer?: number;
+  payWithin?: number;
+  items: { code: string; name: string; price: Money; stock: number }[];
+}
+
+export interface SalePatchInput {
+  version: number;
+  name?: string;
+  opensAt?: Instant;
+  closesAt?: Instant;
+  perBuyer?: number;
+  payWithin?: number;
+}
+
+export interface PlaceInput {
+  sale: string;
+  buyer: string;
+  item: string;
+  /** 1 if left out. */
+  quantity?: number;
+  /** An Idempotency-Key: the same key never buys twice. */
+  key?: string;
+}
+
+export type OrderRefusal =
+  | { ok: false; code: 'invalid_request'; errors: Fault[] }
+  | { ok: false; code: 'sale_not_open' | 'sale_closed' | 'sale_paused'; opensAt: string; closesAt: string }
+  | { ok: false; code: 'limit_reached'; orders: string[] }
+  | {
+      ok: false;
+      code:
+        | 'sold_out'
+        | 'not_found'
+        | 'seat_taken'
+        | 'not_together'
+        | 'idempotency_key_reused'
+        | 'idempotency_in_flight';
+    };
+
+export type Placed = { ok: true; order: Order; replayed: boolean } | OrderRefusal;
+
+export type SaleResult =
+  | { ok: true; sale: Sale }
+  | {
+      ok: false;
+      code: 'not_found' | 'version_conflict' | 'insufficient_free' | 'sale_closed' | 'idempotency_key_reused';
+    }
+  | { ok: false; code: 'invalid_request'; errors: Fault[] };
+
+export interface Listed<T> {
+  data: T[];
+  nextCursor: string | null;
+}
+
+/** A shop in this process. Refusals are values (`ok: false` and a code); failures (the disk is full) are thrown. */
+export interface Doorbuster extends AsyncDisposable {
+  readonly sales: {
+    create(sale: NewSaleInput): Promise<SaleResult>;
+    get(saleId: string): Promise<Sale | null>;
+    list(page?: { limit?: number; cursor?: string }): Promise<Listed<Sale>>;
+    patch(saleId: string, patch: SalePatchInput): Promise<SaleResult>;
+    addStock(saleId: string, item: string, add: number): Promise<SaleResult>;
+    pause(saleId: string): Promise<SaleResult>;
+    resume(saleId: string): Promise<SaleResult>;
+    close(saleId: string): Promise<SaleResult>;
+    /** Calls `hear` with the sale's state and counts and then with every change; null if there is no such sale. */
+    watch(saleId: string, hear: (event: SaleEvent) => void): Promise<(() => void) | null>;
+  };
+  readonly orders: {
+    place(order: PlaceInput): Promise<Placed>;
+    get(orderId: string): Promise<Order | null>;
+    list(filter?: {
+      saleId?: string;
+      buyer?: string;
+      status?: OrderStatus;
+      limit?: number;
+      cursor?: string;
+    }): Promise<Listed<Order>>;
+  };
+  on<E extends keyof ShopEvents>(event: E, listener: (...args: ShopEvents[E]) => void): void;
+  off<E extends keyof ShopEvents>(event: E, listener: (...args: ShopEvents[E]) => void): void;
+  readiness(): Readiness;
+  /** All routes of the HTTP contract as a listener for node:http or Express. Needs `adminKey` and `authSecret`. */
+  handler(): (request: IncomingMessage, response: ServerResponse) => void;
+  /** Stops accepting, finishes what is in flight, closes in order. */
+  close(): Promise<void>;
+}
+
+/** The engine behind a `Doorbuster`, for our own HTTP plugin; not part of the public API. */
+const engines = new WeakMap<Doorbuster, { shop: EmbeddedShop; runtime: Runtime; options: DoorbusterOptions }>();
+
+export function engineOf(shop: Doorbuster): { shop: EmbeddedShop; runtime: Runtime; options: DoorbusterOptions } {
+  const engine = engines.get(shop);
+  if (engine === undefined) throw new TerminalError('bad_config', 'this is not a shop made by createDoorbuster');
+  return engine;
+}
+
+const CALLER = { actor: 'library', keyed: null };
+
+export async function createDoorbuster(options: DoorbusterOptions): Promise<Doorbuster> {
+  if (typeof options?.data !== 'string' || options.data === '') {
+    throw new TerminalError('bad_config', 'createDoorbuster needs { data }: the folder of the ledger');
+  }
+  const runtime = systemRuntime(options.log);
+  const shop = await EmbeddedShop.open(options.data, runtime);
+
+  const changed = async (change: SaleChange): Promise<SaleResult> => {
+    switch (change.outcome) {
+      case 'changed':
+        return { ok: true, sale: (await shop.getSaleNow(change.sale.id))! };
+      case 'invalid_request':
+        return { ok: false, code: 'invalid_request', errors: [{ path: change.path, message: change.message }] };
+      case 'replayed':
+        return { ok: true, sale: JSON.parse(change.answer) as Sale };
+      default:
+        return { ok: false, code: change.outcome };
+    }
+  };
+  const pageOf = (page: { limit?: number; cursor?: string } = {}) => ({
+    limit: Math.min(Math.max(page.limit ?? 50, 1), 200),
+    before: page.cursor ?? null,
+  });
+  const listed = <T extends { id: string }>(rows: T[], limit: number): Listed<T> => ({
+    data: rows.slice(0, limit),
+    nextCursor: rows.length > limit ? rows[limit - 1]!.id : null,
+  });
+  let listener: Promise<(request: IncomingMessage, response: ServerResponse) => void> | null = null;
+  let closeHttp = async (): Promise<void> => {};
+
+  const doorbuster: Doorbuster = {
+    sales: {
+      async create(input) {
+        const body = withTimes(input) as S.NewSaleBody;
+        const sale = faultless(S.NewSale, body) ?? newSaleOf(body);
+        if (Array.isArray(sale)) return { ok: false, code: 'invalid_request', errors: sale };
+        return changed(await shop.createSale(sale, CALLER));
+      },
+      get: (saleId) => shop.getSaleNow(saleId),
+      async list(page) {
+        const { limit, before } = pageOf(page);
+        return listed(await shop.listSales({ limit: limit + 1, before }), limit);
+      },
+      async patch(saleId, input) {
+        const body = withTimes(input) as S.SalePatchBody;
+        const errors = faultless(S.SalePatch, body);
+        if (errors) return { ok: false, code: 'invalid_request', errors };
+        return changed(await shop.patchSale(saleId, salePatchOf(body), body.version, CALLER));
+      },
+      async addStock(saleId, item, add) {
+        const errors = faultless(S.StockChange, { add });
+        if (errors) return { ok: false, code: 'invalid_request', errors };
+        return changed(await shop.addStock(saleId, item, add, CALLER));
+      },
+      pause: async (saleId) => changed(await shop.setPaused(saleId, true, CALLER)),
+      resume: async (saleId) => changed(await shop.setPaused(saleId, false, CALLER)),
+      close: async (saleId) => changed(await shop.closeSale(saleId, CALLER)),
+      watch: (saleId, hear) => shop.watchSale(saleId, null, hear),
+    },
+    orders: {
+      async place({ sale, buyer, item, quantity = 1, key }) {
+        const errors = faultless(PlaceBody, { sale, buyer, item, quantity, ...(key !== undefined && { key }) });
+        if (errors) return { ok: false, code: 'invalid_request', errors };
+        return presentPlaced(await shop.place({ saleId: sale, itemCode: item, buyer, quantity, key: key ?? null }));
+      },
+      get: (orderId) => shop.getOrder(orderId),
+      async list({ limit: asked, cursor, ...filter } = {}) {
+        const page = { ...(asked !== undefined && { limit: asked }), ...(cursor !== undefined && { cursor }) };
+        const { limit, before } = pageOf(page);
+        return listed(await shop.listOrders(filter, { limit: limit + 1, before }), limit);
+      },
+    },
+    on: (event, hear) => shop.on(event, hear),
+    off: (event, hear) => shop.off(event, hear),
+    readiness: () => shop.readiness(),
+    handler() {
+      const http = httpOptions(options);
+      listener ??= (async () => {
+        // Loaded only by those who serve HTTP: the engine itself needs none of it.
+        const { createServer } = await import('../http/server.ts');
+        const app = await createServer({ shop: sourceOf(shop), http, runtime, trustProxy: false });
+        await app.ready();
+        closeHttp = () => app.close();
+        return (request, response) => app.routing(request, response);
+      })();
+      const ready = listener;
+      return (request, response) => void ready.then((listen) => listen(request, response));
+    },
+    async close() {
+      await closeHttp();
+      await shop.close();
+    },
+    [Symbol.asyncDispose]: () => doorbuster.close(),
+  };
+  engines.set(doorbuster, { shop, runtime, options });
+  return doorbuster;
+}
+
+export function sourceOf(shop: EmbeddedShop) {
+  return { get: () => shop, readiness: () => shop.readiness(), blockedMs: () => shop.blockedMs };
+}
+
+export function httpOptions(options: DoorbusterOptions) {
+  const { adminKey, authSecret } = options;
+  if (!adminKey || !authSecret) {
+    throw new TerminalError('bad_config', 'serving HTTP needs createDoorbuster({ adminKey, authSecret })');
+  }
+  return {
+    ...HTTP_DEFAULTS,
+    adminKeys: parseAdminKeys(adminKey),
+    authSecrets: authSecret.split(',').map((s) => s.trim()),
+  };
+}
+
+const PlaceBody = Type.Object({
+  sale: Type.String(),
+  buyer: Type.String({ minLength: 1, maxLength: BOUNDS.buyerLengthMax, format: 'name' }),
+  item: Type.String(),
+  quantity: Type.Integer({ minimum: 1, maximum: BOUNDS.quantityMax }),
+  key: Type.Optional(Type.String({ pattern: KEY_PATTERN })),
+});
+
+function faultless(schema: object, value: unknown): Fault[] | null {
+  const found = faults(schema, value);
+  return found.length > 0 ? found : null;
+}
+
+/** The schemas speak JSON: a Date or a number of milliseconds becomes the text it stands for. */
+function withTimes<T extends { opensAt?: Instant; closesAt?: Instant }>(input: T): object {
+  const text = (at: Instant): string =>
+    typeof at === 'string' ? at : Number.isNaN(Number(at)) ? 'not a time' : new Date(at).toISOString();
+  return {
+    ...input,
+    ...(input.opensAt !== undefined && { opensAt: text(input.opensAt) }),
+    ...(input.closesAt !== undefined && { closesAt: text(input.closesAt) }),
+  };
+}
+
+function presentPlaced(result: PlaceResult): Placed {
+  if (result.ok) return { ok: true, order: presentOrder(result.order), replayed: result.replayed };
+  switch (result.code) {
+    case 'sale_not_open':
+    case 'sale_closed':
+    case 'sale_paused':
+      return { ok: false, code: result.code, opensAt: iso(result.opensAtMs), closesAt: iso(result.closesAtMs) };
+    case 'limit_reached':
+      return { ok: false, code: result.code, orders: result.orderIds };
+    default:
+      return { ok: false, code: result.code };
+  }
+}

@@ -1,0 +1,21 @@
+/**
+ * Doorbuster in a Fastify application of yours:
+ *
+ *     import doorbuster from 'doorbuster/fastify';
+ *     await app.register(doorbuster, { shop, prefix: '/shop' });
+ *
+ * The routes keep their own parser, validator and error handler; yours stay as they are.
+ */
+import type { FastifyInstance } from 'fastify';
+import { type Doorbuster, engineOf, httpOptions, sourceOf } from './engine/doorbuster.ts';
+import { doorbusterRoutes } from './http/plugin.ts';
+
+export interface DoorbusterPluginOptions {
+  /** Made by createDoorbuster with `adminKey` and `authSecret`. Closing it stays yours. */
+  shop: Doorbuster;
+}
+
+export default async function doorbuster(app: FastifyInstance, options: DoorbusterPluginOptions): Promise<void> {
+  const { shop, runtime, options: made } = engineOf(options.shop);
+  await doorbusterRoutes(app, { shop: sourceOf(shop), http: httpOptions(made), runtime });
+}

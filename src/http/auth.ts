@@ -1,0 +1,119 @@
+import { createHash, timingSafeEqual } from 'node:crypto';
+import { createVerifier } from 'fast-jwt';
+import type { FastifyRequest } from 'fastify';
+import { BOUNDS } from '../model/sale.ts';
+import { nameFault } from '../model/text.ts';
+import { HttpProblem, invalid } from './problem.ts';
+
+/** Who is asking. An admin may act for a buyer: `buyer` is set, and the admin's name stays for the audit. */
+export interface Identity {
+  admin: string | null;
+  buyer: string | null;
+}
+
+export interface AuthOptions {
+  /** One or two: the second one lets tokens of the old secret live on during a rotation. */
+  authSecrets: string[];
+  adminKeys: { name: string; key: string }[];
+}
+
+const DENIED = { 'www-authenticate': 'Bearer realm="doorbuster"' };
+
+function denied(detail: string): HttpProblem {
+  return new HttpProblem('unauthenticated', detail, undefined, DENIED);
+}
+
+/** Buyers by JWT (HS256 only: `none` and every other algorithm are refused), admins by key in constant time. */
+export class Auth {
+  readonly #verifiers: ((token: string) => { sub?: unknown })[];
+  readonly #admins: { name: string; digest: Buffer }[];
+
+  constructor({ authSecrets, adminKeys }: AuthOptions) {
+    // No token cache: a crowd is many buyers with one request each, and an entry costs more than it saves.
+    this.#verifiers = authSecrets.map((key) => createVerifier({ key, algorithms: ['HS256'], cache: false }));
+    this.#admins = adminKeys.map(({ name, key }) => ({ name, digest: digest(key) }));
+  }
+
+  /** Null if nobody is named at all. */
+  identify(request: FastifyRequest): Identity | null {
+    const header = request.headers.authorization;
+    if (header === undefined) return null;
+    if (header.length < 8 || header.slice(0, 7).toLowerCase() !== 'bearer ')
+      throw denied('Authorization must be: Bearer <token>');
+    const token = header.slice(7).trim();
+    const buyer = this.#buyerOf(token);
+    if (buyer !== null) return { admin: null, buyer };
+    const admin = this.#adminOf(token);
+    if (admin === null) throw denied('the token or key is not valid, or has expired');
+    const acting = request.headers['doorbuster-buyer'];
+    return { admin, buyer: acting === undefined ? null : actingBuyer(acting) };
+  }
+
+  /** The buyer who orders; an admin without `Doorbuster-Buyer` is not one. */
+  buyer(request: FastifyRequest): string {
+    const identity = this.#needed(request);
+    if (identity.buyer === null)
+      throw new HttpProblem('forbidden', 'an order needs a buyer: send Doorbuster-Buyer with an admin key');
+    return identity.buyer;
+  }
+
+  admin(request: FastifyRequest): string {
+    const { admin } = this.#needed(request);
+    if (admin === null) throw new HttpProblem('forbidden', 'this needs an admin key');
+    return admin;
+  }
+
+  anyone(request: FastifyRequest): Identity {
+    return this.#needed(request);
+  }
+
+  #needed(request: FastifyRequest): Identity {
+    const identity = this.identify(request);
+    if (identity === null) throw denied('send Authorization: Bearer <token>');
+    return identity;
+  }
+
+  #buyerOf(token: string): string | null {
+    // A JWT is three parts; nothing else is worth a signature check.
+    if (token.indexOf('.') < 0) return null;
+    for (const verify of this.#verifiers) {
+      let sub: unknown;
+      try {
+        ({ sub } = verify(token));
+      } catch {
+        continue;
+      }
+      if (typeof sub !== 'string' || nameFault(sub, BOUNDS.buyerLengthMax) !== null) {
+        throw denied('the token’s sub must name a buyer');
+      }
+      return sub;
+    }
+    return null;
+  }
+
+  #adminOf(token: string): string | null {
+    const given = digest(token);
+    let found: string | null = null;
+    // Every key is compared, whichever matches: the time says nothing about which.
+    for (const { name, digest: expected } of this.#admins) if (timingSafeEqual(given, expected)) found = name;
+    return found;
+  }
+}
+
+function digest(text: string): Buffer {
+  return createHash('sha256').update(text).digest();
+}
+
+/** Node hands header bytes over as Latin-1; a buyer's id is UTF-8. */
+function actingBuyer(header: string | string[]): string {
+  const bytes = Buffer.from(Array.isArray(header) ? header.join(', ') : header, 'latin1');
+  let buyer: string;
+  try {
+    buyer = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true }).decode(bytes);
+  } catch {
+    throw invalid('Doorbuster-Buyer', 'must be UTF-8');
+  }
+  const fault = nameFault(buyer, BOUNDS.buyerLengthMax);
+  if (fault !== null) throw invalid('Doorbuster-Buyer', fault);
+  return buyer;
+}

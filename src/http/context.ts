@@ -1,0 +1,53 @@
+import type { Runtime } from '../base/runtime.ts';
+import type { EmbeddedShop, Readiness } from '../engine/shop.ts';
+import type { Auth } from './auth.ts';
+import type { Overload } from './overload.ts';
+import type { RateLimit } from './rate-limit.ts';
+import type { EventStreams } from './sse.ts';
+
+/** Where the routes find the shop. `get` throws a RetryableError while there is none (yet). */
+export interface ShopSource {
+  get(): EmbeddedShop;
+  readiness(): Readiness;
+  /** Milliseconds that commits have held the event loop. */
+  blockedMs(): number;
+}
+
+export interface HttpOptions {
+  authSecrets: string[];
+  adminKeys: { name: string; key: string }[];
+  demo: boolean;
+  /** Orders per buyer and second. */
+  rateLimitBuyer: number;
+  /** Requests per address and second; null: off. */
+  rateLimitAddress: number | null;
+  corsOrigins: string[];
+  sseMax: number;
+  metricsPublic: boolean;
+  inFlightMax: number;
+  eventLoopDelayMsMax: number;
+}
+
+export const HTTP_DEFAULTS: HttpOptions = {
+  authSecrets: [],
+  adminKeys: [],
+  demo: false,
+  rateLimitBuyer: 20,
+  rateLimitAddress: null,
+  corsOrigins: [],
+  sseMax: 1000,
+  metricsPublic: false,
+  inFlightMax: 5000,
+  eventLoopDelayMsMax: 250,
+};
+
+/** What the routes share. */
+export interface HttpContext {
+  shop: ShopSource;
+  options: HttpOptions;
+  runtime: Runtime;
+  auth: Auth;
+  overload: Overload;
+  streams: EventStreams;
+  buyerLimit: RateLimit;
+}

@@ -1,0 +1,46 @@
+import type { Runtime } from '../base/runtime.ts';
+
+const SAMPLE_EVERY_MS = 50;
+
+/**
+ * Says when to refuse early. Two signs: too many requests in flight, and an event loop that is late. The ledger commits
+ * on the event loop and makes it late by design, so that time is taken out: it is work, not overload.
+ */
+export class Overload {
+  inFlight = 0;
+  readonly #inFlightMax: number;
+  readonly #delayMsMax: number;
+  readonly #stop: () => void;
+  #delayMs = 0;
+
+  constructor(runtime: Runtime, limits: { inFlightMax: number; delayMsMax: number }, blockedMs: () => number) {
+    this.#inFlightMax = limits.inFlightMax;
+    this.#delayMsMax = limits.delayMsMax;
+    let lastMs = runtime.clock.monotonic();
+    let lastBlockedMs = blockedMs();
+    this.#stop = runtime.timers.every(SAMPLE_EVERY_MS, () => {
+      const nowMs = runtime.clock.monotonic();
+      const nowBlockedMs = blockedMs();
+      const lateMs = nowMs - lastMs - SAMPLE_EVERY_MS - (nowBlockedMs - lastBlockedMs);
+      lastMs = nowMs;
+      lastBlockedMs = nowBlockedMs;
+      // Half of the last value stays: one late tick is a garbage collection, several are a pattern.
+      this.#delayMs = this.#delayMs / 2 + Math.max(lateMs, 0) / 2;
+    });
+  }
+
+  get delayMs(): number {
+    return this.#delayMs;
+  }
+
+  /** Why a request is refused now, or null. */
+  get reason(): string | null {
+    if (this.inFlight > this.#inFlightMax) return `more than ${this.#inFlightMax} requests are in flight`;
+    if (this.#delayMs > this.#delayMsMax) return `the event loop is ${Math.round(this.#delayMs)} ms late`;
+    return null;
+  }
+
+  close(): void {
+    this.#stop();
+  }
+}

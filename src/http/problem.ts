@@ -1,0 +1,78 @@
+/** The catalogue of error codes: the stable word, its status, its title. docs/reference/errors.md is tested against it. */
+export const PROBLEMS = {
+  malformed_json: { status: 400, title: 'The body is not valid JSON' },
+  unauthenticated: { status: 401, title: 'A valid token or key is needed' },
+  forbidden: { status: 403, title: 'This caller may not do that' },
+  not_found: { status: 404, title: 'There is no such thing' },
+  method_not_allowed: { status: 405, title: 'This path does not have that method' },
+  version_conflict: { status: 409, title: 'The sale has changed since that version' },
+  insufficient_free: { status: 409, title: 'Not that many units are free' },
+  sale_not_open: { status: 409, title: 'The sale has not opened yet' },
+  sale_closed: { status: 409, title: 'The sale is closed' },
+  sale_paused: { status: 409, title: 'The sale is paused' },
+  limit_reached: { status: 409, title: 'The buyer has reached the limit of this sale' },
+  seat_taken: { status: 409, title: 'A seat is taken' },
+  sold_out: { status: 409, title: 'Not enough units are free' },
+  not_together: { status: 409, title: 'No such run of neighbouring seats is free' },
+  idempotency_in_flight: { status: 409, title: 'The first request with this Idempotency-Key is still running' },
+  body_too_large: { status: 413, title: 'The body is too large' },
+  unsupported_media_type: { status: 415, title: 'The body must be application/json' },
+  invalid_request: { status: 422, title: 'The request is not valid' },
+  idempotency_key_reused: { status: 422, title: 'The Idempotency-Key belongs to another request' },
+  rate_limited: { status: 429, title: 'Too many requests' },
+  internal: { status: 500, title: 'An error of the server' },
+  overloaded: { status: 503, title: 'Too much to do; try again' },
+  unavailable: { status: 503, title: 'The shop cannot take this now; try again' },
+} as const;
+
+export type ProblemCode = keyof typeof PROBLEMS;
+
+export const PROBLEM_TYPE = 'application/problem+json; charset=utf-8';
+
+/** RFC 9457. `more` are members of this code: `errors`, `orders`, `opensAt`… */
+export function problem(code: ProblemCode, detail?: string, more?: Record<string, unknown>): string {
+  const { status, title } = PROBLEMS[code];
+  return JSON.stringify({
+    type: `urn:doorbuster:problem:${code}`,
+    title,
+    status,
+    detail: detail ?? title,
+    code,
+    ...more,
+  });
+}
+
+const plain = new Map<ProblemCode, string>();
+
+/** The problem with no detail of its own: written once, since a sold-out sale sends it a million times. */
+export function plainProblem(code: ProblemCode): string {
+  let text = plain.get(code);
+  if (text === undefined) {
+    text = problem(code);
+    plain.set(code, text);
+  }
+  return text;
+}
+
+/** Thrown by a handler to answer with a problem. */
+export class HttpProblem extends Error {
+  readonly code: ProblemCode;
+  readonly more: Record<string, unknown> | undefined;
+  readonly headers: Record<string, string> | undefined;
+
+  constructor(code: ProblemCode, detail?: string, more?: Record<string, unknown>, headers?: Record<string, string>) {
+    super(detail ?? PROBLEMS[code].title);
+    this.name = 'HttpProblem';
+    this.code = code;
+    this.more = more;
+    this.headers = headers;
+  }
+
+  get body(): string {
+    return problem(this.code, this.message, this.more);
+  }
+}
+
+export function invalid(path: string, message: string): HttpProblem {
+  return new HttpProblem('invalid_request', `${path}: ${message}`, { errors: [{ path, message }] });
+}

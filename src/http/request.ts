@@ -1,0 +1,35 @@
+import type { FastifyRequest } from 'fastify';
+import { isId } from '../base/ids.ts';
+import type { Page } from '../ledger/port.ts';
+import { keyFault } from '../model/text.ts';
+import { invalid } from './problem.ts';
+
+const LIMIT_DEFAULT = 50;
+const LIMIT_MAX = 200;
+
+/** The Idempotency-Key, or null. */
+export function keyOf(request: FastifyRequest): string | null {
+  const key = request.headers['idempotency-key'];
+  if (key === undefined) return null;
+  const text = Array.isArray(key) ? key.join(', ') : key;
+  const fault = keyFault(text);
+  if (fault !== null) throw invalid('Idempotency-Key', fault);
+  return text;
+}
+
+export function pageOf(query: { limit?: string | undefined; cursor?: string | undefined }): Page {
+  const limit = query.limit === undefined ? LIMIT_DEFAULT : Number(query.limit);
+  if (limit < 1 || limit > LIMIT_MAX) throw invalid('?limit', `must be 1 to ${LIMIT_MAX}`);
+  if (query.cursor !== undefined && !isId(query.cursor)) throw invalid('?cursor', 'is not a cursor of this list');
+  return { limit, before: query.cursor ?? null };
+}
+
+/** One row more than asked for tells whether there is another page. */
+export async function page<T extends { id: string }>(
+  asked: Page,
+  read: (page: Page) => Promise<T[]>,
+): Promise<{ data: T[]; nextCursor: string | null }> {
+  const rows = await read({ ...asked, limit: asked.limit + 1 });
+  const data = rows.slice(0, asked.limit);
+  return { data, nextCursor: rows.length > asked.limit ? data.at(-1)!.id : null };
+}

@@ -1,0 +1,41 @@
+import Type from 'typebox';
+import { Id, Time } from '../contract/schemas.ts';
+import { PROBLEMS, type ProblemCode } from './problem.ts';
+
+const Problem = Type.Object(
+  {
+    type: Type.String(),
+    title: Type.String(),
+    status: Type.Integer(),
+    detail: Type.String(),
+    code: Type.String(),
+    errors: Type.Optional(Type.Array(Type.Object({ path: Type.String(), message: Type.String() }))),
+    opensAt: Type.Optional(Time),
+    closesAt: Type.Optional(Time),
+    orders: Type.Optional(Type.Array(Id, { description: 'Ids of the buyer’s live orders' })),
+  },
+  { description: 'RFC 9457', additionalProperties: false },
+);
+
+/** The answers of a route that are problems: each status once, naming the codes it may carry. */
+export function problems(...codes: ProblemCode[]): Record<number, unknown> {
+  const everywhere: ProblemCode[] = ['method_not_allowed', 'internal', 'overloaded', 'unavailable'];
+  const byStatus: Record<number, ProblemCode[]> = {};
+  for (const code of [...new Set([...codes, ...everywhere])]) {
+    const { status } = PROBLEMS[code];
+    byStatus[status] = [...(byStatus[status] ?? []), code];
+  }
+  return Object.fromEntries(
+    Object.entries(byStatus).map(([status, of]) => [
+      status,
+      {
+        description: of.map((code) => `\`${code}\`: ${PROBLEMS[code].title}`).join('; '),
+        content: { 'application/problem+json': { schema: problemOf(of) } },
+      },
+    ]),
+  );
+}
+
+function problemOf(codes: ProblemCode[]): unknown {
+  return { ...Problem, properties: { ...Problem.properties, code: { type: 'string', enum: codes } } };
+}

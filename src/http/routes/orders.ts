@@ -1,0 +1,275 @@
+import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify';
+import Type from 'typebox';
+import { isId } from '../../base/ids.ts';
+import * as S from '../../contract/schemas.ts';
+import { iso, type Order, presentOrder } from '../../engine/present.ts';
+import { hasEnded, type OrderStatus } from '../../model/order.ts';
+import type { PlaceResult } from '../../orders/place.ts';
+import type { HttpContext } from '../context.ts';
+import { HttpProblem } from '../problem.ts';
+import { refuse, sendProblem } from '../reply.ts';
+import { keyOf, page, pageOf } from '../request.ts';
+import { problems } from '../responses.ts';
+import { lastEventId } from '../sse.ts';
+
+declare module 'fastify' {
+  interface FastifyRequest {
+    /** The buyer who orders, known once the token is verified. */
+    buyer: string;
+  }
+}
+
+export function orderRoutes(app: FastifyInstance, { shop, auth, streams, buyerLimit }: HttpContext): void {
+  const tags = ['Orders'];
+  const params = Type.Object({ id: Type.String() });
+  app.decorateRequest('buyer', '');
+
+  app.post<{ Params: { id: string }; Body: S.NewOrderBody }>(
+    '/v1/sales/:id/orders',
+    {
+      schema: {
+        tags,
+        security: [{ buyer: [] }, { admin: [] }],
+        summary: 'Order: 201 means committed in the ledger',
+        params,
+        headers: Type.Object({
+          'idempotency-key': Type.Optional(Type.String({ description: '1–255 printable ASCII characters' })),
+          'doorbuster-buyer': Type.Optional(Type.String({ description: 'With an admin key: the buyer it acts for' })),
+        }),
+        body: S.NewOrder,
+        response: {
+          201: S.Order,
+          ...problems(
+            'malformed_json',
+            'unauthenticated',
+            'forbidden',
+            'not_found',
+            'sale_not_open',
+            'sale_closed',
+            'sale_paused',
+            'limit_reached',
+            'sold_out',
+            'idempotency_in_flight',
+            'body_too_large',
+            'unsupported_media_type',
+            'invalid_request',
+            'idempotency_key_reused',
+            'rate_limited',
+          ),
+        },
+      },
+      // A callback and not a promise: this is the hot path.
+      onRequest: (request, _reply, done) => {
+        try {
+          request.buyer = auth.buyer(request);
+          const waitSeconds = buyerLimit.take(request.buyer);
+          if (waitSeconds > 0) {
+            const detail = 'this buyer sends orders too fast';
+            done(new HttpProblem('rate_limited', detail, undefined, { 'retry-after': String(waitSeconds) }));
+            return;
+          }
+        } catch (error) {
+          done(error as Error);
+          return;
+        }
+        done();
+      },
+    },
+    async (request, reply) => {
+      const { item, quantity } = request.body;
+      const result = await shop.get().place({
+        saleId: request.params.id,
+        itemCode: item,
+        buyer: request.buyer,
+        quantity: quantity ?? 1,
+        key: keyOf(request),
+      });
+      return answerPlaced(reply, result);
+    },
+  );
+
+  app.get<{ Params: { id: string } }>(
+    '/v1/orders/:id',
+    {
+      schema: {
+        tags,
+        security: [{ buyer: [] }, { admin: [] }],
+        summary: 'An order, for its owner and admins',
+        params,
+        querystring: S.NoQuery,
+        response: { 200: S.Order, ...problems('unauthenticated', 'not_found', 'invalid_request') },
+      },
+      onRequest: async (request) => void auth.anyone(request),
+    },
+    async (request) => visibleOrder(request),
+  );
+
+  app.get<{ Querystring: { limit?: string; cursor?: string; saleId?: string; status?: OrderStatus; buyer?: string } }>(
+    '/v1/orders',
+    {
+      schema: {
+        tags,
+        security: [{ buyer: [] }, { admin: [] }],
+        summary: 'Orders, newest first: a buyer’s own; for an admin all (JSON, or text/csv by Accept)',
+        querystring: S.OrdersQuery,
+        response: {
+          200: {
+            description: 'A page of orders',
+            content: {
+              'application/json': { schema: S.listOf(S.Order) },
+              'text/csv': { schema: Type.String() },
+            },
+          },
+          ...problems('unauthenticated', 'forbidden', 'invalid_request'),
+        },
+      },
+      onRequest: async (request) => void auth.anyone(request),
+    },
+    async (request, reply) => {
+      const { saleId, status, buyer, limit, cursor } = request.query;
+      const who = auth.anyone(request);
+      if (buyer !== undefined && who.admin === null && buyer !== who.buyer) {
+        throw new HttpProblem('forbidden', 'only an admin may list another buyer’s orders');
+      }
+      const of = who.buyer ?? buyer;
+      const filter = {
+        ...(saleId !== undefined && { saleId }),
+        ...(status !== undefined && { status }),
+        ...(of !== undefined && { buyer: of }),
+      };
+      const found = await page(pageOf({ limit, cursor }), (asked) => shop.get().listOrders(filter, asked));
+      if (wantsCsv(request)) return sendCsv(reply, found);
+      return reply.header('content-type', 'application/json; charset=utf-8').send(found);
+    },
+  );
+
+  app.get<{ Params: { id: string } }>(
+    '/v1/orders/:id/events',
+    {
+      exposeHeadRoute: false,
+      schema: {
+        tags,
+        security: [{ buyer: [] }, { admin: [] }],
+        summary: 'Server-sent events: `order`, one a change, until the order ends',
+        params,
+        querystring: S.NoQuery,
+        response: {
+          200: { description: 'Events', content: { 'text/event-stream': { schema: Type.String() } } },
+          ...problems('unauthenticated', 'not_found', 'invalid_request'),
+        },
+      },
+      onRequest: async (request) => void auth.anyone(request),
+    },
+    async (request, reply) => {
+      await visibleOrder(request);
+      streams.admit();
+      const seen = Number(lastEventId(request) ?? 0) || 0;
+      const early: Order[] = [];
+      let hear = (order: Order): void => void early.push(order);
+      const stop = await shop.get().watchOrder(request.params.id, (order) => hear(order));
+      if (stop === null) throw new HttpProblem('not_found', 'there is no such order');
+      const stream = streams.open(request, reply);
+      stream.onEnd(stop);
+      hear = (order) => {
+        if (order.version > seen) stream.send('order', String(order.version), order);
+        if (hasEnded(order.status)) stream.end();
+      };
+      early.forEach(hear);
+    },
+  );
+
+  /** Somebody else's order is not there: its existence is nobody's business. */
+  async function visibleOrder(request: FastifyRequest): Promise<Order> {
+    const who = auth.anyone(request);
+    const { id } = request.params as { id: string };
+    const order = isId(id) ? await shop.get().getOrder(id) : null;
+    const mine = order !== null && (order.buyer === who.buyer || (who.admin !== null && who.buyer === null));
+    if (!mine) throw new HttpProblem('not_found', 'there is no such order');
+    return order;
+  }
+}
+
+function answerPlaced(reply: FastifyReply, result: PlaceResult): FastifyReply {
+  if (result.ok) {
+    if (result.replayed) reply.header('idempotent-replayed', 'true');
+    return reply.code(201).header('location', `/v1/orders/${result.order.id}`).send(presentOrder(result.order));
+  }
+  switch (result.code) {
+    case 'sale_not_open':
+    case 'sale_closed':
+    case 'sale_paused': {
+      const window = { opensAt: iso(result.opensAtMs), closesAt: iso(result.closesAtMs) };
+      return sendProblem(reply, result.code, undefined, window);
+    }
+    case 'limit_reached': {
+      const detail = result.perBuyer > 0 ? `at most ${result.perBuyer} for each buyer` : undefined;
+      return sendProblem(reply, 'limit_reached', detail, { orders: result.orderIds });
+    }
+    case 'idempotency_in_flight':
+      reply.header('retry-after', String(result.retryAfterSeconds));
+      return refuse(reply, result.code);
+    case 'not_found':
+      throw new HttpProblem('not_found', 'there is no such sale or item');
+    default:
+      return refuse(reply, result.code);
+  }
+}
+
+function wantsCsv(request: FastifyRequest): boolean {
+  return (request.headers.accept ?? '').toLowerCase().includes('text/csv');
+}
+
+const CSV_COLUMNS = [
+  'id',
+  'saleId',
+  'buyer',
+  'item',
+  'quantity',
+  'seats',
+  'amount',
+  'currency',
+  'status',
+  'reason',
+  'expiresAt',
+  'createdAt',
+  'updatedAt',
+  'version',
+];
+
+/** RFC 4180. A page like the JSON list; the next cursor is in a header, since a row could be mistaken for an order. */
+function sendCsv(
+  reply: FastifyReply,
+  { data, nextCursor }: { data: Order[]; nextCursor: string | null },
+): FastifyReply {
+  const rows = data.map((order) =>
+    [
+      order.id,
+      order.saleId,
+      order.buyer,
+      order.item,
+      order.quantity,
+      order.seats.join(' '),
+      order.amount.amount,
+      order.amount.currency,
+      order.status,
+      order.reason ?? '',
+      order.expiresAt ?? '',
+      order.createdAt,
+      order.updatedAt,
+      order.version,
+    ]
+      .map(csvField)
+      .join(','),
+  );
+  if (nextCursor !== null) reply.header('doorbuster-next-cursor', nextCursor);
+  return reply
+    .header('content-type', 'text/csv; charset=utf-8')
+    .send(`${[CSV_COLUMNS.join(','), ...rows].join('\r\n')}\r\n`);
+}
+
+/** A text that a spreadsheet would run as a formula is kept a text. */
+function csvField(value: string | number): string {
+  let text = String(value);
+  if (typeof value === 'string' && /^[=+\-@]/.test(text)) text = `'${text}`;
+  return /[",\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
+}

@@ -1,0 +1,222 @@
+import { createHash } from 'node:crypto';
+import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify';
+import Type from 'typebox';
+import { newSaleOf, salePatchOf } from '../../contract/convert.ts';
+import * as S from '../../contract/schemas.ts';
+import type { SaleEvent } from '../../engine/board.ts';
+import type { SaleChange } from '../../ledger/port.ts';
+import type { Caller } from '../../sales/manage.ts';
+import type { HttpContext } from '../context.ts';
+import { HttpProblem } from '../problem.ts';
+import { answerChange } from '../reply.ts';
+import { keyOf, page, pageOf } from '../request.ts';
+import { problems } from '../responses.ts';
+import { lastEventId } from '../sse.ts';
+
+const SALE_BODY_BYTES_MAX = 4 * 1024 * 1024;
+
+interface OfSale {
+  Params: { id: string };
+}
+
+const BODY = ['malformed_json', 'body_too_large', 'unsupported_media_type', 'invalid_request'] as const;
+const ADMIN = ['unauthenticated', 'forbidden'] as const;
+
+export function saleRoutes(app: FastifyInstance, { shop, auth, streams }: HttpContext): void {
+  const tags = ['Sales'];
+  const admin = { security: [{ admin: [] }], tags };
+  const params = Type.Object({ id: Type.String() });
+  const headers = Type.Object({
+    'idempotency-key': Type.Optional(Type.String({ description: '1–255 printable ASCII characters' })),
+  });
+
+  /** Who calls, under which key; the path is the route's with its parameters, however the URL was written. */
+  const callerOf = (request: FastifyRequest, path: string): Caller => {
+    const key = keyOf(request);
+    return { actor: auth.admin(request), keyed: key === null ? null : { path: `POST ${path}`, key } };
+  };
+
+  const answer = async (reply: FastifyReply, change: SaleChange, status = 200): Promise<FastifyReply> => {
+    const sale = change.outcome === 'changed' ? await shop.get().getSaleNow(change.sale.id) : null;
+    return answerChange(reply, change, status, () => sale);
+  };
+
+  app.post<{ Body: S.NewSaleBody }>(
+    '/v1/sales',
+    {
+      bodyLimit: SALE_BODY_BYTES_MAX,
+      schema: {
+        ...admin,
+        summary: 'Create a sale',
+        headers,
+        body: S.NewSale,
+        response: { 201: S.Sale, ...problems(...BODY, ...ADMIN, 'idempotency_key_reused') },
+      },
+      onRequest: async (request) => void auth.admin(request),
+    },
+    async (request, reply) => {
+      const sale = newSaleOf(request.body);
+      if (Array.isArray(sale)) {
+        throw new HttpProblem('invalid_request', `${sale[0]!.path}: ${sale[0]!.message}`, { errors: sale });
+      }
+      const change = await shop.get().createSale(sale, callerOf(request, '/v1/sales'));
+      if (change.outcome === 'changed') reply.header('location', `/v1/sales/${change.sale.id}`);
+      return answer(reply, change, 201);
+    },
+  );
+
+  app.get<{ Querystring: { limit?: string; cursor?: string } }>(
+    '/v1/sales',
+    {
+      schema: {
+        tags,
+        summary: 'List sales, newest first',
+        querystring: S.SalesQuery,
+        response: { 200: S.listOf(S.Sale), 304: NOT_MODIFIED, ...problems('invalid_request') },
+      },
+    },
+    async (request, reply) =>
+      publicRead(request, reply, await page(pageOf(request.query), (asked) => shop.get().listSales(asked))),
+  );
+
+  app.get<OfSale>(
+    '/v1/sales/:id',
+    {
+      schema: {
+        tags,
+        summary: 'A sale with its counts (up to a second old)',
+        params,
+        querystring: S.NoQuery,
+        response: { 200: S.Sale, 304: NOT_MODIFIED, ...problems('not_found', 'invalid_request') },
+      },
+    },
+    async (request, reply) => {
+      const found = await shop.get().getSale(request.params.id);
+      if (found === null) throw new HttpProblem('not_found', 'there is no such sale');
+      return publicRead(request, reply, found.sale);
+    },
+  );
+
+  app.patch<OfSale & { Body: S.SalePatchBody }>(
+    '/v1/sales/:id',
+    {
+      schema: {
+        ...admin,
+        summary: 'Change a sale; lowering perBuyer takes nothing away',
+        params,
+        body: S.SalePatch,
+        response: { 200: S.Sale, ...problems(...BODY, ...ADMIN, 'not_found', 'version_conflict', 'sale_closed') },
+      },
+      onRequest: async (request) => void auth.admin(request),
+    },
+    async (request, reply) => {
+      const caller = { actor: auth.admin(request), keyed: null };
+      return answer(
+        reply,
+        await shop.get().patchSale(request.params.id, salePatchOf(request.body), request.body.version, caller),
+      );
+    },
+  );
+
+  app.post<{ Params: { id: string; code: string }; Body: S.StockChangeBody }>(
+    '/v1/sales/:id/items/:code/stock',
+    {
+      schema: {
+        ...admin,
+        summary: 'Add or remove units, also while it sells',
+        params: Type.Object({ id: Type.String(), code: Type.String() }),
+        headers,
+        body: S.StockChange,
+        response: {
+          200: S.Sale,
+          ...problems(...BODY, ...ADMIN, 'not_found', 'insufficient_free', 'sale_closed', 'idempotency_key_reused'),
+        },
+      },
+      onRequest: async (request) => void auth.admin(request),
+    },
+    async (request, reply) => {
+      const { id, code } = request.params;
+      const caller = callerOf(request, `/v1/sales/${id}/items/${code}/stock`);
+      return answer(reply, await shop.get().addStock(id, code, request.body.add, caller));
+    },
+  );
+
+  const verbs = {
+    pause: {
+      summary: 'Stop selling; in force at once',
+      run: (id: string, by: Caller) => shop.get().setPaused(id, true, by),
+    },
+    resume: { summary: 'Sell again', run: (id: string, by: Caller) => shop.get().setPaused(id, false, by) },
+    close: { summary: 'Close for good', run: (id: string, by: Caller) => shop.get().closeSale(id, by) },
+  };
+  for (const [verb, { summary, run }] of Object.entries(verbs)) {
+    app.post<OfSale>(
+      `/v1/sales/:id/${verb}`,
+      {
+        schema: {
+          ...admin,
+          summary,
+          params,
+          headers,
+          body: S.Nothing,
+          response: {
+            200: S.Sale,
+            ...problems(...BODY, ...ADMIN, 'not_found', 'sale_closed', 'idempotency_key_reused'),
+          },
+        },
+        onRequest: async (request) => void auth.admin(request),
+        preValidation: async (request) => {
+          request.body ??= {};
+        },
+      },
+      async (request, reply) => {
+        const { id } = request.params;
+        return answer(reply, await run(id, callerOf(request, `/v1/sales/${id}/${verb}`)));
+      },
+    );
+  }
+
+  app.get<OfSale>(
+    '/v1/sales/:id/events',
+    {
+      exposeHeadRoute: false,
+      schema: {
+        tags,
+        summary: 'Server-sent events: `stock` (an item’s counts) and `state`',
+        params,
+        querystring: S.NoQuery,
+        response: {
+          200: { description: 'Events', content: { 'text/event-stream': { schema: Type.String() } } },
+          ...problems('not_found', 'invalid_request'),
+        },
+      },
+    },
+    async (request, reply) => {
+      streams.admit();
+      const current = shop.get();
+      // What is heard before the stream is open is the snapshot.
+      const early: SaleEvent[] = [];
+      let hear = (event: SaleEvent): void => void early.push(event);
+      const stop = await current.watchSale(request.params.id, lastEventId(request), (event) => hear(event));
+      if (stop === null) throw new HttpProblem('not_found', 'there is no such sale');
+      const stream = streams.open(request, reply);
+      stream.onEnd(stop);
+      hear = (event) => {
+        if (event.type === 'stock') stream.send('stock', event.id, event.item);
+        else stream.send('state', event.id, { state: event.state });
+      };
+      early.forEach(hear);
+    },
+  );
+}
+
+const NOT_MODIFIED = Type.Null({ description: 'Not modified' });
+
+/** ETag and a second of caching: a crowd that reloads is served by whatever stands in front of us. */
+function publicRead(request: FastifyRequest, reply: FastifyReply, body: unknown): FastifyReply {
+  const tag = `"${createHash('sha1').update(JSON.stringify(body)).digest('base64url')}"`;
+  reply.header('etag', tag).header('cache-control', 'public, max-age=1');
+  const known = request.headers['if-none-match'];
+  const match = known === '*' || known?.split(',').some((given) => given.trim().replace(/^W\//, '') === tag);
+  return match ? reply.code(304).send() : reply.send(body);
+}

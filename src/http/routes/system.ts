@@ -1,0 +1,119 @@
+import { monitorEventLoopDelay } from 'node:perf_hooks';
+import { createSigner } from 'fast-jwt';
+import type { FastifyInstance } from 'fastify';
+import Type from 'typebox';
+import { NoQuery } from '../../contract/schemas.ts';
+import { iso } from '../../engine/present.ts';
+import { BOUNDS } from '../../model/sale.ts';
+import type { HttpContext } from '../context.ts';
+import { problems } from '../responses.ts';
+
+const DEMO_TOKEN_SECONDS = 24 * 3600;
+
+export function systemRoutes(app: FastifyInstance, { shop, options, runtime, auth }: HttpContext): void {
+  const tags = ['System'];
+
+  app.get(
+    '/healthz',
+    {
+      schema: {
+        tags,
+        summary: 'Is the process alive?',
+        response: { 200: Type.Object({ status: Type.Literal('ok') }), ...problems() },
+      },
+    },
+    () => ({ status: 'ok' as const }),
+  );
+
+  const Readiness = Type.Object({
+    status: Type.Unsafe<'ok' | 'unavailable'>({ type: 'string', enum: ['ok', 'unavailable'] }),
+    parts: Type.Object({ gate: Type.String(), pipe: Type.String(), ledger: Type.String() }),
+  });
+  app.get(
+    '/readyz',
+    {
+      schema: {
+        tags,
+        summary: 'Can it take orders? Each part says ok, or why not',
+        response: { ...problems(), 200: Readiness, 503: Readiness },
+      },
+    },
+    (_, reply) => {
+      const readiness = shop.readiness();
+      return reply.code(readiness.status === 'ok' ? 200 : 503).send(readiness);
+    },
+  );
+
+  const loop = monitorEventLoopDelay({ resolution: 10 });
+  loop.enable();
+  app.addHook('onClose', async () => loop.disable());
+  let measured: unknown = null;
+  app.get(
+    '/metrics',
+    {
+      schema: {
+        tags,
+        summary: 'Prometheus metrics',
+        security: options.metricsPublic ? [] : [{ admin: [] }],
+        response: {
+          200: { description: 'Prometheus text', content: { 'text/plain': { schema: Type.String() } } },
+          ...problems('unauthenticated', 'forbidden'),
+        },
+      },
+      onRequest: async (request) => {
+        if (!options.metricsPublic) auth.admin(request);
+      },
+    },
+    async (_, reply) => {
+      const { metrics } = shop.get();
+      if (measured !== metrics) {
+        measured = metrics;
+        metrics.eventLoopDelay(() => {
+          const read = { p50: loop.percentile(50) / 1e6, p99: loop.percentile(99) / 1e6, max: loop.max / 1e6 };
+          loop.reset();
+          return read;
+        });
+      }
+      return reply.header('content-type', metrics.registry.contentType).send(await metrics.registry.metrics());
+    },
+  );
+
+  app.get(
+    '/v1/time',
+    {
+      schema: {
+        tags,
+        summary: 'The clock that opens sales',
+        querystring: NoQuery,
+        response: { 200: Type.Object({ now: Type.String({ format: 'date-time' }) }), ...problems('invalid_request') },
+      },
+    },
+    (_, reply) => reply.header('cache-control', 'no-store').send({ now: iso(runtime.clock.now()) }),
+  );
+
+  if (options.demo) {
+    const sign = createSigner({
+      key: options.authSecrets[0]!,
+      algorithm: 'HS256',
+      expiresIn: DEMO_TOKEN_SECONDS * 1000,
+    });
+    app.post<{ Body: { user: string } }>(
+      '/v1/demo/tokens',
+      {
+        schema: {
+          tags,
+          summary: 'A buyer’s token, for trying things out (only with --demo)',
+          body: Type.Object(
+            { user: Type.String({ minLength: 1, maxLength: BOUNDS.buyerLengthMax, format: 'name' }) },
+            { additionalProperties: false },
+          ),
+          response: {
+            201: Type.Object({ token: Type.String() }),
+            ...problems('malformed_json', 'body_too_large', 'unsupported_media_type', 'invalid_request'),
+          },
+        },
+      },
+      (request, reply) => reply.code(201).send({ token: sign({ sub: request.body.user }) }),
+    );
+  }
+}

@@ -1,0 +1,38 @@
+import Fastify, { type FastifyBaseLogger, type FastifyInstance, type FastifyReply, LogController } from 'fastify';
+import type { Runtime } from '../base/runtime.ts';
+import type { HttpOptions, ShopSource } from './context.ts';
+import { doorbusterRoutes } from './plugin.ts';
+import { problem } from './problem.ts';
+import { sendProblem } from './reply.ts';
+
+export interface ServerOptions {
+  shop: ShopSource;
+  http: HttpOptions;
+  runtime: Runtime;
+  trustProxy: boolean | string;
+}
+
+/** A Fastify of our own with the routes in it: what `serve` listens with, and what `shop.handler()` hands out. */
+export async function createServer({ shop, http, runtime, trustProxy }: ServerOptions): Promise<FastifyInstance> {
+  let requests = 0;
+  const app: FastifyInstance = Fastify({
+    loggerInstance: runtime.log as FastifyBaseLogger,
+    // A line for every request of a crowd is a denial of service of one's own making; `debug` has them.
+    logController: new LogController({ disableRequestLogging: !runtime.log.isLevelEnabled('debug') }),
+    genReqId: () => `r${(requests++).toString(36)}`,
+    trustProxy,
+    // Node's own answer to garbage on the wire, in our words.
+    clientErrorHandler: (_error, socket) => {
+      if (!socket.writable) return socket.destroy();
+      const body = problem('malformed_json', 'this is not HTTP');
+      socket.end(
+        `HTTP/1.1 400 Bad Request\r\ncontent-type: application/problem+json\r\ncontent-length: ${Buffer.byteLength(body)}\r\nconnection: close\r\n\r\n${body}`,
+      );
+    },
+    // A path that cannot be decoded names nothing.
+    frameworkErrors: (_error, _request, reply: FastifyReply) => void sendProblem(reply, 'not_found'),
+  });
+  app.setNotFoundHandler((_request, reply) => sendProblem(reply, 'not_found', 'there is no such route'));
+  await app.register(async (scope) => doorbusterRoutes(scope, { shop, http, runtime }));
+  return app;
+}

@@ -1,0 +1,25 @@
+/**
+ * Doorbuster as a library: the same engine that the server runs, in your process.
+ *
+ *     const shop = await createDoorbuster({ data: './data' });
+ *     const placed = await shop.orders.place({ sale, buyer: 'alice', item: 'voucher', key: 'a1' });
+ *     if (placed.ok) console.log(placed.order.id); else console.log(placed.code);
+ *     await shop.close();
+ */
+
+export { DoorbusterError, RetryableError, TerminalError } from './base/errors.ts';
+export type { Logger } from './base/log.ts';
+export type { SaleEvent } from './engine/board.ts';
+export {
+  createDoorbuster,
+  type Doorbuster,
+  type DoorbusterOptions,
+  type NewSaleInput,
+  type OrderRefusal,
+  type Placed,
+  type PlaceInput,
+  type SalePatchInput,
+  type SaleResult,
+} from './engine/doorbuster.ts';
+export type { Item, Order, Sale } from './engine/present.ts';
+export type { Readiness, ShopEvents } from './engine/shop.ts';
