@@ -122,7 +122,7 @@ function answerError(error: FastifyError | Error, request: FastifyRequest, reply
   const known = 'code' in error && !(error instanceof DoorbusterError) ? FASTIFY_ERRORS[error.code] : undefined;
   if (known) return sendProblem(reply, known);
   if ((error as FastifyError).statusCode === 400) return sendProblem(reply, 'malformed_json');
-  request.log.error({ err: error }, 'a request failed');
+  request.log.error({ err: error, reqId: request.id, method: request.method, url: request.url }, 'a request failed');
   return sendProblem(reply, 'internal');
 }
 

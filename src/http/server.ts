@@ -20,6 +20,9 @@ export async function createServer({ shop, http, runtime, trustProxy }: ServerOp
     // A line for every request of a crowd is a denial of service of one's own making; `debug` has them.
     logController: new LogController({ disableRequestLogging: !runtime.log.isLevelEnabled('debug') }),
     genReqId: () => `r${(requests++).toString(36)}`,
+    // A child logger for every request costs more than the gate: whoever logs about a request names its id.
+    childLoggerFactory: (logger, bindings, options) =>
+      runtime.log.isLevelEnabled('debug') ? logger.child(bindings, options) : logger,
     trustProxy,
     // Node's own answer to garbage on the wire, in our words.
     clientErrorHandler: (_error, socket) => {

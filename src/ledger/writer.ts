@@ -20,8 +20,10 @@ export interface WriterEffects {
 const PROBE_EVERY_MS = 500;
 /** Up to here the tail of the ledger is folded only when nothing else is to do; above, between commits. */
 const BACKLOG_IDLE_MAX = 200_000;
-const MAINTAIN_IDLE_AFTER_MS = 200;
-const MAINTAIN_SLICE_MS = 5;
+const IDLE_AFTER_MS = 50;
+const IDLE_SLICE_MS = 5;
+/** Between commits: enough to fold more than a commit adds, little enough that nobody notices. */
+const BUSY_SLICE_MS = 1;
 
 /**
  * The writer: takes batches from the pipe and commits each in one transaction.
@@ -41,13 +43,14 @@ export class Writer {
   #unresolved: OrderMessage[] = [];
   #cancelProbe: (() => void) | null = null;
   #cancelMaintenance: (() => void) | null = null;
+  #lastCommitMs = 0;
   #closed = false;
 
   constructor(ledger: Ledger, runtime: Runtime, effects: WriterEffects) {
     this.#ledger = ledger;
     this.#runtime = runtime;
     this.#effects = effects;
-    this.#scheduleMaintenance();
+    this.#maintainWhenIdle();
   }
 
   /** Why the ledger is out, or null while it works. */
@@ -75,8 +78,9 @@ export class Writer {
     }
     this.#effects.committed(batch.length, this.#runtime.clock.monotonic() - startedMs);
     for (const { order, inserted } of stored) this.#decide(order, inserted);
-    if (this.#ledger.backlog > BACKLOG_IDLE_MAX) await this.#maintain();
-    else this.#scheduleMaintenance();
+    this.#lastCommitMs = this.#runtime.clock.monotonic();
+    if (this.#ledger.backlog > BACKLOG_IDLE_MAX) await this.#maintain(BUSY_SLICE_MS);
+    else this.#maintainWhenIdle();
   }
 
   /** The ledger failed outside a commit too (an id block, an administrative change): the same state, the same way back. */
@@ -158,20 +162,19 @@ export class Writer {
     }
   }
 
-  #scheduleMaintenance(): void {
+  #maintainWhenIdle(): void {
     if (this.#cancelMaintenance !== null || this.#closed) return;
-    this.#cancelMaintenance = this.#runtime.timers.after(MAINTAIN_IDLE_AFTER_MS, () => {
+    this.#cancelMaintenance = this.#runtime.timers.after(IDLE_AFTER_MS, async () => {
       this.#cancelMaintenance = null;
-      void this.#maintain().then((more) => {
-        if (more) this.#scheduleMaintenance();
-      });
+      const idle = this.#runtime.clock.monotonic() - this.#lastCommitMs >= IDLE_AFTER_MS;
+      if (!idle || (await this.#maintain(IDLE_SLICE_MS))) this.#maintainWhenIdle();
     });
   }
 
-  async #maintain(): Promise<boolean> {
+  async #maintain(sliceMs: number): Promise<boolean> {
     if (this.#out !== null || this.#closed) return false;
     try {
-      return await this.#ledger.maintain(MAINTAIN_SLICE_MS);
+      return await this.#ledger.maintain(sliceMs);
     } catch (error) {
       // What waits is in the orders table: nothing is lost, and the next slice tries again.
       this.#runtime.log.warn({ err: error }, 'maintenance of the ledger failed');

@@ -221,10 +221,11 @@ export class SqliteLedger implements Ledger {
   }
 
   async maintain(budgetMs: number): Promise<boolean> {
-    if (this.#fold.backlog === 0) return false;
     const { clock } = this.#runtime;
     const untilMs = clock.monotonic() + budgetMs;
-    this.#transaction(() => this.#fold.slice(this.#orders.lastSeq, () => clock.monotonic() >= untilMs))();
+    if (this.#fold.prepare(this.#orders.lastSeq)) {
+      this.#transaction(() => this.#fold.write(() => clock.monotonic() >= untilMs))();
+    }
     return this.#fold.backlog > 0;
   }
 

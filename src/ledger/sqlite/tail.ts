@@ -71,19 +71,13 @@ export class Tail {
     return null;
   }
 
-  /** Everything up to `seq`, in the order of the tables it will be folded into. */
-  upTo(seq: number): TailOrder[] {
-    const orders: TailOrder[] = [];
+  /** Every order, in no order. Orders added or removed meanwhile may or may not be met. */
+  *all(): Generator<TailOrder> {
     for (const mine of this.#byBuyer.values()) {
-      if (Array.isArray(mine)) orders.push(...mine.filter((order) => order.seq <= seq));
-      else if (mine.seq <= seq) orders.push(mine);
+      if (Array.isArray(mine)) yield* mine.slice();
+      else yield mine;
     }
-    return orders.sort((a, b) => compare(a.saleId, b.saleId) || compare(a.buyer, b.buyer) || a.seq - b.seq);
   }
 }
 
 const NONE: readonly TailOrder[] = [];
-
-function compare(a: string, b: string): number {
-  return a < b ? -1 : a > b ? 1 : 0;
-}

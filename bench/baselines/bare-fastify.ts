@@ -1,0 +1,45 @@
+// The floor for the order path: a bare Fastify POST with the same auth, the same body and response schemas and the same
+// answer, and nothing behind it: no gate, no ledger, no limits, no metrics.
+import Fastify from 'fastify';
+import { NewOrder, Order } from '../../src/contract/schemas.ts';
+import { compile } from '../../src/contract/validate.ts';
+import { Auth } from '../../src/http/auth.ts';
+
+const auth = new Auth({ authSecrets: [process.env['DOORBUSTER_AUTH_SECRET']!], adminKeys: [] });
+const app = Fastify({ logger: false });
+app.setValidatorCompiler(({ schema }) => compile(schema as object));
+
+let id = 253585859977150465n;
+const now = new Date().toISOString();
+
+app.post<{ Params: { id: string }; Body: { item: string; quantity: number } }>(
+  '/v1/sales/:id/orders',
+  { schema: { body: NewOrder, response: { 201: Order } } },
+  async (request, reply) => {
+    const buyer = auth.buyer(request);
+    const orderId = (id++).toString();
+    return reply
+      .code(201)
+      .header('location', `/v1/orders/${orderId}`)
+      .send({
+        id: orderId,
+        saleId: request.params.id,
+        buyer,
+        item: request.body.item,
+        quantity: request.body.quantity,
+        seats: [],
+        amount: { amount: 8000, currency: 'CNY' },
+        status: 'reserved',
+        reason: null,
+        payment: null,
+        expiresAt: now,
+        createdAt: now,
+        updatedAt: now,
+        version: 1,
+      });
+  },
+);
+
+process.on('SIGINT', () => process.exit(0));
+await app.listen({ port: 0, host: '127.0.0.1' });
+console.log(`listening on http://127.0.0.1:${(app.server.address() as { port: number }).port}`);

@@ -1,0 +1,12 @@
+// npm run bench -- <scenario> [options]: one scenario per file in this folder.
+const scenarios: Record<string, () => Promise<{ run(args: string[]): Promise<void> }>> = {
+  orders: () => import('./orders.ts'),
+};
+
+const [name, ...args] = process.argv.slice(2);
+const scenario = name === undefined ? undefined : scenarios[name];
+if (scenario === undefined) {
+  console.error(`usage: npm run bench -- <${Object.keys(scenarios).join(' | ')}>`);
+  process.exit(2);
+}
+await (await scenario()).run(args);

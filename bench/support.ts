@@ -1,0 +1,130 @@
+import { type ChildProcess, execFileSync, spawn } from 'node:child_process';
+import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { cpus, tmpdir, totalmem } from 'node:os';
+import { join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import type { Job, Result } from './load/load.ts';
+
+export const ROOT = fileURLToPath(new URL('../', import.meta.url));
+export const SECRET = 'bench-secret-of-at-least-32-bytes!!';
+export const ADMIN = 'bench-admin-key';
+
+const children = new Set<ChildProcess>();
+const folders = new Set<string>();
+process.on('exit', () => {
+  for (const child of children) child.kill('SIGKILL');
+  for (const folder of folders) rmSync(folder, { recursive: true, force: true });
+});
+
+export function temporaryFolder(): string {
+  const folder = mkdtempSync(join(tmpdir(), 'doorbuster-bench-'));
+  folders.add(folder);
+  return folder;
+}
+
+/** Starts a script or the server and resolves to its port when it prints where it listens. */
+export async function start(
+  args: string[],
+  env: Record<string, string> = {},
+): Promise<{ port: number; child: ChildProcess }> {
+  const child = spawn(process.execPath, args, {
+    cwd: ROOT,
+    env: { ...process.env, LOG_LEVEL: 'warn', DOORBUSTER_AUTH_SECRET: SECRET, DOORBUSTER_ADMIN_KEY: ADMIN, ...env },
+    stdio: ['ignore', 'pipe', 'inherit'],
+  });
+  children.add(child);
+  const port = await new Promise<number>((resolve, reject) => {
+    let output = '';
+    child.stdout!.on('data', (chunk: Buffer) => {
+      output += chunk;
+      const found = /127\.0\.0\.1:(\d+)/.exec(output);
+      if (found) resolve(Number(found[1]));
+    });
+    child.on('exit', (code) => reject(new Error(`${args.join(' ')} ended with ${code}: ${output}`)));
+  });
+  return { port, child };
+}
+
+/** Runs a script to its end and gives what it printed last, as JSON. */
+export async function runJson<T>(args: string[], env: Record<string, string> = {}): Promise<T> {
+  const child = spawn(process.execPath, args, {
+    cwd: ROOT,
+    env: { ...process.env, ...env },
+    stdio: ['ignore', 'pipe', 'inherit'],
+  });
+  children.add(child);
+  let output = '';
+  child.stdout.on('data', (chunk: Buffer) => {
+    output += chunk;
+  });
+  const code = await new Promise((resolve) => child.on('close', resolve));
+  children.delete(child);
+  if (code !== 0) throw new Error(`${args.join(' ')} ended with ${code}`);
+  return JSON.parse(output.trim().split('\n').at(-1)!) as T;
+}
+
+export async function load(job: Omit<Job, 'secret'>): Promise<Result> {
+  const result = await runJson<Result>(['bench/load/load.ts', JSON.stringify({ ...job, secret: SECRET })]);
+  if (result.unexpected > 0)
+    throw new Error(`the load met other answers than ${job.expect}: ${JSON.stringify(result)}`);
+  return result;
+}
+
+/** CPU time of a process so far, all threads, in milliseconds; null where there is no /proc. */
+export function cpuMs(pid: number): number | null {
+  try {
+    const fields = readFileSync(`/proc/${pid}/stat`, 'utf8').split(') ')[1]!.split(' ');
+    // utime and stime, in ticks of 10 ms.
+    return (Number(fields[11]) + Number(fields[12])) * 10;
+  } catch {
+    return null;
+  }
+}
+
+export async function end(child: ChildProcess): Promise<void> {
+  const ended = new Promise((resolve) => child.on('exit', resolve));
+  child.kill('SIGTERM');
+  await ended;
+  children.delete(child);
+}
+
+export function median(values: number[]): number {
+  const sorted = [...values].sort((a, b) => a - b);
+  return sorted[Math.floor(sorted.length / 2)]!;
+}
+
+export function machine(): Record<string, unknown> {
+  const git = (...args: string[]): string => {
+    try {
+      return execFileSync('git', args, { cwd: ROOT, encoding: 'utf8' }).trim();
+    } catch {
+      return 'unknown';
+    }
+  };
+  return {
+    commit:
+      git('rev-parse', '--short', 'HEAD') + (git('status', '--porcelain', 'src', 'bench') === '' ? '' : ' + changes'),
+    node: process.version,
+    cpu: `${cpus().length} × ${cpus()[0]?.model ?? 'unknown'}`,
+    memoryGb: Math.round(totalmem() / 1e9),
+    at: new Date().toISOString(),
+  };
+}
+
+/** Prints a table and keeps the JSON in bench/results/. */
+export function report(
+  name: string,
+  rows: Record<string, unknown>[],
+  notMeasured: string[],
+  more: Record<string, unknown> = {},
+): void {
+  console.log(`\n${name}`);
+  console.table(rows);
+  console.log('Not measured:');
+  for (const line of notMeasured) console.log(`  - ${line}`);
+  const json = { name, machine: machine(), rows, notMeasured, ...more };
+  mkdirSync(join(ROOT, 'bench/results'), { recursive: true });
+  const file = join(ROOT, 'bench/results', `${name}.json`);
+  writeFileSync(file, `${JSON.stringify(json, null, 2)}\n`);
+  console.log(`JSON: bench/results/${name}.json\n${JSON.stringify(json)}`);
+}
