@@ -1,7 +1,160 @@
-import type { Command } from './command.ts';
+import { MessageChannel } from 'node:worker_threads';
+import { parseAdminKeys } from '../base/config.ts';
+import { messageOf, TerminalError } from '../base/errors.ts';
+import { systemRuntime } from '../base/runtime.ts';
+import { type CrowdOptions, type CrowdReport, sendCrowd } from '../crowd/crowd.ts';
+import { showProgress } from '../crowd/progress.ts';
+import { introduction, reportWords } from '../crowd/report.ts';
+import { BOUNDS } from '../model/sale.ts';
+import { type Command, optionHelp, parseFlags, UsageError, wholeFlag } from './command.ts';
+
+const BUYERS_MAX = 200_000;
+const SEED_MAX = 2 ** 32 - 1;
+/** What a shell says of a program that Ctrl-C ended. */
+const INTERRUPTED = 130;
+
+const FLAGS = {
+  url: { type: 'string' },
+  sale: { type: 'string' },
+  buyers: { type: 'string' },
+  attempts: { type: 'string' },
+  rate: { type: 'string' },
+  connections: { type: 'string' },
+  item: { type: 'string' },
+  quantity: { type: 'string' },
+  'top-up': { type: 'string' },
+  'admin-key': { type: 'string' },
+  seed: { type: 'string' },
+  json: { type: 'boolean' },
+} as const;
+
 export const crowd: Command = {
   name: 'crowd',
-  summary: 'send a crowd of buyers and check the promises',
-  help: '',
-  run: async () => 1,
+  summary: 'send a crowd of buyers into a sale and check the promises',
+  help: `Usage: doorbuster crowd --url <url> --sale <id> --buyers <n> [options]
+
+Sends buyers into a sale, in random order and impatient: some click twice, some try again with the same
+Idempotency-Key, some with a new one. Then compares what they were told with the admin's lists.
+
+${optionHelp([
+  ['--url', 'where the server is, for instance http://127.0.0.1:8080'],
+  ['--sale', 'the id of the sale'],
+  ['--buyers', `how many, up to ${BUYERS_MAX}`],
+  ['--attempts', 'tries of each buyer (default 3)'],
+  ['--rate', 'orders a second, all buyers together (default: as fast as they are answered)'],
+  ['--connections', 'kept open to the server (default 50)'],
+  ['--item', 'code of what they want (default: the first counted item with free stock)'],
+  ['--quantity', 'units in each order (default 1)'],
+  ['--top-up', 'before they enter, add stock until so many units are free'],
+  ['--admin-key', 'for the lists and for --top-up (DOORBUSTER_ADMIN_KEY)'],
+  ['--seed', 'the same number gives the same crowd (default: random, and in the report)'],
+  ['--json', 'print the report as one JSON object, and no progress'],
+])}
+
+Buyers' tokens are signed with DOORBUSTER_AUTH_SECRET, or asked for at a demo server.
+Ctrl-C ends it with a verdict on what is known by then.
+Exit code: 0 every promise held; 1 one broke, or the server went away; 2 wrong use; 130 interrupted, nothing broken.`,
+  async run(args) {
+    const flags = parseFlags(withKeyJoined(args), FLAGS);
+    const json = flags.json === true;
+    const options = optionsOf(flags);
+    const runtime = systemRuntime();
+    const interrupt = new AbortController();
+    const onSignal = (): void => {
+      if (interrupt.signal.aborted) process.exit(INTERRUPTED);
+      interrupt.abort();
+    };
+    process.on('SIGINT', onSignal);
+    process.on('SIGTERM', onSignal);
+    // Our timers do not keep a process alive, and a whole crowd may be waiting for one: this does.
+    const { port1: alive } = new MessageChannel();
+    alive.ref();
+    let endProgress = (): void => {};
+    try {
+      const report = await sendCrowd(
+        options,
+        {
+          interrupt: interrupt.signal,
+          begins: (known) => {
+            if (!json) console.log(introduction(known, options));
+          },
+          progress: (tally) => {
+            if (!json) endProgress = showProgress(process.stderr, tally, runtime);
+          },
+        },
+        runtime,
+      );
+      endProgress();
+      console.log(json ? JSON.stringify(report) : reportWords(report));
+      return exitCode(report, interrupt.signal.aborted);
+    } catch (error) {
+      endProgress();
+      if (error instanceof TerminalError && error.code === 'cannot_start') throw new UsageError(error.message);
+      throw error;
+    } finally {
+      alive.close();
+      process.off('SIGINT', onSignal);
+      process.off('SIGTERM', onSignal);
+    }
+  },
 };
+
+function exitCode({ verdict, endedEarly }: CrowdReport, interrupted: boolean): number {
+  if (verdict === null || !verdict.held) return 1;
+  if (endedEarly === null) return 0;
+  return interrupted ? INTERRUPTED : 1;
+}
+
+/** A random key may begin with a dash, which would be taken for another flag; what follows --admin-key is the key. */
+function withKeyJoined(args: string[]): string[] {
+  const at = args.indexOf('--admin-key');
+  const key = args[at + 1];
+  if (at < 0 || key === undefined) return args;
+  return [...args.slice(0, at), `--admin-key=${key}`, ...args.slice(at + 2)];
+}
+
+function optionsOf(flags: Record<string, string | boolean | undefined>): CrowdOptions {
+  const whole = (name: string, fallback: number, min: number, max: number): number =>
+    wholeFlag(name, flags[name], fallback, min, max);
+  const wholeOrNull = (name: string, min: number, max: number): number | null =>
+    flags[name] === undefined ? null : whole(name, 0, min, max);
+  return {
+    url: urlOf(needed(flags, 'url', 'where the server is, for instance http://127.0.0.1:8080')),
+    saleId: needed(flags, 'sale', 'the id of the sale (GET /v1/sales lists them)'),
+    buyers: whole('buyers', Number(needed(flags, 'buyers', 'how many come')), 1, BUYERS_MAX),
+    attempts: whole('attempts', 3, 1, 100),
+    ratePerSecond: wholeOrNull('rate', 1, 1_000_000),
+    connections: whole('connections', 50, 1, 5_000),
+    item: (flags.item as string | undefined) ?? null,
+    quantity: whole('quantity', 1, 1, BOUNDS.quantityMax),
+    topUp: wholeOrNull('top-up', 1, BOUNDS.stockMax),
+    adminKey: adminKeyOf(flags),
+    authSecret: process.env.DOORBUSTER_AUTH_SECRET?.split(',')[0]?.trim() || null,
+    seed: wholeOrNull('seed', 0, SEED_MAX) ?? Math.floor(systemRuntime().random.fraction() * SEED_MAX),
+  };
+}
+
+function needed(flags: Record<string, string | boolean | undefined>, name: string, what: string): string {
+  const value = flags[name];
+  if (typeof value !== 'string' || value === '') throw new UsageError(`--${name} is missing: ${what}`);
+  return value;
+}
+
+function urlOf(text: string): URL {
+  const url = URL.canParse(text) ? new URL(text) : null;
+  if (url === null || !['http:', 'https:'].includes(url.protocol))
+    throw new UsageError(`--url must be an http or https address, not ${text}`);
+  return url;
+}
+
+function adminKeyOf(flags: Record<string, string | boolean | undefined>): string {
+  const given = flags['admin-key'];
+  const text = given ?? process.env.DOORBUSTER_ADMIN_KEY;
+  if (typeof text !== 'string' || text === '')
+    throw new UsageError('an admin key is needed to compare with the lists: --admin-key, or DOORBUSTER_ADMIN_KEY');
+  try {
+    return parseAdminKeys(text)[0]!.key;
+  } catch (error) {
+    throw new UsageError(`${given === undefined ? 'DOORBUSTER_ADMIN_KEY' : '--admin-key'} ${messageOf(error)}`);
+  }
+}

@@ -28,6 +28,8 @@ const SETTINGS = [
 
 /** SIGTERM must end within 10 s; what is not finished a little before is cut off. */
 const DRAIN_MS_MAX = 9_500;
+/** A client that never ends its request is waited for this long. */
+const HALF_SENT_MS_MAX = 5_000;
 const OPEN_RETRY_MS = 1_000;
 
 export const serve: Command = {
@@ -91,6 +93,7 @@ ${settingHelp(SETTINGS)}`,
         process.exit(1);
       });
       opening.stop();
+      runtime.timers.after(HALF_SENT_MS_MAX, () => app.server.closeAllConnections());
       // Stops accepting and lets requests in flight end; then the pipe, the writer and the ledger.
       await app.close();
       await opening.close();
@@ -201,6 +204,10 @@ class OpeningShop implements ShopSource {
     if (this.#shop !== null)
       return { status: 'unavailable', parts: { ...this.#shop.readiness().parts, pipe: 'the shop is closing' } };
     return { status: 'unavailable', parts: { gate: 'waiting for the ledger', pipe: 'ok', ledger: this.#reason } };
+  }
+
+  closing(): boolean {
+    return this.#stopped;
   }
 
   blockedMs(): number {

@@ -233,7 +233,12 @@ export async function createDoorbuster(options: DoorbusterOptions): Promise<Door
 }
 
 export function sourceOf(shop: EmbeddedShop) {
-  return { get: () => shop, readiness: () => shop.readiness(), blockedMs: () => shop.blockedMs };
+  return {
+    get: () => shop,
+    readiness: () => shop.readiness(),
+    closing: () => shop.closing,
+    blockedMs: () => shop.blockedMs,
+  };
 }
 
 export function httpOptions(options: DoorbusterOptions) {

@@ -219,6 +219,10 @@ export class EmbeddedShop {
     return this.#ledger.blockedMs;
   }
 
+  get closing(): boolean {
+    return this.#closing !== null;
+  }
+
   readiness(): Readiness {
     const ledger = this.#writer.reason ?? 'ok';
     const gate = this.#rebuilding.size === 0 ? 'ok' : `being rebuilt for ${this.#rebuilding.size} sale(s)`;

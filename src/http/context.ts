@@ -9,6 +9,8 @@ import type { EventStreams } from './sse.ts';
 export interface ShopSource {
   get(): EmbeddedShop;
   readiness(): Readiness;
+  /** True from the moment it drains: what is in flight is finished, nothing new is begun. */
+  closing(): boolean;
   /** Milliseconds that commits have held the event loop. */
   blockedMs(): number;
 }

@@ -1,3 +1,4 @@
+import type { ServerResponse } from 'node:http';
 import type { Runtime } from '../base/runtime.ts';
 
 const SAMPLE_EVERY_MS = 50;
@@ -7,7 +8,10 @@ const SAMPLE_EVERY_MS = 50;
  * on the event loop and makes it late by design, so that time is taken out: it is work, not overload.
  */
 export class Overload {
-  inFlight = 0;
+  readonly #leave = (): void => {
+    this.#inFlight--;
+  };
+  #inFlight = 0;
   readonly #inFlightMax: number;
   readonly #delayMsMax: number;
   readonly #stop: () => void;
@@ -29,13 +33,29 @@ export class Overload {
     });
   }
 
+  get inFlight(): number {
+    return this.#inFlight;
+  }
+
+  /** Counts a request until its response is closed: also when the client goes away, which no hook of Fastify sees. */
+  enter(response: ServerResponse): void {
+    this.#inFlight++;
+    response.on('close', this.#leave);
+  }
+
+  /** An event stream stays open for hours and is bounded by itself: it is not in flight. */
+  release(response: ServerResponse): void {
+    response.off('close', this.#leave);
+    this.#inFlight--;
+  }
+
   get delayMs(): number {
     return this.#delayMs;
   }
 
   /** Why a request is refused now, or null. */
   get reason(): string | null {
-    if (this.inFlight > this.#inFlightMax) return `more than ${this.#inFlightMax} requests are in flight`;
+    if (this.#inFlight > this.#inFlightMax) return `more than ${this.#inFlightMax} requests are in flight`;
     if (this.#delayMs > this.#delayMsMax) return `the event loop is ${Math.round(this.#delayMs)} ms late`;
     return null;
   }

@@ -2,7 +2,7 @@ import cors from '@fastify/cors';
 import swagger from '@fastify/swagger';
 import swaggerUi from '@fastify/swagger-ui';
 import type { FastifyError, FastifyInstance, FastifyReply, FastifyRequest } from 'fastify';
-import { DoorbusterError, RetryableError } from '../base/errors.ts';
+import { DoorbusterError, RetryableError, unavailable } from '../base/errors.ts';
 import type { Runtime } from '../base/runtime.ts';
 import { VERSION } from '../base/version.ts';
 import { compile, faultsOf } from '../contract/validate.ts';
@@ -43,7 +43,7 @@ export async function doorbusterRoutes(app: FastifyInstance, { shop, http, runti
   const overload = new Overload(runtime, { inFlightMax: http.inFlightMax, delayMsMax: http.eventLoopDelayMsMax }, () =>
     shop.blockedMs(),
   );
-  const streams = new EventStreams(runtime.timers, http.sseMax);
+  const streams = new EventStreams(runtime.timers, http.sseMax, (response) => overload.release(response));
   const context: HttpContext = {
     shop,
     options: http,
@@ -72,10 +72,14 @@ export async function doorbusterRoutes(app: FastifyInstance, { shop, http, runti
 
   const addressLimit = http.rateLimitAddress === null ? null : new RateLimit(runtime.clock, http.rateLimitAddress);
   app.addHook('onRequest', (request, reply, done) => {
-    overload.inFlight++;
+    overload.enter(reply.raw);
     reply.headers(SECURE_HEADERS);
     // Health and metrics must answer when nothing else does.
     if (!request.url.startsWith('/v1/')) return done();
+    if (shop.closing()) {
+      reply.header('connection', 'close');
+      return done(unavailable('the shop is closing'));
+    }
     const reason = overload.reason;
     if (reason !== null) return done(new RetryableError('overloaded', reason));
     if (addressLimit !== null) {
@@ -87,7 +91,7 @@ export async function doorbusterRoutes(app: FastifyInstance, { shop, http, runti
     }
     done();
   });
-  measureRequests(app, shop, overload);
+  measureRequests(app, shop);
 
   const routes = collectRoutes(app);
   await app.register(swagger, { openapi: openApiHead(), transform: plainPaths });
@@ -149,11 +153,10 @@ function parseJson(app: FastifyInstance): void {
   );
 }
 
-/** Latency per route and status, and the number in flight. Series are found once per route and status, then kept. */
-function measureRequests(app: FastifyInstance, shop: ShopSource, overload: Overload): void {
+/** Latency per route and status. Series are found once per route and status, then kept. */
+function measureRequests(app: FastifyInstance, shop: ShopSource): void {
   const known = new Map<unknown, Series[]>();
   app.addHook('onResponse', (request, reply, done) => {
-    overload.inFlight--;
     const route = request.routeOptions;
     let series = known.get(route.config);
     if (series === undefined) {

@@ -23,6 +23,8 @@ export async function createServer({ shop, http, runtime, trustProxy }: ServerOp
     // A child logger for every request costs more than the gate: whoever logs about a request names its id.
     childLoggerFactory: (logger, bindings, options) =>
       runtime.log.isLevelEnabled('debug') ? logger.child(bindings, options) : logger,
+    // While closing, our own hook answers, in the contract's words.
+    return503OnClosing: false,
     trustProxy,
     // Node's own answer to garbage on the wire, in our words.
     clientErrorHandler: (_error, socket) => {

@@ -1,3 +1,4 @@
+import type { ServerResponse } from 'node:http';
 import type { FastifyReply, FastifyRequest } from 'fastify';
 import type { Timers } from '../base/timers.ts';
 import { HttpProblem } from './problem.ts';
@@ -10,11 +11,14 @@ const BUFFERED_BYTES_MAX = 256 * 1024;
 export class EventStreams {
   readonly #timers: Timers;
   readonly #max: number;
+  readonly #opened: (response: ServerResponse) => void;
   readonly #open = new Set<EventStream>();
 
-  constructor(timers: Timers, max: number) {
+  /** `opened` is told of each response that has become a stream. */
+  constructor(timers: Timers, max: number, opened: (response: ServerResponse) => void) {
     this.#timers = timers;
     this.#max = max;
+    this.#opened = opened;
   }
 
   /** Throws 503 when there are too many. Call it before anything is subscribed. */
@@ -26,6 +30,7 @@ export class EventStreams {
 
   open(request: FastifyRequest, reply: FastifyReply): EventStream {
     reply.hijack();
+    this.#opened(reply.raw);
     const stream = new EventStream(request, reply, this.#timers, () => this.#open.delete(stream));
     this.#open.add(stream);
     return stream;

@@ -116,17 +116,13 @@ export class SqliteLedger implements Ledger {
   }
 
   async commitOrders(batch: readonly OrderMessage[]): Promise<StoredOrder[]> {
-    let undo = (): void => {};
+    const undo: (() => void)[] = [];
     try {
-      const { stored, seq } = this.#transaction(() => {
-        const result = this.#orders.commit(batch, this.#runtime.clock.now());
-        undo = result.undo;
-        return result;
-      });
+      const { stored, seq } = this.#transaction(() => this.#orders.commit(batch, this.#runtime.clock.now(), undo));
       this.#orders.committed(seq);
       return stored;
     } catch (error) {
-      undo();
+      for (const run of undo) run();
       throw error;
     }
   }

@@ -102,12 +102,16 @@ export class Orders {
     }
   }
 
-  commit(batch: readonly OrderMessage[], nowMs: number): { stored: StoredOrder[]; undo: () => void; seq: number } {
+  /** The batch, inside the caller's transaction. If that does not commit, the caller must call `undo`. */
+  commit(batch: readonly OrderMessage[], nowMs: number, undo: (() => void)[]): { stored: StoredOrder[]; seq: number } {
     const stored = new Array<StoredOrder>(batch.length);
     const inserted: Inserted[] = [];
     const rejected = new Map<Inserted, RejectReason>();
     const perBuyerMax = new Map<string, number>();
     let seq = this.#seq;
+    undo.push(() => {
+      for (const entry of inserted) this.#tail.remove(entry.tail);
+    });
 
     for (const [at, message] of batch.entries()) {
       const slots = message.slots.length === 1 ? String(message.slots[0]) : message.slots.join(',');
@@ -164,13 +168,7 @@ export class Orders {
       }
       stored[entry.at] = { order: recordOf(entry.message, reason, nowMs), inserted: true };
     }
-    return {
-      stored,
-      seq,
-      undo: () => {
-        for (const entry of inserted) this.#tail.remove(entry.tail);
-      },
-    };
+    return { stored, seq };
   }
 
   /** The transaction has committed: its numbers are used. */

@@ -1,0 +1,60 @@
+import type { Runtime } from '../base/runtime.ts';
+import { grouped } from './words.ts';
+
+/** How far a crowd is. */
+export interface Tally {
+  /** What it is doing: getting tokens, or ordering. */
+  stage: 'tokens' | 'orders';
+  done: number;
+  of: number;
+  sold: number;
+  refused: number;
+  requests: number;
+}
+
+export interface Screen {
+  isTTY?: boolean;
+  columns?: number;
+  write(text: string): unknown;
+}
+
+const BAR_EVERY_MS = 100;
+const LINE_EVERY_MS = 1_000;
+const BAR_WIDTH = 24;
+
+/** A bar that is drawn over itself on a terminal; a line a second anywhere else. The returned function ends it. */
+export function showProgress(screen: Screen, tally: () => Tally, { timers, clock }: Runtime): () => void {
+  const tty = screen.isTTY === true;
+  let lastMs = clock.monotonic();
+  let lastRequests = 0;
+  let perSecond = 0;
+  const draw = (): void => {
+    const now = tally();
+    const nowMs = clock.monotonic();
+    // Counted over a second, or the figure would flicker.
+    if (nowMs - lastMs >= LINE_EVERY_MS) {
+      perSecond = Math.round(((now.requests - lastRequests) / (nowMs - lastMs)) * 1000);
+      lastMs = nowMs;
+      lastRequests = now.requests;
+    }
+    const words = wordsOf(now, perSecond);
+    if (!tty) screen.write(`${words}\n`);
+    else screen.write(`\r\x1b[K${`${bar(now)} ${words}`.slice(0, (screen.columns ?? 80) - 1)}`);
+  };
+  const cancel = timers.every(tty ? BAR_EVERY_MS : LINE_EVERY_MS, draw);
+  return () => {
+    cancel();
+    if (tty) screen.write('\r\x1b[K');
+  };
+}
+
+function bar({ done, of }: Tally): string {
+  const filled = of === 0 ? 0 : Math.floor((done / of) * BAR_WIDTH);
+  return `[${'█'.repeat(filled)}${'░'.repeat(BAR_WIDTH - filled)}]`;
+}
+
+function wordsOf({ stage, done, of, sold, refused }: Tally, perSecond: number): string {
+  if (stage === 'tokens') return `${grouped(done)} of ${grouped(of)} tokens`;
+  const rate = perSecond > 0 ? `, ${grouped(perSecond)} requests/s` : '';
+  return `${grouped(done)} of ${grouped(of)} buyers: ${grouped(sold)} sold, ${grouped(refused)} refusals${rate}`;
+}

@@ -1,0 +1,179 @@
+import { TerminalError } from '../base/errors.ts';
+import type { Runtime } from '../base/runtime.ts';
+import { sleep } from '../base/timers.ts';
+import { type Client, codeOf, detailOf, type Reply, retryAfterMs } from './client.ts';
+import type { Evidence, OrderView, SaleView } from './evidence.ts';
+
+/** The crowd cannot even begin: something was asked for wrongly, and this line says what. */
+export function cannotStart(message: string): TerminalError {
+  return new TerminalError('cannot_start', message);
+}
+
+const PAGE_SIZE = 200;
+/** A server that restarts, or answers 503, has this many tries of a read before the verdict is given up. */
+const READ_TRIES_MAX = 10;
+const READ_RETRY_MS = 500;
+/** Public counts may lag by up to a second (API.md). */
+const COUNTS_LAG_MS = 1_000;
+const SETTLE_TRIES_MAX = 5;
+const TOP_UP_TRIES_MAX = 3;
+
+/** The shop as an admin sees it from outside. */
+export class RemoteShop {
+  readonly #client: Client;
+  readonly #url: string;
+  readonly #saleId: string;
+  readonly #adminKey: string;
+  readonly #runtime: Runtime;
+
+  constructor(client: Client, options: { url: string; saleId: string; adminKey: string }, runtime: Runtime) {
+    this.#client = client;
+    this.#url = options.url;
+    this.#saleId = options.saleId;
+    this.#adminKey = options.adminKey;
+    this.#runtime = runtime;
+  }
+
+  /** Is there a server, a sale, and are we its admin? Answers that now, rather than after the crowd. */
+  async enter(): Promise<SaleView> {
+    const reply = await this.#client.call('GET', this.#salePath());
+    if (!reply.ok) throw cannotStart(`cannot reach ${this.#url} (${reply.reason}): is the server running there?`);
+    if (reply.status === 404 && codeOf(reply.body) === 'not_found')
+      throw cannotStart(`there is no sale ${this.#saleId} at ${this.#url}`);
+    const sale = reply.status === 200 ? saleOf(reply.body) : null;
+    if (sale === null) throw cannotStart(`${this.#url} does not answer like a Doorbuster (${detailOf(reply)})`);
+    const list = await this.#client.call('GET', this.#ordersPath(1, null), { bearer: this.#adminKey });
+    if (list.ok && (list.status === 401 || list.status === 403))
+      throw cannotStart(`the server does not accept this admin key (${detailOf(list)})`);
+    if (!list.ok || list.status !== 200) throw cannotStart(`the admin’s list cannot be read (${detailOf(list)})`);
+    return sale;
+  }
+
+  /** Adds stock until `free` units of the item are free; returns the sale then, and how many were added. */
+  async topUp(sale: SaleView, item: string, free: number): Promise<{ sale: SaleView; added: number }> {
+    let now = sale;
+    let added = 0;
+    // Again if the counts it began with were old, or somebody bought in between.
+    for (let tries = 0; tries < TOP_UP_TRIES_MAX; tries++) {
+      const add = free - now.items.find(({ code }) => code === item)!.free;
+      if (add <= 0) break;
+      const reply = await this.#client.call('POST', `${this.#salePath()}/items/${encodeURIComponent(item)}/stock`, {
+        bearer: this.#adminKey,
+        key: `top-up-${this.#runtime.random.uuid()}`,
+        body: { add },
+      });
+      const changed = reply.ok && reply.status === 200 ? saleOf(reply.body) : null;
+      if (changed === null) throw cannotStart(`the sale cannot be topped up (${detailOf(reply)})`);
+      added += add;
+      now = changed;
+    }
+    return { sale: now, added };
+  }
+
+  /**
+   * The sale and the list of its orders, read until they agree. What still differs after that either is wrong, or
+   * moves because others are ordering: `quiet` tells which.
+   */
+  async settled(): Promise<Pick<Evidence, 'after' | 'orders' | 'quiet'>> {
+    for (let tries = 1; ; tries++) {
+      const first = await this.#sale();
+      const orders = await this.#orders();
+      const after = await this.#sale();
+      const quiet = JSON.stringify(first.items) === JSON.stringify(after.items);
+      if ((quiet && agree(after, orders)) || tries === SETTLE_TRIES_MAX) return { after, orders, quiet };
+      await sleep(this.#runtime.timers, COUNTS_LAG_MS);
+    }
+  }
+
+  async #sale(): Promise<SaleView> {
+    return this.#read(this.#salePath(), saleOf);
+  }
+
+  async #orders(): Promise<OrderView[]> {
+    const orders: OrderView[] = [];
+    let cursor: string | null = null;
+    do {
+      const page: Page = await this.#read(this.#ordersPath(PAGE_SIZE, cursor), pageOf);
+      orders.push(...page.data);
+      cursor = page.nextCursor;
+    } while (cursor !== null);
+    return orders;
+  }
+
+  async #read<T>(path: string, parse: (body: unknown) => T | null): Promise<T> {
+    for (let tries = 1; ; tries++) {
+      const reply: Reply = await this.#client.call('GET', path, { bearer: this.#adminKey });
+      const value = reply.ok && reply.status === 200 ? parse(reply.body) : null;
+      if (value !== null) return value;
+      const again = !reply.ok || reply.status === 429 || reply.status === 503;
+      if (!again || tries === READ_TRIES_MAX)
+        throw new TerminalError('no_verdict', `${path} cannot be read (${detailOf(reply)})`);
+      await sleep(this.#runtime.timers, reply.ok ? retryAfterMs(reply) : READ_RETRY_MS);
+    }
+  }
+
+  #salePath(): string {
+    return `/v1/sales/${encodeURIComponent(this.#saleId)}`;
+  }
+
+  #ordersPath(limit: number, cursor: string | null): string {
+    const query = new URLSearchParams({ saleId: this.#saleId, limit: String(limit), ...(cursor && { cursor }) });
+    return `/v1/orders?${query}`;
+  }
+}
+
+interface Page {
+  data: OrderView[];
+  nextCursor: string | null;
+}
+
+function agree(sale: SaleView, orders: readonly OrderView[]): boolean {
+  return sale.items.every((item) => {
+    const units = (status: string): number =>
+      orders.reduce(
+        (sum, order) => sum + (order.item === item.code && order.status === status ? order.quantity : 0),
+        0,
+      );
+    return item.reserved === units('reserved') && item.sold === units('paid');
+  });
+}
+
+function pageOf(body: unknown): Page | null {
+  const { data, nextCursor } = (body ?? {}) as { data?: unknown; nextCursor?: unknown };
+  if (!Array.isArray(data) || !(nextCursor === null || typeof nextCursor === 'string')) return null;
+  const orders = data.map(orderOf);
+  return orders.some((order) => order === null) ? null : { data: orders as OrderView[], nextCursor };
+}
+
+/** Only the members the verdict needs: a list may be long. Null if it is not an order. */
+export function orderOf(body: unknown): OrderView | null {
+  const { id, buyer, item, quantity, status } = (body ?? {}) as Partial<OrderView>;
+  const texts = [id, buyer, item, status].every((value) => typeof value === 'string');
+  if (!texts || !Number.isInteger(quantity)) return null;
+  return { id, buyer, item, quantity, status } as OrderView;
+}
+
+const COUNTS = ['total', 'free', 'queued', 'reserved', 'sold', 'blocked'] as const;
+
+function saleOf(body: unknown): SaleView | null {
+  const sale = (body ?? {}) as Partial<SaleView>;
+  if (typeof sale.id !== 'string' || !Number.isInteger(sale.perBuyer) || !Array.isArray(sale.items)) return null;
+  if (sale.items.some((item) => COUNTS.some((count) => !Number.isInteger(item[count])))) return null;
+  const { id, name, state, perBuyer, items } = sale as SaleView;
+  return {
+    id,
+    name,
+    state,
+    perBuyer,
+    items: items.map(({ code, kind, total, free, queued, reserved, sold, blocked }) => ({
+      code,
+      kind,
+      total,
+      free,
+      queued,
+      reserved,
+      sold,
+      blocked,
+    })),
+  };
+}

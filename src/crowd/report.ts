@@ -1,0 +1,87 @@
+import type { CrowdReport } from './crowd.ts';
+import type { Verdict } from './verdict.ts';
+import { count, grouped } from './words.ts';
+
+/** Said before the crowd enters. */
+export function introduction(
+  { sale, item, freeBefore, topUpAdded }: Pick<CrowdReport, 'sale' | 'item' | 'freeBefore' | 'topUpAdded'>,
+  { buyers, attempts, quantity }: Pick<CrowdReport, 'buyers' | 'attempts' | 'quantity'>,
+): string {
+  const lines = [
+    `${count(buyers, 'buyer')}, ${count(attempts, 'try', 'tries')} each, for ${count(freeBefore, 'free unit')} of ${item} in “${sale.name}” (at most ${sale.perBuyer} for each buyer)`,
+  ];
+  if (topUpAdded > 0) lines.push(`topped up: ${count(topUpAdded, 'unit')} added`);
+  const refusing = { scheduled: 'has not opened yet', paused: 'is paused', closed: 'is closed' }[sale.state];
+  if (refusing !== undefined) lines.push(`the sale ${refusing}: everybody will be refused, and rightly so`);
+  else if (freeBefore < quantity)
+    lines.push('sold out before the crowd came: everybody will be refused, and rightly so (--top-up adds stock)');
+  return lines.join('\n');
+}
+
+/** The whole report for a person; its last line is the verdict. */
+export function reportWords(report: CrowdReport): string {
+  const { verdict } = report;
+  return [
+    '',
+    ...(report.endedEarly === null
+      ? []
+      : [`  ${report.endedEarly}: ${grouped(report.entered)} of ${count(report.buyers, 'buyer')} had come in`, '']),
+    ...figures(report).map(([name, words]) => `  ${name.padEnd(12)}${words}`),
+    '',
+    ...(verdict === null ? [] : [...promises(verdict), '']),
+    lastLine(report),
+  ].join('\n');
+}
+
+function figures({ requests, seconds, requestsPerSecond, latencyMs, verdict }: CrowdReport): [string, string][] {
+  const rows: [string, string][] = [
+    ['answers', `${grouped(requests)} in ${seconds.toFixed(1)} s, ${grouped(Math.round(requestsPerSecond))} a second`],
+  ];
+  if (latencyMs !== null) {
+    const { p50, p95, p99, max } = latencyMs;
+    rows.push(['latency', `p50 ${ms(p50)}, p95 ${ms(p95)}, p99 ${ms(p99)}, max ${ms(max)}`]);
+  }
+  if (verdict === null) return rows;
+  const { sold, replayed, refused, comeBacks, connectionErrors, untold, expired, undecided } = verdict;
+  rows.push([
+    'sold',
+    `${count(sold.orders, 'order')}, ${count(sold.units, 'unit')}, to ${count(sold.buyers, 'buyer')}`,
+  ]);
+  rows.push(['repeated', `${count(replayed, 'answer')} gave an order again to the key that has it`]);
+  rows.push(['refused', byCode(refused)]);
+  rows.push(['oversold', count(verdict.oversold, 'unit')]);
+  rows.push(['duplicates', grouped(verdict.duplicates)]);
+  rows.push(['lost', grouped(verdict.lost)]);
+  if (Object.keys(comeBacks).length > 0) rows.push(['put off', byCode(comeBacks)]);
+  if (connectionErrors > 0)
+    rows.push(['broken', `${count(connectionErrors, 'connection')}, tried again with the same key`]);
+  if (undecided > 0) rows.push(['undecided', `${count(undecided, 'key')} never got a yes or a no`]);
+  if (untold > 0) rows.push(['untold', `${count(untold, 'order')} in the ledger whose buyer did not hear the answer`]);
+  if (expired > 0) rows.push(['expired', `${count(expired, 'order')}, not paid in time`]);
+  return rows;
+}
+
+function promises(verdict: Verdict): string[] {
+  return verdict.findings.flatMap(({ subject, held, says, examples }) => [
+    `  ${held ? '✓' : '✗'} ${subject.padEnd(4)}${says}`,
+    ...examples.map((words) => `         ${words}`),
+  ]);
+}
+
+function lastLine({ verdict, noVerdict, endedEarly }: CrowdReport): string {
+  if (verdict === null) return `verdict: UNKNOWN: ${noVerdict}`;
+  if (verdict.held) return `verdict: every promise held${endedEarly === null ? '' : ', as far as the crowd came'}`;
+  const broken = verdict.findings.filter(({ held }) => !held);
+  return `verdict: BROKEN: ${broken.map(({ subject, says }) => `${subject} ${says}`).join('; ')}`;
+}
+
+function byCode(counts: Record<string, number>): string {
+  const codes = Object.entries(counts).sort(([, a], [, b]) => b - a);
+  const total = codes.reduce((sum, [, times]) => sum + times, 0);
+  if (codes.length === 0) return '0';
+  return `${grouped(total)}: ${codes.map(([code, times]) => `${code} ${grouped(times)}`).join(', ')}`;
+}
+
+function ms(value: number): string {
+  return `${value < 10 ? value.toFixed(1) : Math.round(value)} ms`;
+}

@@ -1,0 +1,41 @@
+import type { Runtime } from '../base/runtime.ts';
+import { sleep } from '../base/timers.ts';
+
+/**
+ * Lets at most `width` through at once, and not more than `perSecond` a second. As wide as the client has connections,
+ * it keeps the queue out here, where it is not measured: a latency is the server's.
+ */
+export class Turnstile {
+  readonly #runtime: Pick<Runtime, 'clock' | 'timers'>;
+  readonly #spacingMs: number;
+  #free: number;
+  #waiting: (() => void)[] = [];
+  #nextMs = 0;
+
+  constructor(runtime: Pick<Runtime, 'clock' | 'timers'>, width: number, perSecond: number | null) {
+    this.#runtime = runtime;
+    this.#free = width;
+    this.#spacingMs = perSecond === null ? 0 : 1000 / perSecond;
+  }
+
+  async pass<T>(run: () => Promise<T>): Promise<T> {
+    if (this.#spacingMs > 0) await this.#turn();
+    if (this.#free > 0) this.#free--;
+    else await new Promise<void>((resolve) => void this.#waiting.push(resolve));
+    try {
+      return await run();
+    } finally {
+      const next = this.#waiting.shift();
+      if (next === undefined) this.#free++;
+      else next();
+    }
+  }
+
+  /** Turns that were missed are not made up for: a burst after a stall would not be the rate asked for. */
+  async #turn(): Promise<void> {
+    const nowMs = this.#runtime.clock.monotonic();
+    const turnMs = Math.max(this.#nextMs, nowMs);
+    this.#nextMs = turnMs + this.#spacingMs;
+    if (turnMs > nowMs) await sleep(this.#runtime.timers, turnMs - nowMs);
+  }
+}
