@@ -5,14 +5,14 @@ export interface Random {
   /** A number in [0, 1). Not for secrets. */
   fraction(): number;
   uuid(): string;
-  /** A secret of `bytes` bytes of entropy, in URL-safe characters. */
+  /** A secret of `bytes` bytes, in hexadecimal: it never looks like a flag and needs no quoting. */
   secret(bytes: number): string;
 }
 
 export const systemRandom: Random = {
   fraction: () => Math.random(),
   uuid: () => randomUUID(),
-  secret: (bytes) => randomBytes(bytes).toString('base64url'),
+  secret: (bytes) => randomBytes(bytes).toString('hex'),
 };
 
 /** mulberry32: small, fast, and the same sequence for the same seed. For tests and load, never for secrets. */

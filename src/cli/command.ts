@@ -3,8 +3,6 @@ import { type Config, readConfig, SETTINGS, type Setting, type SettingName } fro
 import { messageOf } from '../base/errors.ts';
 
 export interface Command {
-  name: string;
-  summary: string;
   help: string;
   /** Resolves to the exit code. */
   run(args: string[]): Promise<number>;
@@ -23,7 +21,8 @@ export function parseFlags(args: string[], options: Options): Record<string, str
       string | boolean | undefined
     >;
   } catch (error) {
-    throw new UsageError(messageOf(error).split('. ')[0]!);
+    // The first sentence says what is wrong; the rest is about parseArgs.
+    throw new UsageError(messageOf(error).split(/\.\s/)[0]!.replaceAll('\n', ' '));
   }
 }
 

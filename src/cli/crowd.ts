@@ -29,8 +29,6 @@ const FLAGS = {
 } as const;
 
 export const crowd: Command = {
-  name: 'crowd',
-  summary: 'send a crowd of buyers into a sale and check the promises',
   help: `Usage: doorbuster crowd --url <url> --sale <id> --buyers <n> [options]
 
 Sends buyers into a sale, in random order and impatient: some click twice, some try again with the same

@@ -1,13 +1,32 @@
 import { messageOf, TerminalError } from '../base/errors.ts';
 import { VERSION } from '../base/version.ts';
-import type { Command } from './command.ts';
-import { UsageError } from './command.ts';
-import { crowd } from './crowd.ts';
-import { doctor } from './doctor.ts';
-import { migrate } from './migrate.ts';
-import { serve } from './serve.ts';
+import { type Command, UsageError } from './command.ts';
 
-const COMMANDS: Command[] = [serve, migrate, doctor, crowd];
+/** A command is loaded when it is asked for: `doctor` has no use for an HTTP server. */
+const COMMANDS: { name: string; summary: string; load: () => Promise<Command> }[] = [
+  {
+    name: 'serve',
+    summary: 'run the server (--demo: with random keys and an open sale)',
+    load: async () => (await import('./serve.ts')).serve,
+  },
+  {
+    name: 'migrate',
+    summary: 'bring the ledger’s schema up to date (serve does it too)',
+    load: async () => (await import('./migrate.ts')).migrate,
+  },
+  {
+    name: 'doctor',
+    summary: 'check versions, schema, disk and configuration',
+    load: async () => (await import('./doctor.ts')).doctor,
+  },
+  {
+    name: 'crowd',
+    summary: 'send a crowd of buyers and check the promises',
+    load: async () => (await import('./crowd.ts')).crowd,
+  },
+];
+
+export const COMMAND_NAMES = COMMANDS.map(({ name }) => name);
 
 function help(): string {
   const width = Math.max(...COMMANDS.map(({ name }) => name.length)) + 2;
@@ -33,7 +52,7 @@ export async function main(args: string[]): Promise<number> {
     console.log(VERSION);
     return 0;
   }
-  const command = COMMANDS.find((one) => one.name === name);
+  const command = await COMMANDS.find((one) => one.name === name)?.load();
   if (command === undefined) {
     console.error(`doorbuster: there is no command "${name}"; doorbuster --help lists them`);
     return 2;

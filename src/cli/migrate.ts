@@ -8,8 +8,6 @@ import { migrate as migrateSchema } from '../ledger/sqlite/migrate.ts';
 import { type Command, configOf, parseFlags, settingFlags, settingHelp } from './command.ts';
 
 export const migrate: Command = {
-  name: 'migrate',
-  summary: 'bring the ledger’s schema up to date (serve does it too)',
   help: `Usage: doorbuster migrate [options]
 
 Brings the schema of the embedded ledger up to date, under the lock of the data folder: it refuses to run beside a

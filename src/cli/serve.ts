@@ -33,8 +33,6 @@ const HALF_SENT_MS_MAX = 5_000;
 const OPEN_RETRY_MS = 1_000;
 
 export const serve: Command = {
-  name: 'serve',
-  summary: 'run the server (--demo: with random keys and an open sale)',
   help: `Usage: doorbuster serve [--demo] [options]
 
 Runs the embedded shop: one process, SQLite in the data folder, HTTP on --host and --port.

@@ -2,6 +2,7 @@ import type { Random } from '../base/random.ts';
 import type { Runtime } from '../base/runtime.ts';
 import { type Client, codeOf, type Reply, retryAfterMs } from './client.ts';
 import { type Answer, isComeBack } from './evidence.ts';
+import { pause } from './pause.ts';
 import { orderOf } from './remote-shop.ts';
 import type { Turnstile } from './turnstile.ts';
 
@@ -67,7 +68,7 @@ async function order(buyer: string, bearer: string, key: string, on: Visit): Pro
       if (!isComeBack(answer) || comeBacks++ === COME_BACKS_MAX) return;
       waitMs = retryAfterMs(reply);
     }
-    await sleepUnlessStopped(on, waitMs);
+    await pause(on.runtime.timers, waitMs, on.stop);
     if (on.stop.aborted) return;
   }
 }
@@ -93,16 +94,4 @@ async function ask(
   };
   heard(answer, reply.ok ? runtime.clock.monotonic() - sentMs : null);
   return { answer, reply };
-}
-
-function sleepUnlessStopped({ runtime, stop }: Visit, ms: number): Promise<void> {
-  return new Promise((resolve) => {
-    const wake = (): void => {
-      cancel();
-      stop.removeEventListener('abort', wake);
-      resolve();
-    };
-    const cancel = runtime.timers.after(ms, wake);
-    stop.addEventListener('abort', wake);
-  });
 }

@@ -46,6 +46,8 @@ export interface CrowdReport {
   seconds: number;
   requests: number;
   requestsPerSecond: number;
+  /** Answers by status and code; `none`: the connection broke. */
+  answers: Record<string, number>;
   latencyMs: { p50: number; p95: number; p99: number; max: number } | null;
   /** Null: the lists could not be read afterwards, for `noVerdict`. */
   verdict: Verdict | null;
@@ -106,14 +108,14 @@ export async function sendCrowd(options: CrowdOptions, watching: Watching, runti
       (_, at) => buyerPrefix + String(at + 1).padStart(digits, '0'),
     );
     const plans = people.map(() => planTries(random, options.attempts));
-    const turnstile = new Turnstile(runtime, connections, options.ratePerSecond);
+    const turnstile = new Turnstile(runtime, connections, options.ratePerSecond, stop.signal);
 
     const tally: Tally = { stage: 'tokens', done: 0, of: options.buyers, sold: 0, refused: 0, requests: 0 };
     watching.progress(() => tally);
     const tokenOf = await tokensFor(people, {
       client,
       // Asking for tokens is not the crowd: the rate is for orders.
-      turnstile: new Turnstile(runtime, connections, null),
+      turnstile: new Turnstile(runtime, connections, null, stop.signal),
       runtime,
       authSecret: options.authSecret,
       stop: stop.signal,
@@ -193,6 +195,7 @@ export async function sendCrowd(options: CrowdOptions, watching: Watching, runti
       seconds,
       requests: answers.length,
       requestsPerSecond: seconds > 0 ? answers.length / seconds : 0,
+      answers: byStatus(answers),
       latencyMs: percentiles(latenciesMs),
       verdict,
       noVerdict,
@@ -218,6 +221,15 @@ function chooseItem(sale: SaleView, code: string | null): ItemView {
 
 function itemOf(sale: SaleView, code: string): ItemView {
   return sale.items.find((item) => item.code === code)!;
+}
+
+function byStatus(answers: readonly Answer[]): Record<string, number> {
+  const counts: Record<string, number> = {};
+  for (const { status, code } of answers) {
+    const name = status === null ? 'none' : code === null ? String(status) : `${status} ${code}`;
+    counts[name] = (counts[name] ?? 0) + 1;
+  }
+  return counts;
 }
 
 /** Fisher and Yates. */

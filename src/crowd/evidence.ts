@@ -64,7 +64,9 @@ export interface SaleView {
   items: ItemView[];
 }
 
+export const IN_FLIGHT = 'idempotency_in_flight';
+
 /** Not an answer to the order itself: the same key is tried again. */
 export function isComeBack({ status, code }: Pick<Answer, 'status' | 'code'>): boolean {
-  return status === 429 || status === 503 || (status === 409 && code === 'idempotency_in_flight');
+  return status === 429 || status === 503 || (status === 409 && code === IN_FLIGHT);
 }

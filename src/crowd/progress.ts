@@ -39,7 +39,7 @@ export function showProgress(screen: Screen, tally: () => Tally, { timers, clock
     }
     const words = wordsOf(now, perSecond);
     if (!tty) screen.write(`${words}\n`);
-    else screen.write(`\r\x1b[K${`${bar(now)} ${words}`.slice(0, (screen.columns ?? 80) - 1)}`);
+    else screen.write(`\r\x1b[K${`${bar(now)} ${words}`.slice(0, (screen.columns || 80) - 1)}`);
   };
   const cancel = timers.every(tty ? BAR_EVERY_MS : LINE_EVERY_MS, draw);
   return () => {

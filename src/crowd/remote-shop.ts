@@ -15,7 +15,7 @@ const READ_TRIES_MAX = 10;
 const READ_RETRY_MS = 500;
 /** Public counts may lag by up to a second (API.md). */
 const COUNTS_LAG_MS = 1_000;
-const SETTLE_TRIES_MAX = 5;
+const SETTLE_TRIES_MAX = 3;
 const TOP_UP_TRIES_MAX = 3;
 
 /** The shop as an admin sees it from outside. */

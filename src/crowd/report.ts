@@ -33,7 +33,15 @@ export function reportWords(report: CrowdReport): string {
   ].join('\n');
 }
 
-function figures({ requests, seconds, requestsPerSecond, latencyMs, verdict }: CrowdReport): [string, string][] {
+function figures({
+  requests,
+  seconds,
+  requestsPerSecond,
+  latencyMs,
+  answers,
+  verdict,
+  seed,
+}: CrowdReport): [string, string][] {
   const rows: [string, string][] = [
     ['answers', `${grouped(requests)} in ${seconds.toFixed(1)} s, ${grouped(Math.round(requestsPerSecond))} a second`],
   ];
@@ -41,7 +49,9 @@ function figures({ requests, seconds, requestsPerSecond, latencyMs, verdict }: C
     const { p50, p95, p99, max } = latencyMs;
     rows.push(['latency', `p50 ${ms(p50)}, p95 ${ms(p95)}, p99 ${ms(p99)}, max ${ms(max)}`]);
   }
-  if (verdict === null) return rows;
+  rows.push(['seed', String(seed)]);
+  // Nothing to compare with: what the buyers heard is all there is.
+  if (verdict === null) return [...rows, ['told', byCode(answers)]];
   const { sold, replayed, refused, comeBacks, connectionErrors, untold, expired, undecided } = verdict;
   rows.push([
     'sold',

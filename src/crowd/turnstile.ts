@@ -1,19 +1,21 @@
 import type { Runtime } from '../base/runtime.ts';
-import { sleep } from '../base/timers.ts';
+import { pause } from './pause.ts';
 
 /**
  * Lets at most `width` through at once, and not more than `perSecond` a second. As wide as the client has connections,
  * it keeps the queue out here, where it is not measured: a latency is the server's.
  */
 export class Turnstile {
-  readonly #runtime: Pick<Runtime, 'clock' | 'timers'>;
+  readonly #runtime: Runtime;
   readonly #spacingMs: number;
+  readonly #stop: AbortSignal;
   #free: number;
   #waiting: (() => void)[] = [];
   #nextMs = 0;
 
-  constructor(runtime: Pick<Runtime, 'clock' | 'timers'>, width: number, perSecond: number | null) {
+  constructor(runtime: Runtime, width: number, perSecond: number | null, stop: AbortSignal) {
     this.#runtime = runtime;
+    this.#stop = stop;
     this.#free = width;
     this.#spacingMs = perSecond === null ? 0 : 1000 / perSecond;
   }
@@ -36,6 +38,6 @@ export class Turnstile {
     const nowMs = this.#runtime.clock.monotonic();
     const turnMs = Math.max(this.#nextMs, nowMs);
     this.#nextMs = turnMs + this.#spacingMs;
-    if (turnMs > nowMs) await sleep(this.#runtime.timers, turnMs - nowMs);
+    if (turnMs > nowMs) await pause(this.#runtime.timers, turnMs - nowMs, this.#stop);
   }
 }

@@ -1,5 +1,5 @@
 import { isLive, ORDER_STATUSES, type OrderStatus } from '../model/order.ts';
-import { type Answer, type Evidence, type ItemView, isComeBack, type OrderView } from './evidence.ts';
+import { type Answer, type Evidence, IN_FLIGHT, type ItemView, isComeBack, type OrderView } from './evidence.ts';
 import { count, grouped } from './words.ts';
 
 /**
@@ -92,7 +92,7 @@ export function judge(evidence: Evidence): Verdict {
     duplicates: limit.finding.faults + keys.duplicates,
     lost: kept.finding.faults,
     unexplained: contract.finding.faults,
-    untold: ours.filter(({ id }) => !told.has(id)).length - contract.phantoms,
+    untold: ours.filter((order) => live(order) && !told.has(order.id)).length - contract.phantoms,
     expired: kept.expired,
     comeBacks: tally(answers.filter(isComeBack).map(({ status, code }) => `${status} ${code ?? ''}`.trim())),
     connectionErrors: answers.filter(({ status }) => status === null).length,
@@ -149,10 +149,10 @@ function judgeLimit(
   const faults = new Faults();
   const perBuyer = Math.max(before.perBuyer, after.perBuyer);
   const units = new Map<string, number>();
-  const count = (buyer: string, { quantity }: OrderView): void =>
+  const add = (buyer: string, { quantity }: OrderView): void =>
     void units.set(buyer, (units.get(buyer) ?? 0) + quantity);
-  for (const order of orders) if (order.buyer.startsWith(buyerPrefix) && live(order)) count(order.buyer, order);
-  for (const { order, by } of told.values()) if (!listed.has(order.id)) count(by[0]!.buyer, order);
+  for (const order of orders) if (order.buyer.startsWith(buyerPrefix) && live(order)) add(order.buyer, order);
+  for (const { order, by } of told.values()) if (!listed.has(order.id)) add(by[0]!.buyer, order);
   for (const [buyer, held] of units)
     if (held > perBuyer) faults.add(`${buyer} has ${held} units, the limit is ${perBuyer}`);
   return { finding: finding('P2', 'limit kept', 'LIMIT BROKEN', `nobody has more than ${perBuyer}`, faults) };
@@ -243,9 +243,9 @@ function judgeCounts({ after, orders, quiet, item: asked }: Evidence): Finding {
     if (Math.min(free, queued, reserved, sold, blocked) < 0) faults.add(`${code}: a count is below zero: ${parts}`);
     if (code === asked) says = `${parts} = ${total}`;
     if (!quiet) continue;
-    for (const [status, count] of [['reserved', reserved] as const, ['paid', sold] as const]) {
+    for (const [status, units] of [['reserved', reserved] as const, ['paid', sold] as const]) {
       const inList = sum(orders, (order) => (order.item === code && order.status === status ? order.quantity : 0));
-      if (inList !== count) faults.add(`${code}: the sale counts ${count} units ${status}, its orders have ${inList}`);
+      if (inList !== units) faults.add(`${code}: the sale counts ${units} units ${status}, its orders have ${inList}`);
     }
   }
   const known = new Set(after.items.map(({ code }) => code));
@@ -277,9 +277,9 @@ function judgeContract(
   const heldBy = Map.groupBy(orders, ({ buyer }) => buyer);
   let phantoms = 0;
   for (const [buyer, theirs] of byBuyer) {
-    const inDoubt = theirs.some((answer) => answer.status === null || answer.status >= 500 || isComeBack(answer));
+    const inDoubt = theirs.some(({ status, code }) => status === null || status >= 500 || code === IN_FLIGHT);
     const held = heldBy.get(buyer) ?? [];
-    const untold = held.filter(({ id }) => !told.has(id));
+    const untold = held.filter((order) => live(order) && !told.has(order.id));
     if (!inDoubt) {
       phantoms += untold.length;
       for (const { id } of untold) faults.add(`order ${id} is in the ledger, and ${buyer} was never told of it`);

@@ -5,7 +5,7 @@ import { messageOf, RetryableError, TerminalError } from '../../base/errors.ts';
 import { isBusy } from './errors.ts';
 
 export const LEDGER_FILE = 'ledger.sqlite';
-const LOCK_FILE = 'lock.sqlite';
+export const LOCK_FILE = 'lock.sqlite';
 
 /**
  * The data folder belongs to one process. The guard is an exclusive SQLite transaction on a file of its own: a lock of
