@@ -7,8 +7,8 @@
  * The routes keep their own parser, validator and error handler; yours stay as they are.
  */
 import type { FastifyInstance } from 'fastify';
-import { type Doorbuster, engineOf, httpOptions, sourceOf } from './engine/doorbuster.ts';
 import { doorbusterRoutes } from './http/plugin.ts';
+import { type Doorbuster, engineOf, httpOptions, sourceOf } from './library/doorbuster.ts';
 
 export interface DoorbusterPluginOptions {
   /** Made by createDoorbuster with `adminKey` and `authSecret`. Closing it stays yours. */

@@ -10,6 +10,8 @@
 export { DoorbusterError, RetryableError, TerminalError } from './base/errors.ts';
 export type { Logger } from './base/log.ts';
 export type { SaleEvent } from './engine/board.ts';
+export type { Item, Order, Sale } from './engine/present.ts';
+export type { Readiness, ShopEvents } from './engine/shop.ts';
 export {
   createDoorbuster,
   type Doorbuster,
@@ -20,6 +22,4 @@ export {
   type PlaceInput,
   type SalePatchInput,
   type SaleResult,
-} from './engine/doorbuster.ts';
-export type { Item, Order, Sale } from './engine/present.ts';
-export type { Readiness, ShopEvents } from './engine/shop.ts';
+} from './library/doorbuster.ts';

@@ -7,6 +7,9 @@ import { type Runtime, systemRuntime } from '../base/runtime.ts';
 import { newSaleOf, salePatchOf } from '../contract/convert.ts';
 import * as S from '../contract/schemas.ts';
 import { faults } from '../contract/validate.ts';
+import type { SaleEvent } from '../engine/board.ts';
+import { iso, type Order, presentOrder, type Sale } from '../engine/present.ts';
+import { EmbeddedShop, type Readiness, type ShopEvents } from '../engine/shop.ts';
 import { HTTP_DEFAULTS } from '../http/context.ts';
 import type { SaleChange } from '../ledger/port.ts';
 import type { Money } from '../model/money.ts';
@@ -14,9 +17,6 @@ import type { OrderStatus } from '../model/order.ts';
 import { BOUNDS, type Fault } from '../model/sale.ts';
 import { KEY_PATTERN } from '../model/text.ts';
 import type { PlaceResult } from '../orders/place.ts';
-import type { SaleEvent } from './board.ts';
-import { iso, type Order, presentOrder, type Sale } from './present.ts';
-import { EmbeddedShop, type Readiness, type ShopEvents } from './shop.ts';
 
 export interface DoorbusterOptions {
   /** The folder of the ledger; it belongs to one process at a time. */
