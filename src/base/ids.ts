@@ -50,6 +50,7 @@ export class IdSequence {
   #following: IdBlock | null = null;
   #fetching: Promise<void> | null = null;
   #seconds = 0;
+  #low = -1;
   #base = 0n;
 
   constructor(kind: IdKind, takeBlock: TakeBlock, clock: Clock, blockSize: number) {
@@ -71,12 +72,18 @@ export class IdSequence {
       // A failure here is not lost: take() will return null and refill() will show it to a caller.
       this.refill().catch(() => {});
     }
-    const seconds = Math.floor((this.#clock.now() - ID_EPOCH_MS) / 1000);
-    if (seconds > this.#seconds) {
+    const low = this.#next++ % 2 ** 32;
+    // Never back: not with the clock, and not where the sequence wraps within a second.
+    const seconds = Math.max(
+      Math.floor((this.#clock.now() - ID_EPOCH_MS) / 1000),
+      low > this.#low ? this.#seconds : this.#seconds + 1,
+    );
+    if (seconds !== this.#seconds) {
       this.#seconds = seconds;
       this.#base = BigInt(seconds) << 32n;
     }
-    return (this.#base | BigInt(this.#next++ % 2 ** 32)).toString();
+    this.#low = low;
+    return (this.#base | BigInt(low)).toString();
   }
 
   refill(): Promise<void> {

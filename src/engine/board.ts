@@ -20,8 +20,9 @@ interface Entry {
  * The board: what anybody may see of a sale, read at most ten times a second and shared by all who look, and the
  * stream of its changes. Events carry absolute counts, so one that is missed is repaired by the next.
  *
- * An event's id is `epoch.rev`, where rev sums the revs of the items and the sale's version: each of them only grows,
- * so the sum names one state of the whole sale, also across restarts.
+ * An event's id is `epoch.rev`, where rev sums the revs of the items, four times the sale's version, and how far its
+ * window has come (0 before, 1 open, 2 over): the sum only grows, so it names one state of the whole sale, also across
+ * restarts and when only time has passed.
  */
 export class Board {
   readonly #runtime: Runtime;
@@ -83,7 +84,9 @@ export class Board {
 
   #keep(record: SaleRecord, sale: Sale): Entry {
     const epoch = Math.max(...record.items.map((item) => item.epoch));
-    const rev = record.items.reduce((sum, item) => sum + item.rev, record.version);
+    const nowMs = this.#runtime.clock.now();
+    const phase = nowMs < record.opensAtMs ? 0 : nowMs < record.closesAtMs ? 1 : 2;
+    const rev = record.items.reduce((sum, item) => sum + item.rev, 4 * record.version + phase);
     const entry = { sale, eventId: `${epoch}.${rev}`, readAtMs: this.#runtime.clock.monotonic() };
     if (this.#entries.size >= KEPT_SALES_MAX) this.#entries.clear();
     this.#entries.set(record.id, entry);

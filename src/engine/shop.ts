@@ -181,7 +181,7 @@ export class EmbeddedShop {
     const change = await this.#changeOf(saleId, () => this.#manage.close(saleId, caller));
     // What was admitted before is committed; then the gate lets the sale go. Its end stands in the ledger.
     if (change.outcome === 'changed') {
-      await this.#pipe.drained();
+      await this.#pipe.caughtUp();
       await this.#gate.remove(saleId);
     }
     return change;
@@ -297,13 +297,13 @@ export class EmbeddedShop {
     this.metrics.rebuilt();
   }
 
-  /** Closes admission of the sale, lets the pipe drain, and builds its gate anew; tries again while the ledger is out. */
+  /** Closes admission of the sale, lets what it admitted reach the ledger, and builds its gate anew; tries again while the ledger is out. */
   #rebuild(saleId: string): Promise<void> {
     const running = this.#rebuilding.get(saleId);
     if (running) return running;
     const rebuild = (async () => {
       await this.#gate.remove(saleId);
-      await this.#pipe.drained();
+      await this.#pipe.caughtUp();
       while (this.#closing === null) {
         try {
           await this.#install(saleId);

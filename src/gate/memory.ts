@@ -219,14 +219,16 @@ export class MemoryGate implements Gate {
     lowered?: { total: number; rev: number },
   ): Promise<void> {
     const item = this.#sales.get(saleId)?.itemsById.get(itemId);
-    const units = item?.house.get(holdId);
-    if (item === undefined || units === undefined) return;
-    item.house.delete(holdId);
-    item.houseUnits -= units;
+    if (item === undefined) return;
+    // The total counts even if the hold is gone: the gate may have been rebuilt from a ledger that had not lowered it.
     if (lowered && lowered.rev > item.rev) {
       item.total = lowered.total;
       item.rev = lowered.rev;
     }
+    const units = item.house.get(holdId);
+    if (units === undefined) return;
+    item.house.delete(holdId);
+    item.houseUnits -= units;
   }
 
   async view(saleId: string): Promise<ItemView[] | null> {

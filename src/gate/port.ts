@@ -31,7 +31,7 @@ export interface Gate {
   applyTotal(saleId: string, itemId: string, total: number, rev: number): Promise<void>;
   /** Takes free units as a hold of the house, before the ledger lowers the total. False: not that many are free. */
   holdForHouse(saleId: string, itemId: string, units: number, holdId: string): Promise<boolean>;
-  /** Ends a hold of the house; with `total` and `rev` the lowered total comes into force in the same step. */
+  /** Ends a hold of the house, if it is there; the lowered total comes into force in the same step. */
   dropHouseHold(
     saleId: string,
     itemId: string,

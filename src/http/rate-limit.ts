@@ -1,37 +1,56 @@
 import type { Clock } from '../base/clock.ts';
 
+const WINDOW_MS = 1000;
+
+/** When a caller was let in, oldest first from `next` on. */
+interface Visits {
+  atMs: number[];
+  next: number;
+}
+
 /**
- * At most `perSecond` in any one second for each caller (GCRA: one number per caller, no queue of timestamps, and no
- * burst of twice the limit at a window's edge). Callers that were silent for a second cost nothing: entries live in
- * two generations, and the older one is dropped every second.
+ * At most `perSecond` in *any* one second for each caller: a bucket that refills would let a burst and its refill
+ * through, nearly twice the limit, in the first second. A caller costs a number for each visit of the last second,
+ * and nothing once silent for two: callers live in two generations, and the older one is dropped.
  */
 export class RateLimit {
   readonly #clock: Clock;
-  readonly #spacingMs: number;
-  readonly #burstMs: number;
-  #current = new Map<string, number>();
-  #previous = new Map<string, number>();
+  readonly #perSecond: number;
+  #current = new Map<string, Visits | number>();
+  #previous = new Map<string, Visits | number>();
   #turnedMs = 0;
 
   constructor(clock: Clock, perSecond: number) {
     this.#clock = clock;
-    this.#spacingMs = 1000 / perSecond;
-    this.#burstMs = 1000 - this.#spacingMs;
+    this.#perSecond = perSecond;
   }
 
   /** 0 if the caller may go on, else whole seconds to wait. */
   take(caller: string): number {
     const nowMs = this.#clock.monotonic();
-    if (nowMs - this.#turnedMs > 1000) {
-      // A generation older than two seconds holds nothing that still counts.
-      this.#previous = nowMs - this.#turnedMs > 2000 ? new Map() : this.#current;
+    if (nowMs - this.#turnedMs > WINDOW_MS) {
+      // A generation that ended more than a window ago holds nothing that still counts.
+      this.#previous = nowMs - this.#turnedMs > 2 * WINDOW_MS ? new Map() : this.#current;
       this.#current = new Map();
       this.#turnedMs = nowMs;
     }
-    // The instant at which the caller's allowance would be whole again.
-    const wholeMs = Math.max(this.#current.get(caller) ?? this.#previous.get(caller) ?? 0, nowMs);
-    if (wholeMs - nowMs > this.#burstMs) return Math.max(1, Math.ceil((wholeMs - nowMs - this.#burstMs) / 1000));
-    this.#current.set(caller, wholeMs + this.#spacingMs);
+    const known = this.#current.get(caller) ?? this.#previous.get(caller);
+    // Most of a crowd comes once: a bare number is all it costs.
+    if (known === undefined) {
+      this.#current.set(caller, nowMs);
+      return 0;
+    }
+    const visits = typeof known === 'number' ? { atMs: [known], next: 0 } : known;
+    while (visits.next < visits.atMs.length && visits.atMs[visits.next]! <= nowMs - WINDOW_MS) visits.next++;
+    if (visits.next > this.#perSecond) {
+      visits.atMs = visits.atMs.slice(visits.next);
+      visits.next = 0;
+    }
+    this.#current.set(caller, visits);
+    if (visits.atMs.length - visits.next >= this.#perSecond) {
+      return Math.max(1, Math.ceil((visits.atMs[visits.next]! + WINDOW_MS - nowMs) / 1000));
+    }
+    visits.atMs.push(nowMs);
     return 0;
   }
 }

@@ -113,7 +113,10 @@ export class Writer {
     }
     const message = batch[0]!;
     this.#runtime.log.error({ err: error, orderId: message.orderId }, 'the ledger cannot take this order');
-    this.#effects.withdrawn(message);
+    // A message that bears the id of a stored order is a fault; the hold under that id is the stored order's.
+    const stored = await this.#ledger.storedAmong([message.orderId]).catch(() => null);
+    if (stored === null) this.#unresolved.push(message);
+    else if (!stored.has(message.orderId)) this.#effects.withdrawn(message);
     this.#effects.failed(message, error instanceof Error ? error : new Error(messageOf(error)));
   }
 
@@ -151,14 +154,17 @@ export class Writer {
     this.#runtime.log.info('the ledger is back');
   }
 
+  /** A commit that was under way may still fail and leave more: each order is asked about before it is decided. */
   async #resolve(): Promise<void> {
-    const unresolved = this.#unresolved;
-    const stored = await this.#ledger.storedAmong(unresolved.map((message) => message.orderId));
-    this.#unresolved = [];
-    for (const message of unresolved) {
-      const order = stored.get(message.orderId);
-      if (order) this.#decide(order, true);
-      else this.#effects.withdrawn(message);
+    while (this.#unresolved.length > 0) {
+      const asked = this.#unresolved.slice();
+      const stored = await this.#ledger.storedAmong(asked.map((message) => message.orderId));
+      this.#unresolved = this.#unresolved.slice(asked.length);
+      for (const message of asked) {
+        const order = stored.get(message.orderId);
+        if (order) this.#decide(order, true);
+        else this.#effects.withdrawn(message);
+      }
     }
   }
 

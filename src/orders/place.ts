@@ -1,5 +1,5 @@
 import { unavailable } from '../base/errors.ts';
-import type { IdSequence } from '../base/ids.ts';
+import { type IdSequence, isId } from '../base/ids.ts';
 import type { Runtime } from '../base/runtime.ts';
 import type { Gate, Verdict } from '../gate/port.ts';
 import { type Ledger, ordersPath } from '../ledger/port.ts';
@@ -63,7 +63,13 @@ export class PlaceOrder {
     const orderId = orderIds.take() ?? (await orderIds.next());
     const decision = acks.expect(orderId);
     const fingerprint = orderFingerprint(itemCode, quantity);
-    const verdict = await gate.admit({ saleId, orderId, itemCode, buyer, quantity, key, fingerprint });
+    let verdict: Verdict;
+    try {
+      verdict = await gate.admit({ saleId, orderId, itemCode, buyer, quantity, key, fingerprint });
+    } catch (error) {
+      acks.forget(orderId);
+      throw error;
+    }
     if (verdict.outcome === 'admitted') return this.#answer(await decision);
     acks.forget(orderId);
     return this.#refuse(verdict, request, fingerprint);
@@ -113,13 +119,14 @@ export class PlaceOrder {
     }
     const order = await ledger.getOrder(orderId);
     if (order === null) throw unavailable('the first try of this key is not decided yet');
+    if (order.status === 'rejected') return refusedByLedger(order.reason!);
     return { ok: true, order: firstAnswer(order), replayed: true };
   }
 
   /** The gate does not hold the sale: it does not exist, is over, or the gate is being rebuilt. */
   async #withoutGate(request: PlaceRequest, fingerprint: string): Promise<PlaceResult> {
     const { ledger, runtime, rebuild } = this.#on;
-    const sale = await ledger.getSale(request.saleId);
+    const sale = isId(request.saleId) ? await ledger.getSale(request.saleId) : null;
     if (sale === null || !sale.items.some(({ code }) => code === request.itemCode)) return NOT_FOUND;
     const bound = await this.#boundInLedger(request, fingerprint);
     if (bound !== null) return bound;

@@ -16,7 +16,10 @@ export class MemoryPipe implements Pipe {
   #handling = 0;
   #scheduled = false;
   #handle: ((batch: OrderMessage[]) => Promise<void>) | null = null;
-  #onDrained: (() => void)[] = [];
+  /** Messages that have entered, and that have left: waiters are told when `left` reaches their mark. */
+  #entered = 0;
+  #left = 0;
+  #waiters: { mark: number; resolve: () => void }[] = [];
 
   constructor(runtime: Runtime) {
     this.#runtime = runtime;
@@ -28,6 +31,7 @@ export class MemoryPipe implements Pipe {
 
   push(message: OrderMessage): void {
     this.#waiting.push(message);
+    this.#entered++;
     this.#schedule();
   }
 
@@ -36,9 +40,14 @@ export class MemoryPipe implements Pipe {
     if (this.#waiting.length > 0) this.#schedule();
   }
 
-  drained(): Promise<void> {
+  async drained(): Promise<void> {
+    while (this.depth > 0) await this.caughtUp();
+  }
+
+  caughtUp(): Promise<void> {
     if (this.depth === 0) return Promise.resolve();
-    return new Promise((resolve) => this.#onDrained.push(resolve));
+    const mark = this.#entered;
+    return new Promise((resolve) => this.#waiters.push({ mark, resolve }));
   }
 
   #schedule(): void {
@@ -61,8 +70,9 @@ export class MemoryPipe implements Pipe {
       this.#runtime.log.error({ err: error, orders: batch.length }, 'the writer failed on a batch');
     } finally {
       this.#handling = 0;
+      this.#left += batch.length;
+      while (this.#waiters.length > 0 && this.#waiters[0]!.mark <= this.#left) this.#waiters.shift()!.resolve();
       if (this.#waiting.length > 0) this.#schedule();
-      else for (const resolve of this.#onDrained.splice(0)) resolve();
     }
   }
 }

@@ -9,6 +9,8 @@ export interface Pipe {
   consume(handle: (batch: OrderMessage[]) => Promise<void>): void;
   /** Resolves when nothing is in the pipe. */
   drained(): Promise<void>;
+  /** Resolves when all that is in the pipe now has left it, whatever has come since. */
+  caughtUp(): Promise<void>;
   /** How many messages are in the pipe. */
   readonly depth: number;
 }

@@ -33,6 +33,14 @@ export function orderOfRow({ amount, currency, ...row }: OrderRow): OrderRecord 
   return { ...row, amount: { amount, currency } };
 }
 
+/** An item as it stands before the batch. */
+interface ItemState {
+  saleId: string;
+  epoch: number;
+  free: number;
+  perBuyerMax: number;
+}
+
 /** An order of the batch that this transaction inserted. */
 interface Inserted {
   at: number;
@@ -53,7 +61,7 @@ export class Orders {
   readonly #identity;
   readonly #reject;
   readonly #claimTaken;
-  readonly #perBuyerMax;
+  readonly #listForBuyer;
   readonly #takeUnits;
   readonly #item;
   #seq: number;
@@ -72,13 +80,15 @@ export class Orders {
       "UPDATE orders SET status = 'rejected', reason = ?, expires_at = NULL, idem_key = NULL WHERE id = ?",
     );
     this.#claimTaken = db.prepare('SELECT 1 FROM claims WHERE sale_id = ? AND buyer = ? AND slot = ?');
-    this.#perBuyerMax = db.prepare('SELECT per_buyer_max AS most FROM sales WHERE id = ?');
+    // Rejections are rare: they go into the buyer's list at once, and not through the tail, which holds live orders.
+    this.#listForBuyer = db.prepare('INSERT INTO buyer_orders (buyer, order_id) VALUES (?, ?)');
     this.#takeUnits = db.prepare(
       `UPDATE items SET reserved = reserved + ?1, rev = rev + 1
        WHERE id = ?2 AND epoch = ?3 AND total - reserved - sold - blocked >= ?1`,
     );
     this.#item = db.prepare(
-      'SELECT epoch, total - reserved - sold - blocked AS free FROM items WHERE id = ? AND sale_id = ?',
+      `SELECT CAST(i.sale_id AS TEXT) AS saleId, i.epoch, i.total - i.reserved - i.sold - i.blocked AS free,
+         s.per_buyer_max AS perBuyerMax FROM items i JOIN sales s ON s.id = i.sale_id WHERE i.id = ?`,
     );
     const last = db.prepare('SELECT max(seq) AS seq FROM orders').get() as { seq: number | null };
     this.#seq = last.seq ?? 0;
@@ -107,7 +117,8 @@ export class Orders {
     const stored = new Array<StoredOrder>(batch.length);
     const inserted: Inserted[] = [];
     const rejected = new Map<Inserted, RejectReason>();
-    const perBuyerMax = new Map<string, number>();
+    const repeated: { at: number; message: OrderMessage; slots: string }[] = [];
+    const items = new Map<string, ItemState | null>();
     let seq = this.#seq;
     undo.push(() => {
       for (const entry of inserted) this.#tail.remove(entry.tail);
@@ -133,7 +144,7 @@ export class Orders {
         nowMs + message.payWithinSeconds * 1000,
       );
       if (changes === 0) {
-        stored[at] = { order: this.#sameOrder(message, slots), inserted: false };
+        repeated.push({ at, message, slots });
         continue;
       }
       seq++;
@@ -152,21 +163,26 @@ export class Orders {
         },
       };
       inserted.push(entry);
-      const reason = this.#backstop(message, nowMs, perBuyerMax);
+      const reason = this.#backstop(message, nowMs, items);
       if (reason !== null) rejected.set(entry, reason);
       // In the tail at once: the next order of this batch must see this one's slot and key.
       else this.#tail.add(entry.tail);
     }
 
-    this.#takeStock(inserted, rejected);
+    this.#takeStock(inserted, rejected, items);
 
     for (const entry of inserted) {
       const reason = rejected.get(entry) ?? null;
       if (reason !== null) {
         this.#tail.remove(entry.tail);
         this.#reject.run(reason, BigInt(entry.message.orderId));
+        this.#listForBuyer.run(entry.message.buyer, BigInt(entry.message.orderId));
       }
       stored[entry.at] = { order: recordOf(entry.message, reason, nowMs), inserted: true };
+    }
+    // Last: what stands stored for a repeat may have been decided in this very batch.
+    for (const { at, message, slots } of repeated) {
+      stored[at] = { order: this.#sameOrder(message, slots), inserted: false };
     }
     return { stored, seq };
   }
@@ -176,19 +192,19 @@ export class Orders {
     this.#seq = seq;
   }
 
-  /** P2 and P5 below the gate. What they refuse proves the gate wrong. */
-  #backstop(message: OrderMessage, nowMs: number, perBuyerMax: Map<string, number>): RejectReason | null {
-    let most = perBuyerMax.get(message.saleId);
-    if (most === undefined) {
-      const row = this.#perBuyerMax.get(BigInt(message.saleId)) as { most: number } | undefined;
-      if (row === undefined) return 'gate_rebuilt';
-      most = row.most;
-      perBuyerMax.set(message.saleId, most);
+  /** Epoch, P2 and P5 below the gate. What they refuse proves the gate wrong, or old. */
+  #backstop(message: OrderMessage, nowMs: number, items: Map<string, ItemState | null>): RejectReason | null {
+    let item = items.get(message.itemId);
+    if (item === undefined) {
+      item = (this.#item.get(BigInt(message.itemId)) as unknown as ItemState | undefined) ?? null;
+      items.set(message.itemId, item);
     }
+    // First: an admission of an older epoch ends like this whatever else there is to say of it.
+    if (item === null || item.saleId !== message.saleId || item.epoch !== message.epoch) return 'gate_rebuilt';
     const { slots, buyer, saleId } = message;
     if (slots.length !== message.quantity || new Set(slots).size !== slots.length) return 'limit_reached';
     for (const slot of slots) {
-      if (!Number.isInteger(slot) || slot < 1 || slot > most) return 'limit_reached';
+      if (!Number.isInteger(slot) || slot < 1 || slot > item.perBuyerMax) return 'limit_reached';
       if (this.#claimTaken.get(BigInt(saleId), buyer, slot) !== undefined) return 'limit_reached';
     }
     if (this.#tail.holdsAnySlot(saleId, buyer, slots)) return 'limit_reached';
@@ -203,7 +219,7 @@ export class Orders {
   }
 
   /** P1 below the gate: item rows in id order, one conditional update each; the surplus is the tail of the batch. */
-  #takeStock(inserted: Inserted[], rejected: Map<Inserted, RejectReason>): void {
+  #takeStock(inserted: Inserted[], rejected: Map<Inserted, RejectReason>, items: Map<string, ItemState | null>): void {
     const byItem = new Map<string, Inserted[]>();
     for (const entry of inserted) {
       if (rejected.has(entry)) continue;
@@ -211,34 +227,16 @@ export class Orders {
       if (orders) orders.push(entry);
       else byItem.set(entry.message.itemId, [entry]);
     }
-    const itemIds =
-      byItem.size === 1 ? [...byItem.keys()] : [...byItem.keys()].sort((a, b) => (BigInt(a) < BigInt(b) ? -1 : 1));
+    const itemIds = [...byItem.keys()];
+    if (itemIds.length > 1) itemIds.sort((a, b) => (BigInt(a) < BigInt(b) ? -1 : 1));
     for (const itemId of itemIds) {
       const orders = byItem.get(itemId)!;
-      const { epoch } = orders[0]!.message;
-      const sameEpoch = orders.every((entry) => entry.message.epoch === epoch);
-      const units = orders.reduce((sum, entry) => sum + entry.message.quantity, 0);
-      if (sameEpoch && this.#takeUnits.run(units, BigInt(itemId), epoch).changes === 1) continue;
-      this.#takeWhatIsLeft(itemId, orders, rejected);
+      const { epoch, free } = items.get(itemId)!;
+      const wanted = orders.reduce((sum, entry) => sum + entry.message.quantity, 0);
+      if (this.#takeUnits.run(wanted, BigInt(itemId), epoch).changes === 1) continue;
+      const units = rejectSurplus(orders, free, rejected);
+      if (units > 0) this.#takeUnits.run(units, BigInt(itemId), epoch);
     }
-  }
-
-  #takeWhatIsLeft(itemId: string, orders: Inserted[], rejected: Map<Inserted, RejectReason>): void {
-    const saleId = BigInt(orders[0]!.message.saleId);
-    const item = this.#item.get(BigInt(itemId), saleId) as { epoch: number; free: number } | undefined;
-    let units = 0;
-    let full = false;
-    for (const entry of orders) {
-      if (item === undefined || entry.message.epoch !== item.epoch) {
-        rejected.set(entry, 'gate_rebuilt');
-      } else if (full || units + entry.message.quantity > item.free) {
-        full = true;
-        rejected.set(entry, 'sold_out');
-      } else {
-        units += entry.message.quantity;
-      }
-    }
-    if (units > 0) this.#takeUnits.run(units, BigInt(itemId), item!.epoch);
   }
 
   #sameOrder(message: OrderMessage, slots: string): OrderRecord {
@@ -307,6 +305,18 @@ export class Orders {
     }
     return { holds, keys };
   }
+}
+
+/** Lets in the orders that fit, up to the first that does not; returns their units. */
+function rejectSurplus(orders: Inserted[], free: number, rejected: Map<Inserted, RejectReason>): number {
+  let units = 0;
+  let full = false;
+  for (const entry of orders) {
+    full ||= units + entry.message.quantity > free;
+    if (full) rejected.set(entry, 'sold_out');
+    else units += entry.message.quantity;
+  }
+  return units;
 }
 
 function recordOf(message: OrderMessage, reason: RejectReason | null, nowMs: number): OrderRecord {
