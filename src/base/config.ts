@@ -1,3 +1,4 @@
+import { isIP } from 'node:net';
 import { TerminalError } from './errors.ts';
 
 /**
@@ -71,7 +72,17 @@ function parseSecrets(value: string): string[] {
 
 function parseTrust(value: string): boolean | string {
   if (value === 'on') return true;
-  return value === 'off' ? false : text(value);
+  if (value === 'off') return false;
+  for (const part of list(value)) {
+    const [address, bits, ...more] = part.split('/');
+    const version = isIP(address!);
+    const named = ['loopback', 'linklocal', 'uniquelocal'].includes(part);
+    const masked = bits === undefined || (/^\d{1,3}$/.test(bits) && Number(bits) <= (version === 6 ? 128 : 32));
+    if (!named && (version === 0 || !masked || more.length > 0)) {
+      throw new Error(`must be on, off, or addresses of proxies; ${part} is none`);
+    }
+  }
+  return text(value);
 }
 
 export const SETTINGS = {

@@ -30,6 +30,7 @@ const SETTINGS = [
 const DRAIN_MS_MAX = 9_500;
 /** A client that never ends its request is waited for this long. */
 const HALF_SENT_MS_MAX = 5_000;
+const IDLE_LOOK_MS = 100;
 const OPEN_RETRY_MS = 1_000;
 
 export const serve: Command = {
@@ -50,13 +51,13 @@ ${settingHelp(SETTINGS)}`,
         demo && process.env['LOG_LEVEL'] === undefined && flags['log-level'] === undefined ? 'warn' : config.logLevel,
       ),
     );
-    const keys = demo ? demoKeys(config, runtime) : neededKeys(config);
     if (demo && !isLoopback(config.host)) {
       throw new TerminalError(
         'bad_config',
         `--demo binds to loopback only, not to ${config.host}: its keys are printed`,
       );
     }
+    const keys = demo ? demoKeys(config, runtime) : neededKeys(config);
     // A file-size limit sends this signal, and its default is to die; as an error of write() the ledger can deal with it.
     process.on('SIGXFSZ', () => {});
 
@@ -91,6 +92,8 @@ ${settingHelp(SETTINGS)}`,
         process.exit(1);
       });
       opening.stop();
+      // A client that has its answer and keeps the connection would be waited for, too.
+      runtime.timers.every(IDLE_LOOK_MS, () => app.server.closeIdleConnections());
       runtime.timers.after(HALF_SENT_MS_MAX, () => app.server.closeAllConnections());
       // Stops accepting and lets requests in flight end; then the pipe, the writer and the ledger.
       await app.close();
@@ -112,6 +115,10 @@ ${settingHelp(SETTINGS)}`,
           `port ${config.port} of ${config.host} is in use; choose another with --port`,
         );
       }
+      if (code === 'EADDRNOTAVAIL' || code === 'ENOTFOUND') {
+        throw new TerminalError('bad_config', `HOST ${config.host} is not an address of this machine`);
+      }
+      if (code === 'EACCES') throw new TerminalError('bad_config', `PORT ${config.port} may not be used by this user`);
       throw error;
     }
     const { port } = app.server.address() as { port: number };
@@ -121,8 +128,8 @@ ${settingHelp(SETTINGS)}`,
       void opening.openLater();
     }
     if (demo) {
-      const shop = await opening.opened;
-      console.log(demoWords(url, keys, await demoSale(shop)));
+      const shop = await Promise.race([opening.opened, closed.promise]);
+      if (typeof shop !== 'number') console.log(demoWords(url, keys, await demoSale(shop)));
     } else {
       console.log(`doorbuster: listening on ${url}`);
     }

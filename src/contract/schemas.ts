@@ -121,7 +121,7 @@ export const Order = Type.Object({
   item: Type.String(),
   quantity: Type.Integer(),
   seats: Type.Array(Type.String()),
-  amount: Money,
+  amount: Type.Object({ amount: Type.Integer({ minimum: 0, description: 'Minor units' }), currency: Type.String() }),
   status: words(ORDER_STATUSES),
   reason: Type.Unsafe<RejectReason | null>({ type: ['string', 'null'], enum: [...REJECT_REASONS, null] }),
   payment: Type.Null({ description: 'Nothing is paid yet' }),

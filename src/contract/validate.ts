@@ -13,10 +13,16 @@ const FAULTS_MAX = 20;
 const ajv = new Ajv({ allErrors: true, useDefaults: true, coerceTypes: false, removeAdditional: false, strict: false });
 (addFormats as unknown as (ajv: Ajv, formats: string[]) => void)(ajv, ['date-time']);
 const dateTime = ajv.formats['date-time'] as { validate: (text: string) => boolean };
-// A leap second is a valid RFC 3339 time that no JavaScript date can hold.
+/** The years that ISO 8601 writes with four digits; a time zone may lead a time out of them. */
+const TIME_MS_MIN = Date.parse('0000-01-01T00:00:00.000Z');
+const TIME_MS_MAX = Date.parse('9999-12-31T23:59:59.999Z');
 ajv.addFormat('date-time', {
   type: 'string',
-  validate: (text: string) => dateTime.validate(text) && !Number.isNaN(Date.parse(text)),
+  validate: (text: string) => {
+    // A leap second is a valid RFC 3339 time that no JavaScript date can hold: NaN, and so not in the range.
+    const ms = Date.parse(text);
+    return dateTime.validate(text) && ms >= TIME_MS_MIN && ms <= TIME_MS_MAX;
+  },
 });
 ajv.addFormat('name', { type: 'string', validate: (text: string) => nameFault(text, BOUNDS.nameLengthMax) === null });
 

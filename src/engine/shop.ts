@@ -57,6 +57,10 @@ export class EmbeddedShop {
   readonly #rebuilding = new Map<string, Promise<void>>();
   readonly #cancelPruning: () => void;
   #closing: string | null = null;
+  #closed: Promise<void> | null = null;
+  /** Orders being placed, and who waits until there are none. */
+  #placing = 0;
+  readonly #onPlaced: (() => void)[] = [];
 
   /** Opens the ledger in `folder` and builds the gates of all sales that may still admit. */
   static async open(folder: string, runtime: Runtime): Promise<EmbeddedShop> {
@@ -120,6 +124,7 @@ export class EmbeddedShop {
   // Orders
 
   async place(request: PlaceRequest): Promise<PlaceResult> {
+    this.#placing++;
     try {
       const result = await this.#place.place(request);
       this.metrics.admission(result.ok ? (result.replayed ? 'replayed' : 'reserved') : result.code);
@@ -127,6 +132,8 @@ export class EmbeddedShop {
     } catch (error) {
       this.metrics.admission(error instanceof RetryableError ? error.code : 'error');
       throw error;
+    } finally {
+      if (--this.#placing === 0) for (const resolve of this.#onPlaced.splice(0)) resolve();
     }
   }
 
@@ -201,7 +208,7 @@ export class EmbeddedShop {
   }
 
   async watchSale(saleId: string, from: string | null, hear: (event: SaleEvent) => void): Promise<(() => void) | null> {
-    return isId(saleId) ? this.#board.watch(saleId, from, hear) : null;
+    return isId(saleId) ? this.#board.watch(saleId, from, (event) => this.#guarded('a sale', () => hear(event))) : null;
   }
 
   // The shop itself
@@ -232,9 +239,15 @@ export class EmbeddedShop {
   }
 
   /** Stops accepting, finishes what is in flight, closes in order. */
-  async close(): Promise<void> {
-    if (this.#closing !== null) return;
+  close(): Promise<void> {
+    this.#closed ??= this.#close();
+    return this.#closed;
+  }
+
+  async #close(): Promise<void> {
     this.#closing = 'the shop is closing';
+    // Not only the pipe: an order may still be on its way to the gate.
+    if (this.#placing > 0) await new Promise<void>((resolve) => this.#onPlaced.push(resolve));
     await this.#pipe.drained();
     this.#cancelPruning();
     this.#writer.close();
@@ -268,7 +281,7 @@ export class EmbeddedShop {
 
   #announce(event: 'order.reserved' | 'order.rejected', record: OrderRecord): void {
     const order = presentOrder(record);
-    for (const hear of this.#orderWatchers.get(order.id) ?? []) hear(order);
+    for (const hear of this.#orderWatchers.get(order.id) ?? []) this.#guarded('an order', () => hear(order));
     this.#emit(event, order);
   }
 
@@ -280,11 +293,18 @@ export class EmbeddedShop {
   /** A listener's fault is not the shop's: it is logged, and the order stands. */
   #emit<E extends keyof ShopEvents>(event: E, ...args: ShopEvents[E]): void {
     for (const listener of this.#events.listeners(event)) {
-      try {
-        (listener as (...args: unknown[]) => void)(...args);
-      } catch (error) {
-        this.runtime.log.error({ err: error, event }, 'a listener failed');
-      }
+      this.#guarded(event, () => (listener as (...args: unknown[]) => unknown)(...args));
+    }
+  }
+
+  /** Runs what an owner gave us, synchronous or not. */
+  #guarded(what: string, run: () => unknown): void {
+    const failed = (error: unknown): void => this.runtime.log.error({ err: error }, `a listener of ${what} failed`);
+    try {
+      const result = run();
+      if (result instanceof Promise) result.catch(failed);
+    } catch (error) {
+      failed(error);
     }
   }
 
@@ -294,6 +314,12 @@ export class EmbeddedShop {
     const snapshot = await this.#watched(this.#ledger.rebuildSnapshot(saleId));
     if (snapshot === null) return;
     await this.#gate.install(snapshot);
+    // What was changed between the snapshot and the installing found no gate to tell: it is told now.
+    const sale = await this.#ledger.getSale(saleId);
+    if (sale !== null) {
+      await this.#gate.applySale(saleId, sale);
+      for (const { id, total, rev } of sale.items) await this.#gate.applyTotal(saleId, id, total, rev);
+    }
     this.metrics.rebuilt();
   }
 

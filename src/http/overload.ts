@@ -22,14 +22,16 @@ export class Overload {
     this.#delayMsMax = limits.delayMsMax;
     let lastMs = runtime.clock.monotonic();
     let lastBlockedMs = blockedMs();
+    let lastLateMs = 0;
     this.#stop = runtime.timers.every(SAMPLE_EVERY_MS, () => {
       const nowMs = runtime.clock.monotonic();
       const nowBlockedMs = blockedMs();
-      const lateMs = nowMs - lastMs - SAMPLE_EVERY_MS - (nowBlockedMs - lastBlockedMs);
+      const lateMs = Math.max(nowMs - lastMs - SAMPLE_EVERY_MS - (nowBlockedMs - lastBlockedMs), 0);
+      // Twice in a row: one late tick is a garbage collection or the start, two are a pattern.
+      this.#delayMs = Math.min(lateMs, lastLateMs);
       lastMs = nowMs;
       lastBlockedMs = nowBlockedMs;
-      // Half of the last value stays: one late tick is a garbage collection, several are a pattern.
-      this.#delayMs = this.#delayMs / 2 + Math.max(lateMs, 0) / 2;
+      lastLateMs = lateMs;
     });
   }
 

@@ -1,7 +1,8 @@
+import { isUtf8 } from 'node:buffer';
 import cors from '@fastify/cors';
 import swagger from '@fastify/swagger';
 import swaggerUi from '@fastify/swagger-ui';
-import type { FastifyError, FastifyInstance, FastifyReply, FastifyRequest } from 'fastify';
+import type { FastifyError, FastifyInstance, FastifyReply, FastifyRequest, onResponseHookHandler } from 'fastify';
 import { DoorbusterError, RetryableError, unavailable } from '../base/errors.ts';
 import type { Runtime } from '../base/runtime.ts';
 import { VERSION } from '../base/version.ts';
@@ -12,11 +13,11 @@ import type { HttpContext, HttpOptions, ShopSource } from './context.ts';
 import { Overload } from './overload.ts';
 import { HttpProblem, PROBLEM_TYPE, PROBLEMS, type ProblemCode } from './problem.ts';
 import { RateLimit } from './rate-limit.ts';
-import { sendProblem } from './reply.ts';
+import { SECURE_HEADERS, sendProblem } from './reply.ts';
 import { orderRoutes } from './routes/orders.ts';
 import { pageRoutes } from './routes/pages.ts';
 import { saleRoutes } from './routes/sales.ts';
-import { systemRoutes } from './routes/system.ts';
+import { systemRoutes, timeRoutes } from './routes/system.ts';
 import { EventStreams } from './sse.ts';
 
 export interface PluginOptions {
@@ -26,14 +27,7 @@ export interface PluginOptions {
 }
 
 const BODY_BYTES_MAX = 64 * 1024;
-
-/** The API answers JSON: nothing it sends should ever be run, framed or sniffed by a browser. */
-const SECURE_HEADERS = {
-  'x-content-type-options': 'nosniff',
-  'content-security-policy': "default-src 'none'; frame-ancestors 'none'",
-  'referrer-policy': 'no-referrer',
-  'cross-origin-resource-policy': 'same-origin',
-};
+const DISCARDED_BYTES_MAX = 16 * 1024 * 1024;
 
 /**
  * All routes of the HTTP contract as one encapsulated Fastify plugin: its parser, validator, error and not-found
@@ -66,53 +60,72 @@ export async function doorbusterRoutes(app: FastifyInstance, { shop, http, runti
   if (http.corsOrigins.length > 0) {
     await app.register(cors, {
       origin: http.corsOrigins,
+      methods: ['GET', 'HEAD', 'POST', 'PUT', 'PATCH', 'DELETE'],
       exposedHeaders: ['etag', 'idempotent-replayed', 'location', 'retry-after', 'doorbuster-next-cursor'],
     });
   }
 
-  const addressLimit = http.rateLimitAddress === null ? null : new RateLimit(runtime.clock, http.rateLimitAddress);
-  app.addHook('onRequest', (request, reply, done) => {
+  app.addHook('onRequest', (_request, reply, done) => {
     overload.enter(reply.raw);
     reply.headers(SECURE_HEADERS);
-    // Health and metrics must answer when nothing else does.
-    if (!request.url.startsWith('/v1/')) return done();
+    done();
+  });
+  measureRequests(app, shop);
+
+  const routes = collectRoutes(app);
+  await app.register(swagger, {
+    openapi: openApiHead(),
+    transform: plainPaths,
+    transformObject: bodiesThatMayBeMissing,
+    decorator: OPENAPI,
+  });
+  // Swagger UI asks for this name; an application that has a document of its own keeps it.
+  if (!app.hasDecorator('swagger')) app.decorate('swagger', (() => openApiOf(app)) as never);
+  await app.register(swaggerUi, {
+    routePrefix: '/docs',
+    staticCSP: true,
+    // Swagger UI styles itself inline; everything it loads is ours.
+    transformStaticCSP: (policy) => policy.replace(/style-src [^;]*/, "style-src 'self' 'unsafe-inline'"),
+    transformSpecification: () => openApiOf(app),
+    transformSpecificationClone: false,
+    theme: { title: 'Doorbuster API' },
+  });
+  systemRoutes(app, context);
+  pageRoutes(app);
+  // What health and metrics must be spared: they answer when nothing else does.
+  await app.register(async (api) => {
+    refuseWhenTooMuch(api, context);
+    timeRoutes(api, context);
+    saleRoutes(api, context);
+    orderRoutes(api, context);
+  });
+  let openApi: string | null = null;
+  app.get('/openapi.json', { schema: { hide: true } }, (_, reply) => {
+    openApi ??= JSON.stringify(openApiOf(app));
+    return reply.header('content-type', 'application/json; charset=utf-8').send(openApi);
+  });
+
+  routes.refuseOtherMethods();
+}
+
+/** Early, before the token is looked at: while closing, under overload, and for an address that sends too much. */
+function refuseWhenTooMuch(api: FastifyInstance, { shop, options, runtime, overload }: HttpContext): void {
+  const addressLimit =
+    options.rateLimitAddress === null ? null : new RateLimit(runtime.clock, options.rateLimitAddress);
+  api.addHook('onRequest', (request, reply, done) => {
     if (shop.closing()) {
       reply.header('connection', 'close');
       return done(unavailable('the shop is closing'));
     }
     const reason = overload.reason;
     if (reason !== null) return done(new RetryableError('overloaded', reason));
-    if (addressLimit !== null) {
-      const waitSeconds = addressLimit.take(request.ip);
-      if (waitSeconds > 0) {
-        const retry = { 'retry-after': String(waitSeconds) };
-        return done(new HttpProblem('rate_limited', 'this address sends too many requests', undefined, retry));
-      }
+    const waitSeconds = addressLimit === null ? 0 : addressLimit.take(request.ip);
+    if (waitSeconds > 0) {
+      const retry = { 'retry-after': String(waitSeconds) };
+      return done(new HttpProblem('rate_limited', 'this address sends too many requests', undefined, retry));
     }
     done();
   });
-  measureRequests(app, shop);
-
-  const routes = collectRoutes(app);
-  await app.register(swagger, { openapi: openApiHead(), transform: plainPaths });
-  await app.register(swaggerUi, {
-    routePrefix: '/docs',
-    staticCSP: true,
-    // Swagger UI styles itself inline; everything it loads is ours.
-    transformStaticCSP: (policy) => policy.replace(/style-src [^;]*/, "style-src 'self' 'unsafe-inline'"),
-    theme: { title: 'Doorbuster API' },
-  });
-  systemRoutes(app, context);
-  saleRoutes(app, context);
-  orderRoutes(app, context);
-  pageRoutes(app);
-  let openApi: string | null = null;
-  app.get('/openapi.json', { schema: { hide: true } }, (_, reply) => {
-    openApi ??= JSON.stringify(app.swagger());
-    return reply.header('content-type', 'application/json; charset=utf-8').send(openApi);
-  });
-
-  routes.refuseOtherMethods();
 }
 
 function answerError(error: FastifyError | Error, request: FastifyRequest, reply: FastifyReply): FastifyReply {
@@ -130,6 +143,12 @@ function answerError(error: FastifyError | Error, request: FastifyRequest, reply
     return sendProblem(reply, 'invalid_request', first && `${first.path}: ${first.message}`, { errors });
   }
   const known = 'code' in error && !(error instanceof DoorbusterError) ? FASTIFY_ERRORS[error.code] : undefined;
+  if (known === 'body_too_large') {
+    // Fastify closes the connection under a client that is still sending, which then never sees the answer. A little
+    // more is read and thrown away instead; only who announces very much more is cut off.
+    const announced = Number(request.headers['content-length'] ?? 0);
+    if (announced <= DISCARDED_BYTES_MAX) reply.removeHeader('connection');
+  }
   if (known) return sendProblem(reply, known);
   if ((error as FastifyError).statusCode === 400) return sendProblem(reply, 'malformed_json');
   request.log.error({ err: error, reqId: request.id, method: request.method, url: request.url }, 'a request failed');
@@ -151,38 +170,40 @@ function parseJson(app: FastifyInstance): void {
   app.removeAllContentTypeParsers();
   app.addContentTypeParser(
     'application/json',
-    { parseAs: 'string', bodyLimit: BODY_BYTES_MAX },
+    { parseAs: 'buffer', bodyLimit: BODY_BYTES_MAX },
     (request, body, done) => {
-      if (body === '') done(null, undefined);
-      else parse(request, body as string, done);
+      const bytes = body as Buffer;
+      if (bytes.length === 0) done(null, undefined);
+      // As text, bytes that are not UTF-8 would silently become other characters, and so other names.
+      else if (!isUtf8(bytes)) done(new HttpProblem('malformed_json', 'the body is not UTF-8'), undefined);
+      else parse(request, bytes.toString('utf8'), done);
     },
   );
 }
 
-/** Latency per route and status. Series are found once per route and status, then kept. */
+/** Latency per route and status. Each route keeps its own series: nothing is looked up by name on the way. */
 function measureRequests(app: FastifyInstance, shop: ShopSource): void {
-  const known = new Map<unknown, Series[]>();
-  app.addHook('onResponse', (request, reply, done) => {
-    const route = request.routeOptions;
-    let series = known.get(route.config);
-    if (series === undefined) {
-      series = [];
-      known.set(route.config, series);
-    }
-    const status = reply.statusCode;
-    let found = series[status];
-    if (found === undefined) {
-      try {
-        found = shop.get().metrics.requests.series(request.method, route.url ?? 'unknown', String(status));
-      } catch {
-        return done();
+  app.addHook('onRoute', (route) => {
+    const series: Series[] = [];
+    const measure: onResponseHookHandler = (request, reply, done) => {
+      const status = reply.statusCode;
+      let found = series[status];
+      if (found === undefined) {
+        try {
+          found = shop.get().metrics.requests.series(request.method, route.url, String(status));
+        } catch {
+          return done();
+        }
+        series[status] = found;
       }
-      series[status] = found;
-    }
-    found.observe(reply.elapsedTime / 1000);
-    done();
+      found.observe(reply.elapsedTime / 1000);
+      done();
+    };
+    route.onResponse = [route.onResponse ?? [], measure].flat();
   });
 }
+
+const METHODS = ['GET', 'HEAD', 'POST', 'PUT', 'PATCH', 'DELETE', 'OPTIONS'];
 
 /** Fastify answers 404 to a known path with another method; the contract says 405, with `Allow`. */
 function collectRoutes(app: FastifyInstance): { refuseOtherMethods(): void } {
@@ -197,10 +218,11 @@ function collectRoutes(app: FastifyInstance): { refuseOtherMethods(): void } {
     refuseOtherMethods: () => {
       for (const [url, known] of [...methodsOf]) {
         const allow = [...known].sort().join(', ');
-        const method = (['GET', 'POST', 'PUT', 'PATCH', 'DELETE'] as const).filter((one) => !known.has(one));
+        const method = METHODS.filter((one) => !known.has(one));
         app.route({
-          method: [...method],
+          method,
           url,
+          prefixTrailingSlash: url === '/' ? 'slash' : 'no-slash',
           exposeHeadRoute: false,
           schema: { hide: true },
           // Before the body is read: nobody will look at it.
@@ -213,6 +235,28 @@ function collectRoutes(app: FastifyInstance): { refuseOtherMethods(): void } {
       }
     },
   };
+}
+
+/** The name under which Fastify keeps our document: not the usual one, which the application may have taken. */
+const OPENAPI = 'doorbusterOpenApi';
+
+function openApiOf(app: FastifyInstance): Record<string, unknown> {
+  return (app as unknown as Record<typeof OPENAPI, () => Record<string, unknown>>)[OPENAPI]();
+}
+
+/** A call with nothing to say may leave the body out; the generator knows only bodies that must be there. */
+function bodiesThatMayBeMissing(document: { swaggerObject?: unknown; openapiObject?: unknown }): never {
+  const { paths = {} } = document.openapiObject as { paths?: Record<string, { post?: { requestBody?: OpenApiBody } }> };
+  for (const { post } of Object.values(paths)) {
+    const schema = post?.requestBody?.content?.['application/json']?.schema;
+    if (schema && Object.keys(schema.properties ?? {}).length === 0) post!.requestBody!.required = false;
+  }
+  return document.openapiObject as never;
+}
+
+interface OpenApiBody {
+  required?: boolean;
+  content?: Record<string, { schema?: { properties?: object } }>;
 }
 
 function openApiHead() {

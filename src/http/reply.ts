@@ -2,6 +2,14 @@ import type { FastifyReply } from 'fastify';
 import type { SaleChange } from '../ledger/port.ts';
 import { HttpProblem, invalid, PROBLEM_TYPE, PROBLEMS, type ProblemCode, plainProblem, problem } from './problem.ts';
 
+/** The API answers JSON: nothing it sends should ever be run, framed or sniffed by a browser. */
+export const SECURE_HEADERS = {
+  'x-content-type-options': 'nosniff',
+  'content-security-policy': "default-src 'none'; frame-ancestors 'none'",
+  'referrer-policy': 'no-referrer',
+  'cross-origin-resource-policy': 'same-origin',
+};
+
 export function sendProblem(
   reply: FastifyReply,
   code: ProblemCode,
@@ -19,22 +27,13 @@ export function refuse(reply: FastifyReply, code: ProblemCode): FastifyReply {
   return reply.code(PROBLEMS[code].status).header('content-type', PROBLEM_TYPE).send(plainProblem(code));
 }
 
-/** Answers an administrative change; `replayed` gets the stored answer to the letter. */
-export function answerChange(
-  reply: FastifyReply,
-  change: SaleChange,
-  status: number,
-  body: () => unknown,
-): FastifyReply {
+/** Answers an administrative change: a repeat of its key gets the first answer to the letter. */
+export function answerChange(reply: FastifyReply, change: SaleChange, status = 200): FastifyReply {
   switch (change.outcome) {
     case 'changed':
-      return reply.code(status).send(body());
     case 'replayed':
-      return reply
-        .code(status)
-        .header('idempotent-replayed', 'true')
-        .header('content-type', 'application/json; charset=utf-8')
-        .send(change.answer);
+      if (change.outcome === 'replayed') reply.header('idempotent-replayed', 'true');
+      return reply.code(status).header('content-type', 'application/json; charset=utf-8').send(change.answer);
     case 'invalid_request':
       throw invalid(change.path, change.message);
     default:

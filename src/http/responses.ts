@@ -19,9 +19,17 @@ const Problem = Type.Object(
 
 /** The answers of a route that are problems: each status once, naming the codes it may carry. */
 export function problems(...codes: ProblemCode[]): Record<number, unknown> {
-  const everywhere: ProblemCode[] = ['method_not_allowed', 'internal', 'overloaded', 'unavailable'];
+  return described([...codes, 'method_not_allowed', 'rate_limited', 'internal', 'overloaded', 'unavailable']);
+}
+
+/** Of the routes for machines, which are never refused for being too many. */
+export function systemProblems(...codes: ProblemCode[]): Record<number, unknown> {
+  return described([...codes, 'method_not_allowed', 'internal', 'unavailable']);
+}
+
+function described(codes: ProblemCode[]): Record<number, unknown> {
   const byStatus: Record<number, ProblemCode[]> = {};
-  for (const code of [...new Set([...codes, ...everywhere])]) {
+  for (const code of new Set(codes)) {
     const { status } = PROBLEMS[code];
     byStatus[status] = [...(byStatus[status] ?? []), code];
   }

@@ -3,7 +3,7 @@ import type { Runtime } from '../base/runtime.ts';
 import type { HttpOptions, ShopSource } from './context.ts';
 import { doorbusterRoutes } from './plugin.ts';
 import { problem } from './problem.ts';
-import { sendProblem } from './reply.ts';
+import { SECURE_HEADERS, sendProblem } from './reply.ts';
 
 export interface ServerOptions {
   shop: ShopSource;
@@ -35,9 +35,12 @@ export async function createServer({ shop, http, runtime, trustProxy }: ServerOp
       );
     },
     // A path that cannot be decoded names nothing.
-    frameworkErrors: (_error, _request, reply: FastifyReply) => void sendProblem(reply, 'not_found'),
+    frameworkErrors: (_error, _request, reply: FastifyReply) =>
+      void sendProblem(reply.headers(SECURE_HEADERS), 'not_found'),
   });
-  app.setNotFoundHandler((_request, reply) => sendProblem(reply, 'not_found', 'there is no such route'));
+  app.setNotFoundHandler((_request, reply) =>
+    sendProblem(reply.headers(SECURE_HEADERS), 'not_found', 'there is no such route'),
+  );
   await app.register(async (scope) => doorbusterRoutes(scope, { shop, http, runtime }));
   return app;
 }

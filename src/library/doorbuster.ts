@@ -2,6 +2,7 @@ import type { IncomingMessage, ServerResponse } from 'node:http';
 import Type from 'typebox';
 import { parseAdminKeys } from '../base/config.ts';
 import { TerminalError } from '../base/errors.ts';
+import { isId } from '../base/ids.ts';
 import type { Logger } from '../base/log.ts';
 import { type Runtime, systemRuntime } from '../base/runtime.ts';
 import { newSaleOf, salePatchOf } from '../contract/convert.ts';
@@ -11,7 +12,7 @@ import type { SaleEvent } from '../engine/board.ts';
 import { iso, type Order, presentOrder, type Sale } from '../engine/present.ts';
 import { EmbeddedShop, type Readiness, type ShopEvents } from '../engine/shop.ts';
 import { HTTP_DEFAULTS } from '../http/context.ts';
-import type { SaleChange } from '../ledger/port.ts';
+import type { Page, SaleChange } from '../ledger/port.ts';
 import type { Money } from '../model/money.ts';
 import type { OrderStatus } from '../model/order.ts';
 import { BOUNDS, type Fault } from '../model/sale.ts';
@@ -153,16 +154,13 @@ export async function createDoorbuster(options: DoorbusterOptions): Promise<Door
         return { ok: false, code: change.outcome };
     }
   };
-  const pageOf = (page: { limit?: number; cursor?: string } = {}) => ({
-    limit: Math.min(Math.max(page.limit ?? 50, 1), 200),
-    before: page.cursor ?? null,
-  });
   const listed = <T extends { id: string }>(rows: T[], limit: number): Listed<T> => ({
     data: rows.slice(0, limit),
     nextCursor: rows.length > limit ? rows[limit - 1]!.id : null,
   });
   let listener: Promise<(request: IncomingMessage, response: ServerResponse) => void> | null = null;
   let closeHttp = async (): Promise<void> => {};
+  let closed: Promise<void> | null = null;
 
   const doorbuster: Doorbuster = {
     sales: {
@@ -174,7 +172,7 @@ export async function createDoorbuster(options: DoorbusterOptions): Promise<Door
       },
       get: (saleId) => shop.getSaleNow(saleId),
       async list(page) {
-        const { limit, before } = pageOf(page);
+        const { limit, before } = pageOf(page ?? {});
         return listed(await shop.listSales({ limit: limit + 1, before }), limit);
       },
       async patch(saleId, input) {
@@ -222,9 +220,9 @@ export async function createDoorbuster(options: DoorbusterOptions): Promise<Door
       const ready = listener;
       return (request, response) => void ready.then((listen) => listen(request, response));
     },
-    async close() {
-      await closeHttp();
-      await shop.close();
+    close() {
+      closed ??= closeHttp().then(() => shop.close());
+      return closed;
     },
     [Symbol.asyncDispose]: () => doorbuster.close(),
   };
@@ -268,13 +266,27 @@ function faultless(schema: object, value: unknown): Fault[] | null {
 
 /** The schemas speak JSON: a Date or a number of milliseconds becomes the text it stands for. */
 function withTimes<T extends { opensAt?: Instant; closesAt?: Instant }>(input: T): object {
-  const text = (at: Instant): string =>
-    typeof at === 'string' ? at : Number.isNaN(Number(at)) ? 'not a time' : new Date(at).toISOString();
   return {
     ...input,
-    ...(input.opensAt !== undefined && { opensAt: text(input.opensAt) }),
-    ...(input.closesAt !== undefined && { closesAt: text(input.closesAt) }),
+    ...(input.opensAt !== undefined && { opensAt: timeText(input.opensAt) }),
+    ...(input.closesAt !== undefined && { closesAt: timeText(input.closesAt) }),
   };
+}
+
+/** What is no time stays what it is, for the schema to refuse. */
+function timeText(at: Instant): unknown {
+  if (typeof at !== 'number' && !(at instanceof Date)) return at;
+  const date = new Date(at);
+  return Number.isNaN(date.getTime()) ? 'not a time' : date.toISOString();
+}
+
+function pageOf({ limit = 50, cursor }: { limit?: number; cursor?: string }): Page {
+  if (!Number.isInteger(limit) || limit < 1 || limit > 200) {
+    throw new TerminalError('invalid_request', 'limit must be a whole number from 1 to 200');
+  }
+  if (cursor !== undefined && !isId(cursor))
+    throw new TerminalError('invalid_request', 'cursor is not one of this list');
+  return { limit, before: cursor ?? null };
 }
 
 function presentPlaced(result: PlaceResult): Placed {

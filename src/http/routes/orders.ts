@@ -12,17 +12,19 @@ import { keyOf, page, pageOf } from '../request.ts';
 import { problems } from '../responses.ts';
 import { lastEventId } from '../sse.ts';
 
+/** The buyer who orders, known once the token is verified. A symbol: the application we are mounted in has its own names. */
+const BUYER = Symbol('doorbuster.buyer');
+
 declare module 'fastify' {
   interface FastifyRequest {
-    /** The buyer who orders, known once the token is verified. */
-    buyer: string;
+    [BUYER]: string;
   }
 }
 
 export function orderRoutes(app: FastifyInstance, { shop, auth, streams, buyerLimit }: HttpContext): void {
   const tags = ['Orders'];
   const params = Type.Object({ id: Type.String() });
-  app.decorateRequest('buyer', '');
+  app.decorateRequest(BUYER, '');
 
   app.post<{ Params: { id: string }; Body: S.NewOrderBody }>(
     '/v1/sales/:id/orders',
@@ -61,8 +63,9 @@ export function orderRoutes(app: FastifyInstance, { shop, auth, streams, buyerLi
       // A callback and not a promise: this is the hot path.
       onRequest: (request, _reply, done) => {
         try {
-          request.buyer = auth.buyer(request);
-          const waitSeconds = buyerLimit.take(request.buyer);
+          const buyer = auth.buyer(request);
+          request[BUYER] = buyer;
+          const waitSeconds = buyerLimit.take(buyer);
           if (waitSeconds > 0) {
             const detail = 'this buyer sends orders too fast';
             done(new HttpProblem('rate_limited', detail, undefined, { 'retry-after': String(waitSeconds) }));
@@ -80,11 +83,11 @@ export function orderRoutes(app: FastifyInstance, { shop, auth, streams, buyerLi
       const result = await shop.get().place({
         saleId: request.params.id,
         itemCode: item,
-        buyer: request.buyer,
+        buyer: request[BUYER],
         quantity: quantity ?? 1,
         key: keyOf(request),
       });
-      return answerPlaced(reply, result);
+      return answerPlaced(reply, result, app.prefix);
     },
   );
 
@@ -163,7 +166,8 @@ export function orderRoutes(app: FastifyInstance, { shop, auth, streams, buyerLi
     async (request, reply) => {
       await visibleOrder(request);
       streams.admit();
-      const seen = Number(lastEventId(request) ?? 0) || 0;
+      // The version the reader has; anything else cannot be served from, and gets the order as it is.
+      let seen = lastEventId(request);
       const early: Order[] = [];
       let hear = (order: Order): void => void early.push(order);
       const stop = await shop.get().watchOrder(request.params.id, (order) => hear(order));
@@ -171,7 +175,9 @@ export function orderRoutes(app: FastifyInstance, { shop, auth, streams, buyerLi
       const stream = streams.open(request, reply);
       stream.onEnd(stop);
       hear = (order) => {
-        if (order.version > seen) stream.send('order', String(order.version), order);
+        const id = String(order.version);
+        if (id !== seen) stream.send('order', id, order);
+        seen = id;
         if (hasEnded(order.status)) stream.end();
       };
       early.forEach(hear);
@@ -189,10 +195,13 @@ export function orderRoutes(app: FastifyInstance, { shop, auth, streams, buyerLi
   }
 }
 
-function answerPlaced(reply: FastifyReply, result: PlaceResult): FastifyReply {
+function answerPlaced(reply: FastifyReply, result: PlaceResult, prefix: string): FastifyReply {
   if (result.ok) {
     if (result.replayed) reply.header('idempotent-replayed', 'true');
-    return reply.code(201).header('location', `/v1/orders/${result.order.id}`).send(presentOrder(result.order));
+    return reply
+      .code(201)
+      .header('location', `${prefix}/v1/orders/${result.order.id}`)
+      .send(presentOrder(result.order));
   }
   switch (result.code) {
     case 'sale_not_open':
@@ -215,8 +224,19 @@ function answerPlaced(reply: FastifyReply, result: PlaceResult): FastifyReply {
   }
 }
 
+/** CSV for who names it and likes it no less than JSON. */
 function wantsCsv(request: FastifyRequest): boolean {
-  return (request.headers.accept ?? '').toLowerCase().includes('text/csv');
+  const likes = (type: string): number => {
+    for (const part of (request.headers.accept ?? '').toLowerCase().split(',')) {
+      const [name, ...parameters] = part.split(';').map((text) => text.trim());
+      if (name !== type) continue;
+      const quality = parameters.find((text) => text.startsWith('q='));
+      return quality === undefined ? 1 : Number(quality.slice(2)) || 0;
+    }
+    return 0;
+  };
+  const csv = likes('text/csv');
+  return csv > 0 && csv >= likes('application/json');
 }
 
 const CSV_COLUMNS = [

@@ -4,7 +4,6 @@ import Type from 'typebox';
 import { newSaleOf, salePatchOf } from '../../contract/convert.ts';
 import * as S from '../../contract/schemas.ts';
 import type { SaleEvent } from '../../engine/board.ts';
-import type { SaleChange } from '../../ledger/port.ts';
 import type { Caller } from '../../sales/manage.ts';
 import type { HttpContext } from '../context.ts';
 import { HttpProblem } from '../problem.ts';
@@ -36,11 +35,6 @@ export function saleRoutes(app: FastifyInstance, { shop, auth, streams }: HttpCo
     return { actor: auth.admin(request), keyed: key === null ? null : { path: `POST ${path}`, key } };
   };
 
-  const answer = async (reply: FastifyReply, change: SaleChange, status = 200): Promise<FastifyReply> => {
-    const sale = change.outcome === 'changed' ? await shop.get().getSaleNow(change.sale.id) : null;
-    return answerChange(reply, change, status, () => sale);
-  };
-
   app.post<{ Body: S.NewSaleBody }>(
     '/v1/sales',
     {
@@ -60,8 +54,11 @@ export function saleRoutes(app: FastifyInstance, { shop, auth, streams }: HttpCo
         throw new HttpProblem('invalid_request', `${sale[0]!.path}: ${sale[0]!.message}`, { errors: sale });
       }
       const change = await shop.get().createSale(sale, callerOf(request, '/v1/sales'));
-      if (change.outcome === 'changed') reply.header('location', `/v1/sales/${change.sale.id}`);
-      return answer(reply, change, 201);
+      if ('answer' in change) {
+        const { id } = JSON.parse(change.answer) as { id: string };
+        reply.header('location', `${app.prefix}/v1/sales/${id}`);
+      }
+      return answerChange(reply, change, 201);
     },
   );
 
@@ -111,7 +108,7 @@ export function saleRoutes(app: FastifyInstance, { shop, auth, streams }: HttpCo
     },
     async (request, reply) => {
       const caller = { actor: auth.admin(request), keyed: null };
-      return answer(
+      return answerChange(
         reply,
         await shop.get().patchSale(request.params.id, salePatchOf(request.body), request.body.version, caller),
       );
@@ -137,7 +134,7 @@ export function saleRoutes(app: FastifyInstance, { shop, auth, streams }: HttpCo
     async (request, reply) => {
       const { id, code } = request.params;
       const caller = callerOf(request, `/v1/sales/${id}/items/${code}/stock`);
-      return answer(reply, await shop.get().addStock(id, code, request.body.add, caller));
+      return answerChange(reply, await shop.get().addStock(id, code, request.body.add, caller));
     },
   );
 
@@ -166,12 +163,12 @@ export function saleRoutes(app: FastifyInstance, { shop, auth, streams }: HttpCo
         },
         onRequest: async (request) => void auth.admin(request),
         preValidation: async (request) => {
-          request.body ??= {};
+          if (request.body === undefined) request.body = {};
         },
       },
       async (request, reply) => {
         const { id } = request.params;
-        return answer(reply, await run(id, callerOf(request, `/v1/sales/${id}/${verb}`)));
+        return answerChange(reply, await run(id, callerOf(request, `/v1/sales/${id}/${verb}`)));
       },
     );
   }

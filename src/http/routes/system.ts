@@ -6,11 +6,11 @@ import { NoQuery } from '../../contract/schemas.ts';
 import { iso } from '../../engine/present.ts';
 import { BOUNDS } from '../../model/sale.ts';
 import type { HttpContext } from '../context.ts';
-import { problems } from '../responses.ts';
+import { problems, systemProblems } from '../responses.ts';
 
 const DEMO_TOKEN_SECONDS = 24 * 3600;
 
-export function systemRoutes(app: FastifyInstance, { shop, options, runtime, auth }: HttpContext): void {
+export function systemRoutes(app: FastifyInstance, { shop, options, auth }: HttpContext): void {
   const tags = ['System'];
 
   app.get(
@@ -19,7 +19,7 @@ export function systemRoutes(app: FastifyInstance, { shop, options, runtime, aut
       schema: {
         tags,
         summary: 'Is the process alive?',
-        response: { 200: Type.Object({ status: Type.Literal('ok') }), ...problems() },
+        response: { 200: Type.Object({ status: Type.Literal('ok') }), ...systemProblems() },
       },
     },
     () => ({ status: 'ok' as const }),
@@ -35,7 +35,7 @@ export function systemRoutes(app: FastifyInstance, { shop, options, runtime, aut
       schema: {
         tags,
         summary: 'Can it take orders? Each part says ok, or why not',
-        response: { ...problems(), 200: Readiness, 503: Readiness },
+        response: { ...systemProblems(), 200: Readiness, 503: Readiness },
       },
     },
     (_, reply) => {
@@ -57,7 +57,7 @@ export function systemRoutes(app: FastifyInstance, { shop, options, runtime, aut
         security: options.metricsPublic ? [] : [{ admin: [] }],
         response: {
           200: { description: 'Prometheus text', content: { 'text/plain': { schema: Type.String() } } },
-          ...problems('unauthenticated', 'forbidden'),
+          ...systemProblems('unauthenticated', 'forbidden'),
         },
       },
       onRequest: async (request) => {
@@ -77,6 +77,11 @@ export function systemRoutes(app: FastifyInstance, { shop, options, runtime, aut
       return reply.header('content-type', metrics.registry.contentType).send(await metrics.registry.metrics());
     },
   );
+}
+
+/** The clock, and in a demo the tokens. */
+export function timeRoutes(app: FastifyInstance, { options, runtime }: HttpContext): void {
+  const tags = ['System'];
 
   app.get(
     '/v1/time',

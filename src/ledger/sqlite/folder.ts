@@ -1,4 +1,4 @@
-import { mkdirSync } from 'node:fs';
+import { accessSync, constants, existsSync, mkdirSync } from 'node:fs';
 import { join } from 'node:path';
 import { DatabaseSync } from 'node:sqlite';
 import { messageOf, RetryableError, TerminalError } from '../../base/errors.ts';
@@ -21,6 +21,9 @@ export function lockDataFolder(folder: string): { unlock(): void } {
   }
   let lock: DatabaseSync | null = null;
   try {
+    // SQLite opens what it may not write for reading, and there an exclusive transaction locks nothing.
+    accessSync(folder, constants.W_OK);
+    if (existsSync(join(folder, LOCK_FILE))) accessSync(join(folder, LOCK_FILE), constants.W_OK);
     lock = new DatabaseSync(join(folder, LOCK_FILE), { timeout: 0 });
     lock.exec('PRAGMA journal_mode = DELETE; BEGIN EXCLUSIVE');
   } catch (error) {

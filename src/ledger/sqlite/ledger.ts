@@ -1,7 +1,7 @@
 import { statSync } from 'node:fs';
 import { join } from 'node:path';
 import { DatabaseSync } from 'node:sqlite';
-import { TerminalError } from '../../base/errors.ts';
+import { TerminalError, unavailable } from '../../base/errors.ts';
 import type { IdBlock, IdKind } from '../../base/ids.ts';
 import type { Runtime } from '../../base/runtime.ts';
 import type { OrderMessage, OrderRecord } from '../../model/order.ts';
@@ -27,6 +27,7 @@ import { listQuery, type OrderRow, Orders, orderOfRow } from './orders.ts';
 import { Reader } from './reader.ts';
 import { Sales } from './sales.ts';
 import { Tail } from './tail.ts';
+import { rollBack } from './transaction.ts';
 
 /** A check of every page takes about a second per 300 MB: above this size it is left to `doctor`. */
 const CHECKED_ON_START_BYTES_MAX = 64 * 1024 * 1024;
@@ -53,26 +54,29 @@ export class SqliteLedger implements Ledger {
   /** Takes the folder for this process, opens the ledger in it and brings its schema up to date. */
   static open(folder: string, runtime: Runtime): SqliteLedger {
     const { unlock } = lockDataFolder(folder);
+    let db: DatabaseSync | null = null;
     try {
-      return new SqliteLedger(folder, runtime, unlock);
+      const file = join(folder, LEDGER_FILE);
+      db = openLedgerFile(file);
+      migrate(db, runtime.clock.now());
+      return new SqliteLedger(db, file, runtime, unlock);
     } catch (error) {
+      if (db?.isOpen) db.close();
       unlock();
       throw ledgerError(error);
     }
   }
 
-  private constructor(folder: string, runtime: Runtime, unlock: () => void) {
+  private constructor(db: DatabaseSync, file: string, runtime: Runtime, unlock: () => void) {
     this.#runtime = runtime;
     this.#unlock = unlock;
-    const file = join(folder, LEDGER_FILE);
-    this.#db = openLedgerFile(file);
-    migrate(this.#db, runtime.clock.now());
-    this.#begin = this.#db.prepare('BEGIN IMMEDIATE');
-    this.#commit = this.#db.prepare('COMMIT');
-    this.#keys = new Keys(this.#db, this.#tail);
-    this.#sales = new Sales(this.#db, this.#keys);
-    this.#orders = new Orders(this.#db, this.#tail, this.#keys);
-    this.#fold = new Fold(this.#db, this.#tail);
+    this.#db = db;
+    this.#begin = db.prepare('BEGIN IMMEDIATE');
+    this.#commit = db.prepare('COMMIT');
+    this.#keys = new Keys(db, this.#tail);
+    this.#sales = new Sales(db, this.#keys);
+    this.#orders = new Orders(db, this.#tail, this.#keys);
+    this.#fold = new Fold(db, this.#tail);
     this.#reader = new Reader(file);
   }
 
@@ -86,6 +90,7 @@ export class SqliteLedger implements Ledger {
   }
 
   #transaction<T>(run: () => T): T {
+    this.#mustBeOpen();
     const startedMs = this.#runtime.clock.monotonic();
     try {
       this.#begin.run();
@@ -93,13 +98,10 @@ export class SqliteLedger implements Ledger {
       this.#commit.run();
       return result;
     } catch (error) {
-      // SQLite rolls back by itself on some errors (disk full) and not on others.
-      if (this.#db.isOpen && this.#db.isTransaction) {
-        try {
-          this.#db.exec('ROLLBACK');
-        } catch (rollbackError) {
-          this.#runtime.log.error({ err: rollbackError }, 'the ledger could not roll back');
-        }
+      try {
+        rollBack(this.#db);
+      } catch (rollbackError) {
+        this.#runtime.log.error({ err: rollbackError }, 'the ledger could not roll back');
       }
       throw ledgerError(error);
     } finally {
@@ -107,7 +109,12 @@ export class SqliteLedger implements Ledger {
     }
   }
 
+  #mustBeOpen(): void {
+    if (!this.#db.isOpen) throw unavailable('the ledger is closed');
+  }
+
   #read<T>(run: () => T): T {
+    this.#mustBeOpen();
     try {
       return run();
     } catch (error) {
@@ -173,6 +180,7 @@ export class SqliteLedger implements Ledger {
   async listOrders(filter: OrderFilter, page: Page): Promise<OrderRecord[]> {
     const { buyer } = filter;
     if (buyer !== undefined) return this.#read(() => this.#orders.listOfBuyer({ ...filter, buyer }, page));
+    this.#mustBeOpen();
     const { sql, values } = listQuery(filter, page);
     return ((await this.#reader.all(sql, values)) as OrderRow[]).map(orderOfRow);
   }
@@ -236,14 +244,19 @@ export class SqliteLedger implements Ledger {
   }
 }
 
-export function openLedgerFile(file: string, options: { readOnly?: boolean } = {}): DatabaseSync {
+/**
+ * Opens the ledger, or says that it is damaged and leaves it as it is. The look comes first and through a read-only
+ * connection: the last writing one that closes would write the log into the damaged file.
+ */
+export function openLedgerFile(file: string): DatabaseSync {
   let db: DatabaseSync | null = null;
   try {
-    db = new DatabaseSync(file, { readOnly: options.readOnly ?? false, timeout: 1000 });
-    if (!options.readOnly) {
-      db.exec('PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA cache_size = -65536');
-      if (statSync(file).size <= CHECKED_ON_START_BYTES_MAX) quickCheck(db);
-    }
+    const bytes = sizeOf(file);
+    if (bytes === 0 && sizeOf(`${file}-wal`) > 0)
+      throw new TerminalError('ledger_damaged', 'it is empty, its log is not');
+    if (bytes > 0) lookAt(file, bytes <= CHECKED_ON_START_BYTES_MAX);
+    db = new DatabaseSync(file, { timeout: 1000 });
+    db.exec('PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA cache_size = -65536');
     return db;
   } catch (error) {
     db?.close();
@@ -255,6 +268,20 @@ export function openLedgerFile(file: string, options: { readOnly?: boolean } = {
       );
     }
     throw ledgerError(error);
+  }
+}
+
+function sizeOf(file: string): number {
+  return statSync(file, { throwIfNoEntry: false })?.size ?? 0;
+}
+
+function lookAt(file: string, wholly: boolean): void {
+  const db = new DatabaseSync(file, { readOnly: true, timeout: 1000 });
+  try {
+    db.prepare('SELECT count(*) FROM sqlite_schema').get();
+    if (wholly) quickCheck(db);
+  } finally {
+    db.close();
   }
 }
 

@@ -1,6 +1,7 @@
 import { readdirSync, readFileSync } from 'node:fs';
 import type { DatabaseSync } from 'node:sqlite';
 import { TerminalError } from '../../base/errors.ts';
+import { inTransaction } from './transaction.ts';
 
 const FOLDER = new URL('./migrations/', import.meta.url);
 
@@ -37,16 +38,11 @@ export function schemaVersion(db: DatabaseSync): number {
 export function migrate(db: DatabaseSync, nowMs: number): { from: number; to: number; applied: string[] } {
   const all = migrations();
   const newest = all.at(-1)!.version;
-  db.exec('BEGIN IMMEDIATE');
-  try {
+  inTransaction(db, () =>
     db.exec(
       'CREATE TABLE IF NOT EXISTS migrations (version INTEGER PRIMARY KEY, name TEXT NOT NULL, applied_at INTEGER NOT NULL) STRICT',
-    );
-    db.exec('COMMIT');
-  } catch (error) {
-    db.exec('ROLLBACK');
-    throw error;
-  }
+    ),
+  );
   const from = schemaVersion(db);
   if (from > newest) {
     throw new TerminalError(
@@ -56,20 +52,14 @@ export function migrate(db: DatabaseSync, nowMs: number): { from: number; to: nu
   }
   const applied: string[] = [];
   for (const migration of all) {
-    db.exec('BEGIN IMMEDIATE');
-    try {
+    inTransaction(db, () => {
       const { changes } = db
         .prepare('INSERT INTO migrations (version, name, applied_at) VALUES (?, ?, ?) ON CONFLICT DO NOTHING')
         .run(migration.version, migration.name, nowMs);
-      if (changes === 1) {
-        db.exec(migration.sql);
-        applied.push(`${String(migration.version).padStart(4, '0')} ${migration.name}`);
-      }
-      db.exec('COMMIT');
-    } catch (error) {
-      db.exec('ROLLBACK');
-      throw error;
-    }
+      if (changes === 0) return;
+      db.exec(migration.sql);
+      applied.push(`${String(migration.version).padStart(4, '0')} ${migration.name}`);
+    });
   }
   return { from, to: newest, applied };
 }

@@ -22,6 +22,8 @@ export class Reader {
     const id = this.#next++;
     return new Promise((resolve, reject) => {
       this.#waiting.set(id, { resolve, reject });
+      // A program must not end under a query that it awaits, and must end when there is none.
+      this.#worker!.ref();
       this.#worker!.postMessage({ id, sql, values });
     });
   }
@@ -38,6 +40,7 @@ export class Reader {
     worker.on('message', ({ id, rows, error }: { id: number; rows?: unknown[]; error?: string }) => {
       const waiting = this.#waiting.get(id);
       this.#waiting.delete(id);
+      if (this.#waiting.size === 0) worker.unref();
       if (rows) waiting?.resolve(rows);
       else waiting?.reject(new RetryableError('unavailable', `the ledger cannot be read: ${error}`));
     });
