@@ -205,9 +205,7 @@ class OpeningShop implements ShopSource {
   }
 
   readiness(): Readiness {
-    if (this.#shop !== null && !this.#stopped) return this.#shop.readiness();
-    if (this.#shop !== null)
-      return { status: 'unavailable', parts: { ...this.#shop.readiness().parts, pipe: 'the shop is closing' } };
+    if (this.#shop !== null) return this.#shop.readiness();
     return { status: 'unavailable', parts: { gate: 'waiting for the ledger', pipe: 'ok', ledger: this.#reason } };
   }
 
@@ -221,6 +219,7 @@ class OpeningShop implements ShopSource {
 
   stop(): void {
     this.#stopped = true;
+    this.#shop?.stop();
   }
 
   async close(): Promise<void> {

@@ -52,7 +52,13 @@ export class Board {
     return presentSale(record, await this.#gate.view(record.id), this.#runtime.clock.now());
   }
 
-  /** Something of the sale has changed: watchers hear of it within FRESH_MS. */
+  /** The sale itself was changed: whoever did it must see it at once. */
+  changed(saleId: string): void {
+    this.#entries.delete(saleId);
+    this.touch(saleId);
+  }
+
+  /** Its counts have moved: watchers hear of it within FRESH_MS. */
   touch(saleId: string): void {
     this.#watchers.get(saleId)?.touch();
   }

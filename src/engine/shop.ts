@@ -104,7 +104,7 @@ export class EmbeddedShop {
       ledger,
       acks: this.#acks,
       orderIds: ids('order', ORDER_ID_BLOCK),
-      closedBecause: () => this.#closing ?? this.#writer.reason,
+      closedBecause: () => this.#writer.reason,
       rebuild: (saleId) => void this.#rebuild(saleId),
     });
     this.#manage = new ManageSales({
@@ -124,6 +124,7 @@ export class EmbeddedShop {
   // Orders
 
   async place(request: PlaceRequest): Promise<PlaceResult> {
+    if (this.#closing !== null) throw unavailable(this.#closing);
     this.#placing++;
     try {
       const result = await this.#place.place(request);
@@ -238,6 +239,11 @@ export class EmbeddedShop {
     return { status: ok ? 'ok' : 'unavailable', parts: { gate, pipe, ledger } };
   }
 
+  /** From now on refuses what is new; what is in flight goes on. */
+  stop(): void {
+    this.#closing ??= 'the shop is closing';
+  }
+
   /** Stops accepting, finishes what is in flight, closes in order. */
   close(): Promise<void> {
     this.#closed ??= this.#close();
@@ -245,7 +251,7 @@ export class EmbeddedShop {
   }
 
   async #close(): Promise<void> {
-    this.#closing = 'the shop is closing';
+    this.stop();
     // Not only the pipe: an order may still be on its way to the gate.
     if (this.#placing > 0) await new Promise<void>((resolve) => this.#onPlaced.push(resolve));
     await this.#pipe.drained();
@@ -286,7 +292,7 @@ export class EmbeddedShop {
   }
 
   #saleChanged(saleId: string): void {
-    this.#board.touch(saleId);
+    this.#board.changed(saleId);
     this.#emit('sale.changed', saleId);
   }
 

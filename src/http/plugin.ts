@@ -217,12 +217,13 @@ function collectRoutes(app: FastifyInstance): { refuseOtherMethods(): void } {
   return {
     refuseOtherMethods: () => {
       for (const [url, known] of [...methodsOf]) {
+        // Under a prefix Fastify has the board's page twice, with and without a slash.
+        if (app.prefix !== '' && (url === '' || url === '/')) continue;
         const allow = [...known].sort().join(', ');
         const method = METHODS.filter((one) => !known.has(one));
         app.route({
           method,
           url,
-          prefixTrailingSlash: url === '/' ? 'slash' : 'no-slash',
           exposeHeadRoute: false,
           schema: { hide: true },
           // Before the body is read: nobody will look at it.

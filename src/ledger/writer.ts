@@ -114,9 +114,13 @@ export class Writer {
     const message = batch[0]!;
     this.#runtime.log.error({ err: error, orderId: message.orderId }, 'the ledger cannot take this order');
     // A message that bears the id of a stored order is a fault; the hold under that id is the stored order's.
-    const stored = await this.#ledger.storedAmong([message.orderId]).catch(() => null);
-    if (stored === null) this.#unresolved.push(message);
-    else if (!stored.has(message.orderId)) this.#effects.withdrawn(message);
+    try {
+      const stored = await this.#ledger.storedAmong([message.orderId]);
+      if (!stored.has(message.orderId)) this.#effects.withdrawn(message);
+    } catch (unknown) {
+      this.#unresolved.push(message);
+      this.#goOut(unknown instanceof RetryableError ? unknown : unavailable(messageOf(unknown), unknown));
+    }
     this.#effects.failed(message, error instanceof Error ? error : new Error(messageOf(error)));
   }
 
@@ -147,6 +151,11 @@ export class Writer {
     } catch (error) {
       if (error instanceof RetryableError) this.#out = error.message;
       else this.#runtime.log.error({ err: error }, 'the probe of the ledger failed');
+      this.#probeLater();
+      return;
+    }
+    // A commit that was under way may have failed since the last question: it has its own.
+    if (this.#unresolved.length > 0) {
       this.#probeLater();
       return;
     }

@@ -221,6 +221,7 @@ export async function createDoorbuster(options: DoorbusterOptions): Promise<Door
       return (request, response) => void ready.then((listen) => listen(request, response));
     },
     close() {
+      shop.stop();
       closed ??= closeHttp().then(() => shop.close());
       return closed;
     },

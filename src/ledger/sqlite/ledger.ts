@@ -1,6 +1,7 @@
-import { statSync } from 'node:fs';
+import { existsSync, statSync } from 'node:fs';
 import { join } from 'node:path';
 import { DatabaseSync } from 'node:sqlite';
+import { pathToFileURL } from 'node:url';
 import { TerminalError, unavailable } from '../../base/errors.ts';
 import type { IdBlock, IdKind } from '../../base/ids.ts';
 import type { Runtime } from '../../base/runtime.ts';
@@ -276,7 +277,10 @@ function sizeOf(file: string): number {
 }
 
 function lookAt(file: string, wholly: boolean): void {
-  const db = new DatabaseSync(file, { readOnly: true, timeout: 1000 });
+  // With no log beside it the file is all there is; `immutable` then keeps SQLite from making an empty one.
+  const path = pathToFileURL(file);
+  if (!existsSync(`${file}-wal`)) path.search = 'immutable=1';
+  const db = new DatabaseSync(path, { readOnly: true, timeout: 1000 });
   try {
     db.prepare('SELECT count(*) FROM sqlite_schema').get();
     if (wholly) quickCheck(db);
