@@ -2,6 +2,7 @@ import { isUtf8 } from 'node:buffer';
 import cors from '@fastify/cors';
 import swagger from '@fastify/swagger';
 import swaggerUi from '@fastify/swagger-ui';
+import fastJsonStringify from 'fast-json-stringify';
 import type { FastifyError, FastifyInstance, FastifyReply, FastifyRequest, onResponseHookHandler } from 'fastify';
 import { DoorbusterError, RetryableError, unavailable } from '../base/errors.ts';
 import type { Runtime } from '../base/runtime.ts';
@@ -54,6 +55,7 @@ export async function doorbusterRoutes(app: FastifyInstance, { shop, http, runti
     // Headers are judged where they are used; parameters are any text, and an unknown one is simply not found.
     httpPart === 'headers' || httpPart === 'params' ? () => true : compile(schema as object),
   );
+  app.setSerializerCompiler(({ schema }) => fastJsonStringify(schema as never));
   app.setErrorHandler((error, request, reply) => answerError(error as FastifyError, request, reply));
   parseJson(app);
 
@@ -75,7 +77,7 @@ export async function doorbusterRoutes(app: FastifyInstance, { shop, http, runti
   const routes = collectRoutes(app);
   await app.register(swagger, {
     openapi: openApiHead(),
-    transform: plainPaths,
+    transform: withSecurity,
     transformObject: bodiesThatMayBeMissing,
     decorator: OPENAPI,
   });
@@ -283,7 +285,11 @@ function openApiHead() {
   };
 }
 
-/** Schemas as they are: the default transform would do the same, but also lists pages that are not the API. */
-function plainPaths({ schema, url }: { schema: unknown; url: string }): { schema: never; url: string } {
-  return { schema: schema as never, url };
+/**
+ * Who may call a route stands in its schema as `x-security` and becomes `security` only in our document: an application's
+ * own generator, which sees our routes too, would look for schemes that its document does not have.
+ */
+function withSecurity({ schema, url }: { schema: unknown; url: string }): { schema: never; url: string } {
+  const { 'x-security': security, ...rest } = (schema ?? {}) as Record<string, unknown>;
+  return { schema: (security === undefined ? schema : { ...rest, security }) as never, url };
 }

@@ -1,4 +1,12 @@
 import Type from 'typebox';
+
+declare module 'fastify' {
+  interface FastifySchema {
+    /** Who may call the route; see withSecurity in plugin.ts. */
+    'x-security'?: Record<string, string[]>[];
+  }
+}
+
 import { Id, Time } from '../contract/schemas.ts';
 import { PROBLEMS, type ProblemCode } from './problem.ts';
 

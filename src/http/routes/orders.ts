@@ -31,7 +31,7 @@ export function orderRoutes(app: FastifyInstance, { shop, auth, streams, buyerLi
     {
       schema: {
         tags,
-        security: [{ buyer: [] }, { admin: [] }],
+        'x-security': [{ buyer: [] }, { admin: [] }],
         summary: 'Order: 201 means committed in the ledger',
         params,
         headers: Type.Object({
@@ -96,7 +96,7 @@ export function orderRoutes(app: FastifyInstance, { shop, auth, streams, buyerLi
     {
       schema: {
         tags,
-        security: [{ buyer: [] }, { admin: [] }],
+        'x-security': [{ buyer: [] }, { admin: [] }],
         summary: 'An order, for its owner and admins',
         params,
         querystring: S.NoQuery,
@@ -112,7 +112,7 @@ export function orderRoutes(app: FastifyInstance, { shop, auth, streams, buyerLi
     {
       schema: {
         tags,
-        security: [{ buyer: [] }, { admin: [] }],
+        'x-security': [{ buyer: [] }, { admin: [] }],
         summary: 'Orders, newest first: a buyer’s own; for an admin all (JSON, or text/csv by Accept)',
         querystring: S.OrdersQuery,
         response: {
@@ -152,7 +152,7 @@ export function orderRoutes(app: FastifyInstance, { shop, auth, streams, buyerLi
       exposeHeadRoute: false,
       schema: {
         tags,
-        security: [{ buyer: [] }, { admin: [] }],
+        'x-security': [{ buyer: [] }, { admin: [] }],
         summary: 'Server-sent events: `order`, one a change, until the order ends',
         params,
         querystring: S.NoQuery,

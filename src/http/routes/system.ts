@@ -54,7 +54,7 @@ export function systemRoutes(app: FastifyInstance, { shop, options, auth }: Http
       schema: {
         tags,
         summary: 'Prometheus metrics',
-        security: options.metricsPublic ? [] : [{ admin: [] }],
+        'x-security': options.metricsPublic ? [] : [{ admin: [] }],
         response: {
           200: { description: 'Prometheus text', content: { 'text/plain': { schema: Type.String() } } },
           ...systemProblems('unauthenticated', 'forbidden'),
