@@ -1,0 +1,94 @@
+import { afterEach, describe, expect, it } from 'vitest';
+import { orderFingerprint } from '../../src/model/order.ts';
+import { type SqliteUnderTest, sqliteUnderTest } from './ledger.sqlite.ts';
+import { ledgerContract } from './ledger.ts';
+import { T0 } from './manual.ts';
+
+ledgerContract('sqlite', async () => sqliteUnderTest());
+
+describe('sqlite: where orders are', () => {
+  let world: SqliteUnderTest;
+
+  afterEach(() => world.close());
+
+  /** The contract speaks of states of folding; this is what they are, so that they cannot become empty words. */
+  it('a slice of maintenance ends in the middle, and a crash reads the rest back from the orders', async () => {
+    world = sqliteUnderTest();
+    const sale = { name: 'S', opensAtMs: T0, closesAtMs: T0 + 1, perBuyer: 1, payWithinSeconds: 60 };
+    const items = [{ code: 'v', name: 'V', price: { amount: 1, currency: 'CNY' }, stock: 1000 }];
+    const call = { actor: 'admin', auditId: '1', keyed: null, answer: () => '' };
+    await world.ledger.createSale({ ...sale, items, id: '5', itemIds: ['6'] }, call);
+    await world.ledger.commitOrders(
+      Array.from({ length: 130 }, (_, i) => ({
+        orderId: String(1000 + i),
+        saleId: '5',
+        itemId: '6',
+        itemCode: 'v',
+        buyer: `b${i}`,
+        quantity: 1,
+        slots: [1],
+        price: { amount: 1, currency: 'CNY' },
+        payWithinSeconds: 60,
+        epoch: 1,
+        key: `k${i}`,
+        fingerprint: orderFingerprint('v', 1),
+      })),
+    );
+    const count = (table: string) => world.rows(`SELECT count(*) AS n FROM ${table}`)[0]!.n as number;
+    const counts = () => [count('claims'), count('keys'), count('buyer_orders')];
+    const folded = () => world.rows('SELECT seq FROM folded')[0]!.seq;
+    expect(counts(), 'a commit writes orders only').toEqual([0, 0, 0]);
+
+    for (let slice = 0; slice < 2; slice++) expect(await world.ledger.maintain(0)).toBe(true);
+    const part = count('claims');
+    expect(part).toBeGreaterThan(0);
+    expect(part).toBeLessThan(130);
+    expect(counts()).toEqual([part, part, part]);
+    expect(world.ledger.backlog).toBe(130 - part);
+    expect(folded(), 'a round counts when it is whole').toBe(0);
+
+    await world.crash();
+    expect(world.ledger.backlog, 'the round begins again').toBe(130);
+    while (await world.ledger.maintain(1000));
+    expect(counts()).toEqual([130, 130, 130]);
+    expect(folded()).toBe(130);
+    await world.crash();
+    expect(world.ledger.backlog).toBe(0);
+  });
+});
+
+describe('sqlite: the audit trail', () => {
+  it('has a row for every change and none for a repeat or a refusal', async () => {
+    const world = sqliteUnderTest();
+    const sale = { name: 'S', opensAtMs: T0, closesAtMs: T0 + 1, perBuyer: 1, payWithinSeconds: 60 };
+    const items = [{ code: 'v', name: 'V', price: { amount: 1, currency: 'CNY' }, stock: 3 }];
+    let lastId = 100;
+    const call = (actor: string, key: string | null = null) => ({
+      actor,
+      auditId: String(++lastId),
+      keyed: key === null ? null : { caller: actor, path: 'POST /x', key, fingerprint: 'f' },
+      answer: () => 'answer',
+    });
+    const { ledger, clock } = world;
+    await ledger.createSale({ ...sale, items, id: '5', itemIds: ['6'] }, call('alice'));
+    clock.advance(10);
+    await ledger.patchSale('5', { perBuyer: 2 }, 1, call('bob'));
+    await ledger.patchSale('5', { perBuyer: 3 }, 1, call('bob'));
+    await ledger.addStock('5', 'v', 2, call('bob', 'k'));
+    await ledger.addStock('5', 'v', 2, call('bob', 'k'));
+    await ledger.addStock('5', 'v', -9, call('bob'));
+    await ledger.setPaused('5', true, call('alice'));
+    await ledger.setPaused('5', false, call('alice'));
+    await ledger.closeSale('5', call('alice'));
+    const rows = world.rows('SELECT at, actor, action, subject, detail FROM audit ORDER BY id');
+    expect(rows.map((row) => ({ ...row, detail: JSON.parse(row.detail as string) }))).toEqual([
+      { at: T0, actor: 'alice', action: 'sale.create', subject: 'sale:5', detail: { name: 'S' } },
+      { at: T0 + 10, actor: 'bob', action: 'sale.patch', subject: 'sale:5', detail: { perBuyer: 2 } },
+      { at: T0 + 10, actor: 'bob', action: 'sale.stock', subject: 'sale:5', detail: { item: 'v', add: 2, total: 5 } },
+      { at: T0 + 10, actor: 'alice', action: 'sale.pause', subject: 'sale:5', detail: {} },
+      { at: T0 + 10, actor: 'alice', action: 'sale.resume', subject: 'sale:5', detail: {} },
+      { at: T0 + 10, actor: 'alice', action: 'sale.close', subject: 'sale:5', detail: {} },
+    ]);
+    await world.close();
+  });
+});

@@ -1,0 +1,57 @@
+import { cpSync, existsSync, mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { DatabaseSync } from 'node:sqlite';
+import { LEDGER_FILE } from '../../src/ledger/sqlite/folder.ts';
+import { SqliteLedger } from '../../src/ledger/sqlite/ledger.ts';
+import type { LedgerUnderTest } from './ledger.ts';
+import { manualRuntime } from './manual.ts';
+
+/** What is judged here is what stands in the file, not what a disk does with it: memory saves seconds of fsync. */
+const BASE = existsSync('/dev/shm') ? '/dev/shm' : tmpdir();
+
+export interface SqliteUnderTest extends LedgerUnderTest {
+  ledger: SqliteLedger;
+  /** Reads the tables behind the ledger's back. */
+  rows(sql: string): Record<string, unknown>[];
+}
+
+export function temporary(): string {
+  return mkdtempSync(join(BASE, 'doorbuster-ledger-'));
+}
+
+export function sqliteUnderTest(): SqliteUnderTest {
+  const runtime = manualRuntime();
+  let folder = temporary();
+  const world: SqliteUnderTest = {
+    ledger: SqliteLedger.open(folder, runtime),
+    clock: runtime.clock,
+    runtime,
+    rows(sql) {
+      const db = new DatabaseSync(join(folder, LEDGER_FILE), { readOnly: true });
+      const found = db.prepare(sql).all() as Record<string, unknown>[];
+      db.close();
+      return found;
+    },
+    /** The files as they are at this instant, WAL included, are what kill -9 would leave. */
+    async crash() {
+      const image = temporary();
+      for (const suffix of ['', '-wal']) {
+        const file = join(folder, LEDGER_FILE + suffix);
+        if (existsSync(file)) cpSync(file, join(image, LEDGER_FILE + suffix));
+      }
+      await world.close();
+      folder = image;
+      world.ledger = SqliteLedger.open(folder, runtime);
+    },
+    async reopen() {
+      await world.ledger.close();
+      world.ledger = SqliteLedger.open(folder, runtime);
+    },
+    async close() {
+      await world.ledger.close();
+      rmSync(folder, { recursive: true, force: true });
+    },
+  };
+  return world;
+}

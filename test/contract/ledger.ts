@@ -1,0 +1,935 @@
+import { afterEach, beforeEach, describe, expect, it } from 'vitest';
+import type { ManualClock } from '../../src/base/clock.ts';
+import { DoorbusterError } from '../../src/base/errors.ts';
+import {
+  type AdminCall,
+  KEY_KEPT_MS,
+  type Ledger,
+  ordersPath,
+  type SaleChange,
+  type StoredOrder,
+} from '../../src/ledger/port.ts';
+import { Writer } from '../../src/ledger/writer.ts';
+import { type OrderMessage, type OrderRecord, orderFingerprint } from '../../src/model/order.ts';
+import { BOUNDS, type ItemRecord, type NewSale, type SaleRecord } from '../../src/model/sale.ts';
+import { type ManualRuntime, T0 } from './manual.ts';
+
+export interface LedgerUnderTest {
+  ledger: Ledger;
+  clock: ManualClock;
+  runtime: ManualRuntime;
+  /** Goes on with what is durable at this instant, as after kill -9: nothing that waited was done. */
+  crash(): Promise<void>;
+  /** Closed in order and opened again. */
+  reopen(): Promise<void>;
+  close(): Promise<void>;
+}
+
+/**
+ * A ledger may keep what it committed in more than one place (the tail and the tables it is folded into). What it says
+ * must not depend on where an order is: the tests below run in each of these states.
+ */
+interface State {
+  name: string;
+  /** Orders of another sale that are folded before (`ahead`) or after those of the test. */
+  filler?: { ahead: boolean; orders: number };
+  fold?: 'part' | 'all';
+  crash?: boolean;
+}
+
+export const STATES: State[] = [
+  { name: 'just committed' },
+  { name: 'after a crash', crash: true },
+  { name: 'folded', fold: 'all' },
+  { name: 'folded, then a crash', fold: 'all', crash: true },
+  { name: 'while folding, not its turn yet', filler: { ahead: true, orders: 130 }, fold: 'part' },
+  { name: 'while folding, the first of it written', filler: { ahead: true, orders: 62 }, fold: 'part' },
+  { name: 'while folding, all of it written', filler: { ahead: false, orders: 130 }, fold: 'part' },
+  { name: 'after a crash while folding', filler: { ahead: true, orders: 62 }, fold: 'part', crash: true },
+];
+
+const SALE = '500';
+const OTHER_SALE = '600';
+const FILLER_AHEAD = '100';
+const FILLER_BEHIND = '900';
+const HOUR_MS = 3600 * 1000;
+
+/** The contract of src/ledger/port.ts. Every adapter passes all of it. */
+export function ledgerContract(name: string, make: () => Promise<LedgerUnderTest>): void {
+  describe(`ledger contract: ${name}`, () => {
+    let world: LedgerUnderTest;
+    let lastId: number;
+
+    beforeEach(async () => {
+      world = await make();
+      lastId = 1000;
+      await createSale(SALE);
+    });
+
+    afterEach(() => world.close());
+
+    const id = (): string => String(++lastId);
+
+    function call(over: Partial<AdminCall> = {}): AdminCall {
+      return { actor: 'admin', auditId: id(), keyed: null, answer: (sale) => `v${sale.version}`, ...over };
+    }
+
+    function keyed(path: string, key: string, fingerprint = 'f'): AdminCall {
+      return call({ keyed: { caller: 'admin', path, key, fingerprint } });
+    }
+
+    function newSale(over: Partial<NewSale> = {}): NewSale {
+      return {
+        name: 'Vouchers',
+        opensAtMs: T0,
+        closesAtMs: T0 + 72 * HOUR_MS,
+        perBuyer: 3,
+        payWithinSeconds: 900,
+        items: [
+          { code: 'voucher', name: '100 off', price: { amount: 8000, currency: 'CNY' }, stock: 5 },
+          { code: 'poster', name: 'Poster', price: { amount: 500, currency: 'CNY' }, stock: 400 },
+        ],
+        ...over,
+      };
+    }
+
+    /** Items of sale 500 are 501 and 502. */
+    async function createSale(saleId: string, over: Partial<NewSale> = {}): Promise<SaleRecord> {
+      const sale = newSale(over);
+      const itemIds = sale.items.map((_, at) => String(Number(saleId) + 1 + at));
+      return changed(await world.ledger.createSale({ ...sale, id: saleId, itemIds }, call()));
+    }
+
+    function changed(change: SaleChange): SaleRecord {
+      if (change.outcome !== 'changed') throw new Error(`should be changed: ${JSON.stringify(change)}`);
+      return change.sale;
+    }
+
+    /** An honest message for a voucher (or `itemCode`) of the sale. */
+    function message(over: Partial<OrderMessage> & { buyer: string }): OrderMessage {
+      const { saleId = SALE, itemCode = 'voucher', slots = [1] } = over;
+      const quantity = over.quantity ?? slots.length;
+      return {
+        orderId: id(),
+        saleId,
+        itemId: String(Number(saleId) + (itemCode === 'voucher' ? 1 : 2)),
+        itemCode,
+        quantity,
+        slots,
+        price: itemCode === 'voucher' ? { amount: 8000, currency: 'CNY' } : { amount: 500, currency: 'CNY' },
+        payWithinSeconds: 900,
+        epoch: 1,
+        key: null,
+        fingerprint: orderFingerprint(itemCode, quantity),
+        ...over,
+      };
+    }
+
+    function commit(...batch: OrderMessage[]): Promise<StoredOrder[]> {
+      return world.ledger.commitOrders(batch);
+    }
+
+    /** `reserved`, or why it was rejected. */
+    async function verdicts(...batch: OrderMessage[]): Promise<string[]> {
+      const stored = await commit(...batch);
+      // What is answered is what is stored, in the order of the batch.
+      for (const [at, { order }] of stored.entries()) {
+        expect(order.id).toBe(batch[at]!.orderId);
+        expect(await world.ledger.getOrder(order.id)).toEqual(order);
+      }
+      return stored.map(({ order }) => order.reason ?? order.status);
+    }
+
+    async function item(code = 'voucher', saleId = SALE): Promise<ItemRecord> {
+      return (await world.ledger.getSale(saleId))!.items.find((one) => one.code === code)!;
+    }
+
+    async function faultOf(promise: Promise<unknown>): Promise<string> {
+      const error = await promise.then(
+        () => null,
+        (thrown: unknown) => thrown,
+      );
+      expect(error).toBeInstanceOf(Error);
+      return error instanceof DoorbusterError ? error.code : 'error';
+    }
+
+    async function reach({ filler, fold, crash }: State): Promise<void> {
+      if (filler) {
+        const saleId = filler.ahead ? FILLER_AHEAD : FILLER_BEHIND;
+        await createSale(saleId);
+        await commit(
+          ...Array.from({ length: filler.orders }, (_, i) =>
+            message({ saleId, itemCode: 'poster', buyer: `filler-${String(i).padStart(3, '0')}` }),
+          ),
+        );
+      }
+      // A budget of nothing is the smallest slice that there is: one to look what waits, one to write some of it.
+      if (fold === 'part') for (let slice = 0; slice < 2; slice++) await world.ledger.maintain(0);
+      if (fold === 'all') while (await world.ledger.maintain(1000));
+      if (crash) await world.crash();
+    }
+
+    describe('a batch', () => {
+      it('is stored whole: each order reserved, with the amount and the time to pay by the clock of its commit', async () => {
+        const batch = [message({ buyer: 'alice', slots: [1, 2], key: 'k' }), message({ buyer: 'bob' })];
+        world.clock.advance(5000);
+        const stored = await commit(...batch);
+        expect(stored).toEqual([
+          {
+            inserted: true,
+            order: {
+              id: batch[0]!.orderId,
+              saleId: SALE,
+              itemId: '501',
+              itemCode: 'voucher',
+              buyer: 'alice',
+              quantity: 2,
+              amount: { amount: 16_000, currency: 'CNY' },
+              status: 'reserved',
+              reason: null,
+              createdAtMs: T0 + 5000,
+              updatedAtMs: T0 + 5000,
+              expiresAtMs: T0 + 5000 + 900_000,
+              version: 1,
+            },
+          },
+          { inserted: true, order: expect.objectContaining({ id: batch[1]!.orderId, buyer: 'bob', quantity: 1 }) },
+        ]);
+        for (const { order } of stored) expect(await world.ledger.getOrder(order.id)).toEqual(order);
+      });
+
+      it('raises rev by one for each item whose units it moved, and for no other', async () => {
+        const before = [await item('voucher'), await item('poster')];
+        await commit(...['a', 'b', 'c'].map((buyer) => message({ buyer })));
+        expect(await item('voucher')).toEqual({ ...before[0], reserved: 3, rev: before[0]!.rev + 1 });
+        expect(await item('poster')).toEqual(before[1]);
+      });
+
+      it('may hold orders of several items and sales', async () => {
+        await createSale(OTHER_SALE, { perBuyer: 1 });
+        const batch = [
+          message({ buyer: 'a', itemCode: 'poster' }),
+          message({ buyer: 'a', saleId: OTHER_SALE }),
+          message({ buyer: 'a', slots: [2] }),
+          message({ buyer: 'b', itemCode: 'poster', slots: [1, 2, 3] }),
+        ];
+        expect(await verdicts(...batch)).toEqual(['reserved', 'reserved', 'reserved', 'reserved']);
+        expect(await item('poster')).toMatchObject({ reserved: 4, rev: 1 });
+        expect(await item('voucher')).toMatchObject({ reserved: 1, rev: 1 });
+        expect(await item('voucher', OTHER_SALE)).toMatchObject({ reserved: 1, rev: 1 });
+        expect(await item('poster', OTHER_SALE)).toMatchObject({ reserved: 0, rev: 0 });
+      });
+
+      it('may be empty', async () => {
+        expect(await commit()).toEqual([]);
+      });
+
+      it('that fails stores nothing and leaves nothing behind (P1, P2, P5)', async () => {
+        const good = message({ buyer: 'alice', slots: [1, 2], key: 'k' });
+        const nonsense = message({ buyer: 'mallory', quantity: 0, slots: [] });
+        await faultOf(commit(good, nonsense));
+        expect(await world.ledger.storedAmong([good.orderId, nonsense.orderId])).toEqual(new Map());
+        expect(await world.ledger.findKey({ caller: 'alice', path: ordersPath(SALE), key: 'k' })).toBeNull();
+        expect(await world.ledger.listOrders({ buyer: 'alice' }, { limit: 10, before: null })).toEqual([]);
+        expect(await item()).toMatchObject({ reserved: 0, rev: 0 });
+        expect(await verdicts(good), 'its neighbour is right and must be taken').toEqual(['reserved']);
+      });
+
+      for (const [what, wrong] of [
+        ['a quantity of 0', { quantity: 0, slots: [] }],
+        ['a negative quantity', { quantity: -1, slots: [] }],
+        ['half a unit', { quantity: 0.5, slots: [1] }],
+        ['an item that does not exist', { itemId: '99999' }],
+      ] as const) {
+        it(`with ${what} is a fault or a rejection, never an order`, async () => {
+          const wrongOne = { ...message({ buyer: 'mallory' }), ...wrong } as OrderMessage;
+          const stored = await commit(wrongOne).catch(() => []);
+          expect(stored.filter(({ order }) => order.status !== 'rejected')).toEqual([]);
+          expect(await item()).toMatchObject({ reserved: 0 });
+        });
+      }
+
+      it('an order of a sale that does not exist is never reserved', async () => {
+        const lost = { ...message({ buyer: 'a' }), saleId: '77777' };
+        const stored = await commit(lost).catch(() => []);
+        expect(stored.filter(({ order }) => order.status !== 'rejected')).toEqual([]);
+        expect(await item()).toMatchObject({ reserved: 0 });
+      });
+
+      it('P2: an item of another sale is never reserved: its limit would not be that of the sale', async () => {
+        await createSale(OTHER_SALE, { perBuyer: 1 });
+        const crossed = { ...message({ buyer: 'a' }), saleId: OTHER_SALE };
+        const stored = await commit(crossed).catch(() => []);
+        expect(stored.filter(({ order }) => order.status !== 'rejected')).toEqual([]);
+        expect(await item()).toMatchObject({ reserved: 0 });
+      });
+
+      it('of an order twice is one order, and both are told what is stored', async () => {
+        const order = message({ buyer: 'a' });
+        const stored = await commit(order, order);
+        expect(stored.map(({ inserted }) => inserted)).toEqual([true, false]);
+        expect(stored[1]!.order).toEqual(stored[0]!.order);
+        expect(await item()).toMatchObject({ reserved: 1, rev: 1 });
+      });
+
+      const refused: [string, Partial<OrderMessage>][] = [
+        ['sold_out', { slots: [1, 2, 3] }],
+        ['limit_reached', { slots: [4] }],
+        ['gate_rebuilt', { epoch: 0 }],
+      ];
+      for (const [why, wrong] of refused) {
+        it(`of an order twice that is ${why}: both are told so`, async () => {
+          await commit(message({ buyer: 'early', slots: [1, 2, 3] }));
+          const order = message({ buyer: 'late', ...wrong });
+          expect(await verdicts(order, order)).toEqual([why, why]);
+        });
+      }
+    });
+
+    describe.each(STATES)('with earlier orders $name', (state) => {
+      /** Commits and then brings the ledger into the state. */
+      async function given(...batch: OrderMessage[]): Promise<OrderRecord[]> {
+        const stored = await commit(...batch);
+        await reach(state);
+        return stored.map(({ order }) => order);
+      }
+
+      const keyOf = (buyer: string, key: string) =>
+        world.ledger.findKey({ caller: buyer, path: ordersPath(SALE), key });
+
+      it('an order sent again is the same order, and its units are not counted twice (P1)', async () => {
+        const order = message({ buyer: 'alice', slots: [1, 2], key: 'k' });
+        const [record] = await given(order);
+        const before = await item();
+        expect(await commit(order)).toEqual([{ order: record, inserted: false }]);
+        expect(await item()).toEqual(before);
+      });
+
+      it('a batch of old and new orders moves the units of the new ones only', async () => {
+        const old = [message({ buyer: 'a' }), message({ buyer: 'b' })];
+        await given(...old);
+        const before = await item();
+        const stored = await commit(old[0]!, message({ buyer: 'c' }), old[1]!);
+        expect(stored.map(({ inserted }) => inserted)).toEqual([false, true, false]);
+        expect(await item()).toEqual({ ...before, reserved: 3, rev: before.rev + 1 });
+      });
+
+      for (const [what, other] of [
+        ['another buyer', { buyer: 'eve' }],
+        ['another quantity', { quantity: 2, slots: [1, 2] }],
+        ['another item', { itemId: '502', itemCode: 'poster' }],
+        ['other slots', { slots: [3] }],
+        ['another body', { fingerprint: 'other' }],
+      ] as const) {
+        it(`the same id with ${what} is a fault, and does not take its neighbours with it`, async () => {
+          const order = message({ buyer: 'alice' });
+          const [record] = await given(order);
+          const poison = { ...order, ...other } as OrderMessage;
+          const before = message({ buyer: 'bob', key: 'k' });
+          const after = message({ buyer: 'carol' });
+          expect(await faultOf(commit(before, poison, after))).toBe('order_id_reused');
+          expect(await world.ledger.storedAmong([before.orderId, after.orderId])).toEqual(new Map());
+          expect(await verdicts(before, after)).toEqual(['reserved', 'reserved']);
+          expect(await world.ledger.getOrder(order.orderId)).toEqual(record);
+          expect(await item()).toMatchObject({ reserved: 3 });
+        });
+      }
+
+      it('the writer isolates such a fault: its neighbours are stored, it alone fails', async () => {
+        const order = message({ buyer: 'alice' });
+        await given(order);
+        const heard: string[] = [];
+        const writer = new Writer(world.ledger, world.runtime, {
+          stored: ({ buyer }) => heard.push(`stored ${buyer}`),
+          rejected: ({ buyer, reason }) => heard.push(`rejected ${buyer}: ${reason}`),
+          withdrawn: () => {},
+          failed: ({ buyer }) => heard.push(`failed ${buyer}`),
+          committed: () => {},
+        });
+        const poison = { ...order, buyer: 'mallory' };
+        await writer.write([message({ buyer: 'bob', key: 'k' }), poison, message({ buyer: 'carol' })]);
+        writer.close();
+        expect(heard).toEqual(['stored bob', 'failed mallory', 'stored carol']);
+        expect(writer.reason).toBeNull();
+      });
+
+      it('P1: the surplus is the tail of the batch, rejected: sold_out', async () => {
+        await given(message({ buyer: 'early', slots: [1, 2, 3] }));
+        const before = await item();
+        const batch = ['a', 'b', 'c', 'd'].map((buyer) => message({ buyer }));
+        expect(await verdicts(...batch)).toEqual(['reserved', 'reserved', 'sold_out', 'sold_out']);
+        expect(await item()).toEqual({ ...before, reserved: 5, rev: before.rev + 1 });
+        expect(await verdicts(message({ buyer: 'e' }))).toEqual(['sold_out']);
+        expect((await item()).rev, 'nothing moved').toBe(before.rev + 1);
+      });
+
+      it('P1: what comes after the first that does not fit is not squeezed in', async () => {
+        await given(message({ buyer: 'early', slots: [1, 2, 3] }));
+        const batch = [
+          message({ buyer: 'a' }),
+          message({ buyer: 'b', slots: [1, 2] }),
+          message({ buyer: 'c' }),
+          message({ buyer: 'd', itemCode: 'poster' }),
+        ];
+        expect(await verdicts(...batch)).toEqual(['reserved', 'sold_out', 'sold_out', 'reserved']);
+        expect(await item()).toMatchObject({ reserved: 4 });
+      });
+
+      it('P2: a slot that is taken is refused, a free one is not', async () => {
+        await given(message({ buyer: 'alice' }), message({ buyer: 'alice', slots: [3], itemCode: 'poster' }));
+        expect(await verdicts(message({ buyer: 'alice' }))).toEqual(['limit_reached']);
+        expect(await verdicts(message({ buyer: 'alice', slots: [3] }))).toEqual(['limit_reached']);
+        expect(await verdicts(message({ buyer: 'alice', slots: [2] }))).toEqual(['reserved']);
+      });
+
+      it('P2: every slot of an order is taken, not only its first', async () => {
+        await given(message({ buyer: 'alice', slots: [3, 1] }));
+        for (const slot of [1, 3]) {
+          expect(await verdicts(message({ buyer: 'alice', slots: [slot] })), `slot ${slot}`).toEqual(['limit_reached']);
+        }
+      });
+
+      it('P2: an order with one slot taken loses all of it', async () => {
+        await given(message({ buyer: 'alice', slots: [2] }));
+        const before = await item();
+        expect(await verdicts(message({ buyer: 'alice', slots: [1, 2, 3] }))).toEqual(['limit_reached']);
+        expect(await item()).toEqual(before);
+        expect(await verdicts(message({ buyer: 'alice', slots: [1, 3] }))).toEqual(['reserved']);
+      });
+
+      it('P2: two orders of one batch with the same slot: the first has it', async () => {
+        await given();
+        const batch = [message({ buyer: 'alice', slots: [1, 2] }), message({ buyer: 'alice', slots: [2, 3] })];
+        expect(await verdicts(...batch)).toEqual(['reserved', 'limit_reached']);
+        expect(await item()).toMatchObject({ reserved: 2 });
+      });
+
+      it('P2: slots of other buyers and other sales are other slots, bytewise', async () => {
+        await createSale(OTHER_SALE);
+        await given(message({ buyer: 'alice' }), message({ buyer: 'ren\u00e9' }));
+        const others = [
+          message({ buyer: 'Alice' }),
+          message({ buyer: 'rene\u0301' }),
+          message({ buyer: 'alice', saleId: OTHER_SALE }),
+        ];
+        expect(await verdicts(...others)).toEqual(['reserved', 'reserved', 'reserved']);
+        const again = [message({ buyer: 'Alice' }), message({ buyer: 'rene\u0301' }), message({ buyer: 'ren\u00e9' })];
+        expect(await verdicts(...again)).toEqual(['limit_reached', 'limit_reached', 'limit_reached']);
+      });
+
+      it('P2: slots that the sale never had are refused', async () => {
+        await given(message({ buyer: 'early' }));
+        const wrong = [[0], [-1], [4], [1.5], [1, 1], [1, 2, 3, 4], [1, 101]].map((slots, i) =>
+          message({ buyer: `b${i}`, slots, itemCode: 'poster' }),
+        );
+        const counts = [
+          message({ buyer: 'few', quantity: 2, slots: [1], itemCode: 'poster' }),
+          message({ buyer: 'many', quantity: 1, slots: [1, 2], itemCode: 'poster' }),
+          message({ buyer: 'none', quantity: 1, slots: [], itemCode: 'poster' }),
+        ];
+        for (const one of [...wrong, ...counts]) {
+          expect(await verdicts(one), JSON.stringify(one.slots)).toEqual(['limit_reached']);
+        }
+        expect(await item('poster')).toMatchObject({ reserved: 0, rev: 0 });
+      });
+
+      it('P2: an order admitted under a limit that was lowered since is taken; the limit that never was is not', async () => {
+        changed(await world.ledger.patchSale(SALE, { perBuyer: 5 }, 1, call()));
+        changed(await world.ledger.patchSale(SALE, { perBuyer: 1 }, 2, call()));
+        await given(message({ buyer: 'early' }));
+        expect(await verdicts(message({ buyer: 'alice', slots: [5] }))).toEqual(['reserved']);
+        expect(await verdicts(message({ buyer: 'bob', slots: [6] }))).toEqual(['limit_reached']);
+      });
+
+      it('P5: a key is bound to its first order', async () => {
+        const [first] = await given(message({ buyer: 'alice', key: 'k' }));
+        const bound = { fingerprint: 'voucher x1', orderId: first!.id, answer: null };
+        expect(await keyOf('alice', 'k')).toEqual(bound);
+        const second = message({ buyer: 'alice', slots: [2], key: 'k' });
+        expect(await verdicts(second)).toEqual(['gate_rebuilt']);
+        expect(await keyOf('alice', 'k')).toEqual(bound);
+        expect(await item()).toMatchObject({ reserved: 1 });
+      });
+
+      it('P5: two orders of one batch with one key: the first has it', async () => {
+        await given();
+        const batch = [1, 2].map((slot) => message({ buyer: 'alice', slots: [slot], key: 'k' }));
+        expect(await verdicts(...batch)).toEqual(['reserved', 'gate_rebuilt']);
+        expect(await keyOf('alice', 'k')).toMatchObject({ orderId: batch[0]!.orderId });
+      });
+
+      it('P5: a key belongs to its buyer, path and text, bytewise', async () => {
+        await createSale(OTHER_SALE);
+        await given(message({ buyer: 'alice', key: 'k' }));
+        const scope = { caller: 'alice', path: ordersPath(SALE), key: 'k' };
+        for (const other of [
+          { caller: 'Alice' },
+          { path: ordersPath(OTHER_SALE) },
+          { path: ordersPath(SALE).toLowerCase() },
+          { key: 'K' },
+        ]) {
+          expect(await world.ledger.findKey({ ...scope, ...other })).toBeNull();
+        }
+        expect(await verdicts(message({ buyer: 'Alice', key: 'k' }))).toEqual(['reserved']);
+        expect(await verdicts(message({ buyer: 'alice', key: 'k', saleId: OTHER_SALE }))).toEqual(['reserved']);
+        expect(await verdicts(message({ buyer: 'alice', key: 'K', slots: [2] }))).toEqual(['reserved']);
+      });
+
+      it('P5: a key is kept for 24 hours, and not longer', async () => {
+        const [order] = await given(message({ buyer: 'alice', key: 'k' }));
+        world.clock.advance(KEY_KEPT_MS - 1);
+        expect(await keyOf('alice', 'k')).toMatchObject({ orderId: order!.id });
+        world.clock.advance(1);
+        expect(await keyOf('alice', 'k')).toBeNull();
+      });
+
+      it('P5: a key that is over binds the next order, before and after what waits is done', async () => {
+        await given(message({ buyer: 'alice', key: 'k' }));
+        world.clock.advance(KEY_KEPT_MS);
+        const next = message({ buyer: 'alice', slots: [2], key: 'k' });
+        expect(await verdicts(next)).toEqual(['reserved']);
+        expect(await keyOf('alice', 'k')).toMatchObject({ orderId: next.orderId });
+        while (await world.ledger.maintain(1000));
+        expect(await keyOf('alice', 'k')).toMatchObject({ orderId: next.orderId });
+        await world.crash();
+        expect(await keyOf('alice', 'k')).toMatchObject({ orderId: next.orderId });
+        expect(await verdicts(message({ buyer: 'alice', slots: [3], key: 'k' }))).toEqual(['gate_rebuilt']);
+      });
+
+      it('pruning forgets old keys and nothing else', async () => {
+        const old = message({ buyer: 'alice', key: 'old' });
+        await given(old);
+        world.clock.advance(1000);
+        const young = message({ buyer: 'alice', key: 'young', slots: [2] });
+        await commit(young);
+        await world.ledger.pruneKeys(T0 + 1000);
+        while (await world.ledger.maintain(1000));
+        while ((await world.ledger.pruneKeys(T0 + 1000)) > 0);
+        expect(await keyOf('alice', 'old')).toBeNull();
+        expect(await keyOf('alice', 'young')).toMatchObject({ orderId: young.orderId });
+        expect((await world.ledger.getOrder(old.orderId))?.status).toBe('reserved');
+        expect(await verdicts(message({ buyer: 'alice' }))).toEqual(['limit_reached']);
+      });
+
+      it('an older epoch is rejected: gate_rebuilt, and only it', async () => {
+        await given(message({ buyer: 'early' }));
+        const snapshot = (await world.ledger.rebuildSnapshot(SALE))!;
+        const before = await item();
+        expect(await verdicts(message({ buyer: 'a' }))).toEqual(['gate_rebuilt']);
+        expect(await item()).toEqual(before);
+        const batch = [
+          message({ buyer: 'b' }),
+          message({ buyer: 'c', epoch: snapshot.epoch }),
+          message({ buyer: 'd' }),
+        ];
+        expect(await verdicts(...batch)).toEqual(['gate_rebuilt', 'reserved', 'gate_rebuilt']);
+        expect(await verdicts(message({ buyer: 'e', epoch: snapshot.epoch + 1 }))).toEqual(['gate_rebuilt']);
+      });
+
+      it('an older epoch ends as gate_rebuilt whatever else is wrong with it', async () => {
+        await given(message({ buyer: 'early', slots: [1, 2, 3], key: 'k' }));
+        await world.ledger.rebuildSnapshot(SALE);
+        expect(await verdicts(message({ buyer: 'early' })), 'slot taken').toEqual(['gate_rebuilt']);
+        expect(await verdicts(message({ buyer: 'a', slots: [4] })), 'no such slot').toEqual(['gate_rebuilt']);
+        expect(await verdicts(message({ buyer: 'b', slots: [1, 2, 3] })), 'sold out').toEqual(['gate_rebuilt']);
+      });
+
+      it('an order of the epoch in force is not refused because of an older one of its batch', async () => {
+        await given(message({ buyer: 'early' }));
+        const { epoch } = (await world.ledger.rebuildSnapshot(SALE))!;
+        // The new gate knows nothing of the first: it gave the same slot, and the same key is the buyer's retry.
+        const batch = [message({ buyer: 'alice', key: 'k' }), message({ buyer: 'alice', key: 'k', epoch })];
+        expect(await verdicts(...batch)).toEqual(['gate_rebuilt', 'reserved']);
+      });
+
+      it('a rejected order leaves no units, no claims and no key; its row stays (P4, P5)', async () => {
+        await given(message({ buyer: 'early', slots: [1, 2, 3] }));
+        const lost = message({ buyer: 'alice', slots: [1, 2, 3], key: 'k' });
+        expect(await verdicts(lost)).toEqual(['sold_out']);
+        await reach({ name: '', fold: 'all', crash: true });
+        expect(await keyOf('alice', 'k')).toBeNull();
+        expect(await world.ledger.getOrder(lost.orderId)).toMatchObject({ status: 'rejected', expiresAtMs: null });
+        expect(await commit(lost)).toMatchObject([{ inserted: false, order: { reason: 'sold_out' } }]);
+        expect((await world.ledger.rebuildSnapshot(SALE))!.holds).toMatchObject([{ buyer: 'early' }]);
+        expect(await verdicts(message({ buyer: 'alice', slots: [1, 2], key: 'k', epoch: 2 }))).toEqual(['reserved']);
+        expect(await keyOf('alice', 'k')).not.toBeNull();
+        expect(await item()).toMatchObject({ reserved: 5 });
+      });
+
+      it('storedAmong finds what is stored, as it is stored', async () => {
+        const orders = await given(message({ buyer: 'a' }), message({ buyer: 'b', slots: [9] }));
+        const found = await world.ledger.storedAmong([orders[1]!.id, '424242', orders[0]!.id]);
+        expect(found).toEqual(new Map(orders.map((order) => [order.id, order])));
+      });
+
+      it('the snapshot for a gate holds every live order with its slots, and every key, oldest first', async () => {
+        const orders = await given(
+          message({ buyer: 'zoe', slots: [2, 3], key: 'k1' }),
+          message({ buyer: 'alice', itemCode: 'poster' }),
+          message({ buyer: 'zoe', slots: [9], key: 'lost' }),
+        );
+        world.clock.advance(10);
+        const late = message({ buyer: 'alice', slots: [2], key: 'k2' });
+        await commit(late);
+        const before = (await world.ledger.getSale(SALE))!;
+        const snapshot = (await world.ledger.rebuildSnapshot(SALE))!;
+        expect(snapshot).toMatchObject({ saleId: SALE, version: before.version, perBuyer: 3, payWithinSeconds: 900 });
+        expect(snapshot.epoch).toBe(before.items[0]!.epoch + 1);
+        expect(snapshot.items).toEqual(
+          before.items.map(({ id, code, price, total, blocked, rev }) => ({
+            id,
+            code,
+            price,
+            total,
+            blocked,
+            rev: rev + 1,
+          })),
+        );
+        expect(snapshot.holds).toEqual([
+          { orderId: orders[0]!.id, itemId: '501', buyer: 'zoe', slots: [2, 3] },
+          { orderId: orders[1]!.id, itemId: '502', buyer: 'alice', slots: [1] },
+          { orderId: late.orderId, itemId: '501', buyer: 'alice', slots: [2] },
+        ]);
+        expect(snapshot.keys).toEqual([
+          { buyer: 'zoe', key: 'k1', fingerprint: 'voucher x2', orderId: orders[0]!.id, boundAtMs: T0 },
+          { buyer: 'alice', key: 'k2', fingerprint: 'voucher x1', orderId: late.orderId, boundAtMs: T0 + 10 },
+        ]);
+      });
+
+      describe('lists', () => {
+        let mine: OrderRecord[];
+        let theirs: OrderRecord[];
+
+        beforeEach(async () => {
+          await createSale(OTHER_SALE);
+          const stored = await given(
+            message({ buyer: 'alice' }),
+            message({ buyer: 'bob' }),
+            message({ buyer: 'alice', saleId: OTHER_SALE }),
+            message({ buyer: 'alice', slots: [2], itemCode: 'poster' }),
+          );
+          const later = await commit(message({ buyer: 'alice', slots: [3] }), message({ buyer: 'Alice' }));
+          const all = [...stored, ...later.map(({ order }) => order)].reverse();
+          mine = all.filter(({ buyer }) => buyer === 'alice');
+          theirs = all.filter(({ saleId }) => saleId === SALE);
+        });
+
+        const first = { limit: 100, before: null };
+
+        it('of a buyer: all and only theirs, newest first', async () => {
+          expect(await world.ledger.listOrders({ buyer: 'alice' }, first)).toEqual(mine);
+          expect(await world.ledger.listOrders({ buyer: 'Alice' }, first)).toHaveLength(1);
+          expect(await world.ledger.listOrders({ buyer: 'ALICE' }, first)).toEqual([]);
+        });
+
+        it('of a sale, newest first', async () => {
+          expect(await world.ledger.listOrders({ saleId: SALE }, first)).toEqual(theirs);
+          expect(await world.ledger.listOrders({ saleId: '424242' }, first)).toEqual([]);
+        });
+
+        it('of everything, newest first', async () => {
+          const all = await world.ledger.listOrders({}, { limit: 1000, before: null });
+          const ids = all.map((order) => BigInt(order.id));
+          expect(ids).toEqual(ids.toSorted((a, b) => (a < b ? 1 : -1)));
+          expect(all).toEqual(expect.arrayContaining([...mine, ...theirs]));
+        });
+
+        it('by sale, buyer and status together', async () => {
+          const inSale = mine.filter(({ saleId }) => saleId === SALE);
+          expect(await world.ledger.listOrders({ buyer: 'alice', saleId: SALE }, first)).toEqual(inSale);
+          const reserved = { buyer: 'alice', saleId: SALE, status: 'reserved' as const };
+          expect(await world.ledger.listOrders(reserved, first)).toEqual(inSale);
+          expect(await world.ledger.listOrders({ ...reserved, status: 'paid' }, first)).toEqual([]);
+          expect(await world.ledger.listOrders({ saleId: SALE, status: 'paid' }, first)).toEqual([]);
+        });
+
+        for (const filter of [{ buyer: 'alice' }, { saleId: SALE }, { buyer: 'alice', saleId: SALE }]) {
+          it(`page by page, each order once: ${JSON.stringify(filter)}`, async () => {
+            const whole = await world.ledger.listOrders(filter, first);
+            for (const limit of [1, 2, 3]) {
+              const seen: OrderRecord[] = [];
+              let before: string | null = null;
+              for (;;) {
+                const page: OrderRecord[] = await world.ledger.listOrders(filter, { limit, before });
+                seen.push(...page);
+                if (page.length < limit) break;
+                before = page.at(-1)!.id;
+              }
+              expect(seen).toEqual(whole);
+            }
+          });
+        }
+
+        it('show rejected orders, to the shop and to the buyer alike', async () => {
+          const lost = message({ buyer: 'alice' });
+          expect(await verdicts(lost)).toEqual(['limit_reached']);
+          const rejected = { status: 'rejected' as const };
+          const found = [expect.objectContaining({ id: lost.orderId, reason: 'limit_reached' })];
+          expect(await world.ledger.listOrders({ ...rejected, saleId: SALE }, first)).toEqual(found);
+          expect(await world.ledger.listOrders({ ...rejected, buyer: 'alice' }, first)).toEqual(found);
+          expect((await world.ledger.listOrders({ buyer: 'alice' }, first)).map((order) => order.id)).toEqual([
+            lost.orderId,
+            ...mine.map((order) => order.id),
+          ]);
+        });
+      });
+    });
+
+    describe('maintenance', () => {
+      it('comes to an end, says when, and loses nothing on the way', async () => {
+        const orders = Array.from({ length: 300 }, (_, i) =>
+          message({ buyer: `b${i % 150}`, slots: [1 + Math.floor(i / 150)], itemCode: 'poster', key: `k${i}` }),
+        );
+        await commit(...orders);
+        for (let slices = 0; await world.ledger.maintain(0); slices++) {
+          expect(slices).toBeLessThan(1000);
+          // Between two slices new orders come and are judged like any other.
+          if (slices % 2 === 0) {
+            expect(await verdicts(message({ buyer: 'b7', itemCode: 'poster' }))).toEqual(['limit_reached']);
+          }
+        }
+        expect(world.ledger.backlog).toBe(0);
+        expect(await world.ledger.maintain(1000)).toBe(false);
+        for (const order of orders) {
+          const scope = { caller: order.buyer, path: ordersPath(SALE), key: order.key! };
+          expect(await world.ledger.findKey(scope)).toMatchObject({ orderId: order.orderId });
+        }
+        const filter = { buyer: 'b7', status: 'reserved' as const };
+        expect(await world.ledger.listOrders(filter, { limit: 9, before: null })).toHaveLength(2);
+      });
+    });
+
+    describe('ids', () => {
+      it('blocks of a kind never overlap, also at once, after a crash and after a reopen', async () => {
+        const taken: { from: number; to: number }[] = [];
+        for (const disturb of [async () => {}, () => world.crash(), () => world.reopen()]) {
+          await disturb();
+          taken.push(...(await Promise.all([1, 7, 100].map((size) => world.ledger.takeIdBlock('order', size)))));
+        }
+        expect(taken.map(({ from, to }) => to - from)).toEqual([1, 7, 100, 1, 7, 100, 1, 7, 100]);
+        const sorted = taken.toSorted((a, b) => a.from - b.from);
+        for (const [at, block] of sorted.entries()) {
+          expect(block.from).toBeGreaterThanOrEqual(at === 0 ? 1 : sorted[at - 1]!.to);
+        }
+      });
+
+      it('each kind has a sequence of its own', async () => {
+        expect(await world.ledger.takeIdBlock('sale', 5)).toEqual({ from: 1, to: 6 });
+        expect(await world.ledger.takeIdBlock('item', 5)).toEqual({ from: 1, to: 6 });
+        expect(await world.ledger.takeIdBlock('sale', 5)).toEqual({ from: 6, to: 11 });
+      });
+    });
+
+    describe('sales', () => {
+      it('a new sale is what was asked for, and survives a crash', async () => {
+        const asked = newSale({ name: 'Concert', perBuyer: 4 });
+        const created = await createSale(OTHER_SALE, asked);
+        expect(created).toEqual({
+          id: OTHER_SALE,
+          name: 'Concert',
+          opensAtMs: T0,
+          closesAtMs: T0 + 72 * HOUR_MS,
+          perBuyer: 4,
+          payWithinSeconds: 900,
+          paused: false,
+          closed: false,
+          version: 1,
+          createdAtMs: T0,
+          items: asked.items.map(({ stock, ...one }, at) => ({
+            ...one,
+            id: String(601 + at),
+            kind: 'counted',
+            total: stock,
+            reserved: 0,
+            sold: 0,
+            blocked: 0,
+            epoch: 1,
+            rev: 0,
+          })),
+        });
+        await world.crash();
+        expect(await world.ledger.getSale(OTHER_SALE)).toEqual(created);
+        expect(await world.ledger.getSale('424242')).toBeNull();
+        expect(await world.ledger.getOrder('424242')).toBeNull();
+      });
+
+      it('are listed newest first, page by page', async () => {
+        for (const saleId of ['700', '600', '1000']) await createSale(saleId);
+        const ids = async (limit: number, before: string | null) =>
+          (await world.ledger.listSales({ limit, before })).map((sale) => sale.id);
+        expect(await ids(10, null)).toEqual(['1000', '700', '600', SALE]);
+        expect(await ids(2, null)).toEqual(['1000', '700']);
+        expect(await ids(2, '700')).toEqual(['600', SALE]);
+        expect(await ids(2, SALE)).toEqual([]);
+      });
+
+      it('are open for the gate until they are closed or over', async () => {
+        await createSale(OTHER_SALE, { closesAtMs: T0 + 10 });
+        await createSale('700', { opensAtMs: T0 + HOUR_MS });
+        expect((await world.ledger.openSaleIds()).toSorted()).toEqual([SALE, OTHER_SALE, '700']);
+        world.clock.advance(10);
+        await world.ledger.setPaused('700', true, call());
+        expect((await world.ledger.openSaleIds()).toSorted()).toEqual([SALE, '700']);
+        await world.ledger.closeSale(SALE, call());
+        expect(await world.ledger.openSaleIds()).toEqual(['700']);
+      });
+
+      it('a rebuild raises the epoch of all items of that sale', async () => {
+        await createSale(OTHER_SALE);
+        expect(await world.ledger.rebuildSnapshot(SALE)).toMatchObject({ epoch: 2, holds: [], keys: [] });
+        expect(await world.ledger.rebuildSnapshot(SALE)).toMatchObject({ epoch: 3 });
+        expect((await world.ledger.getSale(SALE))!.items).toMatchObject([{ epoch: 3 }, { epoch: 3 }]);
+        expect(await item('voucher', OTHER_SALE)).toMatchObject({ epoch: 1, rev: 0 });
+        expect(await world.ledger.rebuildSnapshot('424242')).toBeNull();
+      });
+
+      it('a patch demands the version it is based on, and raises it', async () => {
+        const patch = { name: 'New name', perBuyer: 5, payWithinSeconds: 60, closesAtMs: T0 + HOUR_MS };
+        expect(changed(await world.ledger.patchSale(SALE, patch, 1, call()))).toMatchObject({ ...patch, version: 2 });
+        expect(await world.ledger.patchSale(SALE, { perBuyer: 9 }, 1, call())).toEqual({ outcome: 'version_conflict' });
+        expect(await world.ledger.getSale(SALE)).toMatchObject({ ...patch, version: 2 });
+      });
+
+      it('a patch may not turn the window around', async () => {
+        const change = await world.ledger.patchSale(SALE, { closesAtMs: T0 }, 1, call());
+        expect(change).toMatchObject({ outcome: 'invalid_request', path: '/closesAt' });
+        expect(await world.ledger.getSale(SALE)).toMatchObject({ version: 1 });
+      });
+
+      it('pause and resume raise the version only if they change something', async () => {
+        const version = async (change: Promise<SaleChange>) => changed(await change).version;
+        expect(await version(world.ledger.setPaused(SALE, true, call()))).toBe(2);
+        expect(await version(world.ledger.setPaused(SALE, true, call()))).toBe(2);
+        expect(await version(world.ledger.setPaused(SALE, false, call()))).toBe(3);
+        expect(await world.ledger.getSale(SALE)).toMatchObject({ paused: false });
+      });
+
+      it('a closed sale stays closed', async () => {
+        expect(changed(await world.ledger.closeSale(SALE, call()))).toMatchObject({ closed: true, version: 2 });
+        const closed = { outcome: 'sale_closed' };
+        expect(await world.ledger.setPaused(SALE, false, call())).toEqual(closed);
+        expect(await world.ledger.patchSale(SALE, { perBuyer: 2 }, 2, call())).toEqual(closed);
+        expect(await world.ledger.addStock(SALE, 'voucher', 1, call())).toEqual(closed);
+        expect(changed(await world.ledger.closeSale(SALE, call()))).toMatchObject({ closed: true, version: 2 });
+      });
+
+      it('more stock raises total and rev', async () => {
+        const sale = changed(await world.ledger.addStock(SALE, 'voucher', 3, call()));
+        expect(sale.items[0]).toMatchObject({ total: 8, rev: 1 });
+        expect(sale.items[1]).toMatchObject({ total: 400, rev: 0 });
+      });
+
+      it('P1: less stock goes down to what is free, and not below', async () => {
+        await commit(message({ buyer: 'a', slots: [1, 2] }));
+        expect(await world.ledger.addStock(SALE, 'voucher', -4, call())).toEqual({ outcome: 'insufficient_free' });
+        expect(await item()).toMatchObject({ total: 5, rev: 1 });
+        expect(changed(await world.ledger.addStock(SALE, 'voucher', -3, call())).items[0]).toMatchObject({ total: 2 });
+        expect(await verdicts(message({ buyer: 'b' }))).toEqual(['sold_out']);
+      });
+
+      it('stock has a bound', async () => {
+        const add = BOUNDS.stockMax - 5;
+        expect(await world.ledger.addStock(SALE, 'voucher', add + 1, call())).toMatchObject({
+          outcome: 'invalid_request',
+          path: '/add',
+        });
+        expect(changed(await world.ledger.addStock(SALE, 'voucher', add, call())).items[0]).toMatchObject({
+          total: BOUNDS.stockMax,
+        });
+      });
+
+      it('what does not exist is not_found', async () => {
+        const missing = { outcome: 'not_found' };
+        expect(await world.ledger.patchSale('424242', {}, 1, call())).toEqual(missing);
+        expect(await world.ledger.addStock('424242', 'voucher', 1, call())).toEqual(missing);
+        expect(await world.ledger.addStock(SALE, 'Voucher', 1, call())).toEqual(missing);
+        expect(await world.ledger.setPaused('424242', true, call())).toEqual(missing);
+        expect(await world.ledger.closeSale('424242', call())).toEqual(missing);
+      });
+    });
+
+    describe('keys of administrative calls (P5)', () => {
+      const path = `POST /v1/sales/${SALE}/items/voucher/stock`;
+
+      const calls: [string, (call: AdminCall) => Promise<SaleChange>][] = [
+        ['createSale', (made) => world.ledger.createSale({ ...newSale(), id: id(), itemIds: [id(), id()] }, made)],
+        ['patchSale', (made) => world.ledger.patchSale(SALE, { perBuyer: 9 }, 1, made)],
+        ['addStock', (made) => world.ledger.addStock(SALE, 'voucher', 3, made)],
+        ['setPaused', (made) => world.ledger.setPaused(SALE, true, made)],
+        ['closeSale', (made) => world.ledger.closeSale(SALE, made)],
+      ];
+
+      for (const [what, run] of calls) {
+        it(`${what}: a repeat gets the first answer and changes nothing, also after a crash`, async () => {
+          const first = await run(keyed(path, 'k'));
+          expect(first.outcome).toBe('changed');
+          const { answer } = first as { answer: string };
+          const before = await world.ledger.listSales({ limit: 10, before: null });
+          for (const disturb of [async () => {}, () => world.crash(), () => world.reopen()]) {
+            await disturb();
+            expect(await run(keyed(path, 'k'))).toEqual({ outcome: 'replayed', answer });
+            expect(await run(keyed(path, 'k', 'other body'))).toEqual({ outcome: 'idempotency_key_reused' });
+            expect(await world.ledger.listSales({ limit: 10, before: null })).toEqual(before);
+          }
+        });
+      }
+
+      it('another caller, path or key is another call', async () => {
+        await world.ledger.addStock(SALE, 'voucher', 1, keyed(path, 'k'));
+        await world.ledger.addStock(SALE, 'voucher', 1, keyed(path, 'K'));
+        await world.ledger.addStock(SALE, 'voucher', 1, keyed(`${path}/`, 'k'));
+        const other = call({ keyed: { caller: 'Admin', path, key: 'k', fingerprint: 'f' } });
+        await world.ledger.addStock(SALE, 'voucher', 1, other);
+        expect(await item()).toMatchObject({ total: 9 });
+      });
+
+      it('a refused call does not keep its key', async () => {
+        const lower = () => world.ledger.addStock(SALE, 'voucher', -6, keyed(path, 'k'));
+        expect(await lower()).toEqual({ outcome: 'insufficient_free' });
+        await world.ledger.addStock(SALE, 'voucher', 1, call());
+        expect(await lower()).toMatchObject({ outcome: 'changed' });
+      });
+
+      it('is kept for 24 hours, and can be taken again afterwards', async () => {
+        const add = () => world.ledger.addStock(SALE, 'voucher', 1, keyed(path, 'k'));
+        expect((await add()).outcome).toBe('changed');
+        world.clock.advance(KEY_KEPT_MS - 1);
+        expect((await add()).outcome).toBe('replayed');
+        world.clock.advance(1);
+        expect((await add()).outcome).toBe('changed');
+        expect((await add()).outcome).toBe('replayed');
+        expect(await item()).toMatchObject({ total: 7 });
+      });
+
+      it('findKey gives the stored answer', async () => {
+        const first = await world.ledger.addStock(SALE, 'voucher', 1, keyed(path, 'k'));
+        expect(await world.ledger.findKey({ caller: 'admin', path, key: 'k' })).toEqual({
+          fingerprint: 'f',
+          orderId: null,
+          answer: (first as { answer: string }).answer,
+        });
+        expect(await world.ledger.pruneKeys(T0)).toBe(0);
+        expect(await world.ledger.pruneKeys(T0 + 1)).toBe(1);
+        expect(await world.ledger.findKey({ caller: 'admin', path, key: 'k' })).toBeNull();
+      });
+    });
+
+    it('a healthy ledger passes the probe', async () => {
+      await world.ledger.probe();
+    });
+
+    it('P1: commits, changes and rebuilds at once do not mix', async () => {
+      const work = [
+        ...Array.from({ length: 8 }, (_, i) => commit(message({ buyer: `b${i}` }))),
+        world.ledger.addStock(SALE, 'voucher', -2, call()),
+        ...Array.from({ length: 8 }, (_, i) => commit(message({ buyer: `c${i}` }))),
+        world.ledger.addStock(SALE, 'voucher', 1, call()),
+      ];
+      await Promise.all(work);
+      const { total, reserved } = await item();
+      const live = await world.ledger.listOrders({ saleId: SALE, status: 'reserved' }, { limit: 100, before: null });
+      expect(reserved).toBe(live.length);
+      expect(reserved).toBeLessThanOrEqual(total);
+    });
+  });
+}

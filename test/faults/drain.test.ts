@@ -1,0 +1,186 @@
+import { spawn } from 'node:child_process';
+import { chmodSync, mkdirSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { afterAll, describe, expect, it } from 'vitest';
+import { CrowdClient } from '../support/crowd-client.ts';
+import { allFaults, ledgerOrders, NO_FAULTS, saleNow } from '../support/crowd-judge.ts';
+import { below, CrowdRecord, seedOf } from '../support/crowd-record.ts';
+import { bareSocket } from '../support/fault-socket.ts';
+import { sleep, until } from '../support/fault-wait.ts';
+import { BIN, cleanUp, createSale, startServer, type TestServer, temporaryFolder, token } from '../support/server.ts';
+
+const ENV = { EVENT_LOOP_DELAY_MAX_MS: '60000' };
+const DRAIN_MS_MAX = 10_000;
+const CROWD_DRAIN_MS_MAX = 4_000;
+
+afterAll(cleanUp);
+
+async function ended(server: TestServer, signal: NodeJS.Signals): Promise<{ code: number | null; tookMs: number }> {
+  const sentAtMs = performance.now();
+  const code = await new Promise<number | null>((resolve) => {
+    server.process.once('exit', resolve);
+    server.process.kill(signal);
+  });
+  return { code, tookMs: performance.now() - sentAtMs };
+}
+
+describe.each(['SIGTERM', 'SIGINT'] as const)('%s in the middle of a crowd', (signal) => {
+  it('answers what is in flight, ends event streams, exits 0 within 10 s; every 201 is there afterwards', async () => {
+    const { random, label } = seedOf(signal);
+    let server = await startServer({ env: ENV });
+    const saleId = await createSale(server, { stock: 100_000, perBuyer: 100 });
+    const record = new CrowdRecord();
+    const client = new CrowdClient(server.url, 64);
+    const order = await record.place(client, { saleId, buyer: 'watcher' });
+    const streams = await Promise.all([
+      bareSocket(server.url, `GET /v1/sales/${saleId}/events HTTP/1.1\r\nhost: x\r\n\r\n`),
+      bareSocket(
+        server.url,
+        `GET /v1/orders/${order.order!.id}/events HTTP/1.1\r\nhost: x\r\nauthorization: Bearer ${token('watcher')}\r\n\r\n`,
+      ),
+    ]);
+    await until('the streams are open', 5_000, () => streams.every(({ heard }) => heard().includes('\ndata: ')));
+    // Answered once and then silent: open for as long as the server lets it.
+    const idle = await bareSocket(server.url, 'GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n');
+
+    let signalledAtMs = Number.POSITIVE_INFINITY;
+    const buyer = async (): Promise<void> => {
+      for (;;) {
+        const n = record.tries.length;
+        const one = await record.place(client, {
+          saleId,
+          buyer: `buyer-${n % 3000}`,
+          key: `${n} ${random.fraction()}`,
+        });
+        if (one.status === 0) return;
+        // Some buyers go on as if nothing had happened, most fall silent on an open connection.
+        if (performance.now() > signalledAtMs && random.fraction() < 0.9) return;
+      }
+    };
+    const crowd = Promise.all(Array.from({ length: 64 }, buyer));
+    await until('a crowd', 10_000, () => record.tries.length > 500 + below(random, 500));
+    signalledAtMs = performance.now();
+    const ending = ended(server, signal);
+    const readiness = watchReadiness(server);
+    const { code, tookMs } = await ending;
+    await crowd;
+    client.close();
+    expect(code, label).toBe(0);
+    expect(tookMs, label).toBeLessThan(DRAIN_MS_MAX);
+    // Nothing here takes long: a buyer who got the answer and keeps the connection open is not waited for.
+    expect(tookMs, label).toBeLessThan(CROWD_DRAIN_MS_MAX);
+
+    // Once it says 503 it never says anything else.
+    const seen = await readiness;
+    expect(seen.slice(Math.max(seen.indexOf(503), 0)).filter((status) => status !== 503 && seen.includes(503))).toEqual(
+      [],
+    );
+    for (const { heard, ended: end } of streams) {
+      expect(await end, label).toBe('end');
+      expect(heard(), label).toMatch(/\r\n0\r\n\r\n$/);
+    }
+    expect(await idle.ended, label).toBe('end');
+    expect(record.strange, label).toEqual([]);
+
+    // What has no answer met a connection that was being closed, and had no effect: nothing was begun and then dropped.
+    const answered = record.tries.filter(({ status }) => status !== 0);
+    const dropped = record.tries.length - answered.length;
+    server = await startServer({ data: server.data, env: ENV });
+    const [sale, orders] = [await saleNow(server, saleId), await ledgerOrders(server, saleId)];
+    expect(allFaults(sale, orders, answered, 100), label).toEqual(NO_FAULTS);
+    expect(await server.stop(), label).toBe(0);
+    const refused = answered.filter(({ status }) => status === 503).length;
+    console.log(
+      `${label}: ended in ${Math.round(tookMs)} ms; ${answered.length} answered, ${refused} of them 503, ` +
+        `${dropped} on a connection that was closed; /readyz ${JSON.stringify(seen)}`,
+    );
+  });
+});
+
+// One of them waits for seconds: side by side.
+describe.concurrent('SIGTERM', () => {
+  it('waits for no idle connection', async () => {
+    const server = await startServer();
+    const idle = await Promise.all(
+      Array.from({ length: 20 }, () => bareSocket(server.url, 'GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n')),
+    );
+    await until('all are answered', 5_000, () => idle.every(({ heard }) => heard().includes('{"status":"ok"}')));
+    const { code, tookMs } = await ended(server, 'SIGTERM');
+    expect([code, tookMs < 2_000]).toEqual([0, true]);
+  });
+
+  it('waits for a request that is half sent, and not for ever: it still ends within 10 s, in order', async () => {
+    let server = await startServer();
+    const saleId = await createSale(server, { stock: 5 });
+    const body = JSON.stringify({ item: 'voucher' });
+    const head = (buyer: string): string =>
+      `POST /v1/sales/${saleId}/orders HTTP/1.1\r\nhost: x\r\nauthorization: Bearer ${token(buyer)}\r\n` +
+      `content-type: application/json\r\ncontent-length: ${body.length}\r\n\r\n`;
+    const headless = await bareSocket(server.url, head('nobody').slice(0, 60));
+    const bodyless = await bareSocket(server.url, head('never') + body.slice(0, 5));
+    const slow = await bareSocket(server.url, head('slow') + body.slice(0, 5));
+    const idle = await bareSocket(server.url, 'GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n');
+    await until('an answer', 5_000, () => idle.heard().includes('{"status":"ok"}'));
+
+    const ending = ended(server, 'SIGTERM');
+    await sleep(300);
+    // It was begun before the signal: it gets an answer, an order or the news that the shop is closing.
+    slow.socket.write(body.slice(5));
+    expect(await slow.ended).toBe('end');
+    expect(slow.heard()).toMatch(/^HTTP\/1\.1 (201|503) /);
+    const { code, tookMs } = await ending;
+    expect(tookMs).toBeLessThan(DRAIN_MS_MAX);
+    expect(code).toBe(0);
+    for (const one of [headless, bodyless, idle]) await one.ended;
+
+    server = await startServer({ data: server.data });
+    const orders = await ledgerOrders(server, saleId);
+    expect(orders.length).toBe(slow.heard().startsWith('HTTP/1.1 201') ? 1 : 0);
+    expect(await server.stop()).toBe(0);
+  });
+
+  it('twice is as good as once', async () => {
+    const server = await startServer();
+    const half = await bareSocket(server.url, 'GET /healthz HTTP/1.1\r\n');
+    server.process.kill('SIGTERM');
+    await sleep(100);
+    server.process.kill('SIGTERM');
+    half.socket.destroy();
+    expect(await new Promise((resolve) => server.process.once('exit', resolve))).toBe(0);
+  });
+
+  it.runIf(process.getuid?.() === 0)('ends a server whose ledger could not be opened, a demo too', async () => {
+    const data = join(temporaryFolder(), 'data');
+    mkdirSync(data);
+    writeFileSync(join(data, 'demo-keys.json'), JSON.stringify({ adminKey: 'a', authSecret: 'b' }));
+    chmodSync(join(data, '..'), 0o755);
+    chmodSync(data, 0o555);
+    const under = ['--reuid=65534', '--regid=65534', '--clear-groups', process.execPath, BIN, 'serve', '--port', '0'];
+    for (const args of [['--admin-key', 'a', '--auth-secret', 'b'], ['--demo']]) {
+      const child = spawn('setpriv', [...under, '--data', data, ...args], { stdio: ['ignore', 'pipe', 'pipe'] });
+      let output = '';
+      for (const stream of [child.stdout, child.stderr]) {
+        stream.on('data', (chunk: Buffer) => {
+          output += chunk;
+        });
+      }
+      const code = new Promise<number | null>((resolve) => child.once('exit', resolve));
+      await until('it says so', 10_000, () => output.includes('answering 503'));
+      await sleep(200);
+      child.kill('SIGTERM');
+      expect(await code, `${args[0]}: ${output}`).toBe(0);
+    }
+  });
+});
+
+/** Asks /readyz on connections of its own until there is no server any more. */
+async function watchReadiness({ call }: TestServer): Promise<number[]> {
+  const seen: number[] = [];
+  for (;;) {
+    try {
+      seen.push((await call('GET', '/readyz')).status);
+    } catch {
+      return seen;
+    }
+  }
+}

@@ -1,0 +1,54 @@
+import { readdirSync, readFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { afterAll, expect, it } from 'vitest';
+import { spawnNode } from '../support/openapi-spawn.ts';
+import { cleanUp, ROOT, temporaryFolder } from '../support/server.ts';
+
+/** The examples run, say what they should, end by themselves and leave nothing behind. */
+afterAll(cleanUp);
+
+const FOLDER = join(ROOT, 'examples');
+const OUTPUT: Record<string, (string | RegExp)[]> = {
+  'library.ts': [
+    'sale: open, 2 free',
+    'reserved: alice has 1 voucher-100',
+    /^again: alice already has order \d+$/,
+    'reserved: bob has 1 voucher-100',
+    'refused: carol, sold_out',
+    'alice has 1 order: reserved',
+    'watched: sold out',
+    'late: sale_closed',
+  ],
+  'http.ts': [
+    /^listening: http:\/\/127\.0\.0\.1:\d+\/docs shows the API$/,
+    'sale: 201 open',
+    'alice: 201 reserved',
+    'bob: 409 sold_out',
+  ],
+  'express.ts': ['campaign: string', 'alice: reserved', 'free: 99', 'elsewhere: {"error":"not found, says Express"}'],
+  'fastify.ts': ['alice: 201 reserved', 'bob: 409 sold_out', 'elsewhere: {"error":"not found, says the application"}'],
+};
+
+it.each(Object.entries(OUTPUT))('examples/%s', async (name, expected) => {
+  const folder = temporaryFolder();
+  const { code, output } = await spawnNode([join(FOLDER, name)], { TMPDIR: folder });
+  const lines = output.trimEnd().split('\n');
+  expect([code, lines.length], output).toEqual([0, expected.length]);
+  for (const [index, line] of expected.entries()) {
+    if (typeof line === 'string') expect(lines[index]).toBe(line);
+    else expect(lines[index]).toMatch(line);
+  }
+  expect(readdirSync(folder)).toEqual([]);
+});
+
+it('every example is here, is listed, and says what a user imports instead', () => {
+  const files = readdirSync(FOLDER).filter((name) => name.endsWith('.ts'));
+  expect(files.sort()).toEqual(Object.keys(OUTPUT).sort());
+  const readme = readFileSync(join(FOLDER, 'README.md'), 'utf8');
+  for (const name of files) {
+    expect(readme).toContain(`(${name})`);
+    const source = readFileSync(join(FOLDER, name), 'utf8');
+    expect(source).toContain("import { createDoorbuster } from 'doorbuster';");
+    if (name === 'fastify.ts') expect(source).toContain("import doorbuster from 'doorbuster/fastify';");
+  }
+});

@@ -1,0 +1,14 @@
+export function sleep(ms: number): Promise<void> {
+  return new Promise((resolve) => setTimeout(resolve, ms));
+}
+
+/** Asks until the answer is not false, null or undefined; fails with `what` after `withinMs`. */
+export async function until<T>(what: string, withinMs: number, ask: () => Promise<T> | T): Promise<NonNullable<T>> {
+  const lastMs = performance.now() + withinMs;
+  for (;;) {
+    const answer = await ask();
+    if (answer !== false && answer !== null && answer !== undefined) return answer as NonNullable<T>;
+    if (performance.now() > lastMs) throw new Error(`not within ${withinMs} ms: ${what}`);
+    await sleep(25);
+  }
+}

@@ -1,0 +1,474 @@
+import { Agent, type IncomingHttpHeaders, request } from 'node:http';
+import type { ValidateFunction } from 'ajv';
+import { Ajv2020 } from 'ajv/dist/2020.js';
+import addFormats from 'ajv-formats';
+import fc from 'fast-check';
+import { forge } from './openapi-wire.ts';
+import { ADMIN_KEY, token } from './server.ts';
+
+/**
+ * A fuzz made of the OpenAPI document alone: it reads which operations there are, makes requests that fit the schemas
+ * and requests that are off by something, and holds every answer against what the document says of it. It knows nothing
+ * of a route but what is written there, plus a few `hints` for values that have a meaning (an item that exists).
+ */
+export interface Schema {
+  type?: string | string[];
+  properties?: Record<string, Schema>;
+  required?: string[];
+  additionalProperties?: boolean;
+  items?: Schema;
+  minItems?: number;
+  maxItems?: number;
+  minimum?: number;
+  maximum?: number;
+  minLength?: number;
+  maxLength?: number;
+  pattern?: string;
+  format?: string;
+  enum?: unknown[];
+  const?: unknown;
+  default?: unknown;
+  anyOf?: Schema[];
+}
+
+export interface Operation {
+  method: string;
+  path: string;
+  parameters: { name: string; in: 'path' | 'query' | 'header'; schema: Schema }[];
+  body: { schema: Schema; required: boolean } | null;
+  /** Names of the security schemes, any of which will do. */
+  security: string[];
+  responses: Record<string, { content?: Record<string, { schema?: Schema }> }>;
+}
+
+export interface Document {
+  paths: Record<string, Record<string, unknown>>;
+}
+
+export function operationsOf(document: Document): Operation[] {
+  return Object.entries(document.paths).flatMap(([path, methods]) =>
+    Object.entries(methods).map(([method, raw]) => {
+      const { parameters, requestBody, security, responses } = raw as {
+        parameters?: Operation['parameters'];
+        requestBody?: { required?: boolean; content: Record<string, { schema: Schema }> };
+        security?: Record<string, unknown>[];
+        responses: Operation['responses'];
+      };
+      const schema = requestBody?.content['application/json']?.schema;
+      return {
+        method: method.toUpperCase(),
+        path,
+        parameters: parameters ?? [],
+        body: schema ? { schema, required: requestBody?.required ?? false } : null,
+        security: (security ?? []).flatMap((one) => Object.keys(one)),
+        responses,
+      };
+    }),
+  );
+}
+
+// What is sent
+
+/** A request as the generator drew it. Known ids are numbers until it is sent: they stand for what then exists. */
+export interface Plan {
+  method: string;
+  params: Record<string, number | string>;
+  query: [string, string][];
+  auth: string;
+  headers: [string, string][];
+  body: { json: unknown } | { raw: string } | null;
+}
+
+export interface Sent {
+  method: string;
+  path: string;
+  headers: Record<string, string>;
+  body: string | null;
+}
+
+export interface Told {
+  status: number;
+  headers: IncomingHttpHeaders;
+  text: string;
+}
+
+/** What exists on the server, for ids and codes that are to be found. */
+export interface World {
+  sales: string[];
+  orders: string[];
+}
+
+export const BUYERS = ['alice', 'bob', 'carol'];
+
+const AUTHS: Record<string, () => string | null> = {
+  admin: () => ADMIN_KEY,
+  ...Object.fromEntries(BUYERS.map((buyer) => [buyer, () => token(buyer)])),
+  nobody: () => null,
+  expired: () => forge({ sub: 'alice', exp: 1 }),
+  forged: () => forge({ sub: 'alice' }, { secret: 'guessed' }),
+  'alg none': () => forge({ sub: 'alice' }, { alg: 'none', signature: '' }),
+  'no sub': () => forge({}),
+  garbage: () => '....',
+};
+
+const JUNK: unknown[] = [
+  ...[null, true, false, 0, -0, 1, -1, 0.5, 101, 201, 1_000_001, 10 ** 12 + 1, 2 ** 53, 1e308, -1e308],
+  ...['', ' ', 'x', 'x'.repeat(300), '0', '-1', '\u0000', '\ud800', ' a ', '🎟'.repeat(201), 'constructor'],
+  ...['2016-12-31T23:59:60Z', '2026-02-30T00:00:00Z', 'tomorrow'],
+  ...[[], [[]], {}, { a: {} }, [null]],
+];
+
+const RAW_BODIES = [
+  ...['', ' ', '{', '}', '[]', 'null', '"', '{"a":', '{"__proto__":{}}', '{"item":"voucher"', 'item=voucher', '\u0000'],
+  ...[
+    '{"item":"voucher","item":7}',
+    '{"constructor":{"prototype":{}}}',
+    `${' '.repeat(65 * 1024)}{}`,
+    '1e999',
+    '\ufeff{}',
+  ],
+];
+
+const ODD_PARAMS = [
+  ...[
+    '',
+    '0',
+    '1',
+    '-1',
+    'abc',
+    '%',
+    '%ff',
+    '%00',
+    '..',
+    '.',
+    '~0',
+    '%2f',
+    '9223372036854775807',
+    '9223372036854775808',
+  ],
+  ...[
+    '18446744073709551616',
+    '1e3',
+    '0x10',
+    'null',
+    'undefined',
+    '__proto__',
+    '1'.repeat(99),
+    '1'.repeat(101),
+    '+1',
+    '1%20',
+  ],
+];
+
+/** Each is a date-time by RFC 3339; the first two are no year of four digits in UTC. */
+const DATES = [
+  '9999-12-31T23:59:59-23:59',
+  '0000-01-01T00:00:00+23:59',
+  '0000-01-01T00:00:00Z',
+  '9999-12-31T23:59:59.999Z',
+  '1970-01-01T00:00:00.0001+14:00',
+  '2026-06-30t12:00:00z',
+];
+
+/** Values that mean something to the shop; half of the time, what the schema alone allows is taken instead. */
+const HINTS: Record<string, fc.Arbitrary<unknown>> = {
+  item: fc.constantFrom('voucher', 'other'),
+  code: fc.constantFrom('voucher', 'other'),
+  quantity: fc.constantFrom(1, 2, 100),
+  version: fc.constantFrom(1, 2, 3),
+  add: fc.integer({ min: -20, max: 20 }),
+  opensAt: fc.constantFrom('2020-01-01T00:00:00.000Z', '2098-01-01T00:00:00+08:00'),
+  closesAt: fc.constant('2099-01-01T00:00:00.000Z'),
+  limit: fc.constantFrom('1', '2', '200'),
+  buyer: fc.constantFrom(...BUYERS),
+  user: fc.constantFrom(...BUYERS),
+};
+
+/** Any value that the schema allows. */
+export function valid(schema: Schema, name = ''): fc.Arbitrary<unknown> {
+  const bySchema = validBySchema(schema);
+  return HINTS[name] ? fc.oneof(HINTS[name], bySchema) : bySchema;
+}
+
+function validBySchema(schema: Schema): fc.Arbitrary<unknown> {
+  if (schema.const !== undefined) return fc.constant(schema.const);
+  if (schema.enum) return fc.constantFrom(...schema.enum);
+  if (schema.anyOf) return fc.oneof(...schema.anyOf.map((one) => valid(one)));
+  const type = Array.isArray(schema.type) ? schema.type[0] : schema.type;
+  switch (type) {
+    case 'object': {
+      const required = schema.required ?? [];
+      const fields = Object.entries(schema.properties ?? {}).map(([key, of]) => [key, valid(of, key)] as const);
+      return fc.record(Object.fromEntries(fields), { requiredKeys: required });
+    }
+    case 'array': {
+      const minLength = schema.minItems ?? 0;
+      const maxLength = Math.min(schema.maxItems ?? 3, 3);
+      return fc.array(valid(schema.items!), { minLength, maxLength });
+    }
+    case 'integer': {
+      const min = schema.minimum ?? Number.MIN_SAFE_INTEGER;
+      const max = schema.maximum ?? Number.MAX_SAFE_INTEGER;
+      return fc.oneof(fc.integer({ min, max }), fc.constantFrom(min, max));
+    }
+    case 'string':
+      return text(schema);
+    case 'null':
+      return fc.constant(null);
+    default:
+      throw new Error(`the fuzz cannot make a ${JSON.stringify(schema)}: teach it`);
+  }
+}
+
+function text({ pattern, format, minLength = 0, maxLength = 50 }: Schema): fc.Arbitrary<string> {
+  if (pattern !== undefined) return fc.stringMatching(new RegExp(pattern));
+  if (format === 'date-time') {
+    return fc.oneof(
+      fc.date({ noInvalidDate: true, min: new Date(0), max: new Date(4e12) }).map((date) => date.toISOString()),
+      fc.constantFrom(...DATES),
+    );
+  }
+  if (format === 'name') {
+    return fc
+      .string({ unit: 'grapheme', minLength, maxLength: Math.min(maxLength, 40) })
+      .map((some) => some.trim() || 'x');
+  }
+  return fc.string({ unit: 'grapheme', minLength, maxLength });
+}
+
+/** A valid value with something wrong: a wrong type, an extreme, a field too many or too few, anywhere inside. */
+function mutated(schema: Schema): fc.Arbitrary<unknown> {
+  const wrong = fc.record({
+    at: fc.nat(50),
+    how: fc.constantFrom('junk', 'junk', 'junk', 'delete', 'add', 'wrap'),
+    junk: fc.constantFrom(...JUNK),
+  });
+  return fc.tuple(valid(schema), fc.array(wrong, { minLength: 1, maxLength: 3 })).map(([value, faults]) => {
+    const root = { value: structuredClone(value) };
+    for (const { at, how, junk } of faults) spoil(root, at, how, structuredClone(junk));
+    return root.value;
+  });
+}
+
+function spoil(root: { value: unknown }, at: number, how: string, junk: unknown): void {
+  const places: [Record<string, unknown>, string][] = [];
+  const walk = (parent: Record<string, unknown>, key: string): void => {
+    places.push([parent, key]);
+    const child = parent[key];
+    if (child !== null && typeof child === 'object') {
+      for (const inner of Object.keys(child)) walk(child as Record<string, unknown>, inner);
+    }
+  };
+  walk(root, 'value');
+  const [parent, key] = places[at % places.length]!;
+  const child = parent[key];
+  if (how === 'delete' && parent !== root) delete parent[key];
+  else if (how === 'wrap') parent[key] = [child];
+  else if (how === 'add' && child !== null && typeof child === 'object')
+    (child as Record<string, unknown>).extra = junk;
+  else parent[key] = junk;
+}
+
+const HEADER_TEXT = fc.string({
+  unit: fc.oneof(
+    fc.integer({ min: 0x20, max: 0x7e }).map((code) => String.fromCharCode(code)),
+    fc.integer({ min: 0xa0, max: 0xff }).map((code) => String.fromCharCode(code)),
+  ),
+  maxLength: 300,
+});
+
+const HEADERS: Record<string, fc.Arbitrary<string>> = {
+  'idempotency-key': fc.oneof(
+    fc.constantFrom('k1', 'k2', 'k3', '', '\t', 'é', 'k'.repeat(255), 'k'.repeat(256)),
+    HEADER_TEXT,
+  ),
+  'doorbuster-buyer': fc.oneof(fc.constantFrom(...BUYERS, '', 'b'.repeat(129)), HEADER_TEXT),
+  accept: fc.constantFrom('*/*', 'text/csv', 'application/json', 'text/event-stream', 'image/png', 'nonsense', ''),
+  'if-none-match': fc.constantFrom('*', '"x"', 'W/"x"', ',', ''),
+  'last-event-id': fc.constantFrom('0', '1', '1.1', '-1', '9.9', 'x', ''),
+  'content-type': fc.constantFrom(
+    'application/json; charset=utf-8',
+    'text/plain',
+    'multipart/form-data',
+    'nonsense',
+    '',
+  ),
+  origin: fc.constantFrom('https://shop.example', 'null'),
+  'x-forwarded-for': fc.constantFrom('10.0.0.1', 'nonsense'),
+  'content-encoding': fc.constantFrom('gzip', 'identity'),
+};
+
+/** Requests to one operation. Each part is right most of the time, so that about a third is right in all of them. */
+export function plans(operation: Operation): fc.Arbitrary<Plan> {
+  const mostly = <T>(right: fc.Arbitrary<T>, wrong: fc.Arbitrary<T>): fc.Arbitrary<T> =>
+    fc.oneof({ arbitrary: right, weight: 7 }, { arbitrary: wrong, weight: 1 });
+  const params = operation.parameters
+    .filter((one) => one.in === 'path')
+    .map(({ name }) => [
+      name,
+      name === 'code'
+        ? mostly<number | string>(fc.constantFrom('voucher', 'other'), fc.constantFrom(...ODD_PARAMS))
+        : mostly<number | string>(
+            fc.nat(9),
+            fc.oneof(fc.constantFrom(...ODD_PARAMS), fc.string({ unit: 'grapheme' }).map(encode)),
+          ),
+    ]);
+  const declared = operation.parameters.filter((one) => one.in === 'query');
+  const anyQuery = [
+    ...declared.map(({ name, schema }) =>
+      fc.tuple(fc.constant(name), mostly(valid(schema, name).map(String), fc.constantFrom(...JUNK).map(String))),
+    ),
+  ];
+  const oddQuery = fc.tuple(fc.constantFrom('limit', 'cursor', 'colour', '__proto__', 'a[]', ''), fc.string());
+  const { body, security } = operation;
+  const welcome = security.includes('buyer') ? [...BUYERS, 'admin'] : ['admin'];
+  const someBody: fc.Arbitrary<Plan['body']> =
+    body === null
+      ? mostly<Plan['body']>(
+          fc.constant(null),
+          fc.constantFrom(...RAW_BODIES).map((raw) => ({ raw })),
+        )
+      : fc.oneof(
+          { arbitrary: valid(body.schema).map((json) => ({ json })), weight: 5 },
+          { arbitrary: mutated(body.schema).map((json) => ({ json })), weight: 4 },
+          { arbitrary: fc.constantFrom(...RAW_BODIES).map((raw) => ({ raw })), weight: 1 },
+          { arbitrary: fc.constant(null), weight: 1 },
+        );
+  return fc.record({
+    method: fc.oneof(
+      { arbitrary: fc.constant(operation.method), weight: 30 },
+      { arbitrary: fc.constantFrom('PUT', 'DELETE', 'PATCH', 'POST', 'GET'), weight: 1 },
+    ),
+    params: fc.record(Object.fromEntries(params) as Record<string, fc.Arbitrary<number | string>>),
+    query: mostly(
+      anyQuery.length === 0 ? fc.constant([]) : fc.array(fc.oneof(...anyQuery), { maxLength: 3 }),
+      fc.array(oddQuery, { minLength: 1, maxLength: 2 }),
+    ),
+    auth: mostly(fc.constantFrom(...welcome), fc.constantFrom(...Object.keys(AUTHS))),
+    headers: fc.array(fc.oneof(...Object.entries(HEADERS).map(([name, value]) => fc.tuple(fc.constant(name), value))), {
+      maxLength: 2,
+    }),
+    body: someBody,
+  });
+}
+
+/** Ids and tokens filled in: what goes over the wire. */
+export function sentOf(operation: Operation, plan: Plan, world: World): Sent {
+  const known = operation.path.startsWith('/v1/orders') ? world.orders : world.sales;
+  const path = operation.path.replaceAll(/\{(\w+)\}/g, (_, name: string) => {
+    const value = plan.params[name]!;
+    return typeof value === 'number' ? (known[value % known.length] ?? '1') : value;
+  });
+  const query = plan.query.map(([name, value]) => `${encode(name)}=${encode(value)}`).join('&');
+  const bearer = (AUTHS[plan.auth] ?? AUTHS.nobody!)();
+  const body = plan.body === null ? null : 'raw' in plan.body ? plan.body.raw : JSON.stringify(plan.body.json);
+  return {
+    method: plan.method,
+    path: query === '' ? path : `${path}?${query}`,
+    headers: {
+      // Also with GET and DELETE, where node:http would send the bytes and not say how many.
+      ...(body !== null && { 'content-type': 'application/json', 'content-length': String(Buffer.byteLength(body)) }),
+      ...Object.fromEntries(plan.headers),
+      ...(bearer !== null && { authorization: `Bearer ${bearer}` }),
+    },
+    body,
+  };
+}
+
+function encode(text: string): string {
+  return encodeURIComponent(text.toWellFormed());
+}
+
+const agent = new Agent({ keepAlive: true, maxSockets: 8 });
+
+/** Sends it as it is. An event stream is read until its first events are there. */
+export function send(url: string, { method, path, headers, body }: Sent): Promise<Told> {
+  return new Promise((resolve, reject) => {
+    const { hostname, port } = new URL(url);
+    const call = request({ agent, hostname, port, method, path, headers }, (response) => {
+      let received = '';
+      const done = (): void => resolve({ status: response.statusCode!, headers: response.headers, text: received });
+      response.setEncoding('utf8');
+      response.on('data', (chunk: string) => {
+        received += chunk;
+        if (!/^text\/event-stream/.test(response.headers['content-type'] ?? '')) return;
+        done();
+        response.destroy();
+      });
+      response.on('end', done);
+      response.on('error', reject);
+    });
+    call.on('error', reject);
+    call.end(body === null ? undefined : Buffer.from(body));
+  });
+}
+
+// What is documented
+
+/** Holds answers against the document. */
+export class Contract {
+  readonly #ajv = new Ajv2020({ strict: false, allErrors: true, formats: { name: true } });
+  readonly #compiled = new Map<object, ValidateFunction>();
+
+  constructor() {
+    (addFormats as unknown as (ajv: unknown, formats: string[]) => void)(this.#ajv, ['date-time']);
+  }
+
+  /** What is wrong with an answer; null if it is as documented. */
+  fault(operation: Operation, told: Told): string | null {
+    const { status } = told;
+    if (status >= 500) return `${status}: a failure`;
+    const documented = operation.responses[status];
+    if (documented === undefined) return `${status} is not documented`;
+    const type = (told.headers['content-type'] ?? '').split(';')[0]!.trim();
+    if (documented.content === undefined) return told.text === '' ? null : `${status}: a body is not documented`;
+    const media = documented.content[type];
+    if (media === undefined) return `${status}: the content type "${type}" is not documented`;
+    let body: unknown = told.text;
+    if (/\bjson\b/.test(type)) {
+      try {
+        body = JSON.parse(told.text);
+      } catch {
+        return `${status}: the body is not JSON`;
+      }
+    }
+    const validate = this.#validator(media.schema ?? {}, true);
+    if (validate(body)) return null;
+    return `${status}: the body is not as documented: ${this.#ajv.errorsText(validate.errors)}`;
+  }
+
+  /** Does what was sent fit the document? Only what it says of the JSON body and of declared queries. */
+  allows(operation: Operation, plan: Plan): boolean {
+    const { body } = operation;
+    if (body !== null) {
+      if (plan.body === null) return !body.required;
+      if ('json' in plan.body) {
+        // As it arrives: what JSON cannot say is gone.
+        const arrived = JSON.parse(JSON.stringify(plan.body.json) ?? 'null') as unknown;
+        if (!this.#validator(body.schema, false)(arrived)) return false;
+      }
+    }
+    return plan.query.every(([name, value]) => {
+      const declared = operation.parameters.find((one) => one.in === 'query' && one.name === name);
+      return declared === undefined || this.#validator(declared.schema, false)(value.toWellFormed());
+    });
+  }
+
+  /** Of answers, every field must be documented: an object without a word about others has no others. */
+  #validator(schema: Schema, sealed: boolean): ValidateFunction {
+    let validate = this.#compiled.get(schema);
+    if (validate === undefined) {
+      validate = this.#ajv.compile(sealed ? (seal(schema) as object) : schema);
+      this.#compiled.set(schema, validate);
+    }
+    return validate;
+  }
+}
+
+function seal(schema: unknown): unknown {
+  if (Array.isArray(schema)) return schema.map(seal);
+  if (schema === null || typeof schema !== 'object') return schema;
+  const sealed = Object.fromEntries(Object.entries(schema).map(([key, value]) => [key, seal(value)]));
+  if ('properties' in sealed && !('additionalProperties' in sealed)) sealed.additionalProperties = false;
+  return sealed;
+}

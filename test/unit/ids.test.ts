@@ -1,0 +1,184 @@
+import { afterEach, describe, expect, it } from 'vitest';
+import { ManualClock } from '../../src/base/clock.ts';
+import { unavailable } from '../../src/base/errors.ts';
+import { composeId, ID_EPOCH_MS, IdSequence, idTimeMs, isId, type TakeBlock } from '../../src/base/ids.ts';
+import { type SqliteUnderTest, sqliteUnderTest } from '../contract/ledger.sqlite.ts';
+import { settled, T0 } from '../contract/manual.ts';
+
+/** A ledger row that starts at `next`. */
+function blocksFrom(next: number): TakeBlock {
+  return async (_, size) => {
+    next += size;
+    return { from: next - size, to: next };
+  };
+}
+
+async function many(ids: IdSequence, count: number): Promise<string[]> {
+  const taken = [];
+  for (let i = 0; i < count; i++) taken.push(await ids.next());
+  return taken;
+}
+
+function expectGrowing(ids: string[]): void {
+  for (const [at, id] of ids.entries()) {
+    if (at > 0) expect(BigInt(id), `${id} after ${ids[at - 1]}`).toBeGreaterThan(BigInt(ids[at - 1]!));
+  }
+}
+
+describe('an id', () => {
+  it('holds seconds since 2025 above the sequence', () => {
+    expect(composeId(1, 2)).toBe(String(2n ** 32n + 2n));
+    expect(composeId(0, 2 ** 32 + 5)).toBe('5');
+    expect(idTimeMs(composeId(86_400, 7))).toBe(ID_EPOCH_MS + 86_400_000);
+  });
+
+  it('tells its time to the second', async () => {
+    const clock = new ManualClock(T0 + 1234);
+    const [id] = await many(new IdSequence('order', blocksFrom(1), clock, 10), 1);
+    expect(idTimeMs(id!)).toBe(T0 + 1000);
+  });
+
+  it.each([
+    ['1', true],
+    [String(2n ** 63n - 1n), true],
+    [String(2n ** 63n), false],
+    ['9999999999999999999', false],
+    ['99999999999999999999', false],
+    ['0', false],
+    ['01', false],
+    ['', false],
+    ['-1', false],
+    ['+1', false],
+    ['1.0', false],
+    ['1e3', false],
+    ['0x10', false],
+    [' 1', false],
+    ['1\n', false],
+    ['１', false],
+    ['abc', false],
+  ])('isId(%j) is %s', (text, answer) => {
+    expect(isId(text)).toBe(answer);
+  });
+});
+
+describe('a sequence of ids', () => {
+  let world: SqliteUnderTest | null = null;
+
+  afterEach(async () => {
+    await world?.close();
+    world = null;
+  });
+
+  it('grows with every id and with time', async () => {
+    const clock = new ManualClock(T0);
+    const ids = new IdSequence('order', blocksFrom(1), clock, 10);
+    const taken = [];
+    for (let second = 0; second < 5; second++) {
+      taken.push(...(await many(ids, 7)));
+      clock.advance(1000);
+    }
+    expectGrowing(taken);
+    expect(taken.every(isId)).toBe(true);
+  });
+
+  it('goes on growing when the clock steps back, and when it stands', async () => {
+    const clock = new ManualClock(T0);
+    const ids = new IdSequence('order', blocksFrom(1), clock, 10);
+    const taken = await many(ids, 5);
+    clock.step(-3600_000);
+    taken.push(...(await many(ids, 25)));
+    clock.step(7200_000);
+    taken.push(...(await many(ids, 5)));
+    expectGrowing(taken);
+  });
+
+  it('works with a clock before 2025', async () => {
+    const taken = await many(new IdSequence('order', blocksFrom(1), new ManualClock(0), 10), 3);
+    expectGrowing(taken);
+    expect(taken.every(isId)).toBe(true);
+  });
+
+  it('P3: never gives a number again after a crash, also with a clock that stepped back', async () => {
+    world = sqliteUnderTest();
+    const { clock } = world;
+    const seen = new Set<string>();
+    for (let life = 0; life < 4; life++) {
+      // A new process: it knows nothing of the block that the last one had not used up.
+      const ids = new IdSequence('order', (kind, size) => world!.ledger.takeIdBlock(kind, size), clock, 8);
+      for (const id of await many(ids, 13)) {
+        const sequence = String(BigInt(id) & (2n ** 32n - 1n));
+        expect(seen.has(sequence), `number ${sequence} again`).toBe(false);
+        seen.add(sequence);
+      }
+      clock.step(-5000);
+      if (life % 2 === 0) await world.crash();
+      else await world.reopen();
+    }
+  });
+
+  it('keeps ids apart and well-formed when the sequence wraps at 2^32', async () => {
+    const clock = new ManualClock(T0);
+    const ids = new IdSequence('order', blocksFrom(2 ** 32 - 5), clock, 4);
+    const taken = await many(ids, 10);
+    expect(new Set(taken).size).toBe(10);
+    expect(taken.every(isId)).toBe(true);
+    expect(taken.every((id) => idTimeMs(id) >= T0)).toBe(true);
+  });
+
+  it('only grows, also where the sequence wraps', async () => {
+    const ids = new IdSequence('order', blocksFrom(2 ** 32 - 5), new ManualClock(T0), 4);
+    expectGrowing(await many(ids, 10));
+  });
+
+  it('gives each of many callers at once an id of their own, waiting for blocks as needed', async () => {
+    const ids = new IdSequence('order', blocksFrom(1), new ManualClock(T0), 3);
+    const taken = await Promise.all(Array.from({ length: 50 }, () => ids.next()));
+    expect(new Set(taken).size).toBe(50);
+  });
+
+  it('fetches the next block when half is used, so that a crowd does not wait for it', async () => {
+    let fetched = 0;
+    const take = blocksFrom(1);
+    const ids = new IdSequence(
+      'order',
+      (kind, size) => {
+        fetched++;
+        return take(kind, size);
+      },
+      new ManualClock(T0),
+      10,
+    );
+    expect(ids.take(), 'nothing yet').toBeNull();
+    await ids.refill();
+    for (let i = 0; i < 5; i++) expect(ids.take()).not.toBeNull();
+    expect(fetched).toBe(1);
+    expect(ids.take()).not.toBeNull();
+    expect(fetched).toBe(2);
+    await settled();
+    for (let i = 0; i < 14; i++) expect(ids.take(), `id ${i}`).not.toBeNull();
+  });
+
+  it('shows a failure of the ledger to who waits, and goes on when it is back', async () => {
+    let out = true;
+    const take = blocksFrom(1);
+    const ids = new IdSequence(
+      'order',
+      async (kind, size) => {
+        if (out) throw unavailable('the disk is full');
+        return take(kind, size);
+      },
+      new ManualClock(T0),
+      4,
+    );
+    await expect(ids.next()).rejects.toThrow('the disk is full');
+    expect(ids.take()).toBeNull();
+    out = false;
+    const before = await many(ids, 2);
+    out = true;
+    // The block in hand is used to its end; what fails in the background is nobody's yet.
+    before.push(...(await many(ids, 2)));
+    await expect(ids.next()).rejects.toThrow('the disk is full');
+    out = false;
+    expectGrowing([...before, ...(await many(ids, 3))]);
+  });
+});

@@ -1,0 +1,72 @@
+import { EventEmitter } from 'node:events';
+import type { ServerResponse } from 'node:http';
+import { beforeEach, describe, expect, it } from 'vitest';
+import { Overload } from '../../src/http/overload.ts';
+import { type ManualRuntime, manualRuntime } from '../contract/manual.ts';
+
+describe('overload', () => {
+  let runtime: ManualRuntime;
+  let blockedMs: number;
+  let overload: Overload;
+
+  beforeEach(() => {
+    runtime = manualRuntime();
+    blockedMs = 0;
+    overload = new Overload(runtime, { inFlightMax: 2, delayMsMax: 100 }, () => blockedMs);
+  });
+
+  /** The event loop does something for `ms` and then gets to its timers. */
+  async function busy(ms: number, committing = 0): Promise<void> {
+    runtime.clock.advance(ms);
+    blockedMs += committing;
+    await runtime.timers.advance(0);
+  }
+
+  it('a loop that is on time is not overloaded', async () => {
+    await runtime.timers.advance(1000);
+    expect(overload.delayMs).toBe(0);
+    expect(overload.reason).toBeNull();
+  });
+
+  it('one late tick is forgiven, several are not, and it ends by itself', async () => {
+    await busy(200);
+    expect(overload.reason).toBeNull();
+    for (let tick = 0; tick < 4; tick++) await busy(250);
+    expect(overload.reason).toMatch(/late/);
+    await runtime.timers.advance(1000);
+    expect(overload.reason).toBeNull();
+  });
+
+  it('the time of commits is work and does not count', async () => {
+    for (let tick = 0; tick < 20; tick++) await busy(550, 500);
+    expect(overload.delayMs).toBe(0);
+    expect(overload.reason).toBeNull();
+    // The same lateness without commits does.
+    for (let tick = 0; tick < 20; tick++) await busy(550);
+    expect(overload.reason).toMatch(/late/);
+  });
+
+  it('commits beside other work do not hide it', async () => {
+    for (let tick = 0; tick < 20; tick++) await busy(850, 500);
+    expect(overload.reason).toMatch(/late/);
+  });
+
+  it('a request is in flight until its response closes', () => {
+    const responses = [1, 2, 3].map(() => new EventEmitter() as unknown as ServerResponse);
+    for (const response of responses.slice(0, 2)) overload.enter(response);
+    expect(overload.reason).toBeNull();
+    overload.enter(responses[2]!);
+    expect(overload.reason).toMatch(/in flight/);
+    responses[0]!.emit('close');
+    expect([overload.inFlight, overload.reason]).toEqual([2, null]);
+    // An event stream is let go early; its end is not counted a second time.
+    overload.release(responses[1]!);
+    responses[1]!.emit('close');
+    expect(overload.inFlight).toBe(1);
+  });
+
+  it('stops looking when it is closed', () => {
+    overload.close();
+    expect(runtime.timers.pending).toBe(0);
+  });
+});

@@ -1,0 +1,419 @@
+import { afterEach, beforeEach, describe, expect, it } from 'vitest';
+import { RetryableError, TerminalError, unavailable } from '../../src/base/errors.ts';
+import { MemoryGate } from '../../src/gate/memory.ts';
+import type { Ledger, StoredOrder } from '../../src/ledger/port.ts';
+import { Writer } from '../../src/ledger/writer.ts';
+import { type OrderMessage, type OrderRecord, orderFingerprint } from '../../src/model/order.ts';
+import type { RejectReason } from '../../src/model/outcome.ts';
+import { sqliteUnderTest } from '../contract/ledger.sqlite.ts';
+import { type ManualRuntime, manualRuntime, settled, T0 } from '../contract/manual.ts';
+
+const PROBE_MS = 500;
+
+function message(orderId: string, over: Partial<OrderMessage> = {}): OrderMessage {
+  return {
+    orderId,
+    saleId: '5',
+    itemId: '6',
+    itemCode: 'v',
+    buyer: `b${orderId}`,
+    quantity: 1,
+    slots: [1],
+    price: { amount: 1, currency: 'CNY' },
+    payWithinSeconds: 60,
+    epoch: 1,
+    key: null,
+    fingerprint: orderFingerprint('v', 1),
+    ...over,
+  };
+}
+
+function record({ orderId, saleId, itemId, itemCode, buyer }: OrderMessage, reason: RejectReason | null): OrderRecord {
+  return {
+    id: orderId,
+    saleId,
+    itemId,
+    itemCode,
+    buyer,
+    quantity: 1,
+    amount: { amount: 1, currency: 'CNY' },
+    status: reason === null ? 'reserved' : 'rejected',
+    reason,
+    createdAtMs: T0,
+    updatedAtMs: T0,
+    expiresAtMs: null,
+    version: 1,
+  };
+}
+
+/** A ledger as far as the writer sees it: it can be out, refuse, store and lose the answer, and choke on an order. */
+class StubLedger {
+  readonly rows = new Map<string, OrderRecord>();
+  readonly batches: string[][] = [];
+  readonly asked: string[][] = [];
+  readonly rejects = new Map<string, RejectReason>();
+  readonly poison = new Set<string>();
+  out: RetryableError | null = null;
+  /** The disk took it, and then the answer was lost. */
+  storesBeforeFailing = false;
+  probes = 0;
+  backlog = 0;
+  slices: number[] = [];
+  maintenanceError: Error | null = null;
+
+  async commitOrders(batch: readonly OrderMessage[]): Promise<StoredOrder[]> {
+    this.batches.push(batch.map(({ orderId }) => orderId));
+    if (batch.some(({ orderId }) => this.poison.has(orderId))) throw new TerminalError('bad', 'poison');
+    if (this.out === null || this.storesBeforeFailing) {
+      for (const one of batch) this.rows.set(one.orderId, record(one, this.rejects.get(one.orderId) ?? null));
+    }
+    if (this.out !== null) throw this.out;
+    return batch.map(({ orderId }) => ({ order: this.rows.get(orderId)!, inserted: true }));
+  }
+
+  async storedAmong(orderIds: readonly string[]): Promise<Map<string, OrderRecord>> {
+    this.asked.push([...orderIds]);
+    return new Map(orderIds.flatMap((id) => (this.rows.has(id) ? [[id, this.rows.get(id)!] as const] : [])));
+  }
+
+  async probe(): Promise<void> {
+    this.probes++;
+    if (this.out !== null) throw this.out;
+  }
+
+  async maintain(budgetMs: number): Promise<boolean> {
+    if (this.maintenanceError) throw this.maintenanceError;
+    this.slices.push(budgetMs);
+    this.backlog = Math.max(this.backlog - 100_000, 0);
+    return this.backlog > 0;
+  }
+}
+
+describe('the writer', () => {
+  let runtime: ManualRuntime;
+  let ledger: StubLedger;
+  let writer: Writer;
+  let heard: string[];
+
+  function writerOn(on: unknown): Writer {
+    return new Writer(on as Ledger, runtime, {
+      stored: ({ id }, inserted) => heard.push(`stored ${id}${inserted ? '' : ' again'}`),
+      rejected: ({ id, reason }) => heard.push(`rejected ${id}: ${reason}`),
+      withdrawn: ({ orderId }) => heard.push(`withdrawn ${orderId}`),
+      failed: ({ orderId }, error) => heard.push(`failed ${orderId}: ${error.message}`),
+      committed: (orders) => heard.push(`committed ${orders}`),
+    });
+  }
+
+  beforeEach(() => {
+    runtime = manualRuntime();
+    ledger = new StubLedger();
+    heard = [];
+    writer = writerOn(ledger);
+  });
+
+  afterEach(() => writer.close());
+
+  const write = (...ids: string[]): Promise<void> => writer.write(ids.map((id) => message(id)));
+
+  describe('while the ledger works', () => {
+    it('commits a batch in one transaction and then tells of each order, in order', async () => {
+      ledger.rejects.set('2', 'sold_out');
+      await write('1', '2', '3');
+      expect(ledger.batches).toEqual([['1', '2', '3']]);
+      expect(heard).toEqual(['committed 3', 'stored 1', 'rejected 2: sold_out', 'stored 3']);
+      expect(writer.reason).toBeNull();
+    });
+
+    it('says of a repeat that it was stored before', async () => {
+      writer.close();
+      const repeat = { order: record(message('1'), null), inserted: false };
+      writer = writerOn({ commitOrders: async () => [repeat], backlog: 0 });
+      await write('1');
+      expect(heard).toEqual(['committed 1', 'stored 1 again']);
+    });
+
+    it('P3: isolates an order that the ledger cannot take; the others of its batch are stored', async () => {
+      ledger.poison.add('2');
+      await write('1', '2', '3');
+      expect(heard).toEqual(['committed 1', 'stored 1', 'withdrawn 2', 'failed 2: poison', 'committed 1', 'stored 3']);
+      expect(writer.reason, 'the ledger itself is well').toBeNull();
+      expect(writer.unresolved).toBe(0);
+    });
+  });
+
+  describe('when a commit fails because the ledger is out', () => {
+    beforeEach(() => {
+      ledger.out = unavailable('the disk is full');
+    });
+
+    it('tells who waits at once, frees nothing, and says why it is out', async () => {
+      await write('1', '2');
+      expect(heard).toEqual(['failed 1: the disk is full', 'failed 2: the disk is full']);
+      expect([writer.reason, writer.unresolved]).toEqual(['the disk is full', 2]);
+    });
+
+    it('does not try to commit what comes while it is out', async () => {
+      await write('1');
+      await write('2');
+      expect(ledger.batches).toEqual([['1']]);
+      expect(heard).toEqual(['failed 1: the disk is full', 'failed 2: the disk is full']);
+      expect(writer.unresolved).toBe(2);
+    });
+
+    it('asks every half second whether it is back, and keeps the newest reason', async () => {
+      await write('1');
+      await runtime.timers.advance(PROBE_MS - 1);
+      expect(ledger.probes).toBe(0);
+      await runtime.timers.advance(1);
+      expect(ledger.probes).toBe(1);
+      ledger.out = unavailable('the data folder is read-only');
+      await runtime.timers.advance(PROBE_MS * 3);
+      expect(ledger.probes).toBe(4);
+      expect(writer.reason).toBe('the data folder is read-only');
+      expect(heard, 'nothing is freed meanwhile').toEqual(['failed 1: the disk is full']);
+    });
+
+    it('P3 P4: when it is back, what is not stored is withdrawn, once', async () => {
+      await write('1', '2');
+      await write('3');
+      heard.length = 0;
+      ledger.out = null;
+      await runtime.timers.advance(PROBE_MS);
+      expect(heard).toEqual(['withdrawn 1', 'withdrawn 2', 'withdrawn 3']);
+      expect([writer.reason, writer.unresolved]).toEqual([null, 0]);
+      await runtime.timers.advance(PROBE_MS * 4);
+      expect(heard).toHaveLength(3);
+      expect(ledger.probes, 'nobody asks a ledger that works').toBe(1);
+    });
+
+    it('P3: what had reached the disk after all is settled and not withdrawn', async () => {
+      ledger.storesBeforeFailing = true;
+      ledger.rejects.set('2', 'limit_reached');
+      await write('1', '2');
+      heard.length = 0;
+      ledger.out = null;
+      await runtime.timers.advance(PROBE_MS);
+      expect(heard).toEqual(['stored 1', 'rejected 2: limit_reached']);
+      expect(ledger.asked).toEqual([['1', '2']]);
+    });
+
+    it('P3: frees nothing as long as it cannot ask what is stored', async () => {
+      await write('1');
+      heard.length = 0;
+      const asking = ledger.storedAmong.bind(ledger);
+      ledger.storedAmong = () => Promise.reject(unavailable('cannot read'));
+      ledger.out = null;
+      await runtime.timers.advance(PROBE_MS);
+      expect(heard).toEqual([]);
+      expect([writer.reason, writer.unresolved]).toEqual(['cannot read', 1]);
+      ledger.storedAmong = asking;
+      await runtime.timers.advance(PROBE_MS);
+      expect(heard).toEqual(['withdrawn 1']);
+      expect(writer.reason).toBeNull();
+    });
+
+    it('works again afterwards, and goes out again', async () => {
+      await write('1');
+      ledger.out = null;
+      await runtime.timers.advance(PROBE_MS);
+      heard.length = 0;
+      await write('2');
+      ledger.out = unavailable('again');
+      await write('3');
+      expect(heard).toEqual(['committed 1', 'stored 2', 'failed 3: again']);
+      ledger.out = null;
+      await runtime.timers.advance(PROBE_MS);
+      expect(heard.at(-1)).toBe('withdrawn 3');
+    });
+
+    it('a probe that fails in an unknown way is tried again', async () => {
+      await write('1');
+      const probing = ledger.probe.bind(ledger);
+      ledger.probe = () => Promise.reject(new Error('a bug'));
+      await runtime.timers.advance(PROBE_MS);
+      expect(writer.reason).toBe('the disk is full');
+      ledger.probe = probing;
+      ledger.out = null;
+      await runtime.timers.advance(PROBE_MS);
+      expect(writer.reason).toBeNull();
+    });
+
+    it('P3: goes out in the middle of isolating: what was stored is told, the rest is unresolved', async () => {
+      ledger.out = null;
+      ledger.poison.add('2');
+      const commit = ledger.commitOrders.bind(ledger);
+      ledger.commitOrders = async (batch) => {
+        if (batch.length === 1 && batch[0]!.orderId === '3') ledger.out = unavailable('now it is full');
+        return commit(batch);
+      };
+      await write('1', '2', '3', '4');
+      expect(heard).toEqual([
+        'committed 1',
+        'stored 1',
+        'withdrawn 2',
+        'failed 2: poison',
+        'failed 3: now it is full',
+        'failed 4: now it is full',
+      ]);
+      expect(writer.unresolved).toBe(2);
+    });
+  });
+
+  describe('when commits take time', () => {
+    it('P3: an order whose commit fails while the probe is asking is asked about before it is withdrawn', async () => {
+      const commit = Promise.withResolvers<StoredOrder[]>();
+      ledger.commitOrders = () => commit.promise;
+      const writing = write('1');
+      // Something else found the ledger out meanwhile: an id block, an administrative change.
+      writer.reportFailure(unavailable('the connection broke'));
+      const answer = Promise.withResolvers<void>();
+      const asking = ledger.storedAmong.bind(ledger);
+      ledger.storedAmong = async (ids) => {
+        const found = await asking(ids);
+        await answer.promise;
+        return found;
+      };
+      await runtime.timers.advance(PROBE_MS);
+      // The commit reached the disk; its answer was lost.
+      ledger.rows.set('1', record(message('1'), null));
+      commit.reject(unavailable('the connection broke'));
+      await writing;
+      answer.resolve();
+      await settled();
+      await runtime.timers.advance(PROBE_MS * 4);
+      expect(heard.filter((what) => !what.startsWith('failed'))).toEqual(['stored 1']);
+      expect([writer.reason, writer.unresolved]).toEqual([null, 0]);
+    });
+
+    // The instants between "nothing is unresolved" and "the ledger is back" are turns of the promise queue: try them all.
+    it.each(Array.from({ length: 12 }, (_, turns) => turns))(
+      'P3: nor is it forgotten if it fails %i turns after the answer',
+      async (turns) => {
+        const commit = Promise.withResolvers<StoredOrder[]>();
+        const answer = Promise.withResolvers<void>();
+        const working = { commitOrders: ledger.commitOrders, storedAmong: ledger.storedAmong };
+        ledger.storedAmong = async (ids) => {
+          await answer.promise;
+          return working.storedAmong.call(ledger, ids);
+        };
+        // Under way when the ledger went out.
+        ledger.commitOrders = () => commit.promise;
+        const writing = write('2');
+        writer.reportFailure(unavailable('the connection broke'));
+        ledger.commitOrders = () => Promise.reject(unavailable('the connection broke'));
+        await write('3');
+        await runtime.timers.advance(PROBE_MS);
+        answer.resolve();
+        for (let turn = 0; turn < turns; turn++) await Promise.resolve();
+        ledger.rows.set('2', record(message('2'), null));
+        commit.reject(unavailable('the connection broke'));
+        await writing;
+        Object.assign(ledger, working);
+        await runtime.timers.advance(PROBE_MS * 4);
+        expect(heard.filter((what) => !what.startsWith('failed')).toSorted()).toEqual(['stored 2', 'withdrawn 3']);
+        expect([writer.reason, writer.unresolved]).toEqual([null, 0]);
+      },
+    );
+  });
+
+  describe('a fault about which the ledger cannot be asked', () => {
+    it('P4: is asked about again, and its hold is not forgotten', async () => {
+      ledger.poison.add('1');
+      const asking = ledger.storedAmong.bind(ledger);
+      ledger.storedAmong = () => Promise.reject(unavailable('cannot read'));
+      await write('1');
+      expect(heard).toEqual(['failed 1: poison']);
+      ledger.storedAmong = asking;
+      await runtime.timers.advance(PROBE_MS * 4);
+      expect(heard).toEqual(['failed 1: poison', 'withdrawn 1']);
+      expect([writer.reason, writer.unresolved]).toEqual([null, 0]);
+    });
+  });
+
+  describe('a fault with the id of an order that is stored', () => {
+    it('P1: does not give the units of that order back', async () => {
+      const world = sqliteUnderTest();
+      const sale = { name: 'S', opensAtMs: T0, closesAtMs: T0 + 1000, perBuyer: 1, payWithinSeconds: 60 };
+      const items = [{ code: 'v', name: 'V', price: { amount: 1, currency: 'CNY' }, stock: 1 }];
+      const call = { actor: 'admin', auditId: '1', keyed: null, answer: () => '' };
+      await world.ledger.createSale({ ...sale, items, id: '5', itemIds: ['6'] }, call);
+      const gate = new MemoryGate(runtime, () => {});
+      await gate.install((await world.ledger.rebuildSnapshot('5'))!);
+      const request = { saleId: '5', orderId: '1', itemCode: 'v', buyer: 'b1', quantity: 1, key: null };
+      const verdict = await gate.admit({ ...request, fingerprint: orderFingerprint('v', 1) });
+      if (verdict.outcome !== 'admitted') throw new Error(verdict.outcome);
+      const real = new Writer(world.ledger, runtime, {
+        stored: ({ id }) => void gate.settle('5', id),
+        rejected: () => {},
+        withdrawn: ({ orderId }) => void gate.withdraw('5', orderId),
+        failed: () => {},
+        committed: () => {},
+      });
+      await real.write([verdict.message]);
+      await real.write([{ ...verdict.message, buyer: 'mallory' }]);
+      real.close();
+      expect((await world.ledger.getSale('5'))!.items[0]).toMatchObject({ total: 1, reserved: 1 });
+      expect(await gate.view('5')).toMatchObject([{ total: 1, free: 0, held: 1 }]);
+      await world.close();
+    });
+  });
+
+  describe('failures elsewhere', () => {
+    it('take the ledger out in the same way', async () => {
+      writer.reportFailure(unavailable('no id block'));
+      expect(writer.reason).toBe('no id block');
+      await write('1');
+      expect(ledger.batches).toEqual([]);
+      await runtime.timers.advance(PROBE_MS);
+      expect(writer.reason).toBeNull();
+      expect(heard).toEqual(['failed 1: no id block', 'withdrawn 1']);
+    });
+
+    it('that are not the ledger’s state do not', () => {
+      writer.reportFailure(new TerminalError('bad', 'a bug'));
+      writer.reportFailure(new RetryableError('overloaded', 'too many'));
+      writer.reportFailure(new Error('a bug'));
+      expect(writer.reason).toBeNull();
+    });
+  });
+
+  describe('maintenance', () => {
+    it('waits until nothing else is to do, and goes on until nothing waits', async () => {
+      ledger.backlog = 150_000;
+      for (let commits = 0; commits < 10; commits++) {
+        await write(String(commits));
+        await runtime.timers.advance(20);
+      }
+      expect(ledger.slices, 'busy').toEqual([]);
+      await runtime.timers.advance(1000);
+      expect(ledger.slices.length).toBeGreaterThanOrEqual(2);
+      expect(ledger.backlog).toBe(0);
+      expect(runtime.timers.pending, 'at rest').toBe(0);
+    });
+
+    it('does not wait when too much has piled up', async () => {
+      ledger.backlog = 250_000;
+      await write('1');
+      expect(ledger.slices).toHaveLength(1);
+    });
+
+    it('that finds the ledger out takes it out', async () => {
+      ledger.maintenanceError = unavailable('the disk is full');
+      await write('1');
+      await runtime.timers.advance(1000);
+      // The probe of the stub succeeds at once: it was out and is back.
+      expect(ledger.probes).toBe(1);
+      expect(writer.reason).toBeNull();
+    });
+  });
+
+  it('leaves no timer behind when it is closed', async () => {
+    ledger.out = unavailable('the disk is full');
+    await write('1');
+    writer.close();
+    expect(runtime.timers.pending).toBe(0);
+    await runtime.timers.advance(PROBE_MS * 2);
+    expect(ledger.probes).toBe(0);
+  });
+});
