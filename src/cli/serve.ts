@@ -1,3 +1,4 @@
+import type { Socket } from 'node:net';
 import type { Config } from '../base/config.ts';
 import { messageOf, RetryableError, TerminalError, unavailable } from '../base/errors.ts';
 import { createLog } from '../base/log.ts';
@@ -80,6 +81,11 @@ ${settingHelp(SETTINGS)}`,
       runtime,
       trustProxy: config.trustProxy,
     });
+    const sockets = new Set<Socket>();
+    app.server.on('connection', (socket: Socket) => {
+      sockets.add(socket);
+      socket.once('close', () => sockets.delete(socket));
+    });
     const closed = Promise.withResolvers<number>();
     const stop = (signal: string): void => void drain(signal);
     let draining = false;
@@ -92,8 +98,11 @@ ${settingHelp(SETTINGS)}`,
         process.exit(1);
       });
       opening.stop();
-      // A client that has its answer and keeps the connection would be waited for, too.
-      runtime.timers.every(IDLE_LOOK_MS, () => app.server.closeIdleConnections());
+      // Who has its answer and keeps the connection would be waited for, and so would who never sent anything.
+      runtime.timers.every(IDLE_LOOK_MS, () => {
+        app.server.closeIdleConnections();
+        for (const socket of sockets) if (socket.bytesRead === 0) socket.destroy();
+      });
       runtime.timers.after(HALF_SENT_MS_MAX, () => app.server.closeAllConnections());
       // Stops accepting and lets requests in flight end; then the pipe, the writer and the ledger.
       await app.close();

@@ -4,6 +4,7 @@ import type { FastifyRequest } from 'fastify';
 import { BOUNDS } from '../model/sale.ts';
 import { nameFault } from '../model/text.ts';
 import { HttpProblem, invalid } from './problem.ts';
+import { headerOnce } from './request.ts';
 
 /** Who is asking. An admin may act for a buyer: `buyer` is set, and the admin's name stays for the audit. */
 export interface Identity {
@@ -45,8 +46,8 @@ export class Auth {
     if (buyer !== null) return { admin: null, buyer };
     const admin = this.#adminOf(token);
     if (admin === null) throw denied('the token or key is not valid, or has expired');
-    const acting = request.headers['doorbuster-buyer'];
-    return { admin, buyer: acting === undefined ? null : actingBuyer(acting) };
+    const acting = headerOnce(request, 'Doorbuster-Buyer');
+    return { admin, buyer: acting === null ? null : actingBuyer(acting) };
   }
 
   /** The buyer who orders; an admin without `Doorbuster-Buyer` is not one. */
@@ -105,8 +106,8 @@ function digest(text: string): Buffer {
 }
 
 /** Node hands header bytes over as Latin-1; a buyer's id is UTF-8. */
-function actingBuyer(header: string | string[]): string {
-  const bytes = Buffer.from(Array.isArray(header) ? header.join(', ') : header, 'latin1');
+function actingBuyer(header: string): string {
+  const bytes = Buffer.from(header, 'latin1');
   let buyer: string;
   try {
     buyer = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true }).decode(bytes);

@@ -9,11 +9,21 @@ const LIMIT_MAX = 200;
 
 /** The Idempotency-Key, or null. */
 export function keyOf(request: FastifyRequest): string | null {
-  const key = request.headers['idempotency-key'];
-  if (key === undefined) return null;
-  const text = Array.isArray(key) ? key.join(', ') : key;
-  const fault = keyFault(text);
+  const key = headerOnce(request, 'Idempotency-Key');
+  if (key === null) return null;
+  const fault = keyFault(key);
   if (fault !== null) throw invalid('Idempotency-Key', fault);
+  return key;
+}
+
+/** A header that may be sent once. Node joins repeats with a comma, and two buyers would become a third. */
+export function headerOnce(request: FastifyRequest, name: string): string | null {
+  const value = request.headers[name.toLowerCase()];
+  if (value === undefined) return null;
+  const text = String(value);
+  if (text.includes(', ') && (request.raw.headersDistinct[name.toLowerCase()]?.length ?? 0) > 1) {
+    throw invalid(name, 'must be sent once');
+  }
   return text;
 }
 

@@ -2,16 +2,17 @@ import { afterAll, expect, it } from 'vitest';
 import { CrowdClient } from '../support/crowd-client.ts';
 import { allFaults, ledgerOrders, NO_FAULTS, saleNow } from '../support/crowd-judge.ts';
 import { CrowdRecord, crowdOf } from '../support/crowd-record.ts';
+import { startCalmServer } from '../support/fault-server.ts';
 import { bareSocket } from '../support/fault-socket.ts';
 import { sleep } from '../support/fault-wait.ts';
-import { cleanUp, createSale, startServer, token } from '../support/server.ts';
+import { cleanUp, createSale, token } from '../support/server.ts';
 
 afterAll(cleanUp);
 
 /** A crowd closes pages. Each way of going away was, or could be, a request that is counted as in flight for ever. */
 it('buyers who go away in the middle of a request cost nothing, and their key tells what became of it (P5)', async () => {
   const IN_FLIGHT_MAX = 20;
-  const server = await startServer({ env: { IN_FLIGHT_MAX: String(IN_FLIGHT_MAX), EVENT_LOOP_DELAY_MAX_MS: '60000' } });
+  const server = await startCalmServer({ env: { IN_FLIGHT_MAX: String(IN_FLIGHT_MAX) } });
   const saleId = await createSale(server, { stock: 60, perBuyer: 1 });
   const body = JSON.stringify({ item: 'voucher' });
   const head = (buyer: string): string =>
@@ -46,7 +47,7 @@ it('buyers who go away in the middle of a request cost nothing, and their key te
 });
 
 it('open event streams are bounded by themselves and take no room from buyers', async () => {
-  const server = await startServer({ env: { IN_FLIGHT_MAX: '5', SSE_MAX: '12', EVENT_LOOP_DELAY_MAX_MS: '60000' } });
+  const server = await startCalmServer({ env: { IN_FLIGHT_MAX: '5', SSE_MAX: '12' } });
   const saleId = await createSale(server, { stock: 1 });
   const open = () => bareSocket(server.url, `GET /v1/sales/${saleId}/events HTTP/1.1\r\nhost: x\r\n\r\n`);
   const streams = [];

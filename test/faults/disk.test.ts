@@ -8,10 +8,11 @@ import { allFaults, ledgerOrders, NO_FAULTS, saleNow } from '../support/crowd-ju
 import { below, CrowdRecord, crowdOf, seedOf } from '../support/crowd-record.ts';
 import { type FaultDisk, fileSizeLimit, tmpfsDisk, unmountDisks } from '../support/fault-disk.ts';
 import { readLedger } from '../support/fault-ledger.ts';
+import { startCalmServer } from '../support/fault-server.ts';
 import { sleep, until } from '../support/fault-wait.ts';
-import { cleanUp, createSale, startServer, type TestServer } from '../support/server.ts';
+import { cleanUp, createSale, type TestServer } from '../support/server.ts';
 
-const ENV = { EVENT_LOOP_DELAY_MAX_MS: '60000', LOG_LEVEL: 'fatal' };
+const ENV = { LOG_LEVEL: 'fatal' };
 /** “Within a few seconds”, without a restart. */
 const RECOVERY_MS_MAX = 4_000;
 
@@ -35,7 +36,7 @@ describe.each(disks)('%s', (_, make) => {
     const STOCK = 6_000;
     const PER_BUYER = 3;
     const disk = make();
-    let server = await startServer({ data: disk.folder, env: ENV });
+    let server = await startCalmServer({ data: disk.folder, env: ENV });
     const saleId = await createSale(server, { stock: STOCK, perBuyer: PER_BUYER });
     const client = new CrowdClient(server.url, 64);
     const record = new CrowdRecord();
@@ -110,7 +111,7 @@ describe.each(disks)('%s', (_, make) => {
 
     // A restart finds the same, after a kill -9 as well.
     await server.kill();
-    server = await startServer({ data: disk.folder, env: ENV });
+    server = await startCalmServer({ data: disk.folder, env: ENV });
     expect(await ledgerOrders(server, saleId), label).toEqual(orders);
     expect((await saleNow(server, saleId)).items, label).toEqual(sale.items);
     expect(await server.stop(), label).toBe(0);
@@ -129,7 +130,7 @@ describe.each(disks)('%s', (_, make) => {
   it('already at the start: the server is up, answers 503, says why, and opens when there is space', async () => {
     const disk = make();
     disk.fill();
-    const server = await startServer({ data: disk.folder, env: ENV, under: disk.under });
+    const server = await startCalmServer({ data: disk.folder, env: ENV, under: disk.under });
     expect((await server.call('GET', '/healthz')).status).toBe(200);
     const why = await server.call('GET', '/readyz');
     expect([why.status, why.body]).toMatchObject([
@@ -151,7 +152,7 @@ describe.each(disks)('%s', (_, make) => {
 describe.runIf(mountable)('a nearly full disk (tmpfs)', () => {
   it('at the start after kill -9: what was accepted is there when there is space', async () => {
     const disk = tmpfsDisk(24)!;
-    let server = await startServer({ data: disk.folder, env: ENV });
+    let server = await startCalmServer({ data: disk.folder, env: ENV });
     const saleId = await createSale(server, { stock: 500 });
     const client = new CrowdClient(server.url, 16);
     const record = new CrowdRecord();
@@ -164,7 +165,7 @@ describe.runIf(mountable)('a nearly full disk (tmpfs)', () => {
     await server.kill();
     disk.fill();
 
-    server = await startServer({ data: disk.folder, env: ENV });
+    server = await startCalmServer({ data: disk.folder, env: ENV });
     const late = new CrowdClient(server.url, 1);
     // It may find room for the rebuild in what its own files have; if it sells, it sells rightly.
     expect([201, 503]).toContain((await record.place(late, { saleId, buyer: 'new' })).status);
@@ -179,7 +180,7 @@ describe.runIf(mountable)('a nearly full disk (tmpfs)', () => {
 
   it('stops in order while it is full, and has everything when it starts again', async () => {
     const disk = tmpfsDisk(8)!;
-    let server = await startServer({ data: disk.folder, env: ENV });
+    let server = await startCalmServer({ data: disk.folder, env: ENV });
     const saleId = await createSale(server, { stock: 10_000 });
     const record = new CrowdRecord();
     const client = new CrowdClient(server.url, 32);
@@ -195,7 +196,7 @@ describe.runIf(mountable)('a nearly full disk (tmpfs)', () => {
     expect(await server.stop()).toBe(0);
     client.close();
     disk.free();
-    server = await startServer({ data: disk.folder, env: ENV });
+    server = await startCalmServer({ data: disk.folder, env: ENV });
     const orders = await ledgerOrders(server, saleId);
     expect(allFaults(await saleNow(server, saleId), orders, record.tries, 1)).toEqual(NO_FAULTS);
     expect(await server.stop()).toBe(0);

@@ -22,6 +22,7 @@ import { readConfig } from '../../src/base/config.ts';
 import { CrowdClient } from '../support/crowd-client.ts';
 import { ledgerOrders } from '../support/crowd-judge.ts';
 import { CrowdRecord, crowdOf } from '../support/crowd-record.ts';
+import { startCalmServer } from '../support/fault-server.ts';
 import { sleep, until } from '../support/fault-wait.ts';
 import {
   ADMIN_KEY,
@@ -30,7 +31,6 @@ import {
   cleanUp,
   createSale,
   run,
-  startServer,
   type TestServer,
   temporaryFolder,
 } from '../support/server.ts';
@@ -74,7 +74,7 @@ describe.runIf(isRoot).concurrent('a data folder that cannot be written (another
   it('is empty and read-only: 503 and why; it opens when the folder becomes writable', async () => {
     const data = join(publicFolder(), 'data');
     mkdirSync(data, { mode: 0o555 });
-    const server = await startServer({ data, under: AS_NOBODY });
+    const server = await startCalmServer({ data, under: AS_NOBODY });
     expect((await out(server)).reason).toMatch(/not writable/);
     chmodSync(data, 0o777);
     await sells(server);
@@ -83,7 +83,7 @@ describe.runIf(isRoot).concurrent('a data folder that cannot be written (another
 
   it('does not exist in a folder that is read-only: the same', async () => {
     const parent = publicFolder();
-    const server = await startServer({ data: join(parent, 'data'), under: AS_NOBODY });
+    const server = await startCalmServer({ data: join(parent, 'data'), under: AS_NOBODY });
     expect((await out(server)).reason).toMatch(/cannot be made/);
     chmodSync(parent, 0o777);
     await sells(server);
@@ -92,7 +92,7 @@ describe.runIf(isRoot).concurrent('a data folder that cannot be written (another
 
   it('has a ledger of somebody else: 503, nothing changed; and all is there when it may write', async () => {
     const data = join(publicFolder(), 'data');
-    let server = await startServer({ data });
+    let server = await startCalmServer({ data });
     const saleId = await createSale(server, { stock: 2 });
     const path = `/v1/sales/${saleId}/orders`;
     const mine = { buyer: 'alice', key: 'k', body: { item: 'voucher' } };
@@ -101,7 +101,7 @@ describe.runIf(isRoot).concurrent('a data folder that cannot be written (another
     chmodSync(data, 0o755);
     const before = contentOf(data);
 
-    server = await startServer({ data, under: AS_NOBODY });
+    server = await startCalmServer({ data, under: AS_NOBODY });
     expect((await out(server)).reason).toMatch(/not writable|read-only/);
     expect(contentOf(data)).toEqual(before);
     // As an operator would: the files first, or the folder first.
@@ -121,13 +121,13 @@ describe.runIf(isRoot).concurrent('a data folder that cannot be written (another
 
   it('has a lock file that cannot be written: no lock, so no server', async () => {
     const data = join(publicFolder(), 'data');
-    const first = await startServer({ data });
+    const first = await startCalmServer({ data });
     expect(await first.stop()).toBe(0);
     chmodSync(data, 0o777);
     for (const file of readdirSync(data)) chmodSync(join(data, file), 0o666);
     chmodSync(join(data, 'lock.sqlite'), 0o444);
     // SQLite opens such a file read-only and then grants an "exclusive" transaction to everybody.
-    const one = await startServer({ data, under: AS_NOBODY });
+    const one = await startCalmServer({ data, under: AS_NOBODY });
     expect((await out(one)).reason).toMatch(/not writable|read-only/);
     chmodSync(join(data, 'lock.sqlite'), 0o666);
     await sells(one);
@@ -137,7 +137,7 @@ describe.runIf(isRoot).concurrent('a data folder that cannot be written (another
 
 describe('one data folder, two processes', () => {
   it('the second server and `migrate` refuse with one line; after kill -9 of the first a new one starts at once', async () => {
-    const first = await startServer();
+    const first = await startCalmServer();
     const saleId = await createSale(first, { stock: 1 });
     for (const command of [
       ['serve', '--port', '0', '--data', first.data],
@@ -155,7 +155,7 @@ describe('one data folder, two processes', () => {
     expect((await first.call('POST', path, { buyer: 'alice', body: { item: 'voucher' } })).status).toBe(201);
 
     await first.kill();
-    const next = await startServer({ data: first.data });
+    const next = await startCalmServer({ data: first.data });
     expect((await next.call('POST', path, { buyer: 'bob', body: { item: 'voucher' } })).body.code).toBe('sold_out');
     expect(await next.stop()).toBe(0);
     expect((await run(['migrate', '--data', first.data])).code).toBe(0);
@@ -163,7 +163,7 @@ describe('one data folder, two processes', () => {
 
   it('of four that start at the same time one runs', async () => {
     const data = temporaryFolder();
-    const starts = await Promise.allSettled(Array.from({ length: 4 }, () => startServer({ data })));
+    const starts = await Promise.allSettled(Array.from({ length: 4 }, () => startCalmServer({ data })));
     const running = starts.filter((start) => start.status === 'fulfilled');
     for (const start of starts) {
       if (start.status === 'rejected')
@@ -180,7 +180,7 @@ describe('a ledger file that is damaged', () => {
   let saleId: string;
 
   beforeAll(async () => {
-    const server = await startServer({ env: { EVENT_LOOP_DELAY_MAX_MS: '60000' } });
+    const server = await startCalmServer();
     saleId = await createSale(server, { stock: 3_000 });
     const record = new CrowdRecord();
     const client = new CrowdClient(server.url, 32);
@@ -192,7 +192,7 @@ describe('a ledger file that is damaged', () => {
     // The same shop twice: as a kill -9 leaves it, with its log, and as a clean stop does.
     await server.kill();
     copyData(server.data, killed);
-    const again = await startServer({ data: server.data });
+    const again = await startCalmServer({ data: server.data });
     expect(await again.stop()).toBe(0);
     copyData(server.data, stopped);
     expect(readdirSync(stopped)).not.toContain('ledger.sqlite-wal');
@@ -243,7 +243,7 @@ describe('a ledger file that is damaged', () => {
     for (const left of [stopped, killed]) {
       const data = temporaryFolder();
       copyData(left, data);
-      const server = await startServer({ data });
+      const server = await startCalmServer({ data });
       expect((await ledgerOrders(server, saleId)).length).toBe(3_000);
       expect(await server.stop()).toBe(0);
     }
@@ -381,7 +381,8 @@ function changed(before: Record<string, Buffer>, after: Record<string, Buffer>):
   const names = [...new Set([...Object.keys(before), ...Object.keys(after)])].sort();
   return names.flatMap((name) => {
     const [was, is] = [before[name], after[name]];
-    if (was === undefined) return [`${name} is new`];
+    // To look at a ledger in WAL mode SQLite makes an empty log.
+    if (was === undefined) return is!.length === 0 ? [] : [`${name} is new`];
     if (is === undefined) return [`${name} is gone`];
     return was.equals(is) ? [] : [`${name} has changed (${was.length} → ${is.length} bytes)`];
   });

@@ -4,8 +4,9 @@ import { CrowdClient } from '../support/crowd-client.ts';
 import { allFaults, ledgerOrders, NO_FAULTS, saleNow } from '../support/crowd-judge.ts';
 import { below, CrowdRecord, crowdOf, seedOf, shuffled, type Try } from '../support/crowd-record.ts';
 import { copyOfLedger, readLedger } from '../support/fault-ledger.ts';
+import { startCalmServer } from '../support/fault-server.ts';
 import { sleep, until } from '../support/fault-wait.ts';
-import { cleanUp, createSale, startServer } from '../support/server.ts';
+import { cleanUp, createSale } from '../support/server.ts';
 
 const LONG = process.env.DOORBUSTER_TEST_LONG !== undefined;
 const KILLS = LONG ? 100 : 10;
@@ -13,7 +14,7 @@ const KILLS = LONG ? 100 : 10;
 const STOCK = KILLS * 1400;
 const PER_BUYER = 3;
 const BUYERS = STOCK;
-const ENV = { EVENT_LOOP_DELAY_MAX_MS: '60000', METRICS_PUBLIC: 'on' };
+const ENV = { METRICS_PUBLIC: 'on' };
 
 afterAll(cleanUp);
 
@@ -31,7 +32,7 @@ it(
     const record = new CrowdRecord();
     const died = { crowd: 0, fold: 0, idle: 0, start: 0, inFlight: 0, midRound: 0, notFolded: 0 };
     let next = 0;
-    let server = await startServer({ env: ENV });
+    let server = await startCalmServer({ env: ENV });
     const { data } = server;
     const saleId = await createSale(server, { stock: STOCK, perBuyer: PER_BUYER });
 
@@ -77,7 +78,7 @@ it(
       if (left.midRound) died.midRound++;
       died.notFolded += left.tail;
 
-      server = await startServer({ data, env: ENV });
+      server = await startCalmServer({ data, env: ENV });
       const [sale, orders] = [await saleNow(server, saleId), await ledgerOrders(server, saleId)];
       expect(allFaults(sale, orders, record.tries, PER_BUYER), `${label} kill ${kill}`).toEqual(NO_FAULTS);
       expect(sale.items[0]!.free, `${label}: nothing left to sell at kill ${kill}`).toBeGreaterThan(0);

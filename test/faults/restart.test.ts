@@ -5,8 +5,9 @@ import { MemoryGate } from '../../src/gate/memory.ts';
 import type { SaleSnapshot } from '../../src/model/snapshot.ts';
 import type { PlaceResult } from '../../src/orders/place.ts';
 import { readLedger } from '../support/fault-ledger.ts';
+import { startCalmServer } from '../support/fault-server.ts';
 import { until } from '../support/fault-wait.ts';
-import { type Answer, cleanUp, saleBody, startServer, type TestServer, temporaryFolder } from '../support/server.ts';
+import { type Answer, cleanUp, saleBody, type TestServer, temporaryFolder } from '../support/server.ts';
 
 afterAll(cleanUp);
 
@@ -35,7 +36,7 @@ describe('after kill -9 and a restart the gate is what the ledger says', () => {
     server.call('POST', `/v1/sales/${saleId}/items/voucher/stock`, { admin: true, key: 'restock', body: { add: 5 } });
 
   beforeAll(async () => {
-    server = await startServer();
+    server = await startCalmServer();
     const create = async (input: Parameters<typeof saleBody>[0]): Promise<string> =>
       (await server.call('POST', '/v1/sales', { admin: true, body: saleBody(input) })).body.id;
     sales.soldOut = await create({ stock: 2 });
@@ -59,7 +60,7 @@ describe('after kill -9 and a restart the gate is what the ledger says', () => {
       async () => (await order(sales.over, 'carol')).body.code === 'sale_closed',
     );
     await server.kill();
-    server = await startServer({ data: server.data });
+    server = await startCalmServer({ data: server.data });
   });
 
   it('P5: every key of an accepted order gets it again, whatever the sale has become', async () => {

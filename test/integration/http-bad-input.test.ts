@@ -731,6 +731,24 @@ describe('who is asking', () => {
     await refused(422, 'invalid_request', () => server.call('GET', '/v1/orders', { admin: true, headers }));
   });
 
+  it.each(['doorbuster-buyer', 'idempotency-key'])('%s twice: 422, and not joined to a third', async (name) => {
+    const body = '{"item":"voucher"}';
+    await refused(422, 'invalid_request', () =>
+      sendRaw(
+        server.url,
+        `POST /v1/sales/${sale}/orders HTTP/1.1\r\nhost: x\r\nauthorization: Bearer ${ADMIN_KEY}\r\n` +
+          `${name === 'idempotency-key' ? 'doorbuster-buyer: zoe\r\n' : ''}${name}: alice\r\n${name}: bob\r\n` +
+          `content-type: application/json\r\ncontent-length: ${body.length}\r\nconnection: close\r\n\r\n${body}`,
+      ),
+    );
+  });
+
+  it('a query that no route knows: 422, on a POST too', async () => {
+    await refused(422, 'invalid_request', () =>
+      server.call('POST', `/v1/sales/${sale}/orders?colour=red`, { buyer: 'query', body: { item: 'voucher' } }),
+    );
+  });
+
   it('an admin without Doorbuster-Buyer cannot order: 403', async () => {
     await refused(403, 'forbidden', () => orderOf('', { item: 'voucher' }, { bearer: ADMIN_KEY }));
   });

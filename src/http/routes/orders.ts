@@ -34,6 +34,7 @@ export function orderRoutes(app: FastifyInstance, { shop, auth, streams, buyerLi
         'x-security': [{ buyer: [] }, { admin: [] }],
         summary: 'Order: 201 means committed in the ledger',
         params,
+        querystring: S.NoQuery,
         headers: Type.Object({
           'idempotency-key': Type.Optional(Type.String({ description: '1–255 printable ASCII characters' })),
           'doorbuster-buyer': Type.Optional(Type.String({ description: 'With an admin key: the buyer it acts for' })),

@@ -23,7 +23,7 @@ const ADMIN = ['unauthenticated', 'forbidden'] as const;
 
 export function saleRoutes(app: FastifyInstance, { shop, auth, streams }: HttpContext): void {
   const tags = ['Sales'];
-  const admin = { 'x-security': [{ admin: [] }], tags };
+  const admin = { 'x-security': [{ admin: [] }], tags, querystring: S.NoQuery };
   const params = Type.Object({ id: Type.String() });
   const headers = Type.Object({
     'idempotency-key': Type.Optional(Type.String({ description: '1–255 printable ASCII characters' })),

@@ -108,6 +108,7 @@ export function timeRoutes(app: FastifyInstance, { options, runtime }: HttpConte
         schema: {
           tags,
           summary: 'A buyer’s token, for trying things out (only with --demo)',
+          querystring: NoQuery,
           body: Type.Object(
             { user: Type.String({ minLength: 1, maxLength: BOUNDS.buyerLengthMax, format: 'name' }) },
             { additionalProperties: false },
