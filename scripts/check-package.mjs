@@ -7,7 +7,12 @@ import { fileURLToPath } from 'node:url';
 
 const root = dirname(dirname(fileURLToPath(import.meta.url)));
 const run = (command, args, cwd) =>
-  execFileSync(command, args, { cwd, encoding: 'utf8', stdio: ['ignore', 'pipe', 'inherit'], shell: process.platform === 'win32' });
+  execFileSync(command, args, {
+    cwd,
+    encoding: 'utf8',
+    stdio: ['ignore', 'pipe', 'inherit'],
+    shell: process.platform === 'win32',
+  });
 const fail = (message) => {
   console.error(`package check: ${message}`);
   process.exit(1);
@@ -18,10 +23,27 @@ process.on('exit', () => rmSync(folder, { recursive: true, force: true }));
 
 const [packed] = JSON.parse(run('npm', ['pack', '--json', '--loglevel=error', '--pack-destination', folder], root));
 const files = packed.files.map(({ path }) => path);
-const allowed = [/^package\.json$/, /^LICENSE$/, /^(README(\.zh-CN)?|CHANGELOG)\.md$/, /^bin\/doorbuster\.js$/, /^dist\/.+\.(js|d\.ts|sql|lua|html|css)$/];
+const allowed = [
+  /^package\.json$/,
+  /^LICENSE$/,
+  /^(README(\.zh-CN)?|CHANGELOG)\.md$/,
+  /^bin\/doorbuster\.js$/,
+  /^dist\/.+\.(js|d\.ts|sql|lua|html|css)$/,
+];
 const superfluous = files.filter((file) => !allowed.some((pattern) => pattern.test(file)));
 if (superfluous.length > 0) fail(`superfluous: ${superfluous.join(', ')}`);
-const needed = ['dist/index.js', 'dist/index.d.ts', 'dist/fastify.js', 'dist/cli/main.js', 'dist/ledger/sqlite/migrations/0001_ledger.sql', 'dist/ledger/sqlite/reader-thread.js', 'dist/http/pages/board.html', 'dist/http/pages/board.js', 'README.md', 'LICENSE'];
+const needed = [
+  'dist/index.js',
+  'dist/index.d.ts',
+  'dist/fastify.js',
+  'dist/cli/main.js',
+  'dist/ledger/sqlite/migrations/0001_ledger.sql',
+  'dist/ledger/sqlite/reader-thread.js',
+  'dist/http/pages/board.html',
+  'dist/http/pages/board.js',
+  'README.md',
+  'LICENSE',
+];
 const missing = needed.filter((file) => !files.includes(file));
 if (missing.length > 0) fail(`missing: ${missing.join(', ')}`);
 console.log(`package check: ${files.length} files, ${Math.round(packed.size / 1024)} KiB packed`);

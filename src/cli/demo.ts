@@ -21,7 +21,7 @@ export function demoKeys(config: Config, { random }: Runtime): Keys {
   } catch {
     kept = { adminKey: random.secret(18), authSecret: random.secret(32) };
     try {
-      mkdirSync(config.data, { recursive: true });
+      mkdirSync(config.data, { recursive: true, mode: 0o700 });
       writeFileSync(file, `${JSON.stringify(kept, null, 2)}\n`, { mode: 0o600 });
     } catch (error) {
       throw new TerminalError('bad_config', `the demo keys cannot be kept in ${config.data} (${messageOf(error)})`);

@@ -55,6 +55,8 @@ export class EmbeddedShop {
   readonly #events = new EventEmitter<ShopEvents>();
   readonly #orderWatchers = new Map<string, Set<(order: Order) => void>>();
   readonly #rebuilding = new Map<string, Promise<void>>();
+  /** Sales the gate was given. */
+  readonly #installed = new Set<string>();
   readonly #cancelPruning: () => void;
   #closing: string | null = null;
   #closed: Promise<void> | null = null;
@@ -191,6 +193,7 @@ export class EmbeddedShop {
     if (change.outcome === 'changed') {
       await this.#pipe.caughtUp();
       await this.#gate.remove(saleId);
+      this.#installed.delete(saleId);
     }
     return change;
   }
@@ -320,6 +323,7 @@ export class EmbeddedShop {
     const snapshot = await this.#watched(this.#ledger.rebuildSnapshot(saleId));
     if (snapshot === null) return;
     await this.#gate.install(snapshot);
+    this.#installed.add(saleId);
     // What was changed between the snapshot and the installing found no gate to tell: it is told now.
     const sale = await this.#ledger.getSale(saleId);
     if (sale !== null) {
@@ -355,11 +359,23 @@ export class EmbeddedShop {
     const beforeMs = this.runtime.clock.now() - KEY_KEPT_MS;
     try {
       await this.#gate.pruneKeys(beforeMs);
+      await this.#letGo();
       while ((await this.#ledger.pruneKeys(beforeMs)) > 0 && this.#closing === null) {
         await new Promise<void>((resolve) => this.runtime.timers.nextTurn(resolve));
       }
     } catch (error) {
       this.#writer.reportFailure(error);
+    }
+  }
+
+  /** Sales whose window is over leave the gate: what they answer stands in the ledger. */
+  async #letGo(): Promise<void> {
+    const open = new Set(await this.#ledger.openSaleIds());
+    for (const saleId of this.#installed) {
+      if (open.has(saleId)) continue;
+      await this.#pipe.caughtUp();
+      await this.#gate.remove(saleId);
+      this.#installed.delete(saleId);
     }
   }
 

@@ -153,6 +153,7 @@ function answerError(error: FastifyError | Error, request: FastifyRequest, reply
   }
   if (known) return sendProblem(reply, known);
   if ((error as FastifyError).statusCode === 400) return sendProblem(reply, 'malformed_json');
+  reply.header('x-request-id', request.id);
   request.log.error({ err: error, reqId: request.id, method: request.method, url: request.url }, 'a request failed');
   return sendProblem(reply, 'internal');
 }

@@ -11,7 +11,8 @@ import { faults } from '../contract/validate.ts';
 import type { SaleEvent } from '../engine/board.ts';
 import { iso, type Order, presentOrder, type Sale } from '../engine/present.ts';
 import { EmbeddedShop, type Readiness, type ShopEvents } from '../engine/shop.ts';
-import { HTTP_DEFAULTS } from '../http/context.ts';
+import { HTTP_DEFAULTS, type HttpOptions } from '../http/context.ts';
+import { problem } from '../http/problem.ts';
 import type { Page, SaleChange } from '../ledger/port.ts';
 import type { Money } from '../model/money.ts';
 import type { OrderStatus } from '../model/order.ts';
@@ -26,9 +27,13 @@ export interface DoorbusterOptions {
   adminKey?: string;
   /** For `handler()`: the secret of the buyers' tokens. */
   authSecret?: string;
+  /** For `handler()` and the Fastify plugin: what differs from the server's defaults (docs/reference/config.md). */
+  http?: Partial<HttpSettings>;
   /** A pino logger; silent if left out. */
   log?: Logger;
 }
+
+export type HttpSettings = Omit<HttpOptions, 'authSecrets' | 'adminKeys' | 'demo'> & { trustProxy: boolean | string };
 
 type Instant = string | number | Date;
 
@@ -212,13 +217,17 @@ export async function createDoorbuster(options: DoorbusterOptions): Promise<Door
       listener ??= (async () => {
         // Loaded only by those who serve HTTP: the engine itself needs none of it.
         const { createServer } = await import('../http/server.ts');
-        const app = await createServer({ shop: sourceOf(shop), http, runtime, trustProxy: false });
+        const trustProxy = options.http?.trustProxy ?? false;
+        const app = await createServer({ shop: sourceOf(shop), http, runtime, trustProxy });
         await app.ready();
         closeHttp = () => app.close();
         return (request, response) => app.routing(request, response);
       })();
       const ready = listener;
-      return (request, response) => void ready.then((listen) => listen(request, response));
+      return (request, response) => {
+        if (alreadyRead(request)) answerAlreadyRead(response, runtime);
+        else void ready.then((listen) => listen(request, response));
+      };
     },
     close() {
       shop.stop();
@@ -245,8 +254,10 @@ export function httpOptions(options: DoorbusterOptions) {
   if (!adminKey || !authSecret) {
     throw new TerminalError('bad_config', 'serving HTTP needs createDoorbuster({ adminKey, authSecret })');
   }
+  const { trustProxy: _, ...given } = options.http ?? {};
   return {
     ...HTTP_DEFAULTS,
+    ...given,
     adminKeys: parseAdminKeys(adminKey),
     authSecrets: authSecret.split(',').map((s) => s.trim()),
   };
@@ -259,6 +270,17 @@ const PlaceBody = Type.Object({
   quantity: Type.Integer({ minimum: 1, maximum: BOUNDS.quantityMax }),
   key: Type.Optional(Type.String({ pattern: KEY_PATTERN })),
 });
+
+/** A parser in front of us (express.json) has taken the body: we would wait for it for ever. */
+function alreadyRead(request: IncomingMessage): boolean {
+  const sent = request.headers['content-length'] ?? request.headers['transfer-encoding'] ?? '0';
+  return sent !== '0' && request.readableEnded;
+}
+
+function answerAlreadyRead(response: ServerResponse, { log }: Runtime): void {
+  log.error('the body was read before shop.handler(): mount it before express.json() and the like');
+  response.writeHead(500, { 'content-type': 'application/problem+json' }).end(problem('internal'));
+}
 
 function faultless(schema: object, value: unknown): Fault[] | null {
   const found = faults(schema, value);

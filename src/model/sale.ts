@@ -116,7 +116,7 @@ export interface Fault {
   message: string;
 }
 
-/** Rules between fields; what a single field may be is the schema's business (http/schemas.ts). */
+/** Rules between fields; what a single field may be is the schema's business (contract/schemas.ts). */
 export function newSaleFaults(sale: Pick<NewSale, 'opensAtMs' | 'closesAtMs' | 'items'>): Fault[] {
   const faults = windowFaults(sale.opensAtMs, sale.closesAtMs);
   const seen = new Set<string>();

@@ -1,4 +1,4 @@
-import { afterEach, describe, expect, it } from 'vitest';
+import { afterEach, describe, expect, it, onTestFinished } from 'vitest';
 import { orderFingerprint } from '../../src/model/order.ts';
 import { type SqliteUnderTest, sqliteUnderTest } from './ledger.sqlite.ts';
 import { ledgerContract } from './ledger.ts';
@@ -60,6 +60,7 @@ describe('sqlite: where orders are', () => {
 describe('sqlite: the audit trail', () => {
   it('has a row for every change and none for a repeat or a refusal', async () => {
     const world = sqliteUnderTest();
+    onTestFinished(() => world.close());
     const sale = { name: 'S', opensAtMs: T0, closesAtMs: T0 + 1, perBuyer: 1, payWithinSeconds: 60 };
     const items = [{ code: 'v', name: 'V', price: { amount: 1, currency: 'CNY' }, stock: 3 }];
     let lastId = 100;
@@ -89,6 +90,5 @@ describe('sqlite: the audit trail', () => {
       { at: T0 + 10, actor: 'alice', action: 'sale.resume', subject: 'sale:5', detail: {} },
       { at: T0 + 10, actor: 'alice', action: 'sale.close', subject: 'sale:5', detail: {} },
     ]);
-    await world.close();
   });
 });

@@ -1,6 +1,7 @@
 import { createServer, type Server } from 'node:http';
 import { join } from 'node:path';
 import swagger from '@fastify/swagger';
+import express from 'express';
 import Fastify, { type FastifyInstance } from 'fastify';
 import { afterAll, afterEach, beforeEach, describe, expect, it } from 'vitest';
 import doorbusterPlugin from '../../src/fastify.ts';
@@ -541,6 +542,44 @@ describe('over HTTP: handler()', () => {
     const answer = await call('POST', `/v1/sales/${sale}/orders`, { buyer: 'alice', body: { item: 'voucher' } });
     expectProblem(answer, 503, 'unavailable');
     expect((await call('GET', '/readyz')).body).toMatchObject({ status: 'unavailable' });
+  });
+});
+
+describe('over HTTP: settings', () => {
+  it('http: limits other than the defaults', async () => {
+    const data = join(temporaryFolder(), 'settings');
+    const limited = await createDoorbuster({
+      data,
+      adminKey: ADMIN_KEY,
+      authSecret: AUTH_SECRET,
+      http: { rateLimitBuyer: 1, eventLoopDelayMsMax: 60_000 },
+    });
+    const server = createServer(limited.handler()).listen(0, '127.0.0.1');
+    await new Promise((resolve) => server.once('listening', resolve));
+    const call = caller(`http://127.0.0.1:${(server.address() as { port: number }).port}`);
+    const statuses = await Promise.all(
+      [1, 2, 3].map(async () => (await call('POST', '/v1/sales/1/orders', { buyer: 'b', body: { item: 'v' } })).status),
+    );
+    expect(statuses.sort()).toEqual([404, 429, 429]);
+    server.closeAllConnections();
+    server.close();
+    await limited.close();
+  });
+
+  it('a body that a parser in front has read is answered, and not waited for', async () => {
+    const data = join(temporaryFolder(), 'parsed');
+    const shop = await createDoorbuster({ data, adminKey: ADMIN_KEY, authSecret: AUTH_SECRET });
+    const app = express();
+    app.use(express.json());
+    app.use(shop.handler());
+    const server = app.listen(0, '127.0.0.1');
+    await new Promise((resolve) => server.once('listening', resolve));
+    const call = caller(`http://127.0.0.1:${(server.address() as { port: number }).port}`);
+    expect((await call('POST', '/v1/sales', { admin: true, body: { name: 'x' } })).status).toBe(500);
+    expect((await call('GET', '/v1/sales')).status).toBe(200);
+    server.closeAllConnections();
+    server.close();
+    await shop.close();
   });
 });
 

@@ -370,6 +370,7 @@ class Run {
       const counts = JSON.stringify(view);
       const live = model.live(code).length;
       this.#demand('P9', free + queued + held + house + blocked === total, `the parts are not the total: ${counts}`);
+      this.#demand('P9', Math.min(queued, held, house) >= 0, `a count below zero: ${counts}`);
       this.#demand('P9', queued + held === live, `${live} units of live orders: ${counts}`);
       this.#demand('P1', live <= total - blocked - house, `${live} units of live orders: ${counts}`);
       this.#demand('P1', queued + held <= total && free >= 0, `more is held than there is: ${counts}`);

@@ -115,6 +115,17 @@ describe('docs/reference', () => {
   });
 });
 
+it('docs/internals/dependencies.md has every dependency, and no other', () => {
+  const { dependencies, devDependencies } = JSON.parse(read('package.json')) as Record<string, Record<string, string>>;
+  const sections = read('docs/internals/dependencies.md').split('\n## ');
+  const named = (section: string): string[] =>
+    rows(sections.find((one) => one.startsWith(section))!).flatMap(([names]) =>
+      names!.split(', ').map((name) => name.replaceAll('`', '').split(' ')[0]!),
+    );
+  expect(named('At run time').toSorted()).toEqual(Object.keys(dependencies!).toSorted());
+  expect(named('For development').toSorted()).toEqual(Object.keys(devDependencies!).toSorted());
+});
+
 describe.each(PAGES)('%s', (page) => {
   const text = read(page);
 

@@ -162,8 +162,8 @@ describe('the data folder', () => {
     expect(db.prepare('PRAGMA journal_mode').get()).toEqual({ journal_mode: 'wal' });
     expect(db.prepare('PRAGMA synchronous').get()).toEqual({ synchronous: 2 });
     db.close();
-    expect(new DatabaseSync(file, { readOnly: true }).prepare('PRAGMA journal_mode').get()).toEqual({
-      journal_mode: 'wal',
-    });
+    const reader = new DatabaseSync(file, { readOnly: true });
+    expect(reader.prepare('PRAGMA journal_mode').get()).toEqual({ journal_mode: 'wal' });
+    reader.close();
   });
 });

@@ -1,4 +1,4 @@
-import { afterEach, beforeEach, describe, expect, it } from 'vitest';
+import { afterEach, beforeEach, describe, expect, it, onTestFinished } from 'vitest';
 import { RetryableError, TerminalError, unavailable } from '../../src/base/errors.ts';
 import { MemoryGate } from '../../src/gate/memory.ts';
 import type { Ledger, StoredOrder } from '../../src/ledger/port.ts';
@@ -334,6 +334,7 @@ describe('the writer', () => {
   describe('a fault with the id of an order that is stored', () => {
     it('P1: does not give the units of that order back', async () => {
       const world = sqliteUnderTest();
+      onTestFinished(() => world.close());
       const sale = { name: 'S', opensAtMs: T0, closesAtMs: T0 + 1000, perBuyer: 1, payWithinSeconds: 60 };
       const items = [{ code: 'v', name: 'V', price: { amount: 1, currency: 'CNY' }, stock: 1 }];
       const call = { actor: 'admin', auditId: '1', keyed: null, answer: () => '' };
@@ -355,7 +356,6 @@ describe('the writer', () => {
       real.close();
       expect((await world.ledger.getSale('5'))!.items[0]).toMatchObject({ total: 1, reserved: 1 });
       expect(await gate.view('5')).toMatchObject([{ total: 1, free: 0, held: 1 }]);
-      await world.close();
     });
   });
 

@@ -132,7 +132,7 @@ export function orderRoutes(app: FastifyInstance, { shop, auth, streams, buyerLi
     async (request, reply) => {
       const { saleId, status, buyer, limit, cursor } = request.query;
       const who = auth.anyone(request);
-      if (buyer !== undefined && who.admin === null && buyer !== who.buyer) {
+      if (buyer !== undefined && who.buyer !== null && buyer !== who.buyer) {
         throw new HttpProblem('forbidden', 'only an admin may list another buyer’s orders');
       }
       const of = who.buyer ?? buyer;

@@ -13,7 +13,8 @@ export const LOCK_FILE = 'lock.sqlite';
  */
 export function lockDataFolder(folder: string): { unlock(): void } {
   try {
-    mkdirSync(folder, { recursive: true });
+    // Buyers' names are in it: for its owner only.
+    mkdirSync(folder, { recursive: true, mode: 0o700 });
   } catch (error) {
     throw new RetryableError('unavailable', `the data folder ${folder} cannot be made (${messageOf(error)})`, {
       cause: error,

@@ -3,7 +3,7 @@
  *
  * Those three tables are ordered by buyer, and buyers come in random order: with a million rows every insert touches a
  * page of its own, and the commit a buyer waits for would write hundreds of pages (measured: 50–130 µs an order
- * instead of 5). So the commit only appends to `orders`; the tail stands in for the three tables until `fold` writes
+ * instead of about 10). So the commit only appends to `orders`; the tail stands in for the three tables until `fold` writes
  * them in key order, many rows a page. Every lookup asks both. After a crash the tail is read back from `orders`.
  */
 export interface TailOrder {
@@ -64,11 +64,6 @@ export class Tail {
       if (order.saleId === saleId && parseSlots(order.slots).some((slot) => slots.includes(slot))) return true;
     }
     return false;
-  }
-
-  boundTo(saleId: string, buyer: string, key: string): TailOrder | null {
-    for (const order of this.of(buyer)) if (order.key === key && order.saleId === saleId) return order;
-    return null;
   }
 
   /** Every order, in no order. Orders added or removed meanwhile may or may not be met. */
