@@ -80,7 +80,7 @@ export class Writer {
     for (const { order, inserted } of stored) this.#decide(order, inserted);
     this.#lastCommitMs = this.#runtime.clock.monotonic();
     if (this.#ledger.backlog > BACKLOG_IDLE_MAX) await this.#maintain(BUSY_SLICE_MS);
-    else this.#maintainWhenIdle();
+    this.#maintainWhenIdle();
   }
 
   /** The ledger failed outside a commit too (an id block, an administrative change): the same state, the same way back. */

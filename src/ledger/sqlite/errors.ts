@@ -1,4 +1,4 @@
-import { DoorbusterError, messageOf, RetryableError, TerminalError } from '../../base/errors.ts';
+import { DoorbusterError, RetryableError, TerminalError } from '../../base/errors.ts';
 
 /** SQLite's primary result codes (sqlite.org/rescode.html); the extended ones carry them in the low byte. */
 const BUSY = 5;
@@ -14,6 +14,9 @@ const OUT: Record<number, string> = {
   [READONLY]: 'the data folder or database is read-only',
   [IOERR]: 'the disk failed or is full (I/O error)',
   [FULL]: 'the disk is full',
+  // Found while it serves: orders must be refused and somebody must look, as for a disk that fails.
+  [CORRUPT]: 'the ledger file is damaged: stop, and restore it from a backup',
+  [NOTADB]: 'the ledger file is damaged: stop, and restore it from a backup',
   [CANTOPEN]: 'the database file cannot be opened: is the data folder there and writable?',
 };
 
@@ -22,19 +25,25 @@ function primaryCode(error: unknown): number | null {
   return typeof code === 'number' ? code & 0xff : null;
 }
 
-/** Sorts what SQLite throws: the ledger is out for now, or the file is damaged, or it is a fault of ours. */
+/** Sorts what SQLite throws while it serves: the ledger is out, or it is a fault of ours. */
 export function ledgerError(error: unknown): Error {
   if (error instanceof DoorbusterError) return error;
   const code = primaryCode(error);
   if (code !== null && code in OUT) return new RetryableError('unavailable', OUT[code]!, { cause: error });
-  if (code === CORRUPT || code === NOTADB) {
-    return new TerminalError('ledger_damaged', `the ledger file is damaged (${messageOf(error)})`, { cause: error });
-  }
   return error instanceof Error ? error : new Error(String(error));
 }
 
 export function isBusy(error: unknown): boolean {
   return primaryCode(error) === BUSY;
+}
+
+/** Damage found at the start ends the start. */
+export function damaged(file: string, cause: unknown): TerminalError {
+  return new TerminalError(
+    'ledger_damaged',
+    `the ledger ${file} is damaged and was left as it is: restore it from a backup, or move it away`,
+    { cause },
+  );
 }
 
 export function isDamaged(error: unknown): boolean {

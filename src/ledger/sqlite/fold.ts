@@ -94,6 +94,7 @@ export class Fold {
       this.#writeOrder(order);
       written.push(order);
     }
+    whole ||= round.runs.every(({ next, orders }) => next === orders.length);
     if (whole) this.#mark.run(round.upTo);
     const after = round.runs.map(({ next }) => next);
     // Until the commit nothing has happened: a slice that fails is written again.

@@ -19,7 +19,7 @@ import type {
   SaleIds,
   StoredOrder,
 } from '../port.ts';
-import { isDamaged, ledgerError } from './errors.ts';
+import { damaged, isDamaged, ledgerError } from './errors.ts';
 import { Fold } from './fold.ts';
 import { LEDGER_FILE, lockDataFolder } from './folder.ts';
 import { Keys } from './keys.ts';
@@ -55,16 +55,16 @@ export class SqliteLedger implements Ledger {
   /** Takes the folder for this process, opens the ledger in it and brings its schema up to date. */
   static open(folder: string, runtime: Runtime): SqliteLedger {
     const { unlock } = lockDataFolder(folder);
+    const file = join(folder, LEDGER_FILE);
     let db: DatabaseSync | null = null;
     try {
-      const file = join(folder, LEDGER_FILE);
       db = openLedgerFile(file);
       migrate(db, runtime.clock.now());
       return new SqliteLedger(db, file, runtime, unlock);
     } catch (error) {
       if (db?.isOpen) db.close();
       unlock();
-      throw ledgerError(error);
+      throw isDamaged(error) ? damaged(file, error) : ledgerError(error);
     }
   }
 
@@ -261,13 +261,8 @@ export function openLedgerFile(file: string): DatabaseSync {
     return db;
   } catch (error) {
     db?.close();
-    if (isDamaged(error) || (error instanceof TerminalError && error.code === 'ledger_damaged')) {
-      throw new TerminalError(
-        'ledger_damaged',
-        `the ledger ${file} is damaged and was left as it is: restore it from a backup, or move it away`,
-        { cause: error },
-      );
-    }
+    const found = error instanceof TerminalError && error.code === 'ledger_damaged';
+    if (found || isDamaged(error)) throw damaged(file, error);
     throw ledgerError(error);
   }
 }
