@@ -2,6 +2,7 @@ import { spawn } from 'node:child_process';
 import { chmodSync, mkdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, describe, expect, it } from 'vitest';
+import { createDoorbuster } from '../../src/index.ts';
 import { CrowdClient } from '../support/crowd-client.ts';
 import { allFaults, ledgerOrders, NO_FAULTS, saleNow } from '../support/crowd-judge.ts';
 import { below, CrowdRecord, seedOf } from '../support/crowd-record.ts';
@@ -173,6 +174,28 @@ describe.concurrent('SIGTERM', () => {
       expect(await code, `${args[0]}: ${output}`).toBe(0);
     }
   });
+});
+
+it('closing a shop finishes every order that was begun, and refuses what comes after', async () => {
+  const data = temporaryFolder();
+  const open = () => createDoorbuster({ data });
+  let shop = await open();
+  const made = await shop.sales.create({
+    name: 'Vouchers',
+    opensAt: 0,
+    closesAt: '2099-01-01T00:00:00.000Z',
+    items: [{ code: 'voucher', name: '100 off', price: { amount: 8000, currency: 'CNY' }, stock: 100 }],
+  });
+  const sale = made.ok ? made.sale.id : '';
+  const begun = Array.from({ length: 50 }, (_, n) => shop.orders.place({ sale, buyer: `b-${n}`, item: 'voucher' }));
+  const closing = shop.close();
+  await expect(shop.orders.place({ sale, buyer: 'late', item: 'voucher' })).rejects.toThrow('closing');
+  const placed = await Promise.all(begun);
+  await closing;
+  expect(placed.filter(({ ok }) => ok).length).toBe(50);
+  shop = await open();
+  expect((await shop.orders.list({ saleId: sale, limit: 200 })).data.length).toBe(50);
+  await shop.close();
 });
 
 /** Asks /readyz on connections of its own until there is no server any more. */
