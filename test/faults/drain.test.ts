@@ -168,10 +168,14 @@ describe.concurrent('SIGTERM', () => {
         });
       }
       const code = new Promise<number | null>((resolve) => child.once('exit', resolve));
-      await until('it says so', 10_000, () => output.includes('answering 503'));
-      await sleep(200);
-      child.kill('SIGTERM');
-      expect(await code, `${args[0]}: ${output}`).toBe(0);
+      try {
+        await until('it says so', 10_000, () => output.includes('answering 503'));
+        await sleep(200);
+        child.kill('SIGTERM');
+        expect(await code, `${args[0]}: ${output}`).toBe(0);
+      } finally {
+        child.kill('SIGKILL');
+      }
     }
   });
 });
