@@ -39,6 +39,7 @@ export async function run(args: string[]): Promise<void> {
   const full = await runJson<{ saleId: string }>(['bench/load/fill.ts', fullFolder, String(fill)]);
   const env = { RATE_LIMIT_BUYER: '100000' };
   const bare = await start(['bench/baselines/bare-fastify.ts']);
+  const turned = await start(['bench/baselines/bare-fastify.ts', 'turn']);
   const ours = await start(['bin/doorbuster.js', 'serve', '--port', '0', '--data', emptyFolder], env);
   const laden = await start(['bin/doorbuster.js', 'serve', '--port', '0', '--data', fullFolder], env);
 
@@ -56,13 +57,14 @@ export async function run(args: string[]): Promise<void> {
     body: ITEM(code),
     expect,
     keyed,
-    again: expect !== 201 || port === bare.port,
+    again: expect !== 201 || child === bare.child || child === turned.child,
     pid: child.pid!,
     results: [],
     cpuUs: [],
   });
   const targets = [
     target('bare Fastify', bare, empty.saleId, 'voucher', 201),
+    target('bare Fastify, answers at the end of the turn', turned, empty.saleId, 'voucher', 201),
     target('accepted', ours, empty.saleId, 'voucher', 201),
     target('accepted, keyed', ours, empty.saleId, 'voucher', 201, true),
     target('refused (sold out)', ours, empty.saleId, 'none', 409),
@@ -110,6 +112,7 @@ export async function run(args: string[]): Promise<void> {
     what: of.name,
     'per second': median(of.results.map((result) => result.perSecond)),
     'of bare': ratio(of, floor),
+    'of bare, turned': ratio(of, harder),
     'of empty ledger': of === acceptedLaden ? ratio(of, accepted) : of === keyedLaden ? ratio(of, keyed) : null,
     'server CPU µs': of.cpuUs.length > 0 ? Number(median(of.cpuUs).toFixed(1)) : null,
     'p50 ms': median(of.results.map((result) => result.p50Ms)),
@@ -152,6 +155,7 @@ export async function run(args: string[]): Promise<void> {
     what: `accepted, ${sustainedMs / 1000} s without a pause`,
     'per second': sustained.perSecond,
     'of bare': Number((sustained.perSecond / floorAfter.perSecond).toFixed(3)),
+    'of bare, turned': null,
     'of empty ledger': null,
     'server CPU µs': null,
     'p50 ms': sustained.p50Ms,
@@ -174,5 +178,5 @@ export async function run(args: string[]): Promise<void> {
     ],
     { rounds, durationMs, connections, memory },
   );
-  for (const { child } of [bare, ours, laden]) child.kill('SIGTERM');
+  for (const { child } of [bare, turned, ours, laden]) child.kill('SIGTERM');
 }
