@@ -5,162 +5,130 @@ import { cpuMs, load, median, report, runJson, start, temporaryFolder } from './
 /**
  * The embedded order path over HTTP, beside a bare Fastify route with the same auth and schema, in alternating rounds of
  * one run: a round gives a ratio, the median of the rounds is the figure. Buyers have random names and come once.
+ *
+ * Two floors: the bare route as anybody writes it, which the targets are about, and the same route with its answers sent
+ * at the end of each turn of the event loop, as ours are, which is harder to come near to.
  */
-const ITEM = (code: string): string => JSON.stringify({ item: code, quantity: 1 });
+const CONNECTIONS = 128;
 
-interface Running {
-  port: number;
-  child: ChildProcess;
+class Target {
+  readonly name: string;
+  readonly results: Result[] = [];
+  readonly cpuUs: number[] = [];
+  readonly #port: number;
+  readonly #pid: number;
+  readonly #request: { path: string; body: string; expect: number; keyed: boolean; again: boolean };
+
+  constructor(name: string, server: { port: number; child: ChildProcess }, request: Wish) {
+    this.name = name;
+    this.#port = server.port;
+    this.#pid = server.child.pid!;
+    const { saleId, item, expect, keyed = false, again = false } = request;
+    const body = JSON.stringify({ item, quantity: 1 });
+    this.#request = { path: `/v1/sales/${saleId}/orders`, body, expect, keyed, again };
+  }
+
+  async run(durationMs: number): Promise<Result> {
+    const buyers = this.#request.again ? 5000 : 35 * durationMs;
+    return load({ ...this.#request, port: this.#port, connections: CONNECTIONS, durationMs, buyers });
+  }
+
+  async measure(durationMs: number): Promise<void> {
+    const before = cpuMs(this.#pid);
+    const result = await this.run(durationMs);
+    const after = cpuMs(this.#pid);
+    this.results.push(result);
+    if (before !== null && after !== null) this.cpuUs.push(((after - before) * 1000) / result.requests);
+  }
+
+  median(of: (result: Result) => number): number {
+    return median(this.results.map(of));
+  }
+
+  /** The median of the rounds' ratios. */
+  ratioTo(other: Target): number {
+    return rounded(median(this.results.map((result, round) => result.perSecond / other.results[round]!.perSecond)));
+  }
 }
 
-interface Target {
-  name: string;
-  port: number;
-  path: string;
-  body: string;
+interface Wish {
+  saleId: string;
+  item: string;
   expect: number;
-  keyed: boolean;
-  again: boolean;
-  pid: number;
-  results: Result[];
-  cpuUs: number[];
+  keyed?: boolean;
+  /** Buyers come again: for answers that take nothing. */
+  again?: boolean;
+}
+
+function rounded(ratio: number): number {
+  return Number(ratio.toFixed(3));
 }
 
 export async function run(args: string[]): Promise<void> {
   const quick = args.includes('--quick');
   const rounds = quick ? 3 : 7;
   const durationMs = quick ? 1500 : 3000;
-  const connections = 128;
+  const sustainedMs = quick ? 3000 : 30_000;
   const fill = quick ? 100_000 : 1_000_000;
 
   console.error('filling the ledgers…');
   const [emptyFolder, fullFolder] = [temporaryFolder(), temporaryFolder()];
   const empty = await runJson<{ saleId: string }>(['bench/load/fill.ts', emptyFolder, '0']);
   const full = await runJson<{ saleId: string }>(['bench/load/fill.ts', fullFolder, String(fill)]);
-  const env = { RATE_LIMIT_BUYER: '100000' };
-  const bare = await start(['bench/baselines/bare-fastify.ts']);
-  const turned = await start(['bench/baselines/bare-fastify.ts', 'turn']);
-  const ours = await start(['bin/doorbuster.js', 'serve', '--port', '0', '--data', emptyFolder], env);
-  const laden = await start(['bin/doorbuster.js', 'serve', '--port', '0', '--data', fullFolder], env);
+  const serve = (data: string) =>
+    start(['bin/doorbuster.js', 'serve', '--port', '0', '--data', data], { RATE_LIMIT_BUYER: '100000' });
+  const bareServer = await start(['bench/baselines/bare-fastify.ts']);
+  const turnedServer = await start(['bench/baselines/bare-fastify.ts', 'turn']);
+  const ours = await serve(emptyFolder);
+  const laden = await serve(fullFolder);
 
-  const target = (
-    name: string,
-    { port, child }: Running,
-    saleId: string,
-    code: string,
-    expect: number,
-    keyed = false,
-  ): Target => ({
-    name,
-    port,
-    path: `/v1/sales/${saleId}/orders`,
-    body: ITEM(code),
-    expect,
-    keyed,
-    again: expect !== 201 || child === bare.child || child === turned.child,
-    pid: child.pid!,
-    results: [],
-    cpuUs: [],
-  });
-  const targets = [
-    target('bare Fastify', bare, empty.saleId, 'voucher', 201),
-    target('bare Fastify, answers at the end of the turn', turned, empty.saleId, 'voucher', 201),
-    target('accepted', ours, empty.saleId, 'voucher', 201),
-    target('accepted, keyed', ours, empty.saleId, 'voucher', 201, true),
-    target('refused (sold out)', ours, empty.saleId, 'none', 409),
-    target(`accepted, ${fill} orders before`, laden, full.saleId, 'voucher', 201),
-    target(`accepted, keyed, ${fill} orders before`, laden, full.saleId, 'voucher', 201, true),
-  ];
-  for (let round = 0; round <= rounds; round++) {
-    for (const of of targets) {
-      const { port, path, body, expect, keyed, again } = of;
-      const warmUp = round === 0;
-      const job = {
-        port,
-        path,
-        body,
-        expect,
-        keyed,
-        again,
-        connections,
-        durationMs: warmUp ? 1000 : durationMs,
-        buyers: again ? 5000 : 35 * durationMs,
-      };
-      const before = cpuMs(of.pid);
-      const result = await load(job);
-      const after = cpuMs(of.pid);
-      if (warmUp) continue;
-      of.results.push(result);
-      if (before !== null && after !== null) of.cpuUs.push(((after - before) * 1000) / result.requests);
-    }
-    console.error(
-      `round ${round} of ${rounds}: ${targets.map((of) => `${of.name} ${of.results.at(-1)?.perSecond ?? 'warm-up'}`).join(', ')}`,
-    );
+  const order = { saleId: empty.saleId, item: 'voucher', expect: 201 };
+  const ladenOrder = { ...order, saleId: full.saleId };
+  const bare = new Target('bare Fastify', bareServer, { ...order, again: true });
+  const turned = new Target('bare Fastify, answers at the end of the turn', turnedServer, { ...order, again: true });
+  const accepted = new Target('accepted', ours, order);
+  const keyed = new Target('accepted, keyed', ours, { ...order, keyed: true });
+  const refused = new Target('refused (sold out)', ours, { ...order, item: 'none', expect: 409, again: true });
+  const acceptedLaden = new Target(`accepted, ${fill} orders before`, laden, ladenOrder);
+  const keyedLaden = new Target(`accepted, keyed, ${fill} orders before`, laden, { ...ladenOrder, keyed: true });
+  const targets = [bare, turned, accepted, keyed, refused, acceptedLaden, keyedLaden];
+
+  for (const target of targets) await target.run(1000);
+  for (let round = 1; round <= rounds; round++) {
+    for (const target of targets) await target.measure(durationMs);
+    const seen = targets.map(({ name, results }) => `${name} ${results.at(-1)!.perSecond}`);
+    console.error(`round ${round} of ${rounds}: ${seen.join(', ')}`);
   }
 
-  const [floor, accepted, keyed, , acceptedLaden, keyedLaden] = targets as [
-    Target,
-    Target,
-    Target,
-    Target,
-    Target,
-    Target,
-  ];
-  const ratio = (of: Target, to: Target): number =>
-    Number(median(of.results.map((result, round) => result.perSecond / to.results[round]!.perSecond)).toFixed(3));
-  const rows = targets.map((of) => ({
-    what: of.name,
-    'per second': median(of.results.map((result) => result.perSecond)),
-    'of bare': ratio(of, floor),
-    'of bare, turned': ratio(of, harder),
-    'of empty ledger': of === acceptedLaden ? ratio(of, accepted) : of === keyedLaden ? ratio(of, keyed) : null,
-    'server CPU µs': of.cpuUs.length > 0 ? Number(median(of.cpuUs).toFixed(1)) : null,
-    'p50 ms': median(of.results.map((result) => result.p50Ms)),
-    'p99 ms': median(of.results.map((result) => result.p99Ms)),
+  const emptyOf = new Map([
+    [acceptedLaden, accepted],
+    [keyedLaden, keyed],
+  ]);
+  const rows: Record<string, unknown>[] = targets.map((target) => ({
+    what: target.name,
+    'per second': target.median(({ perSecond }) => perSecond),
+    'of bare': target.ratioTo(bare),
+    'of bare, turned': target.ratioTo(turned),
+    'of empty ledger': emptyOf.has(target) ? target.ratioTo(emptyOf.get(target)!) : null,
+    'server CPU µs': target.cpuUs.length > 0 ? Number(median(target.cpuUs).toFixed(1)) : null,
+    'p50 ms': target.median(({ p50Ms }) => p50Ms),
+    'p99 ms': target.median(({ p99Ms }) => p99Ms),
   }));
+
   // Long enough for the tail to pass the bound above which it is folded between commits.
-  const sustainedMs = quick ? 3000 : 30_000;
   console.error(`${sustainedMs / 1000} s without a pause…`);
-  const sustainedJob = {
-    ...accepted,
-    body: ITEM('sustained'),
-    connections,
-    durationMs: sustainedMs,
-    buyers: 25 * sustainedMs,
-  };
-  const { port, path, body, expect, keyed: withKeys, again, durationMs: lastsMs, buyers } = sustainedJob;
-  const sustained = await load({
-    port,
-    path,
-    body,
-    expect,
-    keyed: withKeys,
-    again,
-    connections,
-    durationMs: lastsMs,
-    buyers,
-  });
-  const floorAfter = await load({
-    port: floor.port,
-    path: floor.path,
-    body: floor.body,
-    expect: 201,
-    keyed: false,
-    again: true,
-    connections,
-    durationMs,
-    buyers: 5000,
-  });
+  const long = await new Target('', ours, { ...order, item: 'sustained' }).run(sustainedMs);
+  const bareAfter = await bare.run(durationMs);
+  const turnedAfter = await turned.run(durationMs);
   rows.push({
     what: `accepted, ${sustainedMs / 1000} s without a pause`,
-    'per second': sustained.perSecond,
-    'of bare': Number((sustained.perSecond / floorAfter.perSecond).toFixed(3)),
-    'of bare, turned': null,
-    'of empty ledger': null,
-    'server CPU µs': null,
-    'p50 ms': sustained.p50Ms,
-    'p99 ms': sustained.p99Ms,
+    'per second': long.perSecond,
+    'of bare': rounded(long.perSecond / bareAfter.perSecond),
+    'of bare, turned': rounded(long.perSecond / turnedAfter.perSecond),
+    'p50 ms': long.p50Ms,
+    'p99 ms': long.p99Ms,
   });
+
   console.error('measuring memory…');
   const memory = {
     'without keys, MB per 100 000 buyers': await runJson(['--expose-gc', 'bench/load/memory.ts', 'plain']),
@@ -176,7 +144,7 @@ export async function run(args: string[]): Promise<void> {
       'the fold of the tail in the short rounds: below 200 000 orders it waits for idle moments; the run without a pause has it',
       'a slow disk: the figures rest on this machine’s fdatasync',
     ],
-    { rounds, durationMs, connections, memory },
+    { rounds, durationMs, connections: CONNECTIONS, memory },
   );
-  for (const { child } of [bare, turned, ours, laden]) child.kill('SIGTERM');
+  for (const { child } of [bareServer, turnedServer, ours, laden]) child.kill('SIGTERM');
 }
