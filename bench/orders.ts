@@ -66,8 +66,8 @@ function rounded(ratio: number): number {
 
 export async function run(args: string[]): Promise<void> {
   const quick = args.includes('--quick');
-  const rounds = quick ? 3 : 7;
-  const durationMs = quick ? 1500 : 3000;
+  const rounds = quick ? 3 : 5;
+  const durationMs = quick ? 1500 : 2500;
   const sustainedMs = quick ? 3000 : 30_000;
   const fill = quick ? 100_000 : 1_000_000;
 

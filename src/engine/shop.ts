@@ -259,6 +259,7 @@ export class EmbeddedShop {
     if (this.#placing > 0) await new Promise<void>((resolve) => this.#onPlaced.push(resolve));
     await this.#pipe.drained();
     this.#cancelPruning();
+    await this.#writer.foldBeforeClosing();
     this.#writer.close();
     this.#board.close();
     this.#events.removeAllListeners();

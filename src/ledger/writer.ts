@@ -21,9 +21,14 @@ const PROBE_EVERY_MS = 500;
 /** Up to here the tail of the ledger is folded only when nothing else is to do; above, between commits. */
 const BACKLOG_IDLE_MAX = 200_000;
 const IDLE_AFTER_MS = 50;
+const IDLE_PAUSE_MS = 10;
 const IDLE_SLICE_MS = 5;
-/** Between commits: enough to fold more than a commit adds, little enough that nobody notices. */
+/** Between commits: as many slices as it takes to fold what the commit has added, but no more than these. */
 const BUSY_SLICE_MS = 1;
+const BUSY_SLICES_MAX = 20;
+/** On closing, so that the next start has less to read back. */
+const CLOSING_MS_MAX = 2_000;
+const CLOSING_SLICE_MS = 50;
 
 /**
  * The writer: takes batches from the pipe and commits each in one transaction.
@@ -79,13 +84,22 @@ export class Writer {
     this.#effects.committed(batch.length, this.#runtime.clock.monotonic() - startedMs);
     for (const { order, inserted } of stored) this.#decide(order, inserted);
     this.#lastCommitMs = this.#runtime.clock.monotonic();
-    if (this.#ledger.backlog > BACKLOG_IDLE_MAX) await this.#maintain(BUSY_SLICE_MS);
+    await this.#keepUp(batch.length);
     this.#maintainWhenIdle();
   }
 
   /** The ledger failed outside a commit too (an id block, an administrative change): the same state, the same way back. */
   reportFailure(error: unknown): void {
     if (error instanceof RetryableError && error.code === 'unavailable') this.#goOut(error);
+  }
+
+  /** Before closing, for a bounded time: what is folded now need not be read back at the next start. */
+  async foldBeforeClosing(): Promise<void> {
+    const untilMs = this.#runtime.clock.monotonic() + CLOSING_MS_MAX;
+    while (this.#runtime.clock.monotonic() < untilMs && (await this.#maintain(CLOSING_SLICE_MS))) {
+      // Other work of the process goes on in between.
+      await new Promise<void>((resolve) => this.#runtime.timers.nextTurn(resolve));
+    }
   }
 
   close(): void {
@@ -177,12 +191,21 @@ export class Writer {
     }
   }
 
-  #maintainWhenIdle(): void {
+  /** A crowd that never pauses must not let the tail grow without end. */
+  async #keepUp(added: number): Promise<void> {
+    const goal = Math.max(this.#ledger.backlog - added, BACKLOG_IDLE_MAX);
+    for (let slices = 0; this.#ledger.backlog > goal && slices < BUSY_SLICES_MAX; slices++) {
+      if (!(await this.#maintain(BUSY_SLICE_MS))) return;
+    }
+  }
+
+  #maintainWhenIdle(afterMs = IDLE_AFTER_MS): void {
     if (this.#cancelMaintenance !== null || this.#closed) return;
-    this.#cancelMaintenance = this.#runtime.timers.after(IDLE_AFTER_MS, async () => {
+    this.#cancelMaintenance = this.#runtime.timers.after(afterMs, async () => {
       this.#cancelMaintenance = null;
       const idle = this.#runtime.clock.monotonic() - this.#lastCommitMs >= IDLE_AFTER_MS;
-      if (!idle || (await this.#maintain(IDLE_SLICE_MS))) this.#maintainWhenIdle();
+      if (!idle) this.#maintainWhenIdle();
+      else if (await this.#maintain(IDLE_SLICE_MS)) this.#maintainWhenIdle(IDLE_PAUSE_MS);
     });
   }
 

@@ -7,7 +7,10 @@ export class Keys {
   readonly #tail: Tail;
   readonly #find;
   readonly #bind;
-  readonly #prune;
+  readonly #pruneAnswers;
+  readonly #oldOrders;
+  readonly #pruneOrder;
+  readonly #pruned;
 
   constructor(db: DatabaseSync, tail: Tail) {
     this.#tail = tail;
@@ -19,9 +22,17 @@ export class Keys {
       `INSERT INTO keys (caller, path, key, fingerprint, answer, created_at) VALUES (?, ?, ?, ?, ?, ?)
        ON CONFLICT DO UPDATE SET fingerprint = excluded.fingerprint, order_id = NULL, answer = excluded.answer, created_at = excluded.created_at`,
     );
-    this.#prune = db.prepare(
-      'DELETE FROM keys WHERE (caller, path, key) IN (SELECT caller, path, key FROM keys WHERE created_at < ? ORDER BY created_at LIMIT 2000)',
+    this.#pruneAnswers = db.prepare(
+      `DELETE FROM keys WHERE (caller, path, key) IN
+         (SELECT caller, path, key FROM keys WHERE order_id IS NULL AND created_at < ? ORDER BY created_at LIMIT ${CHUNK})`,
     );
+    this.#oldOrders = db.prepare(
+      `SELECT seq, id, CAST(sale_id AS TEXT) AS saleId, buyer, idem_key AS key, created_at AS createdAtMs FROM orders
+       WHERE seq > (SELECT pruned FROM folded) AND seq <= (SELECT seq FROM folded) ORDER BY seq LIMIT ${CHUNK}`,
+    );
+    this.#oldOrders.setReadBigInts(true);
+    this.#pruneOrder = db.prepare('DELETE FROM keys WHERE caller = ? AND path = ? AND key = ? AND order_id = ?');
+    this.#pruned = db.prepare('UPDATE folded SET pruned = ?');
   }
 
   find({ caller, path, key }: KeyScope, nowMs: number): KeyBinding | null {
@@ -39,8 +50,31 @@ export class Keys {
     this.#bind.run(keyed.caller, keyed.path, keyed.key, keyed.fingerprint, answer, nowMs);
   }
 
-  /** A bounded number at a time: a day's keys of a big sale are millions. */
+  /** Some of the keys bound before that instant, oldest first; 0 when none is left. */
   prune(beforeMs: number): number {
-    return Number(this.#prune.run(beforeMs).changes);
+    let gone = Number(this.#pruneAnswers.run(beforeMs).changes);
+    for (let more = true; more && gone === 0; ) {
+      const orders = this.#oldOrders.all() as unknown as OldOrder[];
+      const old = orders.filter(({ createdAtMs }) => createdAtMs < beforeMs);
+      for (const { id, saleId, buyer, key } of old) {
+        // Not one that was bound anew since then.
+        if (key !== null) gone += Number(this.#pruneOrder.run(buyer, ordersPath(saleId), key, id).changes);
+      }
+      if (old.length > 0) this.#pruned.run(old.at(-1)!.seq);
+      more = old.length === CHUNK;
+    }
+    return gone;
   }
+}
+
+/** A day's keys of a big sale are millions: so many in one transaction. */
+const CHUNK = 500;
+
+interface OldOrder {
+  seq: bigint;
+  id: bigint;
+  saleId: string;
+  buyer: string;
+  key: string | null;
+  createdAtMs: bigint;
 }

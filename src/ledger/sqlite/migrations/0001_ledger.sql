@@ -93,7 +93,9 @@ CREATE TABLE keys (
   created_at  INTEGER NOT NULL,
   PRIMARY KEY (caller, path, key)
 ) STRICT, WITHOUT ROWID;
-CREATE INDEX keys_age ON keys (created_at);
+-- Keys of orders are pruned by walking the orders (folded.pruned): an index by age would be one more tree that the fold
+-- writes in random order.
+CREATE INDEX keys_age ON keys (created_at) WHERE order_id IS NULL;
 
 CREATE TABLE buyer_orders (
   buyer    TEXT    NOT NULL,
@@ -103,8 +105,10 @@ CREATE TABLE buyer_orders (
 
 -- claims, keys and buyer_orders hold all orders up to this seq; what is above is in memory, and in orders.
 CREATE TABLE folded (
-  one INTEGER PRIMARY KEY CHECK (one = 1),
-  seq INTEGER NOT NULL
+  one    INTEGER PRIMARY KEY CHECK (one = 1),
+  seq    INTEGER NOT NULL,
+  -- Keys of orders up to this seq are gone: they were older than 24 hours.
+  pruned INTEGER NOT NULL DEFAULT 0 CHECK (pruned <= seq)
 ) STRICT;
 INSERT INTO folded (one, seq) VALUES (1, 0);
 
