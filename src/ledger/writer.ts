@@ -21,8 +21,8 @@ const PROBE_EVERY_MS = 500;
 /** Up to here the tail of the ledger is folded only when nothing else is to do; above, between commits. */
 const BACKLOG_IDLE_MAX = 200_000;
 const IDLE_AFTER_MS = 50;
-const IDLE_PAUSE_MS = 10;
-const IDLE_SLICE_MS = 5;
+const IDLE_PAUSE_MS = 20;
+const IDLE_SLICE_MS = 2;
 /** Between commits: as many slices as it takes to fold what the commit has added, but no more than these. */
 const BUSY_SLICE_MS = 1;
 const BUSY_SLICES_MAX = 20;
