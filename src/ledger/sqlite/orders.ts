@@ -12,21 +12,9 @@ const COLUMNS = `CAST(o.id AS TEXT) AS id, CAST(o.sale_id AS TEXT) AS saleId, CA
   i.code AS itemCode, o.buyer, o.quantity, o.amount, o.currency, o.status, o.reason,
   o.created_at AS createdAtMs, o.updated_at AS updatedAtMs, o.expires_at AS expiresAtMs, o.version`;
 
-export interface OrderRow {
-  id: string;
-  saleId: string;
-  itemId: string;
-  itemCode: string;
-  buyer: string;
-  quantity: number;
+export interface OrderRow extends Omit<OrderRecord, 'amount'> {
   amount: number;
   currency: string;
-  status: OrderStatus;
-  reason: RejectReason | null;
-  createdAtMs: number;
-  updatedAtMs: number;
-  expiresAtMs: number | null;
-  version: number;
 }
 
 export function orderOfRow({ amount, currency, ...row }: OrderRow): OrderRecord {

@@ -1,7 +1,7 @@
 import type { DatabaseSync } from 'node:sqlite';
 import {
   BOUNDS,
-  type ItemKind,
+  type ItemRecord,
   ledgerFree,
   type NewSale,
   type SalePatch,
@@ -11,32 +11,14 @@ import {
 import type { AdminCall, Page, SaleChange, SaleIds } from '../port.ts';
 import type { Keys } from './keys.ts';
 
-interface SaleRow {
-  id: string;
-  name: string;
-  opensAtMs: number;
-  closesAtMs: number;
-  perBuyer: number;
-  payWithinSeconds: number;
+interface SaleRow extends Omit<SaleRecord, 'items' | 'paused' | 'closed'> {
   paused: number;
   closed: number;
-  version: number;
-  createdAtMs: number;
 }
 
-interface ItemRow {
-  id: string;
-  code: string;
-  name: string;
+interface ItemRow extends Omit<ItemRecord, 'price'> {
   amount: number;
   currency: string;
-  kind: ItemKind;
-  total: number;
-  reserved: number;
-  sold: number;
-  blocked: number;
-  epoch: number;
-  rev: number;
 }
 
 const SALE_COLUMNS = `CAST(id AS TEXT) AS id, name, opens_at AS opensAtMs, closes_at AS closesAtMs, per_buyer AS perBuyer,
