@@ -11,6 +11,8 @@ export const ADMIN = 'bench-admin-key';
 
 const children = new Set<ChildProcess>();
 const folders = new Set<string>();
+// A benchmark that is stopped takes its servers with it.
+for (const signal of ['SIGINT', 'SIGTERM'] as const) process.on(signal, () => process.exit(130));
 process.on('exit', () => {
   for (const child of children) child.kill('SIGKILL');
   for (const folder of folders) rmSync(folder, { recursive: true, force: true });
