@@ -109,7 +109,7 @@ export class Writer {
   }
 
   #decide(order: OrderRecord, inserted: boolean): void {
-    // Decided by the row as stored: a repeat of an order that has ended since then is not reserved again.
+    // Decided by the row as stored, and not by what this writer meant to store. Nothing ends a reserved order yet.
     if (order.status === 'rejected') this.#effects.rejected(order);
     else this.#effects.stored(order, inserted);
   }

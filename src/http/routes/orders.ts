@@ -90,8 +90,8 @@ export function orderRoutes(app: FastifyInstance, { shop, auth, streams, buyerLi
         quantity: quantity ?? 1,
         key: keyOf(request),
       });
-      // Refusals of one turn are sent together, as the orders of one commit are: while the crowd's machine is being
-      // written to it is awake, and a write costs a third of one that wakes it (measured).
+      // Refusals of one turn are sent together, as the orders of one commit are: a write to a client that sleeps has to
+      // wake it, and costs ten times one that does not (docs/internals/design-notes.md).
       if (!result.ok) await turn.end();
       return answerPlaced(reply, result, app.prefix);
     },
