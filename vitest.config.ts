@@ -3,6 +3,8 @@ import { defineConfig } from 'vitest/config';
 export default defineConfig({
   test: {
     include: ['test/**/*.test.ts'],
+    // Installs the servers that some tests start, where it may; lists at the end what was skipped for want of one.
+    globalSetup: ['test/support/servers/setup.ts'],
     pool: 'forks',
     // Two cores: a third worker would only make timing tests lie.
     maxWorkers: 2,

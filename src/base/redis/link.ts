@@ -1,0 +1,311 @@
+import { Cluster, type ClusterOptions, Redis, type RedisOptions } from 'ioredis';
+import { Anchor } from '../anchor.ts';
+import { messageOf, RetryableError } from '../errors.ts';
+import type { Runtime } from '../runtime.ts';
+import { placeOf, type RedisTarget, redisClient } from './address.ts';
+import type { Script } from './scripts.ts';
+
+/** The way to Redis is out: the command may or may not have been carried out. */
+export class RedisUnavailableError extends RetryableError {
+  constructor(message: string, cause?: unknown) {
+    super('unavailable', message, { cause });
+  }
+}
+
+export interface LinkOptions {
+  /** How long one command may take. */
+  readonly commandMs: number;
+}
+
+export interface LinkEvents {
+  message(channel: string, message: string): void;
+  /** Connected again, or subscribed again: what was sent to us meanwhile is lost, and Redis may have forgotten. */
+  interrupted(): void;
+}
+
+/** Answers of a server that will be right again, or of one that is not the master any more. */
+const PASSING = /^(READONLY|LOADING|MASTERDOWN|CLUSTERDOWN|TRYAGAIN|UNBLOCKED|BUSY|NOREPLICAS|OOM|MISCONF)\b/;
+const RECONNECT_MS_MAX = 1000;
+const PING_MS = 5000;
+
+/**
+ * One process's connections to one Redis (server, master behind sentinels, or cluster): one for commands, one that
+ * listens, made when something is to be heard. Commands that were under way when a connection broke fail at once with
+ * RedisUnavailableError and are not sent again here: only their caller knows whether that is safe.
+ *
+ * Idle, the connections do not keep the process alive.
+ */
+export class RedisLink {
+  readonly cluster: boolean;
+  readonly #runtime: Runtime;
+  readonly #options: LinkOptions;
+  readonly #events: LinkEvents;
+  readonly #target: RedisTarget;
+  readonly #client: Redis | Cluster;
+  readonly #anchor = new Anchor();
+  readonly #channels = new Map<string, Promise<void>>();
+  #subscriber: Redis | Cluster | null = null;
+  #stopPings: (() => void) | null = null;
+  #wasReady = false;
+  #closed = false;
+
+  constructor(target: RedisTarget, options: LinkOptions, runtime: Runtime, events: LinkEvents) {
+    this.#runtime = runtime;
+    this.#options = options;
+    this.#events = events;
+    this.#target = target;
+    this.#client = this.#connect('commands');
+    this.cluster = this.#client instanceof Cluster;
+    this.#client.on('ready', () => {
+      if (this.#wasReady) events.interrupted();
+      this.#wasReady = true;
+    });
+  }
+
+  /** Tells one Redis from another, without secrets. */
+  get place(): string {
+    return placeOf(this.#client);
+  }
+
+  /** While somebody waits for a message, the process must live. */
+  get anchor(): Anchor {
+    return this.#anchor;
+  }
+
+  #connect(purpose: string): Redis | Cluster {
+    const options: Omit<RedisOptions, 'replyMapping'> = {
+      // A prefix of the caller's own client would change keys and not channels.
+      keyPrefix: '',
+      connectionName: `doorbuster-${purpose}`,
+      // A script whose reply was lost is sent again by its caller, who knows its request id, or not at all.
+      autoResendUnfulfilledCommands: false,
+      maxRetriesPerRequest: 0,
+      enableOfflineQueue: false,
+      autoResubscribe: false,
+      connectTimeout: Math.max(this.#options.commandMs, 1000),
+      // A connection whose other end vanished without a word is given up, but not one to a server that is only slow.
+      socketTimeout: Math.max(this.#options.commandMs * 3, 3000),
+      retryStrategy: (times) => Math.min(20 * 2 ** Math.min(times, 10), RECONNECT_MS_MAX),
+      reconnectOnError: (error) => error.message.startsWith('READONLY'),
+    };
+    const cluster: ClusterOptions = {
+      enableOfflineQueue: false,
+      shardedSubscribers: purpose === 'wake-ups',
+      slotsRefreshTimeout: this.#options.commandMs,
+      slotsRefreshInterval: 5000,
+      clusterRetryStrategy: (times) => Math.min(20 * 2 ** Math.min(times, 10), RECONNECT_MS_MAX),
+      retryDelayOnFailover: 50,
+      retryDelayOnClusterDown: 50,
+    };
+    const client = redisClient(this.#target, options, cluster);
+    // Without a listener ioredis writes errors to the console. Callers get theirs from their own command.
+    client.on('error', (error: Error) => this.#runtime.log.debug({ err: error, purpose }, 'redis connection'));
+    if (client instanceof Cluster) {
+      client.on('+node', (node: Redis) => letGo(node));
+      for (const node of client.nodes()) letGo(node);
+    } else {
+      letGo(client);
+    }
+    return client;
+  }
+
+  /** Runs a script by its digest; a server that does not know it (restarted, flushed, failed over) gets the text. */
+  async script(script: Script, keys: readonly string[], args: readonly (string | number)[]): Promise<unknown> {
+    try {
+      return await this.call('EVALSHA', [script.sha, keys.length, ...keys, ...args]);
+    } catch (error) {
+      if (!messageOf(error).startsWith('NOSCRIPT')) throw error;
+      return await this.call('EVAL', [script.lua, keys.length, ...keys, ...args]);
+    }
+  }
+
+  async call(command: string, args: readonly (string | number)[]): Promise<unknown> {
+    this.#anchor.hold();
+    try {
+      if (this.#client.status !== 'ready') await this.#ready(this.#client);
+      return await this.#within(this.#client.call(command, ...args) as Promise<unknown>, command);
+    } catch (error) {
+      throw this.#failure(error, command);
+    } finally {
+      this.#anchor.drop();
+    }
+  }
+
+  /** Several commands back to back on one connection of their own, so that one that blocks it (WAIT) holds nobody up. */
+  async inARow(calls: readonly (readonly [string, ...(string | number)[]])[], limitMs: number): Promise<unknown[]> {
+    this.#anchor.hold();
+    const client = this.#connect('in-a-row');
+    try {
+      await this.#ready(client);
+      const pipeline = client.pipeline(calls.map(([command, ...args]) => [command, ...args]));
+      const replies = (await this.#within(pipeline.exec(), calls[0]![0], limitMs)) ?? [];
+      return replies.map(([error, reply]) => {
+        if (error) throw error;
+        return reply;
+      });
+    } catch (error) {
+      throw this.#failure(error, calls[0]![0]);
+    } finally {
+      client.disconnect();
+      this.#anchor.drop();
+    }
+  }
+
+  /** Calls `visit` with every node that holds keys. */
+  async eachNode(visit: (node: Redis) => Promise<void>): Promise<void> {
+    this.#anchor.hold();
+    try {
+      if (this.#client.status !== 'ready') await this.#ready(this.#client);
+      for (const node of this.#client instanceof Cluster ? this.#client.nodes('master') : [this.#client])
+        await visit(node);
+    } catch (error) {
+      throw this.#failure(error, 'SCAN');
+    } finally {
+      this.#anchor.drop();
+    }
+  }
+
+  /** Resolves when messages of this channel reach us. */
+  listen(channel: string): Promise<void> {
+    let listening = this.#channels.get(channel);
+    if (!listening) {
+      listening = this.#listen(channel);
+      this.#channels.set(channel, listening);
+      // Not heard: the next who asks tries anew.
+      listening.catch(() => this.#channels.delete(channel));
+    }
+    return listening;
+  }
+
+  async #listen(channel: string): Promise<void> {
+    this.#anchor.hold();
+    try {
+      this.#subscriber ??= this.#openSubscriber();
+      const subscriber = this.#subscriber;
+      if (subscriber.status !== 'ready') await this.#ready(subscriber);
+      await this.#within(this.#subscribe(subscriber, channel), 'SUBSCRIBE');
+    } catch (error) {
+      throw this.#failure(error, 'SUBSCRIBE');
+    } finally {
+      this.#anchor.drop();
+    }
+  }
+
+  #subscribe(subscriber: Redis | Cluster, channel: string): Promise<unknown> {
+    return this.cluster ? subscriber.ssubscribe(channel) : subscriber.subscribe(channel);
+  }
+
+  #openSubscriber(): Redis | Cluster {
+    const subscriber = this.#connect('wake-ups');
+    subscriber.on(this.cluster ? 'smessage' : 'message', (channel: string, message: string) => {
+      this.#events.message(channel, message);
+    });
+    let wasReady = false;
+    subscriber.on('ready', () => {
+      if (wasReady) void this.#resubscribe(subscriber);
+      wasReady = true;
+    });
+    // A node of a cluster that was lost and found again: ioredis subscribes anew by itself, we look at what was missed.
+    if (subscriber instanceof Cluster) subscriber.on('+node', () => wasReady && this.#events.interrupted());
+    this.#stopPings = this.#runtime.timers.every(PING_MS, () => void this.#ping(subscriber));
+    return subscriber;
+  }
+
+  async #resubscribe(subscriber: Redis | Cluster): Promise<void> {
+    const channels = [...this.#channels.keys()];
+    try {
+      await this.#within(Promise.all(channels.map((each) => this.#subscribe(subscriber, each))), 'SUBSCRIBE');
+    } catch (error) {
+      if (this.#closed) return;
+      this.#runtime.log.debug({ err: error }, 'could not subscribe again');
+      if (subscriber instanceof Redis) subscriber.disconnect(true);
+      return;
+    }
+    this.#events.interrupted();
+  }
+
+  /** A connection that only listens would not notice that the other end is gone. */
+  async #ping(subscriber: Redis | Cluster): Promise<void> {
+    if (!(subscriber instanceof Redis) || subscriber.status !== 'ready') return;
+    try {
+      await this.#within(subscriber.ping(), 'PING');
+    } catch {
+      if (!this.#closed && subscriber.status === 'ready') subscriber.disconnect(true);
+    }
+  }
+
+  #ready(client: Redis | Cluster): Promise<void> {
+    return new Promise((resolve, reject) => {
+      const limitMs = this.#options.commandMs;
+      let lastError: unknown;
+      const done = (settle: () => void): void => {
+        stop();
+        client.off('ready', ready);
+        client.off('error', failed);
+        client.off('end', ended);
+        settle();
+      };
+      const ready = (): void => done(resolve);
+      const failed = (error: unknown): void => {
+        lastError = error;
+      };
+      const ended = (): void => done(() => reject(new RedisUnavailableError('the connection is closed', lastError)));
+      const stop = this.#runtime.timers.after(limitMs, () => {
+        done(() => reject(new RedisUnavailableError(`no connection within ${limitMs} ms`, lastError)));
+      });
+      client.on('ready', ready);
+      client.on('error', failed);
+      client.on('end', ended);
+      if (client.status === 'ready') ready();
+      else if (client.status === 'end') ended();
+    });
+  }
+
+  #within<T>(promise: Promise<T>, command: string, limitMs = this.#options.commandMs): Promise<T> {
+    return new Promise((resolve, reject) => {
+      const stop = this.#runtime.timers.after(limitMs, () => {
+        reject(new RedisUnavailableError(`no answer to ${command} within ${limitMs} ms`));
+      });
+      promise.then(
+        (value) => {
+          stop();
+          resolve(value);
+        },
+        (error: unknown) => {
+          stop();
+          reject(error);
+        },
+      );
+    });
+  }
+
+  #failure(error: unknown, command: string): unknown {
+    if (error instanceof RedisUnavailableError) return error;
+    const message = messageOf(error);
+    const name = error instanceof Error ? error.name : '';
+    // Anything but an answer of the server is trouble on the way.
+    const answered = name === 'ReplyError' && !PASSING.test(message);
+    return answered ? error : new RedisUnavailableError(`${command}: ${message}`, error);
+  }
+
+  get closed(): boolean {
+    return this.#closed;
+  }
+
+  close(): void {
+    this.#closed = true;
+    this.#stopPings?.();
+    this.#subscriber?.disconnect();
+    this.#client.disconnect();
+    this.#anchor.close();
+  }
+}
+
+/** An idle connection must not keep the process alive. */
+function letGo(client: Redis): void {
+  const unref = (): void => {
+    (client as unknown as { stream?: { unref?(): void } }).stream?.unref?.();
+  };
+  client.on('connect', unref);
+  unref();
+}

@@ -1,0 +1,32 @@
+import { createHash } from 'node:crypto';
+import { readdirSync, readFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { TerminalError } from '../errors.ts';
+
+/** A Lua command: a file of its own, known to Redis by its digest. */
+export interface Script {
+  readonly name: string;
+  readonly lua: string;
+  readonly sha: string;
+}
+
+/**
+ * Reads the commands of a folder. A line `-- @include _part` is replaced by the file `_part.lua` of the same folder;
+ * files that begin with an underscore are parts and no commands.
+ */
+export function loadScripts(folder: string): Map<string, Script> {
+  const files = readdirSync(folder).filter((file) => file.endsWith('.lua'));
+  const parts = new Map(files.map((file) => [file.slice(0, -4), readFileSync(join(folder, file), 'utf8')]));
+  const scripts = new Map<string, Script>();
+  for (const [name, source] of parts) {
+    if (name.startsWith('_')) continue;
+    const lua = source.replace(/^-- @include (\S+)$/gm, (_, part: string) => {
+      const text = parts.get(part);
+      if (text === undefined)
+        throw new TerminalError('internal', `${name}.lua includes ${part}.lua, which is not there`);
+      return text;
+    });
+    scripts.set(name, { name, lua, sha: createHash('sha1').update(lua).digest('hex') });
+  }
+  return scripts;
+}

@@ -1,0 +1,744 @@
+import type { Anchor } from '../base/anchor.ts';
+import type { Runtime } from '../base/runtime.ts';
+import { sleep } from '../base/timers.ts';
+import { AbortedError, HeldError, type LossReason, NotOwnerError, TimeoutError, UnavailableError } from './errors.ts';
+import type { Emitter, LockEvent } from './events.ts';
+import { Grant, type GrantDesk } from './grant.ts';
+import { Hold, type HoldKeeper, type HoldTerms } from './hold.ts';
+import { Keeper, marginMs } from './keeper.ts';
+import type { AcquireReply, AcquireRequest, Address, LockStore, Mode, StoreEvents, Wake } from './port.ts';
+
+export interface DeskSettings {
+  readonly leaseMs: number;
+  readonly handOverMs: number;
+  /** How long a call goes on while the store cannot be reached. */
+  readonly outageMs: number;
+  /** `<host>/<pid>`. */
+  readonly owner: string;
+}
+
+/** Which lock, and as what. */
+export interface Wanted extends Address {
+  readonly mode: Mode;
+  readonly permits: number;
+  readonly limit: number;
+}
+
+export interface Terms {
+  /** Milliseconds to wait; 0 does not wait, Infinity waits for ever. */
+  readonly waitMs: number;
+  readonly leaseMs: number;
+  readonly renews: boolean;
+  readonly maxHoldMs: number;
+  readonly signal: AbortSignal | undefined;
+  readonly label: string;
+  readonly replicas: number;
+}
+
+/** A `once` whose result is there already. */
+export interface Done {
+  readonly result: string;
+}
+
+/** One call that wants a lock, from its first command until it has it or has given up. */
+interface Waiter {
+  readonly wanted: Wanted;
+  /** A hold that is to turn into what is wanted (upgrade, downgrade), instead of a new one. */
+  readonly from: Hold | null;
+  readonly terms: Terms;
+  readonly rid: string;
+  readonly beganMs: number;
+  ticket: number;
+  /** It stands in the store's queue, as far as we know. */
+  queued: boolean;
+  /** Commands under way for it. */
+  asking: boolean;
+  /** To be asked once more when that is answered. */
+  again: boolean;
+  /** Its acquire may have been carried out more than once, or without our knowledge. */
+  ambiguous: boolean;
+  /** Since when the store has not been reachable for it; 0: it is. */
+  outSinceMs: number;
+  settled: boolean;
+  settle(end: Hold | Done | null, error?: unknown): void;
+}
+
+/** Who waits for one lock in this process, oldest first, and the timer that looks after the oldest. */
+interface Line {
+  readonly waiters: Set<Waiter>;
+  stop: (() => void) | null;
+  dueMs: number;
+}
+
+/** A silent queue is looked at when the present lease ends, and at least so often: a lease may be an hour. */
+const LOOK_MS_MAX = 10_000;
+const LOOK_MS_MIN = 10;
+const RETRY_MS_MIN = 25;
+const RETRY_MS_MAX = 500;
+
+/** The lock was had, but not on as many replicas as asked for. */
+class ReplicasError extends UnavailableError {}
+
+const describe = ({ kind, name }: Address): string => `${kind} "${name}"`;
+const keyOf = ({ kind, name }: Address): string => `${kind} ${name}`;
+
+/**
+ * Everything between a caller and the store: asks, waits, is woken, gives up, renews, gives back. Written once for every
+ * kind and every store. What it guarantees: a call ends (granted, or with one error) and leaves nothing behind at the
+ * store, whatever was lost on the way; a hold is over here before it can be over there.
+ */
+export class Desk implements StoreEvents, HoldKeeper, GrantDesk {
+  readonly settings: DeskSettings;
+  readonly runtime: Runtime;
+  readonly emitter: Emitter;
+  readonly #anchor: Anchor;
+  readonly #keeper: Keeper;
+  readonly #holds = new Map<string, Hold>();
+  readonly #waiters = new Map<string, Waiter>();
+  readonly #lines = new Map<string, Line>();
+  /** Locks that were handed to somebody who has yet to confirm: looked at once after `handOverMs`. */
+  readonly #watched = new Map<string, () => void>();
+  readonly #looks = new Map<string, () => void>();
+  /** Commands that clean up behind a call that has ended. */
+  readonly #cleaning = new Set<Promise<void>>();
+  readonly #listening = new Set<string>();
+  #store!: LockStore;
+  #next = 0;
+  #closed = false;
+
+  constructor(settings: DeskSettings, runtime: Runtime, emitter: Emitter, anchor: Anchor) {
+    this.settings = settings;
+    this.runtime = runtime;
+    this.emitter = emitter;
+    this.#anchor = anchor;
+    this.#keeper = new Keeper(runtime, {
+      renew: (hold, leaseMs) => this.#renew(hold, leaseMs, ''),
+    });
+  }
+
+  /** The store tells us things and we ask it things: one of the two must come first. */
+  attach(store: LockStore): void {
+    this.#store = store;
+  }
+
+  get store(): LockStore {
+    return this.#store;
+  }
+
+  nextRid(): string {
+    return `${this.#store.client}.${(++this.#next).toString(36)}`;
+  }
+
+  nowMs(): number {
+    return this.runtime.clock.monotonic();
+  }
+
+  infoOf(label: string): string {
+    return label === '' ? this.settings.owner : `${this.settings.owner} ${label}`;
+  }
+
+  // Taking
+
+  async acquire(wanted: Wanted, terms: Terms): Promise<Grant> {
+    const end = await this.take(wanted, terms);
+    if (end instanceof Hold) return new Grant(this, end);
+    throw new HeldError(`${wanted.kind} "${wanted.name}" is held`);
+  }
+
+  async tryAcquire(wanted: Wanted, terms: Terms): Promise<Grant | null> {
+    const end = await this.take(wanted, terms);
+    return end instanceof Hold ? new Grant(this, end) : null;
+  }
+
+  /** A hold; null when it is held and nobody wanted to wait; for a `once` its result. */
+  take(wanted: Wanted, terms: Terms, from: Hold | null = null): Promise<Hold | Done | null> {
+    const refusal = this.#refusal(wanted, terms);
+    if (refusal) return Promise.reject(refusal);
+    return new Promise((resolve, reject) => {
+      const beganMs = this.nowMs();
+      const cleanups: (() => void)[] = [];
+      const waiter: Waiter = {
+        wanted,
+        from,
+        terms,
+        rid: this.nextRid(),
+        beganMs,
+        ticket: 0,
+        queued: false,
+        asking: false,
+        again: false,
+        ambiguous: false,
+        outSinceMs: 0,
+        settled: false,
+        settle: (end, error) => {
+          waiter.settled = true;
+          this.#waiters.delete(waiter.rid);
+          this.#leaveLine(waiter);
+          for (const cleanup of cleanups) cleanup();
+          this.#anchor.drop();
+          this.#tellEnd(waiter, end, error);
+          if (error !== undefined) reject(error);
+          else resolve(end);
+        },
+      };
+      this.#anchor.hold();
+      this.#waiters.set(waiter.rid, waiter);
+      if (this.emitter.hears('asked')) this.emitter.tell('asked', this.#eventOf(waiter));
+      if (terms.waitMs > 0 && terms.waitMs !== Infinity) {
+        cleanups.push(
+          this.runtime.timers.after(terms.waitMs, () => {
+            this.#giveUp(waiter, new TimeoutError(`${describe(wanted)} was not had within ${terms.waitMs} ms`));
+          }),
+        );
+      }
+      if (terms.signal) {
+        const { signal } = terms;
+        const aborted = (): void => {
+          const message = `waiting for ${describe(wanted)} was aborted`;
+          this.#giveUp(waiter, new AbortedError(message, { cause: signal.reason }));
+        };
+        signal.addEventListener('abort', aborted, { once: true });
+        cleanups.push(() => signal.removeEventListener('abort', aborted));
+      }
+      void this.#ask(waiter);
+    });
+  }
+
+  #refusal(wanted: Wanted, terms: Terms): Error | null {
+    if (this.#closed) return new AbortedError('the locks are closed');
+    if (terms.signal?.aborted) {
+      return new AbortedError(`waiting for ${describe(wanted)} was aborted`, { cause: terms.signal.reason });
+    }
+    return null;
+  }
+
+  #requestOf(waiter: Waiter, queue: boolean): AcquireRequest {
+    const { wanted, terms } = waiter;
+    return {
+      kind: wanted.kind,
+      name: wanted.name,
+      mode: wanted.mode,
+      permits: wanted.permits,
+      limit: wanted.limit,
+      rid: waiter.rid,
+      leaseMs: Math.min(terms.leaseMs, terms.maxHoldMs),
+      queue,
+      ticket: waiter.ticket,
+      handOverMs: this.settings.handOverMs,
+      info: this.infoOf(terms.label),
+    };
+  }
+
+  /** Asks the store until it has answered, the call has ended, or the store was out for too long. */
+  async #ask(waiter: Waiter): Promise<void> {
+    if (waiter.settled) return;
+    if (waiter.asking) {
+      // What is under way may have been answered before the reason to ask again came up.
+      waiter.again = true;
+      return;
+    }
+    waiter.asking = true;
+    let retryMs = RETRY_MS_MIN;
+    while (!waiter.settled) {
+      const sentMs = this.nowMs();
+      try {
+        const wantsQueue = waiter.terms.waitMs > 0;
+        const key = keyOf(waiter.wanted);
+        // Who may be queued must be able to hear. A first try without the queue spares most processes the connection.
+        if (wantsQueue && waiter.queued && !this.#listening.has(key)) await this.#listen(waiter.wanted);
+        const queue = wantsQueue && this.#listening.has(key);
+        const reply = await this.#command(waiter, queue);
+        waiter.outSinceMs = 0;
+        if (waiter.settled) {
+          // The call gave up meanwhile; its clean-up was sent after this command, but a grant may have come first.
+          if (reply.outcome === 'granted') this.#clean(waiter);
+          break;
+        }
+        if (reply.outcome === 'held' && wantsQueue && !queue) {
+          await this.#listen(waiter.wanted);
+          waiter.queued = true;
+          continue;
+        }
+        if (waiter.again && reply.outcome === 'queued') {
+          waiter.again = false;
+          waiter.queued = true;
+          waiter.ticket = reply.ticket;
+          continue;
+        }
+        waiter.asking = false;
+        this.#answered(waiter, reply, sentMs);
+        return;
+      } catch (error) {
+        if (waiter.settled) break;
+        if (!(error instanceof UnavailableError) || error instanceof ReplicasError || this.#closed) {
+          this.#giveUp(waiter, error);
+          break;
+        }
+        waiter.ambiguous = true;
+        const nowMs = this.nowMs();
+        waiter.outSinceMs ||= sentMs;
+        if (nowMs - waiter.outSinceMs + retryMs >= this.settings.outageMs) {
+          this.#giveUp(waiter, error);
+          break;
+        }
+        await sleep(this.runtime.timers, retryMs * (0.5 + this.runtime.random.fraction()));
+        retryMs = Math.min(retryMs * 2, RETRY_MS_MAX);
+      }
+    }
+    waiter.asking = false;
+  }
+
+  async #command(waiter: Waiter, queue: boolean): Promise<AcquireReply> {
+    const { replicas } = waiter.terms;
+    const request = this.#requestOf(waiter, queue);
+    if (waiter.from) return await this.#change(waiter, waiter.from, request);
+    if (replicas === 0) return await this.#store.acquire(request);
+    const [reply, confirmed] = await this.#store.acquireReplicated(request, replicas, this.settings.handOverMs);
+    if (reply.outcome === 'granted' && confirmed < replicas) {
+      const message = `${describe(waiter.wanted)} reached ${confirmed} of ${replicas} replicas`;
+      // Not retried: the caller asked for that many, and they are not there.
+      throw new ReplicasError(message);
+    }
+    return reply;
+  }
+
+  async #change(waiter: Waiter, from: Hold, request: AcquireRequest): Promise<AcquireReply> {
+    const { rid: nextRid, mode: to, kind, name, leaseMs, queue, handOverMs, info } = request;
+    const change = { kind, name, rid: from.rid, nextRid, to, leaseMs, queue, handOverMs, info };
+    const reply = await this.#store.change(change);
+    if (reply.outcome === 'absent') {
+      from.lose('refused');
+      throw from.loss ?? new NotOwnerError(`${describe(from)} was released`);
+    }
+    if (reply.outcome === 'busy') {
+      // Not yet asked with the right to wait: a first try without hearing. Else somebody waits to upgrade already.
+      if (waiter.terms.waitMs > 0 && !queue) return { outcome: 'held', retryMs: LOOK_MS_MAX, ticket: 0 };
+      const why = waiter.terms.waitMs > 0 ? 'another reader waits to upgrade' : 'there are other readers';
+      throw new HeldError(`${describe(from)} cannot be upgraded: ${why}`);
+    }
+    return reply;
+  }
+
+  async #listen(address: Address): Promise<void> {
+    await this.#store.listen(address);
+    this.#listening.add(keyOf(address));
+    // Names come and go; asking again for one that is heard already costs nothing.
+    if (this.#listening.size > 10_000) this.#listening.clear();
+  }
+
+  #answered(waiter: Waiter, reply: AcquireReply, sentMs: number): void {
+    switch (reply.outcome) {
+      case 'granted':
+        waiter.settle(this.#hold(waiter, reply.token, sentMs, this.#requestOf(waiter, false).leaseMs));
+        return;
+      case 'done':
+        waiter.settle({ result: reply.result });
+        return;
+      case 'held':
+        if (waiter.terms.waitMs > 0) this.#joinLine(waiter, reply.retryMs, reply.ticket);
+        else waiter.settle(null);
+        return;
+      case 'queued':
+        this.#joinLine(waiter, reply.retryMs, reply.ticket);
+        return;
+      case 'gone':
+        this.#giveUp(waiter, new AbortedError(`${describe(waiter.wanted)} was given up before`));
+    }
+  }
+
+  /** The call ends with an error, and whatever the store may hold for it is given back. */
+  #giveUp(waiter: Waiter, error: unknown): void {
+    if (waiter.settled) return;
+    waiter.settle(null, error);
+    this.#clean(waiter);
+  }
+
+  #clean(waiter: Waiter): void {
+    const { wanted, rid, terms } = waiter;
+    // Ambiguous always: a copy of the acquire may be behind us on the way.
+    this.#cleanUp({ ...wanted, rid, ambiguous: true }, terms.leaseMs);
+  }
+
+  /** Gives back at the store what nobody here wants, for as long as it could still be held there. */
+  #cleanUp(what: Wanted & { rid: string; ambiguous: boolean }, leaseMs: number): void {
+    const endMs = this.nowMs() + leaseMs;
+    const work = async (): Promise<void> => {
+      for (let retryMs = RETRY_MS_MIN; ; retryMs = Math.min(retryMs * 2, RETRY_MS_MAX)) {
+        try {
+          const reply = await this.#store.release({ ...what, handOverMs: this.settings.handOverMs });
+          if (reply === 'handed') this.#watch(what);
+          return;
+        } catch (error) {
+          if (!(error instanceof UnavailableError) || this.nowMs() >= endMs || this.#closed) return;
+          await sleep(this.runtime.timers, retryMs);
+        }
+      }
+    };
+    const cleaning = work().finally(() => this.#cleaning.delete(cleaning));
+    this.#cleaning.add(cleaning);
+  }
+
+  // Waiting
+
+  #joinLine(waiter: Waiter, retryMs: number, ticket: number): void {
+    const key = keyOf(waiter.wanted);
+    if (!waiter.queued || waiter.ticket === 0) {
+      if (this.emitter.hears('waiting') && waiter.ticket === 0) this.emitter.tell('waiting', this.#eventOf(waiter));
+    }
+    waiter.queued = true;
+    waiter.ticket = ticket;
+    let line = this.#lines.get(key);
+    if (!line) {
+      line = { waiters: new Set(), stop: null, dueMs: Infinity };
+      this.#lines.set(key, line);
+    }
+    line.waiters.add(waiter);
+    this.#tend(key, line, retryMs);
+  }
+
+  #leaveLine(waiter: Waiter): void {
+    const key = keyOf(waiter.wanted);
+    const line = this.#lines.get(key);
+    if (!line?.waiters.delete(waiter) || line.waiters.size > 0) return;
+    line.stop?.();
+    this.#lines.delete(key);
+  }
+
+  /**
+   * The one timer of a line. Wake-ups do the work; this heals what a wake-up cannot: a holder that died (its lease ends),
+   * a message that was lost. The oldest waiter asks again, by its ticket, which also lets the store move on.
+   */
+  #tend(key: string, line: Line, retryMs: number): void {
+    const afterMs = Math.min(Math.max(retryMs, LOOK_MS_MIN), LOOK_MS_MAX) + 2;
+    const dueMs = this.nowMs() + afterMs;
+    if (line.stop && line.dueMs <= dueMs) return;
+    line.stop?.();
+    line.dueMs = dueMs;
+    line.stop = this.runtime.timers.after(afterMs, () => {
+      line.stop = null;
+      line.dueMs = Infinity;
+      const [oldest] = line.waiters;
+      if (!oldest) return;
+      // Should its answer not come, the line must still be tended.
+      this.#tend(key, line, LOOK_MS_MAX);
+      void this.#ask(oldest);
+    });
+  }
+
+  /** Handed on, not yet confirmed: if that process is stopped or cut off, the store moves on when somebody comes by. */
+  #watch(address: Wanted): void {
+    const key = keyOf(address);
+    if (this.#watched.has(key) || this.#closed) return;
+    const stop = this.runtime.timers.after(this.settings.handOverMs + 2, () => {
+      this.#watched.delete(key);
+      const nobody = `${this.#store.client}.0`;
+      const look = { ...address, rid: nobody, ambiguous: false, handOverMs: this.settings.handOverMs };
+      this.#store.release(look).then(
+        () => undefined,
+        () => undefined,
+      );
+    });
+    this.#watched.set(key, stop);
+  }
+
+  // StoreEvents
+
+  wake(wake: Wake): void {
+    if (wake.event === 'lost') {
+      this.#holds.get(wake.rid)?.lose('forced');
+      return;
+    }
+    if (wake.event === 'look') {
+      const waiter = this.#waiters.get(wake.rid);
+      if (waiter) void this.#ask(waiter);
+      else this.#looks.get(wake.rid)?.();
+      return;
+    }
+    const waiter = this.#waiters.get(wake.rid);
+    if (!waiter) {
+      // Given up in the same moment: the clean-up is under way. Ours already: the grant came by the reply as well.
+      return;
+    }
+    const atMs = this.#whenHere(wake.atUs);
+    const graceMs = this.settings.handOverMs;
+    const nowMs = this.nowMs();
+    // Heard late (we were stopped, or the network was slow), or from a clock that jumped: ask before believing it.
+    const fresh = atMs !== null && atMs <= nowMs && nowMs < atMs + graceMs / 2;
+    if (!fresh || waiter.terms.replicas > 0) {
+      void this.#ask(waiter);
+      return;
+    }
+    const hold = this.#hold(waiter, wake.token, atMs, graceMs);
+    waiter.settle(hold);
+    this.#confirm(hold, waiter.terms);
+  }
+
+  /**
+   * When, on our clock, the store's clock showed `storeUs`: not before this. A reading was taken after we sent for it, so
+   * that the true moment can only be later, and a deadline reckoned from this one only earlier than need be.
+   */
+  #whenHere(storeUs: number): number | null {
+    const reading = this.#store.clock;
+    if (!reading) return null;
+    const sinceMs = (storeUs - reading.storeUs) / 1000;
+    // Two clocks drift apart by less than 1 % of the time since they were compared.
+    return reading.sentMs + sinceMs - Math.abs(sinceMs) * 0.01;
+  }
+
+  interrupted(): void {
+    if (this.#closed) return;
+    for (const waiter of this.#waiters.values()) if (waiter.queued) void this.#ask(waiter);
+    for (const hold of this.#holds.values()) if (!hold.renewing) void this.#verify(hold);
+    for (const look of this.#looks.values()) look();
+  }
+
+  /** Calls `run` when the store wakes `rid` without granting it anything (latches), and when wake-ups may have been missed. */
+  onLook(rid: string, run: () => void): () => void {
+    this.#looks.set(rid, run);
+    this.#anchor.hold();
+    return () => {
+      if (this.#looks.delete(rid)) this.#anchor.drop();
+    };
+  }
+
+  // Holding
+
+  #hold(waiter: Waiter, token: number, sentMs: number, leaseMs: number): Hold {
+    const { wanted, terms, rid } = waiter;
+    const untilMs = sentMs + terms.maxHoldMs;
+    const hold = this.keep({
+      kind: wanted.kind,
+      name: wanted.name,
+      mode: wanted.mode,
+      permits: wanted.permits,
+      limit: wanted.limit,
+      label: terms.label,
+      rid,
+      token,
+      leaseMs: terms.leaseMs,
+      renews: terms.renews,
+      untilMs,
+      deadlineMs: Math.min(sentMs + leaseMs - marginMs(leaseMs), untilMs),
+      sinceMs: this.nowMs(),
+    });
+    hold.ambiguous = waiter.ambiguous;
+    return hold;
+  }
+
+  /** Takes over a hold that the store has given. */
+  keep(terms: HoldTerms): Hold {
+    const hold = new Hold(this, terms);
+    this.#holds.set(hold.rid, hold);
+    this.#keeper.add(hold);
+    return hold;
+  }
+
+  /** A hand-over lasts only `handOverMs`: turned into a full lease, unless it was given back in the same turn. */
+  #confirm(hold: Hold, terms: Terms): void {
+    this.runtime.timers.nextTurn(() => {
+      if (hold.state === 'held')
+        void this.#renew(hold, Math.min(terms.leaseMs, terms.maxHoldMs), this.infoOf(terms.label));
+    });
+  }
+
+  /** True: it holds for `leaseMs` from now. False: it is lost, or could not be asked. */
+  async #renew(hold: Hold, leaseMs: number, info: string): Promise<boolean> {
+    const sentMs = this.nowMs();
+    hold.renewing = true;
+    try {
+      const { kind, name, rid, mode } = hold;
+      const renewed = await this.#store.renew({
+        kind,
+        name,
+        rid,
+        mode,
+        leaseMs: Math.max(1, Math.ceil(leaseMs)),
+        info,
+      });
+      // Released or lost meanwhile: the answer is about nobody's lock, and no loss.
+      if (hold.state !== 'held') return false;
+      if (!renewed) {
+        hold.lose('refused');
+        return false;
+      }
+      this.#keeper.move(hold, Math.min(sentMs + leaseMs - marginMs(leaseMs), hold.untilMs));
+      return true;
+    } catch (error) {
+      if (!(error instanceof UnavailableError))
+        this.runtime.log.warn({ err: error, name: hold.name }, 'renewing a lock');
+      return false;
+    } finally {
+      hold.renewing = false;
+    }
+  }
+
+  /** Asks whether a hold still stands, without making a fixed lease longer. */
+  async #verify(hold: Hold): Promise<void> {
+    const leftMs = hold.deadlineMs - this.nowMs();
+    const leaseMs = hold.renews ? Math.min(hold.leaseMs, hold.untilMs - this.nowMs()) : leftMs + marginMs(hold.leaseMs);
+    if (leftMs > 0) await this.#renew(hold, leaseMs, '');
+  }
+
+  onLost(hold: Hold, reason: LossReason): void {
+    this.#holds.delete(hold.rid);
+    const heldMs = this.nowMs() - hold.sinceMs;
+    this.runtime.log.warn({ kind: hold.kind, name: hold.name, reason, heldMs }, 'a lock was lost');
+    if (this.emitter.hears('lost')) {
+      this.emitter.tell('lost', { ...this.#eventOf(hold), token: hold.token, heldMs, reason });
+    }
+  }
+
+  async extend(hold: Hold, leaseMs: number): Promise<void> {
+    const untilMs = this.nowMs() + leaseMs;
+    if (untilMs > hold.untilMs) leaseMs = Math.max(1, hold.untilMs - this.nowMs());
+    if (await this.#renew(hold, leaseMs, '')) {
+      hold.leaseMs = leaseMs;
+      return;
+    }
+    if (hold.loss) throw hold.loss;
+    if (hold.state === 'released') throw new NotOwnerError(`${describe(hold)} was released`);
+    throw new UnavailableError(`${describe(hold)} could not be extended`);
+  }
+
+  // Giving back
+
+  async giveBack(hold: Hold): Promise<void> {
+    if (--hold.count > 0) return;
+    if (!hold.isHeld()) {
+      if (hold.loss) throw hold.loss;
+      return;
+    }
+    this.#drop(hold);
+    const { kind, name, rid, mode, permits, limit, ambiguous } = hold;
+    const beganMs = this.nowMs();
+    const { handOverMs } = this.settings;
+    let first = true;
+    let retryMs = RETRY_MS_MIN;
+    for (;;) {
+      try {
+        const reply = await this.#store.release({
+          kind,
+          name,
+          rid,
+          mode,
+          permits,
+          limit,
+          handOverMs,
+          ambiguous: ambiguous || !first,
+        });
+        if (reply === 'handed') this.#watch({ kind, name, mode, permits, limit });
+        // Sent again after its reply was lost, "not yours" most likely means that the first one did it: it was sent
+        // while the lease was in force by our own clock.
+        if (reply === 'absent' && first) {
+          hold.state = 'held';
+          hold.lose('refused');
+          throw hold.loss!;
+        }
+        return;
+      } catch (error) {
+        if (!(error instanceof UnavailableError)) throw error;
+        first = false;
+        // After its deadline the lease ends by itself: trying on would help nobody.
+        const endMs = Math.min(hold.deadlineMs, beganMs + this.settings.outageMs);
+        if (this.#closed || this.nowMs() + retryMs >= endMs) {
+          // The caller is told; the store still is when it comes back, while it could hold it.
+          this.#cleanUp({ kind, name, rid, mode, permits, limit, ambiguous: true }, hold.deadlineMs - this.nowMs());
+          throw error;
+        }
+        await sleep(this.runtime.timers, retryMs);
+        retryMs = Math.min(retryMs * 2, RETRY_MS_MAX);
+      }
+    }
+  }
+
+  /** Ours no more by our own will: no timers, no loss. */
+  #drop(hold: Hold): void {
+    hold.state = 'released';
+    hold.disarm?.();
+    this.#holds.delete(hold.rid);
+    if (this.emitter.hears('released')) {
+      const heldMs = this.nowMs() - hold.sinceMs;
+      this.emitter.tell('released', { ...this.#eventOf(hold), token: hold.token, heldMs });
+    }
+  }
+
+  /** Forgets a hold that the store has turned into another one (upgrade, downgrade, finish). */
+  retire(hold: Hold): void {
+    if (hold.state === 'held') this.#drop(hold);
+  }
+
+  holdsOf({ kind, name }: Address): Hold[] {
+    return [...this.#holds.values()].filter((hold) => hold.kind === kind && hold.name === name && hold.isHeld());
+  }
+
+  // Sight
+
+  #eventOf(of: Waiter | Hold): LockEvent {
+    const { kind, name, mode } = 'wanted' in of ? of.wanted : of;
+    const label = 'wanted' in of ? of.terms.label : of.label;
+    return { kind, name, mode, ...(label === '' ? {} : { label }) };
+  }
+
+  #tellEnd(waiter: Waiter, end: Hold | Done | null, error: unknown): void {
+    const waitedMs = this.nowMs() - waiter.beganMs;
+    if (end instanceof Hold) {
+      if (this.emitter.hears('acquired')) {
+        const waited = waiter.ticket !== 0;
+        this.emitter.tell('acquired', { ...this.#eventOf(waiter), token: end.token, waitedMs, waited });
+      }
+    } else if (!(end && 'result' in end) && this.emitter.hears('failed')) {
+      const reason =
+        error instanceof TimeoutError
+          ? 'timeout'
+          : error instanceof AbortedError
+            ? 'aborted'
+            : error === undefined
+              ? 'held'
+              : 'unavailable';
+      this.emitter.tell('failed', { ...this.#eventOf(waiter), reason, waitedMs });
+    }
+  }
+
+  get closed(): boolean {
+    return this.#closed;
+  }
+
+  /** Sends a command again while the store cannot be reached. Only for commands that may be carried out twice. */
+  async patiently<T>(command: () => Promise<T>): Promise<T> {
+    const endMs = this.nowMs() + this.settings.outageMs;
+    for (let retryMs = RETRY_MS_MIN; ; retryMs = Math.min(retryMs * 2, RETRY_MS_MAX)) {
+      try {
+        return await command();
+      } catch (error) {
+        if (!(error instanceof UnavailableError) || this.#closed || this.nowMs() + retryMs >= endMs) throw error;
+        await sleep(this.runtime.timers, retryMs);
+      }
+    }
+  }
+
+  /** Calls of this process that wait for a lock now. */
+  get waiting(): number {
+    return this.#waiters.size;
+  }
+
+  get holding(): number {
+    return this.#holds.size;
+  }
+
+  /** Rejects who waits, gives back what is held, stops every timer. */
+  async close(): Promise<void> {
+    if (this.#closed) return;
+    for (const waiter of this.#waiters.values()) this.#giveUp(waiter, new AbortedError('the locks were closed'));
+    for (const hold of this.#holds.values()) {
+      hold.lose('closed');
+      const { kind, name, rid, mode, permits, limit, ambiguous } = hold;
+      this.#cleanUp({ kind, name, rid, mode, permits, limit, ambiguous }, 0);
+    }
+    this.#closed = true;
+    for (const stop of this.#watched.values()) stop();
+    for (const look of this.#looks.values()) look();
+    this.#keeper.close();
+    await Promise.all(this.#cleaning);
+    await this.#store.close();
+  }
+}

@@ -1,0 +1,59 @@
+import { EventEmitter } from 'node:events';
+import type { LossReason } from './errors.ts';
+import type { LockKind, Mode } from './port.ts';
+
+export interface LockEvent {
+  readonly kind: LockKind | 'latch' | 'quorum' | 'job';
+  readonly name: string;
+  readonly mode?: Mode;
+  readonly label?: string;
+}
+
+/** What can be listened to with `locks.on(event, listener)`. */
+export interface LockEvents {
+  /** A call began. */
+  asked: [LockEvent];
+  /** It cannot be had at once. */
+  waiting: [LockEvent];
+  acquired: [LockEvent & { readonly token: bigint; readonly waitedMs: number; readonly waited: boolean }];
+  /** A call ended without the lock. */
+  failed: [LockEvent & { readonly reason: 'held' | 'timeout' | 'aborted' | 'unavailable'; readonly waitedMs: number }];
+  released: [LockEvent & { readonly token: bigint; readonly heldMs: number }];
+  lost: [LockEvent & { readonly token: bigint; readonly heldMs: number; readonly reason: LossReason }];
+  /** Two locks were taken in one order here and in the other order there: one day both wait for each other. */
+  crossed: [{ readonly first: string; readonly second: string; readonly here: string; readonly there: string }];
+  /** A job that another instance runs, or has run, was skipped here. */
+  skipped: [LockEvent & { readonly reason: string }];
+}
+
+/** An emitter that never throws for want of a listener, and whose listeners cannot break the lock they watch. */
+export class Emitter {
+  readonly #emitter = new EventEmitter<LockEvents>();
+  readonly #onFault: (error: unknown) => void;
+
+  constructor(onFault: (error: unknown) => void) {
+    this.#onFault = onFault;
+    this.#emitter.setMaxListeners(0);
+  }
+
+  on<E extends keyof LockEvents>(event: E, listener: (...args: LockEvents[E]) => void): () => void {
+    // biome-ignore lint/suspicious/noExplicitAny: EventEmitter's own types do not follow a generic event name.
+    const any = listener as any;
+    this.#emitter.on(event, any);
+    return () => void this.#emitter.off(event, any);
+  }
+
+  /** Whether anybody listens: what is told is not even made for nobody. */
+  hears(event: keyof LockEvents): boolean {
+    return this.#emitter.listenerCount(event) > 0;
+  }
+
+  tell<E extends keyof LockEvents>(event: E, ...args: LockEvents[E]): void {
+    try {
+      // biome-ignore lint/suspicious/noExplicitAny: as above.
+      this.#emitter.emit(event, ...(args as any));
+    } catch (error) {
+      this.#onFault(error);
+    }
+  }
+}

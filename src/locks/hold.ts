@@ -1,0 +1,118 @@
+import { type LossReason, LostError } from './errors.ts';
+import type { LockKind, Mode } from './port.ts';
+
+/** What a hold asks of the desk that gave it. */
+export interface HoldKeeper {
+  nowMs(): number;
+  /** The hold is over by its own loss; timers are stopped. */
+  onLost(hold: Hold, reason: LossReason): void;
+}
+
+export interface HoldTerms {
+  readonly kind: LockKind;
+  readonly name: string;
+  readonly mode: Mode;
+  readonly permits: number;
+  readonly limit: number;
+  readonly label: string;
+  readonly rid: string;
+  readonly token: number;
+  readonly leaseMs: number;
+  readonly renews: boolean;
+  /** Monotonic: not renewed beyond this moment. */
+  readonly untilMs: number;
+  /** Monotonic: until when the server cannot have given it away. */
+  readonly deadlineMs: number;
+  readonly sinceMs: number;
+}
+
+/**
+ * Something that this process holds at the store. Its deadline is ours, on our monotonic clock, and lies before the moment
+ * at which the store could give it to somebody else; it moves only when a renewal came back. Several grants may share one
+ * hold (re-entry): the last one that is released gives it back.
+ */
+export class Hold {
+  readonly kind: LockKind;
+  readonly name: string;
+  readonly mode: Mode;
+  readonly permits: number;
+  readonly limit: number;
+  readonly label: string;
+  readonly rid: string;
+  readonly token: bigint;
+  readonly renews: boolean;
+  readonly untilMs: number;
+  readonly sinceMs: number;
+  leaseMs: number;
+  deadlineMs: number;
+  state: 'held' | 'released' | 'lost' = 'held';
+  /** Grants that share it. */
+  count = 1;
+  loss: LostError | null = null;
+  /** Ends the timers of the keeper, once there are some. */
+  disarm: (() => void) | null = null;
+  /** A renewal is under way. */
+  renewing = false;
+  /** Its acquire was sent more than once: a late copy must not take it again after the release. */
+  ambiguous = false;
+  /** The desk that keeps it: grants of other clients are not ours to share. */
+  readonly of: HoldKeeper;
+  #controller: AbortController | null = null;
+
+  constructor(keeper: HoldKeeper, terms: HoldTerms) {
+    this.of = keeper;
+    this.kind = terms.kind;
+    this.name = terms.name;
+    this.mode = terms.mode;
+    this.permits = terms.permits;
+    this.limit = terms.limit;
+    this.label = terms.label;
+    this.rid = terms.rid;
+    this.token = BigInt(terms.token);
+    this.leaseMs = terms.leaseMs;
+    this.renews = terms.renews;
+    this.untilMs = terms.untilMs;
+    this.deadlineMs = terms.deadlineMs;
+    this.sinceMs = terms.sinceMs;
+  }
+
+  /** Looks at the clock, too: after a stall of the event loop the deadline has passed before its timer could run. */
+  isHeld(): boolean {
+    if (this.state !== 'held') return false;
+    const nowMs = this.of.nowMs();
+    if (nowMs < this.deadlineMs) return true;
+    this.lose(nowMs >= this.untilMs - 1 ? 'max_hold' : 'expired');
+    return false;
+  }
+
+  remainingMs(): number {
+    return this.isHeld() ? this.deadlineMs - this.of.nowMs() : 0;
+  }
+
+  /** Made when first asked for: most locks are held for a moment and nobody looks. */
+  get signal(): AbortSignal {
+    if (!this.#controller) {
+      this.#controller = new AbortController();
+      if (this.state === 'lost') this.#controller.abort(this.loss);
+    }
+    this.isHeld();
+    return this.#controller.signal;
+  }
+
+  lose(reason: LossReason, cause?: unknown): void {
+    if (this.state !== 'held') return;
+    this.state = 'lost';
+    this.disarm?.();
+    this.loss = new LostError(`${this.kind} "${this.name}" is lost: ${LOSS[reason]}`, reason, { cause });
+    this.#controller?.abort(this.loss);
+    this.of.onLost(this, reason);
+  }
+}
+
+const LOSS: Record<LossReason, string> = {
+  expired: 'its lease ran out before it could be renewed',
+  refused: 'the server says that it is not ours any more',
+  forced: 'it was released by force',
+  max_hold: 'it was held for as long as maxHold allows',
+  closed: 'the locks were closed',
+};

@@ -1,0 +1,15 @@
+export type { CompositeGrant } from './composite.ts';
+export * from './errors.ts';
+export type { LockEvent, LockEvents } from './events.ts';
+export type { Grant } from './grant.ts';
+export type { Latch, LatchOptions, LatchWait } from './latch.ts';
+export type { Inspection, Lock, Mutex } from './lock.ts';
+export { createLocks, createQuorum, type Locks, type LocksOptions, type QuorumOptions } from './locks.ts';
+export type { MemorySpace } from './memory/store.ts';
+export type { MultiLock } from './multi.ts';
+export type { OnceOptions } from './once.ts';
+export type { AcquireOptions, HoldOptions } from './options.ts';
+export type { LockKind } from './port.ts';
+export type { Quorum, QuorumLock } from './quorum.ts';
+export type { ReadWriteLock } from './read-write.ts';
+export type { PermitOptions, Semaphore } from './semaphore.ts';

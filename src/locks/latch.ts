@@ -1,0 +1,114 @@
+import type { Desk } from './desk.ts';
+import { AbortedError, TimeoutError, UnavailableError } from './errors.ts';
+import { checkedCount, checkedSpan } from './options.ts';
+
+export interface LatchOptions {
+  /** For how long a latch is kept after it was last set or counted, in milliseconds. Default a day. */
+  keep?: number;
+}
+
+export interface LatchWait {
+  /** How long to wait, in milliseconds. Without it, as long as it takes. */
+  wait?: number;
+  signal?: AbortSignal;
+}
+
+/** Lost wake-ups are healed by a look now and then. */
+const LOOK_MS = 10_000;
+const OUT_MS = 250;
+
+/**
+ * Waits until so many things have happened. A latch that was never set, or that has gone, is open; set it before those who
+ * wait for it ask.
+ */
+export class Latch {
+  readonly name: string;
+  readonly #desk: Desk;
+  readonly #keepMs: number;
+
+  constructor(desk: Desk, name: string, options: LatchOptions) {
+    this.name = name;
+    this.#desk = desk;
+    this.#keepMs = checkedSpan(options.keep ?? 86_400_000, 'keep', 100);
+  }
+
+  /** Sets the count, whatever it was. Who waits goes on waiting for the new one. */
+  async reset(count: number): Promise<void> {
+    await this.#patiently(() => this.#desk.store.latchSet(this.name, checkedCount(count, 'count', 0), this.#keepMs));
+  }
+
+  /** Counts down, not below 0. What is left. */
+  async countDown(by = 1): Promise<number> {
+    const rid = this.#desk.nextRid();
+    // Sent again when its answer was lost, it counts once: by its request id.
+    return await this.#patiently(() =>
+      this.#desk.store.latchDown(this.name, rid, checkedCount(by, 'by', 1), this.#keepMs),
+    );
+  }
+
+  async count(): Promise<number> {
+    return (await this.#desk.store.latchLook(this.name, null)).count;
+  }
+
+  /** Resolves when the count is 0. TimeoutError, AbortedError, UnavailableError. */
+  async wait({ wait = Infinity, signal }: LatchWait = {}): Promise<void> {
+    const { runtime, settings } = this.#desk;
+    const waitMs = checkedSpan(wait, 'wait', 0);
+    const rid = this.#desk.nextRid();
+    const untilMs = this.#desk.nowMs() + waitMs;
+    let outSinceMs = 0;
+    const timers: { wake: (() => void) | null } = { wake: null };
+    let woken = false;
+    const stopLooking = this.#desk.onLook(rid, () => {
+      woken = true;
+      timers.wake?.();
+    });
+    const aborted = (): void => timers.wake?.();
+    signal?.addEventListener('abort', aborted, { once: true });
+    let registered = false;
+    try {
+      for (;;) {
+        if (signal?.aborted)
+          throw new AbortedError(`waiting for latch "${this.name}" was aborted`, { cause: signal.reason });
+        if (this.#desk.closed) throw new AbortedError('the locks were closed');
+        let pauseMs = LOOK_MS;
+        woken = false;
+        try {
+          if (waitMs > 0) await this.#desk.store.listen({ kind: 'latch', name: this.name });
+          registered = waitMs > 0;
+          const { count } = await this.#desk.store.latchLook(this.name, registered ? rid : null);
+          outSinceMs = 0;
+          if (count === 0) {
+            registered = false;
+            return;
+          }
+        } catch (error) {
+          if (!(error instanceof UnavailableError)) throw error;
+          const nowMs = this.#desk.nowMs();
+          outSinceMs ||= nowMs;
+          if (nowMs - outSinceMs >= settings.outageMs) throw error;
+          pauseMs = OUT_MS;
+        }
+        const leftMs = untilMs - this.#desk.nowMs();
+        if (leftMs <= 0) throw new TimeoutError(`latch "${this.name}" did not open within ${waitMs} ms`);
+        if (woken || signal?.aborted) continue;
+        await new Promise<void>((resolve) => {
+          const stop = runtime.timers.after(Math.min(leftMs, pauseMs), resolve);
+          timers.wake = () => {
+            stop();
+            resolve();
+          };
+        });
+        timers.wake = null;
+      }
+    } finally {
+      stopLooking();
+      signal?.removeEventListener('abort', aborted);
+      if (registered) this.#desk.store.latchLeave(this.name, rid).catch(() => undefined);
+    }
+  }
+
+  async #patiently<T>(command: () => Promise<T>): Promise<T> {
+    return await this.#desk.patiently(command);
+  }
+}

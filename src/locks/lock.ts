@@ -1,0 +1,152 @@
+import { framesAround, isInside, runInside } from './context.ts';
+import type { Desk, Wanted } from './desk.ts';
+import { HeldError, NotOwnerError, UnavailableError } from './errors.ts';
+import { Grant } from './grant.ts';
+import type { Hold } from './hold.ts';
+import { type AcquireOptions, termsOf } from './options.ts';
+import type { OrderWatch } from './order.ts';
+import type { HolderState, LockState } from './port.ts';
+
+/** What a lock shows of itself. Tokens are bigint, as on grants. */
+export interface Inspection extends Omit<LockState, 'holders'> {
+  readonly holders: readonly (Omit<HolderState, 'token'> & { readonly token: bigint })[];
+}
+
+export function shown(state: LockState): Inspection {
+  return { ...state, holders: state.holders.map((each) => ({ ...each, token: BigInt(each.token) })) };
+}
+
+/** What every kind of lock has in common: to be taken, waited for, held, given back. */
+export class Lock {
+  readonly name: string;
+  protected readonly desk: Desk;
+  protected readonly wanted: Wanted;
+  readonly #order: OrderWatch;
+
+  constructor(desk: Desk, order: OrderWatch, wanted: Wanted) {
+    this.name = wanted.name;
+    this.desk = desk;
+    this.wanted = wanted;
+    this.#order = order;
+  }
+
+  /** One order for all locks everywhere: what is taken together is taken in it. */
+  get rank(): string {
+    return `${this.desk.store.place} ${this.wanted.kind} ${this.name} ${this.wanted.mode}`;
+  }
+
+  /** Takes it if it is free now, else null. Never re-enters, unless told `within` which grant. */
+  async tryAcquire(options: Omit<AcquireOptions, 'wait'> = {}): Promise<Grant | null> {
+    if (options.within) return this.#enter(options.within);
+    const terms = termsOf(this.desk, options, 0);
+    if (isInside()) this.#order.note(this.desk.store.place, this.wanted);
+    return await this.desk.tryAcquire(this.wanted, { ...terms, waitMs: 0 });
+  }
+
+  /** Takes it, waiting for as long as `wait` says. HeldError (`wait: 0`), TimeoutError, AbortedError, UnavailableError. */
+  async acquire(options: AcquireOptions = {}): Promise<Grant> {
+    if (options.within) return this.#enter(options.within);
+    const terms = termsOf(this.desk, options, Infinity);
+    if (isInside()) this.#order.note(this.desk.store.place, this.wanted);
+    return await this.desk.acquire(this.wanted, terms);
+  }
+
+  /**
+   * Takes it, runs `fn`, gives it back. Inside `fn` the same lock may be run again (re-entry): parallel branches of one fn
+   * share the hold and are not kept apart. When fn has settled, work that it left behind is outside.
+   * If the lock is lost before fn has settled, fn's signal aborts and run rejects with LostError.
+   */
+  async run<T>(fn: (grant: Grant) => Promise<T> | T, options: AcquireOptions = {}): Promise<T> {
+    const grant = this.reenter() ?? (await this.acquire(options));
+    let result: T;
+    try {
+      result = await runInside([Grant.holdOf(grant)], () => fn(grant));
+    } catch (error) {
+      // The error of the work is the one to be told.
+      await grant.release().catch(() => undefined);
+      throw error;
+    }
+    await this.#endRun(grant);
+    return result;
+  }
+
+  async #endRun(grant: Grant): Promise<void> {
+    try {
+      await grant.release();
+    } catch (error) {
+      // The work was done while the lock was ours; it could only not be given back, and ends with its lease.
+      if (!(error instanceof UnavailableError)) throw error;
+      this.desk.runtime.log.warn({ err: error, name: this.name }, 'a lock could not be given back; its lease will end');
+    }
+  }
+
+  /** Whether run() inside run() enters the same hold again. */
+  protected reenters(_hold: Hold): boolean {
+    return true;
+  }
+
+  /** Whether holding `hold` is as good as what is wanted here. */
+  protected covers(hold: Hold): boolean {
+    return hold.mode === this.wanted.mode;
+  }
+
+  #isMine(hold: Hold): boolean {
+    return hold.kind === this.wanted.kind && hold.name === this.name && hold.of === this.desk;
+  }
+
+  /** The hold of a run(fn) around the present code, entered once more; null outside. For our own modules. */
+  reenter(): Grant | null {
+    if (!isInside()) return null;
+    for (const frame of framesAround()) {
+      for (const hold of frame.holds) {
+        if (!this.#isMine(hold) || !this.reenters(hold)) continue;
+        if (!this.covers(hold)) throw new HeldError(this.selfWait());
+        return this.#share(hold);
+      }
+    }
+    return null;
+  }
+
+  protected selfWait(): string {
+    return `${this.wanted.kind} "${this.name}" would wait for itself`;
+  }
+
+  #enter(within: Grant): Grant {
+    const hold = Grant.holdOf(within);
+    if (Grant.isReleased(within) || !this.#isMine(hold) || !this.covers(hold)) {
+      throw new NotOwnerError(
+        `the grant of ${within.kind} "${within.name}" does not let in to ${this.wanted.kind} "${this.name}"`,
+      );
+    }
+    return this.#share(hold);
+  }
+
+  #share(hold: Hold): Grant {
+    if (!hold.isHeld()) throw hold.loss ?? new NotOwnerError(`${hold.kind} "${hold.name}" was released`);
+    hold.count++;
+    return new Grant(this.desk, hold);
+  }
+
+  async isLocked(): Promise<boolean> {
+    return (await this.desk.store.inspect(this.wanted)).holders.length > 0;
+  }
+
+  /** Whether this process (this `createLocks`) holds it. Another process's locks, and those of other clients here, do not count. */
+  isHeldByMe(): boolean {
+    return this.desk.holdsOf(this.wanted).length > 0;
+  }
+
+  /** Takes it from whoever has it. Their signal aborts; the first in the queue gets it. The holders it was taken from. */
+  async forceRelease(): Promise<Inspection['holders']> {
+    const { handOverMs } = this.desk.settings;
+    const taken = await this.desk.store.force(this.wanted, handOverMs, this.wanted.limit);
+    return taken.map((each) => ({ ...each, token: BigInt(each.token) }));
+  }
+
+  async inspect(): Promise<Inspection> {
+    return shown(await this.desk.store.inspect(this.wanted));
+  }
+}
+
+/** One holder at a time. The queue is FIFO for both `mutex` and `fair`; only `fair` promises it. */
+export class Mutex extends Lock {}

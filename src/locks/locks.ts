@@ -1,0 +1,187 @@
+import { hostname } from 'node:os';
+import { Anchor } from '../base/anchor.ts';
+import { TerminalError } from '../base/errors.ts';
+import { type Logger, silentLog } from '../base/log.ts';
+import type { RedisTarget } from '../base/redis/address.ts';
+import { type Runtime, systemRuntime } from '../base/runtime.ts';
+import { outside } from './context.ts';
+import { Desk } from './desk.ts';
+import { Emitter, type LockEvents } from './events.ts';
+import type { Grant } from './grant.ts';
+import { Latch, type LatchOptions } from './latch.ts';
+import { type Inspection, type Lock, Mutex, shown } from './lock.ts';
+import { MemoryLockStore, type MemorySpace, processSpace } from './memory/store.ts';
+import { MultiLock } from './multi.ts';
+import { type OnceOptions, once } from './once.ts';
+import { checkedCount, checkedName, checkedSpan } from './options.ts';
+import { OrderWatch } from './order.ts';
+import type { LockKind } from './port.ts';
+import { Quorum } from './quorum.ts';
+import { ReadWriteLock } from './read-write.ts';
+import { RedisLockStore } from './redis/store.ts';
+import { Semaphore } from './semaphore.ts';
+
+export interface LocksOptions {
+  /**
+   * Where the locks live: an address (`redis://`, `rediss://`, `redis+sentinel://h1,h2/master`, `redis+cluster://h1,h2`),
+   * or an ioredis client whose settings are copied. Without it: in this process.
+   */
+  redis?: RedisTarget;
+  /** What every key begins with. Locks of different prefixes never meet. */
+  prefix?: string;
+  /** The lease that is renewed at a third while a lock is held, in milliseconds. Default 30 000. */
+  lease?: number;
+  /** How long the next in line may take to confirm before the lock goes to the one behind. Default 500. */
+  handOverMs?: number;
+  /** How long one command may take. Default 1 000. */
+  commandMs?: number;
+  /** How long acquire and release go on while Redis cannot be reached. Default 5 000. */
+  outageMs?: number;
+  log?: Logger;
+  /** Clock, timers and randomness, for tests and simulation. */
+  runtime?: Partial<Runtime>;
+  /** Without Redis: locks of the same space meet. By default all of this process do. */
+  space?: MemorySpace;
+}
+
+const KINDS: readonly LockKind[] = ['mutex', 'fair', 'readwrite', 'semaphore', 'once'];
+
+/** Locks of every kind, on one Redis or in this process. Make one for each process, and close it at the end. */
+export class Locks {
+  readonly #desk: Desk;
+  readonly #order: OrderWatch;
+  readonly #emitter: Emitter;
+
+  constructor(options: LocksOptions = {}) {
+    const log = options.log ?? silentLog();
+    const runtime: Runtime = { ...systemRuntime(log), ...options.runtime };
+    const prefix = options.prefix ?? 'doorbuster:lock';
+    if (typeof prefix !== 'string' || prefix === '' || /[{}]/.test(prefix)) {
+      throw new TerminalError('invalid_argument', 'prefix must be a string without braces');
+    }
+    const commandMs = checkedSpan(options.commandMs ?? 1000, 'commandMs', 10);
+    this.#emitter = new Emitter((error) => log.error({ err: error }, 'a listener of the locks failed'));
+    const settings = {
+      leaseMs: checkedSpan(options.lease ?? 30_000, 'lease', 30),
+      handOverMs: checkedSpan(options.handOverMs ?? 500, 'handOverMs', 20),
+      outageMs: checkedSpan(options.outageMs ?? 5000, 'outageMs', 0),
+      owner: `${hostname()}/${process.pid}`,
+    };
+    const anchor = new Anchor();
+    this.#desk = new Desk(settings, runtime, this.#emitter, anchor);
+    this.#order = new OrderWatch(this.#emitter, (first, second, here, there) => {
+      log.warn({ first, second, here, there }, 'locks are taken in crossed order: one day each waits for the other');
+    });
+    this.#desk.attach(
+      options.redis === undefined
+        ? new MemoryLockStore(options.space ?? processSpace(), prefix, runtime, this.#desk)
+        : new RedisLockStore({ target: options.redis, prefix, commandMs }, runtime, this.#desk),
+    );
+  }
+
+  /** For our own modules. */
+  static deskOf(locks: Locks): Desk {
+    return locks.#desk;
+  }
+
+  /** One holder at a time. */
+  mutex(name: string): Mutex {
+    return this.#mutex('mutex', name);
+  }
+
+  /** One holder at a time, first come, first served, across processes. */
+  fair(name: string): Mutex {
+    return this.#mutex('fair', name);
+  }
+
+  #mutex(kind: 'mutex' | 'fair', name: string): Mutex {
+    return new Mutex(this.#desk, this.#order, { kind, name: checkedName(name), mode: 'write', permits: 1, limit: 1 });
+  }
+
+  /** Many readers or one writer. */
+  readWrite(name: string): ReadWriteLock {
+    return new ReadWriteLock(this.#desk, this.#order, checkedName(name));
+  }
+
+  /** At most `permits` at a time. */
+  semaphore(name: string, options: { permits: number }): Semaphore {
+    const permits = checkedCount(options?.permits, 'permits', 1);
+    return new Semaphore(this.#desk, this.#order, checkedName(name), permits);
+  }
+
+  /** Waits until so many things have happened. */
+  latch(name: string, options: LatchOptions = {}): Latch {
+    return new Latch(this.#desk, checkedName(name), options);
+  }
+
+  /** All of several locks, or none: names of mutexes, or locks of any kind, also of other `createLocks`. */
+  multi(locks: readonly (string | Lock)[]): MultiLock {
+    return new MultiLock(
+      this.#desk,
+      locks.map((each) => (typeof each === 'string' ? this.mutex(each) : each)),
+    );
+  }
+
+  /** Runs `fn` once in the cluster; whoever asks meanwhile or later gets the same result. */
+  async once<T>(key: string, fn: (grant: Grant) => Promise<T> | T, options: OnceOptions = {}): Promise<T> {
+    return (await once(this.#desk, key, fn, options)).value;
+  }
+
+  /** Drops the kept result of a `once`: the next call runs it again. True if there was one. */
+  async forget(key: string): Promise<boolean> {
+    return await this.#desk.patiently(() => this.#desk.store.forget(checkedName(key)));
+  }
+
+  /** Runs `fn` as if no lock were held around it: for work that serves others as well. */
+  outside<T>(fn: () => T): T {
+    return outside(fn);
+  }
+
+  on<E extends keyof LockEvents>(event: E, listener: (...args: LockEvents[E]) => void): () => void {
+    return this.#emitter.on(event, listener);
+  }
+
+  /** Every lock that is held or waited for, of every process. Walks the whole key space: for people, not for loops. */
+  async list(kinds: readonly LockKind[] = KINDS): Promise<Inspection[]> {
+    return (await this.#desk.store.list(kinds)).map(shown);
+  }
+
+  async inspect(kind: LockKind, name: string): Promise<Inspection> {
+    return shown(await this.#desk.store.inspect({ kind, name: checkedName(name) }));
+  }
+
+  /** Rejects who waits (AbortedError), gives back what is held, ends connections and timers. */
+  async close(): Promise<void> {
+    await this.#desk.close();
+  }
+
+  [Symbol.asyncDispose](): Promise<void> {
+    return this.close();
+  }
+}
+
+export interface QuorumOptions extends Omit<LocksOptions, 'redis' | 'space'> {
+  /** Independent masters, no replicas of each other: an odd number survives most for its size. */
+  masters: readonly (RedisTarget | Locks)[];
+  /** How long one master may take to answer, in milliseconds: much less than a lease. Default 200. */
+  commandMs?: number;
+}
+
+/** Locks by the majority of several independent Redis masters. Makes a client for each address, which `close` ends. */
+export function createQuorum({ masters, commandMs = 200, ...options }: QuorumOptions): Quorum {
+  const made: Locks[] = [];
+  const all = masters.map((master) => {
+    if (master instanceof Locks) return master;
+    const locks = new Locks({ ...options, redis: master, commandMs, outageMs: options.outageMs ?? commandMs });
+    made.push(locks);
+    return locks;
+  });
+  return new Quorum(
+    all.map((locks) => Locks.deskOf(locks)),
+    () => Promise.all(made.map((locks) => locks.close())),
+  );
+}
+
+export function createLocks(options: LocksOptions = {}): Locks {
+  return new Locks(options);
+}

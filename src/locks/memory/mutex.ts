@@ -1,0 +1,148 @@
+import type { AcquireReply, AcquireRequest, HolderState, ReleaseReply, ReleaseRequest, RenewRequest } from '../port.ts';
+import { type Frame, type Hold, holderOf, type LockCell, remainingMs, renewHold, type Sight } from './frame.ts';
+import { WaitQueue } from './queue.ts';
+
+/** A mutex, fair or not: step by step what `_mutex.lua` and the `mutex-….lua` do. */
+export class MutexCell implements LockCell {
+  protected holder: Hold | null = null;
+  protected readonly queue = new WaitQueue();
+
+  get isEmpty(): boolean {
+    return this.holder === null && this.queue.size === 0;
+  }
+
+  prune(nowMs: number): void {
+    if (this.holder && this.holder.endMs <= nowMs) this.holder = null;
+    this.queue.prune(nowMs);
+  }
+
+  #hold(frame: Frame, rid: string, leaseMs: number, info: string): number {
+    const token = frame.mint();
+    this.holder = { rid, token, permits: 1, sinceMs: frame.wallMs, endMs: frame.nowMs + leaseMs, info };
+    return token;
+  }
+
+  /**
+   * The lock is nobody's now: gives it to the first in the queue that still lives and tells only that one. `asker` is only
+   * taken from the queue: it reads its grant from the reply.
+   */
+  #handOver(frame: Frame, handOverMs: number, asker: string | null): void {
+    this.holder = null;
+    for (;;) {
+      const head = this.queue.pop();
+      if (!head || head.rid === asker) return;
+      const token = this.#hold(frame, head.rid, handOverMs, '');
+      if (frame.tellGranted(head.rid, token)) return;
+      this.holder = null;
+    }
+  }
+
+  acquire(frame: Frame, request: AcquireRequest): AcquireReply {
+    this.prune(frame.nowMs);
+    const { rid, leaseMs, handOverMs, info } = request;
+    if (this.holder?.rid === rid) {
+      renewHold(this.holder, frame.nowMs, leaseMs, '');
+      return { outcome: 'granted', token: this.holder.token };
+    }
+    if (frame.isGone(rid)) return { outcome: 'gone' };
+
+    let { ticket } = request;
+    if (!this.isEmpty) {
+      if (request.queue) {
+        if (ticket === 0) ticket = this.queue.ticketOf(rid) ?? frame.mint();
+        this.queue.join(frame.nowMs, rid, ticket);
+      }
+      if (!this.holder) this.#handOver(frame, handOverMs, rid);
+    }
+    if (!this.holder) return { outcome: 'granted', token: this.#hold(frame, rid, leaseMs, info) };
+    const retryMs = remainingMs(this.holder, frame.nowMs);
+    return request.queue ? { outcome: 'queued', retryMs, ticket } : { outcome: 'held', retryMs, ticket: 0 };
+  }
+
+  release(frame: Frame, { rid, handOverMs, ambiguous }: ReleaseRequest): ReleaseReply {
+    this.prune(frame.nowMs);
+    let reply: ReleaseReply;
+    if (this.holder?.rid === rid) {
+      this.#handOver(frame, handOverMs, null);
+      reply = this.holder ? 'handed' : 'released';
+    } else {
+      reply = this.queue.leave(rid) ? 'dequeued' : 'absent';
+      // Its lease had run out, or that of another: whoever comes by sees to the queue.
+      if (!this.holder) this.#handOver(frame, handOverMs, null);
+    }
+    if (ambiguous) frame.rememberGone(rid);
+    return reply;
+  }
+
+  renew(frame: Frame, { rid, leaseMs, info }: RenewRequest): boolean {
+    this.prune(frame.nowMs);
+    if (this.holder?.rid !== rid) return false;
+    renewHold(this.holder, frame.nowMs, leaseMs, info);
+    return true;
+  }
+
+  force(frame: Frame, handOverMs: number, _limit: number): readonly HolderState[] {
+    this.prune(frame.nowMs);
+    const { holder } = this;
+    this.#handOver(frame, handOverMs, null);
+    if (!holder) return [];
+    frame.tell('lost', holder.rid);
+    return [holderOf(holder, 'write', frame.nowMs)];
+  }
+
+  /** The caller sees to it that what is minted next is larger. */
+  raise(nowMs: number, rid: string, token: number): boolean {
+    this.prune(nowMs);
+    if (this.holder?.rid !== rid) return false;
+    this.holder.token = Math.max(this.holder.token, token);
+    return true;
+  }
+
+  inspect(nowMs: number): Sight {
+    this.prune(nowMs);
+    return {
+      holders: this.holder ? [holderOf(this.holder, 'write', nowMs)] : [],
+      waiters: this.queue.take(100).map(({ rid, ticket, permits }) => ({ rid, mode: 'write', permits, ticket })),
+      waiting: this.queue.size,
+      limit: 0,
+    };
+  }
+}
+
+/** A mutex that ends with a result, which is kept for those who come later. */
+export class OnceCell extends MutexCell {
+  #result: { readonly rid: string; readonly text: string; readonly endMs: number } | null = null;
+
+  override get isEmpty(): boolean {
+    return this.#result === null && super.isEmpty;
+  }
+
+  override prune(nowMs: number): void {
+    super.prune(nowMs);
+    if (this.#result && this.#result.endMs <= nowMs) this.#result = null;
+  }
+
+  override acquire(frame: Frame, request: AcquireRequest): AcquireReply {
+    this.prune(frame.nowMs);
+    if (this.#result) return { outcome: 'done', result: this.#result.text };
+    return super.acquire(frame, request);
+  }
+
+  finish(frame: Frame, rid: string, text: string, keepMs: number): boolean {
+    this.prune(frame.nowMs);
+    // Sent again because its reply was lost.
+    if (this.holder?.rid !== rid) return this.#result?.rid === rid;
+    this.#result = { rid, text, endMs: frame.nowMs + keepMs };
+    this.holder = null;
+    for (const waiter of this.queue) frame.tell('look', waiter.rid);
+    this.queue.clear();
+    return true;
+  }
+
+  forget(nowMs: number): boolean {
+    this.prune(nowMs);
+    const was = this.#result !== null;
+    this.#result = null;
+    return was;
+  }
+}

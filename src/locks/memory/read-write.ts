@@ -1,0 +1,288 @@
+import type {
+  AcquireReply,
+  AcquireRequest,
+  ChangeReply,
+  ChangeRequest,
+  HolderState,
+  Mode,
+  ReleaseReply,
+  ReleaseRequest,
+  RenewRequest,
+  WaiterState,
+} from '../port.ts';
+import {
+  type Frame,
+  type Hold,
+  holderOf,
+  type LockCell,
+  RETRY_MS,
+  remainingMs,
+  renewHold,
+  type Sight,
+} from './frame.ts';
+import { Holds } from './holds.ts';
+import { type Place, WaitQueue } from './queue.ts';
+
+/** A reader that waits for the other readers to leave. It reads on meanwhile. */
+interface Upgrade {
+  readonly readRid: string;
+  readonly writeRid: string;
+  readonly info: string;
+}
+
+/** What made room: decides whose turn it is where both kinds wait. */
+type After = Mode | 'unknown';
+
+/**
+ * Many readers or one writer, phase-fair: a writer lets in all readers that wait, and the last of the readers a writer, so
+ * that neither kind can keep the other out. Readers that come while a writer waits, wait as well.
+ */
+export class ReadWriteCell implements LockCell {
+  readonly #readers = new Holds();
+  readonly #readQueue = new WaitQueue();
+  readonly #writeQueue = new WaitQueue();
+  #writer: Hold | null = null;
+  #upgrade: Upgrade | null = null;
+
+  get isEmpty(): boolean {
+    return this.#isFree && this.#readQueue.size === 0 && this.#writeQueue.size === 0;
+  }
+
+  get #isFree(): boolean {
+    return this.#writer === null && this.#readers.size === 0;
+  }
+
+  prune(nowMs: number): void {
+    if (this.#writer && this.#writer.endMs <= nowMs) this.#writer = null;
+    this.#readers.prune(nowMs);
+    // It was to become the writer instead of this reader, not beside it.
+    if (this.#upgrade && !this.#readers.get(this.#upgrade.readRid)) this.#upgrade = null;
+    this.#readQueue.prune(nowMs);
+    this.#writeQueue.prune(nowMs);
+  }
+
+  #heldBy(rid: string): Hold | undefined {
+    return this.#writer?.rid === rid ? this.#writer : this.#readers.get(rid);
+  }
+
+  #renew(hold: Hold, nowMs: number, leaseMs: number, info: string): void {
+    renewHold(hold, nowMs, leaseMs, info);
+    if (hold !== this.#writer) this.#readers.moved(hold);
+  }
+
+  #enter(frame: Frame, rid: string, mode: Mode, leaseMs: number, info: string): number {
+    const token = frame.mint();
+    const hold: Hold = { rid, token, permits: 1, sinceMs: frame.wallMs, endMs: frame.nowMs + leaseMs, info };
+    if (mode === 'read') this.#readers.add(hold);
+    else this.#writer = hold;
+    return token;
+  }
+
+  // Who is next
+
+  /** The first of a queue whose process lives; those before it are dropped. */
+  #liveHead(frame: Frame, queue: WaitQueue, asker: AcquireRequest | null): Place | undefined {
+    for (;;) {
+      const head = queue.first;
+      if (!head || head.rid === asker?.rid || frame.hears(head.rid)) return head;
+      queue.leave(head.rid);
+    }
+  }
+
+  /** Lets in whoever may enter now; `asker` reads it from the reply. True: somebody else was told, and has yet to confirm. */
+  #settle(frame: Frame, after: After, handOverMs: number, asker: AcquireRequest | null = null): boolean {
+    if (this.#writer) return false;
+    if (this.#upgrade) {
+      if (this.#readers.size > 1) return false;
+      if (this.#endUpgrade(frame, this.#upgrade, handOverMs, asker)) return true;
+    }
+    const writer = this.#liveHead(frame, this.#writeQueue, asker);
+    if (this.#readers.size > 0) return writer === undefined && this.#letReadersIn(frame, handOverMs, asker);
+    const reader = this.#liveHead(frame, this.#readQueue, asker);
+    if (!writer && !reader) return false;
+    const readersFirst =
+      writer === undefined ||
+      (reader !== undefined && (after === 'write' || (after === 'unknown' && reader.ticket < writer.ticket)));
+    if (readersFirst) return this.#letReadersIn(frame, handOverMs, asker);
+    this.#writeQueue.leave(writer.rid);
+    return this.#letIn(frame, writer.rid, 'write', handOverMs, asker);
+  }
+
+  /** True: told. False: read from the reply, or nobody listens and it is as if it had never waited. */
+  #letIn(frame: Frame, rid: string, mode: Mode, handOverMs: number, asker: AcquireRequest | null): boolean {
+    if (rid === asker?.rid) {
+      this.#enter(frame, rid, mode, asker.leaseMs, asker.info);
+      return false;
+    }
+    return frame.hears(rid) && frame.tellGranted(rid, this.#enter(frame, rid, mode, handOverMs, ''));
+  }
+
+  #letReadersIn(frame: Frame, handOverMs: number, asker: AcquireRequest | null): boolean {
+    let told = false;
+    for (const { rid } of this.#readQueue) if (this.#letIn(frame, rid, 'read', handOverMs, asker)) told = true;
+    this.#readQueue.clear();
+    return told;
+  }
+
+  /** The upgrader is the only reader left, and becomes the writer. False: nobody hears that, and it only goes on reading until its lease ends. */
+  #endUpgrade(frame: Frame, upgrade: Upgrade, handOverMs: number, asker: AcquireRequest | null): boolean {
+    this.#upgrade = null;
+    const { readRid, writeRid, info } = upgrade;
+    const asks = writeRid === asker?.rid;
+    if (!asks && !frame.hears(writeRid)) return false;
+    this.#readers.remove(readRid);
+    const token = this.#enter(frame, writeRid, 'write', asks ? asker.leaseMs : handOverMs, info);
+    if (!asks) frame.tellGranted(writeRid, token);
+    return true;
+  }
+
+  // Commands
+
+  acquire(frame: Frame, request: AcquireRequest): AcquireReply {
+    this.prune(frame.nowMs);
+    const { rid, mode, leaseMs, handOverMs, info } = request;
+    const held = this.#heldBy(rid);
+    if (held) {
+      this.#renew(held, frame.nowMs, leaseMs, '');
+      return { outcome: 'granted', token: held.token };
+    }
+    if (frame.isGone(rid)) return { outcome: 'gone' };
+    if (this.isEmpty) return { outcome: 'granted', token: this.#enter(frame, rid, mode, leaseMs, info) };
+
+    let { ticket } = request;
+    // One that waits for its upgrade has its place already, before all others.
+    if (request.queue && this.#upgrade?.writeRid !== rid) {
+      const queue = mode === 'read' ? this.#readQueue : this.#writeQueue;
+      if (ticket === 0) ticket = queue.ticketOf(rid) ?? frame.mint();
+      queue.join(frame.nowMs, rid, ticket);
+    }
+    this.#settle(frame, 'unknown', handOverMs, request);
+    const granted = this.#heldBy(rid);
+    if (granted) return { outcome: 'granted', token: granted.token };
+    if (this.#mayEnter(frame, mode)) return { outcome: 'granted', token: this.#enter(frame, rid, mode, leaseMs, info) };
+    const retryMs = this.#retryMs(frame.nowMs);
+    return request.queue ? { outcome: 'queued', retryMs, ticket } : { outcome: 'held', retryMs, ticket: 0 };
+  }
+
+  /** May one enter that has not queued, now that all have been let in who may? */
+  #mayEnter(frame: Frame, mode: Mode): boolean {
+    if (mode === 'write') return this.#isFree;
+    return !this.#writer && !this.#upgrade && !this.#liveHead(frame, this.#writeQueue, null);
+  }
+
+  #retryMs(nowMs: number): number {
+    const retryMs = this.#writer ? remainingMs(this.#writer, nowMs) : this.#readers.shortestMs(nowMs);
+    return retryMs === Infinity ? RETRY_MS : retryMs;
+  }
+
+  release(frame: Frame, { rid, handOverMs, ambiguous }: ReleaseRequest): ReleaseReply {
+    this.prune(frame.nowMs);
+    let reply: ReleaseReply;
+    if (this.#writer?.rid === rid) {
+      this.#writer = null;
+      reply = this.#settle(frame, 'write', handOverMs) ? 'handed' : 'released';
+    } else if (this.#readers.remove(rid)) {
+      if (this.#upgrade?.readRid === rid) this.#upgrade = null;
+      reply = this.#settle(frame, 'read', handOverMs) ? 'handed' : 'released';
+    } else {
+      reply = this.#leaveQueues(rid) ? 'dequeued' : 'absent';
+      // A writer that no longer waits is in no reader's way; and a lease may have run out.
+      this.#settle(frame, 'unknown', handOverMs);
+    }
+    if (ambiguous) frame.rememberGone(rid);
+    return reply;
+  }
+
+  #leaveQueues(rid: string): boolean {
+    if (this.#upgrade?.writeRid === rid) {
+      this.#upgrade = null;
+      return true;
+    }
+    return this.#readQueue.leave(rid) || this.#writeQueue.leave(rid);
+  }
+
+  renew(frame: Frame, { rid, leaseMs, info }: RenewRequest): boolean {
+    this.prune(frame.nowMs);
+    const held = this.#heldBy(rid);
+    if (!held) return false;
+    this.#renew(held, frame.nowMs, leaseMs, info);
+    return true;
+  }
+
+  change(frame: Frame, request: ChangeRequest): ChangeReply {
+    this.prune(frame.nowMs);
+    const { nextRid, to, leaseMs, handOverMs } = request;
+    const changed = to === 'write' ? this.#writer : this.#readers.get(nextRid);
+    if (changed?.rid === nextRid) {
+      // Sent again because its reply was lost, or to confirm.
+      this.#renew(changed, frame.nowMs, leaseMs, '');
+      return { outcome: 'granted', token: changed.token };
+    }
+    const reply = frame.isGone(nextRid)
+      ? null
+      : to === 'write'
+        ? this.#toWrite(frame, request)
+        : this.#toRead(frame, request);
+    if (reply) return reply;
+    this.#settle(frame, 'unknown', handOverMs);
+    return { outcome: 'absent' };
+  }
+
+  /** Null: there is no such reader. */
+  #toWrite(frame: Frame, { rid, nextRid, leaseMs, queue, info }: ChangeRequest): ChangeReply | null {
+    const reader = this.#readers.get(rid);
+    if (!reader) return null;
+    const pending = this.#upgrade;
+    // Each would wait for the other to stop reading.
+    if (pending && (pending.readRid !== rid || pending.writeRid !== nextRid)) return { outcome: 'busy' };
+    if (this.#readers.size === 1) {
+      this.#upgrade = null;
+      this.#readers.remove(rid);
+      return { outcome: 'granted', token: this.#enter(frame, nextRid, 'write', leaseMs, info || reader.info) };
+    }
+    if (!pending && !queue) return { outcome: 'busy' };
+    this.#upgrade = { readRid: rid, writeRid: nextRid, info: info || reader.info };
+    return { outcome: 'queued', retryMs: this.#readers.longestMsBut(rid, frame.nowMs), ticket: 0 };
+  }
+
+  /** Null: it is not the writer. */
+  #toRead(frame: Frame, { rid, nextRid, leaseMs, handOverMs, info }: ChangeRequest): ChangeReply | null {
+    const writer = this.#writer;
+    if (writer?.rid !== rid) return null;
+    this.#writer = null;
+    this.#readers.add({ ...writer, rid: nextRid, endMs: frame.nowMs + leaseMs, info: info || writer.info });
+    // The phase of the readers begins: writers that wait have theirs after it.
+    this.#letReadersIn(frame, handOverMs, null);
+    return { outcome: 'granted', token: writer.token };
+  }
+
+  force(frame: Frame, handOverMs: number, _limit: number): readonly HolderState[] {
+    const { holders } = this.inspect(frame.nowMs);
+    this.#writer = null;
+    this.#readers.clear();
+    this.#upgrade = null;
+    for (const { rid } of holders) frame.tell('lost', rid);
+    this.#settle(frame, 'unknown', handOverMs);
+    return holders;
+  }
+
+  inspect(nowMs: number): Sight {
+    this.prune(nowMs);
+    const holders = [...this.#readers].map((hold) => holderOf(hold, 'read', nowMs));
+    if (this.#writer) holders.push(holderOf(this.#writer, 'write', nowMs));
+    const shown =
+      (mode: Mode) =>
+      ({ rid, permits, ticket }: Place): WaiterState => ({ rid, mode, permits, ticket });
+    const waiters = [
+      ...this.#readQueue.take(100).map(shown('read')),
+      ...this.#writeQueue.take(100).map(shown('write')),
+    ];
+    waiters.sort((a, b) => a.ticket - b.ticket);
+    return {
+      holders,
+      waiters: waiters.slice(0, 100),
+      waiting: this.#readQueue.size + this.#writeQueue.size,
+      limit: 0,
+    };
+  }
+}

@@ -1,0 +1,94 @@
+import { TerminalError } from '../base/errors.ts';
+import { CompositeGrant } from './composite.ts';
+import { runInside } from './context.ts';
+import type { Desk } from './desk.ts';
+import { HeldError, UnavailableError } from './errors.ts';
+import { Grant } from './grant.ts';
+import type { Lock } from './lock.ts';
+import type { AcquireOptions } from './options.ts';
+
+const PARTS_MAX = 100;
+
+/**
+ * All of several locks, or none. Taken one after the other in one order that is the same everywhere, so that two which
+ * overlap never wait for each other; what was had is given back when one cannot be had. The locks may live on different
+ * Redis servers.
+ */
+export class MultiLock {
+  readonly name: string;
+  readonly #desk: Desk;
+  readonly #locks: readonly Lock[];
+
+  constructor(desk: Desk, locks: readonly Lock[]) {
+    if (locks.length === 0 || locks.length > PARTS_MAX) {
+      throw new TerminalError('invalid_argument', `a multi-lock needs 1 to ${PARTS_MAX} locks`);
+    }
+    this.#desk = desk;
+    // The same name twice is one lock: it would wait for itself.
+    const byRank = new Map(locks.map((lock) => [lock.rank, lock]));
+    this.#locks = [...byRank].sort(([one], [other]) => (one < other ? -1 : 1)).map(([, lock]) => lock);
+    this.name = this.#locks.map((lock) => lock.name).join(' + ');
+  }
+
+  async tryAcquire(options: Omit<AcquireOptions, 'wait' | 'within'> = {}): Promise<CompositeGrant | null> {
+    try {
+      return await this.acquire({ ...options, wait: 0 });
+    } catch (error) {
+      if (error instanceof HeldError) return null;
+      throw error;
+    }
+  }
+
+  async acquire(options: Omit<AcquireOptions, 'within'> = {}): Promise<CompositeGrant> {
+    return await this.#take(options, false);
+  }
+
+  /** Takes all, runs `fn`, gives all back. Names that a run(fn) around it holds already are entered again. */
+  async run<T>(
+    fn: (grant: CompositeGrant) => Promise<T> | T,
+    options: Omit<AcquireOptions, 'within'> = {},
+  ): Promise<T> {
+    const grant = await this.#take(options, true);
+    let result: T;
+    try {
+      result = await runInside(grant.parts.map(Grant.holdOf), () => fn(grant));
+    } catch (error) {
+      await grant.release().catch(() => undefined);
+      throw error;
+    }
+    try {
+      await grant.release();
+    } catch (error) {
+      if (!(error instanceof UnavailableError)) throw error;
+      this.#desk.runtime.log.warn(
+        { err: error, name: this.name },
+        'locks could not be given back; their leases will end',
+      );
+    }
+    return result;
+  }
+
+  async #take(options: Omit<AcquireOptions, 'within'>, reenters: boolean): Promise<CompositeGrant> {
+    const waitMs = options.wait ?? Infinity;
+    const untilMs = this.#desk.nowMs() + waitMs;
+    const grants: Grant[] = [];
+    try {
+      for (const lock of this.#locks) {
+        const again = reenters ? lock.reenter() : null;
+        // All share one patience; a wait of 0 stays 0.
+        const wait = waitMs === 0 ? 0 : Math.max(1, untilMs - this.#desk.nowMs());
+        grants.push(again ?? (await lock.acquire({ ...options, wait })));
+      }
+      // A fixed lease began for the first while the others were still waited for.
+      if (options.lease !== undefined && !options.renew && grants.length > 1) {
+        await Promise.all(grants.map((grant) => grant.extend(options.lease!)));
+      }
+      const composite = new CompositeGrant(this.name, grants[0]!.token, grants, grants.length, 0);
+      composite.assertHeld();
+      return composite;
+    } catch (error) {
+      await Promise.allSettled(grants.reverse().map((grant) => grant.release()));
+      throw error;
+    }
+  }
+}

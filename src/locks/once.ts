@@ -1,0 +1,79 @@
+import { TerminalError } from '../base/errors.ts';
+import { runInside } from './context.ts';
+import type { Desk } from './desk.ts';
+import { HeldError, LostError } from './errors.ts';
+import { Grant } from './grant.ts';
+import { Hold } from './hold.ts';
+import { type AcquireOptions, checkedName, checkedSpan, termsOf } from './options.ts';
+
+export interface OnceOptions extends Pick<AcquireOptions, 'wait' | 'signal' | 'lease' | 'renew' | 'maxHold' | 'label'> {
+  /** For how long the result is kept, in milliseconds. Default a day. */
+  keep?: number;
+}
+
+export interface OnceResult<T> {
+  readonly value: T;
+  /** It was run by this very call. */
+  readonly ran: boolean;
+}
+
+/** What a result may weigh: it is kept in memory, for everybody, for as long as `keep` says. */
+const RESULT_CHARS_MAX = 1_000_000;
+
+/**
+ * Runs `fn` once in the cluster and keeps its result: whoever asks meanwhile waits for it, whoever asks later gets it.
+ * If fn throws, its caller gets the error, nothing is kept, and the next in line runs it.
+ *
+ * Once means: by those that get to the store. A runner that loses its lock half-way cannot store its result (LostError),
+ * and the next one runs fn again: make it safe to repeat, or fence its writes with the grant's token.
+ */
+export async function once<T>(
+  desk: Desk,
+  key: string,
+  fn: (grant: Grant) => Promise<T> | T,
+  options: OnceOptions = {},
+): Promise<OnceResult<T>> {
+  const name = checkedName(key);
+  const keepMs = Math.ceil(checkedSpan(options.keep ?? 86_400_000, 'keep', 1));
+  const wanted = { kind: 'once', name, mode: 'write', permits: 1, limit: 1 } as const;
+  const end = await desk.take(wanted, termsOf(desk, options, Infinity));
+  if (end === null) throw new HeldError(`once "${name}" is being run`);
+  if (!(end instanceof Hold)) return { value: decoded<T>(end.result), ran: false };
+
+  const grant = new Grant(desk, end);
+  let value: T;
+  let result: string;
+  try {
+    value = await runInside([end], () => fn(grant));
+    result = encoded(name, value);
+  } catch (error) {
+    await grant.release().catch(() => undefined);
+    throw error;
+  }
+  grant.assertHeld();
+  if (!(await desk.patiently(() => desk.store.finish(name, end.rid, result, keepMs)))) {
+    end.lose('refused');
+    throw end.loss ?? new LostError(`once "${name}" was lost before its result could be kept`, 'refused');
+  }
+  desk.retire(end);
+  Grant.retire(grant);
+  return { value, ran: true };
+}
+
+/** `undefined` is a result, too. */
+function encoded(name: string, value: unknown): string {
+  const text = value === undefined ? '' : JSON.stringify(value);
+  if (text === undefined)
+    throw new TerminalError('invalid_argument', `the result of once "${name}" cannot be kept: not JSON`);
+  if (text.length > RESULT_CHARS_MAX) {
+    throw new TerminalError(
+      'invalid_argument',
+      `the result of once "${name}" is too large to keep: ${text.length} characters`,
+    );
+  }
+  return text;
+}
+
+function decoded<T>(text: string): T {
+  return (text === '' ? undefined : JSON.parse(text)) as T;
+}

@@ -1,0 +1,72 @@
+import { TerminalError } from '../base/errors.ts';
+import type { Desk, Terms } from './desk.ts';
+import type { Grant } from './grant.ts';
+
+export interface HoldOptions {
+  /**
+   * A fixed lease in milliseconds: the lock is over after it, whatever happens (unless extended). Without it the lease is
+   * that of `createLocks`, renewed at a third for as long as the process lives and the lock is not released.
+   */
+  lease?: number;
+  /** Renew a `lease` of one's own at a third of it. */
+  renew?: boolean;
+  /** Hold it at most so many milliseconds: a renewed lease is not renewed beyond, and `signal` aborts. */
+  maxHold?: number;
+  /** Shown by inspect() and list(), and in events. */
+  label?: string;
+  /** Wait until so many replicas have it (WAIT), or give it back and throw UnavailableError. Not in a cluster. */
+  replicas?: number;
+}
+
+export interface AcquireOptions extends HoldOptions {
+  /** How long to wait, in milliseconds. Without it, as long as it takes; 0 does not wait. */
+  wait?: number;
+  /** Ends the waiting (not the hold). */
+  signal?: AbortSignal;
+  /** Enter again under a grant of the same lock that this code holds: counted, same token. */
+  within?: Grant;
+}
+
+const SPAN_MS_MAX = 2 ** 31 - 1;
+
+function span(value: unknown, what: string, least: number): number {
+  const fine = typeof value === 'number' && value >= least && (value <= SPAN_MS_MAX || value === Infinity);
+  if (!fine)
+    throw new TerminalError('invalid_argument', `${what} must be a number of milliseconds of at least ${least}`);
+  return value as number;
+}
+
+function count(value: unknown, what: string, least: number): number {
+  if (!Number.isSafeInteger(value) || (value as number) < least) {
+    throw new TerminalError('invalid_argument', `${what} must be a whole number of at least ${least}`);
+  }
+  return value as number;
+}
+
+export { count as checkedCount, span as checkedSpan };
+
+export function checkedName(name: unknown): string {
+  if (typeof name !== 'string' || name === '' || name.length > 512 || !name.isWellFormed()) {
+    throw new TerminalError('invalid_argument', 'the name of a lock must be a string of 1 to 512 characters');
+  }
+  return name;
+}
+
+/** Checks what a caller passed, once, at the edge. */
+export function termsOf(desk: Desk, options: AcquireOptions, waitByDefault: number): Terms {
+  const leaseMs = options.lease === undefined ? desk.settings.leaseMs : span(options.lease, 'lease', 5);
+  if (leaseMs === Infinity) throw new TerminalError('invalid_argument', 'a lease must end: use one that is renewed');
+  const label = options.label ?? '';
+  if (typeof label !== 'string' || label.length > 200) {
+    throw new TerminalError('invalid_argument', 'a label must be a string of at most 200 characters');
+  }
+  return {
+    waitMs: options.wait === undefined ? waitByDefault : span(options.wait, 'wait', 0),
+    leaseMs: Math.ceil(leaseMs),
+    renews: options.lease === undefined || options.renew === true,
+    maxHoldMs: options.maxHold === undefined ? Infinity : Math.ceil(span(options.maxHold, 'maxHold', 5)),
+    signal: options.signal,
+    label,
+    replicas: options.replicas === undefined ? 0 : count(options.replicas, 'replicas', 0),
+  };
+}

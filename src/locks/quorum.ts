@@ -1,0 +1,255 @@
+import { TerminalError } from '../base/errors.ts';
+import { sleep } from '../base/timers.ts';
+import { CompositeGrant } from './composite.ts';
+import { runInside } from './context.ts';
+import type { Desk, Terms } from './desk.ts';
+import { AbortedError, HeldError, TimeoutError, UnavailableError } from './errors.ts';
+import { Grant } from './grant.ts';
+import { Hold } from './hold.ts';
+import { type AcquireOptions, checkedName, termsOf } from './options.ts';
+
+/** When the rest is not to be had although the waiting master let us in: the last holder is still giving back. */
+const TRIES = 4;
+const TRY_MS = 20;
+
+/** What one round over the masters gave. */
+interface Round {
+  readonly grants: Grant[];
+  readonly refused: number;
+  readonly failures: unknown[];
+}
+
+/**
+ * One holder at a time by the majority of several *independent* Redis masters (Redlock): survives the loss of a minority.
+ * Each master's part has its own deadline from the moment it was asked for, drift subtracted; the lock is held while a
+ * majority of these lie ahead. A try that fails gives back on every master, also where the answer was lost.
+ *
+ * Those who wait stand in the queue of the first master that answers, and try the others when they are let in there.
+ */
+export class QuorumLock {
+  readonly name: string;
+  readonly #desks: readonly Desk[];
+  readonly #majority: number;
+
+  constructor(desks: readonly Desk[], name: string) {
+    this.name = checkedName(name);
+    this.#desks = desks;
+    this.#majority = Math.floor(desks.length / 2) + 1;
+  }
+
+  get #first(): Desk {
+    return this.#desks[0]!;
+  }
+
+  async tryAcquire(options: Omit<AcquireOptions, 'wait' | 'within' | 'replicas'> = {}): Promise<CompositeGrant | null> {
+    return await this.#once(this.#terms({ ...options, wait: 0 }), null);
+  }
+
+  /** HeldError (`wait: 0`), TimeoutError, AbortedError; UnavailableError when no majority of the masters answers. */
+  async acquire(options: Omit<AcquireOptions, 'within' | 'replicas'> = {}): Promise<CompositeGrant> {
+    const terms = this.#terms(options);
+    const untilMs = this.#first.nowMs() + terms.waitMs;
+    const straight = await this.#once(terms, null);
+    if (straight) return straight;
+    if (terms.waitMs === 0) throw new HeldError(`quorum "${this.name}" is held`);
+    for (;;) {
+      const leftMs = untilMs - this.#first.nowMs();
+      if (leftMs <= 0) throw new TimeoutError(`quorum "${this.name}" was not had within ${terms.waitMs} ms`);
+      const [desk, grant] = await this.#queue({ ...terms, waitMs: leftMs });
+      const had = await this.#once(terms, [desk, grant]);
+      if (had) return had;
+      // Two that wait at different masters (one of them seems down to one of us) must not go on in step.
+      await this.#pause(TRY_MS * (1 + 4 * this.#first.runtime.random.fraction()), terms.signal);
+    }
+  }
+
+  async run<T>(
+    fn: (grant: CompositeGrant) => Promise<T> | T,
+    options: Omit<AcquireOptions, 'within' | 'replicas'> = {},
+  ): Promise<T> {
+    const grant = await this.acquire(options);
+    let result: T;
+    try {
+      result = await runInside(grant.parts.map(Grant.holdOf), () => fn(grant));
+    } catch (error) {
+      await grant.release().catch(() => undefined);
+      throw error;
+    }
+    try {
+      await grant.release();
+    } catch (error) {
+      if (!(error instanceof UnavailableError)) throw error;
+    }
+    return result;
+  }
+
+  #terms(options: AcquireOptions): Terms {
+    return { ...termsOf(this.#first, options, Infinity), replicas: 0 };
+  }
+
+  get #wanted(): { kind: 'mutex'; name: string; mode: 'write'; permits: 1; limit: 1 } {
+    // Not the name itself: a plain mutex of that name on one of the masters is another lock.
+    return { kind: 'mutex', name: `quorum:${this.name}`, mode: 'write', permits: 1, limit: 1 };
+  }
+
+  /** Waits in the queue of the first master that can be asked. */
+  async #queue(terms: Terms): Promise<[Desk, Grant]> {
+    const failures: unknown[] = [];
+    for (const desk of this.#desks) {
+      try {
+        return [desk, await desk.acquire(this.#wanted, terms)];
+      } catch (error) {
+        if (!(error instanceof UnavailableError)) throw error;
+        failures.push(error);
+        if (failures.length > this.#desks.length - this.#majority) throw this.#tooFew(failures);
+      }
+    }
+    throw this.#tooFew(failures);
+  }
+
+  #tooFew(failures: readonly unknown[]): UnavailableError {
+    const answered = this.#desks.length - failures.length;
+    return new UnavailableError(
+      `quorum "${this.name}": ${answered} of ${this.#desks.length} masters answered, ${this.#majority} are needed`,
+      { cause: new AggregateError(failures) },
+    );
+  }
+
+  /** One try. With `admitted`, the part of the master at which we waited. Null: held by others, everything given back. */
+  async #once(terms: Terms, admitted: [Desk, Grant] | null): Promise<CompositeGrant | null> {
+    const grants: Grant[] = admitted ? [admitted[1]] : [];
+    let rest = this.#desks.filter((desk) => desk !== admitted?.[0]);
+    let failures: unknown[] = [];
+    let composite: CompositeGrant | null = null;
+    // Masters that answer when enough others had: the more hold it, the more may fail.
+    let waiting: Grant[] | null = [];
+    const late = (grant: Grant): void => {
+      if (waiting) waiting.push(grant);
+      else if (!composite || !CompositeGrant.add(composite, grant)) grant.release().catch(() => undefined);
+    };
+    const settleLate = (): void => {
+      const grants = waiting ?? [];
+      waiting = null;
+      for (const grant of grants) late(grant);
+    };
+    try {
+      for (let tries = 0; tries < (admitted ? TRIES : 1); tries++) {
+        if (tries > 0) await this.#pause(TRY_MS * 2 ** tries, terms.signal);
+        const round = await this.#ask(rest, terms, this.#majority - grants.length, late);
+        grants.push(...round.grants);
+        failures = round.failures;
+        if (grants.length >= this.#majority) break;
+        rest = rest.filter((desk) => !grants.some((grant) => Grant.holdOf(grant).of === desk));
+      }
+      if (grants.length >= this.#majority) {
+        composite = await this.#fenced(grants);
+        if (composite) {
+          settleLate();
+          return composite;
+        }
+      }
+    } catch (error) {
+      settleLate();
+      await this.#giveBack(grants);
+      throw error;
+    }
+    settleLate();
+    await this.#giveBack(grants);
+    if (failures.length > this.#desks.length - this.#majority) throw this.#tooFew(failures);
+    return null;
+  }
+
+  /** Asks the masters side by side; is done when enough have granted it, or all have answered. */
+  #ask(desks: readonly Desk[], terms: Terms, needed: number, late: (grant: Grant) => void): Promise<Round> {
+    return new Promise((resolve) => {
+      const grants: Grant[] = [];
+      const failures: unknown[] = [];
+      let refused = 0;
+      let open = desks.length;
+      let done = false;
+      const settle = (): void => {
+        if (done || (grants.length < needed && open > 0)) return;
+        done = true;
+        resolve({ grants, refused, failures });
+      };
+      for (const desk of desks) {
+        desk.take(this.#wanted, { ...terms, waitMs: 0 }).then(
+          (end) => {
+            open--;
+            if (end instanceof Hold) {
+              const grant = new Grant(desk, end);
+              if (done) late(grant);
+              else grants.push(grant);
+            } else refused++;
+            settle();
+          },
+          (error: unknown) => {
+            open--;
+            failures.push(error);
+            settle();
+          },
+        );
+      }
+      settle();
+    });
+  }
+
+  /**
+   * The largest token of the majority, told to all of them. Any later majority shares a master with this one, and that
+   * master mints more than it was told: the quorum's tokens grow although its masters' clocks differ.
+   */
+  async #fenced(grants: Grant[]): Promise<CompositeGrant | null> {
+    let token = 0n;
+    for (const grant of grants) if (grant.token > token) token = grant.token;
+    const raised = await Promise.allSettled(
+      grants.map(async (grant) => {
+        const hold = Grant.holdOf(grant);
+        const desk = this.#desks.find((each) => each === hold.of)!;
+        if (!(await desk.patiently(() => desk.store.raise(this.#wanted, hold.rid, Number(token)))))
+          hold.lose('refused');
+      }),
+    );
+    if (raised.filter((end) => end.status === 'fulfilled').length < this.#majority) return null;
+    const composite = new CompositeGrant(this.name, token, grants, this.#majority, this.#desks.length - this.#majority);
+    return composite.held ? composite : null;
+  }
+
+  async #giveBack(grants: readonly Grant[]): Promise<void> {
+    const [first, ...rest] = grants;
+    await Promise.allSettled(rest.map((grant) => grant.release()));
+    await first?.release().catch(() => undefined);
+  }
+
+  async #pause(ms: number, signal: AbortSignal | undefined): Promise<void> {
+    await sleep(this.#first.runtime.timers, ms);
+    if (signal?.aborted) {
+      throw new AbortedError(`waiting for quorum "${this.name}" was aborted`, { cause: signal.reason });
+    }
+  }
+}
+
+/** Locks over several independent masters. */
+export class Quorum {
+  readonly #desks: readonly Desk[];
+  readonly #close: () => Promise<unknown>;
+
+  constructor(desks: readonly Desk[], close: () => Promise<unknown>) {
+    if (desks.length === 0) throw new TerminalError('invalid_argument', 'a quorum needs masters');
+    const places = new Set(desks.map((desk) => desk.store.place));
+    if (places.size < desks.length) throw new TerminalError('invalid_argument', 'a quorum needs different masters');
+    this.#desks = desks;
+    this.#close = close;
+  }
+
+  mutex(name: string): QuorumLock {
+    return new QuorumLock(this.#desks, name);
+  }
+
+  async close(): Promise<void> {
+    await this.#close();
+  }
+
+  [Symbol.asyncDispose](): Promise<void> {
+    return this.close();
+  }
+}

@@ -1,0 +1,102 @@
+--[[
+  Included by every command that mints or wakes. Not a command of its own.
+
+  The frame of a batch: requests of one process that arrive in the same turn of its event loop, for locks of one bucket,
+  come in one call. KEYS and ARGV begin with what they share:
+    KEYS[1]  clock    the largest number minted in this bucket, tokens and tickets alike; never expires, one per bucket
+    KEYS[2]  gone     sorted set of request ids that were given up, by the millisecond until which that is remembered
+    ARGV[1]  channel  what a client's wake-up channel begins with; its name follows
+    ARGV[2]  publish  PUBLISH, or SPUBLISH in a cluster
+
+  Redis' own TIME is the only clock. It stands still while a script runs.
+]]
+local timeUs, minted, mintedAtStart
+
+local function nowUs()
+  if not timeUs then
+    local time = redis.call('TIME')
+    timeUs = time[1] * 1000000 + time[2]
+  end
+  return timeUs
+end
+
+local function nowMs()
+  return math.floor(nowUs() / 1000)
+end
+
+-- max(last + 1, TIME in microseconds). Below 2^53 until the year 2255, so that Lua's numbers hold it exactly.
+local function mint()
+  if not minted then
+    mintedAtStart = tonumber(redis.call('GET', KEYS[1]) or '0')
+    minted = mintedAtStart
+  end
+  minted = math.max(minted + 1, nowUs())
+  return minted
+end
+
+-- To be called once, at the end: the clock is written once for a whole batch.
+local function keepMinted()
+  if minted and minted > mintedAtStart then redis.call('SET', KEYS[1], minted) end
+end
+
+-- Lua's own tostring would write 1.7e+15.
+local function digits(number)
+  return string.format('%.0f', number)
+end
+
+local anyGone
+-- Was this request given up before this copy of it arrived?
+local function isGone(rid)
+  if anyGone == nil then anyGone = redis.call('EXISTS', KEYS[2]) == 1 end
+  if not anyGone then return false end
+  local untilMs = redis.call('ZSCORE', KEYS[2], rid)
+  return untilMs and tonumber(untilMs) > nowMs()
+end
+
+local GONE_MS = 120000
+local function rememberGone(rid)
+  redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', nowMs())
+  redis.call('ZADD', KEYS[2], nowMs() + GONE_MS, rid)
+  redis.call('PEXPIRE', KEYS[2], GONE_MS)
+  anyGone = true
+end
+
+-- A queue that nobody tends any more goes by itself; who waits joins again at least three times in this span.
+local QUEUE_MS = 60000
+
+local deaf = {}
+-- Tells the client that made `rid`. False: nobody listens there, so that process is gone.
+local function wake(rid, message)
+  local client = string.match(rid, '^[^.]+')
+  if deaf[client] then return false end
+  if redis.call(ARGV[2], ARGV[1] .. client, message) > 0 then return true end
+  deaf[client] = true
+  return false
+end
+
+-- Whether the client that made `rid` listens, without telling it anything.
+local function lives(rid)
+  local client = string.match(rid, '^[^.]+')
+  if deaf[client] == nil then
+    local count = ARGV[2] == 'SPUBLISH' and 'SHARDNUMSUB' or 'NUMSUB'
+    deaf[client] = redis.call('PUBSUB', count, ARGV[1] .. client)[2] == 0
+  end
+  return not deaf[client]
+end
+
+local function grantMessage(rid, token)
+  return 'granted ' .. rid .. ' ' .. digits(token) .. ' ' .. digits(nowUs())
+end
+
+-- Keys of shared state last at least as long as the longest lease in them.
+local function lastAtLeast(key, ms)
+  if redis.call('PTTL', key) < ms then redis.call('PEXPIRE', key, ms) end
+end
+
+-- The place of a waiter: the one it had, or a new one at the end. `member` is what stands in the queue for it.
+local function enqueue(queue, member, ticket)
+  if ticket == '0' then ticket = redis.call('ZSCORE', queue, member) or mint() end
+  redis.call('ZADD', queue, 'NX', ticket, member)
+  redis.call('PEXPIRE', queue, QUEUE_MS)
+  return tonumber(ticket)
+end

@@ -1,0 +1,27 @@
+--[[
+  Included by mutex-acquire.lua and once-acquire.lua: takes a free lock, or joins its queue. Not a command of its own.
+]]
+local function contended(lock, queue, rid, leaseMs, wantsQueue, ticket, handOverMs, info)
+  local value = redis.call('GET', lock)
+  local owner = ownerOf(value)
+  if owner == rid then
+    redis.call('PEXPIRE', lock, leaseMs)
+    return tokenOf(value)
+  end
+  if isGone(rid) then return {-2} end
+
+  if wantsQueue then ticket = enqueue(queue, rid, ticket) end
+  if not owner then owner = handOver(lock, queue, handOverMs, rid) end
+  if owner == rid or not owner then return hold(lock, rid, leaseMs, info) end
+
+  local retryMs = redis.call('PTTL', lock)
+  if wantsQueue then return {0, retryMs, ticket} end
+  return {-1, retryMs}
+end
+
+-- `a`: where the request's arguments begin.
+local function take(lock, queue, a)
+  local rid, leaseMs, info = ARGV[a], ARGV[a + 1], ARGV[a + 5]
+  if redis.call('EXISTS', lock, queue) == 0 and not isGone(rid) then return hold(lock, rid, leaseMs, info) end
+  return contended(lock, queue, rid, leaseMs, ARGV[a + 2] == '1', ARGV[a + 3], ARGV[a + 4], info)
+end

@@ -1,0 +1,38 @@
+--[[
+  Gives a mutex (also fair, once) back, or leaves its queue. Handed to the next waiter that lives in the same step.
+
+  KEYS[1..2]     clock, gone (see _frame.lua)
+  KEYS[2i+1..]   for request i: lock, queue
+  ARGV[1..2]     channel, publish (see _frame.lua)
+  ARGV[3i..]     for request i: rid, hand-over ms, 1 to remember the id as gone
+
+  Returns for each request
+    1  released, nobody waits
+    2  released and handed to somebody who has yet to confirm
+    3  left the queue
+    0  neither held nor queued
+]]
+-- @include _frame
+-- @include _mutex
+
+local replies = {}
+for i = 1, (#KEYS - 2) / 2 do
+  local lock, queue = KEYS[2 * i + 1], KEYS[2 * i + 2]
+  local rid, handOverMs = ARGV[3 * i], ARGV[3 * i + 1]
+  local owner = ownerOf(redis.call('GET', lock))
+  if owner == rid then
+    if redis.call('EXISTS', queue) == 0 then
+      redis.call('DEL', lock)
+      replies[i] = 1
+    else
+      replies[i] = handOver(lock, queue, handOverMs) and 2 or 1
+    end
+  else
+    replies[i] = redis.call('ZREM', queue, rid) == 1 and 3 or 0
+    -- Its lease had run out, or that of another: whoever comes by sees to the queue.
+    if not owner and redis.call('EXISTS', queue) == 1 then handOver(lock, queue, handOverMs) end
+  end
+  if ARGV[3 * i + 2] == '1' then rememberGone(rid) end
+end
+keepMinted()
+return replies

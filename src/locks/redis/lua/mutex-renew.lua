@@ -1,0 +1,32 @@
+--[[
+  Makes the lease of a mutex (also fair, once) last `lease ms` from now; confirms a hand-over. Never takes a lock again
+  that was lost.
+
+  KEYS[1..2]  clock, gone (not used here; every batch begins with them)
+  KEYS[i+2]   for request i: lock
+  ARGV[1..2]  channel, publish (not used here)
+  ARGV[3i..]  for request i: rid, lease ms, info ('' leaves it as it is)
+
+  Returns for each request
+    1  renewed
+    0  not ours any more
+]]
+-- @include _frame
+-- @include _mutex
+
+local replies = {}
+for i = 1, #KEYS - 2 do
+  local lock, rid, leaseMs, info = KEYS[i + 2], ARGV[3 * i], ARGV[3 * i + 1], ARGV[3 * i + 2]
+  local value = redis.call('GET', lock)
+  if ownerOf(value) ~= rid then
+    replies[i] = 0
+  else
+    if info == '' then
+      redis.call('PEXPIRE', lock, leaseMs)
+    else
+      redis.call('SET', lock, string.match(value, '^%S+ %d+ %d+ ') .. info, 'PX', leaseMs)
+    end
+    replies[i] = 1
+  end
+end
+return replies

@@ -1,0 +1,28 @@
+--[[
+  Takes the right to run a `once`, joins those who wait for its result, or gives the result. Like mutex-acquire.lua, with a
+  result before it.
+
+  KEYS[1..2]     clock, gone (see _frame.lua)
+  KEYS[3i..]     for request i: lock, queue, result
+  ARGV[1..2]     channel, publish (see _frame.lua)
+  ARGV[6i-3..]   for request i: rid, lease ms, 1 to queue, ticket (0: a new place), hand-over ms, info
+
+  Returns {TIME in microseconds, reply of request 1, …}; a reply is
+    token                    granted: run it
+    {0, retry ms, ticket}    in the queue; the present lease ends after `retry ms`
+    {-1, retry ms}           somebody runs it, not queued
+    {-2}                     this request was given up before
+    {-3, result}             it has been run
+]]
+-- @include _frame
+-- @include _mutex
+-- @include _mutex-take
+
+local replies = {nowUs()}
+for i = 1, (#KEYS - 2) / 3 do
+  local a = 6 * i - 3
+  local result = redis.call('GET', KEYS[3 * i + 2])
+  replies[i + 1] = result and {-3, string.match(result, '^%S+ (.*)$')} or take(KEYS[3 * i], KEYS[3 * i + 1], a)
+end
+keepMinted()
+return replies

@@ -1,0 +1,75 @@
+--[[
+  Takes a read-write lock to read or to write, or joins its queue. Idempotent by request id, and sees to a silent queue
+  (see mutex-acquire.lua).
+
+  KEYS[1..2]     clock, gone (see _frame.lua)
+  KEYS[5i-2..]   for request i: writer, readers, details, read-queue, write-queue (see _readwrite.lua)
+  ARGV[1..2]     channel, publish (see _frame.lua)
+  ARGV[7i-4..]   for request i: rid, lease ms, 1 to queue, ticket (0: a new place), hand-over ms, info, read or write
+
+  Returns {TIME in microseconds, reply of request 1, …}; a reply is
+    token                    granted
+    {0, retry ms, ticket}    in the queue; something may change by itself after `retry ms`
+    {-1, retry ms}           held, not queued
+    {-2}                     this request was given up before
+]]
+-- @include _frame
+-- @include _readwrite
+
+local function mayEnter(mode)
+  if redis.call('EXISTS', writerKey) == 1 or upgradeOf() then return false end
+  if mode == 'read' then return not writerWaits() end
+  return redis.call('EXISTS', readersKey, readQueue, writeQueue) == 0
+end
+
+local function enter(mode, rid, leaseMs, info)
+  if mode == 'read' then return setReader(rid, mint(), leaseMs, info) end
+  return setWriter(rid, mint(), leaseMs, info)
+end
+
+local function acquire(rid, leaseMs, wantsQueue, ticket, handOverMs, info, mode)
+  purge()
+  if mode == 'read' then
+    local details = redis.call('HGET', detailsKey, rid)
+    if details then
+      redis.call('ZADD', readersKey, nowMs() + leaseMs, rid)
+      lastAtLeast(readersKey, leaseMs + 1000)
+      lastAtLeast(detailsKey, leaseMs + 1000)
+      return tonumber(string.match(details, '^%d+'))
+    end
+  else
+    local owner, token = writerOf()
+    if owner == rid then
+      redis.call('PEXPIRE', writerKey, leaseMs)
+      return tonumber(token)
+    end
+  end
+  if isGone(rid) then return {-2} end
+
+  if mayEnter(mode) then
+    -- Behind a writer that died waiting there may be readers, too.
+    if mode == 'read' and redis.call('EXISTS', readQueue) == 1 then settle(nil, handOverMs) end
+    redis.call('ZREM', mode == 'read' and readQueue or writeQueue, rid)
+    if granted[rid] then return setReader(rid, granted[rid], leaseMs, info) end
+    return enter(mode, rid, leaseMs, info)
+  end
+  if wantsQueue then ticket = enqueue(mode == 'read' and readQueue or writeQueue, rid, ticket) end
+  settle(nil, handOverMs)
+  if granted[rid] then
+    return mode == 'read' and setReader(rid, granted[rid], leaseMs, info) or setWriter(rid, granted[rid], leaseMs, info)
+  end
+  if not wantsQueue and mayEnter(mode) then return enter(mode, rid, leaseMs, info) end
+  if wantsQueue then return {0, retryMs(), ticket} end
+  return {-1, retryMs()}
+end
+
+local replies = {nowUs()}
+for i = 1, (#KEYS - 2) / 5 do
+  use(5 * i - 2)
+  local a = 7 * i - 4
+  asker = ARGV[a]
+  replies[i + 1] = acquire(
+    ARGV[a], tonumber(ARGV[a + 1]), ARGV[a + 2] == '1', ARGV[a + 3], tonumber(ARGV[a + 4]), ARGV[a + 5], ARGV[a + 6])
+end
+keepMinted()
+return replies

@@ -1,0 +1,64 @@
+--[[
+  Turns a read hold into the write hold (upgrade), or the write hold into a read hold (downgrade). Idempotent by the new
+  request id.
+
+  An upgrade is had at once by a reader that is alone; another waits until it is alone, keeping its read hold, ahead of
+  every waiting writer. A second reader that asks meanwhile is refused at once: the two would wait for each other.
+  A downgrade lets in the readers that wait, and keeps its token.
+
+  KEYS[1..2]  clock, gone (see _frame.lua)
+  KEYS[3..7]  writer, readers, details, read-queue, write-queue (see _readwrite.lua)
+  ARGV[1..2]  channel, publish (see _frame.lua)
+  ARGV[3]     rid of the hold
+  ARGV[4]     rid it has afterwards
+  ARGV[5]     write or read: what it is to become
+  ARGV[6]     lease ms
+  ARGV[7]     1 to wait
+  ARGV[8]     hand-over ms
+  ARGV[9]     info
+
+  Returns
+    token             granted
+    {0, retry ms, 0}  waits until it is alone
+    {-1}              refused: another reader waits to upgrade, or it may not wait
+    {-2}              not ours any more
+]]
+-- @include _frame
+-- @include _readwrite
+
+use(3)
+local rid, nextRid, leaseMs, handOverMs, info = ARGV[3], ARGV[4], tonumber(ARGV[6]), tonumber(ARGV[8]), ARGV[9]
+
+local function upgrade()
+  local owner, token = writerOf()
+  if owner == nextRid then
+    redis.call('PEXPIRE', writerKey, leaseMs)
+    return tonumber(token)
+  end
+  if not redis.call('ZSCORE', readersKey, rid) then return {-2} end
+  local readRid = upgradeOf()
+  if readRid and readRid ~= rid then return {-1} end
+  if redis.call('ZCARD', readersKey) == 1 then
+    dropReader(rid)
+    return setWriter(nextRid, mint(), leaseMs, info)
+  end
+  if ARGV[7] ~= '1' then return {-1} end
+  redis.call('HSET', detailsKey, '!upgrade', rid .. ' ' .. nextRid)
+  return {0, retryMs(), 0}
+end
+
+local function downgrade()
+  local details = redis.call('HGET', detailsKey, nextRid)
+  if details then return tonumber(string.match(details, '^%d+')) end
+  local owner, token = writerOf()
+  if owner ~= rid then return {-2} end
+  redis.call('DEL', writerKey)
+  setReader(nextRid, tonumber(token), leaseMs, info)
+  admitReaders(handOverMs)
+  return tonumber(token)
+end
+
+purge()
+local reply = ARGV[5] == 'write' and upgrade() or downgrade()
+keepMinted()
+return reply

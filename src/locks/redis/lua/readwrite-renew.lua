@@ -1,0 +1,43 @@
+--[[
+  Makes the lease of a read or write hold last `lease ms` from now; confirms a hand-over. Each reader has its own.
+
+  KEYS[1..2]     clock, gone (see _frame.lua)
+  KEYS[5i-2..]   for request i: writer, readers, details, read-queue, write-queue (see _readwrite.lua)
+  ARGV[1..2]     channel, publish (see _frame.lua)
+  ARGV[4i-1..]   for request i: rid, lease ms, info ('' leaves it as it is), read or write
+
+  Returns for each request
+    1  renewed
+    0  not ours any more
+]]
+-- @include _frame
+-- @include _readwrite
+
+local function renew(rid, leaseMs, info, mode)
+  if mode == 'read' then
+    purge()
+    local details = redis.call('HGET', detailsKey, rid)
+    if not details then return 0 end
+    redis.call('ZADD', readersKey, nowMs() + leaseMs, rid)
+    if info ~= '' then redis.call('HSET', detailsKey, rid, string.match(details, '^%d+ %d+ ') .. info) end
+    lastAtLeast(readersKey, leaseMs + 1000)
+    lastAtLeast(detailsKey, leaseMs + 1000)
+    return 1
+  end
+  local value = redis.call('GET', writerKey)
+  if string.match(value or '', '^%S+') ~= rid then return 0 end
+  if info == '' then
+    redis.call('PEXPIRE', writerKey, leaseMs)
+  else
+    redis.call('SET', writerKey, string.match(value, '^%S+ %d+ %d+ ') .. info, 'PX', leaseMs)
+  end
+  return 1
+end
+
+local replies = {}
+for i = 1, (#KEYS - 2) / 5 do
+  use(5 * i - 2)
+  local a = 4 * i - 1
+  replies[i] = renew(ARGV[a], tonumber(ARGV[a + 1]), ARGV[a + 2], ARGV[a + 3])
+end
+return replies

@@ -1,0 +1,52 @@
+--[[
+  Takes permits of a semaphore, or joins its queue. Idempotent by request id, and sees to a silent queue (see
+  mutex-acquire.lua).
+
+  KEYS[1..2]     clock, gone (see _frame.lua)
+  KEYS[4i-1..]   for request i: holders, details, queue, size (see _semaphore.lua)
+  ARGV[1..2]     channel, publish (see _frame.lua)
+  ARGV[8i-5..]   for request i: rid, lease ms, 1 to queue, ticket (0: a new place), hand-over ms, info, permits,
+                 size where none is stored
+
+  Returns {TIME in microseconds, reply of request 1, …}; a reply is
+    token                    granted
+    {0, retry ms, ticket}    in the queue; the shortest lease ends after `retry ms`
+    {-1, retry ms}           not to be had now, not queued
+    {-2}                     this request was given up before
+]]
+-- @include _frame
+-- @include _semaphore
+
+local function acquire(rid, leaseMs, wantsQueue, ticket, handOverMs, info, permits)
+  purge()
+  local details = redis.call('HGET', detailsKey, rid)
+  if details then
+    extendTo(rid, leaseMs)
+    return tonumber(string.match(details, '^%d+ (%d+)'))
+  end
+  if isGone(rid) then return {-2} end
+
+  if redis.call('EXISTS', queueKey) == 0 and used() + permits <= limit then return admit(rid, permits, leaseMs, info) end
+  if wantsQueue then ticket = enqueue(queueKey, rid .. ' ' .. digits(permits), ticket) end
+  local _, token = settle(handOverMs, rid)
+  if token then
+    extendTo(rid, leaseMs)
+    redis.call('HSET', detailsKey, rid, digits(permits) .. ' ' .. digits(token) .. ' ' .. digits(nowMs()) .. ' ' .. info)
+    return token
+  end
+  if wantsQueue then return {0, retryMs(), ticket} end
+  -- Those who stood before it may all have been dead.
+  if not head() and used() + permits <= limit then return admit(rid, permits, leaseMs, info) end
+  return {-1, retryMs()}
+end
+
+local replies = {nowUs()}
+for i = 1, (#KEYS - 2) / 4 do
+  local a = 8 * i - 5
+  use(4 * i - 1, ARGV[a + 7])
+  replies[i + 1] = acquire(
+    ARGV[a], tonumber(ARGV[a + 1]), ARGV[a + 2] == '1', ARGV[a + 3], tonumber(ARGV[a + 4]), ARGV[a + 5],
+    tonumber(ARGV[a + 6]))
+end
+keepMinted()
+return replies

@@ -1,0 +1,378 @@
+import { fileURLToPath } from 'node:url';
+import type { Anchor } from '../../base/anchor.ts';
+import { InvariantError, TerminalError } from '../../base/errors.ts';
+import type { RedisTarget } from '../../base/redis/address.ts';
+import { RedisLink, RedisUnavailableError } from '../../base/redis/link.ts';
+import { loadScripts, type Script } from '../../base/redis/scripts.ts';
+import type { Runtime } from '../../base/runtime.ts';
+import { UnavailableError } from '../errors.ts';
+import type {
+  AcquireReply,
+  AcquireRequest,
+  Address,
+  ChangeReply,
+  ChangeRequest,
+  ClockReading,
+  HolderState,
+  LatchState,
+  LockKind,
+  LockState,
+  LockStore,
+  ReleaseReply,
+  ReleaseRequest,
+  RenewRequest,
+  StoreEvents,
+  Wake,
+} from '../port.ts';
+import { Batches, type Command } from './batches.ts';
+import { inspectionOf } from './inspection.ts';
+import { Layout } from './layout.ts';
+
+type Verb = 'acquire' | 'release' | 'renew' | 'force' | 'inspect';
+
+/** Which script serves a verb, and the keys of one lock in the order that script takes them. */
+type Family = Record<Verb, readonly [script: string, parts: readonly string[]]>;
+
+const MUTEX: Family = {
+  acquire: ['mutex-acquire', ['lock', 'queue']],
+  release: ['mutex-release', ['lock', 'queue']],
+  renew: ['mutex-renew', ['lock']],
+  force: ['mutex-force', ['lock', 'queue']],
+  inspect: ['mutex-inspect', ['lock', 'queue']],
+};
+const READWRITE_PARTS = ['writer', 'readers', 'details', 'read-queue', 'write-queue'];
+const LATCH_PARTS = ['count', 'counted', 'waiters'];
+const SEMAPHORE_PARTS = ['holders', 'details', 'queue', 'size'];
+
+function family(name: string, parts: readonly string[]): Family {
+  const verbs: Verb[] = ['acquire', 'release', 'renew', 'force', 'inspect'];
+  return Object.fromEntries(verbs.map((verb) => [verb, [`${name}-${verb}`, parts]])) as unknown as Family;
+}
+
+const FAMILIES: Record<LockKind, Family> = {
+  mutex: MUTEX,
+  fair: MUTEX,
+  once: { ...MUTEX, acquire: ['once-acquire', ['lock', 'queue', 'result']] },
+  readwrite: family('readwrite', READWRITE_PARTS),
+  semaphore: family('semaphore', SEMAPHORE_PARTS),
+};
+/** Parts whose presence shows that a lock is held or waited for; the others live no longer than these. */
+const TELLING: Record<LockKind, readonly string[]> = {
+  mutex: ['lock', 'queue'],
+  fair: ['lock', 'queue'],
+  once: ['lock', 'queue'],
+  readwrite: ['writer', 'readers', 'read-queue', 'write-queue'],
+  semaphore: ['holders', 'queue'],
+};
+const RELEASED: readonly ReleaseReply[] = ['absent', 'released', 'handed', 'dequeued'];
+
+/** A reading that took longer on its way says less about the server's clock; but an old one drifts. */
+const READING_MS_MAX = 10_000;
+
+let scripts: Map<string, Script> | null = null;
+function scriptNamed(name: string): Script {
+  scripts ??= loadScripts(fileURLToPath(new URL('./lua/', import.meta.url)));
+  const script = scripts.get(name);
+  if (!script) throw new InvariantError(`there is no ${name}.lua`);
+  return script;
+}
+
+export interface RedisStoreOptions {
+  readonly target: RedisTarget;
+  readonly prefix: string;
+  readonly commandMs: number;
+}
+
+export class RedisLockStore implements LockStore {
+  readonly client: string;
+  readonly place: string;
+  readonly events: StoreEvents;
+  readonly #link: RedisLink;
+  readonly #layout: Layout;
+  readonly #runtime: Runtime;
+  readonly #commandMs: number;
+  readonly #acquires = new Map<string, Batches<AcquireRequest, AcquireReply>>();
+  readonly #releases = new Map<string, Batches<ReleaseRequest, ReleaseReply>>();
+  readonly #renewals = new Map<string, Batches<RenewRequest, boolean>>();
+  #reading: (ClockReading & { roundTripMs: number }) | null = null;
+
+  constructor(options: RedisStoreOptions, runtime: Runtime, events: StoreEvents) {
+    this.client = runtime.random.secret(8);
+    this.events = events;
+    this.#runtime = runtime;
+    this.#commandMs = options.commandMs;
+    this.#link = new RedisLink(options.target, { commandMs: options.commandMs }, runtime, {
+      message: (channel, message) => this.#heard(channel, message),
+      interrupted: () => events.interrupted(),
+    });
+    this.#layout = new Layout(options.prefix, this.#link.cluster);
+    this.place = `redis:${this.#link.place}:${options.prefix}`;
+  }
+
+  get anchor(): Anchor {
+    return this.#link.anchor;
+  }
+
+  get clock(): ClockReading | null {
+    return this.#reading;
+  }
+
+  readonly #read = (sentMs: number, storeUs: number): void => {
+    const nowMs = this.#runtime.clock.monotonic();
+    const roundTripMs = nowMs - sentMs;
+    const last = this.#reading;
+    if (!last || roundTripMs <= last.roundTripMs || nowMs - last.sentMs > READING_MS_MAX) {
+      this.#reading = { sentMs, storeUs, roundTripMs };
+    }
+  };
+
+  #keys(kind: LockKind | 'latch', name: string, parts: readonly string[]): string[] {
+    const bucket = this.#layout.bucketOf(name);
+    return parts.map((part) => this.#layout.key(bucket, kind, part, name));
+  }
+
+  /** The batches of a command; made at first use. */
+  #batches<Q extends Address, R>(
+    all: Map<string, Batches<Q, R>>,
+    verb: Verb,
+    kind: LockKind,
+    args: (request: Q, args: (string | number)[]) => void,
+    read: (reply: unknown) => R,
+  ): Batches<Q, R> {
+    const [script, parts] = FAMILIES[kind][verb];
+    let batches = all.get(script);
+    if (!batches) {
+      const command: Command<Q, R> = {
+        script: scriptNamed(script),
+        timed: verb === 'acquire',
+        write: (bucket, request, keys, into) => {
+          for (const part of parts) keys.push(this.#layout.key(bucket, request.kind, part, request.name));
+          args(request, into);
+        },
+        read,
+      };
+      batches = new Batches(this.#link, this.#layout, this.#runtime, command, this.#read);
+      all.set(script, batches);
+    }
+    return batches;
+  }
+
+  acquire(request: AcquireRequest): Promise<AcquireReply> {
+    const batches = this.#batches(this.#acquires, 'acquire', request.kind, acquireArgs, acquireReply);
+    return this.#guard(batches.send(this.#layout.bucketOf(request.name), request));
+  }
+
+  release(request: ReleaseRequest): Promise<ReleaseReply> {
+    const batches = this.#batches(this.#releases, 'release', request.kind, releaseArgs, releaseReply);
+    return this.#guard(batches.send(this.#layout.bucketOf(request.name), request));
+  }
+
+  renew(request: RenewRequest): Promise<boolean> {
+    const batches = this.#batches(this.#renewals, 'renew', request.kind, renewArgs, (reply) => reply === 1);
+    return this.#guard(batches.send(this.#layout.bucketOf(request.name), request));
+  }
+
+  /** One command that is not batched: its script, and the keys and arguments after the frame. */
+  #one(
+    script: string,
+    { kind, name }: { readonly kind: LockKind | 'latch'; readonly name: string },
+    parts: readonly string[],
+    args: readonly (string | number)[],
+  ): Promise<unknown> {
+    const bucket = this.#layout.bucketOf(name);
+    const keys = this.#keys(kind, name, parts);
+    return this.#guard(this.#link.script(scriptNamed(script), ...this.#framed(bucket, keys, args)));
+  }
+
+  #framed(
+    bucket: number,
+    keys: readonly string[],
+    args: readonly (string | number)[],
+  ): [string[], (string | number)[]] {
+    const publish = this.#link.cluster ? 'SPUBLISH' : 'PUBLISH';
+    return [
+      [this.#layout.clock(bucket), this.#layout.gone(bucket), ...keys],
+      [this.#layout.channel(bucket), publish, ...args],
+    ];
+  }
+
+  async acquireReplicated(
+    request: AcquireRequest,
+    replicas: number,
+    timeoutMs: number,
+  ): Promise<[AcquireReply, number]> {
+    if (this.#link.cluster) {
+      throw new TerminalError('lock_replicas', 'replicas cannot be awaited in a cluster: WAIT needs one server');
+    }
+    const bucket = this.#layout.bucketOf(request.name);
+    const args: (string | number)[] = [];
+    acquireArgs(request, args);
+    const [name, parts] = FAMILIES[request.kind].acquire;
+    const script = scriptNamed(name);
+    const [keys, framed] = this.#framed(bucket, this.#keys(request.kind, request.name, parts), args);
+    const sentMs = this.#runtime.clock.monotonic();
+    // The text and not the digest: both go in one row, and WAIT must not run after a NOSCRIPT.
+    const replies = await this.#guard(
+      this.#link.inARow(
+        [
+          ['EVAL', script.lua, keys.length, ...keys, ...framed],
+          ['WAIT', replicas, timeoutMs],
+        ],
+        this.#commandMs + timeoutMs,
+      ),
+    );
+    const [storeUs, reply] = replies[0] as [number, unknown];
+    this.#read(sentMs, storeUs);
+    return [acquireReply(reply), replies[1] as number];
+  }
+
+  async change(request: ChangeRequest): Promise<ChangeReply> {
+    const args = [
+      request.rid,
+      request.nextRid,
+      request.to,
+      request.leaseMs,
+      request.queue ? 1 : 0,
+      request.handOverMs,
+      request.info,
+    ];
+    const reply = await this.#one('readwrite-change', request, READWRITE_PARTS, args);
+    if (typeof reply === 'number') return { outcome: 'granted', token: reply };
+    const [code, retryMs, ticket] = reply as [number, number, number];
+    if (code === 0) return { outcome: 'queued', retryMs, ticket };
+    return { outcome: code === -1 ? 'busy' : 'absent' };
+  }
+
+  async force(address: Address, handOverMs: number, limit: number): Promise<readonly HolderState[]> {
+    const before = await this.inspect(address);
+    const [script, parts] = FAMILIES[address.kind].force;
+    const taken = (await this.#one(script, address, parts, [handOverMs, limit])) as string[];
+    return before.holders.filter((each) => taken.includes(each.rid));
+  }
+
+  async raise(address: Address, rid: string, token: number): Promise<boolean> {
+    return (await this.#one('mutex-raise', address, ['lock'], [rid, token])) === 1;
+  }
+
+  async inspect(address: Address): Promise<LockState> {
+    const [script, parts] = FAMILIES[address.kind].inspect;
+    return inspectionOf(address, (await this.#one(script, address, parts, [])) as unknown[]);
+  }
+
+  async list(kinds: readonly LockKind[]): Promise<LockState[]> {
+    const found = new Map<string, Address>();
+    await this.#guard(
+      this.#link.eachNode(async (node) => {
+        for (const kind of kinds) {
+          for (const part of TELLING[kind]) {
+            let cursor = '0';
+            do {
+              const [next, keys] = await node.scan(cursor, 'MATCH', this.#layout.pattern(kind, part), 'COUNT', 1000);
+              for (const key of keys) {
+                const name = this.#layout.nameIn(key, kind, part);
+                found.set(`${kind} ${name}`, { kind, name });
+              }
+              cursor = next;
+            } while (cursor !== '0');
+          }
+        }
+      }),
+    );
+    const states = await Promise.all([...found.values()].map((address) => this.inspect(address)));
+    return states.filter((state) => state.holders.length > 0 || state.waiting > 0);
+  }
+
+  async resize(name: string, limit: number | null, defaultLimit: number, handOverMs: number): Promise<void> {
+    const args = [limit ?? '', defaultLimit, handOverMs];
+    await this.#one('semaphore-resize', { kind: 'semaphore', name }, SEMAPHORE_PARTS, args);
+  }
+
+  async finish(name: string, rid: string, result: string, keepMs: number): Promise<boolean> {
+    const parts = ['lock', 'queue', 'result'];
+    return (await this.#one('once-finish', { kind: 'once', name }, parts, [rid, result, keepMs])) === 1;
+  }
+
+  async forget(name: string): Promise<boolean> {
+    return (await this.#guard(this.#link.call('DEL', this.#keys('once', name, ['result'])))) === 1;
+  }
+
+  async latchSet(name: string, count: number, keepMs: number): Promise<void> {
+    await this.#one('latch-set', { kind: 'latch', name }, LATCH_PARTS, [count, keepMs]);
+  }
+
+  async latchDown(name: string, rid: string, by: number, keepMs: number): Promise<number> {
+    return (await this.#one('latch-down', { kind: 'latch', name }, LATCH_PARTS, [rid, by, keepMs])) as number;
+  }
+
+  async latchLook(name: string, rid: string | null): Promise<LatchState> {
+    const reply = (await this.#one('latch-look', { kind: 'latch', name }, LATCH_PARTS, [rid ?? ''])) as number[];
+    return { count: reply[0]!, exists: reply[1] === 1 };
+  }
+
+  async latchLeave(name: string, rid: string): Promise<void> {
+    await this.#one('latch-leave', { kind: 'latch', name }, LATCH_PARTS, [rid]);
+  }
+
+  listen({ name }: { readonly name: string }): Promise<void> {
+    return this.#guard(this.#link.listen(this.#layout.channel(this.#layout.bucketOf(name)) + this.client));
+  }
+
+  #heard(_channel: string, message: string): void {
+    const [event, rid = '', token, atUs] = message.split(' ');
+    if (event === 'granted') this.events.wake({ event, rid, token: Number(token), atUs: Number(atUs) });
+    else if (event === 'lost' || event === 'look') this.events.wake({ event, rid } satisfies Wake);
+  }
+
+  /** The port speaks of locks: whoever calls it need not know that there is a Redis. */
+  async #guard<T>(promise: Promise<T>): Promise<T> {
+    try {
+      return await promise;
+    } catch (error) {
+      if (error instanceof RedisUnavailableError)
+        throw new UnavailableError(`redis: ${error.message}`, { cause: error });
+      throw error;
+    }
+  }
+
+  async close(): Promise<void> {
+    this.#link.close();
+  }
+}
+
+function acquireArgs(request: AcquireRequest, args: (string | number)[]): void {
+  args.push(request.rid, request.leaseMs, request.queue ? 1 : 0, request.ticket, request.handOverMs, request.info);
+  if (request.kind === 'readwrite') args.push(request.mode);
+  if (request.kind === 'semaphore') args.push(request.permits, request.limit);
+}
+
+function acquireReply(reply: unknown): AcquireReply {
+  if (typeof reply === 'number') return { outcome: 'granted', token: reply };
+  const [code, detail, ticket] = reply as [number, number | string, number];
+  switch (code) {
+    case 0:
+      return { outcome: 'queued', retryMs: detail as number, ticket };
+    case -1:
+      return { outcome: 'held', retryMs: detail as number, ticket: 0 };
+    case -2:
+      return { outcome: 'gone' };
+    case -3:
+      return { outcome: 'done', result: detail as string };
+    default:
+      throw new InvariantError(`an acquire answered ${code}`);
+  }
+}
+
+function releaseArgs(request: ReleaseRequest, args: (string | number)[]): void {
+  args.push(request.rid, request.handOverMs, request.ambiguous ? 1 : 0);
+  if (request.kind === 'readwrite') args.push(request.mode);
+  if (request.kind === 'semaphore') args.push(request.permits, request.limit);
+}
+
+function releaseReply(reply: unknown): ReleaseReply {
+  return RELEASED[reply as number]!;
+}
+
+function renewArgs(request: RenewRequest, args: (string | number)[]): void {
+  args.push(request.rid, request.leaseMs, request.info);
+  if (request.kind === 'readwrite') args.push(request.mode);
+}

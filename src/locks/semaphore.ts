@@ -1,0 +1,74 @@
+import type { Desk } from './desk.ts';
+import type { Grant } from './grant.ts';
+import type { Hold } from './hold.ts';
+import { Lock } from './lock.ts';
+import { type AcquireOptions, checkedCount } from './options.ts';
+import type { OrderWatch } from './order.ts';
+
+export interface PermitOptions extends Omit<AcquireOptions, 'within'> {
+  /** How many. Default 1. */
+  permits?: number;
+}
+
+/**
+ * At most `permits` at a time. First come, first served: who wants many is not passed by those who want few. The permits
+ * of a holder that died come back when its lease ends. Not re-entrant: each acquire takes permits.
+ */
+export class Semaphore {
+  readonly name: string;
+  /** The size, unless `resize` stored another one for everybody. */
+  readonly permits: number;
+  readonly #desk: Desk;
+  readonly #order: OrderWatch;
+
+  constructor(desk: Desk, order: OrderWatch, name: string, permits: number) {
+    this.name = name;
+    this.permits = permits;
+    this.#desk = desk;
+    this.#order = order;
+  }
+
+  #lock(permits: number): Lock {
+    const wanted = { kind: 'semaphore', name: this.name, mode: 'write', limit: this.permits } as const;
+    return new PermitLock(this.#desk, this.#order, { ...wanted, permits: checkedCount(permits, 'permits', 1) });
+  }
+
+  async tryAcquire({ permits = 1, ...options }: Omit<PermitOptions, 'wait'> = {}): Promise<Grant | null> {
+    return await this.#lock(permits).tryAcquire(options);
+  }
+
+  async acquire({ permits = 1, ...options }: PermitOptions = {}): Promise<Grant> {
+    return await this.#lock(permits).acquire(options);
+  }
+
+  async run<T>(fn: (grant: Grant) => Promise<T> | T, { permits = 1, ...options }: PermitOptions = {}): Promise<T> {
+    return await this.#lock(permits).run(fn, options);
+  }
+
+  /** Sets the size for everybody, until it is set again; null goes back to what each caller says. Who holds permits keeps them. */
+  async resize(permits: number | null): Promise<void> {
+    const limit = permits === null ? null : checkedCount(permits, 'permits', 0);
+    await this.#desk.store.resize(this.name, limit, this.permits, this.#desk.settings.handOverMs);
+  }
+
+  /** Permits that are free now, as the store sees it; negative after it was made smaller. */
+  async available(): Promise<number> {
+    const { holders, limit } = await this.inspect();
+    const size = limit === 0 ? this.permits : limit;
+    return size - holders.reduce((sum, each) => sum + each.permits, 0);
+  }
+
+  inspect(): ReturnType<Lock['inspect']> {
+    return this.#lock(1).inspect();
+  }
+
+  forceRelease(): ReturnType<Lock['forceRelease']> {
+    return this.#lock(1).forceRelease();
+  }
+}
+
+class PermitLock extends Lock {
+  protected override reenters(_hold: Hold): boolean {
+    return false;
+  }
+}

@@ -1,0 +1,296 @@
+import { spawn } from 'node:child_process';
+import { existsSync } from 'node:fs';
+import { connect } from 'node:net';
+import { afterAll, afterEach, expect, it } from 'vitest';
+import { sleep, until } from '../support/fault-wait.ts';
+import { cleanUp, ROOT, temporaryFolder } from '../support/server.ts';
+import { cleanUpServers } from '../support/servers/clean-up.ts';
+import { describeWithAnyRedis, describeWithRedis } from '../support/servers/describe.ts';
+import { type FaultProxy, startProxy } from '../support/servers/proxy.ts';
+import {
+  type RedisServer,
+  redisUrl,
+  startRedis,
+  startRedisCluster,
+  startRedisSentinel,
+} from '../support/servers/redis.ts';
+import { redisCommand } from '../support/servers/resp.ts';
+
+/** The servers that other tests break on purpose: they must really be broken, and be gone afterwards. */
+const LONG = process.env.DOORBUSTER_TEST_LONG !== undefined;
+
+afterAll(async () => {
+  await cleanUpServers();
+  await cleanUp();
+});
+
+function isAlive(pid: number): boolean {
+  try {
+    process.kill(pid, 0);
+    return true;
+  } catch {
+    return false;
+  }
+}
+
+describeWithRedis('servers: a Redis of a test', () => {
+  afterEach(cleanUpServers);
+
+  it('starts, answers, and is gone after the clean-up', async () => {
+    const [one, other] = await Promise.all([startRedis(), startRedis({ args: ['--maxmemory', '7mb'] })]);
+    expect(one.port).not.toBe(other.port);
+    expect(await one.command('SET', 'näme', 'wért\r\n')).toBe('OK');
+    expect(await one.command('GET', 'näme')).toBe('wért\r\n');
+    expect(await other.command('GET', 'näme')).toBeNull();
+    expect(await one.command('EVAL', "return {1, 'two', {}, redis.call('EXISTS', 'näme')}", '0')).toEqual([
+      1,
+      'two',
+      [],
+      1,
+    ]);
+    expect(await other.command('CONFIG', 'GET', 'maxmemory')).toEqual(['maxmemory', String(7 * 1024 * 1024)]);
+    await expect(one.command('NONSENSE')).rejects.toThrow('unknown command');
+    const pids = [one.pid, other.pid];
+    await other.pause();
+    await cleanUpServers();
+    expect(pids.filter(isAlive)).toEqual([]);
+    expect([one.folder, other.folder].filter(existsSync)).toEqual([]);
+    await expect(one.command('PING')).rejects.toThrow('ECONNREFUSED');
+  });
+
+  it('is silent while it is paused, and goes on from there', async () => {
+    await using redis = await startRedis();
+    await redis.pause();
+    let answered = false;
+    const late = redis.command('INCR', 'n').then((reply) => {
+      answered = true;
+      return reply;
+    });
+    await sleep(150);
+    expect(answered).toBe(false);
+    await redis.resume();
+    expect(await late).toBe(1);
+
+    await redis.clientPause(500);
+    const fromMs = performance.now();
+    expect(await redis.command('INCR', 'n')).toBe(2);
+    expect(performance.now() - fromMs).toBeGreaterThan(100);
+  });
+
+  it('comes back on its port after a kill, with what its persistence promises', async () => {
+    const empty = await startRedis();
+    const kept = await startRedis({ persistence: 'aof' });
+    for (const redis of [empty, kept]) {
+      const { pid, port } = redis;
+      await redis.command('SET', 'k', 'v');
+      await redis.pause();
+      await redis.kill();
+      expect(redis.running).toBe(false);
+      expect(isAlive(pid)).toBe(false);
+      await expect(redis.command('PING')).rejects.toThrow('ECONNREFUSED');
+      await redis.restart();
+      expect(redis.port).toBe(port);
+      expect(redis.pid).not.toBe(pid);
+    }
+    expect(await empty.command('GET', 'k')).toBeNull();
+    expect(await kept.command('GET', 'k')).toBe('v');
+    await kept.restart();
+    await kept.pause();
+    await kept.stop();
+    expect(kept.running).toBe(false);
+  });
+
+  it.each(['SIGTERM', 'SIGKILL'] as const)('does not outlive a test process that dies of %s', async (signal) => {
+    const program = `import { startRedis } from './test/support/servers/redis.ts';
+      const redis = await startRedis();
+      await redis.pause();
+      console.log(redis.port);
+      setInterval(() => {}, 1000);`;
+    const child = spawn(process.execPath, ['--input-type=module', '-e', program], {
+      cwd: ROOT,
+      // Nobody is left to remove its folder when it dies of SIGKILL.
+      env: { ...process.env, TMPDIR: temporaryFolder() },
+      stdio: ['ignore', 'pipe', 'inherit'],
+    });
+    try {
+      const port = await new Promise<number>((resolve) => child.stdout.once('data', (line) => resolve(Number(line))));
+      await expect(redisCommand('127.0.0.1', port, ['PING'], 50)).rejects.toThrow('no reply');
+      child.kill(signal);
+      // Not by its pid: that stays until whoever inherits it has noticed.
+      const ping = () => redisCommand('127.0.0.1', port, ['PING'], 50).catch(({ message }: Error) => message);
+      await until('it is gone', 2_000, async () => /ECONNREFUSED/.test(String(await ping())));
+    } finally {
+      child.kill('SIGKILL');
+    }
+  });
+
+  it('says why it does not start', async () => {
+    await expect(startRedis({ args: ['--no-such-option', 'yes'] })).rejects.toThrow('no-such-option');
+  });
+});
+
+describeWithAnyRedis('servers: any Redis', () => {
+  it('answers at its URL', async () => {
+    const { hostname, port } = new URL(await redisUrl());
+    expect(await redisCommand(hostname, Number(port), ['PING'])).toBe('PONG');
+    expect(await redisUrl()).toBe(await redisUrl());
+  });
+});
+
+describeWithRedis('servers: a Redis cluster', () => {
+  afterEach(cleanUpServers);
+
+  it('serves every key at one of its three masters', async () => {
+    const cluster = await startRedisCluster({ masters: 3 });
+    expect(cluster.urls).toHaveLength(3);
+    const owners = new Set<RedisServer>();
+    for (const key of ['a', 'b', 'c', 'd', 'e', 'f']) {
+      const owner = await cluster.ownerOf(key);
+      owners.add(owner);
+      expect(await owner.command('SET', key, key)).toBe('OK');
+      const other = cluster.nodes.find((node) => node !== owner)!;
+      await expect(other.command('GET', key)).rejects.toThrow('MOVED');
+    }
+    expect(owners.size).toBe(3);
+  });
+
+  it.runIf(LONG)('promotes a replica when a master is killed', async () => {
+    const cluster = await startRedisCluster({ masters: 3, replicas: 1 });
+    expect(cluster.nodes).toHaveLength(6);
+    const old = await cluster.ownerOf('k');
+    await old.command('SET', 'k', 'v');
+    await old.command('WAIT', '1', '1000');
+    await old.kill();
+    const next = await until('another node serves the key', 15_000, async () => {
+      const owner = await cluster.ownerOf('k');
+      return owner === old ? null : owner;
+    });
+    expect(await until('it has the key', 5_000, () => next.command('GET', 'k').catch(() => null))).toBe('v');
+  });
+});
+
+describeWithRedis('servers: Redis with sentinels', () => {
+  afterEach(cleanUpServers);
+
+  it.runIf(LONG)(
+    'has a new master after the old one was killed, and another after a pause',
+    async () => {
+      const sentinel = await startRedisSentinel({ replicas: 2 });
+      expect(sentinel.sentinelAddresses).toHaveLength(3);
+      const first = sentinel.master;
+      await first.command('SET', 'k', 'v');
+      await first.command('WAIT', '2', '1000');
+      const second = await sentinel.failover();
+      expect(second).not.toBe(first);
+      expect(sentinel.master).toBe(second);
+      expect(sentinel.replicas).toContain(first);
+      expect(await second.command('GET', 'k')).toBe('v');
+      await first.restart();
+      await until('the old master follows the new one', 20_000, async () => {
+        const [role, , port] = (await first.command('ROLE')) as unknown[];
+        return role === 'slave' && port === second.port;
+      });
+      const third = await sentinel.failover('pause');
+      expect(third).not.toBe(second);
+      await second.resume();
+      expect(((await third.command('ROLE')) as unknown[])[0]).toBe('master');
+    },
+    90_000,
+  );
+});
+
+describeWithRedis('servers: a network that fails', () => {
+  async function throughProxy(): Promise<{
+    redis: RedisServer;
+    proxy: FaultProxy;
+    ask: (...args: string[]) => Promise<unknown>;
+  }> {
+    const redis = await startRedis();
+    const proxy = await startProxy(redis.port);
+    return { redis, proxy, ask: (...args) => redisCommand(proxy.host, proxy.port, args, 2_000) };
+  }
+  afterEach(cleanUpServers);
+
+  it('passes on what is said, and counts it', async () => {
+    const { proxy, ask } = await throughProxy();
+    const long = 'x'.repeat(3_000_000);
+    expect(await ask('SET', 'long', long)).toBe('OK');
+    expect(await ask('GET', 'long')).toBe(long);
+    const counters = proxy.counters();
+    expect(counters.accepted).toBe(2);
+    expect(counters.bytesToServer).toBeGreaterThan(long.length);
+    expect(counters.bytesToClient).toBeGreaterThan(long.length);
+    await until('no connection is left over', 5_000, () => proxy.counters().open === 0);
+  });
+
+  it('loses a reply to a command that was executed', async () => {
+    const { redis, proxy, ask } = await throughProxy();
+    proxy.dropReplies(1);
+    await expect(ask('INCR', 'n')).rejects.toThrow('without a reply');
+    expect(await redis.command('GET', 'n')).toBe('1');
+    expect(await ask('INCR', 'n')).toBe(2);
+
+    proxy.dropReplies(({ request }) => request.includes('INCR'));
+    expect(await ask('GET', 'n')).toBe('2');
+    await expect(ask('INCR', 'n')).rejects.toThrow('without a reply');
+    await expect(ask('INCR', 'n')).rejects.toThrow('without a reply');
+    proxy.dropReplies(0);
+    expect(await ask('INCR', 'n')).toBe(5);
+    expect(proxy.counters().repliesDropped).toBe(3);
+  });
+
+  it('freezes: nothing passes, nothing is lost', async () => {
+    const { redis, proxy, ask } = await throughProxy();
+    const socket = connect(proxy.port, proxy.host);
+    let heard = '';
+    socket.on('data', (chunk) => {
+      heard += chunk;
+    });
+    socket.write('INCR n\r\n');
+    await until('the first reply', 5_000, () => heard === ':1\r\n');
+    proxy.freeze();
+    socket.write('INCR n\r\n');
+    const newcomer = ask('INCR', 'n');
+    await sleep(100);
+    expect(heard).toBe(':1\r\n');
+    expect(await redis.command('GET', 'n')).toBe('1');
+    expect(proxy.counters().open).toBe(2);
+    proxy.thaw();
+    await until('the second reply', 5_000, () => heard !== ':1\r\n');
+    await newcomer;
+    expect(await redis.command('GET', 'n')).toBe('3');
+    socket.destroy();
+  });
+
+  it('cuts, refuses and welcomes again', async () => {
+    const { proxy, ask } = await throughProxy();
+    const socket = connect(proxy.port, proxy.host);
+    const closed = new Promise((resolve) => socket.once('close', resolve));
+    await until('it is connected', 5_000, () => proxy.counters().open === 1);
+    await proxy.refuse(true);
+    await expect(ask('PING')).rejects.toThrow('ECONNREFUSED');
+    expect(proxy.counters().open).toBe(1);
+    proxy.cut();
+    await closed;
+    await proxy.refuse(false);
+    expect(await ask('PING')).toBe('PONG');
+  });
+
+  it('is slow, one way or both', async () => {
+    const { redis, proxy, ask } = await throughProxy();
+    const timed = async (): Promise<number> => {
+      const fromMs = performance.now();
+      await ask('INCR', 'n');
+      return performance.now() - fromMs;
+    };
+    proxy.delay(400, 'toClient');
+    const slow = timed();
+    // The way there is not slow.
+    await until('it is executed', 350, async () => (await redis.command('GET', 'n')) === '1');
+    expect(await slow).toBeGreaterThanOrEqual(399);
+    proxy.delay(200);
+    expect(await timed()).toBeGreaterThanOrEqual(399);
+    proxy.delay(0);
+    expect(await timed()).toBeLessThan(350);
+  });
+});

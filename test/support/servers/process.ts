@@ -1,0 +1,252 @@
+import { type ChildProcess, spawn } from 'node:child_process';
+import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
+import { createServer } from 'node:net';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { sleep, until } from '../fault-wait.ts';
+import { forget, remember, type Started } from './clean-up.ts';
+import { programPath } from './install.ts';
+
+export const HOST = '127.0.0.1';
+
+/**
+ * Below the range from which the system takes the ports of outgoing connections: none of those can sit on the port of a
+ * server that is down for a moment, and a client that tries to reach it cannot be connected to itself. 10000 above each
+ * is still below that range: a Redis cluster wants that one as well.
+ */
+const PORT_MIN = 12_000;
+const PORT_MAX = 21_999;
+const taken = new Set<number>();
+
+/** A port that nobody listens on, drawn once only in this process. `above`: these offsets must be free, too. */
+export async function freePort(above: readonly number[] = []): Promise<number> {
+  for (let tries = 0; tries < 100; tries++) {
+    const port = PORT_MIN + Math.floor(Math.random() * (PORT_MAX - PORT_MIN + 1));
+    if (taken.has(port)) continue;
+    const free = await Promise.all([port, ...above.map((offset) => port + offset)].map(isFree));
+    if (!free.every(Boolean)) continue;
+    taken.add(port);
+    return port;
+  }
+  throw new Error(`no free port from ${PORT_MIN} to ${PORT_MAX}`);
+}
+
+function isFree(port: number): Promise<boolean> {
+  return new Promise((resolve) => {
+    const server = createServer();
+    server.once('error', () => resolve(false));
+    server.listen(port, HOST, () => server.close(() => resolve(true)));
+  });
+}
+
+/** Where one server lives: the same before and after a restart. */
+export interface Place {
+  port: number;
+  folder: string;
+}
+
+export interface Launch {
+  /** For messages. */
+  name: string;
+  command: string;
+  args(place: Place): string[];
+  env?: Record<string, string>;
+  /** Before the first start: writes configuration, makes a database. */
+  prepare?(place: Place): Promise<void> | void;
+  /** True once it serves; an error means not yet. */
+  ready(place: Place): Promise<boolean>;
+  readyWithinMs?: number;
+  /** The port to use, from freePort; a free one otherwise. */
+  port?: number;
+  /** Ports it uses beside its own, as offsets. */
+  portsAbove?: number[];
+  /** What ends it in order; SIGTERM otherwise. */
+  stopSignal?: NodeJS.Signals;
+}
+
+const READY_WITHIN_MS = 10_000;
+const STOP_WITHIN_MS = 5_000;
+const OUTPUT_CHARACTERS_MAX = 65_536;
+const PORT_TRIES_MAX = 3;
+
+interface Running {
+  child: ChildProcess;
+  exited: Promise<void>;
+  isOver: boolean;
+}
+
+/** A server of a test's own in a process of its own: on 127.0.0.1, on a free port, in a temporary folder. */
+export class ServerProcess implements AsyncDisposable {
+  readonly host = HOST;
+  readonly folder: string;
+  readonly #launch: Launch;
+  readonly #started: Started;
+  #port: number;
+  #prepared = false;
+  #running: Running | null = null;
+  #output = '';
+
+  /** Starts nothing yet: call start. */
+  constructor(launch: Launch) {
+    this.#launch = launch;
+    this.#port = launch.port ?? 0;
+    this.folder = mkdtempSync(join(tmpdir(), `doorbuster-${launch.name}-`));
+    this.#started = { end: () => this.#end(), endNow: () => this.#endNow() };
+    remember(this.#started);
+  }
+
+  get port(): number {
+    return this.#port;
+  }
+
+  /** Fails if it does not run: the number may be somebody else's by then. */
+  get pid(): number {
+    if (!this.running) throw new Error(`${this.#launch.name} is not running`);
+    return this.#running!.child.pid!;
+  }
+
+  /** True while its process exists, be it paused or not. */
+  get running(): boolean {
+    return this.#running !== null && !this.#running.isOver;
+  }
+
+  /** What it has printed, the last of it at least. */
+  output(): string {
+    return this.#output;
+  }
+
+  /** Resolves when it serves. */
+  async start(): Promise<void> {
+    for (let tries = 1; ; tries++) {
+      const chosen = this.#port === 0;
+      if (chosen) this.#port = await freePort(this.#launch.portsAbove);
+      if (!this.#prepared) await this.#launch.prepare?.({ port: this.#port, folder: this.folder });
+      this.#prepared = true;
+      try {
+        return await this.#spawn();
+      } catch (error) {
+        // Between our look at the port and its start another process may have come: only then is another try worth it.
+        const busy = /address already in use/i.test(this.#output);
+        if (!chosen || !busy || tries === PORT_TRIES_MAX) throw error;
+        this.#port = 0;
+        this.#prepared = false;
+      }
+    }
+  }
+
+  /** SIGSTOP: connections stay open, and nobody answers. Resolves when it has stopped. */
+  async pause(): Promise<void> {
+    const { pid } = this;
+    process.kill(pid, 'SIGSTOP');
+    // The signal is only on its way: a server on another core may answer one more request meanwhile.
+    if (process.platform === 'linux') await until(`${this.#launch.name} stops`, 2_000, () => isStopped(pid));
+  }
+
+  /** SIGCONT. Harmless if it is not paused. */
+  async resume(): Promise<void> {
+    process.kill(this.pid, 'SIGCONT');
+  }
+
+  /** SIGKILL, paused or not. Resolves when it is gone; at once if it is gone already. */
+  async kill(): Promise<void> {
+    if (!this.running) return;
+    this.#running!.child.kill('SIGKILL');
+    await this.#running!.exited;
+  }
+
+  /** Ends it in order, paused or not, and with SIGKILL if it takes too long. */
+  async stop(): Promise<void> {
+    if (!this.running) return;
+    const { child, exited } = this.#running!;
+    // A stopped process would keep the signal for later.
+    child.kill('SIGCONT');
+    child.kill(this.#launch.stopSignal ?? 'SIGTERM');
+    const late = setTimeout(() => child.kill('SIGKILL'), STOP_WITHIN_MS);
+    await exited;
+    clearTimeout(late);
+  }
+
+  /** Starts it again, on the same port and in the same folder; kills it first if it runs. */
+  async restart(): Promise<void> {
+    await this.kill();
+    await this.#spawn();
+  }
+
+  /** Kills it and removes its folder. */
+  async [Symbol.asyncDispose](): Promise<void> {
+    forget(this.#started);
+    await this.#end();
+  }
+
+  async #spawn(): Promise<void> {
+    const { name, command, args, env, ready, readyWithinMs = READY_WITHIN_MS } = this.#launch;
+    const place = { port: this.#port, folder: this.folder };
+    const [program, ...rest] = [...dieWithUs(), command, ...args(place)];
+    const child = spawn(program!, rest, {
+      cwd: this.folder,
+      env: { ...process.env, ...env },
+      stdio: ['ignore', 'pipe', 'pipe'],
+    });
+    this.#output = '';
+    const look = (chunk: Buffer): void => {
+      this.#output = (this.#output + chunk).slice(-OUTPUT_CHARACTERS_MAX);
+    };
+    child.stdout!.on('data', look);
+    child.stderr!.on('data', look);
+    // Not 'close': children of the server hold its output open, too.
+    const { promise: exited, resolve: isGone } = Promise.withResolvers<void>();
+    const running: Running = { child, exited, isOver: false };
+    const over = (error?: Error): void => {
+      if (error) this.#output += String(error);
+      running.isOver = true;
+      isGone();
+    };
+    child.once('exit', () => over());
+    child.once('error', (error) => {
+      if (child.pid === undefined) over(error);
+    });
+    this.#running = running;
+
+    const lastMs = performance.now() + readyWithinMs;
+    while (!(await ready(place).catch(() => false)) || running.isOver) {
+      const late = performance.now() > lastMs;
+      if (late) await this.kill();
+      if (running.isOver) {
+        // The end of a process is heard before its last words.
+        await sleep(50);
+        throw new Error(`${name} ${late ? `not ready within ${readyWithinMs} ms` : 'ended'}: ${this.#output}`);
+      }
+      await sleep(5);
+    }
+  }
+
+  async #end(): Promise<void> {
+    await this.kill();
+    this.#removeFolder();
+  }
+
+  #endNow(): void {
+    if (this.running) this.#running!.child.kill('SIGKILL');
+    this.#removeFolder();
+  }
+
+  #removeFolder(): void {
+    try {
+      rmSync(this.folder, { recursive: true, force: true, maxRetries: 2 });
+    } catch {
+      // A server that is just dying may have written once more.
+    }
+  }
+}
+
+/** The kernel kills the server when we die: even of SIGKILL, when no hook of ours runs. */
+function dieWithUs(): string[] {
+  const setpriv = process.platform === 'linux' ? programPath('setpriv') : null;
+  return setpriv === null ? [] : [setpriv, '--pdeathsig', 'KILL', '--'];
+}
+
+function isStopped(pid: number): boolean {
+  const stat = readFileSync(`/proc/${pid}/stat`, 'latin1');
+  // Behind the name, which may contain anything, brackets too.
+  return stat.charAt(stat.lastIndexOf(')') + 2) === 'T';
+}

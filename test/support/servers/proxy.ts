@@ -1,0 +1,212 @@
+import { connect, createServer, type Server, type Socket } from 'node:net';
+import { forget, remember } from './clean-up.ts';
+import { freePort, HOST } from './process.ts';
+
+export type Direction = 'toServer' | 'toClient';
+
+export interface ProxyCounters {
+  /** Connections accepted so far, and those open now. */
+  accepted: number;
+  open: number;
+  /** Bytes passed on. */
+  bytesToServer: number;
+  bytesToClient: number;
+  /** Replies that the server has given and the client did not get. */
+  repliesDropped: number;
+}
+
+/** What the server says, and what the client had said on that connection since the server spoke last. */
+export interface Exchange {
+  reply: Buffer;
+  request: Buffer;
+}
+
+/** A network between a client and a server on this machine that fails on demand. It knows bytes, not messages. */
+export interface FaultProxy extends AsyncDisposable {
+  host: string;
+  port: number;
+  /** A copy, as of now. */
+  counters(): ProxyCounters;
+  /** Ends all connections at once, on both sides. New ones are welcome. */
+  cut(): void;
+  /** True: nobody listens any more, connecting fails with ECONNREFUSED; connections that are open stay. */
+  refuse(refused: boolean): Promise<void>;
+  /** Passes nothing on in either direction, not even the end of a connection; new ones are accepted, and hear nothing. */
+  freeze(): void;
+  /** Passes on what was held back, in order. */
+  thaw(): void;
+  /**
+   * Loses replies: the server has executed the command, the client never hears of it and its connection ends. A number:
+   * the next so many chunks that come from the server, on whatever connection. A function: every chunk for which it says
+   * true. 0 ends it.
+   */
+  dropReplies(which: number | ((exchange: Exchange) => boolean)): void;
+  /** Holds back each chunk for so long from now on, one way or both; 0 ends it. Order is kept. */
+  delay(ms: number, direction?: Direction): void;
+  close(): Promise<void>;
+}
+
+/** What goes one way through one connection. */
+interface Lane {
+  from: Socket;
+  to: Socket;
+  direction: Direction;
+  /** Null is the end. */
+  queue: { atMs: number; chunk: Buffer | null }[];
+  timer: NodeJS.Timeout | null;
+}
+
+interface Link {
+  lanes: [Lane, Lane];
+  request: Buffer[];
+}
+
+export async function startProxy(targetPort: number): Promise<FaultProxy> {
+  const port = await freePort();
+  const links = new Set<Link>();
+  const delayMs: Record<Direction, number> = { toServer: 0, toClient: 0 };
+  const passed: Record<Direction, number> = { toServer: 0, toClient: 0 };
+  let accepted = 0;
+  let repliesDropped = 0;
+  let frozen = false;
+  let listener: Server | null = null;
+  let isLost: (exchange: Exchange) => boolean = () => false;
+
+  const end = (link: Link): void => {
+    links.delete(link);
+    for (const lane of link.lanes) {
+      if (lane.timer) clearTimeout(lane.timer);
+      lane.queue = [];
+      lane.from.destroy();
+    }
+  };
+
+  const pump = (lane: Lane): void => {
+    if (lane.timer) clearTimeout(lane.timer);
+    lane.timer = null;
+    while (!frozen && lane.queue.length > 0) {
+      const { atMs, chunk } = lane.queue[0]!;
+      const waitMs = atMs - performance.now();
+      if (waitMs > 0) {
+        lane.timer = setTimeout(() => pump(lane), Math.ceil(waitMs));
+        return;
+      }
+      lane.queue.shift();
+      if (chunk === null) {
+        lane.to.end();
+        continue;
+      }
+      passed[lane.direction] += chunk.length;
+      // What is not taken waits here, and the sender comes to feel it.
+      if (!lane.to.write(chunk)) lane.from.pause();
+    }
+  };
+
+  const accept = (client: Socket): void => {
+    accepted++;
+    const server = connect({ host: HOST, port: targetPort, noDelay: true, allowHalfOpen: true });
+    const lanes: [Lane, Lane] = [
+      { from: client, to: server, direction: 'toServer', queue: [], timer: null },
+      { from: server, to: client, direction: 'toClient', queue: [], timer: null },
+    ];
+    const link: Link = { lanes, request: [] };
+    links.add(link);
+    for (const lane of lanes) {
+      const put = (chunk: Buffer | null): void => {
+        // Never before the one ahead of it, even if the delay has become shorter since.
+        const atMs = Math.max(performance.now() + delayMs[lane.direction], lane.queue.at(-1)?.atMs ?? 0);
+        lane.queue.push({ atMs, chunk });
+        pump(lane);
+      };
+      lane.from.on('data', (chunk) => {
+        if (lane.direction === 'toServer') link.request.push(chunk);
+        else {
+          const lost = isLost({ reply: chunk, request: Buffer.concat(link.request) });
+          link.request = [];
+          if (lost) {
+            repliesDropped++;
+            end(link);
+            return;
+          }
+        }
+        put(chunk);
+      });
+      lane.from.on('end', () => put(null));
+      lane.to.on('drain', () => {
+        if (!frozen) lane.from.resume();
+      });
+      lane.from.on('error', () => end(link));
+      lane.from.on('close', () => {
+        // In order, both ends were passed on; otherwise nobody is left to talk to.
+        if (!lane.from.readableEnded || lane.to.destroyed) end(link);
+      });
+      if (frozen) lane.from.pause();
+    }
+  };
+
+  const listen = (): Promise<void> =>
+    new Promise((resolve, reject) => {
+      listener = createServer({ noDelay: true, allowHalfOpen: true }, accept);
+      listener.once('error', reject);
+      listener.listen(port, HOST, resolve);
+    });
+  const stopListening = (): void => {
+    listener?.close();
+    listener = null;
+  };
+  const cut = (): void => {
+    for (const link of [...links]) end(link);
+  };
+  const endNow = (): void => {
+    stopListening();
+    cut();
+  };
+  const started = { end: async () => endNow(), endNow };
+  const close = async (): Promise<void> => {
+    forget(started);
+    endNow();
+  };
+
+  await listen();
+  remember(started);
+  return {
+    host: HOST,
+    port,
+    counters: () => ({
+      accepted,
+      open: links.size,
+      bytesToServer: passed.toServer,
+      bytesToClient: passed.toClient,
+      repliesDropped,
+    }),
+    cut,
+    refuse: async (refused) => {
+      if (refused) stopListening();
+      else if (listener === null) await listen();
+    },
+    freeze: () => {
+      frozen = true;
+      for (const { lanes } of links) for (const { from } of lanes) from.pause();
+    },
+    thaw: () => {
+      frozen = false;
+      for (const { lanes } of links) {
+        for (const lane of lanes) {
+          lane.from.resume();
+          pump(lane);
+        }
+      }
+    },
+    dropReplies: (which) => {
+      let left = typeof which === 'number' ? which : 0;
+      isLost = typeof which === 'number' ? () => left-- > 0 : which;
+    },
+    delay: (ms, direction) => {
+      for (const way of ['toServer', 'toClient'] as const) {
+        if (direction === undefined || direction === way) delayMs[way] = ms;
+      }
+    },
+    close,
+    [Symbol.asyncDispose]: close,
+  };
+}
