@@ -1,6 +1,7 @@
 // npm run bench -- <scenario> [options]: one scenario per file in this folder.
 const scenarios: Record<string, () => Promise<{ run(args: string[]): Promise<void> }>> = {
   orders: () => import('./orders.ts'),
+  locks: () => import('./locks.ts'),
 };
 
 const [name, ...args] = process.argv.slice(2);

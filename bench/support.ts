@@ -18,6 +18,13 @@ process.on('exit', () => {
   for (const folder of folders) rmSync(folder, { recursive: true, force: true });
 });
 
+/** For children started elsewhere. */
+export function adopt<T extends ChildProcess>(child: T): T {
+  children.add(child);
+  child.on('exit', () => children.delete(child));
+  return child;
+}
+
 export function temporaryFolder(): string {
   const folder = mkdtempSync(join(tmpdir(), 'doorbuster-bench-'));
   folders.add(folder);
@@ -113,15 +120,19 @@ export function machine(): Record<string, unknown> {
   };
 }
 
-/** Prints a table and keeps the JSON in bench/results/. */
+type Rows = Record<string, unknown>[];
+
+/** Prints a table, or several by their names, and keeps the JSON in bench/results/. */
 export function report(
   name: string,
-  rows: Record<string, unknown>[],
+  rows: Rows | Record<string, Rows>,
   notMeasured: string[],
   more: Record<string, unknown> = {},
 ): void {
-  console.log(`\n${name}`);
-  console.table(rows);
+  for (const [title, table] of Array.isArray(rows) ? [[name, rows] as const] : Object.entries(rows)) {
+    console.log(`\n${title}`);
+    console.table(table);
+  }
   console.log('Not measured:');
   for (const line of notMeasured) console.log(`  - ${line}`);
   const json = { name, machine: machine(), rows, notMeasured, ...more };

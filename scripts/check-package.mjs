@@ -36,6 +36,9 @@ const needed = [
   'dist/index.js',
   'dist/index.d.ts',
   'dist/fastify.js',
+  'dist/locks/index.js',
+  'dist/locks/index.d.ts',
+  'dist/locks/redis/lua/mutex-acquire.lua',
   'dist/cli/main.js',
   'dist/ledger/sqlite/migrations/0001_ledger.sql',
   'dist/ledger/sqlite/reader-thread.js',
@@ -57,6 +60,7 @@ writeFileSync(
   join(folder, 'sell.js'),
   `import { createDoorbuster } from 'doorbuster';
 import 'doorbuster/fastify';
+import { createLocks } from 'doorbuster/locks';
 import { createServer } from 'node:http';
 const shop = await createDoorbuster({ data: './data', adminKey: 'a-key-of-the-admin', authSecret: 'a-secret-of-at-least-32-characters' });
 const made = await shop.sales.create({ name: 'One', opensAt: 0, closesAt: Date.now() + 60000,
@@ -70,10 +74,13 @@ const page = await fetch('http://127.0.0.1:' + server.address().port + '/');
 const api = await fetch('http://127.0.0.1:' + server.address().port + '/openapi.json');
 server.close(); server.closeAllConnections();
 await shop.close();
-console.log([first.ok, second.code, all.data.length, page.status, api.status].join(' '));
+const locks = createLocks();
+const token = await locks.mutex('one').run(({ token }) => typeof token);
+await locks.close();
+console.log([first.ok, second.code, all.data.length, page.status, api.status, token].join(' '));
 `,
 );
 const sold = run(process.execPath, ['sell.js'], folder).trim();
-if (sold !== 'true sold_out 1 200 200') fail(`the installed package did not sell as it should: ${sold}`);
+if (sold !== 'true sold_out 1 200 200 bigint') fail(`the installed package did not sell as it should: ${sold}`);
 const version = run(process.execPath, ['node_modules/doorbuster/bin/doorbuster.js', '--version'], folder).trim();
 console.log(`package check: installed into an empty folder, doorbuster ${version} sold its one unit once`);

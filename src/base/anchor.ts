@@ -1,25 +1,49 @@
 import { MessageChannel } from 'node:worker_threads';
+import { systemTimers, type Timers } from './timers.ts';
+
+const LINGER_MS = 20;
 
 /**
  * Keeps the process alive while somebody needs it to. Our timers and idle connections do not: a held lock or an open
  * connection must not stop a script from ending, but an answer that is being waited for must come.
+ *
+ * Let go a moment after the last need has ended, since the next one mostly follows at once and each change costs a call
+ * into the event loop.
  */
 export class Anchor {
+  readonly #timers: Timers;
   readonly #port = new MessageChannel().port1;
   #needs = 0;
+  #held = false;
 
-  constructor() {
+  constructor(timers: Timers = systemTimers) {
+    this.#timers = timers;
     // A port keeps the process alive only with a listener; both are there from the start, so that ref and unref are cheap.
     this.#port.on('message', () => undefined);
     this.#port.unref();
   }
 
   hold(): void {
-    if (this.#needs++ === 0) this.#port.ref();
+    this.#needs++;
+    if (this.#held) return;
+    this.#held = true;
+    this.#port.ref();
+    this.#letGoLater();
   }
 
   drop(): void {
-    if (--this.#needs === 0) this.#port.unref();
+    this.#needs--;
+  }
+
+  #letGoLater(): void {
+    this.#timers.after(LINGER_MS, () => {
+      if (this.#needs > 0) {
+        this.#letGoLater();
+        return;
+      }
+      this.#held = false;
+      this.#port.unref();
+    });
   }
 
   close(): void {

@@ -6,7 +6,16 @@ import type { Emitter, LockEvent } from './events.ts';
 import { Grant, type GrantDesk } from './grant.ts';
 import { Hold, type HoldKeeper, type HoldTerms } from './hold.ts';
 import { Keeper, marginMs } from './keeper.ts';
-import type { AcquireReply, AcquireRequest, Address, LockStore, Mode, StoreEvents, Wake } from './port.ts';
+import type {
+  AcquireReply,
+  AcquireRequest,
+  Address,
+  LockStore,
+  Mode,
+  ReleaseReply,
+  StoreEvents,
+  Wake,
+} from './port.ts';
 
 export interface DeskSettings {
   readonly leaseMs: number;
@@ -41,26 +50,52 @@ export interface Done {
 }
 
 /** One call that wants a lock, from its first command until it has it or has given up. */
-interface Waiter {
+class Waiter {
   readonly wanted: Wanted;
-  /** A hold that is to turn into what is wanted (upgrade, downgrade), instead of a new one. */
-  readonly from: Hold | null;
   readonly terms: Terms;
   readonly rid: string;
   readonly beganMs: number;
-  ticket: number;
+  /** A hold that is to turn into what is wanted (upgrade, downgrade), instead of a new one. */
+  readonly from: Hold | null;
+  readonly resolve: (end: Hold | Done | null) => void;
+  readonly reject: (error: unknown) => void;
+  ticket = 0;
   /** It stands in the store's queue, as far as we know. */
-  queued: boolean;
-  /** Commands under way for it. */
-  asking: boolean;
+  queued = false;
+  /** A command is under way for it. */
+  asking = false;
   /** To be asked once more when that is answered. */
-  again: boolean;
+  again = false;
   /** Its acquire may have been carried out more than once, or without our knowledge. */
-  ambiguous: boolean;
+  ambiguous = false;
   /** Since when the store has not been reachable for it; 0: it is. */
-  outSinceMs: number;
-  settled: boolean;
-  settle(end: Hold | Done | null, error?: unknown): void;
+  outSinceMs = 0;
+  retryMs = RETRY_MS_MIN;
+  settled = false;
+  stopTimer: (() => void) | null = null;
+  stopSignal: (() => void) | null = null;
+
+  constructor(
+    wanted: Wanted,
+    terms: Terms,
+    rid: string,
+    beganMs: number,
+    from: Hold | null,
+    resolve: (end: Hold | Done | null) => void,
+    reject: (error: unknown) => void,
+  ) {
+    this.wanted = wanted;
+    this.terms = terms;
+    this.rid = rid;
+    this.beganMs = beganMs;
+    this.from = from;
+    this.resolve = resolve;
+    this.reject = reject;
+  }
+
+  get key(): string {
+    return keyOf(this.wanted);
+  }
 }
 
 /** Who waits for one lock in this process, oldest first, and the timer that looks after the oldest. */
@@ -78,6 +113,8 @@ const RETRY_MS_MAX = 500;
 
 /** The lock was had, but not on as many replicas as asked for. */
 class ReplicasError extends UnavailableError {}
+
+const DONE = Promise.resolve();
 
 const describe = ({ kind, name }: Address): string => `${kind} "${name}"`;
 const keyOf = ({ kind, name }: Address): string => `${kind} ${name}`;
@@ -101,7 +138,6 @@ export class Desk implements StoreEvents, HoldKeeper, GrantDesk {
   readonly #looks = new Map<string, () => void>();
   /** Commands that clean up behind a call that has ended. */
   readonly #cleaning = new Set<Promise<void>>();
-  readonly #listening = new Set<string>();
   #store!: LockStore;
   #next = 0;
   #closed = false;
@@ -142,7 +178,7 @@ export class Desk implements StoreEvents, HoldKeeper, GrantDesk {
   async acquire(wanted: Wanted, terms: Terms): Promise<Grant> {
     const end = await this.take(wanted, terms);
     if (end instanceof Hold) return new Grant(this, end);
-    throw new HeldError(`${wanted.kind} "${wanted.name}" is held`);
+    throw new HeldError(`${describe(wanted)} is held`);
   }
 
   async tryAcquire(wanted: Wanted, terms: Terms): Promise<Grant | null> {
@@ -152,64 +188,47 @@ export class Desk implements StoreEvents, HoldKeeper, GrantDesk {
 
   /** A hold; null when it is held and nobody wanted to wait; for a `once` its result. */
   take(wanted: Wanted, terms: Terms, from: Hold | null = null): Promise<Hold | Done | null> {
-    const refusal = this.#refusal(wanted, terms);
-    if (refusal) return Promise.reject(refusal);
+    if (this.#closed || terms.signal?.aborted) return Promise.reject(this.#refusal(wanted, terms));
     return new Promise((resolve, reject) => {
-      const beganMs = this.nowMs();
-      const cleanups: (() => void)[] = [];
-      const waiter: Waiter = {
-        wanted,
-        from,
-        terms,
-        rid: this.nextRid(),
-        beganMs,
-        ticket: 0,
-        queued: false,
-        asking: false,
-        again: false,
-        ambiguous: false,
-        outSinceMs: 0,
-        settled: false,
-        settle: (end, error) => {
-          waiter.settled = true;
-          this.#waiters.delete(waiter.rid);
-          this.#leaveLine(waiter);
-          for (const cleanup of cleanups) cleanup();
-          this.#anchor.drop();
-          this.#tellEnd(waiter, end, error);
-          if (error !== undefined) reject(error);
-          else resolve(end);
-        },
-      };
+      const waiter = new Waiter(wanted, terms, this.nextRid(), this.nowMs(), from, resolve, reject);
       this.#anchor.hold();
       this.#waiters.set(waiter.rid, waiter);
       if (this.emitter.hears('asked')) this.emitter.tell('asked', this.#eventOf(waiter));
-      if (terms.waitMs > 0 && terms.waitMs !== Infinity) {
-        cleanups.push(
-          this.runtime.timers.after(terms.waitMs, () => {
-            this.#giveUp(waiter, new TimeoutError(`${describe(wanted)} was not had within ${terms.waitMs} ms`));
-          }),
-        );
-      }
-      if (terms.signal) {
-        const { signal } = terms;
-        const aborted = (): void => {
-          const message = `waiting for ${describe(wanted)} was aborted`;
-          this.#giveUp(waiter, new AbortedError(message, { cause: signal.reason }));
-        };
-        signal.addEventListener('abort', aborted, { once: true });
-        cleanups.push(() => signal.removeEventListener('abort', aborted));
-      }
-      void this.#ask(waiter);
+      if (terms.waitMs > 0 && terms.waitMs !== Infinity) this.#limit(waiter);
+      if (terms.signal) this.#follow(waiter, terms.signal);
+      this.#ask(waiter);
     });
   }
 
-  #refusal(wanted: Wanted, terms: Terms): Error | null {
+  #limit(waiter: Waiter): void {
+    const { waitMs } = waiter.terms;
+    waiter.stopTimer = this.runtime.timers.after(waitMs, () => {
+      this.#giveUp(waiter, new TimeoutError(`${describe(waiter.wanted)} was not had within ${waitMs} ms`));
+    });
+  }
+
+  #follow(waiter: Waiter, signal: AbortSignal): void {
+    const aborted = (): void => this.#giveUp(waiter, this.#refusal(waiter.wanted, waiter.terms));
+    signal.addEventListener('abort', aborted, { once: true });
+    waiter.stopSignal = () => signal.removeEventListener('abort', aborted);
+  }
+
+  /** The call ends: everything that it had here is gone before its caller hears of it. */
+  #settle(waiter: Waiter, end: Hold | Done | null, error: unknown = undefined): void {
+    waiter.settled = true;
+    this.#waiters.delete(waiter.rid);
+    if (waiter.queued) this.#leaveLine(waiter);
+    waiter.stopTimer?.();
+    waiter.stopSignal?.();
+    this.#anchor.drop();
+    this.#tellEnd(waiter, end, error);
+    if (error !== undefined) waiter.reject(error);
+    else waiter.resolve(end);
+  }
+
+  #refusal(wanted: Wanted, terms: Terms): Error {
     if (this.#closed) return new AbortedError('the locks are closed');
-    if (terms.signal?.aborted) {
-      return new AbortedError(`waiting for ${describe(wanted)} was aborted`, { cause: terms.signal.reason });
-    }
-    return null;
+    return new AbortedError(`waiting for ${describe(wanted)} was aborted`, { cause: terms.signal?.reason });
   }
 
   #requestOf(waiter: Waiter, queue: boolean): AcquireRequest {
@@ -230,7 +249,7 @@ export class Desk implements StoreEvents, HoldKeeper, GrantDesk {
   }
 
   /** Asks the store until it has answered, the call has ended, or the store was out for too long. */
-  async #ask(waiter: Waiter): Promise<void> {
+  #ask(waiter: Waiter): void {
     if (waiter.settled) return;
     if (waiter.asking) {
       // What is under way may have been answered before the reason to ask again came up.
@@ -238,74 +257,57 @@ export class Desk implements StoreEvents, HoldKeeper, GrantDesk {
       return;
     }
     waiter.asking = true;
-    let retryMs = RETRY_MS_MIN;
-    while (!waiter.settled) {
-      const sentMs = this.nowMs();
-      try {
-        const wantsQueue = waiter.terms.waitMs > 0;
-        const key = keyOf(waiter.wanted);
-        // Who may be queued must be able to hear. A first try without the queue spares most processes the connection.
-        if (wantsQueue && waiter.queued && !this.#listening.has(key)) await this.#listen(waiter.wanted);
-        const queue = wantsQueue && this.#listening.has(key);
-        const reply = await this.#command(waiter, queue);
-        waiter.outSinceMs = 0;
-        if (waiter.settled) {
-          // The call gave up meanwhile; its clean-up was sent after this command, but a grant may have come first.
-          if (reply.outcome === 'granted') this.#clean(waiter);
-          break;
-        }
-        if (reply.outcome === 'held' && wantsQueue && !queue) {
-          await this.#listen(waiter.wanted);
-          waiter.queued = true;
-          continue;
-        }
-        if (waiter.again && reply.outcome === 'queued') {
-          waiter.again = false;
-          waiter.queued = true;
-          waiter.ticket = reply.ticket;
-          continue;
-        }
-        waiter.asking = false;
-        this.#answered(waiter, reply, sentMs);
-        return;
-      } catch (error) {
-        if (waiter.settled) break;
-        if (!(error instanceof UnavailableError) || error instanceof ReplicasError || this.#closed) {
-          this.#giveUp(waiter, error);
-          break;
-        }
-        waiter.ambiguous = true;
-        const nowMs = this.nowMs();
-        waiter.outSinceMs ||= sentMs;
-        if (nowMs - waiter.outSinceMs + retryMs >= this.settings.outageMs) {
-          this.#giveUp(waiter, error);
-          break;
-        }
-        await sleep(this.runtime.timers, retryMs * (0.5 + this.runtime.random.fraction()));
-        retryMs = Math.min(retryMs * 2, RETRY_MS_MAX);
-      }
-    }
-    waiter.asking = false;
+    this.#send(waiter);
   }
 
-  async #command(waiter: Waiter, queue: boolean): Promise<AcquireReply> {
-    const { replicas } = waiter.terms;
+  #send(waiter: Waiter): void {
+    const sentMs = this.nowMs();
+    const wantsQueue = waiter.terms.waitMs > 0;
+    const hears = wantsQueue && this.#store.hears(waiter.wanted);
+    // Who may be queued must be able to hear. A first try without the queue spares most processes the connection.
+    if (waiter.queued && !hears) {
+      this.#store.listen(waiter.wanted).then(
+        () => this.#send(waiter),
+        (error: unknown) => this.#unanswered(waiter, sentMs, error),
+      );
+      return;
+    }
+    this.#command(waiter, hears).then(
+      (reply) => this.#answered(waiter, sentMs, hears, reply),
+      (error: unknown) => this.#unanswered(waiter, sentMs, error),
+    );
+  }
+
+  #command(waiter: Waiter, queue: boolean): Promise<AcquireReply> {
     const request = this.#requestOf(waiter, queue);
-    if (waiter.from) return await this.#change(waiter, waiter.from, request);
-    if (replicas === 0) return await this.#store.acquire(request);
+    if (waiter.from) return this.#change(waiter, waiter.from, request);
+    if (waiter.terms.replicas > 0) return this.#replicated(waiter, request);
+    return this.#store.acquire(request);
+  }
+
+  async #replicated(waiter: Waiter, request: AcquireRequest): Promise<AcquireReply> {
+    const { replicas } = waiter.terms;
     const [reply, confirmed] = await this.#store.acquireReplicated(request, replicas, this.settings.handOverMs);
     if (reply.outcome === 'granted' && confirmed < replicas) {
-      const message = `${describe(waiter.wanted)} reached ${confirmed} of ${replicas} replicas`;
-      // Not retried: the caller asked for that many, and they are not there.
-      throw new ReplicasError(message);
+      // Not tried again: the caller asked for that many, and they are not there.
+      throw new ReplicasError(`${describe(waiter.wanted)} reached ${confirmed} of ${replicas} replicas`);
     }
     return reply;
   }
 
   async #change(waiter: Waiter, from: Hold, request: AcquireRequest): Promise<AcquireReply> {
     const { rid: nextRid, mode: to, kind, name, leaseMs, queue, handOverMs, info } = request;
-    const change = { kind, name, rid: from.rid, nextRid, to, leaseMs, queue, handOverMs, info };
-    const reply = await this.#store.change(change);
+    const reply = await this.#store.change({
+      kind,
+      name,
+      rid: from.rid,
+      nextRid,
+      to,
+      leaseMs,
+      queue,
+      handOverMs,
+      info,
+    });
     if (reply.outcome === 'absent') {
       from.lose('refused');
       throw from.loss ?? new NotOwnerError(`${describe(from)} was released`);
@@ -319,24 +321,60 @@ export class Desk implements StoreEvents, HoldKeeper, GrantDesk {
     return reply;
   }
 
-  async #listen(address: Address): Promise<void> {
-    await this.#store.listen(address);
-    this.#listening.add(keyOf(address));
-    // Names come and go; asking again for one that is heard already costs nothing.
-    if (this.#listening.size > 10_000) this.#listening.clear();
+  #unanswered(waiter: Waiter, sentMs: number, error: unknown): void {
+    if (waiter.settled) return;
+    if (!(error instanceof UnavailableError) || error instanceof ReplicasError || this.#closed) {
+      this.#giveUp(waiter, error);
+      return;
+    }
+    waiter.ambiguous = true;
+    waiter.outSinceMs ||= sentMs;
+    if (this.nowMs() - waiter.outSinceMs + waiter.retryMs >= this.settings.outageMs) {
+      this.#giveUp(waiter, error);
+      return;
+    }
+    const pauseMs = waiter.retryMs * (0.5 + this.runtime.random.fraction());
+    waiter.retryMs = Math.min(waiter.retryMs * 2, RETRY_MS_MAX);
+    this.runtime.timers.after(pauseMs, () => {
+      if (!waiter.settled) this.#send(waiter);
+    });
   }
 
-  #answered(waiter: Waiter, reply: AcquireReply, sentMs: number): void {
+  #answered(waiter: Waiter, sentMs: number, heard: boolean, reply: AcquireReply): void {
+    if (waiter.settled) {
+      // The call gave up meanwhile; its clean-up was sent after this command, but a grant may have come first.
+      if (reply.outcome === 'granted') this.#clean(waiter);
+      return;
+    }
+    waiter.outSinceMs = 0;
+    waiter.retryMs = RETRY_MS_MIN;
+    if (reply.outcome === 'granted') {
+      const leaseMs = Math.min(waiter.terms.leaseMs, waiter.terms.maxHoldMs);
+      this.#settle(waiter, this.#hold(waiter, reply.token, sentMs, leaseMs));
+      return;
+    }
+    if (reply.outcome === 'held' && waiter.terms.waitMs > 0 && !heard) {
+      // Again, with the right to wait.
+      waiter.queued = true;
+      this.#send(waiter);
+      return;
+    }
+    if (waiter.again && reply.outcome === 'queued') {
+      waiter.again = false;
+      waiter.queued = true;
+      waiter.ticket = reply.ticket;
+      this.#send(waiter);
+      return;
+    }
+    waiter.asking = false;
+    waiter.again = false;
     switch (reply.outcome) {
-      case 'granted':
-        waiter.settle(this.#hold(waiter, reply.token, sentMs, this.#requestOf(waiter, false).leaseMs));
-        return;
       case 'done':
-        waiter.settle({ result: reply.result });
+        this.#settle(waiter, { result: reply.result });
         return;
       case 'held':
         if (waiter.terms.waitMs > 0) this.#joinLine(waiter, reply.retryMs, reply.ticket);
-        else waiter.settle(null);
+        else this.#settle(waiter, null);
         return;
       case 'queued':
         this.#joinLine(waiter, reply.retryMs, reply.ticket);
@@ -349,7 +387,7 @@ export class Desk implements StoreEvents, HoldKeeper, GrantDesk {
   /** The call ends with an error, and whatever the store may hold for it is given back. */
   #giveUp(waiter: Waiter, error: unknown): void {
     if (waiter.settled) return;
-    waiter.settle(null, error);
+    this.#settle(waiter, null, error);
     this.#clean(waiter);
   }
 
@@ -381,10 +419,8 @@ export class Desk implements StoreEvents, HoldKeeper, GrantDesk {
   // Waiting
 
   #joinLine(waiter: Waiter, retryMs: number, ticket: number): void {
-    const key = keyOf(waiter.wanted);
-    if (!waiter.queued || waiter.ticket === 0) {
-      if (this.emitter.hears('waiting') && waiter.ticket === 0) this.emitter.tell('waiting', this.#eventOf(waiter));
-    }
+    const { key } = waiter;
+    if (waiter.ticket === 0 && this.emitter.hears('waiting')) this.emitter.tell('waiting', this.#eventOf(waiter));
     waiter.queued = true;
     waiter.ticket = ticket;
     let line = this.#lines.get(key);
@@ -397,7 +433,7 @@ export class Desk implements StoreEvents, HoldKeeper, GrantDesk {
   }
 
   #leaveLine(waiter: Waiter): void {
-    const key = keyOf(waiter.wanted);
+    const { key } = waiter;
     const line = this.#lines.get(key);
     if (!line?.waiters.delete(waiter) || line.waiters.size > 0) return;
     line.stop?.();
@@ -421,12 +457,13 @@ export class Desk implements StoreEvents, HoldKeeper, GrantDesk {
       if (!oldest) return;
       // Should its answer not come, the line must still be tended.
       this.#tend(key, line, LOOK_MS_MAX);
-      void this.#ask(oldest);
+      this.#ask(oldest);
     });
   }
 
   /** Handed on, not yet confirmed: if that process is stopped or cut off, the store moves on when somebody comes by. */
-  #watch(address: Wanted): void {
+  #watch({ kind, name, mode, permits, limit }: Wanted): void {
+    const address = { kind, name, mode, permits, limit };
     const key = keyOf(address);
     if (this.#watched.has(key) || this.#closed) return;
     const stop = this.runtime.timers.after(this.settings.handOverMs + 2, () => {
@@ -450,7 +487,7 @@ export class Desk implements StoreEvents, HoldKeeper, GrantDesk {
     }
     if (wake.event === 'look') {
       const waiter = this.#waiters.get(wake.rid);
-      if (waiter) void this.#ask(waiter);
+      if (waiter) this.#ask(waiter);
       else this.#looks.get(wake.rid)?.();
       return;
     }
@@ -465,11 +502,11 @@ export class Desk implements StoreEvents, HoldKeeper, GrantDesk {
     // Heard late (we were stopped, or the network was slow), or from a clock that jumped: ask before believing it.
     const fresh = atMs !== null && atMs <= nowMs && nowMs < atMs + graceMs / 2;
     if (!fresh || waiter.terms.replicas > 0) {
-      void this.#ask(waiter);
+      this.#ask(waiter);
       return;
     }
     const hold = this.#hold(waiter, wake.token, atMs, graceMs);
-    waiter.settle(hold);
+    this.#settle(waiter, hold);
     this.#confirm(hold, waiter.terms);
   }
 
@@ -487,7 +524,7 @@ export class Desk implements StoreEvents, HoldKeeper, GrantDesk {
 
   interrupted(): void {
     if (this.#closed) return;
-    for (const waiter of this.#waiters.values()) if (waiter.queued) void this.#ask(waiter);
+    for (const waiter of this.#waiters.values()) if (waiter.queued) this.#ask(waiter);
     for (const hold of this.#holds.values()) if (!hold.renewing) void this.#verify(hold);
     for (const look of this.#looks.values()) look();
   }
@@ -519,7 +556,8 @@ export class Desk implements StoreEvents, HoldKeeper, GrantDesk {
       renews: terms.renews,
       untilMs,
       deadlineMs: Math.min(sentMs + leaseMs - marginMs(leaseMs), untilMs),
-      sinceMs: this.nowMs(),
+      // From when it was sent: a little more than the truth, and no second look at the clock.
+      sinceMs: sentMs,
     });
     hold.ambiguous = waiter.ambiguous;
     return hold;
@@ -602,53 +640,60 @@ export class Desk implements StoreEvents, HoldKeeper, GrantDesk {
 
   // Giving back
 
-  async giveBack(hold: Hold): Promise<void> {
-    if (--hold.count > 0) return;
-    if (!hold.isHeld()) {
-      if (hold.loss) throw hold.loss;
-      return;
-    }
+  giveBack(hold: Hold): Promise<void> {
+    if (--hold.count > 0) return DONE;
+    if (!hold.isHeld()) return hold.loss ? Promise.reject(hold.loss) : DONE;
     this.#drop(hold);
-    const { kind, name, rid, mode, permits, limit, ambiguous } = hold;
-    const beganMs = this.nowMs();
-    const { handOverMs } = this.settings;
-    let first = true;
-    let retryMs = RETRY_MS_MIN;
-    for (;;) {
+    return this.#release(hold, hold.ambiguous).then(
+      (reply) => {
+        if (reply === 'handed') this.#watch(hold);
+        if (reply !== 'absent') return;
+        hold.state = 'held';
+        hold.lose('refused');
+        throw hold.loss;
+      },
+      (error: unknown) => this.#releaseAgain(hold, error),
+    );
+  }
+
+  #release(hold: Hold, ambiguous: boolean): Promise<ReleaseReply> {
+    const { kind, name, rid, mode, permits, limit } = hold;
+    return this.#store.release({
+      kind,
+      name,
+      rid,
+      mode,
+      permits,
+      limit,
+      handOverMs: this.settings.handOverMs,
+      ambiguous,
+    });
+  }
+
+  async #releaseAgain(hold: Hold, failure: unknown): Promise<void> {
+    const endMs = Math.min(hold.deadlineMs, this.nowMs() + this.settings.outageMs);
+    for (let retryMs = RETRY_MS_MIN; ; retryMs = Math.min(retryMs * 2, RETRY_MS_MAX)) {
+      if (!(failure instanceof UnavailableError)) throw failure;
+      // After its deadline the lease ends by itself: trying on would help nobody.
+      if (this.#closed || this.nowMs() + retryMs >= endMs) {
+        // The caller is told; the store still is when it comes back, while it could hold it.
+        this.#cleanUp({ ...this.#wantedOf(hold), rid: hold.rid, ambiguous: true }, hold.deadlineMs - this.nowMs());
+        throw failure;
+      }
+      await sleep(this.runtime.timers, retryMs);
       try {
-        const reply = await this.#store.release({
-          kind,
-          name,
-          rid,
-          mode,
-          permits,
-          limit,
-          handOverMs,
-          ambiguous: ambiguous || !first,
-        });
-        if (reply === 'handed') this.#watch({ kind, name, mode, permits, limit });
-        // Sent again after its reply was lost, "not yours" most likely means that the first one did it: it was sent
-        // while the lease was in force by our own clock.
-        if (reply === 'absent' && first) {
-          hold.state = 'held';
-          hold.lose('refused');
-          throw hold.loss!;
-        }
+        // "Not yours" most likely means that the first one did it, whose answer was lost: it was sent while the lease was
+        // in force by our own clock.
+        if ((await this.#release(hold, true)) === 'handed') this.#watch(hold);
         return;
       } catch (error) {
-        if (!(error instanceof UnavailableError)) throw error;
-        first = false;
-        // After its deadline the lease ends by itself: trying on would help nobody.
-        const endMs = Math.min(hold.deadlineMs, beganMs + this.settings.outageMs);
-        if (this.#closed || this.nowMs() + retryMs >= endMs) {
-          // The caller is told; the store still is when it comes back, while it could hold it.
-          this.#cleanUp({ kind, name, rid, mode, permits, limit, ambiguous: true }, hold.deadlineMs - this.nowMs());
-          throw error;
-        }
-        await sleep(this.runtime.timers, retryMs);
-        retryMs = Math.min(retryMs * 2, RETRY_MS_MAX);
+        failure = error;
       }
     }
+  }
+
+  #wantedOf({ kind, name, mode, permits, limit }: Hold): Wanted {
+    return { kind, name, mode, permits, limit };
   }
 
   /** Ours no more by our own will: no timers, no loss. */
@@ -731,8 +776,7 @@ export class Desk implements StoreEvents, HoldKeeper, GrantDesk {
     for (const waiter of this.#waiters.values()) this.#giveUp(waiter, new AbortedError('the locks were closed'));
     for (const hold of this.#holds.values()) {
       hold.lose('closed');
-      const { kind, name, rid, mode, permits, limit, ambiguous } = hold;
-      this.#cleanUp({ kind, name, rid, mode, permits, limit, ambiguous }, 0);
+      this.#cleanUp({ ...this.#wantedOf(hold), rid: hold.rid, ambiguous: hold.ambiguous }, 0);
     }
     this.#closed = true;
     for (const stop of this.#watched.values()) stop();

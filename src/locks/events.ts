@@ -9,6 +9,24 @@ export interface LockEvent {
   readonly label?: string;
 }
 
+/** Why a job (`leader`, `schedule`) did not run here. */
+export type JobSkip =
+  /** Another instance leads; this one stands in line. */
+  | 'led elsewhere'
+  /** Another instance has run this slot. */
+  | 'done elsewhere'
+  /** Another instance runs this slot, or still one before it. */
+  | 'running elsewhere'
+  /** This instance still runs a slot before it. */
+  | 'still running here'
+  /** Nobody looked when its time came: the process was stopped, the machine slept. */
+  | 'missed'
+  /** The store could not be reached. */
+  | 'unavailable';
+
+/** `lost`: its lock, or `atMost` was reached. `stopped`: by stop() or close(). */
+export type JobOutcome = 'done' | 'failed' | 'lost' | 'stopped';
+
 /** What can be listened to with `locks.on(event, listener)`. */
 export interface LockEvents {
   /** A call began. */
@@ -23,7 +41,17 @@ export interface LockEvents {
   /** Two locks were taken in one order here and in the other order there: one day both wait for each other. */
   crossed: [{ readonly first: string; readonly second: string; readonly here: string; readonly there: string }];
   /** A job that another instance runs, or has run, was skipped here. */
-  skipped: [LockEvent & { readonly reason: string }];
+  skipped: [LockEvent & { readonly reason: JobSkip }];
+  /** A job runs here. */
+  began: [LockEvent & { readonly token: bigint }];
+  ended: [
+    LockEvent & {
+      readonly token: bigint;
+      readonly outcome: JobOutcome;
+      readonly ranMs: number;
+      readonly error?: unknown;
+    },
+  ];
 }
 
 /** An emitter that never throws for want of a listener, and whose listeners cannot break the lock they watch. */

@@ -71,10 +71,10 @@ export class Grant {
   }
 
   /** Gives it back; again is no effect. Throws LostError when it was not ours any more: what was done may not have been alone. */
-  async release(): Promise<void> {
-    if (this.#released) return;
+  release(): Promise<void> {
+    if (this.#released) return Promise.resolve();
     this.#released = true;
-    await this.#desk.giveBack(this.#hold);
+    return this.#desk.giveBack(this.#hold);
   }
 
   [Symbol.asyncDispose](): Promise<void> {

@@ -5,7 +5,7 @@ export type { Grant } from './grant.ts';
 export type { Latch, LatchOptions, LatchWait } from './latch.ts';
 export type { Inspection, Lock, Mutex } from './lock.ts';
 export { createLocks, createQuorum, type Locks, type LocksOptions, type QuorumOptions } from './locks.ts';
-export type { MemorySpace } from './memory/store.ts';
+export { MemorySpace } from './memory/space.ts';
 export type { MultiLock } from './multi.ts';
 export type { OnceOptions } from './once.ts';
 export type { AcquireOptions, HoldOptions } from './options.ts';

@@ -8,7 +8,9 @@ import { outside } from './context.ts';
 import { Desk } from './desk.ts';
 import { Emitter, type LockEvents } from './events.ts';
 import type { Grant } from './grant.ts';
+import { Job } from './job.ts';
 import { Latch, type LatchOptions } from './latch.ts';
+import { Leader, type LeaderOptions, type LeaderWork } from './leader.ts';
 import { type Inspection, type Lock, Mutex, shown } from './lock.ts';
 import { MemoryLockStore, type MemorySpace, processSpace } from './memory/store.ts';
 import { MultiLock } from './multi.ts';
@@ -19,6 +21,7 @@ import type { LockKind } from './port.ts';
 import { Quorum } from './quorum.ts';
 import { ReadWriteLock } from './read-write.ts';
 import { RedisLockStore } from './redis/store.ts';
+import { Schedule, type ScheduleOptions, type ScheduleWork } from './schedule.ts';
 import { Semaphore } from './semaphore.ts';
 
 export interface LocksOptions {
@@ -51,6 +54,7 @@ export class Locks {
   readonly #desk: Desk;
   readonly #order: OrderWatch;
   readonly #emitter: Emitter;
+  readonly #jobs = new Set<Job>();
 
   constructor(options: LocksOptions = {}) {
     const log = options.log ?? silentLog();
@@ -67,15 +71,19 @@ export class Locks {
       outageMs: checkedSpan(options.outageMs ?? 5000, 'outageMs', 0),
       owner: `${hostname()}/${process.pid}`,
     };
-    const anchor = new Anchor();
+    const anchor = new Anchor(runtime.timers);
     this.#desk = new Desk(settings, runtime, this.#emitter, anchor);
     this.#order = new OrderWatch(this.#emitter, (first, second, here, there) => {
       log.warn({ first, second, here, there }, 'locks are taken in crossed order: one day each waits for the other');
     });
     this.#desk.attach(
       options.redis === undefined
-        ? new MemoryLockStore(options.space ?? processSpace(), prefix, runtime, this.#desk)
-        : new RedisLockStore({ target: options.redis, prefix, commandMs }, runtime, this.#desk),
+        ? new MemoryLockStore(options.space ?? processSpace(runtime.clock), prefix, runtime, this.#desk)
+        : new RedisLockStore(
+            { target: options.redis, prefix, commandMs, handOverMs: settings.handOverMs, anchor },
+            runtime,
+            this.#desk,
+          ),
     );
   }
 
@@ -132,6 +140,22 @@ export class Locks {
     return await this.#desk.patiently(() => this.#desk.store.forget(checkedName(key)));
   }
 
+  /** One instance of the cluster leads and runs `work`; the others stand in line. */
+  leader(job: string, work: LeaderWork, options: LeaderOptions = {}): Leader {
+    return this.#start(new Leader(this.#desk, job, work, options));
+  }
+
+  /** Runs `work` at the times that `cron` names, each time once in the cluster. */
+  schedule(name: string, cron: string, work: ScheduleWork, options: ScheduleOptions = {}): Schedule {
+    return this.#start(new Schedule(this.#desk, name, cron, work, options));
+  }
+
+  #start<J extends Job>(job: J): J {
+    Job.start(job, () => this.#jobs.delete(job));
+    this.#jobs.add(job);
+    return job;
+  }
+
   /** Runs `fn` as if no lock were held around it: for work that serves others as well. */
   outside<T>(fn: () => T): T {
     return outside(fn);
@@ -152,6 +176,8 @@ export class Locks {
 
   /** Rejects who waits (AbortedError), gives back what is held, ends connections and timers. */
   async close(): Promise<void> {
+    // Told to end, not waited for: work that does not listen must not hold this up.
+    for (const job of this.#jobs) void job.stop();
     await this.#desk.close();
   }
 

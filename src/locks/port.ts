@@ -156,6 +156,8 @@ export interface LockStore {
   /** The latest reading of the store's clock, or null before the first. */
   readonly clock: ClockReading | null;
 
+  /** Whether wake-ups for this name reach us already. */
+  hears(address: Address): boolean;
   /** Resolves when wake-ups for this name reach us: must be awaited before a request may queue. */
   listen(address: Address | { readonly kind: 'latch'; readonly name: string }): Promise<void>;
 
@@ -183,7 +185,7 @@ export interface LockStore {
   /** Drops a stored result. True if there was one. */
   forget(name: string): Promise<boolean>;
 
-  /** Sets a latch to `count` (for at most `keepMs`) and wakes its waiters when that is 0. */
+  /** Sets a latch to `count` (for at most `keepMs`) and wakes its waiters: what they waited for has changed. */
   latchSet(name: string, count: number, keepMs: number): Promise<void>;
   /** Counts down by `by`, not below 0, once per `rid`. What is left. */
   latchDown(name: string, rid: string, by: number, keepMs: number): Promise<number>;

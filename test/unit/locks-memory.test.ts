@@ -438,9 +438,9 @@ describe('in-process read-write lock', () => {
     expect((await a.force()).map(({ rid }) => rid)).toEqual([r1, r2]);
     await settled();
     expect(a.told.map(({ event, rid }) => [event, rid])).toEqual([
+      ['granted', w],
       ['lost', r1],
       ['lost', r2],
-      ['granted', w],
     ]);
     expect(await a.store.raise({ kind: 'readwrite', name: 'n' }, w, 1)).toBe(false);
   });
@@ -540,9 +540,9 @@ describe('in-process semaphore', () => {
     expect((await a.force(2)).map(({ rid }) => rid)).toEqual([a1, a2]);
     await settled();
     expect(a.told.map(({ event, rid }) => [event, rid])).toEqual([
+      ['granted', a3],
       ['lost', a1],
       ['lost', a2],
-      ['granted', a3],
     ]);
   });
 

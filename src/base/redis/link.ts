@@ -1,5 +1,5 @@
 import { Cluster, type ClusterOptions, Redis, type RedisOptions } from 'ioredis';
-import { Anchor } from '../anchor.ts';
+import type { Anchor } from '../anchor.ts';
 import { messageOf, RetryableError } from '../errors.ts';
 import type { Runtime } from '../runtime.ts';
 import { placeOf, type RedisTarget, redisClient } from './address.ts';
@@ -42,16 +42,22 @@ export class RedisLink {
   readonly #events: LinkEvents;
   readonly #target: RedisTarget;
   readonly #client: Redis | Cluster;
-  readonly #anchor = new Anchor();
+  readonly #anchor: Anchor;
+  readonly #underWay: UnderWay;
   readonly #channels = new Map<string, Promise<void>>();
+  readonly #heard = new Set<string>();
   #subscriber: Redis | Cluster | null = null;
   #stopPings: (() => void) | null = null;
   #wasReady = false;
   #closed = false;
 
-  constructor(target: RedisTarget, options: LinkOptions, runtime: Runtime, events: LinkEvents) {
+  constructor(target: RedisTarget, options: LinkOptions, runtime: Runtime, anchor: Anchor, events: LinkEvents) {
     this.#runtime = runtime;
+    this.#anchor = anchor;
     this.#options = options;
+    this.#underWay = new UnderWay(runtime, options.commandMs, () => {
+      if (this.#client instanceof Redis && !this.#closed) this.#client.disconnect(true);
+    });
     this.#events = events;
     this.#target = target;
     this.#client = this.#connect('commands');
@@ -67,9 +73,9 @@ export class RedisLink {
     return placeOf(this.#client);
   }
 
-  /** While somebody waits for a message, the process must live. */
-  get anchor(): Anchor {
-    return this.#anchor;
+  /** Nothing is being asked: what is asked now need not wait for company. */
+  get idle(): boolean {
+    return this.#underWay.isEmpty;
   }
 
   #connect(purpose: string): Redis | Cluster {
@@ -83,8 +89,6 @@ export class RedisLink {
       enableOfflineQueue: false,
       autoResubscribe: false,
       connectTimeout: Math.max(this.#options.commandMs, 1000),
-      // A connection whose other end vanished without a word is given up, but not one to a server that is only slow.
-      socketTimeout: Math.max(this.#options.commandMs * 3, 3000),
       retryStrategy: (times) => Math.min(20 * 2 ** Math.min(times, 10), RECONNECT_MS_MAX),
       reconnectOnError: (error) => error.message.startsWith('READONLY'),
     };
@@ -110,7 +114,36 @@ export class RedisLink {
   }
 
   /** Runs a script by its digest; a server that does not know it (restarted, flushed, failed over) gets the text. */
-  async script(script: Script, keys: readonly string[], args: readonly (string | number)[]): Promise<unknown> {
+  script(script: Script, keys: readonly string[], args: readonly (string | number)[]): Promise<unknown> {
+    return new Promise((answered, failed) => this.send(script, keys, args, { answered, failed }));
+  }
+
+  /** The same without a promise, for the way that every lock goes. */
+  send(script: Script, keys: readonly string[], args: readonly (string | number)[], asker: Asker): void {
+    const client = this.#client;
+    if (client instanceof Cluster || client.status !== 'ready') {
+      this.#scriptSlowly(script, keys, args).then(
+        (reply) => asker.answered(reply),
+        (error: unknown) => asker.failed(error),
+      );
+      return;
+    }
+    const sent = new SentScript(encoded(script.sha, keys, args), this.#runtime.clock.monotonic(), (error, reply) => {
+      this.#anchor.drop();
+      if (error === null) asker.answered(reply);
+      else if (error.message.startsWith('NOSCRIPT')) {
+        this.#scriptSlowly(script, keys, args).then(
+          (answer) => asker.answered(answer),
+          (failure: unknown) => asker.failed(failure),
+        );
+      } else asker.failed(this.#failure(error, 'EVALSHA'));
+    });
+    this.#anchor.hold();
+    this.#underWay.add(sent);
+    void client.sendCommand(sent as unknown as Parameters<Redis['sendCommand']>[0]);
+  }
+
+  async #scriptSlowly(script: Script, keys: readonly string[], args: readonly (string | number)[]): Promise<unknown> {
     try {
       return await this.call('EVALSHA', [script.sha, keys.length, ...keys, ...args]);
     } catch (error) {
@@ -165,6 +198,11 @@ export class RedisLink {
     }
   }
 
+  /** Whether messages of this channel reach us, as far as we know. */
+  hears(channel: string): boolean {
+    return this.#heard.has(channel);
+  }
+
   /** Resolves when messages of this channel reach us. */
   listen(channel: string): Promise<void> {
     let listening = this.#channels.get(channel);
@@ -184,6 +222,7 @@ export class RedisLink {
       const subscriber = this.#subscriber;
       if (subscriber.status !== 'ready') await this.#ready(subscriber);
       await this.#within(this.#subscribe(subscriber, channel), 'SUBSCRIBE');
+      this.#heard.add(channel);
     } catch (error) {
       throw this.#failure(error, 'SUBSCRIBE');
     } finally {
@@ -297,7 +336,155 @@ export class RedisLink {
     this.#stopPings?.();
     this.#subscriber?.disconnect();
     this.#client.disconnect();
-    this.#anchor.close();
+    this.#underWay.close();
+  }
+}
+
+/** Who is told what became of a script. */
+export interface Asker {
+  answered(reply: unknown): void;
+  failed(error: unknown): void;
+}
+
+/**
+ * A script that is already in the form it has on the wire. ioredis' own command makes a promise and encodes its arguments
+ * one by one, which costs more than Redis takes to answer.
+ */
+class SentScript {
+  readonly name = 'evalsha';
+  readonly args: readonly string[] = NO_ARGS;
+  readonly promise = undefined;
+  /** Not to be traced: what is traced is wrapped in promises again. */
+  readonly isTraced = true;
+  readonly sentMs: number;
+  open = true;
+  readonly #wire: string;
+  readonly #done: (error: Error | null, reply: unknown) => void;
+
+  constructor(wire: string, sentMs: number, done: (error: Error | null, reply: unknown) => void) {
+    this.#wire = wire;
+    this.sentMs = sentMs;
+    this.#done = done;
+  }
+
+  setReplyContext(): void {}
+
+  toWritable(): string {
+    return this.#wire;
+  }
+
+  resolve(reply: unknown): void {
+    if (!this.open) return;
+    this.open = false;
+    this.#done(null, asText(reply));
+  }
+
+  reject(error: Error): void {
+    if (!this.open) return;
+    this.open = false;
+    this.#done(error, null);
+  }
+}
+
+const NO_ARGS: readonly string[] = [];
+
+/** In one flat string: many small additions would leave a tree, which costs more to write out than to build. */
+function encoded(sha: string, keys: readonly string[], args: readonly (string | number)[]): string {
+  const count = String(keys.length);
+  const parts: (string | number)[] = [
+    `*${3 + keys.length + args.length}\r\n$7\r\nEVALSHA\r\n$40`,
+    sha,
+    `$${count.length}`,
+    count,
+  ];
+  for (const key of keys) parts.push(`$${Buffer.byteLength(key)}`, key);
+  for (const arg of args) {
+    const text = typeof arg === 'number' ? String(arg) : arg;
+    parts.push(`$${Buffer.byteLength(text)}`, text);
+  }
+  parts.push('');
+  return parts.join('\r\n');
+}
+
+/** Replies come as buffers inside arrays. */
+function asText(reply: unknown): unknown {
+  if (Buffer.isBuffer(reply)) return reply.toString();
+  if (!Array.isArray(reply)) return reply;
+  for (let i = 0; i < reply.length; i++) if (typeof reply[i] !== 'number') reply[i] = asText(reply[i]);
+  return reply;
+}
+
+/** A connection that did not answer anything for so many time limits is taken for dead. */
+const SILENT_LIMITS = 3;
+
+/** Scripts that have not been answered, oldest first. All have the same time limit, so that one timer is enough. */
+class UnderWay {
+  readonly #runtime: Runtime;
+  readonly #limitMs: number;
+  readonly #dead: () => void;
+  #sent: SentScript[] = [];
+  #first = 0;
+  #stop: (() => void) | null = null;
+  #silent = 0;
+
+  constructor(runtime: Runtime, limitMs: number, dead: () => void) {
+    this.#runtime = runtime;
+    this.#limitMs = limitMs;
+    this.#dead = dead;
+  }
+
+  #skip(): void {
+    while (this.#first < this.#sent.length && !this.#sent[this.#first]!.open) {
+      this.#first++;
+      this.#silent = 0;
+    }
+    if (this.#first === this.#sent.length) {
+      this.#sent.length = 0;
+      this.#first = 0;
+    }
+  }
+
+  get isEmpty(): boolean {
+    this.#skip();
+    return this.#sent.length === 0;
+  }
+
+  add(sent: SentScript): void {
+    if (this.#first > 1000) {
+      this.#sent = this.#sent.slice(this.#first);
+      this.#first = 0;
+    }
+    this.#sent.push(sent);
+    this.#stop ??= this.#runtime.timers.after(this.#limitMs, this.#expire);
+  }
+
+  readonly #expire = (): void => {
+    this.#stop = null;
+    this.#skip();
+    const nowMs = this.#runtime.clock.monotonic();
+    let expired = false;
+    while (this.#first < this.#sent.length) {
+      const sent = this.#sent[this.#first]!;
+      if (sent.open) {
+        const leftMs = sent.sentMs + this.#limitMs - nowMs;
+        if (leftMs > 0.5) {
+          this.#stop = this.#runtime.timers.after(leftMs, this.#expire);
+          break;
+        }
+        expired = true;
+        sent.reject(new RedisUnavailableError(`no answer to EVALSHA within ${this.#limitMs} ms`));
+      }
+      this.#first++;
+    }
+    // A server that is only slow answers later; a connection whose other end vanished without a word never will.
+    if (expired && ++this.#silent >= SILENT_LIMITS) {
+      this.#silent = 0;
+      this.#dead();
+    }
+  };
+
+  close(): void {
+    this.#stop?.();
   }
 }
 

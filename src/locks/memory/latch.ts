@@ -21,7 +21,7 @@ export class LatchCell {
   }
 
   down(frame: Frame, rid: string, by: number, keepMs: number): number {
-    if (this.#counted.has(rid)) return this.#count;
+    if (this.#count === 0 || this.#counted.has(rid)) return this.#count;
     this.#counted.add(rid);
     this.#count = Math.max(0, this.#count - by);
     this.#endMs = frame.nowMs + keepMs;

@@ -27,7 +27,6 @@ import { type Place, WaitQueue } from './queue.ts';
 interface Upgrade {
   readonly readRid: string;
   readonly writeRid: string;
-  readonly info: string;
 }
 
 /** What made room: decides whose turn it is where both kinds wait. */
@@ -93,8 +92,15 @@ export class ReadWriteCell implements LockCell {
   #settle(frame: Frame, after: After, handOverMs: number, asker: AcquireRequest | null = null): boolean {
     if (this.#writer) return false;
     if (this.#upgrade) {
-      if (this.#readers.size > 1) return false;
-      if (this.#endUpgrade(frame, this.#upgrade, handOverMs, asker)) return true;
+      const { readRid, writeRid } = this.#upgrade;
+      if (writeRid === asker?.rid || frame.hears(writeRid)) {
+        if (this.#readers.size > 1) return false;
+        this.#upgrade = null;
+        this.#readers.remove(readRid);
+        return this.#letIn(frame, writeRid, 'write', handOverMs, asker);
+      }
+      // Only the wish goes: its read hold ends by its own lease.
+      this.#upgrade = null;
     }
     const writer = this.#liveHead(frame, this.#writeQueue, asker);
     if (this.#readers.size > 0) return writer === undefined && this.#letReadersIn(frame, handOverMs, asker);
@@ -122,18 +128,6 @@ export class ReadWriteCell implements LockCell {
     for (const { rid } of this.#readQueue) if (this.#letIn(frame, rid, 'read', handOverMs, asker)) told = true;
     this.#readQueue.clear();
     return told;
-  }
-
-  /** The upgrader is the only reader left, and becomes the writer. False: nobody hears that, and it only goes on reading until its lease ends. */
-  #endUpgrade(frame: Frame, upgrade: Upgrade, handOverMs: number, asker: AcquireRequest | null): boolean {
-    this.#upgrade = null;
-    const { readRid, writeRid, info } = upgrade;
-    const asks = writeRid === asker?.rid;
-    if (!asks && !frame.hears(writeRid)) return false;
-    this.#readers.remove(readRid);
-    const token = this.#enter(frame, writeRid, 'write', asks ? asker.leaseMs : handOverMs, info);
-    if (!asks) frame.tellGranted(writeRid, token);
-    return true;
   }
 
   // Commands
@@ -211,49 +205,40 @@ export class ReadWriteCell implements LockCell {
 
   change(frame: Frame, request: ChangeRequest): ChangeReply {
     this.prune(frame.nowMs);
-    const { nextRid, to, leaseMs, handOverMs } = request;
+    const { nextRid, to, leaseMs } = request;
     const changed = to === 'write' ? this.#writer : this.#readers.get(nextRid);
     if (changed?.rid === nextRid) {
       // Sent again because its reply was lost, or to confirm.
       this.#renew(changed, frame.nowMs, leaseMs, '');
       return { outcome: 'granted', token: changed.token };
     }
-    const reply = frame.isGone(nextRid)
-      ? null
-      : to === 'write'
-        ? this.#toWrite(frame, request)
-        : this.#toRead(frame, request);
-    if (reply) return reply;
-    this.#settle(frame, 'unknown', handOverMs);
-    return { outcome: 'absent' };
+    if (frame.isGone(nextRid)) return { outcome: 'absent' };
+    return to === 'write' ? this.#toWrite(frame, request) : this.#toRead(frame, request);
   }
 
-  /** Null: there is no such reader. */
-  #toWrite(frame: Frame, { rid, nextRid, leaseMs, queue, info }: ChangeRequest): ChangeReply | null {
-    const reader = this.#readers.get(rid);
-    if (!reader) return null;
-    const pending = this.#upgrade;
+  #toWrite(frame: Frame, { rid, nextRid, leaseMs, queue, info }: ChangeRequest): ChangeReply {
+    if (!this.#readers.get(rid)) return { outcome: 'absent' };
     // Each would wait for the other to stop reading.
-    if (pending && (pending.readRid !== rid || pending.writeRid !== nextRid)) return { outcome: 'busy' };
+    if (this.#upgrade && this.#upgrade.readRid !== rid) return { outcome: 'busy' };
     if (this.#readers.size === 1) {
       this.#upgrade = null;
       this.#readers.remove(rid);
-      return { outcome: 'granted', token: this.#enter(frame, nextRid, 'write', leaseMs, info || reader.info) };
+      return { outcome: 'granted', token: this.#enter(frame, nextRid, 'write', leaseMs, info) };
     }
-    if (!pending && !queue) return { outcome: 'busy' };
-    this.#upgrade = { readRid: rid, writeRid: nextRid, info: info || reader.info };
+    if (!queue) return { outcome: 'busy' };
+    this.#upgrade = { readRid: rid, writeRid: nextRid };
     return { outcome: 'queued', retryMs: this.#readers.longestMsBut(rid, frame.nowMs), ticket: 0 };
   }
 
-  /** Null: it is not the writer. */
-  #toRead(frame: Frame, { rid, nextRid, leaseMs, handOverMs, info }: ChangeRequest): ChangeReply | null {
-    const writer = this.#writer;
-    if (writer?.rid !== rid) return null;
+  #toRead(frame: Frame, { rid, nextRid, leaseMs, handOverMs, info }: ChangeRequest): ChangeReply {
+    if (this.#writer?.rid !== rid) return { outcome: 'absent' };
+    const { token, permits } = this.#writer;
     this.#writer = null;
-    this.#readers.add({ ...writer, rid: nextRid, endMs: frame.nowMs + leaseMs, info: info || writer.info });
+    const endMs = frame.nowMs + leaseMs;
+    this.#readers.add({ rid: nextRid, token, permits, sinceMs: frame.wallMs, endMs, info });
     // The phase of the readers begins: writers that wait have theirs after it.
     this.#letReadersIn(frame, handOverMs, null);
-    return { outcome: 'granted', token: writer.token };
+    return { outcome: 'granted', token };
   }
 
   force(frame: Frame, handOverMs: number, _limit: number): readonly HolderState[] {
@@ -261,8 +246,8 @@ export class ReadWriteCell implements LockCell {
     this.#writer = null;
     this.#readers.clear();
     this.#upgrade = null;
-    for (const { rid } of holders) frame.tell('lost', rid);
     this.#settle(frame, 'unknown', handOverMs);
+    for (const { rid } of holders) frame.tell('lost', rid);
     return holders;
   }
 

@@ -94,8 +94,8 @@ export class SemaphoreCell implements LockCell {
   force(frame: Frame, handOverMs: number, limit: number): readonly HolderState[] {
     const { holders } = this.inspect(frame.nowMs);
     this.#holders.clear();
-    for (const { rid } of holders) frame.tell('lost', rid);
     this.#settle(frame, this.#size ?? limit, handOverMs, null);
+    for (const { rid } of holders) frame.tell('lost', rid);
     return holders;
   }
 

@@ -67,6 +67,10 @@ export class MemoryLockStore implements LockStore {
     return this.#realm;
   }
 
+  hears(_address: Address): boolean {
+    return true;
+  }
+
   async listen(_address: Address | { readonly kind: 'latch'; readonly name: string }): Promise<void> {
     // A client is heard of from the moment it is there.
     void this.#open;

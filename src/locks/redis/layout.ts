@@ -8,10 +8,16 @@ import type { LockKind } from '../port.ts';
 export class Layout {
   readonly #prefix: string;
   readonly #buckets: number;
+  /** What the keys of a bucket have in common. */
+  readonly #frames: readonly { begin: string; clock: string; gone: string; channel: string }[];
 
   constructor(prefix: string, cluster: boolean) {
     this.#prefix = prefix;
     this.#buckets = cluster ? 256 : 1;
+    this.#frames = Array.from({ length: this.#buckets }, (_, bucket) => {
+      const begin = `${prefix}:{${bucket}}:`;
+      return { begin, clock: `${begin}clock`, gone: `${begin}gone`, channel: `${begin}wake:` };
+    });
   }
 
   bucketOf(name: string): number {
@@ -22,25 +28,21 @@ export class Layout {
     return (hash >>> 0) % this.#buckets;
   }
 
-  get buckets(): number {
-    return this.#buckets;
-  }
-
   clock(bucket: number): string {
-    return `${this.#prefix}:{${bucket}}:clock`;
+    return this.#frames[bucket]!.clock;
   }
 
   gone(bucket: number): string {
-    return `${this.#prefix}:{${bucket}}:gone`;
+    return this.#frames[bucket]!.gone;
   }
 
   /** What a wake-up channel begins with; the client's name follows. */
   channel(bucket: number): string {
-    return `${this.#prefix}:{${bucket}}:wake:`;
+    return this.#frames[bucket]!.channel;
   }
 
   key(bucket: number, kind: LockKind | 'latch', part: string, name: string): string {
-    return `${this.#prefix}:{${bucket}}:${kind}:${part}:${name}`;
+    return `${this.#frames[bucket]!.begin}${kind}:${part}:${name}`;
   }
 
   /** A SCAN pattern for one part of a kind, in every bucket. */

@@ -81,6 +81,8 @@ export interface RedisStoreOptions {
   readonly target: RedisTarget;
   readonly prefix: string;
   readonly commandMs: number;
+  readonly handOverMs: number;
+  readonly anchor: Anchor;
 }
 
 export class RedisLockStore implements LockStore {
@@ -91,6 +93,7 @@ export class RedisLockStore implements LockStore {
   readonly #layout: Layout;
   readonly #runtime: Runtime;
   readonly #commandMs: number;
+  readonly #graceMs: number;
   readonly #acquires = new Map<string, Batches<AcquireRequest, AcquireReply>>();
   readonly #releases = new Map<string, Batches<ReleaseRequest, ReleaseReply>>();
   readonly #renewals = new Map<string, Batches<RenewRequest, boolean>>();
@@ -101,16 +104,13 @@ export class RedisLockStore implements LockStore {
     this.events = events;
     this.#runtime = runtime;
     this.#commandMs = options.commandMs;
-    this.#link = new RedisLink(options.target, { commandMs: options.commandMs }, runtime, {
+    this.#graceMs = options.handOverMs;
+    this.#link = new RedisLink(options.target, { commandMs: options.commandMs }, runtime, options.anchor, {
       message: (channel, message) => this.#heard(channel, message),
       interrupted: () => events.interrupted(),
     });
     this.#layout = new Layout(options.prefix, this.#link.cluster);
     this.place = `redis:${this.#link.place}:${options.prefix}`;
-  }
-
-  get anchor(): Anchor {
-    return this.#link.anchor;
   }
 
   get clock(): ClockReading | null {
@@ -145,6 +145,8 @@ export class RedisLockStore implements LockStore {
       const command: Command<Q, R> = {
         script: scriptNamed(script),
         timed: verb === 'acquire',
+        graceMs: this.#graceMs,
+        failed: asLockError,
         write: (bucket, request, keys, into) => {
           for (const part of parts) keys.push(this.#layout.key(bucket, request.kind, part, request.name));
           args(request, into);
@@ -159,17 +161,17 @@ export class RedisLockStore implements LockStore {
 
   acquire(request: AcquireRequest): Promise<AcquireReply> {
     const batches = this.#batches(this.#acquires, 'acquire', request.kind, acquireArgs, acquireReply);
-    return this.#guard(batches.send(this.#layout.bucketOf(request.name), request));
+    return batches.send(this.#layout.bucketOf(request.name), request);
   }
 
   release(request: ReleaseRequest): Promise<ReleaseReply> {
     const batches = this.#batches(this.#releases, 'release', request.kind, releaseArgs, releaseReply);
-    return this.#guard(batches.send(this.#layout.bucketOf(request.name), request));
+    return batches.send(this.#layout.bucketOf(request.name), request);
   }
 
   renew(request: RenewRequest): Promise<boolean> {
     const batches = this.#batches(this.#renewals, 'renew', request.kind, renewArgs, (reply) => reply === 1);
-    return this.#guard(batches.send(this.#layout.bucketOf(request.name), request));
+    return batches.send(this.#layout.bucketOf(request.name), request);
   }
 
   /** One command that is not batched: its script, and the keys and arguments after the frame. */
@@ -192,7 +194,7 @@ export class RedisLockStore implements LockStore {
     const publish = this.#link.cluster ? 'SPUBLISH' : 'PUBLISH';
     return [
       [this.#layout.clock(bucket), this.#layout.gone(bucket), ...keys],
-      [this.#layout.channel(bucket), publish, ...args],
+      [this.#layout.channel(bucket), publish, this.#graceMs, ...args],
     ];
   }
 
@@ -221,21 +223,13 @@ export class RedisLockStore implements LockStore {
         this.#commandMs + timeoutMs,
       ),
     );
-    const [storeUs, reply] = replies[0] as [number, unknown];
-    this.#read(sentMs, storeUs);
+    const [storeUs, reply] = replies[0] as [number | string, unknown];
+    this.#read(sentMs, Number(storeUs));
     return [acquireReply(reply), replies[1] as number];
   }
 
   async change(request: ChangeRequest): Promise<ChangeReply> {
-    const args = [
-      request.rid,
-      request.nextRid,
-      request.to,
-      request.leaseMs,
-      request.queue ? 1 : 0,
-      request.handOverMs,
-      request.info,
-    ];
+    const args = [request.rid, request.nextRid, request.to, request.leaseMs, request.queue ? 1 : 0, request.info];
     const reply = await this.#one('readwrite-change', request, READWRITE_PARTS, args);
     if (typeof reply === 'number') return { outcome: 'granted', token: reply };
     const [code, retryMs, ticket] = reply as [number, number, number];
@@ -243,10 +237,10 @@ export class RedisLockStore implements LockStore {
     return { outcome: code === -1 ? 'busy' : 'absent' };
   }
 
-  async force(address: Address, handOverMs: number, limit: number): Promise<readonly HolderState[]> {
+  async force(address: Address, _handOverMs: number, limit: number): Promise<readonly HolderState[]> {
     const before = await this.inspect(address);
     const [script, parts] = FAMILIES[address.kind].force;
-    const taken = (await this.#one(script, address, parts, [handOverMs, limit])) as string[];
+    const taken = (await this.#one(script, address, parts, [limit])) as string[];
     return before.holders.filter((each) => taken.includes(each.rid));
   }
 
@@ -282,8 +276,8 @@ export class RedisLockStore implements LockStore {
     return states.filter((state) => state.holders.length > 0 || state.waiting > 0);
   }
 
-  async resize(name: string, limit: number | null, defaultLimit: number, handOverMs: number): Promise<void> {
-    const args = [limit ?? '', defaultLimit, handOverMs];
+  async resize(name: string, limit: number | null, defaultLimit: number): Promise<void> {
+    const args = [limit ?? '', defaultLimit];
     await this.#one('semaphore-resize', { kind: 'semaphore', name }, SEMAPHORE_PARTS, args);
   }
 
@@ -313,6 +307,10 @@ export class RedisLockStore implements LockStore {
     await this.#one('latch-leave', { kind: 'latch', name }, LATCH_PARTS, [rid]);
   }
 
+  hears({ name }: { readonly name: string }): boolean {
+    return this.#link.hears(this.#layout.channel(this.#layout.bucketOf(name)) + this.client);
+  }
+
   listen({ name }: { readonly name: string }): Promise<void> {
     return this.#guard(this.#link.listen(this.#layout.channel(this.#layout.bucketOf(name)) + this.client));
   }
@@ -323,14 +321,11 @@ export class RedisLockStore implements LockStore {
     else if (event === 'lost' || event === 'look') this.events.wake({ event, rid } satisfies Wake);
   }
 
-  /** The port speaks of locks: whoever calls it need not know that there is a Redis. */
   async #guard<T>(promise: Promise<T>): Promise<T> {
     try {
       return await promise;
     } catch (error) {
-      if (error instanceof RedisUnavailableError)
-        throw new UnavailableError(`redis: ${error.message}`, { cause: error });
-      throw error;
+      throw asLockError(error);
     }
   }
 
@@ -340,7 +335,7 @@ export class RedisLockStore implements LockStore {
 }
 
 function acquireArgs(request: AcquireRequest, args: (string | number)[]): void {
-  args.push(request.rid, request.leaseMs, request.queue ? 1 : 0, request.ticket, request.handOverMs, request.info);
+  args.push(request.rid, request.leaseMs, request.queue ? request.ticket : '', request.info);
   if (request.kind === 'readwrite') args.push(request.mode);
   if (request.kind === 'semaphore') args.push(request.permits, request.limit);
 }
@@ -363,8 +358,7 @@ function acquireReply(reply: unknown): AcquireReply {
 }
 
 function releaseArgs(request: ReleaseRequest, args: (string | number)[]): void {
-  args.push(request.rid, request.handOverMs, request.ambiguous ? 1 : 0);
-  if (request.kind === 'readwrite') args.push(request.mode);
+  args.push(request.rid, request.ambiguous ? 1 : 0);
   if (request.kind === 'semaphore') args.push(request.permits, request.limit);
 }
 
@@ -375,4 +369,10 @@ function releaseReply(reply: unknown): ReleaseReply {
 function renewArgs(request: RenewRequest, args: (string | number)[]): void {
   args.push(request.rid, request.leaseMs, request.info);
   if (request.kind === 'readwrite') args.push(request.mode);
+}
+
+/** The port speaks of locks: whoever calls it need not know that there is a Redis. */
+function asLockError(error: unknown): unknown {
+  if (!(error instanceof RedisUnavailableError)) return error;
+  return new UnavailableError(`redis: ${error.message}`, { cause: error });
 }

@@ -7,9 +7,11 @@
     KEYS[2]  gone     sorted set of request ids that were given up, by the millisecond until which that is remembered
     ARGV[1]  channel  what a client's wake-up channel begins with; its name follows
     ARGV[2]  publish  PUBLISH, or SPUBLISH in a cluster
+    ARGV[3]  grace    for how many ms a lock is handed over, unless its new holder confirms
 
   Redis' own TIME is the only clock. It stands still while a script runs.
 ]]
+local graceMs = tonumber(ARGV[3])
 local timeUs, minted, mintedAtStart
 
 local function nowUs()

@@ -1,7 +1,7 @@
 --[[
   Included by mutex-acquire.lua and once-acquire.lua: takes a free lock, or joins its queue. Not a command of its own.
 ]]
-local function contended(lock, queue, rid, leaseMs, wantsQueue, ticket, handOverMs, info)
+local function contended(lock, queue, rid, leaseMs, place, info)
   local value = redis.call('GET', lock)
   local owner = ownerOf(value)
   if owner == rid then
@@ -10,8 +10,9 @@ local function contended(lock, queue, rid, leaseMs, wantsQueue, ticket, handOver
   end
   if isGone(rid) then return {-2} end
 
-  if wantsQueue then ticket = enqueue(queue, rid, ticket) end
-  if not owner then owner = handOver(lock, queue, handOverMs, rid) end
+  local wantsQueue = place ~= ''
+  local ticket = wantsQueue and enqueue(queue, rid, place)
+  if not owner then owner = handOver(lock, queue, rid) end
   if owner == rid or not owner then return hold(lock, rid, leaseMs, info) end
 
   local retryMs = redis.call('PTTL', lock)
@@ -19,9 +20,9 @@ local function contended(lock, queue, rid, leaseMs, wantsQueue, ticket, handOver
   return {-1, retryMs}
 end
 
--- `a`: where the request's arguments begin.
+-- `a`: where the request's arguments begin: rid, lease ms, place, info.
 local function take(lock, queue, a)
-  local rid, leaseMs, info = ARGV[a], ARGV[a + 1], ARGV[a + 5]
-  if redis.call('EXISTS', lock, queue) == 0 and not isGone(rid) then return hold(lock, rid, leaseMs, info) end
-  return contended(lock, queue, rid, leaseMs, ARGV[a + 2] == '1', ARGV[a + 3], ARGV[a + 4], info)
+  local rid = ARGV[a]
+  if redis.call('EXISTS', lock, queue) == 0 and not isGone(rid) then return hold(lock, rid, ARGV[a + 1], ARGV[a + 3]) end
+  return contended(lock, queue, rid, ARGV[a + 1], ARGV[a + 2], ARGV[a + 3])
 end

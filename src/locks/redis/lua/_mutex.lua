@@ -21,10 +21,10 @@ end
 
 --[[
   The lock is nobody's now: gives it to the first in the queue that still lives and tells only that one; `asker` is not
-  told, it reads its grant from the reply. It has `handOverMs` to confirm. Returns whose it is, or nil (and the lock's key
+  told, it reads its grant from the reply. It has `graceMs` to confirm. Returns whose it is, or nil (and the lock's key
   is gone).
 ]]
-local function handOver(lock, queue, handOverMs, asker)
+local function handOver(lock, queue, asker)
   while true do
     local head = redis.call('ZPOPMIN', queue)[1]
     if not head then
@@ -33,7 +33,7 @@ local function handOver(lock, queue, handOverMs, asker)
     end
     if head == asker then return head end
     -- The token is used up even if nobody listens: numbers are cheap, and a grant must never be told before it is made.
-    local token = hold(lock, head, handOverMs, '')
+    local token = hold(lock, head, graceMs, '')
     if wake(head, grantMessage(head, token)) then return head end
   end
 end

@@ -68,13 +68,13 @@ end
 -- Who was let in by this call: rid → token. `asker` reads its grant from the reply and is not told.
 local granted, told, asker = {}, 0, nil
 
-local function admitReaders(handOverMs)
+local function admitReaders()
   local waiting = redis.call('ZRANGE', readQueue, 0, -1)
   redis.call('DEL', readQueue)
   local admitted = false
   for _, rid in ipairs(waiting) do
     if rid == asker or lives(rid) then
-      granted[rid] = setReader(rid, mint(), handOverMs, '')
+      granted[rid] = setReader(rid, mint(), graceMs, '')
       admitted = true
       if rid ~= asker then
         wake(rid, grantMessage(rid, granted[rid]))
@@ -85,12 +85,12 @@ local function admitReaders(handOverMs)
   return admitted
 end
 
-local function admitWriter(handOverMs)
+local function admitWriter()
   while true do
     local head = redis.call('ZPOPMIN', writeQueue)[1]
     if not head then return false end
     if head == asker or lives(head) then
-      granted[head] = setWriter(head, mint(), handOverMs, '')
+      granted[head] = setWriter(head, mint(), graceMs, '')
       if head ~= asker then
         wake(head, grantMessage(head, granted[head]))
         told = told + 1
@@ -105,7 +105,7 @@ local function firstTicket(queue)
 end
 
 -- Lets in whoever may enter now. `left`: 'write' or 'read' when such a hold was just given back, else nil.
-local function settle(left, handOverMs)
+local function settle(left)
   if redis.call('EXISTS', writerKey) == 1 then return end
   local readers = redis.call('ZCARD', readersKey)
 
@@ -118,7 +118,7 @@ local function settle(left, handOverMs)
       return
     else
       dropReader(readRid)
-      granted[writeRid] = setWriter(writeRid, mint(), handOverMs, '')
+      granted[writeRid] = setWriter(writeRid, mint(), graceMs, '')
       if writeRid ~= asker then
         wake(writeRid, grantMessage(writeRid, granted[writeRid]))
         told = told + 1
@@ -128,14 +128,14 @@ local function settle(left, handOverMs)
   end
 
   if readers > 0 then
-    if not writerWaits() then admitReaders(handOverMs) end
+    if not writerWaits() then admitReaders() end
     return
   end
   local readersFirst = left == 'write' or (left == nil and firstTicket(readQueue) < firstTicket(writeQueue))
   if readersFirst then
-    if not admitReaders(handOverMs) then admitWriter(handOverMs) end
+    if not admitReaders() then admitWriter() end
   else
-    if not admitWriter(handOverMs) then admitReaders(handOverMs) end
+    if not admitWriter() then admitReaders() end
   end
 end
 

@@ -61,13 +61,13 @@ local function head(asker)
 end
 
 -- Lets in from the head of the queue while it fits. Returns how many were told, and the token of `asker` if it is among them.
-local function settle(handOverMs, asker)
+local function settle(asker)
   local told, token = 0, nil
   while true do
     local rid, permits, member = head(asker)
     if not rid or used() + permits > limit then return told, token end
     redis.call('ZREM', queueKey, member)
-    local minted = admit(rid, permits, handOverMs, '')
+    local minted = admit(rid, permits, graceMs, '')
     if rid == asker then
       token = minted
     else

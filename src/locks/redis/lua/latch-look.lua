@@ -3,8 +3,8 @@
 
   KEYS[1..2]  clock, gone (see _frame.lua)
   KEYS[3..5]  count, counted, waiters (see latch-set.lua)
-  ARGV[1..2]  channel, publish (see _frame.lua)
-  ARGV[3]     rid, or ''
+  ARGV[1..3]  channel, publish, grace (see _frame.lua)
+  ARGV[4]     rid, or ''
 
   Returns {count, 1 if there is such a latch}.
 ]]
@@ -12,8 +12,8 @@
 
 local count = redis.call('GET', KEYS[3])
 if not count then return {0, 0} end
-if ARGV[3] ~= '' and tonumber(count) > 0 then
-  redis.call('ZADD', KEYS[5], 'NX', nowMs(), ARGV[3])
+if ARGV[4] ~= '' and tonumber(count) > 0 then
+  redis.call('ZADD', KEYS[5], 'NX', nowMs(), ARGV[4])
   redis.call('PEXPIRE', KEYS[5], QUEUE_MS)
 end
 return {tonumber(count), 1}

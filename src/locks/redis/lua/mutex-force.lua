@@ -4,8 +4,7 @@
   KEYS[1..2]  clock, gone (see _frame.lua)
   KEYS[3]     lock
   KEYS[4]     queue
-  ARGV[1..2]  channel, publish (see _frame.lua)
-  ARGV[3]     hand-over ms
+  ARGV[1..3]  channel, publish, grace (see _frame.lua)
 
   Returns the request ids it was taken from: one or none.
 ]]
@@ -13,7 +12,7 @@
 -- @include _mutex
 
 local owner = ownerOf(redis.call('GET', KEYS[3]))
-handOver(KEYS[3], KEYS[4], ARGV[3])
+handOver(KEYS[3], KEYS[4])
 keepMinted()
 if not owner then return {} end
 wake(owner, 'lost ' .. owner)

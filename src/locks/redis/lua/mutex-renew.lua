@@ -4,8 +4,8 @@
 
   KEYS[1..2]  clock, gone (not used here; every batch begins with them)
   KEYS[i+2]   for request i: lock
-  ARGV[1..2]  channel, publish (not used here)
-  ARGV[3i..]  for request i: rid, lease ms, info ('' leaves it as it is)
+  ARGV[1..3]  channel, publish, grace (not used here)
+  ARGV[3i+1..] for request i: rid, lease ms, info ('' leaves it as it is)
 
   Returns for each request
     1  renewed
@@ -16,7 +16,7 @@
 
 local replies = {}
 for i = 1, #KEYS - 2 do
-  local lock, rid, leaseMs, info = KEYS[i + 2], ARGV[3 * i], ARGV[3 * i + 1], ARGV[3 * i + 2]
+  local lock, rid, leaseMs, info = KEYS[i + 2], ARGV[3 * i + 1], ARGV[3 * i + 2], ARGV[3 * i + 3]
   local value = redis.call('GET', lock)
   if ownerOf(value) ~= rid then
     replies[i] = 0

@@ -4,8 +4,8 @@
 
   KEYS[1..2]     clock, gone (see _frame.lua)
   KEYS[3i..]     for request i: lock, queue, result
-  ARGV[1..2]     channel, publish (see _frame.lua)
-  ARGV[6i-3..]   for request i: rid, lease ms, 1 to queue, ticket (0: a new place), hand-over ms, info
+  ARGV[1..3]     channel, publish, grace (see _frame.lua)
+  ARGV[4i..]     for request i: rid, lease ms, place ('' do not queue, 0 a new one, else the ticket it had), info
 
   Returns {TIME in microseconds, reply of request 1, …}; a reply is
     token                    granted: run it
@@ -20,9 +20,8 @@
 
 local replies = {nowUs()}
 for i = 1, (#KEYS - 2) / 3 do
-  local a = 6 * i - 3
   local result = redis.call('GET', KEYS[3 * i + 2])
-  replies[i + 1] = result and {-3, string.match(result, '^%S+ (.*)$')} or take(KEYS[3 * i], KEYS[3 * i + 1], a)
+  replies[i + 1] = result and {-3, string.match(result, '^%S+ (.*)$')} or take(KEYS[3 * i], KEYS[3 * i + 1], 4 * i)
 end
 keepMinted()
 return replies

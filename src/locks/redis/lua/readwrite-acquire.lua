@@ -4,8 +4,9 @@
 
   KEYS[1..2]     clock, gone (see _frame.lua)
   KEYS[5i-2..]   for request i: writer, readers, details, read-queue, write-queue (see _readwrite.lua)
-  ARGV[1..2]     channel, publish (see _frame.lua)
-  ARGV[7i-4..]   for request i: rid, lease ms, 1 to queue, ticket (0: a new place), hand-over ms, info, read or write
+  ARGV[1..3]     channel, publish, grace (see _frame.lua)
+  ARGV[5i-1..]   for request i: rid, lease ms, place ('' do not queue, 0 a new one, else the ticket it had), info,
+                 read or write
 
   Returns {TIME in microseconds, reply of request 1, …}; a reply is
     token                    granted
@@ -27,7 +28,7 @@ local function enter(mode, rid, leaseMs, info)
   return setWriter(rid, mint(), leaseMs, info)
 end
 
-local function acquire(rid, leaseMs, wantsQueue, ticket, handOverMs, info, mode)
+local function acquire(rid, leaseMs, place, info, mode)
   purge()
   if mode == 'read' then
     local details = redis.call('HGET', detailsKey, rid)
@@ -48,13 +49,14 @@ local function acquire(rid, leaseMs, wantsQueue, ticket, handOverMs, info, mode)
 
   if mayEnter(mode) then
     -- Behind a writer that died waiting there may be readers, too.
-    if mode == 'read' and redis.call('EXISTS', readQueue) == 1 then settle(nil, handOverMs) end
+    if mode == 'read' and redis.call('EXISTS', readQueue) == 1 then settle(nil) end
     redis.call('ZREM', mode == 'read' and readQueue or writeQueue, rid)
     if granted[rid] then return setReader(rid, granted[rid], leaseMs, info) end
     return enter(mode, rid, leaseMs, info)
   end
-  if wantsQueue then ticket = enqueue(mode == 'read' and readQueue or writeQueue, rid, ticket) end
-  settle(nil, handOverMs)
+  local wantsQueue = place ~= ''
+  local ticket = wantsQueue and enqueue(mode == 'read' and readQueue or writeQueue, rid, place)
+  settle(nil)
   if granted[rid] then
     return mode == 'read' and setReader(rid, granted[rid], leaseMs, info) or setWriter(rid, granted[rid], leaseMs, info)
   end
@@ -66,10 +68,9 @@ end
 local replies = {nowUs()}
 for i = 1, (#KEYS - 2) / 5 do
   use(5 * i - 2)
-  local a = 7 * i - 4
+  local a = 5 * i - 1
   asker = ARGV[a]
-  replies[i + 1] = acquire(
-    ARGV[a], tonumber(ARGV[a + 1]), ARGV[a + 2] == '1', ARGV[a + 3], tonumber(ARGV[a + 4]), ARGV[a + 5], ARGV[a + 6])
+  replies[i + 1] = acquire(ARGV[a], tonumber(ARGV[a + 1]), ARGV[a + 2], ARGV[a + 3], ARGV[a + 4])
 end
 keepMinted()
 return replies

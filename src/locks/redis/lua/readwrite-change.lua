@@ -8,13 +8,12 @@
 
   KEYS[1..2]  clock, gone (see _frame.lua)
   KEYS[3..7]  writer, readers, details, read-queue, write-queue (see _readwrite.lua)
-  ARGV[1..2]  channel, publish (see _frame.lua)
-  ARGV[3]     rid of the hold
-  ARGV[4]     rid it has afterwards
-  ARGV[5]     write or read: what it is to become
-  ARGV[6]     lease ms
-  ARGV[7]     1 to wait
-  ARGV[8]     hand-over ms
+  ARGV[1..3]  channel, publish, grace (see _frame.lua)
+  ARGV[4]     rid of the hold
+  ARGV[5]     rid it has afterwards
+  ARGV[6]     write or read: what it is to become
+  ARGV[7]     lease ms
+  ARGV[8]     1 to wait
   ARGV[9]     info
 
   Returns
@@ -27,7 +26,7 @@
 -- @include _readwrite
 
 use(3)
-local rid, nextRid, leaseMs, handOverMs, info = ARGV[3], ARGV[4], tonumber(ARGV[6]), tonumber(ARGV[8]), ARGV[9]
+local rid, nextRid, leaseMs, info = ARGV[4], ARGV[5], tonumber(ARGV[7]), ARGV[9]
 
 local function upgrade()
   local owner, token = writerOf()
@@ -42,23 +41,31 @@ local function upgrade()
     dropReader(rid)
     return setWriter(nextRid, mint(), leaseMs, info)
   end
-  if ARGV[7] ~= '1' then return {-1} end
+  if ARGV[8] ~= '1' then return {-1} end
   redis.call('HSET', detailsKey, '!upgrade', rid .. ' ' .. nextRid)
   return {0, retryMs(), 0}
 end
 
 local function downgrade()
   local details = redis.call('HGET', detailsKey, nextRid)
-  if details then return tonumber(string.match(details, '^%d+')) end
+  if details then
+    -- Sent again: the client reckons its deadline from this sending.
+    redis.call('ZADD', readersKey, nowMs() + leaseMs, nextRid)
+    lastAtLeast(readersKey, leaseMs + 1000)
+    lastAtLeast(detailsKey, leaseMs + 1000)
+    return tonumber(string.match(details, '^%d+'))
+  end
   local owner, token = writerOf()
   if owner ~= rid then return {-2} end
   redis.call('DEL', writerKey)
   setReader(nextRid, tonumber(token), leaseMs, info)
-  admitReaders(handOverMs)
+  admitReaders()
   return tonumber(token)
 end
 
 purge()
-local reply = ARGV[5] == 'write' and upgrade() or downgrade()
+-- A late copy of a change that was given up must not come true for nobody.
+if isGone(nextRid) then return {-2} end
+local reply = ARGV[6] == 'write' and upgrade() or downgrade()
 keepMinted()
 return reply

@@ -3,8 +3,7 @@
 
   KEYS[1..2]  clock, gone (see _frame.lua)
   KEYS[3..7]  writer, readers, details, read-queue, write-queue (see _readwrite.lua)
-  ARGV[1..2]  channel, publish (see _frame.lua)
-  ARGV[3]     hand-over ms
+  ARGV[1..3]  channel, publish, grace (see _frame.lua)
 
   Returns the request ids it was taken from.
 ]]
@@ -16,7 +15,7 @@ purge()
 local taken = redis.call('ZRANGE', readersKey, 0, -1)
 taken[#taken + 1] = writerOf()
 redis.call('DEL', writerKey, readersKey, detailsKey)
-settle(nil, tonumber(ARGV[3]))
+settle(nil)
 keepMinted()
 for _, rid in ipairs(taken) do wake(rid, 'lost ' .. rid) end
 return taken

@@ -3,8 +3,8 @@
 
   KEYS[1..2]     clock, gone (see _frame.lua)
   KEYS[5i-2..]   for request i: writer, readers, details, read-queue, write-queue (see _readwrite.lua)
-  ARGV[1..2]     channel, publish (see _frame.lua)
-  ARGV[4i-1..]   for request i: rid, hand-over ms, 1 to remember the id as gone, read or write
+  ARGV[1..3]     channel, publish, grace (see _frame.lua)
+  ARGV[2i+2..]   for request i: rid, 1 to remember the id as gone
 
   Returns for each request
     1  released, nobody was let in
@@ -15,16 +15,16 @@
 -- @include _frame
 -- @include _readwrite
 
-local function release(rid, handOverMs)
+local function release(rid)
   purge()
   told = 0
   if writerOf() == rid then
     redis.call('DEL', writerKey)
-    settle('write', handOverMs)
+    settle('write')
     return told > 0 and 2 or 1
   end
   if dropReader(rid) then
-    settle('read', handOverMs)
+    settle('read')
     return told > 0 and 2 or 1
   end
   local _, wish = upgradeOf()
@@ -33,16 +33,16 @@ local function release(rid, handOverMs)
     dropUpgrade()
     left = 1
   end
-  settle(nil, handOverMs)
+  settle(nil)
   return left > 0 and 3 or 0
 end
 
 local replies = {}
 for i = 1, (#KEYS - 2) / 5 do
   use(5 * i - 2)
-  local a = 4 * i - 1
-  replies[i] = release(ARGV[a], tonumber(ARGV[a + 1]))
-  if ARGV[a + 2] == '1' then rememberGone(ARGV[a]) end
+  local a = 2 * i + 2
+  replies[i] = release(ARGV[a])
+  if ARGV[a + 1] == '1' then rememberGone(ARGV[a]) end
 end
 keepMinted()
 return replies

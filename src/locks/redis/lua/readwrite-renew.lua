@@ -3,8 +3,8 @@
 
   KEYS[1..2]     clock, gone (see _frame.lua)
   KEYS[5i-2..]   for request i: writer, readers, details, read-queue, write-queue (see _readwrite.lua)
-  ARGV[1..2]     channel, publish (see _frame.lua)
-  ARGV[4i-1..]   for request i: rid, lease ms, info ('' leaves it as it is), read or write
+  ARGV[1..3]     channel, publish, grace (see _frame.lua)
+  ARGV[4i..]     for request i: rid, lease ms, info ('' leaves it as it is), read or write
 
   Returns for each request
     1  renewed
@@ -37,7 +37,7 @@ end
 local replies = {}
 for i = 1, (#KEYS - 2) / 5 do
   use(5 * i - 2)
-  local a = 4 * i - 1
+  local a = 4 * i
   replies[i] = renew(ARGV[a], tonumber(ARGV[a + 1]), ARGV[a + 2], ARGV[a + 3])
 end
 return replies

@@ -4,9 +4,9 @@
 
   KEYS[1..2]     clock, gone (see _frame.lua)
   KEYS[4i-1..]   for request i: holders, details, queue, size (see _semaphore.lua)
-  ARGV[1..2]     channel, publish (see _frame.lua)
-  ARGV[8i-5..]   for request i: rid, lease ms, 1 to queue, ticket (0: a new place), hand-over ms, info, permits,
-                 size where none is stored
+  ARGV[1..3]     channel, publish, grace (see _frame.lua)
+  ARGV[6i-2..]   for request i: rid, lease ms, place ('' do not queue, 0 a new one, else the ticket it had), info,
+                 permits, size where none is stored
 
   Returns {TIME in microseconds, reply of request 1, …}; a reply is
     token                    granted
@@ -17,7 +17,7 @@
 -- @include _frame
 -- @include _semaphore
 
-local function acquire(rid, leaseMs, wantsQueue, ticket, handOverMs, info, permits)
+local function acquire(rid, leaseMs, place, info, permits)
   purge()
   local details = redis.call('HGET', detailsKey, rid)
   if details then
@@ -27,8 +27,9 @@ local function acquire(rid, leaseMs, wantsQueue, ticket, handOverMs, info, permi
   if isGone(rid) then return {-2} end
 
   if redis.call('EXISTS', queueKey) == 0 and used() + permits <= limit then return admit(rid, permits, leaseMs, info) end
-  if wantsQueue then ticket = enqueue(queueKey, rid .. ' ' .. digits(permits), ticket) end
-  local _, token = settle(handOverMs, rid)
+  local wantsQueue = place ~= ''
+  local ticket = wantsQueue and enqueue(queueKey, rid .. ' ' .. digits(permits), place)
+  local _, token = settle(rid)
   if token then
     extendTo(rid, leaseMs)
     redis.call('HSET', detailsKey, rid, digits(permits) .. ' ' .. digits(token) .. ' ' .. digits(nowMs()) .. ' ' .. info)
@@ -42,11 +43,9 @@ end
 
 local replies = {nowUs()}
 for i = 1, (#KEYS - 2) / 4 do
-  local a = 8 * i - 5
-  use(4 * i - 1, ARGV[a + 7])
-  replies[i + 1] = acquire(
-    ARGV[a], tonumber(ARGV[a + 1]), ARGV[a + 2] == '1', ARGV[a + 3], tonumber(ARGV[a + 4]), ARGV[a + 5],
-    tonumber(ARGV[a + 6]))
+  local a = 6 * i - 2
+  use(4 * i - 1, ARGV[a + 5])
+  replies[i + 1] = acquire(ARGV[a], tonumber(ARGV[a + 1]), ARGV[a + 2], ARGV[a + 3], tonumber(ARGV[a + 4]))
 end
 keepMinted()
 return replies

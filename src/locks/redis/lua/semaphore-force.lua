@@ -3,8 +3,7 @@
 
   KEYS[1..2]  clock, gone (see _frame.lua)
   KEYS[3..6]  holders, details, queue, size (see _semaphore.lua)
-  ARGV[1..2]  channel, publish (see _frame.lua)
-  ARGV[3]     hand-over ms
+  ARGV[1..3]  channel, publish, grace (see _frame.lua)
   ARGV[4]     the size where none is stored
 
   Returns the request ids they were taken from.
@@ -16,7 +15,7 @@ use(3, ARGV[4])
 purge()
 local taken = redis.call('ZRANGE', holdersKey, 0, -1)
 redis.call('DEL', holdersKey, detailsKey)
-settle(tonumber(ARGV[3]))
+settle()
 keepMinted()
 for _, rid in ipairs(taken) do wake(rid, 'lost ' .. rid) end
 return taken

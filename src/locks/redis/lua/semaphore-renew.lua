@@ -4,8 +4,8 @@
 
   KEYS[1..2]     clock, gone (see _frame.lua)
   KEYS[4i-1..]   for request i: holders, details, queue, size (see _semaphore.lua)
-  ARGV[1..2]     channel, publish (see _frame.lua)
-  ARGV[3i..]     for request i: rid, lease ms, info ('' leaves it as it is)
+  ARGV[1..3]     channel, publish, grace (see _frame.lua)
+  ARGV[3i+1..]   for request i: rid, lease ms, info ('' leaves it as it is)
 
   Returns for each request
     1  renewed
@@ -16,7 +16,7 @@
 
 local replies = {}
 for i = 1, (#KEYS - 2) / 4 do
-  local rid, leaseMs, info = ARGV[3 * i], tonumber(ARGV[3 * i + 1]), ARGV[3 * i + 2]
+  local rid, leaseMs, info = ARGV[3 * i + 1], tonumber(ARGV[3 * i + 2]), ARGV[3 * i + 3]
   use(4 * i - 1, '0')
   purge()
   local details = redis.call('HGET', detailsKey, rid)

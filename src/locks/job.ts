@@ -1,0 +1,173 @@
+import { Anchor } from '../base/anchor.ts';
+import { TerminalError } from '../base/errors.ts';
+import type { Timers } from '../base/timers.ts';
+import { outside } from './context.ts';
+import type { Desk, Terms } from './desk.ts';
+import { AbortedError } from './errors.ts';
+import type { JobOutcome, JobSkip } from './events.ts';
+import type { Grant } from './grant.ts';
+import { type AcquireOptions, checkedSpan, termsOf } from './options.ts';
+
+export interface JobOptions extends Pick<AcquireOptions, 'lease' | 'label'> {
+  /** The job's lock is kept at least so many milliseconds from its beginning, also when the work ends sooner. */
+  atLeast?: number;
+  /** The job's lock is kept at most so long: then `signal` aborts, and another instance may begin. Default: no bound. */
+  atMost?: number;
+}
+
+/** What the work of a job gets. */
+export interface JobContext {
+  /** Aborts when the job must end: its lock is lost or `atMost` is reached, `stop()` or `close()` was called. */
+  readonly signal: AbortSignal;
+  /** The fencing token of this run: send it with every write. */
+  readonly token: bigint;
+  readonly grant: Grant;
+}
+
+export interface JobTerms {
+  readonly atLeastMs: number;
+  readonly terms: Terms;
+}
+
+/** Checks what a caller passed, once, at the edge. */
+export function jobTerms(desk: Desk, options: JobOptions, atLeast: { least: number; byDefault: number }): JobTerms {
+  const atLeastMs = checkedSpan(options.atLeast ?? atLeast.byDefault, 'atLeast', atLeast.least);
+  const atMostMs = options.atMost === undefined ? Infinity : checkedSpan(options.atMost, 'atMost', 5);
+  if (atLeastMs > atMostMs || atLeastMs === Infinity) {
+    throw new TerminalError('invalid_argument', 'atLeast must be no longer than atMost, and end');
+  }
+  const hold: AcquireOptions = {
+    renew: true,
+    ...(options.lease === undefined ? {} : { lease: options.lease }),
+    ...(options.label === undefined ? {} : { label: options.label }),
+    ...(atMostMs === Infinity ? {} : { maxHold: atMostMs }),
+  };
+  return { atLeastMs, terms: termsOf(desk, hold, 0) };
+}
+
+/** How a job that was asked to end and goes on is noticed. */
+const HEED_MS_MAX = 10_000;
+
+/**
+ * Work that goes on in the background until it is stopped: what `leader` and `schedule` have in common. Keeps the process
+ * alive until `stop()` or the locks' `close()`, as a server does. Nothing it does becomes an unhandled rejection: failures
+ * are logged and told by events (`began`, `ended`, `skipped`).
+ */
+export abstract class Job implements AsyncDisposable {
+  readonly name: string;
+  protected readonly desk: Desk;
+  readonly #stopper = new AbortController();
+  #over: Promise<void> = Promise.resolve();
+
+  constructor(desk: Desk, name: string) {
+    this.desk = desk;
+    this.name = name;
+  }
+
+  /** Goes on until it is stopped. Never rejects. */
+  protected abstract live(): Promise<void>;
+
+  /** For our own modules. */
+  static start(job: Job, onEnd: () => void): void {
+    if (job.desk.closed) throw new AbortedError('the locks are closed');
+    const anchor = new Anchor();
+    anchor.hold();
+    const over = async (): Promise<void> => {
+      try {
+        await job.live();
+      } catch (error) {
+        job.desk.runtime.log.error({ err: error, job: job.name }, 'a job of the locks has ended by a fault of ours');
+      } finally {
+        anchor.drop();
+        anchor.close();
+        onEnd();
+      }
+    };
+    // A job that is made inside run(fn) is not part of it.
+    job.#over = outside(over);
+  }
+
+  protected get stopped(): AbortSignal {
+    return this.#stopper.signal;
+  }
+
+  /**
+   * No more of it: the signal of work that runs aborts, and it is waited for. Not to be awaited by the work itself, which
+   * would wait for its own end.
+   */
+  stop(): Promise<void> {
+    if (!this.stopped.aborted) this.#stopper.abort(new AbortedError(`job "${this.name}" was stopped`));
+    return this.#over;
+  }
+
+  [Symbol.asyncDispose](): Promise<void> {
+    return this.stop();
+  }
+
+  protected skip(reason: JobSkip): void {
+    this.desk.runtime.log.debug({ job: this.name, reason }, 'a job was skipped');
+    this.desk.emitter.tell('skipped', { kind: 'job', name: this.name, reason });
+  }
+
+  /** Runs the work under its lock. Never rejects. */
+  protected async work(grant: Grant, run: (context: JobContext) => unknown): Promise<JobOutcome> {
+    const { runtime, emitter } = this.desk;
+    const event = { kind: 'job', name: this.name, token: grant.token } as const;
+    const signal = AbortSignal.any([grant.signal, this.stopped]);
+    const beganMs = this.desk.nowMs();
+    let stopWatch: (() => void) | null = null;
+    const watch = (): void => {
+      stopWatch = runtime.timers.after(HEED_MS_MAX, () => {
+        runtime.log.warn({ job: this.name }, 'a job goes on although its signal has aborted');
+      });
+    };
+    signal.addEventListener('abort', watch, { once: true });
+    emitter.tell('began', event);
+
+    let failure: { error: unknown } | null = null;
+    try {
+      await run({ signal, token: grant.token, grant });
+    } catch (error) {
+      failure = { error };
+    }
+    signal.removeEventListener('abort', watch);
+    (stopWatch as (() => void) | null)?.();
+
+    // What work throws because it was told to end is no failure of it.
+    const told = failure !== null && signal.aborted && isAbort(failure.error, signal);
+    const failed = failure !== null && !told;
+    const outcome = failed ? 'failed' : this.stopped.aborted ? 'stopped' : grant.held ? 'done' : 'lost';
+    if (failed) runtime.log.error({ err: failure!.error, job: this.name }, 'a job failed');
+    const ranMs = this.desk.nowMs() - beganMs;
+    emitter.tell('ended', { ...event, outcome, ranMs, ...(failed ? { error: failure!.error } : {}) });
+    return outcome;
+  }
+
+  /** Gives the lock back; what is lost already, or cannot be given back now, ends with its lease. */
+  protected async giveBack(grant: Grant): Promise<void> {
+    if (!grant.held) return;
+    try {
+      await grant.release();
+    } catch (error) {
+      this.desk.runtime.log.debug({ err: error, job: this.name }, 'the lock of a job could not be given back');
+    }
+  }
+}
+
+function isAbort(error: unknown, signal: AbortSignal): boolean {
+  return error === signal.reason || (error instanceof Error && error.name === 'AbortError');
+}
+
+/** Waits for `ms`, or until one of the signals aborts. */
+export async function pause(timers: Timers, ms: number, ...signals: readonly AbortSignal[]): Promise<void> {
+  if (signals.some(({ aborted }) => aborted)) return;
+  await new Promise<void>((resolve) => {
+    const done = (): void => {
+      cancel();
+      for (const signal of signals) signal.removeEventListener('abort', done);
+      resolve();
+    };
+    const cancel = timers.after(ms, done);
+    for (const signal of signals) signal.addEventListener('abort', done);
+  });
+}
