@@ -5,7 +5,8 @@ import { AbortedError, HeldError, type LossReason, NotOwnerError, TimeoutError, 
 import type { Emitter, LockEvent } from './events.ts';
 import { Grant, type GrantDesk } from './grant.ts';
 import { Hold, type HoldKeeper, type HoldTerms } from './hold.ts';
-import { Keeper, marginMs } from './keeper.ts';
+import { Keeper } from './keeper.ts';
+import { marginMs } from './margin.ts';
 import type {
   AcquireReply,
   AcquireRequest,
@@ -147,10 +148,31 @@ export class Desk implements StoreEvents, HoldKeeper, GrantDesk {
     this.runtime = runtime;
     this.emitter = emitter;
     this.#anchor = anchor;
+    this.plainTerms = {
+      waitMs: Infinity,
+      leaseMs: Math.ceil(settings.leaseMs),
+      renews: true,
+      maxHoldMs: Infinity,
+      signal: undefined,
+      label: '',
+      replicas: 0,
+    };
     this.#keeper = new Keeper(runtime, {
       renew: (hold, leaseMs) => this.#renew(hold, leaseMs, ''),
+      // To be told at once when it is taken by force, which may be long before the next renewal.
+      onOld: (hold) => {
+        if (this.#store.hears(hold)) return;
+        this.#store.listen(hold).then(
+          // It may have been taken before we could hear.
+          () => this.#verify(hold),
+          () => undefined,
+        );
+      },
     });
   }
+
+  /** The terms of a call that says nothing. */
+  readonly plainTerms: Terms;
 
   /** The store tells us things and we ask it things: one of the two must come first. */
   attach(store: LockStore): void {
@@ -196,7 +218,8 @@ export class Desk implements StoreEvents, HoldKeeper, GrantDesk {
       if (this.emitter.hears('asked')) this.emitter.tell('asked', this.#eventOf(waiter));
       if (terms.waitMs > 0 && terms.waitMs !== Infinity) this.#limit(waiter);
       if (terms.signal) this.#follow(waiter, terms.signal);
-      this.#ask(waiter);
+      waiter.asking = true;
+      this.#send(waiter, waiter.beganMs);
     });
   }
 
@@ -260,8 +283,7 @@ export class Desk implements StoreEvents, HoldKeeper, GrantDesk {
     this.#send(waiter);
   }
 
-  #send(waiter: Waiter): void {
-    const sentMs = this.nowMs();
+  #send(waiter: Waiter, sentMs = this.nowMs()): void {
     const wantsQueue = waiter.terms.waitMs > 0;
     const hears = wantsQueue && this.#store.hears(waiter.wanted);
     // Who may be queued must be able to hear. A first try without the queue spares most processes the connection.
@@ -579,9 +601,11 @@ export class Desk implements StoreEvents, HoldKeeper, GrantDesk {
     });
   }
 
-  /** True: it holds for `leaseMs` from now. False: it is lost, or could not be asked. */
-  async #renew(hold: Hold, leaseMs: number, info: string): Promise<boolean> {
+  /** True: it holds for `leaseMs` from now, or until maxHold. False: it is lost, or could not be asked. */
+  async #renew(hold: Hold, wantedMs: number, info: string): Promise<boolean> {
     const sentMs = this.nowMs();
+    // With the margin on top the deadline comes to lie at maxHold itself, and there is nothing more to renew.
+    const leaseMs = Math.min(wantedMs, hold.untilMs - sentMs + marginMs(hold.leaseMs));
     hold.renewing = true;
     try {
       const { kind, name, rid, mode } = hold;
@@ -613,8 +637,8 @@ export class Desk implements StoreEvents, HoldKeeper, GrantDesk {
   /** Asks whether a hold still stands, without making a fixed lease longer. */
   async #verify(hold: Hold): Promise<void> {
     const leftMs = hold.deadlineMs - this.nowMs();
-    const leaseMs = hold.renews ? Math.min(hold.leaseMs, hold.untilMs - this.nowMs()) : leftMs + marginMs(hold.leaseMs);
-    if (leftMs > 0) await this.#renew(hold, leaseMs, '');
+    const leaseMs = hold.renews ? hold.leaseMs : leftMs + marginMs(hold.leaseMs);
+    if (leftMs > 0 && hold.state === 'held') await this.#renew(hold, leaseMs, '');
   }
 
   onLost(hold: Hold, reason: LossReason): void {
@@ -627,8 +651,6 @@ export class Desk implements StoreEvents, HoldKeeper, GrantDesk {
   }
 
   async extend(hold: Hold, leaseMs: number): Promise<void> {
-    const untilMs = this.nowMs() + leaseMs;
-    if (untilMs > hold.untilMs) leaseMs = Math.max(1, hold.untilMs - this.nowMs());
     if (await this.#renew(hold, leaseMs, '')) {
       hold.leaseMs = leaseMs;
       return;
@@ -641,8 +663,10 @@ export class Desk implements StoreEvents, HoldKeeper, GrantDesk {
   // Giving back
 
   giveBack(hold: Hold): Promise<void> {
-    if (--hold.count > 0) return DONE;
+    hold.count--;
+    // A loss is told to everybody who shares the hold.
     if (!hold.isHeld()) return hold.loss ? Promise.reject(hold.loss) : DONE;
+    if (hold.count > 0) return DONE;
     this.#drop(hold);
     return this.#release(hold, hold.ambiguous).then(
       (reply) => {
@@ -737,7 +761,7 @@ export class Desk implements StoreEvents, HoldKeeper, GrantDesk {
           ? 'timeout'
           : error instanceof AbortedError
             ? 'aborted'
-            : error === undefined
+            : error === undefined || error instanceof HeldError
               ? 'held'
               : 'unavailable';
       this.emitter.tell('failed', { ...this.#eventOf(waiter), reason, waitedMs });

@@ -1,5 +1,6 @@
 import { NotOwnerError } from './errors.ts';
 import type { Hold } from './hold.ts';
+import { checkedLease } from './options.ts';
 import type { LockKind, Mode } from './port.ts';
 
 /** What the desk does for a grant. */
@@ -67,7 +68,7 @@ export class Grant {
   /** Makes the lease last `leaseMs` from now. */
   async extend(leaseMs: number): Promise<void> {
     this.assertHeld();
-    await this.#desk.extend(this.#hold, leaseMs);
+    await this.#desk.extend(this.#hold, checkedLease(leaseMs));
   }
 
   /** Gives it back; again is no effect. Throws LostError when it was not ours any more: what was done may not have been alone. */

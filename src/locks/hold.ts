@@ -1,4 +1,5 @@
 import { type LossReason, LostError } from './errors.ts';
+import { marginMs } from './margin.ts';
 import type { LockKind, Mode } from './port.ts';
 
 /** What a hold asks of the desk that gave it. */
@@ -39,7 +40,7 @@ export class Hold {
   readonly limit: number;
   readonly label: string;
   readonly rid: string;
-  readonly token: bigint;
+  readonly #token: number;
   readonly renews: boolean;
   readonly untilMs: number;
   readonly sinceMs: number;
@@ -68,7 +69,7 @@ export class Hold {
     this.limit = terms.limit;
     this.label = terms.label;
     this.rid = terms.rid;
-    this.token = BigInt(terms.token);
+    this.#token = terms.token;
     this.leaseMs = terms.leaseMs;
     this.renews = terms.renews;
     this.untilMs = terms.untilMs;
@@ -76,12 +77,16 @@ export class Hold {
     this.sinceMs = terms.sinceMs;
   }
 
+  get token(): bigint {
+    return BigInt(this.#token);
+  }
+
   /** Looks at the clock, too: after a stall of the event loop the deadline has passed before its timer could run. */
   isHeld(): boolean {
     if (this.state !== 'held') return false;
     const nowMs = this.of.nowMs();
     if (nowMs < this.deadlineMs) return true;
-    this.lose(nowMs >= this.untilMs - 1 ? 'max_hold' : 'expired');
+    this.lose(this.deadlineMs >= this.untilMs - marginMs(this.leaseMs) - 1 ? 'max_hold' : 'expired');
     return false;
   }
 

@@ -1,15 +1,35 @@
 export type { CompositeGrant } from './composite.ts';
 export * from './errors.ts';
-export type { LockEvent, LockEvents } from './events.ts';
+export type { JobOutcome, JobSkip, LockEvent, LockEvents } from './events.ts';
+export {
+  assertFenced,
+  type Fence,
+  type FencedScript,
+  type FenceSql,
+  type FenceSqlOptions,
+  type FenceToken,
+  fencedScript,
+  fencedSet,
+  fenceSql,
+  type RedisCaller,
+  runFenced,
+} from './fencing.ts';
 export type { Grant } from './grant.ts';
+export type { IdempotencyOptions } from './idempotency.ts';
+export { expressIdempotency } from './idempotency-express.ts';
+export { type FastifyIdempotencyOptions, fastifyIdempotency } from './idempotency-fastify.ts';
+export type { JobContext, JobOptions } from './job.ts';
 export type { Latch, LatchOptions, LatchWait } from './latch.ts';
+export type { Leader, LeaderOptions, LeaderWork } from './leader.ts';
 export type { Inspection, Lock, Mutex } from './lock.ts';
 export { createLocks, createQuorum, type Locks, type LocksOptions, type QuorumOptions } from './locks.ts';
 export { MemorySpace } from './memory/space.ts';
+export { observeLocks } from './metrics.ts';
 export type { MultiLock } from './multi.ts';
 export type { OnceOptions } from './once.ts';
 export type { AcquireOptions, HoldOptions } from './options.ts';
 export type { LockKind } from './port.ts';
 export type { Quorum, QuorumLock } from './quorum.ts';
 export type { ReadWriteLock } from './read-write.ts';
+export type { Schedule, ScheduleContext, ScheduleOptions, ScheduleWork } from './schedule.ts';
 export type { PermitOptions, Semaphore } from './semaphore.ts';

@@ -1,19 +1,19 @@
 import type { Runtime } from '../base/runtime.ts';
 import type { Hold } from './hold.ts';
 
-/**
- * How much earlier than the store we take a lease for over: its clock may run a little faster than ours, and the timer
- * that says so may be late by a turn.
- */
-export function marginMs(leaseMs: number): number {
-  return Math.min(5, leaseMs / 10) + leaseMs * 0.01;
-}
-
 /** Most locks are given back within a few milliseconds and never need a timer. */
 const YOUNG_MS = 10;
 const YOUNG_LEASE_MS_MIN = 200;
 const RETRY_MS_MIN = 50;
 const RETRY_MS_MAX = 1000;
+
+/** What the keeper asks of the desk. */
+export interface KeptBy {
+  /** False: not renewed, for whatever reason. */
+  renew(hold: Hold, leaseMs: number): Promise<boolean>;
+  /** Held for longer than a moment. */
+  onOld(hold: Hold): void;
+}
 
 /**
  * The timers of what is held: a renewal at a third of the lease, and the deadline at which a hold is over here. A renewal
@@ -22,12 +22,14 @@ const RETRY_MS_MAX = 1000;
 export class Keeper {
   readonly #runtime: Runtime;
   readonly #renew: (hold: Hold, leaseMs: number) => Promise<boolean>;
+  readonly #onOld: (hold: Hold) => void;
   #young: Hold[] = [];
   #stopSweep: (() => void) | null = null;
 
-  constructor(runtime: Runtime, desk: { renew(hold: Hold, leaseMs: number): Promise<boolean> }) {
+  constructor(runtime: Runtime, desk: KeptBy) {
     this.#runtime = runtime;
     this.#renew = desk.renew;
+    this.#onOld = desk.onOld;
   }
 
   add(hold: Hold): void {
@@ -40,7 +42,11 @@ export class Keeper {
       this.#stopSweep = null;
       const young = this.#young;
       this.#young = [];
-      for (const each of young) if (each.state === 'held' && !each.disarm) this.#arm(each);
+      for (const each of young) {
+        if (each.state !== 'held' || each.disarm) continue;
+        this.#arm(each);
+        this.#onOld(each);
+      }
     });
   }
 
@@ -62,8 +68,7 @@ export class Keeper {
     let retryMs = RETRY_MS_MIN;
     const renewAfter = (ms: number): void => {
       stopRenewal = timers.after(ms, () => {
-        const leftMs = hold.untilMs - clock.monotonic();
-        void this.#renew(hold, Math.min(hold.leaseMs, leftMs)).then((renewed) => {
+        void this.#renew(hold, hold.leaseMs).then((renewed) => {
           // Renewed: `move` has armed it anew. Not renewed, and still held by our clock: try again.
           if (renewed || hold.state !== 'held') return;
           renewAfter(retryMs);

@@ -3,7 +3,7 @@ import type { Desk, Wanted } from './desk.ts';
 import { HeldError, NotOwnerError, UnavailableError } from './errors.ts';
 import { Grant } from './grant.ts';
 import type { Hold } from './hold.ts';
-import { type AcquireOptions, termsOf } from './options.ts';
+import { type AcquireOptions, NO_OPTIONS, termsOf } from './options.ts';
 import type { OrderWatch } from './order.ts';
 import type { HolderState, LockState } from './port.ts';
 
@@ -32,7 +32,16 @@ export class Lock {
 
   /** One order for all locks everywhere: what is taken together is taken in it. */
   get rank(): string {
-    return `${this.desk.store.place} ${this.wanted.kind} ${this.name} ${this.wanted.mode}`;
+    return `${this.desk.store.place} ${this.wanted.kind} ${this.name}`;
+  }
+
+  get writes(): boolean {
+    return this.wanted.mode === 'write';
+  }
+
+  /** It is about to be taken after that one: the order of a multi-lock, for the watch over crossed orders. */
+  noteAfter(grant: Grant): void {
+    this.#order.noteAfter(this.desk.store.place, grant, this.wanted);
   }
 
   /** Takes it if it is free now, else null. Never re-enters, unless told `within` which grant. */
@@ -44,11 +53,11 @@ export class Lock {
   }
 
   /** Takes it, waiting for as long as `wait` says. HeldError (`wait: 0`), TimeoutError, AbortedError, UnavailableError. */
-  async acquire(options: AcquireOptions = {}): Promise<Grant> {
+  async acquire(options: AcquireOptions = NO_OPTIONS): Promise<Grant> {
     if (options.within) return this.#enter(options.within);
     const terms = termsOf(this.desk, options, Infinity);
     if (isInside()) this.#order.note(this.desk.store.place, this.wanted);
-    return await this.desk.acquire(this.wanted, terms);
+    return this.desk.acquire(this.wanted, terms);
   }
 
   /**
@@ -56,7 +65,7 @@ export class Lock {
    * share the hold and are not kept apart. When fn has settled, work that it left behind is outside.
    * If the lock is lost before fn has settled, fn's signal aborts and run rejects with LostError.
    */
-  async run<T>(fn: (grant: Grant) => Promise<T> | T, options: AcquireOptions = {}): Promise<T> {
+  async run<T>(fn: (grant: Grant) => Promise<T> | T, options: AcquireOptions = NO_OPTIONS): Promise<T> {
     const grant = this.reenter() ?? (await this.acquire(options));
     let result: T;
     try {

@@ -5,7 +5,7 @@ import type { Desk } from './desk.ts';
 import { HeldError, UnavailableError } from './errors.ts';
 import { Grant } from './grant.ts';
 import type { Lock } from './lock.ts';
-import type { AcquireOptions } from './options.ts';
+import { type AcquireOptions, checkedSpan } from './options.ts';
 
 const PARTS_MAX = 100;
 
@@ -24,8 +24,9 @@ export class MultiLock {
       throw new TerminalError('invalid_argument', `a multi-lock needs 1 to ${PARTS_MAX} locks`);
     }
     this.#desk = desk;
-    // The same name twice is one lock: it would wait for itself.
-    const byRank = new Map(locks.map((lock) => [lock.rank, lock]));
+    // The same lock twice is one: it would wait for itself. To write is also to read.
+    const byRank = new Map<string, Lock>();
+    for (const lock of locks) if (!byRank.get(lock.rank)?.writes) byRank.set(lock.rank, lock);
     this.#locks = [...byRank].sort(([one], [other]) => (one < other ? -1 : 1)).map(([, lock]) => lock);
     this.name = this.#locks.map((lock) => lock.name).join(' + ');
   }
@@ -69,12 +70,13 @@ export class MultiLock {
   }
 
   async #take(options: Omit<AcquireOptions, 'within'>, reenters: boolean): Promise<CompositeGrant> {
-    const waitMs = options.wait ?? Infinity;
+    const waitMs = options.wait === undefined ? Infinity : checkedSpan(options.wait, 'wait', 0);
     const untilMs = this.#desk.nowMs() + waitMs;
     const grants: Grant[] = [];
     try {
       for (const lock of this.#locks) {
         const again = reenters ? lock.reenter() : null;
+        for (const grant of grants) lock.noteAfter(grant);
         // All share one patience; a wait of 0 stays 0.
         const wait = waitMs === 0 ? 0 : Math.max(1, untilMs - this.#desk.nowMs());
         grants.push(again ?? (await lock.acquire({ ...options, wait })));

@@ -1,5 +1,5 @@
 import { TerminalError } from '../base/errors.ts';
-import { runInside } from './context.ts';
+import { framesAround, runInside } from './context.ts';
 import type { Desk } from './desk.ts';
 import { HeldError, LostError } from './errors.ts';
 import { Grant } from './grant.ts';
@@ -36,6 +36,11 @@ export async function once<T>(
   const name = checkedName(key);
   const keepMs = Math.ceil(checkedSpan(options.keep ?? 86_400_000, 'keep', 1));
   const wanted = { kind: 'once', name, mode: 'write', permits: 1, limit: 1 } as const;
+  for (const frame of framesAround()) {
+    if (frame.holds.some((hold) => hold.kind === 'once' && hold.name === name && hold.of === desk)) {
+      throw new HeldError(`once "${name}" would wait for itself`);
+    }
+  }
   const end = await desk.take(wanted, termsOf(desk, options, Infinity));
   if (end === null) throw new HeldError(`once "${name}" is being run`);
   if (!(end instanceof Hold)) return { value: decoded<T>(end.result), ran: false };
@@ -62,7 +67,14 @@ export async function once<T>(
 
 /** `undefined` is a result, too. */
 function encoded(name: string, value: unknown): string {
-  const text = value === undefined ? '' : JSON.stringify(value);
+  let text: string | undefined;
+  try {
+    text = value === undefined ? '' : JSON.stringify(value);
+  } catch (error) {
+    throw new TerminalError('invalid_argument', `the result of once "${name}" cannot be kept: not JSON`, {
+      cause: error,
+    });
+  }
   if (text === undefined)
     throw new TerminalError('invalid_argument', `the result of once "${name}" cannot be kept: not JSON`);
   if (text.length > RESULT_CHARS_MAX) {

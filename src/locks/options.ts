@@ -45,6 +45,12 @@ function count(value: unknown, what: string, least: number): number {
 
 export { count as checkedCount, span as checkedSpan };
 
+export function checkedLease(value: unknown): number {
+  const leaseMs = span(value, 'lease', 5);
+  if (leaseMs === Infinity) throw new TerminalError('invalid_argument', 'a lease must end: use one that is renewed');
+  return Math.ceil(leaseMs);
+}
+
 export function checkedName(name: unknown): string {
   if (typeof name !== 'string' || name === '' || name.length > 512 || !name.isWellFormed()) {
     throw new TerminalError('invalid_argument', 'the name of a lock must be a string of 1 to 512 characters');
@@ -52,10 +58,13 @@ export function checkedName(name: unknown): string {
   return name;
 }
 
+/** What a call has that says nothing. */
+export const NO_OPTIONS: AcquireOptions = Object.freeze({});
+
 /** Checks what a caller passed, once, at the edge. */
 export function termsOf(desk: Desk, options: AcquireOptions, waitByDefault: number): Terms {
-  const leaseMs = options.lease === undefined ? desk.settings.leaseMs : span(options.lease, 'lease', 5);
-  if (leaseMs === Infinity) throw new TerminalError('invalid_argument', 'a lease must end: use one that is renewed');
+  if (options === NO_OPTIONS && waitByDefault === Infinity) return desk.plainTerms;
+  const leaseMs = options.lease === undefined ? desk.settings.leaseMs : checkedLease(options.lease);
   const label = options.label ?? '';
   if (typeof label !== 'string' || label.length > 200) {
     throw new TerminalError('invalid_argument', 'a label must be a string of at most 200 characters');

@@ -31,6 +31,11 @@ export class OrderWatch {
     }
   }
 
+  /** `second` is about to be taken while `first` is held. */
+  noteAfter(place: string, first: Address, second: Address): void {
+    this.#edge(place, `${first.kind} ${first.name}`, `${second.kind} ${second.name}`);
+  }
+
   #edge(place: string, first: string, second: string): void {
     const edge = `${place}\n${first}\n${second}`;
     const known = this.#edges.has(edge);

@@ -111,8 +111,8 @@ export interface LockState extends Address {
   /** The first waiters (at most 100) in the order they will be served. */
   readonly waiters: readonly WaiterState[];
   readonly waiting: number;
-  /** A semaphore's size; 0 for other kinds or where it is not stored. */
-  readonly limit: number;
+  /** The size that was stored for a semaphore; null where none is, and for other kinds. */
+  readonly limit: number | null;
   readonly nowMs: number;
 }
 

@@ -54,8 +54,7 @@ export class Semaphore {
   /** Permits that are free now, as the store sees it; negative after it was made smaller. */
   async available(): Promise<number> {
     const { holders, limit } = await this.inspect();
-    const size = limit === 0 ? this.permits : limit;
-    return size - holders.reduce((sum, each) => sum + each.permits, 0);
+    return (limit ?? this.permits) - holders.reduce((sum, each) => sum + each.permits, 0);
   }
 
   inspect(): ReturnType<Lock['inspect']> {

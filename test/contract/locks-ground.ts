@@ -64,6 +64,22 @@ export class Ground {
   }
 }
 
+/** Makes `locks` wait for this name once, in vain: from then on it listens, and is told what happens to what it holds. */
+export async function waitOnce(
+  locks: Locks,
+  other: Locks,
+  kind: 'mutex' | 'fair' | 'readwrite',
+  name: string,
+): Promise<void> {
+  const lockOf = (of: Locks) => (kind === 'readwrite' ? of.readWrite(name).write : of[kind](name));
+  const controller = new AbortController();
+  await using _held = await lockOf(other).acquire();
+  const waiting = errorOf(lockOf(locks).acquire({ signal: controller.signal }));
+  await queued(other, kind, name, 1);
+  controller.abort();
+  await waiting;
+}
+
 /** The error that `work` is rejected with. */
 export async function errorOf(work: Promise<unknown>): Promise<Error & { code?: string; reason?: string }> {
   const end = await work.then(
@@ -100,7 +116,7 @@ export async function timeOf(work: Promise<unknown>): Promise<number> {
 export async function queued(locks: Locks, kind: LockKind, name: string, count: number): Promise<Inspection> {
   return await until(`${count} wait for ${kind} "${name}"`, 5000, async () => {
     const seen = await locks.inspect(kind, name);
-    return seen.waiting === count && seen;
+    return seen.waiting === count ? seen : null;
   });
 }
 

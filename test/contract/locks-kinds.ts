@@ -10,7 +10,19 @@ import {
   type ReadWriteLock,
   TimeoutError,
 } from '../../src/locks/index.ts';
-import { aborting, errorOf, fails, free, type Ground, isPendingAfter, queued, sleep, timeOf } from './locks-ground.ts';
+import {
+  aborting,
+  errorOf,
+  fails,
+  free,
+  type Ground,
+  isPendingAfter,
+  queued,
+  sleep,
+  timeOf,
+  until,
+  waitOnce,
+} from './locks-ground.ts';
 
 const INVALID = 'invalid_argument';
 
@@ -119,13 +131,13 @@ export function readWriteContract(ground: Ground): void {
     it('each reader has a lease of its own: the writer waits for the longest', async () => {
       const { mine, theirs } = page();
       const short = await mine.read.acquire({ lease: 100 });
-      const long = await theirs.read.acquire({ lease: 900 });
-      const renewed = await mine.read.acquire({ lease: 300, renew: true });
+      const long = await theirs.read.acquire({ lease: 1600 });
+      const renewed = await mine.read.acquire({ lease: 600, renew: true });
       const lost = aborting(short.signal, 2000);
       const writer = theirs.write.acquire({ wait: 5000 });
       await lost;
       expect(long.held && renewed.held).toBe(true);
-      await sleep(350);
+      await sleep(700);
       expect(renewed.held).toBe(true);
       await renewed.release();
       expect(await isPendingAfter(writer, 50)).toBe(true);
@@ -307,6 +319,7 @@ export function readWriteContract(ground: Ground): void {
 
     it('forceRelease takes it from all readers and lets the writer in', async () => {
       const { mine, theirs, name } = page();
+      await waitOnce(ground.a, ground.b, 'readwrite', name);
       const readers = [await mine.read.acquire(), await mine.read.acquire()];
       const writer = theirs.write.acquire({ wait: 5000 });
       await queued(ground.b, 'readwrite', name, 1);
@@ -422,7 +435,7 @@ export function semaphoreContract(ground: Ground): void {
     it('each permit is a lease of its own: what expires comes back, the rest stays', async () => {
       const { mine, theirs } = desk(2);
       const short = await mine.acquire({ lease: 100 });
-      const renewed = await mine.acquire({ lease: 300, renew: true });
+      const renewed = await mine.acquire();
       expect(await theirs.tryAcquire()).toBeNull();
       const next = theirs.acquire({ wait: 5000 });
       const ms = await timeOf(next);
@@ -513,6 +526,8 @@ export function semaphoreContract(ground: Ground): void {
 
     it('forceRelease takes all permits from everybody', async () => {
       const { mine, theirs, name } = desk(2);
+      // Any kind will do: a client listens to a name.
+      await waitOnce(ground.a, ground.b, 'mutex', name);
       const grant = await mine.acquire({ permits: 2 });
       const next = theirs.acquire({ wait: 5000 });
       await queued(ground.b, 'semaphore', name, 1);
@@ -616,13 +631,13 @@ export function latchContract(ground: Ground): void {
 
     it('is gone, and so open, so long after it was last set or counted', async () => {
       const name = ground.name('gate');
-      const latch = ground.a.latch(name, { keep: 250 });
+      const latch = ground.a.latch(name, { keep: 600 });
       await latch.reset(2);
-      await sleep(150);
+      await sleep(350);
       await latch.countDown();
-      await sleep(150);
+      await sleep(350);
       expect(await latch.count()).toBe(1);
-      await sleep(250);
+      await sleep(400);
       expect(await ground.b.latch(name).count()).toBe(0);
     });
 
@@ -664,6 +679,16 @@ export function multiContract(ground: Ground): void {
       const grant = await ground.a.multi([one!, one!, ground.a.mutex(one!)]).acquire({ wait: 1000 });
       expect(grant.parts).toHaveLength(1);
       await grant.release();
+    });
+
+    it('both sides of one read-write lock do not wait for each other: had, or refused at once', async () => {
+      const { read, write } = ground.a.readWrite(ground.name('page'));
+      const end = await ground.a
+        .multi([read, write])
+        .acquire({ wait: 500 })
+        .catch((error: unknown) => error);
+      expect(end).not.toBeInstanceOf(TimeoutError);
+      if (!(end instanceof Error)) await (end as Grant).release();
     });
 
     it('all or none: what was had is given back when one cannot be had', async () => {
@@ -755,7 +780,8 @@ export function multiContract(ground: Ground): void {
 
     it('one part is lost: so is the whole, and the others are given back', async () => {
       const [one, two] = names(2);
-      const grant = await ground.a.multi([one!, two!]).acquire({ lease: 300, renew: true });
+      await waitOnce(ground.a, ground.b, 'mutex', two!);
+      const grant = await ground.a.multi([one!, two!]).acquire();
       const lost = aborting(grant.signal, 3000);
       await ground.b.mutex(two!).forceRelease();
       expect((await lost).reason).toBe('forced');
@@ -768,10 +794,11 @@ export function multiContract(ground: Ground): void {
     it('a fixed lease begins when the last part was had', async () => {
       const [one, two] = names(2).sort();
       const held = await ground.b.mutex(two!).acquire({ lease: 250 });
-      const grant = await ground.a.multi([one!, two!]).acquire({ lease: 400 });
+      const grant = await ground.a.multi([one!, two!]).acquire({ lease: 2000 });
       expect(held.held).toBe(false);
-      expect(grant.remaining()).toBeGreaterThan(300);
-      for (const part of grant.parts) expect(part.remaining()).toBeGreaterThan(300);
+      // Of the first part 250 ms would be gone.
+      expect(grant.remaining()).toBeGreaterThan(1800);
+      for (const part of grant.parts) expect(part.remaining()).toBeGreaterThan(1800);
       await grant.extend(5000);
       for (const part of grant.parts) expect(part.remaining()).toBeGreaterThan(4000);
       await grant.release();
@@ -848,7 +875,7 @@ export function onceContract(ground: Ground): void {
       };
       const first = ground.a.once(key, build);
       const ending = errorOf(first);
-      await sleep(10);
+      await until('it runs', 2000, () => runs === 1);
       const others = [ground.b.once(key, build), ground.a.once(key, build)];
       expect(await ending).toBe(error);
       expect(await Promise.all(others)).toEqual(['second', 'second']);
@@ -857,16 +884,16 @@ export function onceContract(ground: Ground): void {
 
     it('a bounded wait, and an abort, while another runs it', async () => {
       const key = ground.name('report');
-      let end!: () => void;
+      let end: (() => void) | undefined;
       const first = ground.a.once(key, () => new Promise<void>((resolve) => (end = resolve)));
-      await sleep(30);
+      await until('it runs', 2000, () => end !== undefined);
       const never = () => 'never';
       await fails(ground.b.once(key, never, { wait: 0 }), HeldError, 'lock_held');
       const timed = ground.b.once(key, never, { wait: 100 });
       const [ms] = await Promise.all([timeOf(timed), fails(timed, TimeoutError, 'lock_timeout')]);
       expect(ms).toBeGreaterThan(90);
       await fails(ground.b.once(key, never, { signal: AbortSignal.timeout(40) }), AbortedError, 'lock_aborted');
-      end();
+      end!();
       await first;
       expect(await ground.b.once(key, never)).toBeUndefined();
     });
@@ -875,11 +902,11 @@ export function onceContract(ground: Ground): void {
       const key = ground.name('report');
       let runs = 0;
       const count = () => ++runs;
-      expect(await ground.a.once(key, count, { keep: 300 })).toBe(1);
-      await sleep(100);
-      expect(await ground.b.once(key, count, { keep: 300 })).toBe(1);
-      await sleep(300);
-      expect(await ground.b.once(key, count, { keep: 300 })).toBe(2);
+      expect(await ground.a.once(key, count, { keep: 500 })).toBe(1);
+      await sleep(150);
+      expect(await ground.b.once(key, count, { keep: 500 })).toBe(1);
+      await sleep(550);
+      expect(await ground.b.once(key, count, { keep: 500 })).toBe(2);
     });
 
     it('forget drops the result, once', async () => {
@@ -915,16 +942,18 @@ export function onceContract(ground: Ground): void {
 
     it('a runner that lost its lock cannot store its result: LostError, and the next one runs it', async () => {
       const key = ground.name('report');
+      let running = false;
       const slow = ground.a.once(
         key,
         async (grant) => {
+          running = true;
           await aborting(grant.signal, 2000);
           return 'stale';
         },
         { lease: 80 },
       );
       const ending = fails(slow, LostError, 'lock_lost', 'expired');
-      await sleep(20);
+      await until('it runs', 2000, () => running);
       expect(await ground.b.once(key, () => 'fresh', { wait: 3000 })).toBe('fresh');
       await ending;
       expect(await ground.a.once(key, () => 'again')).toBe('fresh');

@@ -70,7 +70,8 @@ describeWithRedis('locks: failover', () => {
           const next = await ending(call);
           expect(next.failed, KINDS[i]!).toBeNull();
           expect(next.value!.token, KINDS[i]!).toBeGreaterThan(grants[i]!.token);
-          await next.value!.release();
+          // Its connection for commands may still be on the way to the new master, longer than a hand-over lasts.
+          await next.value!.release().catch(() => undefined);
         });
       },
       60_000,

@@ -2,7 +2,7 @@ import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { createLocks, HeldError, type Locks, type LocksOptions, LostError } from '../../src/locks/index.ts';
 import { sleep, until } from '../support/fault-wait.ts';
 import { agentRejections, startAgent } from '../support/locks-agents.ts';
-import { keysOf, leftovers, leftoversButGone, usedMemory } from '../support/locks-probe.ts';
+import { keysOf, leftoversButGone, usedMemory } from '../support/locks-probe.ts';
 import { ending, isPendingAfter } from '../support/locks-timing.ts';
 import { cleanUpServers } from '../support/servers/clean-up.ts';
 import { describeWithRedis } from '../support/servers/describe.ts';
@@ -64,8 +64,9 @@ describeWithRedis('locks: kinds', () => {
       await use(0, 5000);
       const before = await usedMemory(own.port);
       await use(5000, 5000 + NAMES);
-      expect(await leftovers(own.port)).toEqual([]);
-      expect(await own.command('DBSIZE')).toBe(1);
+      // On a busy machine an answer may have come too late, and its request is remembered as given up for two minutes.
+      expect(await leftoversButGone(own.port)).toEqual([]);
+      expect(await own.command('DBSIZE')).toBeLessThanOrEqual(2);
       // Freed a moment later, in the background.
       await until('the memory is back', 3000, async () => (await usedMemory(own.port)) - before < 500_000);
     },
@@ -108,7 +109,7 @@ describeWithRedis('locks: kinds', () => {
 
     it('a part of a multi-lock is lost: so is the whole, and the rest is given back', async () => {
       const prefix = 'multi-lost';
-      const locks = locksOf(prefix, { lease: 900 });
+      const locks = locksOf(prefix, { lease: 3000 });
       const grant = await locks.multi(['a', 'b', 'c']).acquire();
       const aborted = new Promise((resolve) => grant.signal.addEventListener('abort', resolve));
       await locks.mutex('b').forceRelease();

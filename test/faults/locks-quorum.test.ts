@@ -2,6 +2,7 @@ import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import {
   createLocks,
   createQuorum,
+  type Quorum,
   type QuorumOptions,
   TimeoutError,
   UnavailableError,
@@ -22,9 +23,22 @@ const COMMAND_MS = 400;
 const BOUND_MS = 6 * COMMAND_MS;
 
 let masters: RedisServer[];
+let warmed = 0;
 
 function quorumOf(servers: readonly RedisServer[], options: Partial<QuorumOptions> = {}) {
   return createQuorum({ masters: servers.map(({ url }) => url), commandMs: COMMAND_MS, ...options });
+}
+
+/** Connected to all: what is measured afterwards is the lock, and not how busy the machine is. */
+async function warmUp(quorum: Quorum): Promise<void> {
+  // A name of its own: two that warm up must not wait for each other.
+  const name = `warm-${warmed++}`;
+  await until('the masters answer', 5000, () =>
+    quorum
+      .mutex(name)
+      .run(() => true)
+      .catch(() => false),
+  );
 }
 
 /** What is held or awaited of one name, on a master. */
@@ -69,7 +83,7 @@ describeWithRedis('locks: quorum', () => {
         for (const down of subsets(count)) {
           const what = `${down.length} of ${count} down: ${down}`;
           await using known = quorumOf(own);
-          await known.mutex('warm').run(() => undefined);
+          await warmUp(known);
           await Promise.all(down.map((i) => own[i]!.kill()));
           await using fresh = quorumOf(own);
           const up = own.filter((_, i) => !down.includes(i));
@@ -101,7 +115,7 @@ describeWithRedis('locks: quorum', () => {
     it('a majority is stopped, not killed: UnavailableError in bounded time, and nothing is left when it goes on', async () => {
       const own = await Promise.all([1, 2, 3].map(() => startRedis()));
       await using quorum = quorumOf(own);
-      await quorum.mutex('warm').run(() => undefined);
+      await warmUp(quorum);
       await Promise.all(own.slice(1).map((master) => master.pause()));
       const calls = [
         quorum.mutex('m').tryAcquire(),
@@ -143,7 +157,7 @@ describeWithRedis('locks: quorum', () => {
       });
       await using others = createLocks({ redis: masters[0]!.url });
       await using more = createLocks({ redis: masters[1]!.url });
-      await quorum.mutex('warm').run(() => undefined);
+      await warmUp(quorum);
       const held = await Promise.all([others, more].map((locks) => locks.mutex(mutexName('lost')).acquire()));
       proxy.dropReplies(({ request }) => asksScript(request, 'quorum:lost'));
       const tried = await ending(quorum.mutex('lost').tryAcquire());
@@ -161,7 +175,7 @@ describeWithRedis('locks: quorum', () => {
         commandMs: COMMAND_MS,
         masters: [masters[0]!.url, masters[1]!.url, `redis://127.0.0.1:${proxy.port}`],
       });
-      await quorum.mutex('warm').run(() => undefined);
+      await warmUp(quorum);
       proxy.dropReplies(({ request }) => asksScript(request, 'quorum:late'));
       const grant = await quorum.mutex('late').acquire();
       grant.assertHeld();
@@ -256,6 +270,7 @@ describeWithRedis('locks: quorum', () => {
       const own = await Promise.all([1, 2, 3].map(() => startRedis()));
       await using quorum = quorumOf(own);
       await using other = quorumOf(own);
+      await Promise.all([quorum, other].map(warmUp));
       const grant = await quorum.mutex('m').acquire();
       const next = other.mutex('m').acquire();
       await until('it waits', 3000, async () => (await partsOf(own[0]!, 'm')).length === 2);
@@ -274,6 +289,7 @@ describeWithRedis('locks: quorum', () => {
       const own = await Promise.all([1, 2, 3].map(() => startRedis()));
       await using quorum = quorumOf(own);
       await using other = quorumOf(own);
+      await Promise.all([quorum, other].map(warmUp));
       const grant = await quorum.mutex('m').acquire();
       const next = ending(other.mutex('m').acquire({ wait: 10_000 }));
       await until('it waits', 3000, async () => (await partsOf(own[0]!, 'm')).length === 2);
@@ -295,6 +311,7 @@ describeWithRedis('locks: quorum', () => {
 
     it('many that want it at once, each with its own connections: one at a time, all in the end', async () => {
       const quorums = Array.from({ length: 4 }, () => quorumOf(masters));
+      await Promise.all(quorums.map(warmUp));
       let inside = 0;
       let crossed = 0;
       const work = quorums.flatMap((quorum) =>

@@ -2,7 +2,7 @@ import { Redis } from 'ioredis';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { AbortedError, createLocks, type Locks, type LocksOptions, TimeoutError } from '../../src/locks/index.ts';
 import { sleep, until } from '../support/fault-wait.ts';
-import { agentRejections, startAgent } from '../support/locks-agents.ts';
+import { type Agent, agentRejections, startAgent } from '../support/locks-agents.ts';
 import { type LockName, lockOf } from '../support/locks-names.ts';
 import { callsOf, connectionsOf, leftovers, leftoversButGone } from '../support/locks-probe.ts';
 import { ending, isPendingAfter, Lag } from '../support/locks-timing.ts';
@@ -38,12 +38,12 @@ function each<T, R>(all: readonly T[], visit: (one: T, index: number) => Promise
   return Promise.all(all.map(visit));
 }
 
-/** Until the server has noticed that a process is gone. */
-async function goneFrom(prefix: string, listeners: number): Promise<void> {
-  await until('the server sees that they are gone', 5000, async () => {
-    const channels = (await redis.command('PUBSUB', 'CHANNELS', `${prefix}:*`)) as string[];
-    return channels.length === listeners;
-  });
+/** Kills processes that listen, and waits until the server has noticed. */
+async function killAll(server: RedisServer, prefix: string, agents: readonly Agent[]): Promise<void> {
+  const listening = async () => ((await server.command('PUBSUB', 'CHANNELS', `${prefix}:*`)) as string[]).length;
+  const before = await listening();
+  await Promise.all(agents.map((agent) => agent.kill()));
+  await until('the server sees that they are gone', 5000, async () => (await listening()) === before - agents.length);
 }
 
 async function waiting(locks: Locks, prefix: string, count: number): Promise<void> {
@@ -63,21 +63,22 @@ describeWithRedis('locks: waiting', () => {
     expect(agentRejections()).toEqual([]);
   });
 
-  // Alone: ten thousand waiters in one process make it deaf for a moment.
+  // Alone: thousands of waiters in one process make it deaf for a moment, and a hand-over is confirmed within 500 ms.
   it('what a hand-over costs the server does not grow with the queue', async () => {
     const own = await startRedis();
     const usPerCall = async (waiters: number): Promise<number> => {
       await using locks = createLocks({ redis: own.url });
       const lock = locks.fair(`queue-${waiters}`);
-      let grant = await lock.acquire();
-      const calls = Array.from({ length: waiters }, () => lock.acquire());
-      for (const call of calls) call.catch(() => undefined);
+      const grant = await lock.acquire();
+      let served = 0;
+      for (let i = 0; i < waiters; i++) {
+        const work = lock.run(() => served++);
+        work.catch(() => undefined);
+      }
       await until('they wait', 10_000, async () => (await lock.inspect()).waiting === waiters);
       await own.command('CONFIG', 'RESETSTAT');
-      for (const call of calls.slice(0, 100)) {
-        await grant.release();
-        grant = await call;
-      }
+      await grant.release();
+      await until('a hundred were served', 10_000, () => served >= 100);
       const [, count, us] = /cmdstat_evalsha:calls=(\d+),usec=(\d+)/.exec(
         String(await own.command('INFO', 'commandstats')),
       )!;
@@ -88,6 +89,33 @@ describeWithRedis('locks: waiting', () => {
     const long = await usPerCall(10_000);
     // Twice is the target of the benchmark; here the machine may be busy with something else.
     expect(long, `${short} µs`).toBeLessThan(4 * short + 50);
+  });
+
+  it('1 000 locks held and 1 000 waiters: two connections for each side, no polling, one wake-up each', async () => {
+    const own = await startRedis();
+    await using holder = createLocks({ redis: own.url });
+    await using waiter = createLocks({ redis: own.url });
+    const names = Array.from({ length: 1000 }, (_, i) => `n${i}`);
+    const grants = await Promise.all(names.map((name) => holder.mutex(name).acquire()));
+    const calls = names.map((name) => waiter.mutex(name).acquire());
+    await until('they wait', 10_000, async () => (await own.command('DBSIZE')) === 2001);
+    const connections = await connectionsOf(own.port);
+    expect(connections.length).toBeLessThanOrEqual(4);
+    expect(connections.filter((name) => name === 'doorbuster-wake-ups').length).toBeLessThanOrEqual(2);
+
+    const asked = await callsOf(own.port, 'evalsha');
+    await sleep(1500);
+    expect((await callsOf(own.port, 'evalsha')) - asked).toBe(0);
+
+    const told = await callsOf(own.port, 'publish');
+    await Promise.all(grants.map((grant) => grant.release()));
+    const { ms, failed, value } = await ending(Promise.all(calls));
+    expect(failed).toBeNull();
+    expect(ms).toBeLessThan(2000);
+    expect((await callsOf(own.port, 'publish')) - told).toBe(1000);
+    expect(await connectionsOf(own.port)).toEqual(connections);
+    await Promise.all(value!.map((grant) => grant.release()));
+    expect(await leftovers(own.port)).toEqual([]);
   });
 
   describe.concurrent('side by side', () => {
@@ -123,8 +151,8 @@ describeWithRedis('locks: waiting', () => {
 
     it('SIGKILL of the holder: others go on when its lease is over, and not before', async () => {
       const prefix = 'killed';
-      const agent = await startAgent({ port: redis.port, prefix, lease: 1500 });
-      const locks = locksOf(prefix, { lease: 1500 });
+      const agent = await startAgent({ port: redis.port, prefix, lease: 2500 });
+      const locks = locksOf(prefix, { lease: 2500 });
       await each(ONE_EACH, (lock) => agent.acquire(lock, held(lock)));
       const next = ONE_EACH.map((lock) => lockOf(locks, lock).acquire({ wait: 10_000 }));
       await waiting(locks, prefix, ONE_EACH.length);
@@ -136,7 +164,7 @@ describeWithRedis('locks: waiting', () => {
         const { name } = await call;
         const tookMs = performance.now() - killedMs;
         const leftMs = states.find((state) => state.name === name)!.holders[0]!.remainingMs;
-        expect(leftMs, name).toBeGreaterThan(500);
+        expect(leftMs, name).toBeGreaterThan(100);
         expect(tookMs, name).toBeGreaterThanOrEqual(leftMs - 30);
         expect(tookMs, name).toBeLessThan(leftMs + 700);
       });
@@ -151,8 +179,7 @@ describeWithRedis('locks: waiting', () => {
       await waiting(holder, prefix, ONE_EACH.length);
       const next = ONE_EACH.map((lock) => lockOf(behind, lock).acquire());
       await waiting(holder, prefix, 2 * ONE_EACH.length);
-      await agent.kill();
-      await goneFrom(prefix, 1);
+      await killAll(redis, prefix, [agent]);
       lag.reset();
       await each(grants, async (grant, i) => {
         const end = ending(next[i]!);
@@ -174,8 +201,7 @@ describeWithRedis('locks: waiting', () => {
       const queues = [...ONE_EACH, ...orphans];
       await each(agents, (agent) => each(queues, (lock) => agent.call('crowd', { lock: held(lock), count: 50 })));
       await waiting(holder, prefix, 150 * queues.length);
-      await Promise.all(agents.map((agent) => agent.kill()));
-      await goneFrom(prefix, 0);
+      await killAll(redis, prefix, agents);
       await each(grants, (grant) => grant.release());
       // Already connected: what is measured is the lock.
       await newcomer.mutex('other').run(() => undefined);
@@ -219,6 +245,29 @@ describeWithRedis('locks: waiting', () => {
         expect(await call, kinds[i]!).toBeGreaterThan(had[i]!.token);
         expect((await agent.look(kinds[i]!)).thrown, kinds[i]!).toBeNull();
       });
+    });
+
+    it('two stopped processes, one behind the other, cost handOverMs each', async () => {
+      const prefix = 'stopped-twice';
+      const kinds = ONE_EACH.filter((lock) => !lock.startsWith('read'));
+      const agents = await Promise.all([1, 2].map(() => startAgent({ port: redis.port, prefix })));
+      const [holder, behind] = [locksOf(prefix), locksOf(prefix)];
+      const grants = await Promise.all(kinds.map((lock) => lockOf(holder, lock).acquire()));
+      for (const [i, agent] of agents.entries()) {
+        for (const lock of kinds) agent.acquire(lock, lock).catch(() => undefined);
+        await waiting(holder, prefix, (i + 1) * kinds.length);
+      }
+      const next = kinds.map((lock) => lockOf(behind, lock).acquire({ wait: 6000 }));
+      await waiting(holder, prefix, 3 * kinds.length);
+      for (const agent of agents) agent.stop();
+      await each(grants, async (grant, i) => {
+        const end = ending(next[i]!);
+        await grant.release();
+        const { ms, failed } = await end;
+        expect(failed, grant.name).toBeNull();
+        expect(ms, grant.name).toBeLessThan(2000);
+      });
+      for (const agent of agents) agent.continue();
     });
 
     it('a waiter that is cut off is skipped after handOverMs, and has it when it is back', async () => {
@@ -271,10 +320,7 @@ describeWithRedis('locks: waiting', () => {
       await everything.psubscribe('*');
       const grants = await Promise.all(ONE_EACH.map((lock) => lockOf(holder, held(lock)).acquire()));
       await each(ONE_EACH, (lock) => agent.call('crowd', { lock: held(lock), count: 10 }));
-      await agent.kill();
-      await until('the server sees it', 5000, async () => {
-        return ((await own.command('PUBSUB', 'CHANNELS', '*')) as string[]).length === 0;
-      });
+      await killAll(own, 'doorbuster:lock', [agent]);
       await each(grants, (grant) => grant.release());
       await each(ONE_EACH, async (lock) => {
         const { ms, failed } = await ending(lockOf(newcomer, lock).acquire({ wait: 4000 }));
@@ -381,33 +427,6 @@ describeWithRedis('locks: waiting', () => {
       await each(grants, (grant) => grant.release());
       await each(calls, async (call) => (await call).release());
       expect(lost).toEqual([]);
-      expect(await leftovers(own.port)).toEqual([]);
-    });
-
-    it('1 000 locks held and 1 000 waiters: two connections for each side, no polling, one wake-up each', async () => {
-      const own = await startRedis();
-      await using holder = createLocks({ redis: own.url });
-      await using waiter = createLocks({ redis: own.url });
-      const names = Array.from({ length: 1000 }, (_, i) => `n${i}`);
-      const grants = await Promise.all(names.map((name) => holder.mutex(name).acquire()));
-      const calls = names.map((name) => waiter.mutex(name).acquire());
-      await until('they wait', 10_000, async () => (await own.command('DBSIZE')) === 2001);
-      const connections = await connectionsOf(own.port);
-      expect(connections.length).toBeLessThanOrEqual(4);
-      expect(connections.filter((name) => name === 'doorbuster-wake-ups').length).toBeLessThanOrEqual(2);
-
-      const asked = await callsOf(own.port, 'evalsha');
-      await sleep(1500);
-      expect((await callsOf(own.port, 'evalsha')) - asked).toBe(0);
-
-      const told = await callsOf(own.port, 'publish');
-      await Promise.all(grants.map((grant) => grant.release()));
-      const { ms, failed, value } = await ending(Promise.all(calls));
-      expect(failed).toBeNull();
-      expect(ms).toBeLessThan(2000);
-      expect((await callsOf(own.port, 'publish')) - told).toBe(1000);
-      expect(await connectionsOf(own.port)).toEqual(connections);
-      await Promise.all(value!.map((grant) => grant.release()));
       expect(await leftovers(own.port)).toEqual([]);
     });
 

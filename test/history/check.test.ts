@@ -34,7 +34,9 @@ function op(id: string, told: Told): Event[] {
   const { w = Number(id.slice(1)), lock = 'm', mode = 'write', permits = 1, waitMs = null, keepsToken } = told;
   const by = { w, op: id };
   const kept = keepsToken ? { keepsToken } : {};
-  const events: Event[] = [{ e: 'invoked', t: ms(told.invoked), ...by, lock, mode, permits, waitMs, ...kept }];
+  const events: Event[] = [
+    { e: 'invoked', t: ms(told.invoked), ...by, lock, mode, permits, waitMs, leaseMs: 400, ...kept },
+  ];
   if (told.waiting !== undefined) events.push({ e: 'waiting', t: ms(told.waiting), ...by });
   if (told.failed !== undefined) events.push({ e: 'failed', t: ms(told.failed), ...by, why: 'TimeoutError' });
   if (told.acquired === undefined) return events;

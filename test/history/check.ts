@@ -35,6 +35,7 @@ interface Hold {
   readonly mode: 'read' | 'write';
   readonly permits: number;
   readonly waitMs: number | null;
+  readonly leaseMs: number;
   readonly keepsToken: boolean;
   readonly invoked: number;
   waiting: number | null;
@@ -84,9 +85,9 @@ class Checker {
       this.#losses.push({ from: event.t, to: end?.t ?? Infinity, lock: event.lock });
     }
     if (event.e === 'invoked') {
-      const { op, w, lock, mode, permits, waitMs, keepsToken = false, t } = event;
+      const { op, w, lock, mode, permits, waitMs, leaseMs, keepsToken = false, t } = event;
       this.#holds.set(op, {
-        ...{ op, w, lock, mode, permits, waitMs, keepsToken, invoked: t, events: [event] },
+        ...{ op, w, lock, mode, permits, waitMs, leaseMs, keepsToken, invoked: t, events: [event] },
         ...{ waiting: null, acquired: null, token: 0n, until: null, ended: false, failed: null, lost: null },
       });
       return;
@@ -245,9 +246,11 @@ class Checker {
 
   /** A holder hears that it is not its own any more, though by its own clock nobody could have it. */
   #early(hold: Hold): void {
+    // A hand-over may be longer than the lease that it turns into: a look just before that happens sees too much.
+    const tooMuchMs = Math.max(0, this.#history.settings.handOverMs - hold.leaseMs);
     let deadline = 0;
     for (const event of hold.events) {
-      if (event.e === 'held') deadline = Math.max(deadline, event.t + event.leftMs * 990);
+      if (event.e === 'held') deadline = event.t + event.leftMs * 990 - tooMuchMs * 1000;
       const refused =
         (event.e === 'lost' && event.reason === 'refused') || (event.e === 'unreleased' && event.why === 'refused');
       if (!refused || event.t >= deadline - SLACK_MS * 1000 || this.#forgot(hold.lock, hold.invoked, event.t)) continue;

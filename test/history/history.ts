@@ -17,6 +17,7 @@ export type Event = { readonly t: number; readonly w: number } & (
       readonly permits: number;
       /** How long it is to wait; null: for as long as it takes. */
       readonly waitMs: number | null;
+      readonly leaseMs: number;
       /** A downgrade: the token is that of the hold before. */
       readonly keepsToken?: boolean;
     }

@@ -39,7 +39,9 @@ type Told = Event extends infer E ? (E extends unknown ? Omit<E, 't' | 'w'> : ne
 
 const sleep = (ms: number): Promise<void> => new Promise((resolve) => setTimeout(resolve, ms));
 const nameOf = (error: unknown): string =>
-  error instanceof Error ? ((error as { reason?: string }).reason ?? error.constructor.name) : String(error);
+  error instanceof Error
+    ? ((error as { reason?: string }).reason ?? `${error.constructor.name}: ${error.message}`)
+    : String(error);
 
 // The checker is tried out on broken copies of the locks, too.
 const { createLocks } = (await import(process.env.HISTORY_LOCKS ?? '../../src/locks/index.ts')) as typeof LocksModule;
@@ -136,7 +138,8 @@ class Player {
     if (op.forces) return await this.#force(op);
     const ids = op.locks.map((lock) => ({ lock, id: op.locks.length > 1 ? `${op.id}/${lock}` : op.id }));
     const { mode, permits, waitMs } = op;
-    for (const { lock, id } of ids) this.#tell({ e: 'invoked', op: id, lock, mode, permits, waitMs });
+    const leaseMs = op.leaseMs ?? this.#told.settings.leaseMs;
+    for (const { lock, id } of ids) this.#tell({ e: 'invoked', op: id, lock, mode, permits, waitMs, leaseMs });
     let grants: readonly Grant[] | null;
     try {
       grants = await this.#acquire(op);
@@ -264,9 +267,19 @@ class Player {
     const options = { label: next, ...(op.leaseMs === null ? {} : { lease: op.leaseMs }) };
     const mode = up ? 'write' : 'read';
     const waitMs = up ? (op.waitMs ?? 500) : null;
+    const leaseMs = op.leaseMs ?? this.#told.settings.leaseMs;
     const t = nowUs();
     if (!up && grant.held) this.#tell({ e: 'release', op: id }, t);
-    this.#tell({ e: 'invoked', op: next, lock, mode, permits: 1, waitMs, ...(up ? {} : { keepsToken: true }) });
+    this.#tell({
+      e: 'invoked',
+      op: next,
+      lock,
+      mode,
+      permits: 1,
+      waitMs,
+      leaseMs,
+      ...(up ? {} : { keepsToken: true }),
+    });
     // Until it is a writer it is a reader, and believes so.
     const looks = up ? setInterval(() => this.#look(part), op.stepMs + 2) : undefined;
     let changed: Grant;

@@ -26,6 +26,26 @@ const OUTPUT: Record<string, (string | RegExp)[]> = {
     'bob: 409 sold_out',
   ],
   'express.ts': ['campaign: string', 'alice: reserved', 'free: 99', 'elsewhere: {"error":"not found, says Express"}'],
+  'locks.ts': [
+    'mutex: held: false, signal: lock_lost, expired',
+    'fence: the late write is refused (lock_stale_fence), the order stays paid',
+    'held: true; a second try: null, lock_timeout',
+    'read-write: 3 readers at once, then a writer beside 0',
+    'semaphore: 5 calls, 2 at a time',
+    'once: built 1 time, all have {"sold":100}',
+    'multi: alice 75, bob 125',
+    'leader: the first leads',
+    'leader: the second instance waits, led elsewhere',
+    'leader: the second leads',
+  ],
+  'locks-idempotency.ts': [
+    'two clicks: 201 order 1, 201 order 1',
+    'orders: 1',
+    'later: 201 order 1, replayed: true',
+    'another body: 422 idempotency_key_reused',
+    'another buyer: 201 order 2',
+    'without a key: 400 idempotency_key_missing',
+  ],
   'fastify.ts': ['alice: 201 reserved', 'bob: 409 sold_out', 'elsewhere: {"error":"not found, says the application"}'],
 };
 
@@ -48,7 +68,10 @@ it('every example is here, is listed, and says what a user imports instead', () 
   for (const name of files) {
     expect(readme).toContain(`(${name})`);
     const source = readFileSync(join(FOLDER, name), 'utf8');
-    expect(source).toContain("import { createDoorbuster } from 'doorbuster';");
+    const ofLocks = name.startsWith('locks');
+    expect(source).toContain(
+      ofLocks ? "import { createLocks } from 'doorbuster/locks';" : "import { createDoorbuster } from 'doorbuster';",
+    );
     if (name === 'fastify.ts') expect(source).toContain("import doorbuster from 'doorbuster/fastify';");
   }
 });

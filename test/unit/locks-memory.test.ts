@@ -634,7 +634,7 @@ describe('in-process space', () => {
     for (const client of clients) expect(await client.ask(client.rid())).toEqual(granted);
     const states = await clients[0]!.store.list(['mutex', 'fair', 'semaphore']);
     expect(states).toMatchObject([
-      { kind: 'mutex', name: 'n', waiting: 0, waiters: [], limit: 0, nowMs: T0 },
+      { kind: 'mutex', name: 'n', waiting: 0, waiters: [], limit: null, nowMs: T0 },
       { kind: 'fair', name: 'n' },
     ]);
     expect(new Set(clients.map(({ store }) => store.place)).size).toBe(2);

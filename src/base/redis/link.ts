@@ -115,35 +115,45 @@ export class RedisLink {
 
   /** Runs a script by its digest; a server that does not know it (restarted, flushed, failed over) gets the text. */
   script(script: Script, keys: readonly string[], args: readonly (string | number)[]): Promise<unknown> {
-    return new Promise((answered, failed) => this.send(script, keys, args, { answered, failed }));
+    const wire = [...keys, ...args].map((each) => bulk(String(each))).join('');
+    return new Promise((answered, failed) => {
+      const asker = { answered, failed };
+      this.send(script, keys.length, keys.length + args.length, wire, this.#runtime.clock.monotonic(), asker);
+    });
   }
 
-  /** The same without a promise, for the way that every lock goes. */
-  send(script: Script, keys: readonly string[], args: readonly (string | number)[], asker: Asker): void {
+  /**
+   * The same, for the way that every lock goes: `wire` are the keys and arguments, each as `bulk` writes it. ioredis' own
+   * commands make a promise and encode their arguments one by one, which costs more than Redis takes to answer.
+   */
+  send(script: Script, keys: number, parts: number, wire: string, sentMs: number, asker: Asker): void {
     const client = this.#client;
     if (client instanceof Cluster || client.status !== 'ready') {
-      this.#scriptSlowly(script, keys, args).then(
-        (reply) => asker.answered(reply),
-        (error: unknown) => asker.failed(error),
-      );
+      this.#sendSlowly(script, keys, wire, asker);
       return;
     }
-    const sent = new SentScript(encoded(script.sha, keys, args), this.#runtime.clock.monotonic(), (error, reply) => {
-      this.#anchor.drop();
-      if (error === null) asker.answered(reply);
-      else if (error.message.startsWith('NOSCRIPT')) {
-        this.#scriptSlowly(script, keys, args).then(
-          (answer) => asker.answered(answer),
-          (failure: unknown) => asker.failed(failure),
-        );
-      } else asker.failed(this.#failure(error, 'EVALSHA'));
-    });
+    const sent = new SentScript(this.#finish, asker, script, keys, parts, wire, sentMs);
     this.#anchor.hold();
     this.#underWay.add(sent);
     void client.sendCommand(sent as unknown as Parameters<Redis['sendCommand']>[0]);
   }
 
-  async #scriptSlowly(script: Script, keys: readonly string[], args: readonly (string | number)[]): Promise<unknown> {
+  readonly #finish = (sent: SentScript, error: Error | null, reply: unknown): void => {
+    this.#anchor.drop();
+    if (error === null) sent.asker.answered(reply);
+    else if (error.message.startsWith('NOSCRIPT')) this.#sendSlowly(sent.script, sent.keys, sent.wire, sent.asker);
+    else sent.asker.failed(this.#failure(error, 'EVALSHA'));
+  };
+
+  #sendSlowly(script: Script, keys: number, wire: string, asker: Asker): void {
+    const parts = partsOf(wire);
+    this.#scriptSlowly(script, parts.slice(0, keys), parts.slice(keys)).then(
+      (reply) => asker.answered(reply),
+      (error: unknown) => asker.failed(error),
+    );
+  }
+
+  async #scriptSlowly(script: Script, keys: readonly string[], args: readonly string[]): Promise<unknown> {
     try {
       return await this.call('EVALSHA', [script.sha, keys.length, ...keys, ...args]);
     } catch (error) {
@@ -164,7 +174,10 @@ export class RedisLink {
     }
   }
 
-  /** Several commands back to back on one connection of their own, so that one that blocks it (WAIT) holds nobody up. */
+  /**
+   * Several commands back to back on one connection of their own, so that one that blocks it (WAIT) holds nobody up.
+   * Names in lower case: they are methods of a pipeline.
+   */
   async inARow(calls: readonly (readonly [string, ...(string | number)[]])[], limitMs: number): Promise<unknown[]> {
     this.#anchor.hold();
     const client = this.#connect('in-a-row');
@@ -320,6 +333,8 @@ export class RedisLink {
 
   #failure(error: unknown, command: string): unknown {
     if (error instanceof RedisUnavailableError) return error;
+    // A mistake of ours is not an outage, and not to be tried again.
+    if (error instanceof TypeError || error instanceof RangeError) return error;
     const message = messageOf(error);
     const name = error instanceof Error ? error.name : '';
     // Anything but an answer of the server is trouble on the way.
@@ -346,68 +361,83 @@ export interface Asker {
   failed(error: unknown): void;
 }
 
-/**
- * A script that is already in the form it has on the wire. ioredis' own command makes a promise and encodes its arguments
- * one by one, which costs more than Redis takes to answer.
- */
+/** One key or argument as it is written on the wire. */
+export function bulk(text: string): string {
+  return `$${Buffer.byteLength(text)}\r\n${text}\r\n`;
+}
+
+/** What `bulk` wrote, one after the other. */
+export function partsOf(wire: string): string[] {
+  const parts: string[] = [];
+  const bytes = Buffer.from(wire);
+  for (let at = 0; at < bytes.length; ) {
+    const end = bytes.indexOf('\r\n', at);
+    const length = Number(bytes.toString('latin1', at + 1, end));
+    parts.push(bytes.toString('utf8', end + 2, end + 2 + length));
+    at = end + 2 + length + 2;
+  }
+  return parts;
+}
+
+/** A script on its way: to ioredis it is a command like any other. */
 class SentScript {
   readonly name = 'evalsha';
   readonly args: readonly string[] = NO_ARGS;
   readonly promise = undefined;
   /** Not to be traced: what is traced is wrapped in promises again. */
   readonly isTraced = true;
+  readonly asker: Asker;
+  readonly script: Script;
+  readonly keys: number;
+  readonly parts: number;
+  readonly wire: string;
   readonly sentMs: number;
   open = true;
-  readonly #wire: string;
-  readonly #done: (error: Error | null, reply: unknown) => void;
+  readonly #finish: (sent: SentScript, error: Error | null, reply: unknown) => void;
 
-  constructor(wire: string, sentMs: number, done: (error: Error | null, reply: unknown) => void) {
-    this.#wire = wire;
+  constructor(
+    finish: (sent: SentScript, error: Error | null, reply: unknown) => void,
+    asker: Asker,
+    script: Script,
+    keys: number,
+    parts: number,
+    wire: string,
+    sentMs: number,
+  ) {
+    this.#finish = finish;
+    this.asker = asker;
+    this.script = script;
+    this.keys = keys;
+    this.parts = parts;
+    this.wire = wire;
     this.sentMs = sentMs;
-    this.#done = done;
   }
 
   setReplyContext(): void {}
 
   toWritable(): string {
-    return this.#wire;
+    const count = String(this.keys);
+    return `*${3 + this.parts}\r\n$7\r\nEVALSHA\r\n$40\r\n${this.script.sha}\r\n$${count.length}\r\n${count}\r\n${this.wire}`;
   }
 
   resolve(reply: unknown): void {
     if (!this.open) return;
     this.open = false;
-    this.#done(null, asText(reply));
+    this.#finish(this, null, asText(reply));
   }
 
   reject(error: Error): void {
     if (!this.open) return;
     this.open = false;
-    this.#done(error, null);
+    this.#finish(this, error, null);
   }
 }
 
 const NO_ARGS: readonly string[] = [];
 
-/** In one flat string: many small additions would leave a tree, which costs more to write out than to build. */
-function encoded(sha: string, keys: readonly string[], args: readonly (string | number)[]): string {
-  const count = String(keys.length);
-  const parts: (string | number)[] = [
-    `*${3 + keys.length + args.length}\r\n$7\r\nEVALSHA\r\n$40`,
-    sha,
-    `$${count.length}`,
-    count,
-  ];
-  for (const key of keys) parts.push(`$${Buffer.byteLength(key)}`, key);
-  for (const arg of args) {
-    const text = typeof arg === 'number' ? String(arg) : arg;
-    parts.push(`$${Buffer.byteLength(text)}`, text);
-  }
-  parts.push('');
-  return parts.join('\r\n');
-}
-
 /** Replies come as buffers inside arrays. */
 function asText(reply: unknown): unknown {
+  if (typeof reply === 'number') return reply;
   if (Buffer.isBuffer(reply)) return reply.toString();
   if (!Array.isArray(reply)) return reply;
   for (let i = 0; i < reply.length; i++) if (typeof reply[i] !== 'number') reply[i] = asText(reply[i]);

@@ -39,7 +39,7 @@ export interface Sight {
   readonly holders: readonly HolderState[];
   readonly waiters: readonly WaiterState[];
   readonly waiting: number;
-  readonly limit: number;
+  readonly limit: number | null;
 }
 
 /** One lock of any kind, from the first who takes it until nobody holds it or waits for it. */

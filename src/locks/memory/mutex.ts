@@ -104,7 +104,7 @@ export class MutexCell implements LockCell {
       holders: this.holder ? [holderOf(this.holder, 'write', nowMs)] : [],
       waiters: this.queue.take(100).map(({ rid, ticket, permits }) => ({ rid, mode: 'write', permits, ticket })),
       waiting: this.queue.size,
-      limit: 0,
+      limit: null,
     };
   }
 }

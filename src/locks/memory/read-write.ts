@@ -267,7 +267,7 @@ export class ReadWriteCell implements LockCell {
       holders,
       waiters: waiters.slice(0, 100),
       waiting: this.#readQueue.size + this.#writeQueue.size,
-      limit: 0,
+      limit: null,
     };
   }
 }

@@ -111,7 +111,7 @@ export class SemaphoreCell implements LockCell {
       holders: [...this.#holders].map((hold) => holderOf(hold, 'write', nowMs)),
       waiters: this.#queue.take(100).map(({ rid, ticket, permits }) => ({ rid, mode: 'write', permits, ticket })),
       waiting: this.#queue.size,
-      limit: this.#size ?? 0,
+      limit: this.#size,
     };
   }
 }

@@ -103,7 +103,7 @@ export class MemorySpace {
   }
 }
 
-const noCell: Omit<LockState, 'kind' | 'name' | 'nowMs'> = { holders: [], waiters: [], waiting: 0, limit: 0 };
+const noCell: Omit<LockState, 'kind' | 'name' | 'nowMs'> = { holders: [], waiters: [], waiting: 0, limit: null };
 
 /** The locks of one prefix and their clients. Each command is one synchronous step with the replies of the Lua scripts. */
 export class Realm implements Frame {

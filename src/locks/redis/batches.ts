@@ -1,4 +1,4 @@
-import type { Asker, RedisLink } from '../../base/redis/link.ts';
+import { type Asker, bulk, type RedisLink } from '../../base/redis/link.ts';
 import type { Script } from '../../base/redis/scripts.ts';
 import type { Runtime } from '../../base/runtime.ts';
 import type { Layout } from './layout.ts';
@@ -10,7 +10,11 @@ export interface Command<Request, Reply> {
   readonly timed: boolean;
   /** For how long a lock is handed over unless that is confirmed: a setting of the client, the same for all. */
   readonly graceMs: number;
-  write(bucket: number, request: Request, keys: string[], args: (string | number)[]): void;
+  /** How many keys and arguments a request has; and each of these as it is written on the wire. */
+  readonly keys: number;
+  readonly args: number;
+  writeKeys(bucket: number, request: Request): string;
+  writeArgs(request: Request): string;
   read(reply: unknown): Reply;
   failed(error: unknown): unknown;
 }
@@ -23,6 +27,8 @@ interface Entry<Request, Reply> {
 
 /** A call holds Redis for as long as it runs; this many locks take about half a millisecond. */
 const BATCH_MAX = 128;
+const FRAME_KEYS = 2;
+const FRAME_ARGS = 3;
 
 /**
  * Requests of one command for one bucket that are made in the same turn of the event loop go to Redis in one call. A lone
@@ -36,6 +42,7 @@ export class Batches<Request, Reply> {
   readonly #command: Command<Request, Reply>;
   readonly #onTime: (sentMs: number, storeUs: number) => void;
   readonly #waiting = new Map<number, Entry<Request, Reply>[]>();
+  readonly #frames = new Map<number, { keys: string; args: string }>();
 
   constructor(
     link: RedisLink,
@@ -77,16 +84,41 @@ export class Batches<Request, Reply> {
   };
 
   #call(bucket: number, entries: Entry<Request, Reply>[]): void {
-    const keys = [this.#layout.clock(bucket), this.#layout.gone(bucket)];
-    const publish = this.#link.cluster ? 'SPUBLISH' : 'PUBLISH';
-    const args: (string | number)[] = [this.#layout.channel(bucket), publish, this.#command.graceMs];
-    for (const { request } of entries) this.#command.write(bucket, request, keys, args);
+    const command = this.#command;
+    const frame = this.#frameOf(bucket);
+    let { keys, args } = frame;
+    for (const { request } of entries) {
+      keys += command.writeKeys(bucket, request);
+      args += command.writeArgs(request);
+    }
     const sentMs = this.#runtime.clock.monotonic();
     const asker: Asker = {
       answered: (reply) => this.#answered(entries, sentMs, reply as unknown[]),
       failed: (error) => this.#failed(bucket, entries, error),
     };
-    this.#link.send(this.#command.script, keys, args, asker);
+    const count = FRAME_KEYS + entries.length * command.keys;
+    this.#link.send(
+      command.script,
+      count,
+      count + FRAME_ARGS + entries.length * command.args,
+      keys + args,
+      sentMs,
+      asker,
+    );
+  }
+
+  /** What every call for a bucket begins with. */
+  #frameOf(bucket: number): { keys: string; args: string } {
+    let frame = this.#frames.get(bucket);
+    if (!frame) {
+      const publish = this.#link.cluster ? 'SPUBLISH' : 'PUBLISH';
+      frame = {
+        keys: bulk(this.#layout.clock(bucket)) + bulk(this.#layout.gone(bucket)),
+        args: bulk(this.#layout.channel(bucket)) + bulk(publish) + bulk(String(this.#command.graceMs)),
+      };
+      this.#frames.set(bucket, frame);
+    }
+    return frame;
   }
 
   #answered(entries: readonly Entry<Request, Reply>[], sentMs: number, replies: unknown[]): void {

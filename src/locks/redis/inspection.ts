@@ -25,5 +25,5 @@ export function inspectionOf(address: Address, reply: readonly unknown[]): LockS
     const [rid, mode, permits, ticket] = waiterParts.slice(i, i + 4) as [string, Mode, ...string[]];
     waiters.push({ rid, mode, permits: Number(permits), ticket: Number(ticket) });
   }
-  return { kind: address.kind, name: address.name, holders, waiters, waiting, limit, nowMs };
+  return { kind: address.kind, name: address.name, holders, waiters, waiting, limit: limit < 0 ? null : limit, nowMs };
 }

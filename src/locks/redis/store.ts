@@ -2,7 +2,7 @@ import { fileURLToPath } from 'node:url';
 import type { Anchor } from '../../base/anchor.ts';
 import { InvariantError, TerminalError } from '../../base/errors.ts';
 import type { RedisTarget } from '../../base/redis/address.ts';
-import { RedisLink, RedisUnavailableError } from '../../base/redis/link.ts';
+import { bulk, partsOf, RedisLink, RedisUnavailableError } from '../../base/redis/link.ts';
 import { loadScripts, type Script } from '../../base/redis/scripts.ts';
 import type { Runtime } from '../../base/runtime.ts';
 import { UnavailableError } from '../errors.ts';
@@ -94,9 +94,9 @@ export class RedisLockStore implements LockStore {
   readonly #runtime: Runtime;
   readonly #commandMs: number;
   readonly #graceMs: number;
-  readonly #acquires = new Map<string, Batches<AcquireRequest, AcquireReply>>();
-  readonly #releases = new Map<string, Batches<ReleaseRequest, ReleaseReply>>();
-  readonly #renewals = new Map<string, Batches<RenewRequest, boolean>>();
+  readonly #acquires = new Map<LockKind, Batches<AcquireRequest, AcquireReply>>();
+  readonly #releases = new Map<LockKind, Batches<ReleaseRequest, ReleaseReply>>();
+  readonly #renewals = new Map<LockKind, Batches<RenewRequest, boolean>>();
   #reading: (ClockReading & { roundTripMs: number }) | null = null;
 
   constructor(options: RedisStoreOptions, runtime: Runtime, events: StoreEvents) {
@@ -131,30 +131,34 @@ export class RedisLockStore implements LockStore {
     return parts.map((part) => this.#layout.key(bucket, kind, part, name));
   }
 
-  /** The batches of a command; made at first use. */
+  /** The batches of a command for a kind; made at first use. */
   #batches<Q extends Address, R>(
-    all: Map<string, Batches<Q, R>>,
+    all: Map<LockKind, Batches<Q, R>>,
     verb: Verb,
     kind: LockKind,
-    args: (request: Q, args: (string | number)[]) => void,
+    args: (request: Q) => string,
     read: (reply: unknown) => R,
   ): Batches<Q, R> {
-    const [script, parts] = FAMILIES[kind][verb];
-    let batches = all.get(script);
+    let batches = all.get(kind);
     if (!batches) {
+      const [script, parts] = FAMILIES[kind][verb];
       const command: Command<Q, R> = {
         script: scriptNamed(script),
         timed: verb === 'acquire',
         graceMs: this.#graceMs,
-        failed: asLockError,
-        write: (bucket, request, keys, into) => {
-          for (const part of parts) keys.push(this.#layout.key(bucket, request.kind, part, request.name));
-          args(request, into);
+        keys: parts.length,
+        args: ARGS[verb](kind),
+        writeKeys: (bucket, { name }) => {
+          let wire = '';
+          for (const part of parts) wire += bulk(this.#layout.key(bucket, kind, part, name));
+          return wire;
         },
+        writeArgs: args,
         read,
+        failed: asLockError,
       };
       batches = new Batches(this.#link, this.#layout, this.#runtime, command, this.#read);
-      all.set(script, batches);
+      all.set(kind, batches);
     }
     return batches;
   }
@@ -207,8 +211,7 @@ export class RedisLockStore implements LockStore {
       throw new TerminalError('lock_replicas', 'replicas cannot be awaited in a cluster: WAIT needs one server');
     }
     const bucket = this.#layout.bucketOf(request.name);
-    const args: (string | number)[] = [];
-    acquireArgs(request, args);
+    const args = partsOf(acquireArgs(request));
     const [name, parts] = FAMILIES[request.kind].acquire;
     const script = scriptNamed(name);
     const [keys, framed] = this.#framed(bucket, this.#keys(request.kind, request.name, parts), args);
@@ -217,8 +220,8 @@ export class RedisLockStore implements LockStore {
     const replies = await this.#guard(
       this.#link.inARow(
         [
-          ['EVAL', script.lua, keys.length, ...keys, ...framed],
-          ['WAIT', replicas, timeoutMs],
+          ['eval', script.lua, keys.length, ...keys, ...framed],
+          ['wait', replicas, timeoutMs],
         ],
         this.#commandMs + timeoutMs,
       ),
@@ -334,10 +337,24 @@ export class RedisLockStore implements LockStore {
   }
 }
 
-function acquireArgs(request: AcquireRequest, args: (string | number)[]): void {
-  args.push(request.rid, request.leaseMs, request.queue ? request.ticket : '', request.info);
-  if (request.kind === 'readwrite') args.push(request.mode);
-  if (request.kind === 'semaphore') args.push(request.permits, request.limit);
+/** How many arguments a request has after the frame. */
+const ARGS: Record<'acquire' | 'release' | 'renew' | 'force' | 'inspect', (kind: LockKind) => number> = {
+  acquire: (kind) => (kind === 'readwrite' ? 5 : kind === 'semaphore' ? 6 : 4),
+  release: (kind) => (kind === 'semaphore' ? 4 : 2),
+  renew: (kind) => (kind === 'readwrite' ? 4 : 3),
+  force: () => 0,
+  inspect: () => 0,
+};
+
+/** Plain characters only, so that their number is their length on the wire. */
+const plain = (text: string): string => `$${text.length}\r\n${text}\r\n`;
+
+function acquireArgs(request: AcquireRequest): string {
+  const { rid, leaseMs, queue, ticket, info, kind } = request;
+  const wire = plain(rid) + plain(String(leaseMs)) + plain(queue ? String(ticket) : '') + bulk(info);
+  if (kind === 'readwrite') return wire + plain(request.mode);
+  if (kind === 'semaphore') return wire + plain(String(request.permits)) + plain(String(request.limit));
+  return wire;
 }
 
 function acquireReply(reply: unknown): AcquireReply {
@@ -357,18 +374,19 @@ function acquireReply(reply: unknown): AcquireReply {
   }
 }
 
-function releaseArgs(request: ReleaseRequest, args: (string | number)[]): void {
-  args.push(request.rid, request.ambiguous ? 1 : 0);
-  if (request.kind === 'semaphore') args.push(request.permits, request.limit);
+function releaseArgs(request: ReleaseRequest): string {
+  const wire = plain(request.rid) + (request.ambiguous ? '$1\r\n1\r\n' : '$1\r\n0\r\n');
+  if (request.kind === 'semaphore') return wire + plain(String(request.permits)) + plain(String(request.limit));
+  return wire;
 }
 
 function releaseReply(reply: unknown): ReleaseReply {
   return RELEASED[reply as number]!;
 }
 
-function renewArgs(request: RenewRequest, args: (string | number)[]): void {
-  args.push(request.rid, request.leaseMs, request.info);
-  if (request.kind === 'readwrite') args.push(request.mode);
+function renewArgs(request: RenewRequest): string {
+  const wire = plain(request.rid) + plain(String(request.leaseMs)) + bulk(request.info);
+  return request.kind === 'readwrite' ? wire + plain(request.mode) : wire;
 }
 
 /** The port speaks of locks: whoever calls it need not know that there is a Redis. */

@@ -15,21 +15,36 @@
     {-2}                     this request was given up before
 ]]
 
--- What happens nearly always, before anything else is even defined: one request for a lock that nobody has or waits for.
-if #KEYS == 4 and redis.call('EXISTS', KEYS[2], KEYS[3], KEYS[4]) == 0 then
-  local time = redis.call('TIME')
-  local seconds, fraction = time[1], time[2]
-  if #fraction < 6 then fraction = string.sub('00000' .. fraction, -6) end
-  local token = seconds .. fraction
-  -- Numbers of sixteen digits both: compared as text they compare as numbers.
-  local last = redis.call('SET', KEYS[1], token, 'GET')
-  if last and last >= token then
-    token = string.format('%.0f', last + 1)
-    redis.call('SET', KEYS[1], token)
+-- What happens nearly always, before anything else is even defined (defining it costs as much as doing it): one request,
+-- for a lock that is free, or that somebody else holds. Everything else goes the long way below.
+if #KEYS == 4 then
+  local clock, gone, lock, queue = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+  local rid, leaseMs, place = ARGV[4], ARGV[5], ARGV[6]
+  local known = redis.call('EXISTS', gone, lock, queue)
+  local value = known > 0 and redis.call('GET', lock)
+  local others = value and string.find(value, rid .. ' ', 1, true) ~= 1
+  if known == 0 or (others and place == '0' and redis.call('EXISTS', gone) == 0) then
+    local time = redis.call('TIME')
+    local seconds, fraction = time[1], time[2]
+    if #fraction < 6 then fraction = string.sub('00000' .. fraction, -6) end
+    local now = seconds .. fraction
+    local number = now
+    -- Numbers of sixteen digits both: compared as text they compare as numbers.
+    local last = redis.call('SET', clock, number, 'GET')
+    if last and last >= number then
+      number = string.format('%.0f', last + 1)
+      redis.call('SET', clock, number)
+    end
+    if known == 0 then
+      value = rid .. ' ' .. number .. ' ' .. seconds .. string.sub(fraction, 1, 3) .. ' ' .. ARGV[7]
+      redis.call('SET', lock, value, 'PX', leaseMs)
+      return {tonumber(now), tonumber(number)}
+    end
+    if redis.call('ZADD', queue, 'NX', number, rid) == 0 then number = redis.call('ZSCORE', queue, rid) end
+    -- See QUEUE_MS in _frame.lua.
+    redis.call('PEXPIRE', queue, 60000)
+    return {tonumber(now), {0, redis.call('PTTL', lock), tonumber(number)}}
   end
-  local value = ARGV[4] .. ' ' .. token .. ' ' .. seconds .. string.sub(fraction, 1, 3) .. ' ' .. ARGV[7]
-  redis.call('SET', KEYS[3], value, 'PX', ARGV[5])
-  return {seconds .. fraction, tonumber(token)}
 end
 
 -- @include _frame

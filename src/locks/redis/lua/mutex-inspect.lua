@@ -5,7 +5,7 @@
   KEYS[3]     lock
   KEYS[4]     queue
 
-  Returns {TIME in ms, 0, length of the queue, holders, waiters}: of each holder rid, mode, token, permits, since ms,
+  Returns {TIME in ms, -1, length of the queue, holders, waiters}: of each holder rid, mode, token, permits, since ms,
   remaining ms, info; of each of the first 100 waiters rid, mode, permits, ticket; one after the other.
 ]]
 -- @include _frame
@@ -17,4 +17,4 @@ local queued = redis.call('ZRANGE', KEYS[4], 0, 99, 'WITHSCORES')
 for i = 1, #queued, 2 do
   for _, part in ipairs({queued[i], 'write', '1', queued[i + 1]}) do waiters[#waiters + 1] = part end
 end
-return {nowMs(), 0, redis.call('ZCARD', KEYS[4]), holders, waiters}
+return {nowMs(), -1, redis.call('ZCARD', KEYS[4]), holders, waiters}

@@ -13,14 +13,35 @@
     0  neither held nor queued
 ]]
 
--- What happens nearly always, before anything else is even defined: one holder gives back, and nobody waits.
-if #KEYS == 4 and ARGV[5] == '0' and redis.call('EXISTS', KEYS[4]) == 0 then
-  local value = redis.call('GET', KEYS[3])
+-- What happens nearly always, before anything else is even defined: one holder gives back, and nobody waits, or the first
+-- who waits lives. Everything else goes the long way below.
+if #KEYS == 4 and ARGV[5] == '0' then
+  local clock, lock, queue = KEYS[1], KEYS[3], KEYS[4]
+  local value = redis.call('GET', lock)
   if value and string.find(value, ARGV[4] .. ' ', 1, true) == 1 then
-    redis.call('DEL', KEYS[3])
-    return {1}
+    local head = redis.call('ZPOPMIN', queue)[1]
+    if not head then
+      redis.call('DEL', lock)
+      return {1}
+    end
+    local time = redis.call('TIME')
+    local seconds, fraction = time[1], time[2]
+    if #fraction < 6 then fraction = string.sub('00000' .. fraction, -6) end
+    local now = seconds .. fraction
+    local token = now
+    local last = redis.call('SET', clock, token, 'GET')
+    if last and last >= token then
+      token = string.format('%.0f', last + 1)
+      redis.call('SET', clock, token)
+    end
+    local channel = ARGV[1] .. string.match(head, '^[^.]+')
+    if redis.call(ARGV[2], channel, 'granted ' .. head .. ' ' .. token .. ' ' .. now) > 0 then
+      value = head .. ' ' .. token .. ' ' .. seconds .. string.sub(fraction, 1, 3) .. ' '
+      redis.call('SET', lock, value, 'PX', ARGV[3])
+      return {2}
+    end
+    -- Nobody listens there: the lock is still the caller's, and the next in the queue is looked for below.
   end
-  return {0}
 end
 
 -- @include _frame

@@ -30,4 +30,4 @@ for mode, queue in pairs({read = readQueue, write = writeQueue}) do
 end
 table.sort(queued, function(one, other) return tonumber(one[4]) < tonumber(other[4]) end)
 for i = 1, math.min(#queued, 100) do add(waiters, queued[i]) end
-return {nowMs(), 0, redis.call('ZCARD', readQueue) + redis.call('ZCARD', writeQueue), holders, waiters}
+return {nowMs(), -1, redis.call('ZCARD', readQueue) + redis.call('ZCARD', writeQueue), holders, waiters}

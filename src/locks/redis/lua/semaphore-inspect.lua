@@ -4,12 +4,12 @@
   KEYS[1..2]  clock, gone (see _frame.lua)
   KEYS[3..6]  holders, details, queue, size (see _semaphore.lua)
 
-  Returns as mutex-inspect.lua does, with the stored size (0: none) in the second place.
+  Returns as mutex-inspect.lua does, with the stored size (-1: none) in the second place.
 ]]
 -- @include _frame
 -- @include _semaphore
 
-use(3, '0')
+use(3, '-1')
 local holders, waiters = {}, {}
 local held = redis.call('ZRANGEBYSCORE', holdersKey, '(' .. digits(nowMs()), '+inf', 'WITHSCORES')
 for i = 1, #held, 2 do
