@@ -107,7 +107,7 @@ interface Line {
 }
 
 /** A silent queue is looked at when the present lease ends, and at least so often: a lease may be an hour. */
-const LOOK_MS_MAX = 10_000;
+const LOOK_MS_MAX = 2000;
 const LOOK_MS_MIN = 10;
 const RETRY_MS_MIN = 25;
 const RETRY_MS_MAX = 500;
@@ -372,9 +372,11 @@ export class Desk implements StoreEvents, HoldKeeper, GrantDesk {
     waiter.retryMs = RETRY_MS_MIN;
     if (reply.outcome === 'granted') {
       const leaseMs = Math.min(waiter.terms.leaseMs, waiter.terms.maxHoldMs);
+      if (waiter.ticket !== 0) this.#askOthers(waiter);
       this.#settle(waiter, this.#hold(waiter, reply.token, sentMs, leaseMs));
       return;
     }
+    if (reply.outcome === 'queued' && reply.rejoined) this.#askOthers(waiter);
     if (reply.outcome === 'held' && waiter.terms.waitMs > 0 && !heard) {
       // Again, with the right to wait.
       waiter.queued = true;
@@ -406,6 +408,16 @@ export class Desk implements StoreEvents, HoldKeeper, GrantDesk {
     }
   }
 
+  /**
+   * One that waited found itself out of the queue, or had to ask for what it should have been told: the store has lost
+   * the queue, or messages. Those who wait with it have been lost as well, most likely.
+   */
+  #askOthers(waiter: Waiter): void {
+    for (const other of this.#lines.get(waiter.key)?.waiters ?? []) {
+      if (other !== waiter && !other.asking) this.#ask(other);
+    }
+  }
+
   /** The call ends with an error, and whatever the store may hold for it is given back. */
   #giveUp(waiter: Waiter, error: unknown): void {
     if (waiter.settled) return;
@@ -415,8 +427,8 @@ export class Desk implements StoreEvents, HoldKeeper, GrantDesk {
 
   #clean(waiter: Waiter): void {
     const { wanted, rid, terms } = waiter;
-    // Ambiguous always: a copy of the acquire may be behind us on the way.
-    this.#cleanUp({ ...wanted, rid, ambiguous: true }, terms.leaseMs);
+    // Asked and not answered: a copy of the acquire may come behind us on another connection.
+    this.#cleanUp({ ...wanted, rid, ambiguous: waiter.asking || waiter.ambiguous }, terms.leaseMs);
   }
 
   /** Gives back at the store what nobody here wants, for as long as it could still be held there. */
@@ -426,7 +438,7 @@ export class Desk implements StoreEvents, HoldKeeper, GrantDesk {
       for (let retryMs = RETRY_MS_MIN; ; retryMs = Math.min(retryMs * 2, RETRY_MS_MAX)) {
         try {
           const reply = await this.#store.release({ ...what, handOverMs: this.settings.handOverMs });
-          if (reply === 'handed') this.#watch(what);
+          if (reply === 'handed' || reply === 'moved') this.#watch(what);
           return;
         } catch (error) {
           if (!(error instanceof UnavailableError) || this.nowMs() >= endMs || this.#closed) return;
@@ -493,7 +505,10 @@ export class Desk implements StoreEvents, HoldKeeper, GrantDesk {
       const nobody = `${this.#store.client}.0`;
       const look = { ...address, rid: nobody, ambiguous: false, handOverMs: this.settings.handOverMs };
       this.#store.release(look).then(
-        () => undefined,
+        // That one was stopped, too, perhaps.
+        (reply) => {
+          if (reply === 'moved') this.#watch(address);
+        },
         () => undefined,
       );
     });
@@ -606,6 +621,10 @@ export class Desk implements StoreEvents, HoldKeeper, GrantDesk {
     const sentMs = this.nowMs();
     // With the margin on top the deadline comes to lie at maxHold itself, and there is nothing more to renew.
     const leaseMs = Math.min(wantedMs, hold.untilMs - sentMs + marginMs(hold.leaseMs));
+    const deadlineMs = Math.min(sentMs + leaseMs - marginMs(leaseMs), hold.untilMs);
+    const number = ++hold.renewals;
+    // Shorter than before: in force from now on, whether or not we hear of it.
+    if (deadlineMs < hold.deadlineMs) this.#keeper.move(hold, deadlineMs);
     hold.renewing = true;
     try {
       const { kind, name, rid, mode } = hold;
@@ -623,7 +642,8 @@ export class Desk implements StoreEvents, HoldKeeper, GrantDesk {
         hold.lose('refused');
         return false;
       }
-      this.#keeper.move(hold, Math.min(sentMs + leaseMs - marginMs(leaseMs), hold.untilMs));
+      // A later one may already have made it shorter again: only the last that was sent counts.
+      if (number === hold.renewals) this.#keeper.move(hold, deadlineMs);
       return true;
     } catch (error) {
       if (!(error instanceof UnavailableError))
@@ -671,7 +691,7 @@ export class Desk implements StoreEvents, HoldKeeper, GrantDesk {
     return this.#release(hold, hold.ambiguous).then(
       (reply) => {
         if (reply === 'handed') this.#watch(hold);
-        if (reply !== 'absent') return;
+        if (reply !== 'absent' && reply !== 'moved') return;
         hold.state = 'held';
         hold.lose('refused');
         throw hold.loss;

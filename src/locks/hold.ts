@@ -54,6 +54,8 @@ export class Hold {
   disarm: (() => void) | null = null;
   /** A renewal is under way. */
   renewing = false;
+  /** How many were sent. */
+  renewals = 0;
   /** Its acquire was sent more than once: a late copy must not take it again after the release. */
   ambiguous = false;
   /** The desk that keeps it: grants of other clients are not ours to share. */

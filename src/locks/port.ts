@@ -39,7 +39,13 @@ export interface AcquireRequest extends Address {
 export type AcquireReply =
   | { readonly outcome: 'granted'; readonly token: number }
   /** In the queue, or refused when `queue` was false. Worth another look after `retryMs`, when the holder's lease ends. */
-  | { readonly outcome: 'queued' | 'held'; readonly retryMs: number; readonly ticket: number }
+  | {
+      readonly outcome: 'queued' | 'held';
+      readonly retryMs: number;
+      readonly ticket: number;
+      /** It had a ticket and was not in the queue any more: the store has lost the queue. */
+      readonly rejoined?: boolean;
+    }
   /** Only `once`: somebody has already run it; the stored result. */
   | { readonly outcome: 'done'; readonly result: string }
   /** This request id was given up before: a late copy of the command must not take the lock for nobody. */
@@ -57,9 +63,10 @@ export interface ReleaseRequest extends Address {
 
 /**
  * `released`: it was held, and nobody waits. `handed`: it was held, and went to somebody who has yet to confirm.
- * `dequeued`: it was waiting and is no more. `absent`: neither; a holder that hears this had lost it.
+ * `dequeued`: it was waiting and is no more. `absent`: neither; a holder that hears this had lost it. `moved`: not held,
+ * and somebody else was let in who has yet to confirm.
  */
-export type ReleaseReply = 'released' | 'handed' | 'dequeued' | 'absent';
+export type ReleaseReply = 'released' | 'handed' | 'dequeued' | 'absent' | 'moved';
 
 export interface RenewRequest extends Address {
   readonly rid: string;

@@ -16,8 +16,9 @@ const WORKER = fileURLToPath(new URL('./worker.ts', import.meta.url));
 const PREFIX = 'history';
 /** After the last fault is healed: everything that waits has an answer by then. */
 const END_WITHIN_MS = 14_000;
-/** Longer than any lease of a process that was killed. */
-const FREE_WITHIN_MS = 4_000;
+/** The most by which an operation makes its lease longer; and what a busy machine needs to do anything at all. */
+const EXTRA_MS = 300;
+const SLACK_MS = 500;
 const BEAT_MS = 5;
 const STALL_MS = 30;
 
@@ -329,15 +330,20 @@ class Performance {
   async #lookAround(locks: readonly LockPlan[]): Promise<Omit<History['left'], 'hung'>> {
     const newcomer = createLocks({ redis: this.#redis.url, prefix: this.#prefix });
     const stuck: string[] = [];
+    // What was held when the last thing went wrong is free when its lease has ended.
+    const { leaseMs, handOverMs } = this.#schedule.settings;
+    const leaseUs = (leaseMs + EXTRA_MS + handOverMs) * 1000;
+    const lastUs = Math.max(0, ...this.#killed.map(({ t }) => t), ...this.#troubles.map(({ to }) => to));
+    const untilUs = Math.max(nowUs(), lastUs + leaseUs) + SLACK_MS * 1000;
     try {
+      // Nobody was killed or cut off: nothing may wait for a newcomer to be cleared away.
+      const untidy = lastUs === 0 ? await this.#listed(newcomer) : [];
       await Promise.all(
         locks.map(async (lock) => {
-          if (!(await this.#takes(newcomer, lock))) stuck.push(lock.name);
+          if (!(await this.#takes(newcomer, lock, untilUs))) stuck.push(lock.name);
         }),
       );
-      const listed = (await newcomer.list()).map(({ kind, name, holders, waiting }) => {
-        return `${kind} ${name}: ${holders.length} hold, ${waiting} wait`;
-      });
+      const listed = [...untidy, ...(await this.#listed(newcomer))];
       const keys = (await this.#redis.command('KEYS', '*')) as string[];
       return { stuck, listed, keys: keys.filter((key) => !/:(clock|gone)$/.test(key)) };
     } finally {
@@ -345,8 +351,13 @@ class Performance {
     }
   }
 
-  async #takes(locks: Locks, { kind, name, permits }: LockPlan): Promise<boolean> {
-    const untilMs = performance.now() + FREE_WITHIN_MS;
+  async #listed(locks: Locks): Promise<string[]> {
+    return (await locks.list()).map(({ kind, name, holders, waiting }) => {
+      return `${kind} ${name}: ${holders.length} hold, ${waiting} wait`;
+    });
+  }
+
+  async #takes(locks: Locks, { kind, name, permits }: LockPlan, untilUs: number): Promise<boolean> {
     do {
       const lock =
         kind === 'semaphore'
@@ -361,7 +372,7 @@ class Performance {
         return true;
       }
       await sleep(25);
-    } while (performance.now() < untilMs);
+    } while (nowUs() < untilUs);
     return false;
   }
 

@@ -44,7 +44,9 @@ export class RedisLink {
   readonly #client: Redis | Cluster;
   readonly #anchor: Anchor;
   readonly #underWay: UnderWay;
-  readonly #channels = new Map<string, Promise<void>>();
+  /** Channels that somebody wanted to hear, to be subscribed to again with each new connection. */
+  readonly #channels = new Set<string>();
+  readonly #listening = new Map<string, Promise<void>>();
   readonly #heard = new Set<string>();
   #subscriber: Redis | Cluster | null = null;
   #stopPings: (() => void) | null = null;
@@ -65,6 +67,10 @@ export class RedisLink {
     this.#client.on('ready', () => {
       if (this.#wasReady) events.interrupted();
       this.#wasReady = true;
+    });
+    // Told when it breaks, too: who waits for a message would not notice that there is nobody to send it.
+    this.#client.on('close', () => {
+      if (this.#wasReady && !this.#closed) events.interrupted();
     });
   }
 
@@ -102,6 +108,8 @@ export class RedisLink {
       retryDelayOnClusterDown: 50,
     };
     const client = redisClient(this.#target, options, cluster);
+    // Every command that waits for a connection listens to it for a moment.
+    client.setMaxListeners(0);
     // Without a listener ioredis writes errors to the console. Callers get theirs from their own command.
     client.on('error', (error: Error) => this.#runtime.log.debug({ err: error, purpose }, 'redis connection'));
     if (client instanceof Cluster) {
@@ -218,12 +226,11 @@ export class RedisLink {
 
   /** Resolves when messages of this channel reach us. */
   listen(channel: string): Promise<void> {
-    let listening = this.#channels.get(channel);
+    if (this.#heard.has(channel)) return Promise.resolve();
+    let listening = this.#listening.get(channel);
     if (!listening) {
-      listening = this.#listen(channel);
-      this.#channels.set(channel, listening);
-      // Not heard: the next who asks tries anew.
-      listening.catch(() => this.#channels.delete(channel));
+      listening = this.#listen(channel).finally(() => this.#listening.delete(channel));
+      this.#listening.set(channel, listening);
     }
     return listening;
   }
@@ -231,6 +238,7 @@ export class RedisLink {
   async #listen(channel: string): Promise<void> {
     this.#anchor.hold();
     try {
+      this.#channels.add(channel);
       this.#subscriber ??= this.#openSubscriber();
       const subscriber = this.#subscriber;
       if (subscriber.status !== 'ready') await this.#ready(subscriber);
@@ -253,6 +261,7 @@ export class RedisLink {
       this.#events.message(channel, message);
     });
     let wasReady = false;
+    subscriber.on('close', () => this.#heard.clear());
     subscriber.on('ready', () => {
       if (wasReady) void this.#resubscribe(subscriber);
       wasReady = true;
@@ -264,9 +273,10 @@ export class RedisLink {
   }
 
   async #resubscribe(subscriber: Redis | Cluster): Promise<void> {
-    const channels = [...this.#channels.keys()];
+    const channels = [...this.#channels];
     try {
       await this.#within(Promise.all(channels.map((each) => this.#subscribe(subscriber, each))), 'SUBSCRIBE');
+      for (const channel of channels) this.#heard.add(channel);
     } catch (error) {
       if (this.#closed) return;
       this.#runtime.log.debug({ err: error }, 'could not subscribe again');

@@ -68,7 +68,10 @@ export class MutexCell implements LockCell {
     } else {
       reply = this.queue.leave(rid) ? 'dequeued' : 'absent';
       // Its lease had run out, or that of another: whoever comes by sees to the queue.
-      if (!this.holder) this.#handOver(frame, handOverMs, null);
+      if (!this.holder) {
+        this.#handOver(frame, handOverMs, null);
+        if (this.holder) reply = 'moved';
+      }
     }
     if (ambiguous) frame.rememberGone(rid);
     return reply;

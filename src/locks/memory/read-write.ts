@@ -181,7 +181,7 @@ export class ReadWriteCell implements LockCell {
     } else {
       reply = this.#leaveQueues(rid) ? 'dequeued' : 'absent';
       // A writer that no longer waits is in no reader's way; and a lease may have run out.
-      this.#settle(frame, 'unknown', handOverMs);
+      if (this.#settle(frame, 'unknown', handOverMs)) reply = 'moved';
     }
     if (ambiguous) frame.rememberGone(rid);
     return reply;
@@ -219,7 +219,9 @@ export class ReadWriteCell implements LockCell {
   #toWrite(frame: Frame, { rid, nextRid, leaseMs, queue, info }: ChangeRequest): ChangeReply {
     if (!this.#readers.get(rid)) return { outcome: 'absent' };
     // Each would wait for the other to stop reading.
-    if (this.#upgrade && this.#upgrade.readRid !== rid) return { outcome: 'busy' };
+    const other = this.#upgrade && this.#upgrade.readRid !== rid ? this.#upgrade : null;
+    // One that died while it waited is in nobody's way.
+    if (other && frame.hears(other.writeRid)) return { outcome: 'busy' };
     if (this.#readers.size === 1) {
       this.#upgrade = null;
       this.#readers.remove(rid);

@@ -79,6 +79,7 @@ export class SemaphoreCell implements LockCell {
     const handed = this.#settle(frame, this.#size ?? request.limit, handOverMs, null);
     if (request.ambiguous) frame.rememberGone(rid);
     if (held) return handed ? 'handed' : 'released';
+    if (handed) return 'moved';
     return queued ? 'dequeued' : 'absent';
   }
 

@@ -64,7 +64,7 @@ const TELLING: Record<LockKind, readonly string[]> = {
   readwrite: ['writer', 'readers', 'read-queue', 'write-queue'],
   semaphore: ['holders', 'queue'],
 };
-const RELEASED: readonly ReleaseReply[] = ['absent', 'released', 'handed', 'dequeued'];
+const RELEASED: readonly ReleaseReply[] = ['absent', 'released', 'handed', 'dequeued', 'moved'];
 
 /** A reading that took longer on its way says less about the server's clock; but an old one drifts. */
 const READING_MS_MAX = 10_000;
@@ -107,7 +107,11 @@ export class RedisLockStore implements LockStore {
     this.#graceMs = options.handOverMs;
     this.#link = new RedisLink(options.target, { commandMs: options.commandMs }, runtime, options.anchor, {
       message: (channel, message) => this.#heard(channel, message),
-      interrupted: () => events.interrupted(),
+      interrupted: () => {
+        // It may be another server now, with another clock.
+        this.#reading = null;
+        events.interrupted();
+      },
     });
     this.#layout = new Layout(options.prefix, this.#link.cluster);
     this.place = `redis:${this.#link.place}:${options.prefix}`;
@@ -359,10 +363,10 @@ function acquireArgs(request: AcquireRequest): string {
 
 function acquireReply(reply: unknown): AcquireReply {
   if (typeof reply === 'number') return { outcome: 'granted', token: reply };
-  const [code, detail, ticket] = reply as [number, number | string, number];
+  const [code, detail, ticket, rejoined] = reply as [number, number | string, number, number?];
   switch (code) {
     case 0:
-      return { outcome: 'queued', retryMs: detail as number, ticket };
+      return { outcome: 'queued', retryMs: detail as number, ticket, rejoined: rejoined === 1 };
     case -1:
       return { outcome: 'held', retryMs: detail as number, ticket: 0 };
     case -2:

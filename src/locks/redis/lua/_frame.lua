@@ -67,16 +67,8 @@ end
 local QUEUE_MS = 60000
 
 local deaf = {}
--- Tells the client that made `rid`. False: nobody listens there, so that process is gone.
-local function wake(rid, message)
-  local client = string.match(rid, '^[^.]+')
-  if deaf[client] then return false end
-  if redis.call(ARGV[2], ARGV[1] .. client, message) > 0 then return true end
-  deaf[client] = true
-  return false
-end
-
--- Whether the client that made `rid` listens, without telling it anything.
+-- Whether the client that made `rid` listens: else that process is gone. Not by what PUBLISH returns: that counts those who
+-- listen to every channel, too.
 local function lives(rid)
   local client = string.match(rid, '^[^.]+')
   if deaf[client] == nil then
@@ -86,19 +78,29 @@ local function lives(rid)
   return not deaf[client]
 end
 
+-- Tells the client that made `rid`. False: nobody listens there.
+local function wake(rid, message)
+  if not lives(rid) then return false end
+  redis.call(ARGV[2], ARGV[1] .. string.match(rid, '^[^.]+'), message)
+  return true
+end
+
 local function grantMessage(rid, token)
   return 'granted ' .. rid .. ' ' .. digits(token) .. ' ' .. digits(nowUs())
 end
 
--- Keys of shared state last at least as long as the longest lease in them.
+-- Keys of shared state last at least as long as the longest lease in them. Always a write, and before others: a Redis that
+-- is full refuses a script's first ZADD, but not one that follows a PEXPIRE; who holds must be able to renew there.
 local function lastAtLeast(key, ms)
-  if redis.call('PTTL', key) < ms then redis.call('PEXPIRE', key, ms) end
+  redis.call('PEXPIRE', key, math.max(redis.call('PTTL', key), ms))
 end
 
--- The place of a waiter: the one it had, or a new one at the end. `member` is what stands in the queue for it.
+-- The place of a waiter: the one it had, or a new one at the end. `member` is what stands in the queue for it. Returns its
+-- ticket, and 1 if it had one and was not in the queue any more.
 local function enqueue(queue, member, ticket)
-  if ticket == '0' then ticket = redis.call('ZSCORE', queue, member) or mint() end
-  redis.call('ZADD', queue, 'NX', ticket, member)
+  local number = tonumber(ticket)
+  if ticket == '0' then number = tonumber(redis.call('ZSCORE', queue, member) or mint()) end
+  local added = redis.call('ZADD', queue, 'NX', number, member)
   redis.call('PEXPIRE', queue, QUEUE_MS)
-  return tonumber(ticket)
+  return number, ticket ~= '0' and added or 0
 end

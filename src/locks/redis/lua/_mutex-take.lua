@@ -11,12 +11,13 @@ local function contended(lock, queue, rid, leaseMs, place, info)
   if isGone(rid) then return {-2} end
 
   local wantsQueue = place ~= ''
-  local ticket = wantsQueue and enqueue(queue, rid, place)
+  local ticket, rejoined
+  if wantsQueue then ticket, rejoined = enqueue(queue, rid, place) end
   if not owner then owner = handOver(lock, queue, rid) end
   if owner == rid or not owner then return hold(lock, rid, leaseMs, info) end
 
   local retryMs = redis.call('PTTL', lock)
-  if wantsQueue then return {0, retryMs, ticket} end
+  if wantsQueue then return {0, retryMs, ticket, rejoined} end
   return {-1, retryMs}
 end
 

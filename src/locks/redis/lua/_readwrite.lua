@@ -42,6 +42,12 @@ local function purge()
   for _, rid in ipairs(redis.call('ZRANGEBYSCORE', readersKey, '-inf', nowMs())) do dropReader(rid) end
 end
 
+local function extendReader(rid, leaseMs)
+  lastAtLeast(readersKey, leaseMs + 1000)
+  lastAtLeast(detailsKey, leaseMs + 1000)
+  redis.call('ZADD', readersKey, nowMs() + leaseMs, rid)
+end
+
 local function setReader(rid, token, leaseMs, info)
   redis.call('ZADD', readersKey, nowMs() + leaseMs, rid)
   redis.call('HSET', detailsKey, rid, digits(token) .. ' ' .. digits(nowMs()) .. ' ' .. info)

@@ -35,9 +35,11 @@ local function purge()
 end
 
 local function extendTo(rid, leaseMs)
-  redis.call('ZADD', holdersKey, nowMs() + leaseMs, rid)
   lastAtLeast(holdersKey, leaseMs + 1000)
   lastAtLeast(detailsKey, leaseMs + 1000)
+  redis.call('ZADD', holdersKey, nowMs() + leaseMs, rid)
+  -- A key that was only made now had nothing to last.
+  lastAtLeast(holdersKey, leaseMs + 1000)
 end
 
 local function admit(rid, permits, leaseMs, info)

@@ -10,7 +10,8 @@
 
   Returns {TIME in microseconds, reply of request 1, …}; a reply is
     token                    granted
-    {0, retry ms, ticket}    in the queue; the present lease ends after `retry ms`
+    {0, retry ms, ticket, 1 if it had lost its place}
+                             in the queue; the present lease ends after `retry ms`
     {-1, retry ms}           held, not queued
     {-2}                     this request was given up before
 ]]

@@ -11,6 +11,7 @@
     2  released and handed to somebody who has yet to confirm
     3  left the queue
     0  neither held nor queued
+    4  not held, and somebody else was let in who has yet to confirm
 ]]
 
 -- What happens nearly always, before anything else is even defined: one holder gives back, and nobody waits, or the first
@@ -35,10 +36,13 @@ if #KEYS == 4 and ARGV[5] == '0' then
       redis.call('SET', clock, token)
     end
     local channel = ARGV[1] .. string.match(head, '^[^.]+')
-    if redis.call(ARGV[2], channel, 'granted ' .. head .. ' ' .. token .. ' ' .. now) > 0 then
+    -- Not by what PUBLISH returns: that counts those who listen to every channel, too.
+    if ARGV[2] == 'SPUBLISH' or redis.call('PUBSUB', 'NUMSUB', channel)[2] > 0 then
       value = head .. ' ' .. token .. ' ' .. seconds .. string.sub(fraction, 1, 3) .. ' '
       redis.call('SET', lock, value, 'PX', ARGV[3])
-      return {2}
+      if redis.call(ARGV[2], channel, 'granted ' .. head .. ' ' .. token .. ' ' .. now) > 0 then return {2} end
+      -- As it was.
+      redis.call('SET', lock, ARGV[4] .. ' 0 0 ', 'PX', ARGV[3])
     end
     -- Nobody listens there: the lock is still the caller's, and the next in the queue is looked for below.
   end
@@ -62,7 +66,7 @@ for i = 1, (#KEYS - 2) / 2 do
   else
     replies[i] = redis.call('ZREM', queue, rid) == 1 and 3 or 0
     -- Its lease had run out, or that of another: whoever comes by sees to the queue.
-    if not owner and redis.call('EXISTS', queue) == 1 then handOver(lock, queue) end
+    if not owner and redis.call('EXISTS', queue) == 1 and handOver(lock, queue) then replies[i] = 4 end
   end
   if ARGV[2 * i + 3] == '1' then rememberGone(rid) end
 end

@@ -9,7 +9,8 @@
 
   Returns {TIME in microseconds, reply of request 1, …}; a reply is
     token                    granted: run it
-    {0, retry ms, ticket}    in the queue; the present lease ends after `retry ms`
+    {0, retry ms, ticket, 1 if it had lost its place}
+                             in the queue; the present lease ends after `retry ms`
     {-1, retry ms}           somebody runs it, not queued
     {-2}                     this request was given up before
     {-3, result}             it has been run

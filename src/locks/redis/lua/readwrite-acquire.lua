@@ -10,7 +10,8 @@
 
   Returns {TIME in microseconds, reply of request 1, …}; a reply is
     token                    granted
-    {0, retry ms, ticket}    in the queue; something may change by itself after `retry ms`
+    {0, retry ms, ticket, 1 if it had lost its place}
+                             in the queue; something may change by itself after `retry ms`
     {-1, retry ms}           held, not queued
     {-2}                     this request was given up before
 ]]
@@ -33,9 +34,7 @@ local function acquire(rid, leaseMs, place, info, mode)
   if mode == 'read' then
     local details = redis.call('HGET', detailsKey, rid)
     if details then
-      redis.call('ZADD', readersKey, nowMs() + leaseMs, rid)
-      lastAtLeast(readersKey, leaseMs + 1000)
-      lastAtLeast(detailsKey, leaseMs + 1000)
+      extendReader(rid, leaseMs)
       return tonumber(string.match(details, '^%d+'))
     end
   else
@@ -55,13 +54,14 @@ local function acquire(rid, leaseMs, place, info, mode)
     return enter(mode, rid, leaseMs, info)
   end
   local wantsQueue = place ~= ''
-  local ticket = wantsQueue and enqueue(mode == 'read' and readQueue or writeQueue, rid, place)
+  local ticket, rejoined
+  if wantsQueue then ticket, rejoined = enqueue(mode == 'read' and readQueue or writeQueue, rid, place) end
   settle(nil)
   if granted[rid] then
     return mode == 'read' and setReader(rid, granted[rid], leaseMs, info) or setWriter(rid, granted[rid], leaseMs, info)
   end
   if not wantsQueue and mayEnter(mode) then return enter(mode, rid, leaseMs, info) end
-  if wantsQueue then return {0, retryMs(), ticket} end
+  if wantsQueue then return {0, retryMs(), ticket, rejoined} end
   return {-1, retryMs()}
 end
 

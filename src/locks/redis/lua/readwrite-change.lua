@@ -35,8 +35,9 @@ local function upgrade()
     return tonumber(token)
   end
   if not redis.call('ZSCORE', readersKey, rid) then return {-2} end
-  local readRid = upgradeOf()
-  if readRid and readRid ~= rid then return {-1} end
+  local readRid, writeRid = upgradeOf()
+  -- One that died while it waited is in nobody's way.
+  if readRid and readRid ~= rid and lives(writeRid) then return {-1} end
   if redis.call('ZCARD', readersKey) == 1 then
     dropReader(rid)
     return setWriter(nextRid, mint(), leaseMs, info)
@@ -50,9 +51,7 @@ local function downgrade()
   local details = redis.call('HGET', detailsKey, nextRid)
   if details then
     -- Sent again: the client reckons its deadline from this sending.
-    redis.call('ZADD', readersKey, nowMs() + leaseMs, nextRid)
-    lastAtLeast(readersKey, leaseMs + 1000)
-    lastAtLeast(detailsKey, leaseMs + 1000)
+    extendReader(nextRid, leaseMs)
     return tonumber(string.match(details, '^%d+'))
   end
   local owner, token = writerOf()

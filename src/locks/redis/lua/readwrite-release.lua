@@ -11,6 +11,7 @@
     2  released, and somebody was let in who has yet to confirm
     3  left the queue
     0  neither held nor queued
+    4  not held, and somebody else was let in who has yet to confirm
 ]]
 -- @include _frame
 -- @include _readwrite
@@ -34,6 +35,7 @@ local function release(rid)
     left = 1
   end
   settle(nil)
+  if told > 0 then return 4 end
   return left > 0 and 3 or 0
 end
 

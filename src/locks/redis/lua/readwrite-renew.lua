@@ -18,10 +18,8 @@ local function renew(rid, leaseMs, info, mode)
     purge()
     local details = redis.call('HGET', detailsKey, rid)
     if not details then return 0 end
-    redis.call('ZADD', readersKey, nowMs() + leaseMs, rid)
+    extendReader(rid, leaseMs)
     if info ~= '' then redis.call('HSET', detailsKey, rid, string.match(details, '^%d+ %d+ ') .. info) end
-    lastAtLeast(readersKey, leaseMs + 1000)
-    lastAtLeast(detailsKey, leaseMs + 1000)
     return 1
   end
   local value = redis.call('GET', writerKey)

@@ -10,7 +10,8 @@
 
   Returns {TIME in microseconds, reply of request 1, …}; a reply is
     token                    granted
-    {0, retry ms, ticket}    in the queue; the shortest lease ends after `retry ms`
+    {0, retry ms, ticket, 1 if it had lost its place}
+                             in the queue; the shortest lease ends after `retry ms`
     {-1, retry ms}           not to be had now, not queued
     {-2}                     this request was given up before
 ]]
@@ -28,14 +29,15 @@ local function acquire(rid, leaseMs, place, info, permits)
 
   if redis.call('EXISTS', queueKey) == 0 and used() + permits <= limit then return admit(rid, permits, leaseMs, info) end
   local wantsQueue = place ~= ''
-  local ticket = wantsQueue and enqueue(queueKey, rid .. ' ' .. digits(permits), place)
+  local ticket, rejoined
+  if wantsQueue then ticket, rejoined = enqueue(queueKey, rid .. ' ' .. digits(permits), place) end
   local _, token = settle(rid)
   if token then
     extendTo(rid, leaseMs)
     redis.call('HSET', detailsKey, rid, digits(permits) .. ' ' .. digits(token) .. ' ' .. digits(nowMs()) .. ' ' .. info)
     return token
   end
-  if wantsQueue then return {0, retryMs(), ticket} end
+  if wantsQueue then return {0, retryMs(), ticket, rejoined} end
   -- Those who stood before it may all have been dead.
   if not head() and used() + permits <= limit then return admit(rid, permits, leaseMs, info) end
   return {-1, retryMs()}

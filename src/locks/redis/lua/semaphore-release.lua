@@ -11,6 +11,7 @@
     2  released, and somebody was let in who has yet to confirm
     3  left the queue
     0  neither held nor queued
+    4  not held, and somebody else was let in who has yet to confirm
 ]]
 -- @include _frame
 -- @include _semaphore
@@ -24,7 +25,7 @@ for i = 1, (#KEYS - 2) / 4 do
   local held = dropHolder(rid)
   local queued = redis.call('ZREM', queueKey, rid .. ' ' .. ARGV[a + 2]) == 1
   local told = settle()
-  replies[i] = held and (told > 0 and 2 or 1) or (queued and 3 or 0)
+  if held then replies[i] = told > 0 and 2 or 1 else replies[i] = told > 0 and 4 or (queued and 3 or 0) end
   if ARGV[a + 1] == '1' then rememberGone(rid) end
 end
 keepMinted()
