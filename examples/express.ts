@@ -45,6 +45,8 @@ const token = createSigner({ key: authSecret, algorithm: 'HS256' })({ sub: 'alic
 const order = await post(`/shop/v1/sales/${campaign}/orders`, { item: 'voucher' }, token);
 console.log(`alice: ${order.status}`);
 
+// What anybody may see is at most a tenth of a second old.
+await new Promise((resolve) => setTimeout(resolve, 150));
 const sale = (await (await fetch(`${url}/shop/v1/sales/${campaign}`)).json()) as { items: { free: number }[] };
 console.log(`free: ${sale.items[0]!.free}`);
 console.log(`elsewhere: ${JSON.stringify(await (await fetch(`${url}/nope`)).json())}`);

@@ -73,6 +73,8 @@ class Waiter {
   outSinceMs = 0;
   retryMs = RETRY_MS_MIN;
   settled = false;
+  /** Listeners have heard that it waits. */
+  told = false;
   stopTimer: (() => void) | null = null;
   stopSignal: (() => void) | null = null;
 
@@ -107,8 +109,9 @@ interface Line {
 }
 
 /** A silent queue is looked at when the present lease ends, and at least so often: a lease may be an hour. */
-const LOOK_MS_MAX = 2000;
+const LOOK_MS_MAX = 3000;
 const LOOK_MS_MIN = 10;
+const CLOSING_LOOK_MS = 20;
 const RETRY_MS_MIN = 25;
 const RETRY_MS_MAX = 500;
 
@@ -135,12 +138,13 @@ export class Desk implements StoreEvents, HoldKeeper, GrantDesk {
   readonly #waiters = new Map<string, Waiter>();
   readonly #lines = new Map<string, Line>();
   /** Locks that were handed to somebody who has yet to confirm: looked at once after `handOverMs`. */
-  readonly #watched = new Map<string, () => void>();
+  readonly #watched = new Map<string, { address: Address; looked: Promise<void> }>();
   readonly #looks = new Map<string, () => void>();
   /** Commands that clean up behind a call that has ended. */
   readonly #cleaning = new Set<Promise<void>>();
   #store!: LockStore;
   #next = 0;
+  #closing: Promise<void> | null = null;
   #closed = false;
 
   constructor(settings: DeskSettings, runtime: Runtime, emitter: Emitter, anchor: Anchor) {
@@ -210,8 +214,8 @@ export class Desk implements StoreEvents, HoldKeeper, GrantDesk {
 
   /** A hold; null when it is held and nobody wanted to wait; for a `once` its result. */
   take(wanted: Wanted, terms: Terms, from: Hold | null = null): Promise<Hold | Done | null> {
-    if (this.#closed || terms.signal?.aborted) return Promise.reject(this.#refusal(wanted, terms));
-    return new Promise((resolve, reject) => {
+    if (this.#closing || terms.signal?.aborted) return Promise.reject(this.#refusal(wanted, terms));
+    const taking = new Promise<Hold | Done | null>((resolve, reject) => {
       const waiter = new Waiter(wanted, terms, this.nextRid(), this.nowMs(), from, resolve, reject);
       this.#anchor.hold();
       this.#waiters.set(waiter.rid, waiter);
@@ -221,6 +225,9 @@ export class Desk implements StoreEvents, HoldKeeper, GrantDesk {
       waiter.asking = true;
       this.#send(waiter, waiter.beganMs);
     });
+    // Had, it is retired; not had, its clean-up takes over from here.
+    from?.changesWith(taking);
+    return taking;
   }
 
   #limit(waiter: Waiter): void {
@@ -250,7 +257,7 @@ export class Desk implements StoreEvents, HoldKeeper, GrantDesk {
   }
 
   #refusal(wanted: Wanted, terms: Terms): Error {
-    if (this.#closed) return new AbortedError('the locks are closed');
+    if (this.#closing) return new AbortedError('the locks are closed');
     return new AbortedError(`waiting for ${describe(wanted)} was aborted`, { cause: terms.signal?.reason });
   }
 
@@ -345,7 +352,7 @@ export class Desk implements StoreEvents, HoldKeeper, GrantDesk {
 
   #unanswered(waiter: Waiter, sentMs: number, error: unknown): void {
     if (waiter.settled) return;
-    if (!(error instanceof UnavailableError) || error instanceof ReplicasError || this.#closed) {
+    if (!(error instanceof UnavailableError) || error instanceof ReplicasError || this.#closing) {
       this.#giveUp(waiter, error);
       return;
     }
@@ -364,8 +371,8 @@ export class Desk implements StoreEvents, HoldKeeper, GrantDesk {
 
   #answered(waiter: Waiter, sentMs: number, heard: boolean, reply: AcquireReply): void {
     if (waiter.settled) {
-      // The call gave up meanwhile; its clean-up was sent after this command, but a grant may have come first.
-      if (reply.outcome === 'granted') this.#clean(waiter);
+      // It gave up meanwhile, or was told of its grant before this came (then it is in use, and must not be given back).
+      if (reply.outcome === 'granted' && !this.#holds.has(waiter.rid)) this.#clean(waiter);
       return;
     }
     waiter.outSinceMs = 0;
@@ -385,8 +392,7 @@ export class Desk implements StoreEvents, HoldKeeper, GrantDesk {
     }
     if (waiter.again && reply.outcome === 'queued') {
       waiter.again = false;
-      waiter.queued = true;
-      waiter.ticket = reply.ticket;
+      this.#queued(waiter, reply.ticket);
       this.#send(waiter);
       return;
     }
@@ -428,35 +434,45 @@ export class Desk implements StoreEvents, HoldKeeper, GrantDesk {
   #clean(waiter: Waiter): void {
     const { wanted, rid, terms } = waiter;
     // Asked and not answered: a copy of the acquire may come behind us on another connection.
-    this.#cleanUp({ ...wanted, rid, ambiguous: waiter.asking || waiter.ambiguous }, terms.leaseMs);
+    const ambiguous = waiter.asking || waiter.ambiguous;
+    const { from } = waiter;
+    const backTo = from?.mode === 'read' ? from.rid : '';
+    const cleaning = this.#cleanUp({ ...wanted, rid, ambiguous, backTo }, terms.leaseMs);
+    // Until then nobody knows as what the old hold is known there.
+    if (from) {
+      from.changing = cleaning.then(() => {
+        from.changing = null;
+        if (from.state === 'held') return this.#verify(from);
+      });
+    }
   }
 
   /** Gives back at the store what nobody here wants, for as long as it could still be held there. */
-  #cleanUp(what: Wanted & { rid: string; ambiguous: boolean }, leaseMs: number): void {
+  #cleanUp(what: Wanted & { rid: string; ambiguous: boolean; backTo?: string }, leaseMs: number): Promise<void> {
     const endMs = this.nowMs() + leaseMs;
     const work = async (): Promise<void> => {
       for (let retryMs = RETRY_MS_MIN; ; retryMs = Math.min(retryMs * 2, RETRY_MS_MAX)) {
         try {
-          const reply = await this.#store.release({ ...what, handOverMs: this.settings.handOverMs });
+          const { handOverMs } = this.settings;
+          const reply = await this.#store.release({ backTo: '', ...what, handOverMs });
           if (reply === 'handed' || reply === 'moved') this.#watch(what);
           return;
         } catch (error) {
-          if (!(error instanceof UnavailableError) || this.nowMs() >= endMs || this.#closed) return;
+          if (!(error instanceof UnavailableError) || this.nowMs() >= endMs || this.#closing) return;
           await sleep(this.runtime.timers, retryMs);
         }
       }
     };
     const cleaning = work().finally(() => this.#cleaning.delete(cleaning));
     this.#cleaning.add(cleaning);
+    return cleaning;
   }
 
   // Waiting
 
   #joinLine(waiter: Waiter, retryMs: number, ticket: number): void {
     const { key } = waiter;
-    if (waiter.ticket === 0 && this.emitter.hears('waiting')) this.emitter.tell('waiting', this.#eventOf(waiter));
-    waiter.queued = true;
-    waiter.ticket = ticket;
+    this.#queued(waiter, ticket);
     let line = this.#lines.get(key);
     if (!line) {
       line = { waiters: new Set(), stop: null, dueMs: Infinity };
@@ -464,6 +480,14 @@ export class Desk implements StoreEvents, HoldKeeper, GrantDesk {
     }
     line.waiters.add(waiter);
     this.#tend(key, line, retryMs);
+  }
+
+  #queued(waiter: Waiter, ticket: number): void {
+    waiter.queued = true;
+    waiter.ticket = ticket;
+    if (waiter.told) return;
+    waiter.told = true;
+    if (this.emitter.hears('waiting')) this.emitter.tell('waiting', this.#eventOf(waiter));
   }
 
   #leaveLine(waiter: Waiter): void {
@@ -497,22 +521,29 @@ export class Desk implements StoreEvents, HoldKeeper, GrantDesk {
 
   /** Handed on, not yet confirmed: if that process is stopped or cut off, the store moves on when somebody comes by. */
   #watch({ kind, name, mode, permits, limit }: Wanted): void {
+    if (!this.#store.remote || this.#closed) return;
     const address = { kind, name, mode, permits, limit };
     const key = keyOf(address);
-    if (this.#watched.has(key) || this.#closed) return;
-    const stop = this.runtime.timers.after(this.settings.handOverMs + 2, () => {
+    if (this.#watched.has(key)) return;
+    const look = async (): Promise<void> => {
+      const untilMs = this.nowMs() + this.settings.handOverMs + 2;
+      while (this.nowMs() < untilMs) {
+        await sleep(this.runtime.timers, this.#closing ? CLOSING_LOOK_MS : untilMs - this.nowMs());
+        if (this.#closing && (await this.#isConfirmed(address))) break;
+      }
       this.#watched.delete(key);
-      const nobody = `${this.#store.client}.0`;
-      const look = { ...address, rid: nobody, ambiguous: false, handOverMs: this.settings.handOverMs };
-      this.#store.release(look).then(
-        // That one was stopped, too, perhaps.
-        (reply) => {
-          if (reply === 'moved') this.#watch(address);
-        },
-        () => undefined,
-      );
-    });
-    this.#watched.set(key, stop);
+      const nobody = { rid: `${this.#store.client}.0`, ambiguous: false, backTo: '' };
+      const reply = await this.#store.release({ ...address, ...nobody, handOverMs: this.settings.handOverMs });
+      // That one was stopped, too, perhaps.
+      if (reply === 'moved') this.#watch(address);
+    };
+    this.#watched.set(key, { address, looked: look().catch(() => undefined) });
+  }
+
+  /** Nobody holds it on the mere strength of a hand-over. */
+  async #isConfirmed(address: Address): Promise<boolean> {
+    const { holders } = await this.#store.inspect(address);
+    return holders.every(({ info }) => info !== '');
   }
 
   // StoreEvents
@@ -543,6 +574,8 @@ export class Desk implements StoreEvents, HoldKeeper, GrantDesk {
       return;
     }
     const hold = this.#hold(waiter, wake.token, atMs, graceMs);
+    // An ask that is under way for it may still come after its release.
+    if (waiter.asking) hold.ambiguous = true;
     this.#settle(waiter, hold);
     this.#confirm(hold, waiter.terms);
   }
@@ -560,7 +593,7 @@ export class Desk implements StoreEvents, HoldKeeper, GrantDesk {
   }
 
   interrupted(): void {
-    if (this.#closed) return;
+    if (this.#closing) return;
     for (const waiter of this.#waiters.values()) if (waiter.queued) this.#ask(waiter);
     for (const hold of this.#holds.values()) if (!hold.renewing) void this.#verify(hold);
     for (const look of this.#looks.values()) look();
@@ -617,18 +650,22 @@ export class Desk implements StoreEvents, HoldKeeper, GrantDesk {
   }
 
   /** True: it holds for `leaseMs` from now, or until maxHold. False: it is lost, or could not be asked. */
-  async #renew(hold: Hold, wantedMs: number, info: string): Promise<boolean> {
+  async #renew(hold: Hold, wantedMs: number, info: string, exactly = false): Promise<boolean> {
     const sentMs = this.nowMs();
     // With the margin on top the deadline comes to lie at maxHold itself, and there is nothing more to renew.
     const leaseMs = Math.min(wantedMs, hold.untilMs - sentMs + marginMs(hold.leaseMs));
     const deadlineMs = Math.min(sentMs + leaseMs - marginMs(leaseMs), hold.untilMs);
     const number = ++hold.renewals;
-    // Shorter than before: in force from now on, whether or not we hear of it.
-    if (deadlineMs < hold.deadlineMs) this.#keeper.move(hold, deadlineMs);
+    if (exactly) {
+      hold.lastExact = number;
+      // Shorter than before: in force from now on, whether or not we hear of it.
+      if (deadlineMs < hold.deadlineMs) this.#keeper.move(hold, deadlineMs);
+    }
     hold.renewing = true;
     try {
       const { kind, name, rid, mode } = hold;
       const renewed = await this.#store.renew({
+        exactly,
         kind,
         name,
         rid,
@@ -639,11 +676,13 @@ export class Desk implements StoreEvents, HoldKeeper, GrantDesk {
       // Released or lost meanwhile: the answer is about nobody's lock, and no loss.
       if (hold.state !== 'held') return false;
       if (!renewed) {
-        hold.lose('refused');
+        // While it changes into another one, it is known there by one id or the other.
+        if (!hold.changing) hold.lose('refused');
         return false;
       }
-      // A later one may already have made it shorter again: only the last that was sent counts.
-      if (number === hold.renewals) this.#keeper.move(hold, deadlineMs);
+      // Unless one that was sent after it may have made it shorter.
+      if (number >= hold.lastExact)
+        this.#keeper.move(hold, exactly ? deadlineMs : Math.max(deadlineMs, hold.deadlineMs));
       return true;
     } catch (error) {
       if (!(error instanceof UnavailableError))
@@ -671,7 +710,7 @@ export class Desk implements StoreEvents, HoldKeeper, GrantDesk {
   }
 
   async extend(hold: Hold, leaseMs: number): Promise<void> {
-    if (await this.#renew(hold, leaseMs, '')) {
+    if (await this.#renew(hold, leaseMs, '', true)) {
       hold.leaseMs = leaseMs;
       return;
     }
@@ -687,6 +726,8 @@ export class Desk implements StoreEvents, HoldKeeper, GrantDesk {
     // A loss is told to everybody who shares the hold.
     if (!hold.isHeld()) return hold.loss ? Promise.reject(hold.loss) : DONE;
     if (hold.count > 0) return DONE;
+    // A change that was given up is being taken back: before that, nobody knows by which id it is held.
+    if (hold.changing) return hold.changing.then(() => this.giveBack(this.#countedAgain(hold)));
     this.#drop(hold);
     return this.#release(hold, hold.ambiguous).then(
       (reply) => {
@@ -700,6 +741,11 @@ export class Desk implements StoreEvents, HoldKeeper, GrantDesk {
     );
   }
 
+  #countedAgain(hold: Hold): Hold {
+    hold.count++;
+    return hold;
+  }
+
   #release(hold: Hold, ambiguous: boolean): Promise<ReleaseReply> {
     const { kind, name, rid, mode, permits, limit } = hold;
     return this.#store.release({
@@ -711,6 +757,7 @@ export class Desk implements StoreEvents, HoldKeeper, GrantDesk {
       limit,
       handOverMs: this.settings.handOverMs,
       ambiguous,
+      backTo: '',
     });
   }
 
@@ -719,7 +766,7 @@ export class Desk implements StoreEvents, HoldKeeper, GrantDesk {
     for (let retryMs = RETRY_MS_MIN; ; retryMs = Math.min(retryMs * 2, RETRY_MS_MAX)) {
       if (!(failure instanceof UnavailableError)) throw failure;
       // After its deadline the lease ends by itself: trying on would help nobody.
-      if (this.#closed || this.nowMs() + retryMs >= endMs) {
+      if (this.#closing || this.nowMs() + retryMs >= endMs) {
         // The caller is told; the store still is when it comes back, while it could hold it.
         this.#cleanUp({ ...this.#wantedOf(hold), rid: hold.rid, ambiguous: true }, hold.deadlineMs - this.nowMs());
         throw failure;
@@ -772,7 +819,7 @@ export class Desk implements StoreEvents, HoldKeeper, GrantDesk {
     const waitedMs = this.nowMs() - waiter.beganMs;
     if (end instanceof Hold) {
       if (this.emitter.hears('acquired')) {
-        const waited = waiter.ticket !== 0;
+        const waited = waiter.told;
         this.emitter.tell('acquired', { ...this.#eventOf(waiter), token: end.token, waitedMs, waited });
       }
     } else if (!(end && 'result' in end) && this.emitter.hears('failed')) {
@@ -789,7 +836,7 @@ export class Desk implements StoreEvents, HoldKeeper, GrantDesk {
   }
 
   get closed(): boolean {
-    return this.#closed;
+    return this.#closing !== null;
   }
 
   /** Sends a command again while the store cannot be reached. Only for commands that may be carried out twice. */
@@ -799,7 +846,7 @@ export class Desk implements StoreEvents, HoldKeeper, GrantDesk {
       try {
         return await command();
       } catch (error) {
-        if (!(error instanceof UnavailableError) || this.#closed || this.nowMs() + retryMs >= endMs) throw error;
+        if (!(error instanceof UnavailableError) || this.#closing || this.nowMs() + retryMs >= endMs) throw error;
         await sleep(this.runtime.timers, retryMs);
       }
     }
@@ -815,18 +862,32 @@ export class Desk implements StoreEvents, HoldKeeper, GrantDesk {
   }
 
   /** Rejects who waits, gives back what is held, stops every timer. */
-  async close(): Promise<void> {
-    if (this.#closed) return;
+  close(): Promise<void> {
+    this.#closing ??= this.#close();
+    return this.#closing;
+  }
+
+  async #close(): Promise<void> {
+    // Its own timers would let the process end before it is done.
+    this.#anchor.hold();
     for (const waiter of this.#waiters.values()) this.#giveUp(waiter, new AbortedError('the locks were closed'));
     for (const hold of this.#holds.values()) {
       hold.lose('closed');
-      this.#cleanUp({ ...this.#wantedOf(hold), rid: hold.rid, ambiguous: hold.ambiguous }, 0);
+      void this.#cleanUp({ ...this.#wantedOf(hold), rid: hold.rid, ambiguous: hold.ambiguous }, 0);
     }
-    this.#closed = true;
-    for (const stop of this.#watched.values()) stop();
     for (const look of this.#looks.values()) look();
     this.#keeper.close();
+    // First what hands over, then what looks after those to whom it was handed: nobody else would look so soon.
     await Promise.all(this.#cleaning);
+    await Promise.all(
+      [...this.#watched.values()].map(async ({ address, looked }) => {
+        await sleep(this.runtime.timers, CLOSING_LOOK_MS);
+        if (!(await this.#isConfirmed(address).catch(() => true))) await looked;
+      }),
+    );
+    this.#closed = true;
     await this.#store.close();
+    this.#anchor.drop();
+    this.#anchor.close();
   }
 }

@@ -54,8 +54,11 @@ export class Hold {
   disarm: (() => void) | null = null;
   /** A renewal is under way. */
   renewing = false;
-  /** How many were sent. */
+  /** How many were sent, and which was the last that could make it shorter. */
   renewals = 0;
+  lastExact = 0;
+  /** An upgrade or downgrade is under way, or being taken back; resolves when it is not. */
+  changing: Promise<void> | null = null;
   /** Its acquire was sent more than once: a late copy must not take it again after the release. */
   ambiguous = false;
   /** The desk that keeps it: grants of other clients are not ours to share. */
@@ -81,6 +84,11 @@ export class Hold {
 
   get token(): bigint {
     return BigInt(this.#token);
+  }
+
+  changesWith(change: Promise<unknown>): void {
+    const done = (): void => undefined;
+    this.changing = change.then(done, done);
   }
 
   /** Looks at the clock, too: after a stall of the event loop the deadline has passed before its timer could run. */

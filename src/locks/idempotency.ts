@@ -28,7 +28,7 @@ import type { IncomingHttpHeaders, OutgoingHttpHeaders } from 'node:http';
 import { RetryableError, TerminalError } from '../base/errors.ts';
 import type { Logger } from '../base/log.ts';
 import type { Desk } from './desk.ts';
-import { HeldError, TimeoutError } from './errors.ts';
+import { HeldError, TimeoutError, UnavailableError } from './errors.ts';
 import { Locks } from './locks.ts';
 import { type OnceOptions, once } from './once.ts';
 import { checkedCount, checkedSpan } from './options.ts';
@@ -252,7 +252,8 @@ export class Idempotency<Request> {
     if (error instanceof TimeoutError || error instanceof HeldError) {
       return problem('idempotency_in_flight', 'the answer to the first request is not there yet', 1);
     }
-    if (this.#options.onOutage === 'pass') return PASS;
+    // Only if it cannot be asked: a repeat whose client has left must not run beside the first.
+    if (error instanceof UnavailableError && this.#options.onOutage === 'pass') return PASS;
     const seconds = error instanceof RetryableError ? error.retryAfterSeconds : 1;
     return problem('unavailable', 'the store of the locks cannot be reached', seconds);
   }

@@ -1,6 +1,6 @@
 import type { Desk } from './desk.ts';
 import { AbortedError, TimeoutError, UnavailableError } from './errors.ts';
-import { checkedCount, checkedSpan } from './options.ts';
+import { checkedCount, checkedDuration, checkedSpan } from './options.ts';
 
 export interface LatchOptions {
   /** For how long a latch is kept after it was last set or counted, in milliseconds. Default a day. */
@@ -29,7 +29,7 @@ export class Latch {
   constructor(desk: Desk, name: string, options: LatchOptions) {
     this.name = name;
     this.#desk = desk;
-    this.#keepMs = checkedSpan(options.keep ?? 86_400_000, 'keep', 100);
+    this.#keepMs = checkedDuration(options.keep ?? 86_400_000, 'keep', 100);
   }
 
   /** Sets the count, whatever it was. Who waits goes on waiting for the new one. */

@@ -142,7 +142,7 @@ export class Lock {
 
   /** Whether this process (this `createLocks`) holds it. Another process's locks, and those of other clients here, do not count. */
   isHeldByMe(): boolean {
-    return this.desk.holdsOf(this.wanted).length > 0;
+    return this.desk.holdsOf(this.wanted).some((hold) => this.covers(hold));
   }
 
   /** Takes it from whoever has it. Their signal aborts; the first in the queue gets it. The holders it was taken from. */

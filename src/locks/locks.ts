@@ -15,7 +15,7 @@ import { type Inspection, type Lock, Mutex, shown } from './lock.ts';
 import { MemoryLockStore, type MemorySpace, processSpace } from './memory/store.ts';
 import { MultiLock } from './multi.ts';
 import { type OnceOptions, once } from './once.ts';
-import { checkedCount, checkedName, checkedSpan } from './options.ts';
+import { checkedCount, checkedDuration, checkedName } from './options.ts';
 import { OrderWatch } from './order.ts';
 import type { LockKind } from './port.ts';
 import { Quorum } from './quorum.ts';
@@ -63,12 +63,12 @@ export class Locks {
     if (typeof prefix !== 'string' || prefix === '' || /[{}]/.test(prefix)) {
       throw new TerminalError('invalid_argument', 'prefix must be a string without braces');
     }
-    const commandMs = checkedSpan(options.commandMs ?? 1000, 'commandMs', 10);
+    const commandMs = checkedDuration(options.commandMs ?? 1000, 'commandMs', 10);
     this.#emitter = new Emitter((error) => log.error({ err: error }, 'a listener of the locks failed'));
     const settings = {
-      leaseMs: checkedSpan(options.lease ?? 30_000, 'lease', 30),
-      handOverMs: checkedSpan(options.handOverMs ?? 500, 'handOverMs', 20),
-      outageMs: checkedSpan(options.outageMs ?? 5000, 'outageMs', 0),
+      leaseMs: checkedDuration(options.lease ?? 30_000, 'lease', 30),
+      handOverMs: checkedDuration(options.handOverMs ?? 500, 'handOverMs', 20),
+      outageMs: checkedDuration(options.outageMs ?? 5000, 'outageMs', 0),
       owner: `${hostname()}/${process.pid}`,
     };
     const anchor = new Anchor(runtime.timers);

@@ -1,4 +1,5 @@
 import { TerminalError } from '../base/errors.ts';
+import { sleep } from '../base/timers.ts';
 import { CompositeGrant } from './composite.ts';
 import { runInside } from './context.ts';
 import type { Desk } from './desk.ts';
@@ -8,6 +9,7 @@ import type { Lock } from './lock.ts';
 import { type AcquireOptions, checkedSpan } from './options.ts';
 
 const PARTS_MAX = 100;
+const GIVE_BACK_MS = 100;
 
 /**
  * All of several locks, or none. Taken one after the other in one order that is the same everywhere, so that two which
@@ -89,7 +91,9 @@ export class MultiLock {
       composite.assertHeld();
       return composite;
     } catch (error) {
-      await Promise.allSettled(grants.reverse().map((grant) => grant.release()));
+      // Mostly done at once; while Redis is out it goes on behind the caller, who has waited for long enough.
+      const back = Promise.allSettled(grants.reverse().map((grant) => grant.release()));
+      await Promise.race([back, sleep(this.#desk.runtime.timers, GIVE_BACK_MS)]);
       throw error;
     }
   }

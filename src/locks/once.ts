@@ -4,7 +4,7 @@ import type { Desk } from './desk.ts';
 import { HeldError, LostError } from './errors.ts';
 import { Grant } from './grant.ts';
 import { Hold } from './hold.ts';
-import { type AcquireOptions, checkedName, checkedSpan, termsOf } from './options.ts';
+import { type AcquireOptions, checkedDuration, checkedName, termsOf } from './options.ts';
 
 export interface OnceOptions extends Pick<AcquireOptions, 'wait' | 'signal' | 'lease' | 'renew' | 'maxHold' | 'label'> {
   /** For how long the result is kept, in milliseconds. Default a day. */
@@ -34,7 +34,7 @@ export async function once<T>(
   options: OnceOptions = {},
 ): Promise<OnceResult<T>> {
   const name = checkedName(key);
-  const keepMs = Math.ceil(checkedSpan(options.keep ?? 86_400_000, 'keep', 1));
+  const keepMs = checkedDuration(options.keep ?? 86_400_000, 'keep', 1);
   const wanted = { kind: 'once', name, mode: 'write', permits: 1, limit: 1 } as const;
   for (const frame of framesAround()) {
     if (frame.holds.some((hold) => hold.kind === 'once' && hold.name === name && hold.of === desk)) {
@@ -56,7 +56,15 @@ export async function once<T>(
     throw error;
   }
   grant.assertHeld();
-  if (!(await desk.patiently(() => desk.store.finish(name, end.rid, result, keepMs)))) {
+  let kept: boolean;
+  try {
+    kept = await desk.patiently(() => desk.store.finish(name, end.rid, result, keepMs));
+  } catch (error) {
+    // Not kept, as far as we know: it must not be held, and renewed, for nobody.
+    await grant.release().catch(() => undefined);
+    throw error;
+  }
+  if (!kept) {
     end.lose('refused');
     throw end.loss ?? new LostError(`once "${name}" was lost before its result could be kept`, 'refused');
   }

@@ -43,7 +43,14 @@ function count(value: unknown, what: string, least: number): number {
   return value as number;
 }
 
-export { count as checkedCount, span as checkedSpan };
+/** A span that ends, in whole milliseconds: what Redis takes. */
+function duration(value: unknown, what: string, least: number): number {
+  const ms = span(value, what, least);
+  if (ms === Infinity) throw new TerminalError('invalid_argument', `${what} must end`);
+  return Math.ceil(ms);
+}
+
+export { count as checkedCount, duration as checkedDuration, span as checkedSpan };
 
 export function checkedLease(value: unknown): number {
   const leaseMs = span(value, 'lease', 5);

@@ -59,6 +59,8 @@ export interface ReleaseRequest extends Address {
   readonly handOverMs: number;
   /** A copy of the acquire may still be under way (its reply was lost): remember the id as gone. */
   readonly ambiguous: boolean;
+  /** An upgrade that is given up: should it have come true, it becomes the read hold of this id again. Else ''. */
+  readonly backTo: string;
 }
 
 /**
@@ -74,6 +76,8 @@ export interface RenewRequest extends Address {
   readonly leaseMs: number;
   /** Empty: leave it as it is. A hand-over is confirmed with it, since the queue keeps only ids. */
   readonly info: string;
+  /** Also if that is less than what is left. A renewal never makes a lease shorter: a late copy of it would do so, too. */
+  readonly exactly: boolean;
 }
 
 /** `busy`: the upgrade is refused at once, since another reader is already waiting for its own. */
@@ -160,6 +164,8 @@ export interface LockStore {
   /** Two stores with the same `place` are the same place. Orders the parts of a multi-lock. */
   readonly place: string;
   readonly events: StoreEvents;
+  /** Others who use it may be stopped or cut off while we are not. */
+  readonly remote: boolean;
   /** The latest reading of the store's clock, or null before the first. */
   readonly clock: ClockReading | null;
 

@@ -138,6 +138,8 @@ export class QuorumLock {
         const round = await this.#ask(rest, terms, this.#majority - grants.length, late);
         grants.push(...round.grants);
         failures = round.failures;
+        const aborted = failures.find((failure) => failure instanceof AbortedError);
+        if (aborted) throw aborted;
         if (grants.length >= this.#majority) break;
         rest = rest.filter((desk) => !grants.some((grant) => Grant.holdOf(grant).of === desk));
       }
@@ -199,6 +201,9 @@ export class QuorumLock {
    * master mints more than it was told: the quorum's tokens grow although its masters' clocks differ.
    */
   async #fenced(grants: Grant[]): Promise<CompositeGrant | null> {
+    // Given back in this order, the first one last: there the others wait.
+    const rank = (grant: Grant): number => this.#desks.findIndex((desk) => desk === Grant.holdOf(grant).of);
+    grants.sort((one, other) => rank(one) - rank(other));
     let token = 0n;
     for (const grant of grants) if (grant.token > token) token = grant.token;
     const raised = await Promise.allSettled(

@@ -149,8 +149,8 @@ async function take(
         const reply = await store.acquire({ ...request, queue: true });
         return reply.outcome === 'done' ? reply : reply.outcome;
       }
-      if (at.do === 'release') return await store.release({ ...request, ambiguous: false });
-      if (at.do === 'renew') return await store.renew(request);
+      if (at.do === 'release') return await store.release({ ...request, ambiguous: false, backTo: '' });
+      if (at.do === 'renew') return await store.renew({ ...request, exactly: false });
       if (at.do === 'finish') return kind === 'once' ? await store.finish(name, request.rid, 'it', 60_000) : null;
       if (kind !== 'readwrite' || at.do !== 'change') return null;
       return (await store.change({ ...request, to: at.to, queue: at.queue, nextRid: side.ridOf(fresh) })).outcome;
@@ -169,8 +169,10 @@ async function shown(side: Side, kind: LockKind, name: string): Promise<unknown>
   const state = await side.stores.find((_, i) => side.isOpen(i))!.inspect({ kind, name });
   return {
     holders: state.holders.map(({ rid, mode, permits }) => `${side.plain(rid)} ${mode} ${permits}`).sort(),
-    waiters: state.waiters.map(({ rid, mode, permits }) => `${side.plain(rid)} ${mode} ${permits}`),
-    waiting: state.waiting,
+    // Those of a client that is gone are dropped when somebody looks at them, which need not be at the same step.
+    waiters: state.waiters
+      .filter(({ rid }) => side.isOpen(side.stores.findIndex((store) => rid.startsWith(`${store.client}.`))))
+      .map(({ rid, mode, permits }) => `${side.plain(rid)} ${mode} ${permits}`),
     limit: state.limit,
   };
 }

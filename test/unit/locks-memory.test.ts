@@ -54,11 +54,21 @@ class Client {
 
   release(rid: string, { limit = 1, ambiguous = false, mode = 'write' as Mode } = {}): Promise<ReleaseReply> {
     const { kind } = this;
-    return this.store.release({ kind, name: 'n', rid, mode, permits: 1, limit, handOverMs: HAND_OVER_MS, ambiguous });
+    return this.store.release({
+      kind,
+      name: 'n',
+      rid,
+      mode,
+      permits: 1,
+      limit,
+      handOverMs: HAND_OVER_MS,
+      ambiguous,
+      backTo: '',
+    });
   }
 
   renew(rid: string, leaseMs = LEASE_MS, info = ''): Promise<boolean> {
-    return this.store.renew({ kind: this.kind, name: 'n', rid, mode: 'write', leaseMs, info });
+    return this.store.renew({ kind: this.kind, name: 'n', rid, mode: 'write', leaseMs, info, exactly: false });
   }
 
   change(rid: string, nextRid: string, to: Mode, { queue = true, leaseMs = LEASE_MS } = {}) {
@@ -149,7 +159,7 @@ describe.each(['mutex', 'fair', 'once'] as const)('in-process %s', (kind) => {
     expect(await a.heard()).toEqual([a2]);
     // Not confirmed: it goes to the one behind, told by somebody who holds nothing.
     runtime.clock.advance(HAND_OVER_MS);
-    expect(await a.release(`${a.store.client}.0`)).toBe('absent');
+    expect(await a.release(`${a.store.client}.0`)).toBe('moved');
     expect(await a.heard()).toEqual([a3]);
     expect(await a.renew(a3, LEASE_MS, 'host/2 label')).toBe(true);
     runtime.clock.advance(HAND_OVER_MS);
@@ -300,7 +310,7 @@ describe('in-process read-write lock', () => {
     await a.ask(r1, read);
     await b.ask(w1);
     await a.ask(r2, read);
-    expect(await b.release(w1)).toBe('dequeued');
+    expect(await b.release(w1)).toBe('moved');
     expect(await a.heard()).toEqual([r2]);
     const w2 = b.rid();
     await b.ask(w2);
@@ -365,7 +375,7 @@ describe('in-process read-write lock', () => {
     expect(await a.ask(r3, read)).toEqual(queued(900));
     expect(await a.release(r2)).toBe('handed');
     expect(await a.heard()).toEqual([up1]);
-    expect((await a.inspect()).holders).toMatchObject([{ rid: up1, mode: 'write', remainingMs: HAND_OVER_MS }]);
+    expect((await a.inspect()).holders).toMatchObject([{ rid: up1, mode: 'write', remainingMs: 900 }]);
     expect(await a.release(r1)).toBe('absent');
     expect(await a.release(up1)).toBe('handed');
     expect(await a.heard()).toEqual([r3]);
@@ -377,7 +387,7 @@ describe('in-process read-write lock', () => {
     await a.ask(r2, read);
     await a.change(r1, up, 'write');
     runtime.clock.advance(LEASE_MS);
-    expect(await a.release(`${a.store.client}.0`)).toBe('absent');
+    expect(await a.release(`${a.store.client}.0`)).toBe('moved');
     expect(await a.heard()).toEqual([up]);
   });
 
@@ -387,7 +397,7 @@ describe('in-process read-write lock', () => {
     await a.ask(r2, read);
     await a.change(r1, up, 'write');
     await a.ask(r3, read);
-    expect(await a.release(up, { ambiguous: true })).toBe('dequeued');
+    expect(await a.release(up, { ambiguous: true })).toBe('moved');
     expect(await a.heard()).toEqual([r3]);
     expect(await a.holders()).toEqual([r1, r2, r3]);
     // A late copy.
@@ -488,7 +498,7 @@ describe('in-process semaphore', () => {
     await a.ask(a1, { limit: 3 });
     await b.ask(b1, { limit: 3, permits: 3 });
     await a.ask(a2, { limit: 3 });
-    expect(await b.release(b1, { limit: 3 })).toBe('dequeued');
+    expect(await b.release(b1, { limit: 3 })).toBe('moved');
     expect(await a.heard()).toEqual([a2]);
     await b.ask(b2, { limit: 3, permits: 3 });
     expect(await a.ask(a3, { limit: 3, queue: false })).toMatchObject({ outcome: 'held' });

@@ -68,8 +68,9 @@ export function remainingMs(hold: Hold, nowMs: number): number {
   return Math.ceil(hold.endMs - nowMs);
 }
 
-export function renewHold(hold: Hold, nowMs: number, leaseMs: number, info: string): void {
-  hold.endMs = nowMs + leaseMs;
+/** `exactly`: it may become shorter, too. */
+export function renewHold(hold: Hold, nowMs: number, leaseMs: number, info: string, exactly = false): void {
+  hold.endMs = exactly ? nowMs + leaseMs : Math.max(hold.endMs, nowMs + leaseMs);
   if (info !== '') hold.info = info;
 }
 

@@ -77,10 +77,10 @@ export class MutexCell implements LockCell {
     return reply;
   }
 
-  renew(frame: Frame, { rid, leaseMs, info }: RenewRequest): boolean {
+  renew(frame: Frame, { rid, leaseMs, info, exactly }: RenewRequest): boolean {
     this.prune(frame.nowMs);
     if (this.holder?.rid !== rid) return false;
-    renewHold(this.holder, frame.nowMs, leaseMs, info);
+    renewHold(this.holder, frame.nowMs, leaseMs, info, exactly);
     return true;
   }
 

@@ -64,8 +64,8 @@ export class ReadWriteCell implements LockCell {
     return this.#writer?.rid === rid ? this.#writer : this.#readers.get(rid);
   }
 
-  #renew(hold: Hold, nowMs: number, leaseMs: number, info: string): void {
-    renewHold(hold, nowMs, leaseMs, info);
+  #renew(hold: Hold, nowMs: number, leaseMs: number, info: string, exactly = false): void {
+    renewHold(hold, nowMs, leaseMs, info, exactly);
     if (hold !== this.#writer) this.#readers.moved(hold);
   }
 
@@ -96,8 +96,10 @@ export class ReadWriteCell implements LockCell {
       if (writeRid === asker?.rid || frame.hears(writeRid)) {
         if (this.#readers.size > 1) return false;
         this.#upgrade = null;
+        // Until its read lease would have ended it may believe that, having heard of nothing.
+        const leftMs = (this.#readers.get(readRid)?.endMs ?? 0) - frame.nowMs;
         this.#readers.remove(readRid);
-        return this.#letIn(frame, writeRid, 'write', handOverMs, asker);
+        return this.#letIn(frame, writeRid, 'write', Math.max(handOverMs, leftMs), asker);
       }
       // Only the wish goes: its read hold ends by its own lease.
       this.#upgrade = null;
@@ -169,10 +171,15 @@ export class ReadWriteCell implements LockCell {
     return retryMs === Infinity ? RETRY_MS : retryMs;
   }
 
-  release(frame: Frame, { rid, handOverMs, ambiguous }: ReleaseRequest): ReleaseReply {
+  release(frame: Frame, { rid, handOverMs, ambiguous, backTo }: ReleaseRequest): ReleaseReply {
     this.prune(frame.nowMs);
     let reply: ReleaseReply;
-    if (this.#writer?.rid === rid) {
+    if (this.#writer?.rid === rid && backTo !== '') {
+      const { token, permits, endMs } = this.#writer;
+      this.#writer = null;
+      this.#readers.add({ rid: backTo, token, permits, sinceMs: frame.wallMs, endMs, info: '' });
+      reply = this.#letReadersIn(frame, handOverMs, null) ? 'moved' : 'dequeued';
+    } else if (this.#writer?.rid === rid) {
       this.#writer = null;
       reply = this.#settle(frame, 'write', handOverMs) ? 'handed' : 'released';
     } else if (this.#readers.remove(rid)) {
@@ -195,11 +202,11 @@ export class ReadWriteCell implements LockCell {
     return this.#readQueue.leave(rid) || this.#writeQueue.leave(rid);
   }
 
-  renew(frame: Frame, { rid, leaseMs, info }: RenewRequest): boolean {
+  renew(frame: Frame, { rid, leaseMs, info, exactly }: RenewRequest): boolean {
     this.prune(frame.nowMs);
     const held = this.#heldBy(rid);
     if (!held) return false;
-    this.#renew(held, frame.nowMs, leaseMs, info);
+    this.#renew(held, frame.nowMs, leaseMs, info, exactly);
     return true;
   }
 
@@ -224,8 +231,10 @@ export class ReadWriteCell implements LockCell {
     if (other && frame.hears(other.writeRid)) return { outcome: 'busy' };
     if (this.#readers.size === 1) {
       this.#upgrade = null;
+      // Should its reply be lost, the reader believes in its old lease.
+      const leftMs = this.#readers.get(rid)!.endMs - frame.nowMs;
       this.#readers.remove(rid);
-      return { outcome: 'granted', token: this.#enter(frame, nextRid, 'write', leaseMs, info) };
+      return { outcome: 'granted', token: this.#enter(frame, nextRid, 'write', Math.max(leaseMs, leftMs), info) };
     }
     if (!queue) return { outcome: 'busy' };
     this.#upgrade = { readRid: rid, writeRid: nextRid };

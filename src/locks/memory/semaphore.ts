@@ -83,11 +83,11 @@ export class SemaphoreCell implements LockCell {
     return queued ? 'dequeued' : 'absent';
   }
 
-  renew(frame: Frame, { rid, leaseMs, info }: RenewRequest): boolean {
+  renew(frame: Frame, { rid, leaseMs, info, exactly }: RenewRequest): boolean {
     this.prune(frame.nowMs);
     const held = this.#holders.get(rid);
     if (!held) return false;
-    renewHold(held, frame.nowMs, leaseMs, info);
+    renewHold(held, frame.nowMs, leaseMs, info, exactly);
     this.#holders.moved(held);
     return true;
   }

@@ -38,6 +38,7 @@ export function processSpace(clock: Clock = systemClock): MemorySpace {
 export class MemoryLockStore implements LockStore {
   readonly client: string;
   readonly place: string;
+  readonly remote = false;
   readonly events: StoreEvents;
   readonly #space: MemorySpace;
   readonly #realm: Realm;

@@ -88,6 +88,7 @@ export interface RedisStoreOptions {
 export class RedisLockStore implements LockStore {
   readonly client: string;
   readonly place: string;
+  readonly remote = true;
   readonly events: StoreEvents;
   readonly #link: RedisLink;
   readonly #layout: Layout;
@@ -344,8 +345,8 @@ export class RedisLockStore implements LockStore {
 /** How many arguments a request has after the frame. */
 const ARGS: Record<'acquire' | 'release' | 'renew' | 'force' | 'inspect', (kind: LockKind) => number> = {
   acquire: (kind) => (kind === 'readwrite' ? 5 : kind === 'semaphore' ? 6 : 4),
-  release: (kind) => (kind === 'semaphore' ? 4 : 2),
-  renew: (kind) => (kind === 'readwrite' ? 4 : 3),
+  release: (kind) => (kind === 'semaphore' ? 4 : kind === 'readwrite' ? 3 : 2),
+  renew: (kind) => (kind === 'readwrite' ? 5 : 4),
   force: () => 0,
   inspect: () => 0,
 };
@@ -380,6 +381,7 @@ function acquireReply(reply: unknown): AcquireReply {
 
 function releaseArgs(request: ReleaseRequest): string {
   const wire = plain(request.rid) + (request.ambiguous ? '$1\r\n1\r\n' : '$1\r\n0\r\n');
+  if (request.kind === 'readwrite') return wire + plain(request.backTo);
   if (request.kind === 'semaphore') return wire + plain(String(request.permits)) + plain(String(request.limit));
   return wire;
 }
@@ -389,7 +391,8 @@ function releaseReply(reply: unknown): ReleaseReply {
 }
 
 function renewArgs(request: RenewRequest): string {
-  const wire = plain(request.rid) + plain(String(request.leaseMs)) + bulk(request.info);
+  const exactly = request.exactly ? '$1\r\n1\r\n' : '$1\r\n0\r\n';
+  const wire = plain(request.rid) + plain(String(request.leaseMs)) + bulk(request.info) + exactly;
   return request.kind === 'readwrite' ? wire + plain(request.mode) : wire;
 }
 

@@ -5,7 +5,7 @@ local function contended(lock, queue, rid, leaseMs, place, info)
   local value = redis.call('GET', lock)
   local owner = ownerOf(value)
   if owner == rid then
-    redis.call('PEXPIRE', lock, leaseMs)
+    redis.call('PEXPIRE', lock, math.max(leaseMs, redis.call('PTTL', lock)))
     return tokenOf(value)
   end
   if isGone(rid) then return {-2} end

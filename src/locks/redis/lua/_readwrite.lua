@@ -42,10 +42,13 @@ local function purge()
   for _, rid in ipairs(redis.call('ZRANGEBYSCORE', readersKey, '-inf', nowMs())) do dropReader(rid) end
 end
 
-local function extendReader(rid, leaseMs)
+-- `exactly`: '1' if it may become shorter, too.
+local function extendReader(rid, leaseMs, exactly)
   lastAtLeast(readersKey, leaseMs + 1000)
   lastAtLeast(detailsKey, leaseMs + 1000)
-  redis.call('ZADD', readersKey, nowMs() + leaseMs, rid)
+  local endMs = nowMs() + leaseMs
+  if exactly ~= '1' then endMs = math.max(endMs, tonumber(redis.call('ZSCORE', readersKey, rid) or '0')) end
+  redis.call('ZADD', readersKey, endMs, rid)
 end
 
 local function setReader(rid, token, leaseMs, info)
@@ -123,8 +126,10 @@ local function settle(left)
     elseif readers > 1 then
       return
     else
+      -- Until its read lease would have ended it may believe that, having heard of nothing.
+      local leftMs = tonumber(redis.call('ZSCORE', readersKey, readRid)) - nowMs()
       dropReader(readRid)
-      granted[writeRid] = setWriter(writeRid, mint(), graceMs, '')
+      granted[writeRid] = setWriter(writeRid, mint(), math.max(graceMs, leftMs), '')
       if writeRid ~= asker then
         wake(writeRid, grantMessage(writeRid, granted[writeRid]))
         told = told + 1

@@ -34,10 +34,13 @@ local function purge()
   for _, rid in ipairs(redis.call('ZRANGEBYSCORE', holdersKey, '-inf', nowMs())) do dropHolder(rid) end
 end
 
-local function extendTo(rid, leaseMs)
+-- `exactly`: '1' if it may become shorter, too.
+local function extendTo(rid, leaseMs, exactly)
   lastAtLeast(holdersKey, leaseMs + 1000)
   lastAtLeast(detailsKey, leaseMs + 1000)
-  redis.call('ZADD', holdersKey, nowMs() + leaseMs, rid)
+  local endMs = nowMs() + leaseMs
+  if exactly ~= '1' then endMs = math.max(endMs, tonumber(redis.call('ZSCORE', holdersKey, rid) or '0')) end
+  redis.call('ZADD', holdersKey, endMs, rid)
   -- A key that was only made now had nothing to last.
   lastAtLeast(holdersKey, leaseMs + 1000)
 end

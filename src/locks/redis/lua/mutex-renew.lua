@@ -5,7 +5,7 @@
   KEYS[1..2]  clock, gone (not used here; every batch begins with them)
   KEYS[i+2]   for request i: lock
   ARGV[1..3]  channel, publish, grace (not used here)
-  ARGV[3i+1..] for request i: rid, lease ms, info ('' leaves it as it is)
+  ARGV[4i..]  for request i: rid, lease ms, info ('' leaves it as it is), 1 to make it shorter if need be
 
   Returns for each request
     1  renewed
@@ -16,16 +16,14 @@
 
 local replies = {}
 for i = 1, #KEYS - 2 do
-  local lock, rid, leaseMs, info = KEYS[i + 2], ARGV[3 * i + 1], ARGV[3 * i + 2], ARGV[3 * i + 3]
+  local lock, rid, leaseMs, info = KEYS[i + 2], ARGV[4 * i], tonumber(ARGV[4 * i + 1]), ARGV[4 * i + 2]
   local value = redis.call('GET', lock)
   if ownerOf(value) ~= rid then
     replies[i] = 0
   else
-    if info == '' then
-      redis.call('PEXPIRE', lock, leaseMs)
-    else
-      redis.call('SET', lock, string.match(value, '^%S+ %d+ %d+ ') .. info, 'PX', leaseMs)
-    end
+    if ARGV[4 * i + 3] == '0' then leaseMs = math.max(leaseMs, redis.call('PTTL', lock)) end
+    redis.call('PEXPIRE', lock, leaseMs)
+    if info ~= '' then redis.call('SET', lock, string.match(value, '^%S+ %d+ %d+ ') .. info, 'PX', leaseMs) end
     replies[i] = 1
   end
 end

@@ -40,11 +40,13 @@ local function acquire(rid, leaseMs, place, info, mode)
   else
     local owner, token = writerOf()
     if owner == rid then
-      redis.call('PEXPIRE', writerKey, leaseMs)
+      redis.call('PEXPIRE', writerKey, math.max(leaseMs, redis.call('PTTL', writerKey)))
       return tonumber(token)
     end
   end
   if isGone(rid) then return {-2} end
+  local _, wish = upgradeOf()
+  if wish == rid then return place ~= '' and {0, retryMs(), 0, 0} or {-1, retryMs()} end
 
   if mayEnter(mode) then
     -- Behind a writer that died waiting there may be readers, too.

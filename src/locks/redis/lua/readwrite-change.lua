@@ -31,7 +31,7 @@ local rid, nextRid, leaseMs, info = ARGV[4], ARGV[5], tonumber(ARGV[7]), ARGV[9]
 local function upgrade()
   local owner, token = writerOf()
   if owner == nextRid then
-    redis.call('PEXPIRE', writerKey, leaseMs)
+    redis.call('PEXPIRE', writerKey, math.max(leaseMs, redis.call('PTTL', writerKey)))
     return tonumber(token)
   end
   if not redis.call('ZSCORE', readersKey, rid) then return {-2} end
@@ -39,8 +39,10 @@ local function upgrade()
   -- One that died while it waited is in nobody's way.
   if readRid and readRid ~= rid and lives(writeRid) then return {-1} end
   if redis.call('ZCARD', readersKey) == 1 then
+    -- Should its reply be lost, the reader believes in its old lease.
+    local leftMs = tonumber(redis.call('ZSCORE', readersKey, rid)) - nowMs()
     dropReader(rid)
-    return setWriter(nextRid, mint(), leaseMs, info)
+    return setWriter(nextRid, mint(), math.max(leaseMs, leftMs), info)
   end
   if ARGV[8] ~= '1' then return {-1} end
   redis.call('HSET', detailsKey, '!upgrade', rid .. ' ' .. nextRid)

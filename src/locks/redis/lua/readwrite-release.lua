@@ -4,7 +4,8 @@
   KEYS[1..2]     clock, gone (see _frame.lua)
   KEYS[5i-2..]   for request i: writer, readers, details, read-queue, write-queue (see _readwrite.lua)
   ARGV[1..3]     channel, publish, grace (see _frame.lua)
-  ARGV[2i+2..]   for request i: rid, 1 to remember the id as gone
+  ARGV[3i+1..]   for request i: rid, 1 to remember the id as gone, and the id of the read hold that it becomes again (''
+                 none): for an upgrade that is given up, and may have come true
 
   Returns for each request
     1  released, nobody was let in
@@ -16,10 +17,18 @@
 -- @include _frame
 -- @include _readwrite
 
-local function release(rid)
+local function release(rid, backTo)
   purge()
   told = 0
-  if writerOf() == rid then
+  local owner, token = writerOf()
+  if owner == rid and backTo ~= '' then
+    local leftMs = redis.call('PTTL', writerKey)
+    redis.call('DEL', writerKey)
+    setReader(backTo, tonumber(token), leftMs, '')
+    admitReaders()
+    return told > 0 and 4 or 3
+  end
+  if owner == rid then
     redis.call('DEL', writerKey)
     settle('write')
     return told > 0 and 2 or 1
@@ -42,8 +51,8 @@ end
 local replies = {}
 for i = 1, (#KEYS - 2) / 5 do
   use(5 * i - 2)
-  local a = 2 * i + 2
-  replies[i] = release(ARGV[a])
+  local a = 3 * i + 1
+  replies[i] = release(ARGV[a], ARGV[a + 2])
   if ARGV[a + 1] == '1' then rememberGone(ARGV[a]) end
 end
 keepMinted()
