@@ -4,13 +4,14 @@ import { sleep } from '../base/timers.ts';
 import { AbortedError, HeldError, type LossReason, NotOwnerError, TimeoutError, UnavailableError } from './errors.ts';
 import type { Emitter, LockEvent } from './events.ts';
 import { Grant, type GrantDesk } from './grant.ts';
-import { Hold, type HoldKeeper, type HoldTerms } from './hold.ts';
+import { Hold, type HoldKeeper } from './hold.ts';
 import { Keeper } from './keeper.ts';
 import { marginMs } from './margin.ts';
 import type {
   AcquireReply,
   AcquireRequest,
   Address,
+  LockKind,
   LockStore,
   Mode,
   ReleaseReply,
@@ -50,17 +51,29 @@ export interface Done {
   readonly result: string;
 }
 
-/** One call that wants a lock, from its first command until it has it or has given up. */
-class Waiter {
+/**
+ * One call that wants a lock, from its first command until it has it or has given up. It is itself the request that goes
+ * to the store: one object for each call, and not one for each layer.
+ */
+class Waiter implements AcquireRequest {
   readonly wanted: Wanted;
   readonly terms: Terms;
+  readonly kind: LockKind;
+  readonly name: string;
+  readonly mode: Mode;
+  readonly permits: number;
+  readonly limit: number;
   readonly rid: string;
+  readonly leaseMs: number;
+  readonly handOverMs: number;
+  readonly info: string;
+  queue = false;
+  ticket = 0;
   readonly beganMs: number;
   /** A hold that is to turn into what is wanted (upgrade, downgrade), instead of a new one. */
   readonly from: Hold | null;
   readonly resolve: (end: Hold | Done | null) => void;
   readonly reject: (error: unknown) => void;
-  ticket = 0;
   /** It stands in the store's queue, as far as we know. */
   queued = false;
   /** A command is under way for it. */
@@ -79,18 +92,25 @@ class Waiter {
   stopSignal: (() => void) | null = null;
 
   constructor(
+    desk: Desk,
     wanted: Wanted,
     terms: Terms,
-    rid: string,
-    beganMs: number,
     from: Hold | null,
     resolve: (end: Hold | Done | null) => void,
     reject: (error: unknown) => void,
   ) {
     this.wanted = wanted;
     this.terms = terms;
-    this.rid = rid;
-    this.beganMs = beganMs;
+    this.kind = wanted.kind;
+    this.name = wanted.name;
+    this.mode = wanted.mode;
+    this.permits = wanted.permits;
+    this.limit = wanted.limit;
+    this.rid = desk.nextRid();
+    this.leaseMs = Math.min(terms.leaseMs, terms.maxHoldMs);
+    this.handOverMs = desk.settings.handOverMs;
+    this.info = desk.infoOf(terms.label);
+    this.beganMs = desk.nowMs();
     this.from = from;
     this.resolve = resolve;
     this.reject = reject;
@@ -201,33 +221,50 @@ export class Desk implements StoreEvents, HoldKeeper, GrantDesk {
 
   // Taking
 
-  async acquire(wanted: Wanted, terms: Terms): Promise<Grant> {
-    const end = await this.take(wanted, terms);
-    if (end instanceof Hold) return new Grant(this, end);
-    throw new HeldError(`${describe(wanted)} is held`);
+  acquire(wanted: Wanted, terms: Terms): Promise<Grant> {
+    return new Promise((resolve, reject) => {
+      this.#begin(wanted, terms, null, reject, (end) => {
+        if (end instanceof Hold) resolve(new Grant(this, end));
+        else reject(new HeldError(`${describe(wanted)} is held`));
+      });
+    });
   }
 
-  async tryAcquire(wanted: Wanted, terms: Terms): Promise<Grant | null> {
-    const end = await this.take(wanted, terms);
-    return end instanceof Hold ? new Grant(this, end) : null;
+  tryAcquire(wanted: Wanted, terms: Terms): Promise<Grant | null> {
+    return new Promise((resolve, reject) => {
+      this.#begin(wanted, terms, null, reject, (end) => resolve(end instanceof Hold ? new Grant(this, end) : null));
+    });
   }
 
   /** A hold; null when it is held and nobody wanted to wait; for a `once` its result. */
   take(wanted: Wanted, terms: Terms, from: Hold | null = null): Promise<Hold | Done | null> {
-    if (this.#closing || terms.signal?.aborted) return Promise.reject(this.#refusal(wanted, terms));
     const taking = new Promise<Hold | Done | null>((resolve, reject) => {
-      const waiter = new Waiter(wanted, terms, this.nextRid(), this.nowMs(), from, resolve, reject);
-      this.#anchor.hold();
-      this.#waiters.set(waiter.rid, waiter);
-      if (this.emitter.hears('asked')) this.emitter.tell('asked', this.#eventOf(waiter));
-      if (terms.waitMs > 0 && terms.waitMs !== Infinity) this.#limit(waiter);
-      if (terms.signal) this.#follow(waiter, terms.signal);
-      waiter.asking = true;
-      this.#send(waiter, waiter.beganMs);
+      this.#begin(wanted, terms, from, reject, resolve);
     });
     // Had, it is retired; not had, its clean-up takes over from here.
     from?.changesWith(taking);
     return taking;
+  }
+
+  #begin(
+    wanted: Wanted,
+    terms: Terms,
+    from: Hold | null,
+    reject: (error: unknown) => void,
+    resolve: (end: Hold | Done | null) => void,
+  ): void {
+    if (this.#closing || terms.signal?.aborted) {
+      reject(this.#refusal(wanted, terms));
+      return;
+    }
+    const waiter = new Waiter(this, wanted, terms, from, resolve, reject);
+    this.#anchor.hold();
+    this.#waiters.set(waiter.rid, waiter);
+    if (this.emitter.hears('asked')) this.emitter.tell('asked', this.#eventOf(waiter));
+    if (terms.waitMs > 0 && terms.waitMs !== Infinity) this.#limit(waiter);
+    if (terms.signal) this.#follow(waiter, terms.signal);
+    waiter.asking = true;
+    this.#send(waiter, waiter.beganMs);
   }
 
   #limit(waiter: Waiter): void {
@@ -251,7 +288,7 @@ export class Desk implements StoreEvents, HoldKeeper, GrantDesk {
     waiter.stopTimer?.();
     waiter.stopSignal?.();
     this.#anchor.drop();
-    this.#tellEnd(waiter, end, error);
+    if (this.emitter.used) this.#tellEnd(waiter, end, error);
     if (error !== undefined) waiter.reject(error);
     else waiter.resolve(end);
   }
@@ -259,23 +296,6 @@ export class Desk implements StoreEvents, HoldKeeper, GrantDesk {
   #refusal(wanted: Wanted, terms: Terms): Error {
     if (this.#closing) return new AbortedError('the locks are closed');
     return new AbortedError(`waiting for ${describe(wanted)} was aborted`, { cause: terms.signal?.reason });
-  }
-
-  #requestOf(waiter: Waiter, queue: boolean): AcquireRequest {
-    const { wanted, terms } = waiter;
-    return {
-      kind: wanted.kind,
-      name: wanted.name,
-      mode: wanted.mode,
-      permits: wanted.permits,
-      limit: wanted.limit,
-      rid: waiter.rid,
-      leaseMs: Math.min(terms.leaseMs, terms.maxHoldMs),
-      queue,
-      ticket: waiter.ticket,
-      handOverMs: this.settings.handOverMs,
-      info: this.infoOf(terms.label),
-    };
   }
 
   /** Asks the store until it has answered, the call has ended, or the store was out for too long. */
@@ -308,15 +328,15 @@ export class Desk implements StoreEvents, HoldKeeper, GrantDesk {
   }
 
   #command(waiter: Waiter, queue: boolean): Promise<AcquireReply> {
-    const request = this.#requestOf(waiter, queue);
-    if (waiter.from) return this.#change(waiter, waiter.from, request);
-    if (waiter.terms.replicas > 0) return this.#replicated(waiter, request);
-    return this.#store.acquire(request);
+    waiter.queue = queue;
+    if (waiter.from) return this.#change(waiter, waiter.from);
+    if (waiter.terms.replicas > 0) return this.#replicated(waiter);
+    return this.#store.acquire(waiter);
   }
 
-  async #replicated(waiter: Waiter, request: AcquireRequest): Promise<AcquireReply> {
+  async #replicated(waiter: Waiter): Promise<AcquireReply> {
     const { replicas } = waiter.terms;
-    const [reply, confirmed] = await this.#store.acquireReplicated(request, replicas, this.settings.handOverMs);
+    const [reply, confirmed] = await this.#store.acquireReplicated(waiter, replicas, this.settings.handOverMs);
     if (reply.outcome === 'granted' && confirmed < replicas) {
       // Not tried again: the caller asked for that many, and they are not there.
       throw new ReplicasError(`${describe(waiter.wanted)} reached ${confirmed} of ${replicas} replicas`);
@@ -324,8 +344,8 @@ export class Desk implements StoreEvents, HoldKeeper, GrantDesk {
     return reply;
   }
 
-  async #change(waiter: Waiter, from: Hold, request: AcquireRequest): Promise<AcquireReply> {
-    const { rid: nextRid, mode: to, kind, name, leaseMs, queue, handOverMs, info } = request;
+  async #change(waiter: Waiter, from: Hold): Promise<AcquireReply> {
+    const { rid: nextRid, mode: to, kind, name, leaseMs, queue, handOverMs, info } = waiter;
     const reply = await this.#store.change({
       kind,
       name,
@@ -378,9 +398,8 @@ export class Desk implements StoreEvents, HoldKeeper, GrantDesk {
     waiter.outSinceMs = 0;
     waiter.retryMs = RETRY_MS_MIN;
     if (reply.outcome === 'granted') {
-      const leaseMs = Math.min(waiter.terms.leaseMs, waiter.terms.maxHoldMs);
       if (waiter.ticket !== 0) this.#askOthers(waiter);
-      this.#settle(waiter, this.#hold(waiter, reply.token, sentMs, leaseMs));
+      this.#settle(waiter, this.#hold(waiter, reply.token, sentMs, waiter.leaseMs));
       return;
     }
     if (reply.outcome === 'queued' && reply.rejoined) this.#askOthers(waiter);
@@ -611,31 +630,7 @@ export class Desk implements StoreEvents, HoldKeeper, GrantDesk {
   // Holding
 
   #hold(waiter: Waiter, token: number, sentMs: number, leaseMs: number): Hold {
-    const { wanted, terms, rid } = waiter;
-    const untilMs = sentMs + terms.maxHoldMs;
-    const hold = this.keep({
-      kind: wanted.kind,
-      name: wanted.name,
-      mode: wanted.mode,
-      permits: wanted.permits,
-      limit: wanted.limit,
-      label: terms.label,
-      rid,
-      token,
-      leaseMs: terms.leaseMs,
-      renews: terms.renews,
-      untilMs,
-      deadlineMs: Math.min(sentMs + leaseMs - marginMs(leaseMs), untilMs),
-      // From when it was sent: a little more than the truth, and no second look at the clock.
-      sinceMs: sentMs,
-    });
-    hold.ambiguous = waiter.ambiguous;
-    return hold;
-  }
-
-  /** Takes over a hold that the store has given. */
-  keep(terms: HoldTerms): Hold {
-    const hold = new Hold(this, terms);
+    const hold = new Hold(this, waiter, token, sentMs, leaseMs);
     this.#holds.set(hold.rid, hold);
     this.#keeper.add(hold);
     return hold;
@@ -747,18 +742,8 @@ export class Desk implements StoreEvents, HoldKeeper, GrantDesk {
   }
 
   #release(hold: Hold, ambiguous: boolean): Promise<ReleaseReply> {
-    const { kind, name, rid, mode, permits, limit } = hold;
-    return this.#store.release({
-      kind,
-      name,
-      rid,
-      mode,
-      permits,
-      limit,
-      handOverMs: this.settings.handOverMs,
-      ambiguous,
-      backTo: '',
-    });
+    hold.ambiguous = ambiguous;
+    return this.#store.release(hold);
   }
 
   async #releaseAgain(hold: Hold, failure: unknown): Promise<void> {

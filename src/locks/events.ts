@@ -64,7 +64,11 @@ export class Emitter {
     this.#emitter.setMaxListeners(0);
   }
 
+  /** Whether anybody ever listened to anything: asked on the way of every lock. */
+  used = false;
+
   on<E extends keyof LockEvents>(event: E, listener: (...args: LockEvents[E]) => void): () => void {
+    this.used = true;
     // biome-ignore lint/suspicious/noExplicitAny: EventEmitter's own types do not follow a generic event name.
     const any = listener as any;
     this.#emitter.on(event, any);
@@ -73,7 +77,7 @@ export class Emitter {
 
   /** Whether anybody listens: what is told is not even made for nobody. */
   hears(event: keyof LockEvents): boolean {
-    return this.#emitter.listenerCount(event) > 0;
+    return this.used && this.#emitter.listenerCount(event) > 0;
   }
 
   tell<E extends keyof LockEvents>(event: E, ...args: LockEvents[E]): void {

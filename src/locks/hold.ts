@@ -1,6 +1,6 @@
 import { type LossReason, LostError } from './errors.ts';
 import { marginMs } from './margin.ts';
-import type { LockKind, Mode } from './port.ts';
+import type { LockKind, Mode, ReleaseRequest } from './port.ts';
 
 /** What a hold asks of the desk that gave it. */
 export interface HoldKeeper {
@@ -9,30 +9,30 @@ export interface HoldKeeper {
   onLost(hold: Hold, reason: LossReason): void;
 }
 
-export interface HoldTerms {
+/** What was asked for, and on which terms: of a call that has been granted. */
+export interface Granted {
   readonly kind: LockKind;
   readonly name: string;
   readonly mode: Mode;
   readonly permits: number;
   readonly limit: number;
-  readonly label: string;
   readonly rid: string;
-  readonly token: number;
-  readonly leaseMs: number;
-  readonly renews: boolean;
-  /** Monotonic: not renewed beyond this moment. */
-  readonly untilMs: number;
-  /** Monotonic: until when the server cannot have given it away. */
-  readonly deadlineMs: number;
-  readonly sinceMs: number;
+  readonly handOverMs: number;
+  readonly ambiguous: boolean;
+  readonly terms: {
+    readonly leaseMs: number;
+    readonly renews: boolean;
+    readonly maxHoldMs: number;
+    readonly label: string;
+  };
 }
 
 /**
  * Something that this process holds at the store. Its deadline is ours, on our monotonic clock, and lies before the moment
  * at which the store could give it to somebody else; it moves only when a renewal came back. Several grants may share one
- * hold (re-entry): the last one that is released gives it back.
+ * hold (re-entry): the last one that is released gives it back. It is itself the request that gives it back.
  */
-export class Hold {
+export class Hold implements ReleaseRequest {
   readonly kind: LockKind;
   readonly name: string;
   readonly mode: Mode;
@@ -60,26 +60,33 @@ export class Hold {
   /** An upgrade or downgrade is under way, or being taken back; resolves when it is not. */
   changing: Promise<void> | null = null;
   /** Its acquire was sent more than once: a late copy must not take it again after the release. */
-  ambiguous = false;
+  ambiguous: boolean;
+  readonly handOverMs: number;
+  readonly backTo = '';
   /** The desk that keeps it: grants of other clients are not ours to share. */
   readonly of: HoldKeeper;
   #controller: AbortController | null = null;
 
-  constructor(keeper: HoldKeeper, terms: HoldTerms) {
+  /** Sent at `sentMs` (monotonic), granted for `leaseMs` from some moment after that. */
+  constructor(keeper: HoldKeeper, granted: Granted, token: number, sentMs: number, leaseMs: number) {
+    const { terms } = granted;
     this.of = keeper;
-    this.kind = terms.kind;
-    this.name = terms.name;
-    this.mode = terms.mode;
-    this.permits = terms.permits;
-    this.limit = terms.limit;
+    this.kind = granted.kind;
+    this.name = granted.name;
+    this.mode = granted.mode;
+    this.permits = granted.permits;
+    this.limit = granted.limit;
+    this.rid = granted.rid;
+    this.handOverMs = granted.handOverMs;
+    this.ambiguous = granted.ambiguous;
     this.label = terms.label;
-    this.rid = terms.rid;
-    this.#token = terms.token;
-    this.leaseMs = terms.leaseMs;
     this.renews = terms.renews;
-    this.untilMs = terms.untilMs;
-    this.deadlineMs = terms.deadlineMs;
-    this.sinceMs = terms.sinceMs;
+    this.leaseMs = terms.leaseMs;
+    this.#token = token;
+    // Reckoned from when it was sent: a little more than the truth, and no second look at the clock.
+    this.sinceMs = sentMs;
+    this.untilMs = sentMs + terms.maxHoldMs;
+    this.deadlineMs = Math.min(sentMs + leaseMs - marginMs(leaseMs), this.untilMs);
   }
 
   get token(): bigint {

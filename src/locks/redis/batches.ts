@@ -66,11 +66,13 @@ export class Batches<Request, Reply> {
         batch.push(entry);
         return;
       }
+      // With nothing under way there is nobody to wait for.
+      if (this.#waiting.size === 0 && this.#link.idle) {
+        this.#call(bucket, [entry]);
+        return;
+      }
       this.#waiting.set(bucket, [entry]);
-      if (this.#waiting.size > 1) return;
-      // With nothing under way there is nobody to wait for, but for those who are woken by the same answer as we were.
-      if (this.#link.idle) queueMicrotask(this.#flush);
-      else this.#runtime.timers.nextTurn(this.#flush);
+      if (this.#waiting.size === 1) this.#runtime.timers.nextTurn(this.#flush);
     });
   }
 
@@ -85,26 +87,15 @@ export class Batches<Request, Reply> {
 
   #call(bucket: number, entries: Entry<Request, Reply>[]): void {
     const command = this.#command;
-    const frame = this.#frameOf(bucket);
-    let { keys, args } = frame;
+    let { keys, args } = this.#frameOf(bucket);
     for (const { request } of entries) {
       keys += command.writeKeys(bucket, request);
       args += command.writeArgs(request);
     }
     const sentMs = this.#runtime.clock.monotonic();
-    const asker: Asker = {
-      answered: (reply) => this.#answered(entries, sentMs, reply as unknown[]),
-      failed: (error) => this.#failed(bucket, entries, error),
-    };
     const count = FRAME_KEYS + entries.length * command.keys;
-    this.#link.send(
-      command.script,
-      count,
-      count + FRAME_ARGS + entries.length * command.args,
-      keys + args,
-      sentMs,
-      asker,
-    );
+    const parts = count + FRAME_ARGS + entries.length * command.args;
+    this.#link.send(command.script, count, parts, keys + args, sentMs, new Call(this, bucket, entries, sentMs));
   }
 
   /** What every call for a bucket begins with. */
@@ -121,7 +112,15 @@ export class Batches<Request, Reply> {
     return frame;
   }
 
-  #answered(entries: readonly Entry<Request, Reply>[], sentMs: number, replies: unknown[]): void {
+  /** For our own calls. */
+  answered(entries: readonly Entry<Request, Reply>[], sentMs: number, reply: unknown): void {
+    // The short answer to one request: a token is also (nearly) the time.
+    if (typeof reply === 'number') {
+      if (this.#command.timed) this.#onTime(sentMs, reply);
+      entries[0]!.resolve(this.#command.read(reply));
+      return;
+    }
+    const replies = reply as unknown[];
     let first = 0;
     if (this.#command.timed) {
       this.#onTime(sentMs, Number(replies[0]));
@@ -130,12 +129,41 @@ export class Batches<Request, Reply> {
     for (let i = 0; i < entries.length; i++) entries[i]!.resolve(this.#command.read(replies[i + first]));
   }
 
-  #failed(bucket: number, entries: readonly Entry<Request, Reply>[], error: unknown): void {
+  /** For our own calls. */
+  failed(bucket: number, entries: readonly Entry<Request, Reply>[], error: unknown): void {
     // One key of another type must not fail its neighbours. Each is idempotent, so that half a batch is no harm.
     if (entries.length > 1 && error instanceof Error && error.name === 'ReplyError') {
       for (const entry of entries) this.#call(bucket, [entry]);
     } else {
       for (const entry of entries) entry.reject(this.#command.failed(error));
     }
+  }
+}
+
+/** One call under way: one object, where two closures would be three. */
+class Call<Request, Reply> implements Asker {
+  readonly #batches: Batches<Request, Reply>;
+  readonly #bucket: number;
+  readonly #entries: readonly Entry<Request, Reply>[];
+  readonly #sentMs: number;
+
+  constructor(
+    batches: Batches<Request, Reply>,
+    bucket: number,
+    entries: readonly Entry<Request, Reply>[],
+    sentMs: number,
+  ) {
+    this.#batches = batches;
+    this.#bucket = bucket;
+    this.#entries = entries;
+    this.#sentMs = sentMs;
+  }
+
+  answered(reply: unknown): void {
+    this.#batches.answered(this.#entries, this.#sentMs, reply);
+  }
+
+  failed(error: unknown): void {
+    this.#batches.failed(this.#bucket, this.#entries, error);
   }
 }

@@ -1,5 +1,14 @@
 import type { LockKind } from '../port.ts';
 
+interface Frame {
+  readonly begin: string;
+  readonly clock: string;
+  readonly gone: string;
+  readonly channel: string;
+  /** Kept: they are asked for with every lock. By the list of parts, then by kind. */
+  readonly begins: Map<readonly string[], Partial<Record<LockKind | 'latch', readonly string[]>>>;
+}
+
 /**
  * Where a lock's keys are. All keys of one lock share the hash tag of their bucket; the locks of a bucket share its clock
  * (the largest number minted), so that names that are used once leave nothing behind and a clock that steps back cannot
@@ -9,14 +18,14 @@ export class Layout {
   readonly #prefix: string;
   readonly #buckets: number;
   /** What the keys of a bucket have in common. */
-  readonly #frames: readonly { begin: string; clock: string; gone: string; channel: string }[];
+  readonly #frames: readonly Frame[];
 
   constructor(prefix: string, cluster: boolean) {
     this.#prefix = prefix;
     this.#buckets = cluster ? 256 : 1;
     this.#frames = Array.from({ length: this.#buckets }, (_, bucket) => {
       const begin = `${prefix}:{${bucket}}:`;
-      return { begin, clock: `${begin}clock`, gone: `${begin}gone`, channel: `${begin}wake:` };
+      return { begin, clock: `${begin}clock`, gone: `${begin}gone`, channel: `${begin}wake:`, begins: new Map() };
     });
   }
 
@@ -43,6 +52,17 @@ export class Layout {
 
   key(bucket: number, kind: LockKind | 'latch', part: string, name: string): string {
     return `${this.#frames[bucket]!.begin}${kind}:${part}:${name}`;
+  }
+
+  /** What the keys of a lock's parts begin with; the name follows. */
+  begins(bucket: number, kind: LockKind | 'latch', parts: readonly string[]): readonly string[] {
+    const { begins, begin } = this.#frames[bucket]!;
+    let found = begins.get(parts)?.[kind];
+    if (!found) {
+      found = parts.map((part) => `${begin}${kind}:${part}:`);
+      begins.set(parts, { ...begins.get(parts), [kind]: found });
+    }
+    return found;
   }
 
   /** A SCAN pattern for one part of a kind, in every bucket. */

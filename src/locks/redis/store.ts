@@ -154,8 +154,11 @@ export class RedisLockStore implements LockStore {
         keys: parts.length,
         args: ARGS[verb](kind),
         writeKeys: (bucket, { name }) => {
+          const bytes = Buffer.byteLength(name);
           let wire = '';
-          for (const part of parts) wire += bulk(this.#layout.key(bucket, kind, part, name));
+          for (const begin of this.#layout.begins(bucket, kind, parts)) {
+            wire += `$${begin.length + bytes}\r\n${begin}${name}\r\n`;
+          }
           return wire;
         },
         writeArgs: args,
@@ -354,9 +357,16 @@ const ARGS: Record<'acquire' | 'release' | 'renew' | 'force' | 'inspect', (kind:
 /** Plain characters only, so that their number is their length on the wire. */
 const plain = (text: string): string => `$${text.length}\r\n${text}\r\n`;
 
+/** What follows the id is nearly always what it was the last time. */
+let tail = { leaseMs: 0, place: '', info: '', wire: '' };
+
 function acquireArgs(request: AcquireRequest): string {
   const { rid, leaseMs, queue, ticket, info, kind } = request;
-  const wire = plain(rid) + plain(String(leaseMs)) + plain(queue ? String(ticket) : '') + bulk(info);
+  const place = queue ? (ticket === 0 ? '0' : String(ticket)) : '';
+  if (tail.leaseMs !== leaseMs || tail.place !== place || tail.info !== info) {
+    tail = { leaseMs, place, info, wire: plain(String(leaseMs)) + plain(place) + bulk(info) };
+  }
+  const wire = plain(rid) + tail.wire;
   if (kind === 'readwrite') return wire + plain(request.mode);
   if (kind === 'semaphore') return wire + plain(String(request.permits)) + plain(String(request.limit));
   return wire;

@@ -8,7 +8,7 @@
   ARGV[1..3]     channel, publish, grace (see _frame.lua)
   ARGV[4i..]     for request i: rid, lease ms, place ('' do not queue, 0 a new one, else the ticket it had), info
 
-  Returns {TIME in microseconds, reply of request 1, …}; a reply is
+  Returns {TIME in microseconds, reply of request 1, …}, or, for one request that was granted, its token alone; a reply is
     token                    granted
     {0, retry ms, ticket, 1 if it had lost its place}
                              in the queue; the present lease ends after `retry ms`
@@ -39,7 +39,7 @@ if #KEYS == 4 then
     if known == 0 then
       value = rid .. ' ' .. number .. ' ' .. seconds .. string.sub(fraction, 1, 3) .. ' ' .. ARGV[7]
       redis.call('SET', lock, value, 'PX', leaseMs)
-      return {tonumber(now), tonumber(number)}
+      return tonumber(number)
     end
     if redis.call('ZADD', queue, 'NX', number, rid) == 0 then number = redis.call('ZSCORE', queue, rid) end
     -- See QUEUE_MS in _frame.lua.

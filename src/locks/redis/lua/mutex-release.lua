@@ -6,7 +6,7 @@
   ARGV[1..3]     channel, publish, grace (see _frame.lua)
   ARGV[2i+2..]   for request i: rid, 1 to remember the id as gone
 
-  Returns for each request
+  Returns for each request, or, for one alone, the bare number
     1  released, nobody waits
     2  released and handed to somebody who has yet to confirm
     3  left the queue
@@ -23,7 +23,7 @@ if #KEYS == 4 and ARGV[5] == '0' then
     local head = redis.call('ZPOPMIN', queue)[1]
     if not head then
       redis.call('DEL', lock)
-      return {1}
+      return 1
     end
     local time = redis.call('TIME')
     local seconds, fraction = time[1], time[2]
@@ -40,7 +40,7 @@ if #KEYS == 4 and ARGV[5] == '0' then
     if ARGV[2] == 'SPUBLISH' or redis.call('PUBSUB', 'NUMSUB', channel)[2] > 0 then
       value = head .. ' ' .. token .. ' ' .. seconds .. string.sub(fraction, 1, 3) .. ' '
       redis.call('SET', lock, value, 'PX', ARGV[3])
-      if redis.call(ARGV[2], channel, 'granted ' .. head .. ' ' .. token .. ' ' .. now) > 0 then return {2} end
+      if redis.call(ARGV[2], channel, 'granted ' .. head .. ' ' .. token .. ' ' .. now) > 0 then return 2 end
       -- As it was.
       redis.call('SET', lock, ARGV[4] .. ' 0 0 ', 'PX', ARGV[3])
     end
