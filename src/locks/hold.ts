@@ -63,6 +63,7 @@ export class Hold implements ReleaseRequest {
   ambiguous: boolean;
   readonly handOverMs: number;
   readonly backTo = '';
+  next = '';
   /** The desk that keeps it: grants of other clients are not ours to share. */
   readonly of: HoldKeeper;
   #controller: AbortController | null = null;

@@ -61,6 +61,11 @@ export interface ReleaseRequest extends Address {
   readonly ambiguous: boolean;
   /** An upgrade that is given up: should it have come true, it becomes the read hold of this id again. Else ''. */
   readonly backTo: string;
+  /**
+   * Another request of this client that waits for the same lock: it gets it before the head of the queue does, and hears
+   * of it by the reply. '' : whoever is first. Only a mutex asks for it, and not for long.
+   */
+  readonly next: string;
 }
 
 /**
@@ -68,7 +73,12 @@ export interface ReleaseRequest extends Address {
  * `dequeued`: it was waiting and is no more. `absent`: neither; a holder that hears this had lost it. `moved`: not held,
  * and somebody else was let in who has yet to confirm.
  */
-export type ReleaseReply = 'released' | 'handed' | 'dequeued' | 'absent' | 'moved';
+export type ReleaseReply = 'released' | 'handed' | 'dequeued' | 'absent' | 'moved' | Given;
+
+/** Given back, and `next` has it now, for `handOverMs` unless it is confirmed. */
+export interface Given {
+  readonly given: number;
+}
 
 export interface RenewRequest extends Address {
   readonly rid: string;

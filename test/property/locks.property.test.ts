@@ -149,7 +149,16 @@ async function take(
         const reply = await store.acquire({ ...request, queue: true });
         return reply.outcome === 'done' ? reply : reply.outcome;
       }
-      if (at.do === 'release') return await store.release({ ...request, ambiguous: false, backTo: '' });
+      if (at.do === 'release') {
+        // Sometimes to another of the same client, past the queue.
+        const other =
+          at.pick % 3 === 0
+            ? asked.findLast(({ client, number }) => client === one.client && number !== one.number)
+            : undefined;
+        const next = kind === 'mutex' && other ? side.ridOf(other) : '';
+        const reply = await store.release({ ...request, ambiguous: false, backTo: '', next });
+        return typeof reply === 'object' ? 'given' : reply;
+      }
       if (at.do === 'renew') return await store.renew({ ...request, exactly: false });
       if (at.do === 'finish') return kind === 'once' ? await store.finish(name, request.rid, 'it', 60_000) : null;
       if (kind !== 'readwrite' || at.do !== 'change') return null;

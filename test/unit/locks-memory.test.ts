@@ -64,6 +64,7 @@ class Client {
       handOverMs: HAND_OVER_MS,
       ambiguous,
       backTo: '',
+      next: '',
     });
   }
 

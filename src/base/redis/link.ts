@@ -51,6 +51,8 @@ export class RedisLink {
   #subscriber: Redis | Cluster | null = null;
   #stopPings: (() => void) | null = null;
   #wasReady = false;
+  #expected = 0;
+  #corked: Corkable | null = null;
   #closed = false;
 
   constructor(target: RedisTarget, options: LinkOptions, runtime: Runtime, anchor: Anchor, events: LinkEvents) {
@@ -77,6 +79,19 @@ export class RedisLink {
   /** Tells one Redis from another, without secrets. */
   get place(): string {
     return placeOf(this.#client);
+  }
+
+  /** Somebody will send something in this turn. What several have to send then goes in one write. */
+  expect(): void {
+    this.#expected++;
+  }
+
+  /** … and has. */
+  expected(): void {
+    if (--this.#expected === 0 && this.#corked) {
+      this.#corked.uncork();
+      this.#corked = null;
+    }
   }
 
   /** Nothing is being asked: what is asked now need not wait for company. */
@@ -143,6 +158,10 @@ export class RedisLink {
     const sent = new SentScript(this.#finish, asker, script, keys, parts, wire, sentMs);
     this.#anchor.hold();
     this.#underWay.add(sent);
+    if (this.#expected > 1 && !this.#corked) {
+      this.#corked = (client as unknown as { stream: Corkable }).stream;
+      this.#corked.cork();
+    }
     void client.sendCommand(sent as unknown as Parameters<Redis['sendCommand']>[0]);
   }
 
@@ -363,6 +382,11 @@ export class RedisLink {
     this.#client.disconnect();
     this.#underWay.close();
   }
+}
+
+interface Corkable {
+  cork(): void;
+  uncork(): void;
 }
 
 /** Who is told what became of a script. */

@@ -59,10 +59,12 @@ export class MutexCell implements LockCell {
     return request.queue ? { outcome: 'queued', retryMs, ticket } : { outcome: 'held', retryMs, ticket: 0 };
   }
 
-  release(frame: Frame, { rid, handOverMs, ambiguous }: ReleaseRequest): ReleaseReply {
+  release(frame: Frame, { rid, handOverMs, ambiguous, next }: ReleaseRequest): ReleaseReply {
     this.prune(frame.nowMs);
     let reply: ReleaseReply;
-    if (this.holder?.rid === rid) {
+    if (this.holder?.rid === rid && next !== '' && this.queue.leave(next)) {
+      reply = { given: this.#hold(frame, next, handOverMs, '') };
+    } else if (this.holder?.rid === rid) {
       this.#handOver(frame, handOverMs, null);
       reply = this.holder ? 'handed' : 'released';
     } else {

@@ -66,13 +66,13 @@ export class Batches<Request, Reply> {
         batch.push(entry);
         return;
       }
-      // With nothing under way there is nobody to wait for.
-      if (this.#waiting.size === 0 && this.#link.idle) {
-        this.#call(bucket, [entry]);
-        return;
-      }
       this.#waiting.set(bucket, [entry]);
-      if (this.#waiting.size === 1) this.#runtime.timers.nextTurn(this.#flush);
+      if (this.#waiting.size > 1) return;
+      this.#link.expect();
+      // With nothing under way there is nobody to wait for but those who go on by the same answer as we did. A tick that is
+      // asked for by a promise's callback runs when all of these have.
+      if (this.#link.idle) process.nextTick(this.#flush);
+      else this.#runtime.timers.nextTurn(this.#flush);
     });
   }
 
@@ -83,6 +83,7 @@ export class Batches<Request, Reply> {
       }
     }
     this.#waiting.clear();
+    this.#link.expected();
   };
 
   #call(bucket: number, entries: Entry<Request, Reply>[]): void {

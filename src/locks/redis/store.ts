@@ -64,6 +64,7 @@ const TELLING: Record<LockKind, readonly string[]> = {
   readwrite: ['writer', 'readers', 'read-queue', 'write-queue'],
   semaphore: ['holders', 'queue'],
 };
+/** By the script's number; a larger one is a token. */
 const RELEASED: readonly ReleaseReply[] = ['absent', 'released', 'handed', 'dequeued', 'moved'];
 
 /** A reading that took longer on its way says less about the server's clock; but an old one drifts. */
@@ -234,8 +235,10 @@ export class RedisLockStore implements LockStore {
         this.#commandMs + timeoutMs,
       ),
     );
-    const [storeUs, reply] = replies[0] as [number | string, unknown];
-    this.#read(sentMs, Number(storeUs));
+    // The short answer is the token alone, which is (nearly) the time.
+    const [storeUs, reply] =
+      typeof replies[0] === 'number' ? [replies[0], replies[0]] : (replies[0] as [number, unknown]);
+    this.#read(sentMs, storeUs);
     return [acquireReply(reply), replies[1] as number];
   }
 
@@ -348,7 +351,7 @@ export class RedisLockStore implements LockStore {
 /** How many arguments a request has after the frame. */
 const ARGS: Record<'acquire' | 'release' | 'renew' | 'force' | 'inspect', (kind: LockKind) => number> = {
   acquire: (kind) => (kind === 'readwrite' ? 5 : kind === 'semaphore' ? 6 : 4),
-  release: (kind) => (kind === 'semaphore' ? 4 : kind === 'readwrite' ? 3 : 2),
+  release: (kind) => (kind === 'semaphore' ? 4 : 3),
   renew: (kind) => (kind === 'readwrite' ? 5 : 4),
   force: () => 0,
   inspect: () => 0,
@@ -393,11 +396,13 @@ function releaseArgs(request: ReleaseRequest): string {
   const wire = plain(request.rid) + (request.ambiguous ? '$1\r\n1\r\n' : '$1\r\n0\r\n');
   if (request.kind === 'readwrite') return wire + plain(request.backTo);
   if (request.kind === 'semaphore') return wire + plain(String(request.permits)) + plain(String(request.limit));
-  return wire;
+  return wire + plain(request.next);
 }
 
 function releaseReply(reply: unknown): ReleaseReply {
-  return RELEASED[reply as number]!;
+  // Not by looking a token up: so large an index is looked up as a text.
+  const number = reply as number;
+  return number < RELEASED.length ? RELEASED[number]! : { given: number };
 }
 
 function renewArgs(request: RenewRequest): string {

@@ -4,7 +4,8 @@
   KEYS[1..2]     clock, gone (see _frame.lua)
   KEYS[2i+1..]   for request i: lock, queue
   ARGV[1..3]     channel, publish, grace (see _frame.lua)
-  ARGV[2i+2..]   for request i: rid, 1 to remember the id as gone
+  ARGV[3i+1..]   for request i: rid, 1 to remember the id as gone, and a request of the same client that is to have it
+                 next if it waits ('' whoever is first)
 
   Returns for each request, or, for one alone, the bare number
     1  released, nobody waits
@@ -12,6 +13,7 @@
     3  left the queue
     0  neither held nor queued
     4  not held, and somebody else was let in who has yet to confirm
+    token  released, and the request that was to have it next has it
 ]]
 
 -- What happens nearly always, before anything else is even defined: one holder gives back, and nobody waits, or the first
@@ -20,7 +22,8 @@ if #KEYS == 4 and ARGV[5] == '0' then
   local clock, lock, queue = KEYS[1], KEYS[3], KEYS[4]
   local value = redis.call('GET', lock)
   if value and string.find(value, ARGV[4] .. ' ', 1, true) == 1 then
-    local head = redis.call('ZPOPMIN', queue)[1]
+    local next = ARGV[6] ~= '' and redis.call('ZREM', queue, ARGV[6]) == 1 and ARGV[6]
+    local head = next or redis.call('ZPOPMIN', queue)[1]
     if not head then
       redis.call('DEL', lock)
       return 1
@@ -34,6 +37,10 @@ if #KEYS == 4 and ARGV[5] == '0' then
     if last and last >= token then
       token = string.format('%.0f', last + 1)
       redis.call('SET', clock, token)
+    end
+    if next then
+      redis.call('SET', lock, next .. ' ' .. token .. ' ' .. seconds .. string.sub(fraction, 1, 3) .. ' ', 'PX', ARGV[3])
+      return tonumber(token)
     end
     local channel = ARGV[1] .. string.match(head, '^[^.]+')
     -- Not by what PUBLISH returns: that counts those who listen to every channel, too.
@@ -54,12 +61,14 @@ end
 local replies = {}
 for i = 1, (#KEYS - 2) / 2 do
   local lock, queue = KEYS[2 * i + 1], KEYS[2 * i + 2]
-  local rid = ARGV[2 * i + 2]
+  local rid, nextRid = ARGV[3 * i + 1], ARGV[3 * i + 3]
   local owner = ownerOf(redis.call('GET', lock))
   if owner == rid then
     if redis.call('EXISTS', queue) == 0 then
       redis.call('DEL', lock)
       replies[i] = 1
+    elseif nextRid ~= '' and redis.call('ZREM', queue, nextRid) == 1 then
+      replies[i] = hold(lock, nextRid, graceMs, '')
     else
       replies[i] = handOver(lock, queue) and 2 or 1
     end
@@ -68,7 +77,7 @@ for i = 1, (#KEYS - 2) / 2 do
     -- Its lease had run out, or that of another: whoever comes by sees to the queue.
     if not owner and redis.call('EXISTS', queue) == 1 and handOver(lock, queue) then replies[i] = 4 end
   end
-  if ARGV[2 * i + 3] == '1' then rememberGone(rid) end
+  if ARGV[3 * i + 2] == '1' then rememberGone(rid) end
 end
 keepMinted()
 return replies
