@@ -160,7 +160,7 @@ class Measurement {
     let best: Setting | null = null;
     for (const setting of this.finalists()) {
       const counts = library === undefined ? ![OURS, FLOOR].includes(setting.library) : setting.library === library;
-      if (!counts || this.starves(setting)) continue;
+      if (!counts || (library === undefined && this.starves(setting))) continue;
       if (best === null || this.of(setting, score)! > this.of(best, score)!) best = setting;
     }
     return best;

@@ -162,5 +162,5 @@ export class Lock {
   }
 }
 
-/** One holder at a time. The queue is FIFO for both `mutex` and `fair`; only `fair` promises it. */
+/** One holder at a time: `mutex`, which goes to a neighbour first, and `fair`, which is first come, first served. */
 export class Mutex extends Lock {}

@@ -77,13 +77,17 @@ export class Batches<Request, Reply> {
   }
 
   readonly #flush = (): void => {
-    for (const [bucket, entries] of this.#waiting) {
-      for (let from = 0; from < entries.length; from += BATCH_MAX) {
-        this.#call(bucket, entries.length <= BATCH_MAX ? entries : entries.slice(from, from + BATCH_MAX));
-      }
-    }
+    const waiting = [...this.#waiting];
     this.#waiting.clear();
-    this.#link.expected();
+    try {
+      for (const [bucket, entries] of waiting) {
+        for (let from = 0; from < entries.length; from += BATCH_MAX) {
+          this.#call(bucket, entries.length <= BATCH_MAX ? entries : entries.slice(from, from + BATCH_MAX));
+        }
+      }
+    } finally {
+      this.#link.expected();
+    }
   };
 
   #call(bucket: number, entries: Entry<Request, Reply>[]): void {
