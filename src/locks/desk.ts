@@ -135,6 +135,8 @@ const LOOK_MS_MAX = 3000;
 const LOOK_MS_MIN = 10;
 const IN_A_ROW_MAX = 16;
 const CLOSING_LOOK_MS = 20;
+/** A replica that has only just joined says for the first time after a second that it is there. */
+const REPLICAS_MS = 1500;
 const RETRY_MS_MIN = 25;
 const RETRY_MS_MAX = 500;
 
@@ -339,7 +341,7 @@ export class Desk implements StoreEvents, HoldKeeper, GrantDesk {
 
   async #replicated(waiter: Waiter): Promise<AcquireReply> {
     const { replicas } = waiter.terms;
-    const [reply, confirmed] = await this.#store.acquireReplicated(waiter, replicas, this.settings.handOverMs);
+    const [reply, confirmed] = await this.#store.acquireReplicated(waiter, replicas, REPLICAS_MS);
     if (reply.outcome === 'granted' && confirmed < replicas) {
       // Not tried again: the caller asked for that many, and they are not there.
       throw new ReplicasError(`${describe(waiter.wanted)} reached ${confirmed} of ${replicas} replicas`);
