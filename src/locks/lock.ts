@@ -1,11 +1,12 @@
-import { framesAround, isInside, runInside } from './context.ts';
+import { framesAround, isInside } from './context.ts';
 import type { Desk, Wanted } from './desk.ts';
-import { HeldError, NotOwnerError, UnavailableError } from './errors.ts';
+import { HeldError, NotOwnerError } from './errors.ts';
 import { Grant } from './grant.ts';
 import type { Hold } from './hold.ts';
 import { type AcquireOptions, NO_OPTIONS, termsOf } from './options.ts';
 import type { OrderWatch } from './order.ts';
 import type { HolderState, LockState } from './port.ts';
+import { runHolding } from './run.ts';
 
 /** What a lock shows of itself. Tokens are bigint, as on grants. */
 export interface Inspection extends Omit<LockState, 'holders'> {
@@ -72,26 +73,7 @@ export class Lock {
    */
   async run<T>(fn: (grant: Grant) => Promise<T> | T, options: AcquireOptions = NO_OPTIONS): Promise<T> {
     const grant = this.reenter() ?? (await this.acquire(options));
-    let result: T;
-    try {
-      result = await runInside([Grant.holdOf(grant)], () => fn(grant));
-    } catch (error) {
-      // The error of the work is the one to be told.
-      await grant.release().catch(() => undefined);
-      throw error;
-    }
-    await this.#endRun(grant);
-    return result;
-  }
-
-  async #endRun(grant: Grant): Promise<void> {
-    try {
-      await grant.release();
-    } catch (error) {
-      // The work was done while the lock was ours; it could only not be given back, and ends with its lease.
-      if (!(error instanceof UnavailableError)) throw error;
-      this.desk.runtime.log.warn({ err: error, name: this.name }, 'a lock could not be given back; its lease will end');
-    }
+    return await runHolding(grant, [Grant.holdOf(grant)], fn, this.desk.runtime.log);
   }
 
   /** Whether run() inside run() enters the same hold again. */

@@ -1,12 +1,12 @@
 import { TerminalError } from '../base/errors.ts';
 import { sleep } from '../base/timers.ts';
 import { CompositeGrant } from './composite.ts';
-import { runInside } from './context.ts';
 import type { Desk } from './desk.ts';
-import { HeldError, UnavailableError } from './errors.ts';
+import { HeldError } from './errors.ts';
 import { Grant } from './grant.ts';
 import type { Lock } from './lock.ts';
 import { type AcquireOptions, checkedSpan } from './options.ts';
+import { runHolding } from './run.ts';
 
 const PARTS_MAX = 100;
 const GIVE_BACK_MS = 100;
@@ -52,23 +52,7 @@ export class MultiLock {
     options: Omit<AcquireOptions, 'within'> = {},
   ): Promise<T> {
     const grant = await this.#take(options, true);
-    let result: T;
-    try {
-      result = await runInside(grant.parts.map(Grant.holdOf), () => fn(grant));
-    } catch (error) {
-      await grant.release().catch(() => undefined);
-      throw error;
-    }
-    try {
-      await grant.release();
-    } catch (error) {
-      if (!(error instanceof UnavailableError)) throw error;
-      this.#desk.runtime.log.warn(
-        { err: error, name: this.name },
-        'locks could not be given back; their leases will end',
-      );
-    }
-    return result;
+    return await runHolding(grant, grant.parts.map(Grant.holdOf), fn, this.#desk.runtime.log);
   }
 
   async #take(options: Omit<AcquireOptions, 'within'>, reenters: boolean): Promise<CompositeGrant> {

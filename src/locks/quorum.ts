@@ -1,12 +1,12 @@
 import { TerminalError } from '../base/errors.ts';
 import { sleep } from '../base/timers.ts';
 import { CompositeGrant } from './composite.ts';
-import { runInside } from './context.ts';
 import type { Desk, Terms } from './desk.ts';
 import { AbortedError, HeldError, TimeoutError, UnavailableError } from './errors.ts';
 import { Grant } from './grant.ts';
 import { Hold } from './hold.ts';
 import { type AcquireOptions, checkedName, termsOf } from './options.ts';
+import { runHolding } from './run.ts';
 
 /** When the rest is not to be had although the waiting master let us in: the last holder is still giving back. */
 const TRIES = 4;
@@ -68,19 +68,7 @@ export class QuorumLock {
     options: Omit<AcquireOptions, 'within' | 'replicas'> = {},
   ): Promise<T> {
     const grant = await this.acquire(options);
-    let result: T;
-    try {
-      result = await runInside(grant.parts.map(Grant.holdOf), () => fn(grant));
-    } catch (error) {
-      await grant.release().catch(() => undefined);
-      throw error;
-    }
-    try {
-      await grant.release();
-    } catch (error) {
-      if (!(error instanceof UnavailableError)) throw error;
-    }
-    return result;
+    return await runHolding(grant, grant.parts.map(Grant.holdOf), fn, this.#first.runtime.log);
   }
 
   #terms(options: AcquireOptions): Terms {

@@ -83,6 +83,7 @@ describeWithRedis('locks: kinds', () => {
         agents.map((agent, i) => agent.call('contend', { sets: [...sets.slice(i), ...sets.slice(0, i)], rounds })),
       );
       expect(crossed).toEqual([0, 0, 0]);
+      // The ids of requests that had a command under way when they ended are remembered for two minutes, by design.
       expect((await keysOf(redis.port)).filter((key) => /^multi:\{0\}:(?!clock|gone)/.test(key))).toEqual([]);
     });
 
@@ -127,7 +128,7 @@ describeWithRedis('locks: kinds', () => {
         agents.flatMap((agent) => [1, 2].map(() => agent.call('readAndWrite', { name: 'rw', rounds }))),
       );
       expect(crossed).toEqual([0, 0, 0, 0, 0, 0]);
-      expect((await keysOf(redis.port)).filter((key) => /^together:\{0\}:(?!clock|gone)/.test(key))).toEqual([]);
+      expect((await keysOf(redis.port)).filter((key) => /^together:\{0\}:(?!clock)/.test(key))).toEqual([]);
     });
 
     it('a crashed reader keeps a writer out until its own lease ends, however long the other readers stay', async () => {

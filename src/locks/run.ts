@@ -1,0 +1,29 @@
+import type { Logger } from '../base/log.ts';
+import { runInside } from './context.ts';
+import { UnavailableError } from './errors.ts';
+import type { Hold } from './hold.ts';
+
+/** Runs `fn` with what was granted, and gives it back: the end of every run(fn), of one lock, several, or a quorum. */
+export async function runHolding<G extends { readonly name: string; release(): Promise<void> }, T>(
+  grant: G,
+  holds: readonly Hold[],
+  fn: (grant: G) => Promise<T> | T,
+  log: Logger,
+): Promise<T> {
+  let result: T;
+  try {
+    result = await runInside(holds, () => fn(grant));
+  } catch (error) {
+    // The error of the work is the one to be told.
+    await grant.release().catch(() => undefined);
+    throw error;
+  }
+  try {
+    await grant.release();
+  } catch (error) {
+    // The work was done while the lock was ours; it could only not be given back, and ends with its lease.
+    if (!(error instanceof UnavailableError)) throw error;
+    log.warn({ err: error, name: grant.name }, 'a lock could not be given back; its lease will end');
+  }
+  return result;
+}
