@@ -15,7 +15,7 @@ import {
   writeSync,
 } from 'node:fs';
 import { createServer } from 'node:net';
-import { join } from 'node:path';
+import { dirname, join } from 'node:path';
 import { DatabaseSync } from 'node:sqlite';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { readConfig } from '../../src/base/config.ts';
@@ -269,14 +269,18 @@ describe('a ledger file that is damaged', () => {
     writeFileSync(file, Buffer.from(Array.from({ length: 65_536 }, (_, n) => (n * 7919) % 251)));
   }
 
-  /** A page of the ledger that its log does not have as well: there the damage shows. */
+  /** A page that some table or index uses (a free one may hold anything), and that the log does not have as well. */
   function pageInUse(file: string): number {
     const pages = statSync(file).size / 4096;
     const log = existsSync(`${file}-wal`) ? readFileSync(`${file}-wal`) : Buffer.alloc(0);
     const logged = new Set<number>();
     for (let frame = 32; frame < log.length; frame += 24 + 4096) logged.add(log.readUInt32BE(frame));
-    const found = Array.from({ length: pages }, (_, n) => n).filter((n) => n > pages / 3 && !logged.has(n + 1));
-    return found[0]!;
+    const copy = temporaryFolder();
+    copyData(dirname(file), copy);
+    using db = new DatabaseSync(join(copy, 'ledger.sqlite'));
+    const used = db.prepare('SELECT pageno FROM dbstat WHERE pageno > ? ORDER BY pageno').all(Math.floor(pages / 3));
+    const found = used.map(({ pageno }) => Number(pageno)).find((page) => page <= pages && !logged.has(page));
+    return found! - 1;
   }
 
   function overwrite(file: string, at: number, bytes: number): void {
