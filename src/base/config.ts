@@ -85,10 +85,64 @@ function parseTrust(value: string): boolean | string {
   return text(value);
 }
 
+/** Nothing at all is null. */
+function address(...schemes: string[]): (text: string) => string | null {
+  return (value) => {
+    if (value === '') return null;
+    const scheme = /^([a-z][a-z0-9+]*):/.exec(value)?.[1];
+    // The value itself is not repeated: it may hold a password.
+    if (scheme === undefined || !schemes.includes(scheme)) {
+      throw new Error(`must begin with ${schemes.map((each) => `${each}:`).join(', ')}`);
+    }
+    return value;
+  };
+}
+
+function prefix(value: string): string {
+  if (!/^[\w.:-]{1,64}$/.test(value)) throw new Error('must be 1 to 64 letters, digits and . : - _');
+  return value;
+}
+
 export const SETTINGS = {
   port: setting('PORT', 'port', '8080', 'Port to listen on; 0 picks a free one', whole(0, 65_535)),
   host: setting('HOST', 'host', '127.0.0.1', 'Address to listen on', text),
   data: setting('DOORBUSTER_DATA', 'data', './data', 'Folder of the embedded ledger', text),
+  redisUrl: setting(
+    'REDIS_URL',
+    'redis-url',
+    '',
+    'Redis of a shop of many processes: `redis:`, `rediss:`, `redis+sentinel:`, `redis+cluster:`',
+    address('redis', 'rediss', 'redis+sentinel', 'rediss+sentinel', 'redis+cluster', 'rediss+cluster'),
+  ),
+  databaseUrl: setting(
+    'DATABASE_URL',
+    'database-url',
+    '',
+    'Where the ledger is: `sqlite:`, `mysql:`, `mariadb:`, `postgres:`',
+    address('sqlite', 'mysql', 'mariadb', 'postgres', 'postgresql'),
+  ),
+  redisPrefix: setting('REDIS_PREFIX', 'redis-prefix', 'doorbuster', 'What every key in Redis begins with', prefix),
+  answerWithinMs: setting(
+    'ANSWER_WITHIN_MS',
+    'answer-within-ms',
+    '2000',
+    'How long an order waits for its commit before it is answered 202 (with Redis)',
+    whole(10, 60_000),
+  ),
+  pipeMax: setting(
+    'PIPE_MAX',
+    'pipe-max',
+    '100000',
+    'Orders of a sale that may wait for the ledger before new ones get 503 (with Redis)',
+    whole(1, 10_000_000),
+  ),
+  writerLock: setting(
+    'WRITER_LOCK',
+    'writer-lock',
+    'off',
+    '`buyer`: orders are written under their buyers’ locks, which is not needed (with Redis)',
+    word('off', 'buyer'),
+  ),
   adminKeys: setting('DOORBUSTER_ADMIN_KEY', 'admin-key', null, 'Admin key, or `alice:key1,bob:key2`', parseAdminKeys),
   authSecrets: setting(
     'DOORBUSTER_AUTH_SECRET',
@@ -163,12 +217,13 @@ export type Config = {
     | (N extends 'adminKeys' | 'authSecrets' ? null : never);
 };
 
-/** Settings of later deployments. Set by mistake, they would promise what is not there: say so instead. */
-const NOT_YET = ['REDIS_URL', 'DATABASE_URL', 'PIPE_URL'];
+/** Settings of later versions. Set by mistake, they would promise what is not there: say so instead. */
+const NOT_YET = ['PIPE_URL'];
 
 export function readConfig(flags: Record<string, string | undefined>, env: Record<string, string | undefined>): Config {
   for (const name of NOT_YET) {
-    if (env[name]) throw new TerminalError('bad_config', `${name} is set, but this version is embedded only: unset it`);
+    if (env[name])
+      throw new TerminalError('bad_config', `${name} is set, but this version has Redis Streams only: unset it`);
   }
   const config: Record<string, unknown> = {};
   for (const [name, { env: variable, flag, fallback, parse }] of Object.entries(SETTINGS) as [

@@ -37,3 +37,30 @@ export function sleep(timers: Timers, ms: number): Promise<void> {
     timers.after(ms, resolve);
   });
 }
+
+/** Waits for `ms`, or until one of the signals aborts. */
+export async function pause(timers: Timers, ms: number, ...signals: readonly AbortSignal[]): Promise<void> {
+  if (signals.some(({ aborted }) => aborted)) return;
+  await new Promise<void>((resolve) => {
+    const done = (): void => {
+      cancel();
+      for (const signal of signals) signal.removeEventListener('abort', done);
+      resolve();
+    };
+    const cancel = timers.after(ms, done);
+    for (const signal of signals) signal.addEventListener('abort', done);
+  });
+}
+
+/** What the promise gives, or null after `ms`. */
+export async function within<T>(timers: Timers, promise: Promise<T>, ms: number): Promise<T | null> {
+  let cancel = (): void => {};
+  const late = new Promise<null>((resolve) => {
+    cancel = timers.after(ms, () => resolve(null));
+  });
+  try {
+    return await Promise.race([promise, late]);
+  } finally {
+    cancel();
+  }
+}

@@ -15,6 +15,8 @@ export class RedisUnavailableError extends RetryableError {
 export interface LinkOptions {
   /** How long one command may take. */
   readonly commandMs: number;
+  /** In a cluster: hears what is sent by PUBLISH on any node, instead of SPUBLISH on the node of the channel's name. */
+  readonly broadcast?: boolean;
 }
 
 export interface LinkEvents {
@@ -99,6 +101,11 @@ export class RedisLink {
     return this.#underWay.isEmpty;
   }
 
+  /** It was connected and is not now: what is sent would wait for a connection. */
+  get lost(): boolean {
+    return this.#wasReady && this.#client.status !== 'ready';
+  }
+
   #connect(purpose: string): Redis | Cluster {
     const options: Omit<RedisOptions, 'replyMapping'> = {
       // A prefix of the caller's own client would change keys and not channels.
@@ -115,7 +122,7 @@ export class RedisLink {
     };
     const cluster: ClusterOptions = {
       enableOfflineQueue: false,
-      shardedSubscribers: purpose === 'wake-ups',
+      shardedSubscribers: purpose === 'wake-ups' && this.#options.broadcast !== true,
       slotsRefreshTimeout: this.#options.commandMs,
       slotsRefreshInterval: 5000,
       clusterRetryStrategy: (times) => Math.min(20 * 2 ** Math.min(times, 10), RECONNECT_MS_MAX),
@@ -126,7 +133,10 @@ export class RedisLink {
     // Every command that waits for a connection listens to it for a moment.
     client.setMaxListeners(0);
     // Without a listener ioredis writes errors to the console. Callers get theirs from their own command.
-    client.on('error', (error: Error) => this.#runtime.log.debug({ err: error, purpose }, 'redis connection'));
+    // Not the error itself: that of a refused AUTH holds the password.
+    client.on('error', (error: Error) => {
+      this.#runtime.log.debug({ reason: messageOf(error), purpose }, 'redis connection');
+    });
     if (client instanceof Cluster) {
       client.on('+node', (node: Redis) => letGo(node));
       for (const node of client.nodes()) letGo(node);
@@ -270,13 +280,17 @@ export class RedisLink {
     }
   }
 
+  get #sharded(): boolean {
+    return this.cluster && this.#options.broadcast !== true;
+  }
+
   #subscribe(subscriber: Redis | Cluster, channel: string): Promise<unknown> {
-    return this.cluster ? subscriber.ssubscribe(channel) : subscriber.subscribe(channel);
+    return this.#sharded ? subscriber.ssubscribe(channel) : subscriber.subscribe(channel);
   }
 
   #openSubscriber(): Redis | Cluster {
     const subscriber = this.#connect('wake-ups');
-    subscriber.on(this.cluster ? 'smessage' : 'message', (channel: string, message: string) => {
+    subscriber.on(this.#sharded ? 'smessage' : 'message', (channel: string, message: string) => {
       this.#events.message(channel, message);
     });
     let wasReady = false;
@@ -298,7 +312,7 @@ export class RedisLink {
       for (const channel of channels) this.#heard.add(channel);
     } catch (error) {
       if (this.#closed) return;
-      this.#runtime.log.debug({ err: error }, 'could not subscribe again');
+      this.#runtime.log.debug({ reason: messageOf(error) }, 'could not subscribe again');
       if (subscriber instanceof Redis) subscriber.disconnect(true);
       return;
     }
