@@ -50,6 +50,8 @@ export interface OrderMessage {
   key: string | null;
   /** The request as the key binds it: the same key with another fingerprint is another request. */
   fingerprint: string;
+  /** The process that admitted it and waits for its decision; absent where there is only one. */
+  from?: string;
 }
 
 /** What an order asks for, as one comparable text. Stored beside the key, so it must stay stable across versions. */

@@ -18,12 +18,14 @@ export const OUTCOMES = {
   not_together: 42,
   /** The gate does not hold this sale, or holds an old epoch of it. */
   stale: 50,
+  /** More orders are on their way to the ledger than may be. A caller meets it as a RetryableError of that code. */
+  overloaded: 51,
 } as const;
 
 export type Outcome = keyof typeof OUTCOMES;
 
 /** Refusals of an order that the buyer can do nothing about by sending it again as it is. */
-export type Refusal = Exclude<Outcome, 'admitted' | 'replayed' | 'stale'>;
+export type Refusal = Exclude<Outcome, 'admitted' | 'replayed' | 'stale' | 'overloaded'>;
 
 /** Why the ledger ended an order that the gate had admitted. */
 export const REJECT_REASONS = [
