@@ -4,7 +4,7 @@ import { takeSlots } from '../model/limit.ts';
 import type { OrderMessage } from '../model/order.ts';
 import { windowRefusal } from '../model/sale.ts';
 import { type SaleSnapshot, type SaleValues, saleValues } from '../model/snapshot.ts';
-import type { AdmitRequest, Gate, ItemView, Verdict } from './port.ts';
+import type { AdmitRequest, Gate, Held, HoldRef, ItemView, Latest, Verdict } from './port.ts';
 
 interface GateItem {
   readonly id: string;
@@ -29,7 +29,6 @@ interface Hold {
   /** One slot is the rule, so it is stored bare: an array costs as much as the rest of the hold. */
   readonly slots: number | number[];
   queued: boolean;
-  readonly key: string | null;
 }
 
 interface BoundKey {
@@ -41,6 +40,7 @@ interface BoundKey {
 interface GateSale {
   values: SaleValues;
   readonly epoch: number;
+  shut: boolean;
   readonly itemsByCode: Map<string, GateItem>;
   readonly itemsById: Map<string, GateItem>;
   readonly holds: Map<string, Hold>;
@@ -83,19 +83,24 @@ export class MemoryGate implements Gate {
     this.#emit = emit;
   }
 
-  async install(snapshot: SaleSnapshot): Promise<void> {
+  async install(snapshot: SaleSnapshot, latest?: () => Promise<Latest | null>): Promise<void> {
     const inForce = this.#sales.get(snapshot.saleId);
     if (inForce && inForce.epoch >= snapshot.epoch) return;
+    // Values and totals that came while the snapshot was on its way here may be newer than it is: then they stay.
+    const newer = inForce && inForce.values.version > snapshot.version;
     const sale: GateSale = {
-      values: saleValues(snapshot),
+      values: newer ? inForce.values : saleValues(snapshot),
       epoch: snapshot.epoch,
+      shut: false,
       itemsByCode: new Map(),
       itemsById: new Map(),
       holds: new Map(),
       buyers: new Map(),
       keys: new Map(),
     };
-    for (const { id, code, price, total, blocked, rev } of snapshot.items) {
+    for (const { id, code, price, blocked, ...read } of snapshot.items) {
+      const before = inForce?.itemsById.get(id);
+      const { total, rev } = before && before.rev > read.rev ? before : read;
       const item: GateItem = {
         id,
         code,
@@ -114,12 +119,27 @@ export class MemoryGate implements Gate {
     for (const { orderId, itemId, buyer, slots } of snapshot.holds) {
       const item = sale.itemsById.get(itemId);
       invariant(item !== undefined, `order ${orderId} holds an item that sale ${snapshot.saleId} does not have`);
-      addHold(sale, { orderId, item, buyer, slots: slots.length === 1 ? slots[0]! : slots, queued: false, key: null });
+      addHold(sale, { orderId, item, buyer, slots: slots.length === 1 ? slots[0]! : slots, queued: false });
     }
     for (const { buyer, key, fingerprint, orderId, boundAtMs } of snapshot.keys) {
       sale.keys.set(keyName(buyer, key), { orderId, fingerprint, boundAtMs });
     }
     this.#sales.set(snapshot.saleId, sale);
+    if (latest === undefined) return;
+    // In place, and still shut: a change that was committed before this look is in it, one after finds the gate.
+    sale.shut = true;
+    const now = await latest();
+    if (this.#sales.get(snapshot.saleId) !== sale) return;
+    if (now !== null) {
+      await this.applySale(snapshot.saleId, now);
+      for (const { id, total, rev } of now.items) await this.applyTotal(snapshot.saleId, id, total, rev);
+    }
+    sale.shut = false;
+  }
+
+  async shut(saleId: string, upTo = Infinity): Promise<void> {
+    const sale = this.#sales.get(saleId);
+    if (sale && sale.epoch <= upTo) sale.shut = true;
   }
 
   async remove(saleId: string): Promise<void> {
@@ -132,12 +152,12 @@ export class MemoryGate implements Gate {
 
   #decide({ saleId, orderId, itemCode, buyer, quantity, key, fingerprint }: AdmitRequest): Verdict {
     const sale = this.#sales.get(saleId);
-    if (sale === undefined) return STALE;
+    if (sale === undefined || sale.shut) return STALE;
     const item = sale.itemsByCode.get(itemCode);
     if (item === undefined) return UNKNOWN;
 
     const known = sale.holds.get(orderId);
-    if (known !== undefined) return { outcome: 'admitted', message: messageOf(sale, saleId, known, fingerprint) };
+    if (known !== undefined) return { outcome: 'admitted', message: messageOf(sale, saleId, known, key, fingerprint) };
 
     const nowMs = this.#runtime.clock.now();
     const name = key === null ? null : keyName(buyer, key);
@@ -161,32 +181,52 @@ export class MemoryGate implements Gate {
 
     if (freeUnits(item) < quantity) return SOLD_OUT;
 
-    const hold: Hold = { orderId, item, buyer, slots: slots.length === 1 ? slots[0]! : slots, queued: true, key };
+    const hold: Hold = { orderId, item, buyer, slots: slots.length === 1 ? slots[0]! : slots, queued: true };
     addHold(sale, hold);
     item.queuedUnits += quantity;
     if (name !== null) sale.keys.set(name, { orderId, fingerprint, boundAtMs: nowMs });
-    const message = messageOf(sale, saleId, hold, fingerprint);
+    const message = messageOf(sale, saleId, hold, key, fingerprint);
     this.#emit(message);
     return { outcome: 'admitted', message };
   }
 
-  async settle(saleId: string, orderId: string): Promise<void> {
-    const hold = this.#sales.get(saleId)?.holds.get(orderId);
-    if (hold?.queued) {
-      hold.queued = false;
-      hold.item.queuedUnits -= unitsOf(hold);
+  async settle(saleId: string, holds: readonly HoldRef[]): Promise<void> {
+    const sale = this.#sales.get(saleId);
+    if (sale === undefined) return;
+    for (const { orderId } of holds) {
+      const hold = sale.holds.get(orderId);
+      if (hold?.queued) {
+        hold.queued = false;
+        hold.item.queuedUnits -= unitsOf(hold);
+      }
     }
   }
 
-  async release(saleId: string, orderId: string): Promise<void> {
+  async release(saleId: string, { orderId }: HoldRef): Promise<void> {
     const sale = this.#sales.get(saleId);
     if (sale) dropHold(sale, orderId);
   }
 
-  async withdraw(saleId: string, orderId: string): Promise<void> {
+  async withdraw(saleId: string, { orderId, buyer, key }: HoldRef & { key: string | null }): Promise<void> {
     const sale = this.#sales.get(saleId);
-    const hold = sale && dropHold(sale, orderId);
-    if (sale && hold?.key != null) sale.keys.delete(keyName(hold.buyer, hold.key));
+    if (!sale || dropHold(sale, orderId) === null || key === null) return;
+    const name = keyName(buyer, key);
+    if (sale.keys.get(name)?.orderId === orderId) sale.keys.delete(name);
+  }
+
+  async holdOf(saleId: string, { orderId }: HoldRef): Promise<Held | null> {
+    const sale = this.#sales.get(saleId);
+    const hold = sale?.holds.get(orderId);
+    if (sale === undefined || hold === undefined) return null;
+    const { id, code, price } = hold.item;
+    const slots = typeof hold.slots === 'number' ? [hold.slots] : hold.slots;
+    const { queued } = hold;
+    return { queued, itemId: id, itemCode: code, quantity: slots.length, slots, price, epoch: sale.epoch };
+  }
+
+  async epochOf(saleId: string): Promise<number | null> {
+    const sale = this.#sales.get(saleId);
+    return sale === undefined || sale.shut ? null : sale.epoch;
   }
 
   async applySale(saleId: string, values: SaleValues): Promise<void> {
@@ -261,7 +301,7 @@ export class MemoryGate implements Gate {
 
 const ONE: number[] = [1];
 
-function messageOf(sale: GateSale, saleId: string, hold: Hold, fingerprint: string): OrderMessage {
+function messageOf(sale: GateSale, saleId: string, hold: Hold, key: string | null, fingerprint: string): OrderMessage {
   const slots = typeof hold.slots === 'number' ? [hold.slots] : hold.slots;
   return {
     orderId: hold.orderId,
@@ -274,7 +314,7 @@ function messageOf(sale: GateSale, saleId: string, hold: Hold, fingerprint: stri
     price: hold.item.price,
     payWithinSeconds: sale.values.payWithinSeconds,
     epoch: sale.epoch,
-    key: hold.key,
+    key,
     fingerprint,
   };
 }

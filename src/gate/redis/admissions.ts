@@ -1,0 +1,461 @@
+import { InvariantError, messageOf, RetryableError, TerminalError, unavailable } from '../../base/errors.ts';
+import { isId } from '../../base/ids.ts';
+import { type Asker, bulk, type RedisLink, RedisUnavailableError } from '../../base/redis/link.ts';
+import type { Script } from '../../base/redis/scripts.ts';
+import type { Runtime } from '../../base/runtime.ts';
+import type { OrderMessage } from '../../model/order.ts';
+import { OUTCOMES, type Outcome } from '../../model/outcome.ts';
+import type { AdmitRequest, Verdict } from '../port.ts';
+import type { Breakers } from './breakers.ts';
+import type { Epochs } from './epochs.ts';
+import { keyName, type Layout } from './layout.ts';
+
+/** A call holds Redis for as long as it runs; this many orders take about a third of a millisecond. */
+const BATCH_MAX = 256;
+/** One is decided, one is on its way there, one on its way back, one is being written. */
+const IN_FLIGHT_MAX = 4;
+/** A gate that is rebuilt again and again is asked no more than this often in a row. */
+const EPOCHS_MAX = 8;
+
+/** The answer of a server that has reached its maxmemory. */
+const FULL = /\bOOM\b/;
+
+const KEYS = 5;
+const HEAD_ARGS = 5;
+
+interface Entry {
+  readonly request: AdmitRequest;
+  resolve(verdict: Verdict): void;
+  reject(error: unknown): void;
+}
+
+/** What several orders of a batch have in common: mostly all of them. */
+interface Want {
+  readonly itemCode: string;
+  readonly quantity: number;
+  readonly fingerprint: string;
+}
+
+/** The orders of one sale. */
+interface Lane {
+  readonly saleId: string;
+  waiting: Entry[];
+  inFlight: number;
+  /** What every call begins with, for the epoch it was made for. */
+  epoch: number;
+  keys: string;
+  head: string;
+}
+
+export interface AdmissionsOn {
+  readonly link: RedisLink;
+  readonly layout: Layout;
+  readonly runtime: Runtime;
+  readonly breakers: Breakers;
+  readonly epochs: Epochs;
+  readonly script: Script;
+  readonly pipeMax: number;
+  readonly process: string;
+  readonly retryMs: number;
+}
+
+const STALE: Verdict = { outcome: 'stale' };
+const WORDS = new Map<number, Outcome>(
+  (Object.entries(OUTCOMES) as [Outcome, number][]).map(([outcome, number]) => [number, outcome]),
+);
+
+/**
+ * Orders of one sale that come in the same turn of the event loop go to Redis in one call; a lone one is not delayed. At
+ * most four calls of a sale are under way. What comes meanwhile gathers for the next one, up to a full batch, and beyond
+ * that is refused: the bound on what a slow Redis can make this process keep.
+ *
+ * A call whose reply was lost is sent again: it is idempotent by order id. But not into another epoch: a message of the old
+ * one may be in the pipe, and the ledger would meet one order id with two contents.
+ */
+export class Admissions {
+  readonly #on: AdmissionsOn;
+  readonly #lanes = new Map<string, Lane>();
+  readonly #due = new Set<Lane>();
+  readonly #underWay = new Set<Batch>();
+  /** Orders whose verdict was read in this turn of the event loop, and replies left for the next. */
+  #readInTurn = 0;
+  readonly #unread: { batch: Batch; reply: unknown }[] = [];
+  #closed = false;
+
+  constructor(on: AdmissionsOn) {
+    this.#on = on;
+  }
+
+  admit(request: AdmitRequest): Promise<Verdict> {
+    return new Promise((resolve, reject) => {
+      const { saleId, signal } = request;
+      if (this.#closed) return reject(unavailable('the gate is closed'));
+      if (signal?.aborted) return reject(aborted());
+      const reason = this.#on.breakers.reasonOf(saleId);
+      if (reason !== null) return reject(unavailable(reason));
+      if (!isName(request.buyer) || (request.key !== null && !isName(request.key))) {
+        return reject(new TerminalError('internal', 'not the name of a buyer or key'));
+      }
+      let lane = this.#lanes.get(saleId);
+      if (lane === undefined) {
+        // What cannot be a sale's id is not asked for: it would be part of a key's name.
+        if (!isId(saleId)) return resolve(STALE);
+        lane = { saleId, waiting: [], inFlight: 0, epoch: -1, keys: '', head: '' };
+        this.#lanes.set(saleId, lane);
+      }
+      if (lane.waiting.length >= BATCH_MAX) {
+        if (lane.inFlight >= IN_FLIGHT_MAX) return reject(overloaded('too many orders are waiting for the gate'));
+        this.#next(lane);
+      }
+      lane.waiting.push({ request, resolve, reject });
+      if (lane.inFlight < IN_FLIGHT_MAX) this.#schedule(lane);
+    });
+  }
+
+  #schedule(lane: Lane): void {
+    const { link, runtime } = this.#on;
+    if (this.#due.has(lane)) return;
+    this.#due.add(lane);
+    if (this.#due.size > 1) return;
+    link.expect();
+    // With nothing under way there is nobody to wait for but those who go on by the same answer as we did. A tick that is
+    // asked for by a promise's callback runs when all of these have.
+    if (link.idle) process.nextTick(this.#flush);
+    else runtime.timers.nextTurn(this.#flush);
+  }
+
+  readonly #flush = (): void => {
+    const due = [...this.#due];
+    this.#due.clear();
+    try {
+      for (const lane of due) if (lane.inFlight < IN_FLIGHT_MAX) this.#next(lane);
+    } finally {
+      this.#on.link.expected();
+    }
+  };
+
+  /** Sends what is waiting. */
+  #next(lane: Lane): void {
+    let entries = lane.waiting;
+    lane.waiting = [];
+    if (entries.some(({ request }) => request.signal?.aborted)) {
+      for (const { request, reject } of entries) if (request.signal?.aborted) reject(aborted());
+      entries = entries.filter(({ request }) => !request.signal?.aborted);
+    }
+    if (entries.length === 0) {
+      this.#settle(lane);
+      return;
+    }
+    lane.inFlight++;
+    const batch = new Batch(this, lane, entries, this.#on.runtime.clock.monotonic());
+    this.#underWay.add(batch);
+    this.#send(batch);
+  }
+
+  #send(batch: Batch): void {
+    const { link, epochs, script, runtime } = this.#on;
+    const { lane } = batch;
+    const epoch = epochs.of(lane.saleId);
+    if (lane.epoch !== epoch) this.#frame(lane, epoch);
+    batch.epoch = epoch;
+    link.send(
+      script,
+      KEYS,
+      KEYS + HEAD_ARGS + batch.parts,
+      lane.keys + lane.head + batch.wire,
+      runtime.clock.monotonic(),
+      batch,
+    );
+  }
+
+  #frame(lane: Lane, epoch: number): void {
+    const { layout, pipeMax, process } = this.#on;
+    const sale = layout.sale(lane.saleId);
+    const { items, holds, keys, stream } = sale.of(epoch);
+    lane.epoch = epoch;
+    lane.keys = [sale.gate, items, holds, keys, stream].map(bulk).join('');
+    lane.head = [String(epoch), String(pipeMax), process, layout.wake, `${lane.saleId} ${epoch}`].map(bulk).join('');
+  }
+
+  /**
+   * For our own batches. Of replies that come together no more than a full batch is read in a turn: whoever hears a verdict
+   * and asks again is on the way to Redis before the next batch is looked at. Otherwise all batches would go to and fro
+   * together, and Redis and we would wait for each other by turns.
+   */
+  answered(batch: Batch, reply: unknown): void {
+    if (this.#readInTurn === 0) this.#on.runtime.timers.nextTurn(this.#nextTurn);
+    else if (this.#readInTurn + batch.entries.length > BATCH_MAX) {
+      this.#unread.push({ batch, reply });
+      return;
+    }
+    this.#readInTurn += batch.entries.length;
+    this.#read(batch, reply);
+  }
+
+  readonly #nextTurn = (): void => {
+    this.#readInTurn = 0;
+    for (const { batch, reply } of this.#unread.splice(0)) this.answered(batch, reply);
+  };
+
+  #read(batch: Batch, reply: unknown): void {
+    if (typeof reply === 'number') {
+      this.#undecided(batch, reply);
+      return;
+    }
+    this.#settle(batch.lane, batch);
+    try {
+      readVerdicts(batch, String(reply), this.#on.process);
+    } catch (error) {
+      for (const { reject } of batch.entries) reject(error);
+    }
+  }
+
+  /** The gate is stale, or its epoch is not the one we asked for. */
+  #undecided(batch: Batch, inForce: number): void {
+    const { epochs } = this.#on;
+    const { saleId } = batch.lane;
+    const known = epochs.of(saleId);
+    epochs.saw(saleId, inForce);
+    if (batch.isUncertain) {
+      // It may have been admitted by the gate that was there before.
+      this.#settle(batch.lane, batch);
+      for (const { reject } of batch.entries) reject(unavailable('the gate was lost with its answer'));
+    } else if (inForce < known || inForce === 0 || ++batch.epochsTried > EPOCHS_MAX) {
+      this.#settle(batch.lane, batch);
+      for (const { resolve } of batch.entries) resolve(STALE);
+    } else {
+      this.#send(batch);
+    }
+  }
+
+  /** For our own batches. */
+  failed(batch: Batch, error: unknown): void {
+    const { breakers, runtime, retryMs } = this.#on;
+    const { lane, entries } = batch;
+    if (this.#closed || !(error instanceof RedisUnavailableError)) {
+      this.#settle(lane, batch);
+      for (const { reject } of entries) reject(this.#closed ? unavailable('the gate is closed', error) : error);
+      return;
+    }
+    if (FULL.test(error.message)) {
+      // Certain, and no outage: a full server refuses the script's first write, and so all of it.
+      this.#settle(lane, batch);
+      for (const { reject } of entries) reject(overloaded('Redis is full'));
+      return;
+    }
+    batch.isUncertain = true;
+    breakers.trip(lane.saleId, `Redis does not answer: ${messageOf(error)}`);
+    const leftMs = batch.sentMs + retryMs - runtime.clock.monotonic();
+    void breakers.whenClosed(lane.saleId, leftMs).then((isClosed) => {
+      if (isClosed) {
+        this.#send(batch);
+        return;
+      }
+      this.#settle(lane, batch);
+      for (const { reject } of entries) reject(unavailable('Redis does not answer', error));
+    });
+  }
+
+  /** A batch is over, or there was nothing to send: the next may go. */
+  #settle(lane: Lane, batch?: Batch): void {
+    if (batch) {
+      lane.inFlight--;
+      this.#underWay.delete(batch);
+    }
+    if (lane.waiting.length > 0) {
+      this.#schedule(lane);
+    } else if (lane.inFlight === 0 && this.#on.epochs.of(lane.saleId) === 0) {
+      // Whoever asks for sales that do not exist leaves nothing behind.
+      this.#lanes.delete(lane.saleId);
+    }
+  }
+
+  /** A breaker has opened: who has not been sent yet need not wait for it. */
+  dropWaiting(): void {
+    for (const lane of this.#lanes.values()) {
+      const reason = this.#closed ? 'the gate is closed' : this.#on.breakers.reasonOf(lane.saleId);
+      if (reason === null) continue;
+      const entries = lane.waiting;
+      lane.waiting = [];
+      for (const { reject } of entries) reject(unavailable(reason));
+    }
+  }
+
+  close(): void {
+    this.#closed = true;
+    this.dropWaiting();
+    // A connection to a server that is silent takes its time to end.
+    for (const { entries } of this.#underWay)
+      for (const { reject } of entries) reject(unavailable('the gate is closed'));
+  }
+}
+
+/** Orders that go together, and what they are on the wire. */
+class Batch implements Asker {
+  readonly lane: Lane;
+  readonly entries: readonly Entry[];
+  readonly wants: Want[] = [];
+  /** For each order the place of what it wants in `wants`. */
+  readonly places: number[] = [];
+  readonly sentMs: number;
+  readonly wire: string;
+  readonly parts: number;
+  /** The epoch it was sent for last. */
+  epoch = 0;
+  epochsTried = 0;
+  /** A reply was lost: it may have been decided already. */
+  isUncertain = false;
+  readonly #admissions: Admissions;
+
+  constructor(admissions: Admissions, lane: Lane, entries: readonly Entry[], sentMs: number) {
+    this.#admissions = admissions;
+    this.lane = lane;
+    this.entries = entries;
+    this.sentMs = sentMs;
+    const { wants, places } = this;
+    let ids = '';
+    let buyers = '';
+    let keys = '';
+    let keyed = false;
+    const different = new Set<string>();
+    let last: Want | null = null;
+    let place = 0;
+    for (const { request } of entries) {
+      const { orderId, buyer, key, itemCode, quantity, fingerprint } = request;
+      if (
+        last === null ||
+        last.quantity !== quantity ||
+        last.itemCode !== itemCode ||
+        last.fingerprint !== fingerprint
+      ) {
+        place = wants.findIndex(
+          (want) => want.quantity === quantity && want.itemCode === itemCode && want.fingerprint === fingerprint,
+        );
+        if (place < 0) place = wants.push({ itemCode, quantity, fingerprint }) - 1;
+        last = wants[place]!;
+      }
+      places.push(place);
+      different.add(buyer);
+      ids += bulk(orderId);
+      buyers += bulk(buyer);
+      if (key === null) keys += NOTHING;
+      else {
+        keyed = true;
+        keys += bulk(keyName(buyer, key));
+      }
+    }
+    const n = entries.length;
+    const w = wants.length;
+    let head = bulk(String(n)) + bulk(String(w)) + (keyed ? YES : NOTHING) + (different.size < n ? YES : NOTHING);
+    for (const want of wants) head += bulk(want.itemCode) + bulk(String(want.quantity)) + bulk(want.fingerprint);
+    const numbers = w > 1 ? places.map((each) => bulk(String(each + 1))).join('') : '';
+    this.wire = head + ids + buyers + numbers + (keyed ? keys : '');
+    this.parts = 4 + 3 * w + n * (2 + (w > 1 ? 1 : 0) + (keyed ? 1 : 0));
+  }
+
+  answered(reply: unknown): void {
+    this.#admissions.answered(this, reply);
+  }
+
+  failed(error: unknown): void {
+    this.#admissions.failed(this, error);
+  }
+}
+
+const NOTHING = bulk('');
+const YES = bulk('1');
+
+/** The lines that admit.lua gives back. */
+function readVerdicts(batch: Batch, reply: string, process: string): void {
+  const { entries, wants, places, epoch } = batch;
+  const lines = reply.split('\n');
+  const [payWithinSeconds, opensAtMs, closesAtMs, perBuyer] = lines[0]!.split(' ').map(Number) as [
+    number,
+    number,
+    number,
+    number,
+  ];
+  const items = wants.map((_, at) => itemOf(lines[1 + at]!));
+  let at = wants.length;
+  let line = '';
+  let times = 0;
+  for (let i = 0; i < entries.length; i++) {
+    const { request, resolve, reject } = entries[i]!;
+    if (times === 0) {
+      const run = lines[++at]!;
+      const blank = run.indexOf(' ');
+      times = Number(run.slice(0, blank));
+      line = run.slice(blank + 1);
+    }
+    times--;
+    if (line.startsWith('0 ')) {
+      const item = items[places[i]!]!;
+      const slots = line === '0 1' ? [1] : line.slice(2).split('.').map(Number);
+      const message: OrderMessage = {
+        orderId: request.orderId,
+        saleId: request.saleId,
+        itemId: item.itemId,
+        itemCode: item.itemCode,
+        buyer: request.buyer,
+        quantity: slots.length,
+        slots,
+        price: item.price,
+        payWithinSeconds,
+        epoch,
+        key: request.key,
+        fingerprint: request.fingerprint,
+      };
+      if (process !== '') message.from = process;
+      resolve({ outcome: 'admitted', message });
+      continue;
+    }
+    const [number, ...more] = line.split(' ');
+    const outcome = WORDS.get(Number(number));
+    switch (outcome) {
+      case 'replayed':
+        resolve({ outcome, orderId: more[0]! });
+        break;
+      case 'sale_not_open':
+      case 'sale_closed':
+      case 'sale_paused':
+        resolve({ outcome, opensAtMs, closesAtMs });
+        break;
+      case 'limit_reached':
+        resolve({ outcome, orderIds: more, perBuyer });
+        break;
+      case 'overloaded':
+        reject(overloaded('too many orders are on their way to the ledger'));
+        break;
+      case 'idempotency_key_reused':
+      case 'not_found':
+      case 'sold_out':
+        resolve({ outcome });
+        break;
+      default:
+        reject(new InvariantError(`order ${request.orderId}: the gate says ${line}`));
+    }
+  }
+}
+
+type Item = Pick<OrderMessage, 'itemId' | 'itemCode' | 'price'>;
+
+/** `<item number> <item id> <amount> <currency> <code>`, or nothing. A code may have blanks. */
+function itemOf(line: string): Item | null {
+  if (line === '') return null;
+  const [, itemId, amount, currency, ...code] = line.split(' ');
+  return { itemId: itemId!, itemCode: code.join(' '), price: { amount: Number(amount), currency: currency! } };
+}
+
+/** A line feed would make two names of one, and two ill-formed names can be the same bytes. The edge refuses both before. */
+function isName(text: string): boolean {
+  return !text.includes('\n') && text.isWellFormed();
+}
+
+function overloaded(reason: string): RetryableError {
+  return new RetryableError('overloaded', reason);
+}
+
+/** Whoever asked has left, so that nobody hears it; the order was not sent and can be asked for again. */
+function aborted(): RetryableError {
+  return new RetryableError('aborted', 'the order was given up before it was sent to the gate');
+}

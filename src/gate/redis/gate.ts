@@ -1,0 +1,336 @@
+import { Anchor } from '../../base/anchor.ts';
+import { unavailable } from '../../base/errors.ts';
+import type { RedisTarget } from '../../base/redis/address.ts';
+import { RedisLink } from '../../base/redis/link.ts';
+import type { Runtime } from '../../base/runtime.ts';
+import type { SaleSnapshot, SaleValues } from '../../model/snapshot.ts';
+import type { AdmitRequest, Held, HoldRef, HouseHold, ItemView, Latest, SharedGate, Verdict } from '../port.ts';
+import { Admissions } from './admissions.ts';
+import { Breakers } from './breakers.ts';
+import { Epochs } from './epochs.ts';
+import { install, valueArgs } from './install.ts';
+import { type EpochKeys, keyName, Layout, type SaleKeys } from './layout.ts';
+import { scriptNamed } from './scripts.ts';
+
+export interface RedisGateOptions {
+  readonly target: RedisTarget;
+  readonly prefix?: string;
+  /** The process that waits for its orders' decisions: `from` in their messages. Empty: nobody does. */
+  readonly process?: string;
+  /** How long one command may take. */
+  readonly commandMs?: number;
+  /** How long an admission whose reply was lost is sent again, in total. */
+  readonly retryMs?: number;
+  /** How many orders of a sale may be on their way to the ledger. */
+  readonly pipeMax?: number;
+}
+
+/** Orders of one call of settle: see BATCH_MAX of admissions. */
+const REFS_MAX = 256;
+const SCAN_COUNT = 500;
+/** How often the epoch in force may change under our hands. */
+const TRIES_MAX = 8;
+
+/**
+ * The gate in Redis, shared by many processes. Every decision is one script on one server, by that server's clock; an
+ * admission is in the sale's stream in the same step.
+ *
+ * It guarantees what the port says while Redis keeps its data. A Redis that has forgotten, was restarted or promoted is
+ * *stale*: it admits nothing until a gate with a higher epoch is installed. What a lagging copy knows can then be settled and
+ * looked at, but not sold from.
+ */
+export class RedisGate implements SharedGate {
+  readonly #runtime: Runtime;
+  readonly #anchor: Anchor;
+  readonly #link: RedisLink;
+  readonly #layout: Layout;
+  readonly #epochs = new Epochs();
+  readonly #breakers: Breakers;
+  readonly #admissions: Admissions;
+
+  constructor(options: RedisGateOptions, runtime: Runtime) {
+    const {
+      target,
+      prefix = 'doorbuster',
+      process = '',
+      commandMs = 1000,
+      retryMs = 1000,
+      pipeMax = 100_000,
+    } = options;
+    this.#runtime = runtime;
+    this.#anchor = new Anchor(runtime.timers);
+    this.#layout = new Layout(prefix);
+    this.#link = new RedisLink(target, { commandMs }, runtime, this.#anchor, {
+      message: () => undefined,
+      interrupted: () => {
+        if (this.#link.lost) this.#breakers.trip(null, 'the connection to Redis is lost');
+      },
+    });
+    const probe = (saleId: string | null): Promise<unknown> =>
+      this.#link.script(scriptNamed('probe'), [this.#layout.probe(saleId)], []);
+    this.#breakers = new Breakers(runtime, this.#link.cluster, probe, () => this.#admissions.dropWaiting());
+    this.#admissions = new Admissions({
+      link: this.#link,
+      layout: this.#layout,
+      runtime,
+      breakers: this.#breakers,
+      epochs: this.#epochs,
+      script: scriptNamed('admit'),
+      pipeMax,
+      process,
+      retryMs,
+    });
+  }
+
+  /** Why orders fail now (Redis does not answer), or null. */
+  get reason(): string | null {
+    return this.#breakers.reason;
+  }
+
+  /** The ledger has this epoch: a gate with a lower one is stale from now on. */
+  knowsEpoch(saleId: string, epoch: number): void {
+    this.#epochs.saw(saleId, epoch);
+  }
+
+  async install(snapshot: SaleSnapshot, latest?: () => Promise<Latest | null>): Promise<void> {
+    const on = { link: this.#link, layout: this.#layout, runtime: this.#runtime };
+    const { saleId, epoch } = snapshot;
+    const inForce = await install(on, snapshot, latest !== undefined);
+    this.#epochs.saw(saleId, inForce);
+    if (!latest || inForce !== epoch) return;
+    // In place, and still shut: a change that was committed before this look is in it, one after finds the gate.
+    const now = await latest();
+    if (now !== null) {
+      await this.applySale(saleId, now);
+      for (const { id, total, rev } of now.items) await this.applyTotal(saleId, id, total, rev);
+    }
+    await this.#link.script(scriptNamed('unshut'), [this.#layout.sale(saleId).gate], [epoch]);
+  }
+
+  async shut(saleId: string, upTo = Infinity): Promise<void> {
+    const args = upTo === Infinity ? [] : [upTo];
+    await this.#link.script(scriptNamed('shut'), [this.#layout.sale(saleId).gate], args);
+  }
+
+  async remove(saleId: string): Promise<void> {
+    await this.#remove(saleId, 'whatever is left');
+  }
+
+  retire(saleId: string): Promise<boolean> {
+    return this.#remove(saleId, 'finished');
+  }
+
+  async #remove(saleId: string, condition: 'finished' | 'whatever is left'): Promise<boolean> {
+    const sale = this.#layout.sale(saleId);
+    let epochs: string[] = [];
+    for (let tries = 0; ; tries++) {
+      if (tries === TRIES_MAX) throw unavailable(`sale ${saleId} is being rebuilt again and again`);
+      const keys = epochs.map((each) => sale.of(each));
+      const [what, ...more] = (await this.#link.script(
+        scriptNamed('remove'),
+        [
+          ...[sale.gate, sale.epochs, sale.retry, sale.dead],
+          ...keys.flatMap((of) => [of.items, of.holds, of.keys, of.house, of.stream]),
+        ],
+        [condition, ...epochs],
+      )) as string[];
+      if (what === 'removed') break;
+      if (what === 'busy') return false;
+      epochs = more;
+    }
+    await this.#link.call('SREM', [this.#layout.sales, saleId]);
+    return true;
+  }
+
+  admit(request: AdmitRequest): Promise<Verdict> {
+    return this.#admissions.admit(request);
+  }
+
+  async settle(saleId: string, holds: readonly HoldRef[]): Promise<void> {
+    for (let from = 0; from < holds.length; from += REFS_MAX) {
+      const some = holds.slice(from, from + REFS_MAX);
+      const ids = some.map(({ orderId }) => orderId);
+      const buyers = some.map(({ buyer }) => buyer);
+      await this.#inForce('settle', saleId, (of) => [of.items, of.holds], [some.length, ...ids, ...buyers]);
+    }
+  }
+
+  release(saleId: string, hold: HoldRef): Promise<void> {
+    return this.#end(saleId, hold, null);
+  }
+
+  withdraw(saleId: string, hold: HoldRef & { readonly key: string | null }): Promise<void> {
+    return this.#end(saleId, hold, hold.key);
+  }
+
+  async #end(saleId: string, { orderId, buyer }: HoldRef, key: string | null): Promise<void> {
+    const name = key === null ? '' : keyName(buyer, key);
+    await this.#inForce('end', saleId, (of) => [of.items, of.holds, of.keys], [1, orderId, buyer, name]);
+  }
+
+  /** For reads that somebody waits for: a Redis that is out is not waited for. */
+  #mustAnswer(saleId: string): void {
+    const reason = this.#breakers.reasonOf(saleId);
+    if (reason !== null) throw unavailable(reason);
+  }
+
+  async holdOf(saleId: string, { orderId, buyer }: HoldRef): Promise<Held | null> {
+    this.#mustAnswer(saleId);
+    const found = await this.#inForce('hold-of', saleId, (of) => [of.items, of.holds], [orderId, buyer]);
+    if (!found) return null;
+    const [state, dotted, epoch, text] = found as [string, string, string, string];
+    const slots = dotted.split('.').map(Number);
+    return { queued: state === 'q', ...itemOf(text), quantity: slots.length, slots, epoch: Number(epoch) };
+  }
+
+  async epochOf(saleId: string): Promise<number | null> {
+    const sale = this.#layout.sale(saleId);
+    for (let tries = 0; tries < TRIES_MAX; tries++) {
+      const known = this.#epochs.of(saleId);
+      const { items, stream } = sale.of(known);
+      const epoch = (await this.#link.script(scriptNamed('epoch-of'), [sale.gate, items, stream], [known])) as number;
+      if (epoch === 0 || epoch < known) return null;
+      if (epoch === known) return epoch;
+      // Asked again under its own names: whether its keys are there, too.
+      this.#epochs.saw(saleId, epoch);
+    }
+    throw unavailable(`the gate of sale ${saleId} is being rebuilt again and again`);
+  }
+
+  async applySale(saleId: string, values: SaleValues): Promise<void> {
+    await this.#link.script(scriptNamed('apply-sale'), [this.#layout.sale(saleId).gate], valueArgs(values));
+  }
+
+  async applyTotal(saleId: string, itemId: string, total: number, rev: number): Promise<void> {
+    await this.#inForce('apply-total', saleId, (of) => [of.items], [itemId, total, rev]);
+  }
+
+  async holdForHouse(saleId: string, itemId: string, units: number, holdId: string): Promise<boolean> {
+    const said = await this.#inForce('house-hold', saleId, (of) => [of.items, of.house], [itemId, units, holdId]);
+    return said === 'held';
+  }
+
+  async dropHouseHold(
+    saleId: string,
+    itemId: string,
+    holdId: string,
+    lowered?: { total: number; rev: number },
+  ): Promise<void> {
+    const { total, rev } = lowered ?? { total: '', rev: '' };
+    await this.#inForce('house-drop', saleId, (of) => [of.items, of.house], [itemId, holdId, total, rev]);
+  }
+
+  async view(saleId: string): Promise<ItemView[] | null> {
+    this.#mustAnswer(saleId);
+    const flat = (await this.#inForce('view', saleId, (of) => [of.items], [])) as string[] | null;
+    if (flat === null) return null;
+    const fields = new Map<string, string>();
+    for (let at = 0; at < flat.length; at += 2) fields.set(flat[at]!, flat[at + 1]!);
+    return Array.from({ length: Number(fields.get('n') ?? 0) }, (_, at) => viewOf(fields, at + 1));
+  }
+
+  /** Sales that something is kept for. */
+  async saleIds(): Promise<string[]> {
+    return (await this.#link.call('SMEMBERS', [this.#layout.sales])) as string[];
+  }
+
+  async enlist(saleIds: readonly string[]): Promise<void> {
+    for (let from = 0; from < saleIds.length; from += SCAN_COUNT) {
+      await this.#link.call('SADD', [this.#layout.sales, ...saleIds.slice(from, from + SCAN_COUNT)]);
+    }
+  }
+
+  async houseHolds(saleId: string): Promise<HouseHold[]> {
+    const found = (await this.#inForce('house-list', saleId, (of) => [of.items, of.house], [])) as string[] | null;
+    return (found ?? []).map((line) => {
+      const [holdId, itemId, takenAtMs] = line.split('\n') as [string, string, string];
+      return { holdId, itemId, takenAtMs: Number(takenAtMs) };
+    });
+  }
+
+  async pruneKeys(beforeMs: number): Promise<void> {
+    for (const saleId of await this.saleIds()) await this.#pruneSale(saleId, beforeMs);
+  }
+
+  async #pruneSale(saleId: string, beforeMs: number): Promise<void> {
+    const sale = this.#layout.sale(saleId);
+    const epoch = (await this.#link.call('HGET', [sale.gate, 'epoch'])) as string | null;
+    if (epoch === null) return;
+    const { holds, keys } = sale.of(epoch);
+    let cursor = '0';
+    do {
+      const scan = ['HSCAN', [keys, cursor, 'COUNT', SCAN_COUNT]] as const;
+      const [next, flat] = (await this.#link.call(...scan)) as [string, string[]];
+      cursor = next;
+      const old: string[] = [];
+      for (let at = 0; at < flat.length; at += 2) {
+        if (Number(flat[at + 1]!.split(' ', 2)[1]) < beforeMs) old.push(flat[at]!, flat[at + 1]!);
+      }
+      for (let from = 0; from < old.length; from += 2 * REFS_MAX) {
+        const some = old.slice(from, from + 2 * REFS_MAX);
+        const said = await this.#link.script(scriptNamed('prune-keys'), [sale.gate, holds, keys], [epoch, ...some]);
+        // Rebuilt meanwhile, from a ledger that has forgotten them too.
+        if (typeof said === 'number') return;
+      }
+    } while (cursor !== '0');
+  }
+
+  /** Runs a script on the epoch in force, whichever that is. Null: there is no gate. */
+  async #inForce(
+    script: string,
+    saleId: string,
+    keys: (of: EpochKeys) => string[],
+    args: readonly (string | number)[],
+  ): Promise<unknown> {
+    const sale: SaleKeys = this.#layout.sale(saleId);
+    let epoch = this.#epochs.of(saleId);
+    for (let tries = 0; tries < TRIES_MAX; tries++) {
+      const reply = await this.#link.script(
+        scriptNamed(script),
+        [sale.gate, ...keys(sale.of(epoch))],
+        [epoch, ...args],
+      );
+      if (typeof reply !== 'number') return reply;
+      if (reply === 0) return null;
+      epoch = reply;
+      this.#epochs.saw(saleId, epoch);
+    }
+    throw unavailable(`the gate of sale ${saleId} is being rebuilt again and again`);
+  }
+
+  close(): void {
+    this.#breakers.close();
+    this.#admissions.close();
+    this.#link.close();
+    this.#anchor.close();
+  }
+}
+
+/** `<item id> <amount> <currency> <code>`; a code may have blanks. */
+function itemOf(text: string): Pick<Held, 'itemId' | 'itemCode' | 'price'> {
+  const [itemId, amount, currency, ...code] = text.split(' ');
+  return { itemId: itemId!, itemCode: code.join(' '), price: { amount: Number(amount), currency: currency! } };
+}
+
+function viewOf(fields: ReadonlyMap<string, string>, number: number): ItemView {
+  const count = (name: string): number => Number(fields.get(`${name}:${number}`));
+  const { itemId, itemCode } = itemOf(fields.get(`s:${number}`)!);
+  const [total, blocked, held, queued, house] = ['t', 'b', 'h', 'q', 'o'].map(count) as [
+    number,
+    number,
+    number,
+    number,
+    number,
+  ];
+  return {
+    itemId,
+    code: itemCode,
+    total,
+    free: total - blocked - held - house,
+    queued,
+    held: held - queued,
+    house,
+    blocked,
+    rev: count('r'),
+  };
+}

@@ -1,0 +1,59 @@
+/** The keys of one epoch of a sale. */
+export interface EpochKeys {
+  readonly items: string;
+  readonly holds: string;
+  readonly keys: string;
+  readonly house: string;
+  readonly stream: string;
+}
+
+/** The keys of a sale; all share a hash tag, so that one script may touch them in a cluster. */
+export interface SaleKeys {
+  readonly gate: string;
+  readonly epochs: string;
+  readonly retry: string;
+  readonly dead: string;
+  of(epoch: number | string): EpochKeys;
+}
+
+/** Where a gate's keys are (docs/internals/distributed.md). The bucket is 0: hot stock can be split later. */
+export class Layout {
+  readonly #prefix: string;
+  /** Ids of sales that have keys. */
+  readonly sales: string;
+  /** Tells of new entries in a sale's stream. */
+  readonly wake: string;
+
+  constructor(prefix: string) {
+    this.#prefix = prefix;
+    this.sales = `${prefix}:sales`;
+    this.wake = `${prefix}:wake`;
+  }
+
+  sale(saleId: string): SaleKeys {
+    const begin = `${this.#prefix}:{${saleId}:0}:`;
+    return {
+      gate: `${begin}gate`,
+      epochs: `${begin}epochs`,
+      retry: `${begin}retry`,
+      dead: `${begin}dead`,
+      of: (epoch) => ({
+        items: `${begin}${epoch}:items`,
+        holds: `${begin}${epoch}:holds`,
+        keys: `${begin}${epoch}:keys`,
+        house: `${begin}${epoch}:house`,
+        stream: `${begin}${epoch}:stream`,
+      }),
+    };
+  }
+
+  /** A name that nothing has, where the keys of this sale are; of no sale, anywhere. */
+  probe(saleId: string | null): string {
+    return saleId === null ? `${this.#prefix}:probe` : `${this.#prefix}:{${saleId}:0}:probe`;
+  }
+}
+
+/** A key belongs to its buyer. Names hold no control characters, so that a line feed separates. */
+export function keyName(buyer: string, key: string): string {
+  return `${buyer}\n${key}`;
+}

@@ -1,0 +1,19 @@
+--[[
+  Included by the commands that read holds. Not a command of its own.
+
+  All live holds of a buyer are one value: `<order id>,<item number>,<q or s>,<slots with dots>` joined by `;`, oldest
+  first. q: queued, the ledger has not stored the order yet; s: settled.
+]]
+
+-- Where the hold of an order begins in `mine`, its item number, its state and its slots; nil if there is none.
+local function holdIn(mine, orderId)
+  local at = string.find(';' .. mine, ';' .. orderId .. ',', 1, true)
+  if not at then return nil end
+  return at, string.match(mine, '^,(%d+),([qs]),([%d.]+)', at + #orderId)
+end
+
+-- One slot is one unit.
+local function unitsOf(slots)
+  local _, dots = string.gsub(slots, '%.', '')
+  return dots + 1
+end

@@ -1,0 +1,81 @@
+--[[
+  Opens a gate that was built: from now on its epoch is in force. Takes the keys of all lower epochs away, streams excepted:
+  those are drained first.
+
+  KEYS[1..2]  gate, epochs
+  KEYS[3..6]  items, holds, keys, stream of the new epoch
+  then        items, holds, keys, house, stream of each lower epoch that is registered
+  ARGV[1]     the new epoch
+  ARGV[2]     the builder
+  ARGV[3]     the server's run id when building began
+  ARGV[4..5]  how many fields were written to holds and to keys
+  ARGV[6]     version
+  ARGV[7..12] opens, closes, paused, closed, perBuyer, payWithin
+  ARGV[13]    1 if it is to be shut: in place, but not open yet
+  then        the lower epochs
+
+  Returns {'opened'}; {'lost'}: what was built is not (all) there, or not of this build any more; {'epochs', …}: others are
+  registered than the caller thought; or a number: the epoch in force, which is not below the new one.
+]]
+local call = redis.call
+local epoch = tonumber(ARGV[1])
+local values = call('HMGET', KEYS[1], 'epoch', 'version', 'opens', 'closes', 'paused', 'closed', 'perBuyer', 'payWithin')
+local inForce = tonumber(values[1] or 0)
+if inForce >= epoch then return inForce end
+
+local run = string.match(call('INFO', 'server'), 'run_id:(%x+)')
+if run ~= ARGV[3]
+  or call('SISMEMBER', KEYS[2], ARGV[1]) == 0
+  or call('HGET', KEYS[3], 'build') ~= ARGV[2]
+  or call('HLEN', KEYS[4]) ~= tonumber(ARGV[4])
+  or call('HLEN', KEYS[5]) ~= tonumber(ARGV[5])
+then
+  return { 'lost' }
+end
+
+local expected, lower = {}, {}
+for i = 14, #ARGV do expected[ARGV[i]] = true end
+local known = true
+for _, other in ipairs(call('SMEMBERS', KEYS[2])) do
+  if tonumber(other) < epoch then
+    lower[#lower + 1] = other
+    known = known and expected[other]
+  end
+end
+if not known then return { 'epochs', unpack(lower) } end
+
+-- Values and totals that came while this gate was being built went to the one in force. They are newer: they stay.
+if not values[2] or tonumber(values[2]) <= tonumber(ARGV[6]) then
+  for i = 6, 12 do values[i - 4] = ARGV[i] end
+end
+for i = 14, #ARGV do
+  if tonumber(ARGV[i]) == inForce then
+    local old = KEYS[7 + 5 * (i - 14)]
+    local totals = {}
+    for number = 1, tonumber(call('HGET', old, 'n') or 0) do
+      local of = call('HMGET', old, 's:' .. number, 't:' .. number, 'r:' .. number)
+      if of[1] then totals[string.match(of[1], '^%S+')] = of end
+    end
+    for number = 1, tonumber(call('HGET', KEYS[3], 'n')) do
+      local of = call('HMGET', KEYS[3], 's:' .. number, 'r:' .. number)
+      local newer = totals[string.match(of[1], '^%S+')]
+      if newer and tonumber(newer[3]) > tonumber(of[2]) then
+        call('HSET', KEYS[3], 't:' .. number, newer[2], 'r:' .. number, newer[3])
+      end
+    end
+  end
+end
+
+local made = redis.pcall('XGROUP', 'CREATE', KEYS[6], 'ledger', '0', 'MKSTREAM')
+if made.err and not string.find(made.err, 'BUSYGROUP', 1, true) then return made end
+call('HDEL', KEYS[3], 'build')
+call('DEL', KEYS[1])
+call('HSET', KEYS[1], 'epoch', ARGV[1], 'run', run, 'version', values[2], 'opens', values[3], 'closes', values[4],
+  'paused', values[5], 'closed', values[6], 'perBuyer', values[7], 'payWithin', values[8])
+if ARGV[13] == '1' then call('HSET', KEYS[1], 'shut', 1) end
+for i = 14, #ARGV do
+  local at = 7 + 5 * (i - 14)
+  call('UNLINK', KEYS[at], KEYS[at + 1], KEYS[at + 2], KEYS[at + 3])
+  if call('EXISTS', KEYS[at + 4]) == 0 then call('SREM', KEYS[2], ARGV[i]) end
+end
+return { 'opened' }
