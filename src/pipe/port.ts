@@ -1,16 +1,50 @@
 import type { OrderMessage } from '../model/order.ts';
 
 /**
- * The pipe carries admitted orders from the gate to the ledger: at least once, in order per sale. A message is in the
- * pipe from the atomic step of its admission until the consumer's promise for its batch has settled.
+ * The pipe carries admitted orders from the gate to the ledger: at least once, in order per sale and consumer. A message
+ * is in the pipe from the atomic step of its admission until the batch it was handed over in is decided.
+ *
+ * Who handles a batch decides all of it: resolves with the messages that the ledger can never take as they are (they are
+ * tried again apart from the others, and end as dead letters), or rejects when nothing can be decided now (the ledger is
+ * out): then the whole batch is handed over again.
  */
 export interface Pipe {
-  /** Starts handing over batches, one at a time. Whatever arrives while one is being handled goes into the next. */
-  consume(handle: (batch: OrderMessage[]) => Promise<void>): void;
-  /** Resolves when nothing is in the pipe. */
-  drained(): Promise<void>;
-  /** Resolves when all that is in the pipe now has left it, whatever has come since. */
-  caughtUp(): Promise<void>;
-  /** How many messages are in the pipe. */
-  readonly depth: number;
+  /**
+   * Starts handing over batches. Whatever arrives while one is being handled goes into the next. A consumer that rejects
+   * for long may be the only one that cannot reach its ledger: where there are others they get its batches, and it gets
+   * no more until `ready` resolves.
+   */
+  consume(handle: Handle, ready?: () => Promise<unknown>): void;
+  /** Resolves when all that is in the pipe of this sale now has left it: true; or false after `withinMs`. */
+  caughtUp(saleId: string, withinMs?: number): Promise<boolean>;
+  /** Messages of the sale that are in the pipe, also those to be tried again; dead letters are not. */
+  depthOf(saleId: string): Promise<number>;
+  /** Hands over no more; resolves when what was handed over is decided. What is left stays in the pipe. */
+  stop(): Promise<void>;
+}
+
+// biome-ignore lint/suspicious/noConfusingVoidType: who decides everything has nothing to return
+export type Handle = (batch: OrderMessage[]) => Promise<readonly Undeliverable[] | void>;
+
+export interface Undeliverable {
+  readonly message: OrderMessage;
+  readonly error: Error;
+}
+
+/** Messages that the ledger could not take after many tries. They hold their units until somebody decides. */
+export interface DeadLetters {
+  /** Newest first: those with an order id below `before`. */
+  list(limit: number, before: string | null): Promise<DeadLetter[]>;
+  get(orderId: string): Promise<DeadLetter | null>;
+  /** Back into the pipe, with no tries counted. False: there is none. */
+  retry(orderId: string): Promise<boolean>;
+  /** Forgets it: its order has been ended in the ledger. False: there was none. */
+  drop(orderId: string): Promise<boolean>;
+}
+
+export interface DeadLetter {
+  readonly message: OrderMessage;
+  readonly error: string;
+  readonly attempts: number;
+  readonly diedAtMs: number;
 }

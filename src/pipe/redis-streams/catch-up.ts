@@ -1,0 +1,95 @@
+import { RedisUnavailableError } from '../../base/redis/link.ts';
+import type { Runtime } from '../../base/runtime.ts';
+import type { Marks, StreamStore } from './store.ts';
+
+const POLL_MS_MIN = 5;
+const POLL_MS_MAX = 100;
+
+/**
+ * Waits until all that is in a sale's pipe has left it. Entries leave a stream when they are decided, so its first entry
+ * tells how far it has come. A message that is tried again enters the stream anew: while there are such, the mark moves on
+ * with the stream.
+ */
+export class CatchUp {
+  readonly #store: StreamStore;
+  readonly #runtime: Runtime;
+  /** The least time between a message's leaving the stream and its coming back. */
+  readonly #retryMs: number;
+  /** Who waits, by sale: they look again when a batch of it was decided here. */
+  readonly #watchers = new Map<string, Set<() => void>>();
+
+  constructor(store: StreamStore, runtime: Runtime, retryMs: number) {
+    this.#store = store;
+    this.#runtime = runtime;
+    this.#retryMs = retryMs;
+  }
+
+  async wait(saleId: string, withinMs: number): Promise<boolean> {
+    const { clock } = this.#runtime;
+    const untilMs = clock.monotonic() + withinMs;
+    let marks: Marks | null = null;
+    let moving = false;
+    let seenMs = 0;
+    let pollMs = POLL_MS_MIN;
+    for (;;) {
+      const now = await this.#look(saleId);
+      if (now !== null) {
+        const nowMs = clock.monotonic();
+        // Longer ago than a message takes from one try to the next: it may have come back unseen.
+        if (marks === null || moving || nowMs - seenMs > this.#retryMs / 2) marks = now;
+        seenMs = nowMs;
+        moving = now.waiting > 0;
+        if (!moving && hasPassed(now, marks)) return true;
+      }
+      const leftMs = untilMs - clock.monotonic();
+      if (leftMs <= 0) return false;
+      await this.#watch(saleId, Math.min(pollMs, leftMs));
+      pollMs = Math.min(pollMs * 2, POLL_MS_MAX, this.#retryMs / 4);
+    }
+  }
+
+  /** A batch of this sale was decided here. */
+  decided(saleId: string): void {
+    for (const look of this.#watchers.get(saleId) ?? []) look();
+  }
+
+  /** Null: Redis cannot be asked now. */
+  async #look(saleId: string): Promise<Marks | null> {
+    try {
+      return await this.#store.marks(saleId);
+    } catch (error) {
+      if (error instanceof RedisUnavailableError) return null;
+      throw error;
+    }
+  }
+
+  #watch(saleId: string, ms: number): Promise<void> {
+    return new Promise((resolve) => {
+      const watchers = this.#watchers.get(saleId) ?? new Set();
+      this.#watchers.set(saleId, watchers);
+      const done = (): void => {
+        cancel();
+        watchers.delete(done);
+        if (watchers.size === 0 && this.#watchers.get(saleId) === watchers) this.#watchers.delete(saleId);
+        resolve();
+      };
+      const cancel = this.#runtime.timers.after(ms, done);
+      watchers.add(done);
+    });
+  }
+}
+
+/** Whether everything up to these marks has left. */
+function hasPassed(now: Marks, marks: Marks): boolean {
+  return now.streams.every(({ epoch, first }) => {
+    const mark = marks.streams.find((one) => one.epoch === epoch);
+    return mark === undefined || isAfter(first, mark.last);
+  });
+}
+
+/** Of ids of entries: `<ms>-<number>`. */
+function isAfter(one: string, other: string): boolean {
+  const [ms, number] = one.split('-').map(Number) as [number, number];
+  const [otherMs, otherNumber] = other.split('-').map(Number) as [number, number];
+  return ms > otherMs || (ms === otherMs && number > otherNumber);
+}

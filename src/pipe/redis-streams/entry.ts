@@ -1,0 +1,76 @@
+import { messageOf } from '../../base/errors.ts';
+import type { OrderMessage } from '../../model/order.ts';
+import { decodeEntry, type EntryFields, encodeEntry } from '../../model/stream-entry.ts';
+
+/** An entry of a stream, as far as it could be read. */
+export interface Entry {
+  readonly id: string;
+  readonly messages: readonly OrderMessage[];
+  /** How often its message was tried before; only an entry that came back has any. */
+  readonly tries: number;
+  /** What cannot be read goes to the dead letters as it is. */
+  readonly unreadable: readonly Unreadable[];
+  /** Another consumer has claimed it: it is not ours to hand over again. */
+  lost: boolean;
+}
+
+export interface Unreadable {
+  readonly letterId: string;
+  readonly fields: EntryFields;
+  readonly error: string;
+}
+
+/** What an entry counts for in a batch: one without orders counts, too, so that many of them do not make a batch endless. */
+export function sizeOf({ messages, unreadable }: Entry): number {
+  return Math.max(messages.length + unreadable.length, 1);
+}
+
+/** The last field of an entry that came back. The gate writes none, and nobody but the pipe sees it. */
+const TRIES = 'tries';
+const ORDER_ID = /^\d+$/;
+
+/** Never throws: one order that cannot be read takes no other with it. */
+export function readEntry(saleId: string, id: string, written: EntryFields): Entry {
+  let fields = written;
+  let tries = 0;
+  if (fields.at(-2) === TRIES) {
+    tries = Number(fields.at(-1)) || 0;
+    fields = fields.slice(0, -2);
+  }
+  try {
+    return { id, messages: decodeEntry(saleId, fields), tries, unreadable: [], lost: false };
+  } catch (error) {
+    return { id, tries, lost: false, ...readOneByOne(saleId, id, fields, messageOf(error)) };
+  }
+}
+
+function readOneByOne(
+  saleId: string,
+  id: string,
+  fields: EntryFields,
+  error: string,
+): Pick<Entry, 'messages' | 'unreadable'> {
+  const orders: string[] = [];
+  const rest: string[] = [];
+  for (let at = 0; at < fields.length; at += 2) {
+    const into = ORDER_ID.test(fields[at]!) ? orders : rest;
+    into.push(fields[at]!, fields[at + 1] ?? '');
+  }
+  if (orders.length === 0) return { messages: [], unreadable: [{ letterId: `entry-${id}`, fields, error }] };
+  const messages: OrderMessage[] = [];
+  const unreadable: Unreadable[] = [];
+  for (let at = 0; at < orders.length; at += 2) {
+    const alone = [...rest, orders[at]!, orders[at + 1]!];
+    try {
+      messages.push(...decodeEntry(saleId, alone));
+    } catch (own) {
+      unreadable.push({ letterId: orders[at]!, fields: alone, error: messageOf(own) });
+    }
+  }
+  return { messages, unreadable };
+}
+
+/** What stands in the sorted set for a message that is to be tried again; read by due.lua. */
+export function retryMember(message: OrderMessage, epoch: number, tries: number): string {
+  return JSON.stringify([String(tries), String(epoch), encodeEntry(message)]);
+}

@@ -1,0 +1,58 @@
+import type { OrderMessage } from '../../model/order.ts';
+import { decodeEntry, type EntryFields } from '../../model/stream-entry.ts';
+import type { DeadLetter } from '../port.ts';
+
+/** As it stands in Redis; letter-retry.lua reads it, too. */
+interface StoredLetter {
+  diedAtMs: number;
+  attempts: number;
+  error: string;
+  epoch: string;
+  fields: EntryFields;
+}
+
+/** Without its opening brace: decide.lua puts the time of death there. */
+export function writeLetter(epoch: number, attempts: number, error: string, fields: EntryFields): string {
+  const letter: Omit<StoredLetter, 'diedAtMs'> = { attempts, error, epoch: String(epoch), fields };
+  return JSON.stringify(letter).slice(1);
+}
+
+export function readLetter(saleId: string, letterId: string, text: string): DeadLetter {
+  const { diedAtMs, attempts, error, epoch, fields } = JSON.parse(text) as StoredLetter;
+  return { message: messageIn(saleId, letterId, Number(epoch), fields), error, attempts, diedAtMs };
+}
+
+function messageIn(saleId: string, letterId: string, epoch: number, fields: EntryFields): OrderMessage {
+  try {
+    const messages = decodeEntry(saleId, fields);
+    if (messages.length === 1) return messages[0]!;
+  } catch {
+    // It is a letter because it cannot be read.
+  }
+  return {
+    orderId: letterId,
+    saleId,
+    itemId: '',
+    itemCode: '',
+    buyer: '',
+    quantity: 0,
+    slots: [],
+    price: { amount: 0, currency: '' },
+    payWithinSeconds: 0,
+    epoch,
+    key: null,
+    // All that is there, for whoever has to find out what it was.
+    fingerprint: JSON.stringify(fields),
+  };
+}
+
+/** Newest first. Ids are numbers in text; a letter without an order (an entry nobody could read) comes last. */
+export function compareNewestFirst(one: string, other: string): number {
+  const [a, b] = [rank(one), rank(other)];
+  if (a !== b) return a > b ? -1 : 1;
+  return one < other ? 1 : one > other ? -1 : 0;
+}
+
+function rank(id: string): bigint {
+  return /^\d+$/.test(id) ? BigInt(id) : -1n;
+}

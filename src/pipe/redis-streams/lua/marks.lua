@@ -1,0 +1,20 @@
+--[[
+  Between which entries a sale's streams are now.
+
+  KEYS[1]  epochs
+  KEYS[2]  retry
+  ARGV[1]  what the names of the sale's streams begin with; `<epoch>:stream` follows
+
+  Returns how many messages wait to be tried again, then for each stream that has entries: epoch, id of the first, of the last.
+]]
+local found = { redis.call('ZCARD', KEYS[2]) }
+for _, epoch in ipairs(redis.call('SMEMBERS', KEYS[1])) do
+  local stream = ARGV[1] .. epoch .. ':stream'
+  local first = redis.call('XRANGE', stream, '-', '+', 'COUNT', 1)[1]
+  if first then
+    table.insert(found, epoch)
+    table.insert(found, first[1])
+    table.insert(found, redis.call('XREVRANGE', stream, '+', '-', 'COUNT', 1)[1][1])
+  end
+end
+return found

@@ -1,0 +1,56 @@
+import { messageOf } from '../../base/errors.ts';
+import type { Logger } from '../../base/log.ts';
+import type { OrderMessage } from '../../model/order.ts';
+import { encodeEntry } from '../../model/stream-entry.ts';
+import type { Undeliverable } from '../port.ts';
+import { type Entry, retryMember } from './entry.ts';
+import { writeLetter } from './letter.ts';
+import type { Move, StreamName } from './store.ts';
+
+export interface RetryPolicy {
+  /** A message that was undeliverable so often becomes a dead letter. */
+  readonly triesMax: number;
+  /** Until the second try; twice as long until the third, and so on. */
+  readonly retryMs: number;
+}
+
+/** Where what cannot be decided goes when its batch is: back into the stream later, or to the dead letters. */
+export function movesOf(
+  { saleId, epoch }: StreamName,
+  entries: readonly Entry[],
+  undeliverable: readonly Undeliverable[],
+  { triesMax, retryMs }: RetryPolicy,
+  log: Logger,
+): Move[] {
+  const moves: Move[] = [];
+  for (const [at, { unreadable, id }] of entries.entries()) {
+    for (const { letterId, fields, error } of unreadable) {
+      log.error({ saleId, epoch, entry: id, letterId, error }, 'what stands in the pipe cannot be read');
+      moves.push({ entry: at, to: 'dead', letterId, letter: writeLetter(epoch, 1, error, fields) });
+    }
+  }
+  if (undeliverable.length === 0) return moves;
+
+  const entryOf = new Map<OrderMessage | string, number>();
+  for (const [at, { messages }] of entries.entries()) {
+    for (const message of messages) entryOf.set(message, at).set(message.orderId, at);
+  }
+  for (const { message, error } of undeliverable) {
+    const at = entryOf.get(message) ?? entryOf.get(message.orderId);
+    if (at === undefined) {
+      log.error({ saleId, orderId: message.orderId }, 'undeliverable, but not in this batch');
+      continue;
+    }
+    const tries = entries[at]!.tries + 1;
+    if (tries < triesMax) {
+      const inMs = retryMs * 2 ** (tries - 1);
+      log.warn({ err: error, saleId, orderId: message.orderId, tries, inMs }, 'undeliverable: to be tried again');
+      moves.push({ entry: at, to: 'retry', inMs, member: retryMember(message, epoch, tries) });
+    } else {
+      log.error({ err: error, saleId, orderId: message.orderId, tries }, 'undeliverable: a dead letter');
+      const letter = writeLetter(epoch, tries, messageOf(error), encodeEntry(message));
+      moves.push({ entry: at, to: 'dead', letterId: message.orderId, letter });
+    }
+  }
+  return moves;
+}

@@ -1,0 +1,332 @@
+import { fileURLToPath } from 'node:url';
+import type { Anchor } from '../../base/anchor.ts';
+import { InvariantError, messageOf } from '../../base/errors.ts';
+import type { RedisTarget } from '../../base/redis/address.ts';
+import { RedisLink } from '../../base/redis/link.ts';
+import { loadScripts, type Script } from '../../base/redis/scripts.ts';
+import type { Runtime } from '../../base/runtime.ts';
+import type { EntryFields } from '../../model/stream-entry.ts';
+
+const GROUP = 'ledger';
+/** How many sales one script looks at: some tenths of a millisecond of the server's time. */
+const LOOK_AT = 64;
+/** Calls on their way at the same time, where one is made per sale. */
+const AT_ONCE = 64;
+const DUE_MAX = 256;
+/** Of a handed-back entry: older than anybody's limit. */
+const LONG_IDLE_MS = 24 * 3600 * 1000;
+
+let scripts: Map<string, Script> | null = null;
+function scriptNamed(name: string): Script {
+  scripts ??= loadScripts(fileURLToPath(new URL('./lua/', import.meta.url)));
+  const script = scripts.get(name);
+  if (!script) throw new InvariantError(`there is no ${name}.lua`);
+  return script;
+}
+
+export interface StoreOptions {
+  readonly redis: RedisTarget;
+  readonly prefix: string;
+  readonly commandMs: number;
+  readonly anchor: Anchor;
+}
+
+export interface StoreEvents {
+  wake(saleId: string, epoch: number): void;
+  interrupted(): void;
+}
+
+/** A stream of a sale. */
+export interface StreamName {
+  readonly saleId: string;
+  readonly epoch: number;
+}
+
+export interface Written {
+  readonly id: string;
+  readonly fields: EntryFields;
+}
+
+/** What there is to do for a sale. */
+export interface Look {
+  readonly saleId: string;
+  readonly letters: number;
+  readonly waiting: number;
+  readonly due: number;
+  readonly streams: readonly { epoch: number; entries: number; orders: number }[];
+}
+
+export type Move = { entry: number } & (
+  | { to: 'retry'; inMs: number; member: string }
+  | { to: 'dead'; letterId: string; letter: string }
+);
+
+export interface Marks {
+  readonly waiting: number;
+  readonly streams: readonly { epoch: number; first: string; last: string }[];
+}
+
+/** What the pipe asks of Redis: one method per command or script, and nothing decided here. */
+export class StreamStore {
+  readonly consumer: string;
+  readonly #link: RedisLink;
+  readonly #prefix: string;
+  readonly #wakes: string;
+
+  constructor(options: StoreOptions, runtime: Runtime, events: StoreEvents) {
+    this.consumer = `${process.pid}-${runtime.random.secret(6)}`;
+    this.#prefix = options.prefix;
+    this.#wakes = `${options.prefix}:wake`;
+    this.#link = new RedisLink(
+      options.redis,
+      { commandMs: options.commandMs, broadcast: true },
+      runtime,
+      options.anchor,
+      {
+        message: (_, message) => {
+          const [saleId, epoch] = message.split(' ');
+          if (saleId && /^\d+$/.test(epoch ?? '')) events.wake(saleId, Number(epoch));
+        },
+        interrupted: () => events.interrupted(),
+      },
+    );
+  }
+
+  /** What the names of all keys of a sale begin with. */
+  #begin(saleId: string): string {
+    return `${this.#prefix}:{${saleId}:0}:`;
+  }
+
+  #keys(saleId: string, ...parts: string[]): string[] {
+    return parts.map((part) => this.#begin(saleId) + part);
+  }
+
+  #stream({ saleId, epoch }: StreamName): string {
+    return `${this.#begin(saleId)}${epoch}:stream`;
+  }
+
+  #run(name: string, keys: readonly string[], args: readonly (string | number)[]): Promise<unknown> {
+    return this.#link.script(scriptNamed(name), keys, args);
+  }
+
+  listen(): Promise<void> {
+    return this.#link.listen(this.#wakes);
+  }
+
+  async saleIds(): Promise<string[]> {
+    return (await this.#link.call('SMEMBERS', [`${this.#prefix}:sales`])) as string[];
+  }
+
+  /** Calls `ask` for every one of `all`, some at a time. */
+  async #each<T, R>(all: readonly T[], ask: (one: T) => Promise<R>): Promise<R[]> {
+    const replies: R[] = [];
+    for (let at = 0; at < all.length; at += AT_ONCE) {
+      replies.push(...(await Promise.all(all.slice(at, at + AT_ONCE).map(ask))));
+    }
+    return replies;
+  }
+
+  /** Sales with something to do. `failure`: some could not be asked, where others could (a node of a cluster is out). */
+  async look(saleIds: readonly string[]): Promise<{ looks: Look[]; failure: unknown }> {
+    // In a cluster a script reaches the keys of one sale only.
+    const size = this.#link.cluster ? 1 : LOOK_AT;
+    const groups: string[][] = [];
+    for (let at = 0; at < saleIds.length; at += size) groups.push(saleIds.slice(at, at + size));
+    let failure: unknown = null;
+    const looks = await this.#each(groups, async (group) => {
+      const keys = group.flatMap((saleId) => this.#keys(saleId, 'epochs', 'gate', 'retry', 'dead'));
+      const args = group.map((saleId) => this.#begin(saleId));
+      try {
+        const replies = (await this.#run('look', keys, args)) as (0 | (number | string)[])[];
+        return replies.flatMap((reply, at) => (reply === 0 ? [] : [lookOf(group[at]!, reply)]));
+      } catch (error) {
+        failure = error;
+        return [];
+      }
+    });
+    return { looks: looks.flat(), failure };
+  }
+
+  /** Entries that nobody has been given yet. Null: there is no such stream. */
+  read(stream: StreamName, count: number): Promise<Written[] | null> {
+    return this.#read(stream, count, '>');
+  }
+
+  /** Entries that were given to us before and are not decided: some of them, perhaps, in replies that we did not get. */
+  readOwn(stream: StreamName, count: number): Promise<Written[] | null> {
+    return this.#read(stream, count, '0');
+  }
+
+  async #read(stream: StreamName, count: number, from: string): Promise<Written[] | null> {
+    const key = this.#stream(stream);
+    const args = ['GROUP', GROUP, this.consumer, 'COUNT', count, 'STREAMS', key, from];
+    for (let tries = 1; ; tries++) {
+      try {
+        const reply = (await this.#link.call('XREADGROUP', args)) as ReadReply | null;
+        return reply === null ? [] : writtenIn(entriesIn(reply));
+      } catch (error) {
+        if (tries > 1 || !messageOf(error).startsWith('NOGROUP')) throw error;
+      }
+      const epochs = this.#keys(stream.saleId, 'epochs');
+      if ((await this.#run('group', [key, ...epochs], [stream.epoch])) === 0) return null;
+    }
+  }
+
+  /** Entries whose owner did not touch them for so long. `cursor`: where to go on, null at the end. */
+  async claim(
+    stream: StreamName,
+    idleMs: number,
+    count: number,
+    cursor: string,
+  ): Promise<{ entries: Written[]; cursor: string | null }> {
+    try {
+      const reply = (await this.#link.call('XAUTOCLAIM', [
+        this.#stream(stream),
+        GROUP,
+        this.consumer,
+        idleMs,
+        cursor,
+        'COUNT',
+        count,
+      ])) as [string, RawEntry[]];
+      return { entries: writtenIn(reply[1]), cursor: reply[0] === '0-0' ? null : reply[0] };
+    } catch (error) {
+      if (messageOf(error).startsWith('NOGROUP')) return { entries: [], cursor: null };
+      throw error;
+    }
+  }
+
+  async decide(stream: StreamName, entryIds: readonly string[], moves: readonly Move[]): Promise<number> {
+    const keys = [this.#stream(stream), ...this.#keys(stream.saleId, 'retry', 'dead')];
+    const args: (string | number)[] = [entryIds.length, ...entryIds];
+    for (const move of moves) {
+      if (move.to === 'retry') args.push(move.entry + 1, 'retry', move.inMs, move.member);
+      else args.push(move.entry + 1, 'dead', move.letterId, move.letter);
+    }
+    return (await this.#run('decide', keys, args)) as number;
+  }
+
+  /** Those that somebody else owns by now. */
+  async keep(stream: StreamName, entryIds: readonly string[]): Promise<string[]> {
+    return (await this.#run('keep', [this.#stream(stream)], [this.consumer, ...entryIds])) as string[];
+  }
+
+  async handBack(stream: StreamName, entryIds: readonly string[]): Promise<void> {
+    await this.#run('hand-back', [this.#stream(stream)], [this.consumer, LONG_IDLE_MS, ...entryIds]);
+  }
+
+  /** Messages that are due go back into their streams. Returns the epochs of these. */
+  async moveDue(saleId: string): Promise<number[]> {
+    const reply = await this.#run('due', this.#keys(saleId, 'retry', 'epochs'), [this.#begin(saleId), DUE_MAX]);
+    return (reply as string[]).map(Number);
+  }
+
+  async dropEpoch(stream: StreamName): Promise<boolean> {
+    const keys = [this.#stream(stream), ...this.#keys(stream.saleId, 'epochs', 'gate')];
+    return (await this.#run('drop-epoch', keys, [stream.epoch])) === 1;
+  }
+
+  /** Removes names that were not used for so long and have nothing pending. */
+  async forgetConsumers(stream: StreamName, idleMs: number): Promise<number> {
+    return (await this.#run('forget', [this.#stream(stream)], [idleMs, ''])) as number;
+  }
+
+  /** Removes our own name, unless something is pending under it. */
+  async leave(streams: readonly StreamName[]): Promise<void> {
+    // A number that no consumer has been idle for.
+    await this.#each(streams, (stream) => this.#run('forget', [this.#stream(stream)], [2 ** 50, this.consumer]));
+  }
+
+  async depth(saleId: string): Promise<number> {
+    let total = 0;
+    let from = ['', ''];
+    do {
+      const args = [this.#begin(saleId), ...from];
+      const [count, ...next] = (await this.#run('depth', this.#keys(saleId, 'epochs', 'retry'), args)) as [
+        number,
+        string,
+        string,
+      ];
+      total += count;
+      from = next;
+    } while (from[0] !== '');
+    return total;
+  }
+
+  async marks(saleId: string): Promise<Marks> {
+    const reply = await this.#run('marks', this.#keys(saleId, 'epochs', 'retry'), [this.#begin(saleId)]);
+    const [waiting, ...rest] = reply as [number, ...string[]];
+    const streams: { epoch: number; first: string; last: string }[] = [];
+    for (let at = 0; at < rest.length; at += 3) {
+      streams.push({ epoch: Number(rest[at]), first: rest[at + 1]!, last: rest[at + 2]! });
+    }
+    return { waiting, streams };
+  }
+
+  /** Ids of dead letters, with the sale of each. */
+  async letterIds(): Promise<{ saleId: string; letterId: string }[]> {
+    const found = await this.#each(await this.saleIds(), async (saleId) => {
+      const ids = (await this.#link.call('HKEYS', this.#keys(saleId, 'dead'))) as string[];
+      return ids.map((letterId) => ({ saleId, letterId }));
+    });
+    return found.flat();
+  }
+
+  async letters(wanted: readonly { saleId: string; letterId: string }[]): Promise<(string | null)[]> {
+    return await this.#each(wanted, ({ saleId, letterId }) => this.letter(saleId, letterId));
+  }
+
+  async letter(saleId: string, letterId: string): Promise<string | null> {
+    return (await this.#link.call('HGET', [...this.#keys(saleId, 'dead'), letterId])) as string | null;
+  }
+
+  /** Which sale has this letter. */
+  async saleOfLetter(letterId: string): Promise<string | null> {
+    const found = await this.#each(await this.saleIds(), async (saleId) => {
+      const there = (await this.#link.call('HEXISTS', [...this.#keys(saleId, 'dead'), letterId])) === 1;
+      return there ? saleId : null;
+    });
+    return found.find((saleId) => saleId !== null) ?? null;
+  }
+
+  async retryLetter(saleId: string, letterId: string): Promise<boolean> {
+    // Its own slot in a cluster: written before the first key of the sale, as the gate does.
+    await this.#link.call('SADD', [`${this.#prefix}:sales`, saleId]);
+    const args = [this.#begin(saleId), letterId, this.#wakes, saleId];
+    return (await this.#run('letter-retry', this.#keys(saleId, 'dead', 'epochs'), args)) === 1;
+  }
+
+  async dropLetter(saleId: string, letterId: string): Promise<boolean> {
+    return (await this.#link.call('HDEL', [...this.#keys(saleId, 'dead'), letterId])) === 1;
+  }
+
+  close(): void {
+    this.#link.close();
+  }
+}
+
+/** In the third version of the protocol a map, which ioredis makes flat; in the second a list of pairs. */
+type ReadReply = Stream | [Stream];
+type Stream = [key: string, entries: RawEntry[]];
+
+function entriesIn(reply: ReadReply): RawEntry[] {
+  return typeof reply[0] === 'string' ? (reply as Stream)[1] : (reply[0] as Stream)[1];
+}
+
+/** A deleted entry that was still pending comes without fields, or as nothing at all. */
+type RawEntry = [id: string, fields: string[] | null] | null;
+
+function writtenIn(raw: readonly RawEntry[]): Written[] {
+  const entries: Written[] = [];
+  for (const entry of raw) if (entry?.[1]) entries.push({ id: entry[0], fields: entry[1] });
+  return entries;
+}
+
+function lookOf(saleId: string, reply: readonly (number | string)[]): Look {
+  const [letters, waiting, due, ...rest] = reply.map(Number) as [number, number, number, ...number[]];
+  const streams: { epoch: number; entries: number; orders: number }[] = [];
+  for (let at = 0; at < rest.length; at += 3) {
+    streams.push({ epoch: rest[at]!, entries: rest[at + 1]!, orders: rest[at + 2]! });
+  }
+  return { saleId, letters, waiting, due, streams };
+}
