@@ -14,6 +14,11 @@ import type { SaleSnapshot } from '../model/snapshot.ts';
 export interface Ledger {
   /** Stores a batch of admitted orders in one transaction and says what is stored now for each, in the same order. */
   commitOrders(batch: readonly OrderMessage[]): Promise<StoredOrder[]>;
+  /**
+   * Stores orders as rejected that will never be decided otherwise: lost with the gate, or undeliverable. An order that
+   * is stored already stays as it is. Says what is stored now for each, in the same order.
+   */
+  rejectOrders(batch: readonly OrderMessage[], reason: 'admission_lost' | 'undeliverable'): Promise<StoredOrder[]>;
   /** Which of these order ids are stored: asked after a commit whose outcome is unknown. */
   storedAmong(orderIds: readonly string[]): Promise<Map<string, OrderRecord>>;
 
@@ -33,8 +38,18 @@ export interface Ledger {
 
   /** Ids of sales that may still admit (not closed, window not over): those the gate must hold. */
   openSaleIds(): Promise<string[]>;
-  /** Raises the epoch of the sale's items and reads all that the gate is built from, in one transaction. */
-  rebuildSnapshot(saleId: string): Promise<SaleSnapshot | null>;
+  /**
+   * Raises the epoch of the sale's items, above that of a gate that may be in force (a ledger that was restored from a
+   * backup is behind it), and reads all that the gate is built from, in one transaction.
+   */
+  rebuildSnapshot(saleId: string, above?: number): Promise<SaleSnapshot | null>;
+
+  /**
+   * Changes of sales that were committed before that instant and have not been confirmed by `finishTask`: whoever made
+   * them may have died before the gate heard of them. Always empty where the gate dies with the process.
+   */
+  unfinishedTasks(beforeMs: number): Promise<GateTask[]>;
+  finishTask(auditId: string): Promise<void>;
 
   takeIdBlock(kind: IdKind, size: number): Promise<IdBlock>;
   /** Fails if the ledger could not store anything now. */
@@ -45,6 +60,12 @@ export interface Ledger {
   readonly backlog: number;
   pruneKeys(beforeMs: number): Promise<number>;
   close(): Promise<void>;
+}
+
+/** A change of a sale that the gate has yet to hear of. */
+export interface GateTask {
+  auditId: string;
+  saleId: string;
 }
 
 export interface SaleIds {

@@ -10,6 +10,7 @@ import type { NewSale, SalePatch, SaleRecord } from '../../model/sale.ts';
 import { type SaleSnapshot, saleValues } from '../../model/snapshot.ts';
 import type {
   AdminCall,
+  GateTask,
   KeyBinding,
   KeyScope,
   Ledger,
@@ -135,6 +136,15 @@ export class SqliteLedger implements Ledger {
     }
   }
 
+  async rejectOrders(
+    batch: readonly OrderMessage[],
+    reason: 'admission_lost' | 'undeliverable',
+  ): Promise<StoredOrder[]> {
+    const { stored, seq } = this.#transaction(() => this.#orders.reject(batch, reason, this.#runtime.clock.now()));
+    this.#orders.committed(seq);
+    return stored;
+  }
+
   async storedAmong(orderIds: readonly string[]): Promise<Map<string, OrderRecord>> {
     return this.#read(() => {
       const stored = new Map<string, OrderRecord>();
@@ -194,9 +204,9 @@ export class SqliteLedger implements Ledger {
     return this.#read(() => this.#sales.openIds(this.#runtime.clock.now()));
   }
 
-  async rebuildSnapshot(saleId: string): Promise<SaleSnapshot | null> {
+  async rebuildSnapshot(saleId: string, above = 0): Promise<SaleSnapshot | null> {
     return this.#transaction(() => {
-      this.#sales.raiseEpoch(saleId);
+      this.#sales.raiseEpoch(saleId, above);
       const sale = this.#sales.get(saleId);
       if (sale === null) return null;
       return {
@@ -208,6 +218,13 @@ export class SqliteLedger implements Ledger {
       };
     });
   }
+
+  /** The gate dies with the process and is rebuilt from the ledger: it never has anything to hear. */
+  async unfinishedTasks(): Promise<GateTask[]> {
+    return [];
+  }
+
+  async finishTask(): Promise<void> {}
 
   async takeIdBlock(kind: IdKind, size: number): Promise<IdBlock> {
     return this.#transaction(() => {

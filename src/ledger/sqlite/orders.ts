@@ -113,25 +113,8 @@ export class Orders {
     });
 
     for (const [at, message] of batch.entries()) {
-      const slots = message.slots.length === 1 ? String(message.slots[0]) : message.slots.join(',');
-      const { changes } = this.#insert.run(
-        seq + 1,
-        BigInt(message.orderId),
-        BigInt(message.saleId),
-        BigInt(message.itemId),
-        message.buyer,
-        message.quantity,
-        slots,
-        message.price.amount * message.quantity,
-        message.price.currency,
-        message.epoch,
-        message.key,
-        message.fingerprint,
-        nowMs,
-        nowMs,
-        nowMs + message.payWithinSeconds * 1000,
-      );
-      if (changes === 0) {
+      const slots = slotsText(message);
+      if (!this.#insertRow(seq + 1, message, nowMs)) {
         repeated.push({ at, message, slots });
         continue;
       }
@@ -173,6 +156,42 @@ export class Orders {
       stored[at] = { order: this.#sameOrder(message, slots), inserted: false };
     }
     return { stored, seq };
+  }
+
+  /** Rejected from the start: no units, no claims, no key. Inside the caller's transaction. */
+  reject(batch: readonly OrderMessage[], reason: RejectReason, nowMs: number): { stored: StoredOrder[]; seq: number } {
+    let seq = this.#seq;
+    const stored = batch.map((message): StoredOrder => {
+      const before = this.get(message.orderId);
+      if (before !== null) return { order: before, inserted: false };
+      this.#insertRow(++seq, message, nowMs);
+      this.#reject.run(reason, BigInt(message.orderId));
+      this.#listForBuyer.run(message.buyer, BigInt(message.orderId));
+      return { order: this.get(message.orderId)!, inserted: true };
+    });
+    return { stored, seq };
+  }
+
+  /** Whether it was inserted: an order that is stored already stays as it is. */
+  #insertRow(seq: number, message: OrderMessage, nowMs: number): boolean {
+    const { changes } = this.#insert.run(
+      seq,
+      BigInt(message.orderId),
+      BigInt(message.saleId),
+      BigInt(message.itemId),
+      message.buyer,
+      message.quantity,
+      slotsText(message),
+      message.price.amount * message.quantity,
+      message.price.currency,
+      message.epoch,
+      message.key,
+      message.fingerprint,
+      nowMs,
+      nowMs,
+      nowMs + message.payWithinSeconds * 1000,
+    );
+    return changes === 1;
   }
 
   /** The transaction has committed: its numbers are used. */
@@ -293,6 +312,10 @@ export class Orders {
     }
     return { holds, keys };
   }
+}
+
+function slotsText({ slots }: OrderMessage): string {
+  return slots.length === 1 ? String(slots[0]) : slots.join(',');
 }
 
 /** Lets in the orders that fit, up to the first that does not; returns their units. */

@@ -76,8 +76,9 @@ export class Sales {
     return (rows as { id: string }[]).map((row) => row.id);
   }
 
-  raiseEpoch(saleId: string): void {
-    this.#db.prepare('UPDATE items SET epoch = epoch + 1, rev = rev + 1 WHERE sale_id = ?').run(BigInt(saleId));
+  raiseEpoch(saleId: string, above: number): void {
+    const raise = 'UPDATE items SET epoch = max(epoch, ?) + 1, rev = rev + 1 WHERE sale_id = ?';
+    this.#db.prepare(raise).run(above, BigInt(saleId));
   }
 
   #withItems(row: SaleRow): SaleRecord {

@@ -1,0 +1,38 @@
+import { type ErrorKind, sortedError } from '../sql/errors.ts';
+
+const SERIALIZATION_FAILURE = '40001';
+const DEADLOCK_DETECTED = '40P01';
+const SYNTAX_ERROR = '42601';
+const UNIQUE_VIOLATION = '23505';
+
+/** Classes of SQL states: data exceptions and violated constraints. */
+const DATA = /^(22|23)/;
+
+/** A password, a right or a database that is not there: nothing that waiting would mend. */
+const REFUSED = /^(28...|3D000|42501)$/;
+
+function kindOf(error: unknown): ErrorKind {
+  const state = stateOf(error);
+  if (state === null) return 'unavailable';
+  if (state === SERIALIZATION_FAILURE || state === DEADLOCK_DETECTED) return 'conflict';
+  return DATA.test(state) || state === SYNTAX_ERROR ? 'data' : 'unavailable';
+}
+
+export function stateOf(error: unknown): string | null {
+  const { code, severity } = (error ?? {}) as { code?: unknown; severity?: unknown };
+  // The system's own errors (ECONNREFUSED) have a code, too, and no severity.
+  return typeof code === 'string' && severity !== undefined ? code : null;
+}
+
+export function driverError(error: unknown): Error {
+  return sortedError(error, kindOf(error));
+}
+
+/** A second row under a unique key. */
+export function isDuplicate(error: unknown): boolean {
+  return stateOf(error) === UNIQUE_VIOLATION;
+}
+
+export function isRefused(error: unknown): boolean {
+  return REFUSED.test(stateOf(error) ?? '');
+}

@@ -1,0 +1,67 @@
+import type { Runtime } from '../../base/runtime.ts';
+import type { Dialect, LockName, NamedLocks } from '../sql/dialect.ts';
+import { POOL_MAX_DEFAULT, SqlLedger, type SqlLedgerOptions } from '../sql/ledger.ts';
+import { migration } from './migrate.ts';
+import { PostgresOrders } from './orders.ts';
+import { PostgresConnections } from './session.ts';
+
+/** The ledger on PostgreSQL. */
+export class PostgresLedger extends SqlLedger {
+  static async open(url: string, runtime: Runtime, options: SqlLedgerOptions): Promise<PostgresLedger> {
+    const dialect = await postgresDialect(url, runtime, options);
+    return new PostgresLedger(...(await SqlLedger.prepare(dialect, runtime, options)));
+  }
+}
+
+export async function postgresDialect(
+  url: string,
+  runtime: Runtime,
+  { isolation = 'read committed', poolMax = POOL_MAX_DEFAULT }: Pick<SqlLedgerOptions, 'isolation' | 'poolMax'>,
+): Promise<Dialect> {
+  return {
+    connections: await PostgresConnections.open(url, runtime.timers, poolMax),
+    begin: `BEGIN ISOLATION LEVEL ${isolation === 'repeatable read' ? 'REPEATABLE READ' : 'READ COMMITTED'}`,
+    beginFresh: 'BEGIN ISOLATION LEVEL READ COMMITTED',
+    clock: 'SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now_ms',
+    lockFirst: isolation === 'repeatable read',
+    byPrimaryKey: '',
+    pruneAnswers: `DELETE FROM answers WHERE ctid = ANY (ARRAY(
+      SELECT ctid FROM answers WHERE created_at < ? ORDER BY created_at LIMIT ?))`,
+    leavePresent: () => 'ON CONFLICT DO NOTHING',
+    orders: new PostgresOrders(),
+    locks,
+    migration,
+    settings: `SELECT name, setting AS value FROM pg_settings
+      WHERE name IN ('server_version', 'fsync', 'synchronous_commit', 'full_page_writes', 'default_transaction_read_only')`,
+    mustCountRightly: async () => {},
+    dropStockCheck: (session) => session.query('ALTER TABLE items DROP CONSTRAINT IF EXISTS items_within_total'),
+  };
+}
+
+/** Advisory locks have numbers, and belong to a database. The first number is ours. */
+const OURS = 0x646f6f72;
+const LOCKS: Record<LockName, number> = { exclusive: 1, migrate: 2 };
+
+const locks: NamedLocks = {
+  async tryTake(session, lock) {
+    const { rows } = await session.query(`SELECT pg_try_advisory_lock(${OURS}, ${LOCKS[lock]})::int AS taken`);
+    return Number(rows[0]!.taken) === 1;
+  },
+  async take(session, lock, withinMs) {
+    await session.script(
+      `SET lock_timeout = ${withinMs}; SELECT pg_advisory_lock(${OURS}, ${LOCKS[lock]}); SET lock_timeout = 0`,
+    );
+    return true;
+  },
+  async holder(session, lock) {
+    const { rows } = await session.query(
+      `SELECT a.pid, a.datname, a.client_addr::text AS client_addr, a.client_port FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid
+       WHERE l.locktype = 'advisory' AND l.granted AND l.classid = ${OURS} AND l.objid = ${LOCKS[lock]}
+         AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())`,
+    );
+    const [row] = rows;
+    return row === undefined
+      ? null
+      : `database ${row.datname}, backend ${row.pid} for ${row.client_addr}:${row.client_port}`;
+  },
+};

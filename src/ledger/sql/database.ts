@@ -1,0 +1,122 @@
+import { DoorbusterError, unavailable } from '../../base/errors.ts';
+import type { Runtime } from '../../base/runtime.ts';
+import { sleep, within } from '../../base/timers.ts';
+import type { Dialect } from './dialect.ts';
+import { ConflictError } from './errors.ts';
+import type { PooledSession, Session } from './session.ts';
+
+/** With each conflict somebody else has got further: so many in a row, with pauses, are no longer bad luck. */
+const ATTEMPTS_MAX = 20;
+const PAUSE_MS_MAX = 50;
+const END_MS_MAX = 2000;
+
+/** Sessions of a pool, used for reads and for transactions that are tried again when they collide. */
+export class Database {
+  readonly dialect: Dialect;
+  readonly #runtime: Runtime;
+  readonly #nowMs: (() => number) | null;
+  readonly #running = new Set<Promise<unknown>>();
+  #ended: Promise<void> | null = null;
+
+  constructor(dialect: Dialect, runtime: Runtime, nowMs: (() => number) | null) {
+    this.dialect = dialect;
+    this.#runtime = runtime;
+    this.#nowMs = nowMs;
+  }
+
+  /** The ledger's clock, in a round trip of its own. */
+  async now(session: Session): Promise<number> {
+    if (this.#nowMs !== null) return this.#nowMs();
+    const { rows } = await session.query(this.dialect.clock);
+    return Number(rows[0]!.now_ms);
+  }
+
+  /** The ledger's clock as the last statement of a script, and what to make of its result. */
+  get clockInScript(): { sql: string; read: (now: { rows: Record<string, unknown>[] } | undefined) => number } {
+    const fixed = this.#nowMs;
+    if (fixed !== null) return { sql: '', read: () => fixed() };
+    return { sql: `; ${this.dialect.clock}`, read: (now) => Number(now!.rows[0]!.now_ms) };
+  }
+
+  /** Statements by themselves. A database that is set to SERIALIZABLE may make even these collide. */
+  read<T>(run: (session: Session) => Promise<T>): Promise<T> {
+    return this.attempt(run);
+  }
+
+  /** One transaction: begun and committed here. What throws is rolled back. */
+  transaction<T>(run: (session: Session) => Promise<T>, begin = this.dialect.begin): Promise<T> {
+    return this.attempt(async (session) => {
+      await session.script(begin);
+      const result = await run(session);
+      await session.query('COMMIT');
+      return result;
+    });
+  }
+
+  /**
+   * A transaction that begins and commits by itself, since it does so together with other statements. Tried again while
+   * it collides; whatever it throws, nothing of it is left in the session.
+   */
+  async attempt<T>(run: (session: Session) => Promise<T>): Promise<T> {
+    for (let attempts = 1; ; attempts++) {
+      try {
+        return await this.#once(run);
+      } catch (error) {
+        if (!(error instanceof ConflictError)) throw error;
+        if (attempts === ATTEMPTS_MAX) {
+          throw unavailable(`the database was busy: ${attempts} tries collided with others`, error);
+        }
+        this.#runtime.log.debug({ err: error, attempts }, 'a transaction collided and is tried again');
+        // Not at once and not together: those that collided would collide again.
+        const pauseMs = this.#runtime.random.fraction() * Math.min(PAUSE_MS_MAX, 2 ** attempts);
+        await sleep(this.#runtime.timers, pauseMs);
+      }
+    }
+  }
+
+  /** Waits for what is under way, but not for a database that hangs: it takes back what is open with its connections. */
+  end(): Promise<void> {
+    this.#ended ??= this.#end();
+    return this.#ended;
+  }
+
+  async #end(): Promise<void> {
+    const { timers } = this.#runtime;
+    await within(timers, Promise.allSettled(this.#running), END_MS_MAX);
+    await within(timers, this.dialect.connections.end(), END_MS_MAX);
+  }
+
+  async #once<T>(run: (session: Session) => Promise<T>): Promise<T> {
+    if (this.#ended !== null) throw unavailable('the ledger is closed');
+    const running = this.#inSession(run);
+    this.#running.add(running);
+    try {
+      return await running;
+    } finally {
+      this.#running.delete(running);
+    }
+  }
+
+  async #inSession<T>(run: (session: Session) => Promise<T>): Promise<T> {
+    const session = await this.dialect.connections.take();
+    try {
+      const result = await run(session);
+      session.release();
+      return result;
+    } catch (error) {
+      if (error instanceof DoorbusterError && error.code === 'unavailable') session.destroy();
+      else await rolledBack(session);
+      throw error;
+    }
+  }
+}
+
+async function rolledBack(session: PooledSession): Promise<void> {
+  try {
+    await session.query('ROLLBACK');
+    session.release();
+  } catch {
+    // With the connection the database takes back what is open in it.
+    session.destroy();
+  }
+}

@@ -1,0 +1,96 @@
+import type { OrderMessage } from '../../model/order.ts';
+import type { RejectReason } from '../../model/outcome.ts';
+import type { Connections, LastingSession, Session } from './session.ts';
+
+export type Isolation = 'read committed' | 'repeatable read';
+
+/**
+ * What differs between the databases. Everything else is written once, in SQL that both understand: `?` for values,
+ * double quotes around names that one of them reserves.
+ */
+export interface Dialect {
+  readonly connections: Connections;
+  /** Opens a transaction. */
+  readonly begin: string;
+  /** Opens one in which each statement sees what was committed before it, whatever the isolation of the others. */
+  readonly beginFresh: string;
+  /** The database's clock at this instant, not that of the statement's or transaction's start: `now_ms`. */
+  readonly clock: string;
+  /** A batch must lock its items before it writes: what others change after its first look would fail it otherwise. */
+  readonly lockFirst: boolean;
+  /** After the name of a table: go by its primary key, so that rows are locked in that order and no others with them. */
+  readonly byPrimaryKey: string;
+  /** Deletes the oldest answers kept since before `?`, at most `?` of them. */
+  readonly pruneAnswers: string;
+  /** After VALUES: leaves a row that is there already as it is, and does not count it. */
+  leavePresent(column: string): string;
+  readonly orders: OrderStatements;
+  readonly locks: NamedLocks;
+  readonly migration: MigrationDialect;
+  /** Settings of the server that a promise rests on: a name and a value in each row. */
+  readonly settings: string;
+  /** Fails if the counts of rows do not mean what the writer takes them for. */
+  mustCountRightly(session: Session): Promise<void>;
+  /** Takes the CHECK away that holds P1 below every statement: for the test that shows what each defence is for. */
+  dropStockCheck(session: Session): Promise<unknown>;
+}
+
+/** An order to be inserted, with its verdict: null is reserved. */
+export interface NewOrder {
+  readonly message: OrderMessage;
+  /** As stored: '1' or '1,2'. */
+  readonly slots: string;
+  readonly reason: RejectReason | null;
+}
+
+/** Units that a transaction takes of an item: one row, one update, in id order. */
+export interface TakenUnits {
+  readonly itemId: string;
+  readonly epoch: number;
+  readonly units: number;
+}
+
+export interface BatchRows {
+  readonly orders: readonly NewOrder[];
+  readonly taken: readonly TakenUnits[];
+  readonly nowMs: number;
+  readonly defences: Defences;
+  /** Nobody has looked what is there: most likely nothing, and if something is, it is enough to know that. */
+  readonly hopefully: boolean;
+}
+
+/** The backstops below the gate. Both are on, but in the test that shows what each is for. */
+export interface Defences {
+  readonly claims: boolean;
+  readonly stock: boolean;
+}
+
+/** The statements of the batched writer, which are shaped for each driver. */
+export interface OrderStatements {
+  /**
+   * Inserts orders, and the claims and keys of those that are reserved, and takes the units. True: every row was really
+   * inserted and every update found its row. False: something stands in the way, and the transaction must be taken back.
+   */
+  write(session: Session, rows: BatchRows): Promise<boolean>;
+}
+
+/** A lock of the database that belongs to a connection and goes with it. */
+export interface NamedLocks {
+  tryTake(session: LastingSession, lock: LockName): Promise<boolean>;
+  /** Who has it, as far as we may know: for messages. */
+  holder(session: LastingSession, lock: LockName): Promise<string | null>;
+  /** Waits for it for a while. */
+  take(session: LastingSession, lock: LockName, withinMs: number): Promise<boolean>;
+}
+
+export type LockName = 'exclusive' | 'migrate';
+
+export interface MigrationDialect {
+  /** Where `0001_….sql` and the following are. */
+  readonly folder: URL;
+  /** False where DDL commits by itself: then a file may be applied in part. */
+  readonly transactional: boolean;
+  readonly createTable: string;
+  /** Names of the tables of this schema, `name`. */
+  readonly tables: string;
+}

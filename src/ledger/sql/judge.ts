@@ -1,0 +1,160 @@
+import { TerminalError } from '../../base/errors.ts';
+import type { OrderMessage } from '../../model/order.ts';
+import type { RejectReason } from '../../model/outcome.ts';
+import type { Defences, NewOrder, TakenUnits } from './dialect.ts';
+
+/** An item as it stands when its row is locked. */
+export interface ItemState {
+  id: string;
+  saleId: string;
+  code: string;
+  epoch: number;
+  free: number;
+  perBuyerMax: number;
+}
+
+/** What of a batch is in the ledger already. */
+export interface Found {
+  orders: ReadonlySet<string>;
+  /** By claimPlace. */
+  claims: ReadonlySet<string>;
+  /** By keyPlace: those that are still bound. */
+  keys: ReadonlySet<string>;
+}
+
+export const NOTHING_FOUND: Found = { orders: new Set(), claims: new Set(), keys: new Set() };
+
+/** Names hold no control characters, so that a line feed separates. */
+export function claimPlace(saleId: string, buyer: string, slot: number): string {
+  return `${saleId}\n${buyer}\n${slot}`;
+}
+
+export function keyPlace(saleId: string, buyer: string, key: string): string {
+  return `${saleId}\n${buyer}\n${key}`;
+}
+
+export interface Judgement {
+  /** Orders to be inserted, in the order of their messages. */
+  fresh: NewOrder[];
+  /** Messages whose order is stored, or is inserted further ahead in this batch. */
+  repeated: OrderMessage[];
+  taken: TakenUnits[];
+  /** Everything is to be reserved: no backstop has anything to say. */
+  clean: boolean;
+}
+
+/**
+ * Decides a batch, in the order of its messages, by what is known of the ledger: epoch, P2 and P5 first, and then, of
+ * those that are left, the units of each item; the surplus is the tail of the batch. Pure: whether what it was told holds
+ * is proven by the rows that are really inserted.
+ */
+export function judge(
+  batch: readonly OrderMessage[],
+  items: ReadonlyMap<string, ItemState>,
+  found: Found,
+  defences: Defences,
+): Judgement {
+  const verdicts = new Map<string, NewOrder>();
+  const repeated: OrderMessage[] = [];
+  const claims = new Set<string>();
+  const keys = new Set<string>();
+  // A buyer who is met once has nobody to collide with in the batch: most of them, and most of the time this takes.
+  const rivals = buyersMetTwice(batch);
+  const byItem = new Map<string, OrderMessage[]>();
+  let clean = true;
+
+  const backstop = (message: OrderMessage): RejectReason | null => {
+    const { saleId, buyer, slots, quantity, key } = message;
+    const item = items.get(message.itemId)!;
+    const alone = found === NOTHING_FOUND && !rivals.has(buyer);
+    // First: an admission of an older epoch ends like this whatever else there is to say of it.
+    if (item.saleId !== saleId || item.epoch !== message.epoch) return 'gate_rebuilt';
+    if (defences.claims) {
+      if (slots.length !== quantity) return 'limit_reached';
+      if (slots.length > 1 && new Set(slots).size !== slots.length) return 'limit_reached';
+      for (const slot of slots) {
+        if (!Number.isInteger(slot) || slot < 1 || slot > item.perBuyerMax) return 'limit_reached';
+        if (alone) continue;
+        const place = claimPlace(saleId, buyer, slot);
+        if (found.claims.has(place) || claims.has(place)) return 'limit_reached';
+      }
+    }
+    if (alone) return null;
+    // Another order has this key: the gate did not know it. Rebuilt, it will, and a retry gets that order.
+    const place = key === null ? null : keyPlace(saleId, buyer, key);
+    if (place !== null && (found.keys.has(place) || keys.has(place))) return 'gate_rebuilt';
+    for (const slot of slots) claims.add(claimPlace(saleId, buyer, slot));
+    if (place !== null) keys.add(place);
+    return null;
+  };
+
+  for (const message of batch) {
+    if (found.orders.has(message.orderId) || verdicts.has(message.orderId)) {
+      repeated.push(message);
+      continue;
+    }
+    const reason = backstop(message);
+    verdicts.set(message.orderId, { message, slots: slotsText(message), reason });
+    if (reason !== null) {
+      clean = false;
+      continue;
+    }
+    const mine = byItem.get(message.itemId);
+    if (mine === undefined) byItem.set(message.itemId, [message]);
+    else mine.push(message);
+  }
+
+  const taken: TakenUnits[] = [];
+  for (const [itemId, messages] of byItem) {
+    const { epoch, free } = items.get(itemId)!;
+    let units = 0;
+    let full = false;
+    for (const message of messages) {
+      // P1: up to the first that does not fit; what comes after it is not squeezed in.
+      full ||= defences.stock && units + message.quantity > free;
+      if (full) {
+        clean = false;
+        verdicts.set(message.orderId, { ...verdicts.get(message.orderId)!, reason: 'sold_out' });
+      } else units += message.quantity;
+    }
+    if (units > 0) taken.push({ itemId, epoch, units });
+  }
+  taken.sort((a, b) => byId(a.itemId, b.itemId));
+  return { fresh: [...verdicts.values()], repeated, taken, clean: clean && repeated.length === 0 };
+}
+
+function buyersMetTwice(batch: readonly OrderMessage[]): Set<string> {
+  const met = new Set<string>();
+  const twice = new Set<string>();
+  for (const { buyer } of batch) {
+    if (met.has(buyer)) twice.add(buyer);
+    else met.add(buyer);
+  }
+  return twice;
+}
+
+/** Ids are positive and have no leading zeros: the longer one is the larger. */
+export function byId(a: string, b: string): number {
+  return a.length - b.length || (a < b ? -1 : a > b ? 1 : 0);
+}
+
+export function slotsText({ slots }: OrderMessage): string {
+  return slots.length === 1 ? String(slots[0]) : slots.join(',');
+}
+
+const ID = /^[1-9]\d{0,18}$/;
+
+/** What no gate sends: it would be stored as something else, or would not fit into a statement. */
+export function mustBeWellFormed(message: OrderMessage): void {
+  const { orderId, saleId, itemId, quantity, price, epoch, payWithinSeconds } = message;
+  const right =
+    ID.test(orderId) &&
+    ID.test(saleId) &&
+    ID.test(itemId) &&
+    Number.isSafeInteger(quantity) &&
+    quantity >= 1 &&
+    Number.isSafeInteger(price.amount * quantity) &&
+    Number.isSafeInteger(epoch) &&
+    Number.isSafeInteger(payWithinSeconds);
+  if (!right) throw new TerminalError('order_malformed', `order ${orderId} cannot be stored as it is`);
+}

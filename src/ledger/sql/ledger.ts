@@ -1,0 +1,226 @@
+import type { IdBlock, IdKind } from '../../base/ids.ts';
+import type { Runtime } from '../../base/runtime.ts';
+import type { OrderMessage, OrderRecord } from '../../model/order.ts';
+import type { NewSale, SalePatch, SaleRecord } from '../../model/sale.ts';
+import { type SaleSnapshot, saleValues } from '../../model/snapshot.ts';
+import type {
+  AdminCall,
+  GateTask,
+  KeyBinding,
+  KeyScope,
+  Ledger,
+  OrderFilter,
+  Page,
+  SaleChange,
+  SaleIds,
+  StoredOrder,
+} from '../port.ts';
+import { Database } from './database.ts';
+import type { Dialect, Isolation } from './dialect.ts';
+import { Exclusive, type ExclusiveState } from './exclusive.ts';
+import { Keys } from './keys.ts';
+import { migrate, mustBeCurrent } from './migrate.ts';
+import { Orders } from './orders.ts';
+import { Sales } from './sales.ts';
+
+export interface SqlLedgerOptions {
+  /** Brings the schema up to date; false: an old one is refused (`schema_old`). */
+  migrate: boolean;
+  /** Keeps the database to this process: for a gate in its memory. */
+  exclusive: boolean;
+  /** The lock of `exclusive` was lost, taken again, or is another's now. */
+  onExclusive?: (state: ExclusiveState) => void;
+  isolation?: Isolation;
+  /** Connections at most. */
+  poolMax?: number;
+  /** The ledger's clock; the database's own if left out. */
+  now?: () => number;
+  /** Leaves a backstop out: for the test that shows what each is for. */
+  defences?: { claims?: false; stock?: false };
+}
+
+export const POOL_MAX_DEFAULT = 10;
+
+/** The ledger on a database with a server. Every method is one transaction of it. */
+export class SqlLedger implements Ledger {
+  readonly #database: Database;
+  readonly #exclusive: Exclusive | null;
+  readonly #keys: Keys;
+  readonly #sales: Sales;
+  readonly #orders: Orders;
+
+  protected static async prepare(
+    dialect: Dialect,
+    runtime: Runtime,
+    options: SqlLedgerOptions,
+  ): Promise<[Database, Exclusive | null, SqlLedgerOptions]> {
+    const database = new Database(dialect, runtime, options.now ?? null);
+    let exclusive: Exclusive | null = null;
+    try {
+      if (options.exclusive) exclusive = await Exclusive.take(dialect, runtime, options.onExclusive ?? (() => {}));
+      if (options.migrate) await migrate(dialect);
+      await database.read(async (session) => {
+        await mustBeCurrent(session, dialect);
+        await dialect.mustCountRightly(session);
+        if (options.defences?.stock === false) await dialect.dropStockCheck(session);
+      });
+      return [database, exclusive, options];
+    } catch (error) {
+      exclusive?.release();
+      await database.end().catch(() => {});
+      throw error;
+    }
+  }
+
+  protected constructor(database: Database, exclusive: Exclusive | null, options: SqlLedgerOptions) {
+    this.#database = database;
+    this.#exclusive = exclusive;
+    this.#keys = new Keys(database);
+    this.#sales = new Sales(database, this.#keys);
+    this.#orders = new Orders(database, {
+      claims: options.defences?.claims ?? true,
+      stock: options.defences?.stock ?? true,
+    });
+  }
+
+  /** Whether the database is still ours alone; null where it is shared on purpose. */
+  get exclusive(): ExclusiveState | null {
+    return this.#exclusive?.state ?? null;
+  }
+
+  /** Claims, keys and lists are written with the order: nothing is left for later. */
+  get backlog(): number {
+    return 0;
+  }
+
+  async commitOrders(batch: readonly OrderMessage[]): Promise<StoredOrder[]> {
+    this.#mustBeAlone();
+    return this.#orders.commit(batch);
+  }
+
+  async rejectOrders(
+    batch: readonly OrderMessage[],
+    reason: 'admission_lost' | 'undeliverable',
+  ): Promise<StoredOrder[]> {
+    this.#mustBeAlone();
+    return this.#orders.reject(batch, reason);
+  }
+
+  storedAmong(orderIds: readonly string[]): Promise<Map<string, OrderRecord>> {
+    return this.#database.read((session) => this.#orders.storedAmong(session, orderIds));
+  }
+
+  async createSale(sale: NewSale & SaleIds, call: AdminCall): Promise<SaleChange> {
+    this.#mustBeAlone();
+    return this.#sales.create(sale, call);
+  }
+
+  async patchSale(saleId: string, patch: SalePatch, version: number, call: AdminCall): Promise<SaleChange> {
+    this.#mustBeAlone();
+    return this.#sales.patch(saleId, patch, version, call);
+  }
+
+  async addStock(saleId: string, itemCode: string, add: number, call: AdminCall): Promise<SaleChange> {
+    this.#mustBeAlone();
+    return this.#sales.addStock(saleId, itemCode, add, call);
+  }
+
+  async setPaused(saleId: string, paused: boolean, call: AdminCall): Promise<SaleChange> {
+    this.#mustBeAlone();
+    return this.#sales.setPaused(saleId, paused, call);
+  }
+
+  async closeSale(saleId: string, call: AdminCall): Promise<SaleChange> {
+    this.#mustBeAlone();
+    return this.#sales.close(saleId, call);
+  }
+
+  getSale(saleId: string): Promise<SaleRecord | null> {
+    return this.#database.read((session) => this.#sales.get(session, saleId));
+  }
+
+  listSales(page: Page): Promise<SaleRecord[]> {
+    return this.#database.read((session) => this.#sales.list(session, page));
+  }
+
+  async getOrder(orderId: string): Promise<OrderRecord | null> {
+    return (await this.storedAmong([orderId])).get(orderId) ?? null;
+  }
+
+  listOrders(filter: OrderFilter, page: Page): Promise<OrderRecord[]> {
+    return this.#database.read((session) => this.#orders.list(session, filter, page));
+  }
+
+  findKey(scope: KeyScope): Promise<KeyBinding | null> {
+    return this.#database.read((session) => this.#keys.find(session, scope));
+  }
+
+  openSaleIds(): Promise<string[]> {
+    return this.#database.read((session) => this.#sales.openIds(session));
+  }
+
+  async rebuildSnapshot(saleId: string, above = 0): Promise<SaleSnapshot | null> {
+    this.#mustBeAlone();
+    // Each statement must see what was committed before it: the orders that are committed while we wait for the items belong
+    // to the gate. From then on no writer of this sale can commit. A sale's items never change.
+    const itemIds = await this.#database.read((session) => this.#sales.itemIds(session, saleId));
+    if (itemIds.length === 0) return null;
+    return this.#database.transaction(async (session) => {
+      await this.#sales.raiseEpoch(session, itemIds, above);
+      const nowMs = await this.#database.now(session);
+      const sale = (await this.#sales.get(session, saleId))!;
+      return {
+        saleId,
+        epoch: Math.max(...sale.items.map((item) => item.epoch)),
+        ...saleValues(sale),
+        items: sale.items.map(({ id, code, price, total, blocked, rev }) => ({ id, code, price, total, blocked, rev })),
+        ...(await this.#orders.forGate(session, saleId, nowMs)),
+      };
+    }, this.#database.dialect.beginFresh);
+  }
+
+  unfinishedTasks(beforeMs: number): Promise<GateTask[]> {
+    return this.#database.read((session) => this.#sales.unfinishedTasks(session, beforeMs));
+  }
+
+  finishTask(auditId: string): Promise<void> {
+    return this.#database.transaction((session) => this.#sales.finishTask(session, auditId));
+  }
+
+  async takeIdBlock(kind: IdKind, size: number): Promise<IdBlock> {
+    this.#mustBeAlone();
+    return this.#database.transaction(async (session) => {
+      const { leavePresent } = this.#database.dialect;
+      await session.query(`INSERT INTO id_blocks (kind, "next") VALUES (?, 1) ${leavePresent('kind')}`, [kind]);
+      // The row is ours from here to the commit.
+      await session.query('UPDATE id_blocks SET "next" = "next" + ? WHERE kind = ?', [size, kind]);
+      const { rows } = await session.query('SELECT "next" FROM id_blocks WHERE kind = ?', [kind]);
+      const to = Number(rows[0]!.next);
+      return { from: to - size, to };
+    });
+  }
+
+  async probe(): Promise<void> {
+    this.#mustBeAlone();
+    // One statement that commits by itself: nobody who is stopped in the middle can hold up the others with it.
+    await this.#database.read((session) => session.query('UPDATE probe SET "at" = "at" + 1'));
+  }
+
+  async maintain(): Promise<boolean> {
+    return false;
+  }
+
+  async pruneKeys(beforeMs: number): Promise<number> {
+    this.#mustBeAlone();
+    return this.#keys.prune(beforeMs);
+  }
+
+  async close(): Promise<void> {
+    await this.#database.end();
+    this.#exclusive?.release();
+  }
+
+  #mustBeAlone(): void {
+    this.#exclusive?.mustBeAlone();
+  }
+}

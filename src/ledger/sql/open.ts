@@ -1,0 +1,79 @@
+import { TerminalError } from '../../base/errors.ts';
+import type { Runtime } from '../../base/runtime.ts';
+import { MysqlLedger, mysqlDialect } from '../mysql/ledger.ts';
+import { PostgresLedger, postgresDialect } from '../postgres/ledger.ts';
+import type { SqlLedger, SqlLedgerOptions } from './ledger.ts';
+import { type Migrated, migrate, migrations, schemaVersion } from './migrate.ts';
+
+function productOf(url: string): 'mysql' | 'postgres' {
+  switch (URL.parse(url)?.protocol) {
+    case 'mysql:':
+    case 'mariadb:':
+      return 'mysql';
+    case 'postgres:':
+    case 'postgresql:':
+      return 'postgres';
+    default:
+      throw new TerminalError(
+        'database_url',
+        'the address of the database must begin with mysql:, mariadb:, postgres: or postgresql:',
+      );
+  }
+}
+
+/** The ledger behind an address, chosen by its scheme. */
+export async function openSqlLedger(url: string, runtime: Runtime, options: SqlLedgerOptions): Promise<SqlLedger> {
+  return productOf(url) === 'mysql'
+    ? MysqlLedger.open(url, runtime, options)
+    : PostgresLedger.open(url, runtime, options);
+}
+
+/** `doorbuster migrate`: brings the schema up to date and says what it did. */
+export async function migrateSqlLedger(url: string, runtime: Runtime): Promise<Migrated> {
+  const make = productOf(url) === 'mysql' ? mysqlDialect : postgresDialect;
+  const dialect = await make(url, runtime, { poolMax: 1 });
+  try {
+    return await migrate(dialect);
+  } finally {
+    await dialect.connections.end();
+  }
+}
+
+export interface SqlLedgerReport {
+  product: 'mysql' | 'postgres';
+  /** What the database has, and what this program needs. */
+  schema: number;
+  newest: number;
+  /** Settings of the server that a promise rests on, by name. */
+  settings: Map<string, string>;
+  /** The database's clock, read at the middle of `tookMs`. */
+  nowMs: number;
+  tookMs: number;
+}
+
+/** `doorbuster doctor`: what there is to say of a database, without changing anything in it. */
+export async function examineSqlLedger(url: string, runtime: Runtime): Promise<SqlLedgerReport> {
+  const product = productOf(url);
+  const dialect = await (product === 'mysql' ? mysqlDialect : postgresDialect)(url, runtime, { poolMax: 1 });
+  try {
+    const session = await dialect.connections.take();
+    try {
+      const { rows } = await session.query(dialect.settings);
+      const sentMs = runtime.clock.monotonic();
+      const nowMs = Number((await session.query(dialect.clock)).rows[0]!.now_ms);
+      const tookMs = runtime.clock.monotonic() - sentMs;
+      return {
+        product,
+        schema: await schemaVersion(session, dialect),
+        newest: migrations(dialect.migration.folder).at(-1)!.version,
+        settings: new Map(rows.map((row) => Object.values(row).map(String) as [string, string])),
+        nowMs,
+        tookMs,
+      };
+    } finally {
+      session.release();
+    }
+  } finally {
+    await dialect.connections.end();
+  }
+}

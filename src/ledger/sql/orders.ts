@@ -1,0 +1,369 @@
+import { TerminalError } from '../../base/errors.ts';
+import { times } from '../../model/money.ts';
+import type { OrderMessage, OrderRecord, OrderStatus } from '../../model/order.ts';
+import type { RejectReason } from '../../model/outcome.ts';
+import type { SaleSnapshot } from '../../model/snapshot.ts';
+import { KEY_KEPT_MS, type OrderFilter, type Page, type StoredOrder } from '../port.ts';
+import type { Database } from './database.ts';
+import type { Defences } from './dialect.ts';
+import { ConflictError } from './errors.ts';
+import {
+  byId,
+  claimPlace,
+  type Found,
+  type ItemState,
+  type Judgement,
+  judge,
+  keyPlace,
+  mustBeWellFormed,
+  NOTHING_FOUND,
+  slotsText,
+} from './judge.ts';
+import type { Row, Session, Value } from './session.ts';
+
+const COLUMNS = `o.id, o.sale_id, o.item_id, i.code AS item_code, o.buyer, o.quantity, o.amount, o.currency, o.status,
+  o.reason, o.created_at, o.updated_at, o.expires_at, o.version`;
+
+/** So many ids in one statement of a read. */
+const IDS_PER_READ = 1000;
+
+/** Locked items and the time, as the first round trip of a batch brings them. */
+interface Ground {
+  items: Map<string, ItemState>;
+  nowMs: number;
+}
+
+interface StoredRow {
+  order: OrderRecord;
+  slots: string;
+  fingerprint: string;
+}
+
+/**
+ * Orders: the batched insert with its backstops, and reads.
+ *
+ * What decides are unique keys and conditional updates, and never a look before: claims and keys by their indexes, epoch and
+ * units by the update of the item row, in id order.
+ *
+ *   quick     nothing of the batch is in the ledger, as always when nothing is wrong: it is judged so by a look at the items
+ *             that locks nothing, and written, the hot rows of the items last. The counts of rows that were really
+ *             inserted and changed prove it. Three round trips: look, write, commit. Writers of one item insert side by
+ *             side, and wait for each other only for the time of a commit.
+ *   careful   they do not, or a backstop has something to say: the items are locked, what is there is read, and all is
+ *             judged by that. The counts must agree here, too; if somebody came in between, all is taken back and done
+ *             again.
+ */
+export class Orders {
+  readonly #database: Database;
+  readonly #defences: Defences;
+
+  constructor(database: Database, defences: Defences) {
+    this.#database = database;
+    this.#defences = defences;
+  }
+
+  async commit(batch: readonly OrderMessage[]): Promise<StoredOrder[]> {
+    if (batch.length === 0) return [];
+    for (const message of batch) mustBeWellFormed(message);
+    const quick = await this.#database.attempt((session) => this.#quickly(session, batch));
+    if (quick !== null) return quick;
+    return this.#database.attempt(async (session) => {
+      const ground = await this.#lockItems(session, batch);
+      const { found, rows, expired } = await this.#find(session, batch, ground.nowMs);
+      mustBeSame(batch, rows);
+      const judgement = judge(batch, ground.items, found, this.#defences);
+      await this.#forgetKeys(session, judgement, expired);
+      await this.#writeFound(session, judgement, ground);
+      return this.#answers(batch, judgement, ground, rows);
+    });
+  }
+
+  /** Null: it has to be looked at carefully, and nothing was written. */
+  async #quickly(session: Session, batch: readonly OrderMessage[]): Promise<StoredOrder[] | null> {
+    const ground = await this.#ground(session, batch, this.#database.dialect.lockFirst);
+    const judgement = judge(batch, ground.items, NOTHING_FOUND, this.#defences);
+    const written = judgement.clean && (await this.#write(session, judgement, ground, true));
+    await session.query(written ? 'COMMIT' : 'ROLLBACK');
+    return written ? this.#answers(batch, judgement, ground, new Map()) : null;
+  }
+
+  async reject(batch: readonly OrderMessage[], reason: RejectReason): Promise<StoredOrder[]> {
+    if (batch.length === 0) return [];
+    for (const message of batch) mustBeWellFormed(message);
+    return this.#database.attempt(async (session) => {
+      const ground = await this.#lockItems(session, batch);
+      const rows = await this.#storedRows(session, [...new Set(batch.map(({ orderId }) => orderId))]);
+      const fresh = new Map<string, OrderMessage>();
+      for (const message of batch) if (!rows.has(message.orderId)) fresh.set(message.orderId, message);
+      const judgement: Judgement = {
+        fresh: [...fresh.values()].map((message) => ({ message, slots: slotsText(message), reason })),
+        repeated: [],
+        taken: [],
+        clean: false,
+      };
+      await this.#writeFound(session, judgement, ground);
+      return this.#answers(batch, judgement, ground, rows);
+    });
+  }
+
+  #lockItems(session: Session, batch: readonly OrderMessage[]): Promise<Ground> {
+    return this.#ground(session, batch, true);
+  }
+
+  async #ground(session: Session, batch: readonly OrderMessage[], lock: boolean): Promise<Ground> {
+    const { begin, byPrimaryKey } = this.#database.dialect;
+    const itemIds = new Set<string>();
+    const saleIds = new Set<string>();
+    for (const { itemId, saleId } of batch) {
+      itemIds.add(itemId);
+      saleIds.add(saleId);
+    }
+    const clock = this.#database.clockInScript;
+    // The limits are read after the items are locked: a snapshot taken before could be older than the admissions.
+    const [, locked, limits, now] = await session.script(
+      `${begin}; SELECT id, sale_id, code, epoch, total - reserved - sold - blocked AS free FROM items ${byPrimaryKey}
+         WHERE id IN (${[...itemIds].sort(byId).join(', ')}) ORDER BY id${lock ? ' FOR UPDATE' : ''};
+       SELECT id, per_buyer_max FROM sales WHERE id IN (${[...saleIds].join(', ')})${clock.sql}`,
+    );
+    const perBuyerMax = new Map(limits!.rows.map((row) => [row.id as string, Number(row.per_buyer_max)]));
+    const items = new Map<string, ItemState>();
+    for (const { id, sale_id, code, epoch, free } of locked!.rows) {
+      const saleId = sale_id as string;
+      items.set(id as string, {
+        id: id as string,
+        saleId,
+        code: code as string,
+        epoch: Number(epoch),
+        free: Number(free),
+        perBuyerMax: perBuyerMax.get(saleId) ?? 0,
+      });
+    }
+    for (const { itemId, orderId } of batch) {
+      if (!items.has(itemId))
+        throw new TerminalError('item_unknown', `order ${orderId} is of item ${itemId}: there is none`);
+    }
+    return { items, nowMs: clock.read(now) };
+  }
+
+  #write(session: Session, { fresh, taken }: Judgement, { nowMs }: Ground, hopefully: boolean): Promise<boolean> {
+    const rows = { orders: fresh, taken, nowMs, defences: this.#defences, hopefully };
+    return this.#database.dialect.orders.write(session, rows);
+  }
+
+  /** Writes what was judged by what is there, and commits. */
+  async #writeFound(session: Session, judgement: Judgement, ground: Ground): Promise<void> {
+    if (judgement.fresh.length > 0 && !(await this.#write(session, judgement, ground, false))) {
+      throw new ConflictError('another writer came in between');
+    }
+    await session.query('COMMIT');
+  }
+
+  /** All that stands in the way of a batch. */
+  async #find(
+    session: Session,
+    batch: readonly OrderMessage[],
+    nowMs: number,
+  ): Promise<{ found: Found; rows: Map<string, StoredRow>; expired: Set<string> }> {
+    const rows = await this.#storedRows(session, [...new Set(batch.map(({ orderId }) => orderId))]);
+    const buyers = new Map<string, Set<string>>();
+    for (const { saleId, buyer } of batch) {
+      const those = buyers.get(saleId);
+      if (those === undefined) buyers.set(saleId, new Set([buyer]));
+      else those.add(buyer);
+    }
+    const claims = new Set<string>();
+    const keys = new Set<string>();
+    const expired = new Set<string>();
+    for (const [saleId, those] of buyers) {
+      const taken = await session.query('SELECT buyer, slot FROM claims WHERE sale_id = ? AND buyer IN (?)', [
+        BigInt(saleId),
+        [...those],
+      ]);
+      for (const { buyer, slot } of taken.rows) claims.add(claimPlace(saleId, buyer as string, Number(slot)));
+      const bound = await session.query(
+        'SELECT buyer, idem_key, created_at FROM orders WHERE buyer IN (?) AND sale_id = ? AND idem_key IS NOT NULL',
+        [[...those], BigInt(saleId)],
+      );
+      for (const { buyer, idem_key, created_at } of bound.rows) {
+        const place = keyPlace(saleId, buyer as string, idem_key as string);
+        if (Number(created_at) > nowMs - KEY_KEPT_MS) keys.add(place);
+        else expired.add(place);
+      }
+    }
+    return { found: { orders: new Set(rows.keys()), claims, keys }, rows, expired };
+  }
+
+  /** A key that is over binds the next order, pruned or not. */
+  async #forgetKeys(session: Session, { fresh }: Judgement, expired: ReadonlySet<string>): Promise<void> {
+    for (const { message, reason } of fresh) {
+      const { saleId, buyer, key } = message;
+      if (reason !== null || key === null || !expired.has(keyPlace(saleId, buyer, key))) continue;
+      await session.query('UPDATE orders SET idem_key = NULL WHERE buyer = ? AND sale_id = ? AND idem_key = ?', [
+        buyer,
+        BigInt(saleId),
+        key,
+      ]);
+    }
+  }
+
+  #answers(
+    batch: readonly OrderMessage[],
+    { fresh }: Judgement,
+    { items, nowMs }: Ground,
+    rows: ReadonlyMap<string, StoredRow>,
+  ): StoredOrder[] {
+    const made = new Map<string, OrderRecord>();
+    for (const { message, reason } of fresh) {
+      made.set(message.orderId, recordOf(message, items.get(message.itemId)!.code, reason, nowMs));
+    }
+    const told = new Set<string>();
+    return batch.map(({ orderId }) => {
+      const order = made.get(orderId);
+      if (order === undefined) return { order: rows.get(orderId)!.order, inserted: false };
+      const inserted = !told.has(orderId);
+      told.add(orderId);
+      return { order, inserted };
+    });
+  }
+
+  async #storedRows(session: Session, orderIds: readonly string[]): Promise<Map<string, StoredRow>> {
+    const stored = new Map<string, StoredRow>();
+    for (let at = 0; at < orderIds.length; at += IDS_PER_READ) {
+      const { rows } = await session.query(
+        `SELECT ${COLUMNS}, o.slots, o.fingerprint FROM orders o JOIN items i ON i.id = o.item_id WHERE o.id IN (?)`,
+        [orderIds.slice(at, at + IDS_PER_READ).map(BigInt)],
+      );
+      for (const row of rows) {
+        const order = orderOfRow(row);
+        stored.set(order.id, { order, slots: row.slots as string, fingerprint: row.fingerprint as string });
+      }
+    }
+    return stored;
+  }
+
+  async storedAmong(session: Session, orderIds: readonly string[]): Promise<Map<string, OrderRecord>> {
+    const rows = await this.#storedRows(session, [...new Set(orderIds)]);
+    const stored = new Map<string, OrderRecord>();
+    for (const id of orderIds) {
+      const row = rows.get(id);
+      if (row !== undefined) stored.set(id, row.order);
+    }
+    return stored;
+  }
+
+  async list(session: Session, filter: OrderFilter, page: Page): Promise<OrderRecord[]> {
+    const where: string[] = [];
+    const values: Value[] = [];
+    const must = (condition: string, value: Value | undefined): void => {
+      if (value === undefined) return;
+      where.push(condition);
+      values.push(value);
+    };
+    must('o.buyer = ?', filter.buyer);
+    must('o.sale_id = ?', filter.saleId === undefined ? undefined : BigInt(filter.saleId));
+    must('o.status = ?', filter.status);
+    must('o.id < ?', page.before === null ? undefined : BigInt(page.before));
+    const { rows } = await session.query(
+      `SELECT ${COLUMNS} FROM orders o JOIN items i ON i.id = o.item_id
+       ${where.length > 0 ? `WHERE ${where.join(' AND ')}` : ''} ORDER BY o.id DESC LIMIT ?`,
+      [...values, page.limit],
+    );
+    return rows.map(orderOfRow);
+  }
+
+  /** Everything the gate is built from: live orders, and the keys of the last 24 hours. */
+  async forGate(session: Session, saleId: string, nowMs: number): Promise<Pick<SaleSnapshot, 'holds' | 'keys'>> {
+    const holds: SaleSnapshot['holds'] = [];
+    const keys: SaleSnapshot['keys'] = [];
+    await session.each(
+      `SELECT id, item_id, buyer, slots, status, idem_key, fingerprint, created_at FROM orders
+       WHERE sale_id = ? AND status <> 'rejected' ORDER BY id`,
+      [BigInt(saleId)],
+      ({ id, item_id, buyer, slots, status, idem_key, fingerprint, created_at }) => {
+        if (status === 'reserved' || status === 'paid') {
+          holds.push({
+            orderId: id as string,
+            itemId: item_id as string,
+            buyer: buyer as string,
+            slots: parseSlots(slots as string),
+          });
+        }
+        const boundAtMs = Number(created_at);
+        if (idem_key === null || boundAtMs <= nowMs - KEY_KEPT_MS) return;
+        keys.push({
+          buyer: buyer as string,
+          key: idem_key as string,
+          fingerprint: fingerprint as string,
+          orderId: id as string,
+          boundAtMs,
+        });
+      },
+    );
+    // Ids are handed out before the commit: an older one may have come later.
+    keys.sort((a, b) => a.boundAtMs - b.boundAtMs);
+    return { holds, keys };
+  }
+}
+
+function parseSlots(slots: string): number[] {
+  return slots.length === 1 ? [Number(slots)] : slots.split(',').map(Number);
+}
+
+function orderOfRow(row: Row): OrderRecord {
+  return {
+    id: row.id as string,
+    saleId: row.sale_id as string,
+    itemId: row.item_id as string,
+    itemCode: row.item_code as string,
+    buyer: row.buyer as string,
+    quantity: Number(row.quantity),
+    amount: { amount: Number(row.amount), currency: row.currency as string },
+    status: row.status as OrderStatus,
+    reason: row.reason as RejectReason | null,
+    createdAtMs: Number(row.created_at),
+    updatedAtMs: Number(row.updated_at),
+    expiresAtMs: row.expires_at === null ? null : Number(row.expires_at),
+    version: Number(row.version),
+  };
+}
+
+function recordOf(message: OrderMessage, itemCode: string, reason: RejectReason | null, nowMs: number): OrderRecord {
+  return {
+    id: message.orderId,
+    saleId: message.saleId,
+    itemId: message.itemId,
+    itemCode,
+    buyer: message.buyer,
+    quantity: message.quantity,
+    amount: times(message.price, message.quantity),
+    status: reason === null ? 'reserved' : 'rejected',
+    reason,
+    createdAtMs: nowMs,
+    updatedAtMs: nowMs,
+    expiresAtMs: reason === null ? nowMs + message.payWithinSeconds * 1000 : null,
+    version: 1,
+  };
+}
+
+/** The same id with other content is a fault, be it stored before or further ahead in the batch. */
+function mustBeSame(batch: readonly OrderMessage[], rows: ReadonlyMap<string, StoredRow>): void {
+  const contents = new Map<string, string>();
+  for (const [orderId, { order, slots, fingerprint }] of rows)
+    contents.set(orderId, contentOf(order, slots, fingerprint));
+  for (const message of batch) {
+    const content = contentOf(message, slotsText(message), message.fingerprint);
+    const known = contents.get(message.orderId);
+    if (known === undefined) contents.set(message.orderId, content);
+    else if (known !== content) {
+      throw new TerminalError('order_id_reused', `order ${message.orderId} is stored with other content`);
+    }
+  }
+}
+
+function contentOf(
+  order: Pick<OrderMessage, 'saleId' | 'itemId' | 'buyer' | 'quantity'>,
+  slots: string,
+  fingerprint: string,
+): string {
+  return [order.saleId, order.itemId, order.buyer, order.quantity, slots, fingerprint].join('\n');
+}
