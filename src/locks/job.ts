@@ -1,6 +1,5 @@
 import { Anchor } from '../base/anchor.ts';
 import { TerminalError } from '../base/errors.ts';
-import type { Timers } from '../base/timers.ts';
 import { outside } from './context.ts';
 import type { Desk, Terms } from './desk.ts';
 import { AbortedError } from './errors.ts';
@@ -156,18 +155,4 @@ export abstract class Job implements AsyncDisposable {
 
 function isAbort(error: unknown, signal: AbortSignal): boolean {
   return error === signal.reason || (error instanceof Error && error.name === 'AbortError');
-}
-
-/** Waits for `ms`, or until one of the signals aborts. */
-export async function pause(timers: Timers, ms: number, ...signals: readonly AbortSignal[]): Promise<void> {
-  if (signals.some(({ aborted }) => aborted)) return;
-  await new Promise<void>((resolve) => {
-    const done = (): void => {
-      cancel();
-      for (const signal of signals) signal.removeEventListener('abort', done);
-      resolve();
-    };
-    const cancel = timers.after(ms, done);
-    for (const signal of signals) signal.addEventListener('abort', done);
-  });
 }

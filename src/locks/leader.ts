@@ -1,6 +1,7 @@
+import { pause } from '../base/timers.ts';
 import type { Desk, Wanted } from './desk.ts';
 import type { Grant } from './grant.ts';
-import { Job, type JobContext, type JobOptions, type JobTerms, jobTerms, pause } from './job.ts';
+import { Job, type JobContext, type JobOptions, type JobTerms, jobTerms } from './job.ts';
 import { checkedName } from './options.ts';
 
 /** `atLeast`: default 1 000 ms, and not less than 10: work that ends at once must not spin round the cluster. */

@@ -1,9 +1,10 @@
 import { Cron } from 'croner';
 import { messageOf, TerminalError } from '../base/errors.ts';
+import { pause } from '../base/timers.ts';
 import type { Desk, Wanted } from './desk.ts';
 import { HeldError } from './errors.ts';
 import { Grant } from './grant.ts';
-import { Job, type JobContext, type JobOptions, type JobTerms, jobTerms, pause } from './job.ts';
+import { Job, type JobContext, type JobOptions, type JobTerms, jobTerms } from './job.ts';
 import { once } from './once.ts';
 import { checkedName } from './options.ts';
 
