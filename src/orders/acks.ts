@@ -1,18 +1,27 @@
-import type { OrderRecord } from '../model/order.ts';
+import type { OrderMessage, OrderRecord } from '../model/order.ts';
+import type { RejectReason } from '../model/outcome.ts';
+
+/** What the ledger decided, as far as it is not in the order's message already. Small: it travels between processes. */
+export interface Decision {
+  status: 'reserved' | 'rejected';
+  reason: RejectReason | null;
+  createdAtMs: number;
+  expiresAtMs: number | null;
+}
 
 /** Hands the ledger's decision on an order to the requests that wait for it. */
 export class Acks {
-  readonly #waiting = new Map<string, PromiseWithResolvers<OrderRecord>>();
+  readonly #waiting = new Map<string, PromiseWithResolvers<OrderRecord | Decision>>();
 
   /** Called before the admission: a decision cannot come before its waiter. */
-  expect(orderId: string): Promise<OrderRecord> {
-    const waiter = Promise.withResolvers<OrderRecord>();
+  expect(orderId: string): Promise<OrderRecord | Decision> {
+    const waiter = Promise.withResolvers<OrderRecord | Decision>();
     this.#waiting.set(orderId, waiter);
     return waiter.promise;
   }
 
   /** The decision of an order that is on its way, or null if nobody waits for it here. */
-  of(orderId: string): Promise<OrderRecord> | null {
+  of(orderId: string): Promise<OrderRecord | Decision> | null {
     return this.#waiting.get(orderId)?.promise ?? null;
   }
 
@@ -21,10 +30,15 @@ export class Acks {
   }
 
   decided(order: OrderRecord): void {
-    const waiter = this.#waiting.get(order.id);
+    this.heard(order.id, order);
+  }
+
+  /** The same, from a process that knows the order by its id only. */
+  heard(orderId: string, decision: OrderRecord | Decision): void {
+    const waiter = this.#waiting.get(orderId);
     if (waiter === undefined) return;
-    this.#waiting.delete(order.id);
-    waiter.resolve(order);
+    this.#waiting.delete(orderId);
+    waiter.resolve(decision);
   }
 
   failed(orderId: string, error: Error): void {
@@ -34,4 +48,24 @@ export class Acks {
     waiter.promise.catch(() => {});
     waiter.reject(error);
   }
+}
+
+/** The order as the ledger has it, from what was admitted and what was decided. */
+export function decidedOrder(message: OrderMessage, decision: OrderRecord | Decision): OrderRecord {
+  if ('id' in decision) return decision;
+  const { status, reason, createdAtMs, expiresAtMs } = decision;
+  return { ...orderOf(message), status, reason, createdAtMs, updatedAtMs: createdAtMs, expiresAtMs };
+}
+
+/** An order that the ledger has not decided, as it is shown. The ledger's versions begin at 1: its commit is a change. */
+export function queuedOrder(message: Known, createdAtMs: number): OrderRecord {
+  const undecided = { status: 'queued' as const, reason: null, expiresAtMs: null, version: 0 };
+  return { ...orderOf(message), ...undecided, createdAtMs, updatedAtMs: createdAtMs };
+}
+
+type Known = Pick<OrderMessage, 'orderId' | 'saleId' | 'itemId' | 'itemCode' | 'buyer' | 'quantity' | 'price'>;
+
+function orderOf({ orderId, saleId, itemId, itemCode, buyer, quantity, price }: Known) {
+  const amount = { amount: price.amount * quantity, currency: price.currency };
+  return { id: orderId, saleId, itemId, itemCode, buyer, quantity, amount, version: 1 };
 }

@@ -1,12 +1,13 @@
 import { unavailable } from '../base/errors.ts';
-import { type IdSequence, isId } from '../base/ids.ts';
+import { type IdSequence, idTimeMs, isId } from '../base/ids.ts';
 import type { Runtime } from '../base/runtime.ts';
-import type { Gate, Verdict } from '../gate/port.ts';
+import { sleep, within } from '../base/timers.ts';
+import type { Gate, Leaving, Verdict } from '../gate/port.ts';
 import { type Ledger, ordersPath } from '../ledger/port.ts';
-import { type OrderRecord, orderFingerprint } from '../model/order.ts';
+import { type OrderMessage, type OrderRecord, orderFingerprint } from '../model/order.ts';
 import type { RejectReason } from '../model/outcome.ts';
-import { windowRefusal } from '../model/sale.ts';
-import type { Acks } from './acks.ts';
+import { type SaleRecord, windowRefusal } from '../model/sale.ts';
+import { type Acks, decidedOrder, queuedOrder } from './acks.ts';
 
 export interface PlaceRequest {
   saleId: string;
@@ -14,8 +15,11 @@ export interface PlaceRequest {
   buyer: string;
   quantity: number;
   key: string | null;
+  /** Aborted when whoever asked has left: what was not sent to the gate by then is not sent any more. */
+  signal?: Leaving | undefined;
 }
 
+/** `order.status` is `reserved`; or `queued`, where the ledger may lag: accepted, and yet to be decided. */
 export type PlaceResult =
   | { ok: true; order: OrderRecord; replayed: boolean }
   | { ok: false; code: 'sale_not_open' | 'sale_closed' | 'sale_paused'; opensAtMs: number; closesAtMs: number }
@@ -38,16 +42,32 @@ export interface PlaceDependencies {
   orderIds: IdSequence;
   /** Why no order can be taken now, or null. */
   closedBecause: () => string | null;
+  /** Where the ledger is elsewhere and may lag; null where the answer always waits for the commit. */
+  patience: Patience | null;
   /** The gate does not hold a sale that could sell: have it built. */
   rebuild: (saleId: string) => void;
 }
 
+export interface Patience {
+  /** So long an answer waits for the commit; then the order is left queued. */
+  answerWithinMs: number;
+  /** The order is answered as queued: from now on somebody must see to its end (P3). */
+  queued: (message: OrderMessage) => Promise<void>;
+}
+
+/** How often a repeat looks for the decision of a first try that another process made. */
+const LOOK_EVERY_MS = 50;
+/** One look into a ledger that may be out. */
+const LOOK_MS_MAX = 1000;
+
 /**
- * Placing an order: gate → pipe → ledger → answer. No application lock is taken. The answer is given after the commit
- * and not before: `ok` means that the order is in the ledger (P3). The embedded shop never leaves an order queued.
+ * Placing an order: gate → pipe → ledger → answer. No application lock is taken. A `reserved` order is in the ledger (P3):
+ * the answer is given after the commit and not before. A `queued` one (only with `patience`) is in the pipe, and followed
+ * to its end.
  */
 export class PlaceOrder {
   readonly #on: PlaceDependencies;
+  readonly #asking = new Map<string, Promise<SaleRecord | null>>();
 
   constructor(dependencies: PlaceDependencies) {
     this.#on = dependencies;
@@ -65,19 +85,54 @@ export class PlaceOrder {
     const fingerprint = orderFingerprint(itemCode, quantity);
     let verdict: Verdict;
     try {
-      verdict = await gate.admit({ saleId, orderId, itemCode, buyer, quantity, key, fingerprint });
+      const { signal } = request;
+      verdict = await gate.admit({ saleId, orderId, itemCode, buyer, quantity, key, fingerprint, signal });
     } catch (error) {
       acks.forget(orderId);
       throw error;
     }
-    if (verdict.outcome === 'admitted') return this.#answer(await decision);
+    if (verdict.outcome === 'admitted') {
+      if (this.#on.patience === null) return this.#answer(decidedOrder(verdict.message, await decision), false);
+      return this.#patiently(verdict.message, decision, this.#on.patience);
+    }
     acks.forget(orderId);
     return this.#refuse(verdict, request, fingerprint);
   }
 
-  #answer(order: OrderRecord): PlaceResult {
+  #answer(order: OrderRecord, replayed: boolean): PlaceResult {
     if (order.status === 'rejected') return refusedByLedger(order.reason!);
-    return { ok: true, order, replayed: false };
+    return { ok: true, order, replayed };
+  }
+
+  /** Waits for the commit; if it does not come in time, looks once whether it was missed and whether the hold stands. */
+  async #patiently(
+    message: OrderMessage,
+    decision: ReturnType<Acks['expect']>,
+    { answerWithinMs, queued }: Patience,
+  ): Promise<PlaceResult> {
+    const { runtime, acks, gate } = this.#on;
+    const decided = await within(runtime.timers, decision, answerWithinMs);
+    if (decided !== null) return this.#answer(decidedOrder(message, decided), false);
+    acks.forget(message.orderId);
+    // The hold first: between two looks the other way round, the order could be decided and be seen by neither.
+    const held = await gate.holdOf(message.saleId, message);
+    const stored = await this.#lookInLedger(message.orderId);
+    if (stored !== null) return this.#answer(firstAnswer(stored), false);
+    if (held === null) throw unavailable('the gate of this sale was rebuilt; try again');
+    // Settled: it is in the ledger, which cannot be read now. Its key will tell.
+    if (!held.queued) throw unavailable('the order is decided, and the ledger cannot be read now');
+    await queued(message);
+    return { ok: true, order: queuedOrder(message, idTimeMs(message.orderId)), replayed: false };
+  }
+
+  /** The order if the ledger has it; null if not, or if it cannot be asked now. */
+  async #lookInLedger(orderId: string): Promise<OrderRecord | null> {
+    const { runtime, ledger } = this.#on;
+    return within(
+      runtime.timers,
+      ledger.getOrder(orderId).catch(() => null),
+      LOOK_MS_MAX,
+    );
   }
 
   async #refuse(
@@ -99,7 +154,7 @@ export class PlaceOrder {
       case 'sale_paused':
         return { ok: false, code: verdict.outcome, opensAtMs: verdict.opensAtMs, closesAtMs: verdict.closesAtMs };
       case 'replayed':
-        return this.#replay(verdict.orderId);
+        return this.#replay(verdict.orderId, request);
       case 'stale':
         return this.#withoutGate(request, fingerprint);
       default:
@@ -108,14 +163,14 @@ export class PlaceOrder {
   }
 
   /** The first answer again: the order as it was when it was reserved. */
-  async #replay(orderId: string): Promise<PlaceResult> {
-    const { runtime, acks, ledger } = this.#on;
+  async #replay(orderId: string, request: PlaceRequest): Promise<PlaceResult> {
+    const { runtime, acks, ledger, patience } = this.#on;
+    if (patience !== null) return this.#replayPatiently(orderId, request, patience);
     const decision = acks.of(orderId);
     if (decision !== null) {
-      const order = await within(runtime, decision, REPEAT_WAIT_MS);
+      const order = await within(runtime.timers, decision, REPEAT_WAIT_MS);
       if (order === null) return { ok: false, code: 'idempotency_in_flight', retryAfterSeconds: 1 };
-      if (order.status === 'rejected') return refusedByLedger(order.reason!);
-      return { ok: true, order, replayed: true };
+      if ('id' in order) return this.#answer(order, true);
     }
     const order = await ledger.getOrder(orderId);
     if (order === null) throw unavailable('the first try of this key is not decided yet');
@@ -123,10 +178,36 @@ export class PlaceOrder {
     return { ok: true, order: firstAnswer(order), replayed: true };
   }
 
+  /** The first try may be under way in any process: the ledger is where it shows. Of a 202: the order as it is now. */
+  async #replayPatiently(
+    orderId: string,
+    { saleId, buyer, key }: PlaceRequest,
+    { answerWithinMs, queued }: Patience,
+  ): Promise<PlaceResult> {
+    const { runtime, gate } = this.#on;
+    const endMs = runtime.clock.monotonic() + Math.min(answerWithinMs, REPEAT_WAIT_MS);
+    for (;;) {
+      const held = await gate.holdOf(saleId, { orderId, buyer });
+      const stored = await this.#lookInLedger(orderId);
+      if (stored !== null) return this.#answer(firstAnswer(stored), true);
+      if (held === null) throw unavailable('the first try of this key is not decided yet');
+      if (runtime.clock.monotonic() >= endMs) {
+        if (!held.queued) throw unavailable('the first answer of this key cannot be read now');
+        const { queued: _, ...known } = held;
+        const fingerprint = orderFingerprint(held.itemCode, held.quantity);
+        const message = { ...known, orderId, saleId, buyer, key, fingerprint, payWithinSeconds: 0 };
+        // Who answers 202 owes it, whoever admitted it.
+        await queued(message);
+        return { ok: true, order: queuedOrder(message, idTimeMs(orderId)), replayed: true };
+      }
+      await sleep(runtime.timers, LOOK_EVERY_MS);
+    }
+  }
+
   /** The gate does not hold the sale: it does not exist, is over, or the gate is being rebuilt. */
   async #withoutGate(request: PlaceRequest, fingerprint: string): Promise<PlaceResult> {
-    const { ledger, runtime, rebuild } = this.#on;
-    const sale = isId(request.saleId) ? await ledger.getSale(request.saleId) : null;
+    const { runtime, rebuild } = this.#on;
+    const sale = isId(request.saleId) ? await this.#saleOf(request.saleId) : null;
     if (sale === null || !sale.items.some(({ code }) => code === request.itemCode)) return NOT_FOUND;
     const bound = await this.#boundInLedger(request, fingerprint);
     if (bound !== null) return bound;
@@ -136,6 +217,16 @@ export class PlaceOrder {
     }
     rebuild(request.saleId);
     throw unavailable('the gate of this sale is being rebuilt');
+  }
+
+  /** A crowd before a gate that is being rebuilt asks once, not each for itself: the rebuild needs the ledger, too. */
+  #saleOf(saleId: string): Promise<SaleRecord | null> {
+    let asking = this.#asking.get(saleId);
+    if (!asking) {
+      asking = this.#on.ledger.getSale(saleId).finally(() => this.#asking.delete(saleId));
+      this.#asking.set(saleId, asking);
+    }
+    return asking;
   }
 
   async #whileClosed(request: PlaceRequest, reason: string): Promise<PlaceResult> {
@@ -150,11 +241,12 @@ export class PlaceOrder {
     const scope = { caller: request.buyer, path: ordersPath(request.saleId), key: request.key };
     const bound = await this.#on.ledger.findKey(scope);
     if (bound?.orderId == null) return null;
-    return bound.fingerprint === fingerprint ? this.#replay(bound.orderId) : KEY_REUSED;
+    return bound.fingerprint === fingerprint ? this.#replay(bound.orderId, request) : KEY_REUSED;
   }
 }
 
 function firstAnswer(order: OrderRecord): OrderRecord {
+  if (order.status === 'rejected') return order;
   return { ...order, status: 'reserved', reason: null, version: 1, updatedAtMs: order.createdAtMs };
 }
 
@@ -168,17 +260,5 @@ function refusedByLedger(reason: RejectReason): PlaceResult {
       return { ok: false, code: 'limit_reached', orderIds: [], perBuyer: 0 };
     default:
       throw unavailable('the gate of this sale is being rebuilt; try again');
-  }
-}
-
-async function within<T>(runtime: Runtime, promise: Promise<T>, ms: number): Promise<T | null> {
-  let cancel = (): void => {};
-  const late = new Promise<null>((resolve) => {
-    cancel = runtime.timers.after(ms, () => resolve(null));
-  });
-  try {
-    return await Promise.race([promise, late]);
-  } finally {
-    cancel();
   }
 }

@@ -1,4 +1,5 @@
 import { createHash } from 'node:crypto';
+import { RetryableError, unavailable } from '../base/errors.ts';
 import type { IdSequence } from '../base/ids.ts';
 import type { Runtime } from '../base/runtime.ts';
 import type { Gate } from '../gate/port.ts';
@@ -18,6 +19,8 @@ export interface ManageDependencies {
   saleIds: IdSequence;
   itemIds: IdSequence;
   auditIds: IdSequence;
+  /** The gate is shared, and somebody looks after what is left behind in it. */
+  gateOutlivesUs: boolean;
   /** Builds the gate of a sale from the ledger. */
   install: (saleId: string) => Promise<void>;
   /** How a sale reads in an answer. */
@@ -30,7 +33,8 @@ export interface ManageDependencies {
  * Changes to a live sale. More stock, patch, pause, resume, close: ledger, then gate; the answer waits for both. Less
  * stock: the gate takes the units out first as a hold of the house, then the ledger lowers the total. The gate gets
  * absolute values with the ledger's number and ignores older ones, so two changes cannot overtake each other. A crash
- * between ledger and gate needs nothing here: the in-process gate is gone with it, and is rebuilt from the ledger.
+ * between ledger and gate leaves the ledger's task unfinished: whoever looks after these tells the gate instead. (Where
+ * the gate dies with the process there are none: it is rebuilt from the ledger.)
  */
 export class ManageSales {
   readonly #on: ManageDependencies;
@@ -82,12 +86,16 @@ export class ManageSales {
   }
 
   async #lower(saleId: string, itemCode: string, add: number, call: AdminCall): Promise<SaleChange> {
-    const { gate, ledger } = this.#on;
+    const { gate, ledger, gateOutlivesUs } = this.#on;
     const sale = await ledger.getSale(saleId);
     const item = sale?.items.find(({ code }) => code === itemCode);
     if (!sale || !item) return { outcome: 'not_found' };
-    // A sale the gate does not hold any more cannot be selling: the ledger's own check is enough.
-    if ((await gate.view(saleId)) === null) return ledger.addStock(saleId, itemCode, add, call);
+    if ((await gate.epochOf(saleId)) === null) {
+      // A sale the gate does not hold any more cannot be selling: the ledger's own check is enough. While it is being
+      // rebuilt it is not: what is in the pipe would be refused for want of the units.
+      if (this.#mayAdmit(sale)) throw unavailable('the gate of this sale is being rebuilt');
+      return ledger.addStock(saleId, itemCode, add, call);
+    }
 
     const hold = `house:${call.auditId}`;
     const held = await gate.holdForHouse(saleId, item.id, -add, hold);
@@ -100,26 +108,32 @@ export class ManageSales {
         const now = change.sale.items.find(({ code }) => code === itemCode)!;
         lowered = { total: now.total, rev: now.rev };
       }
-      return change;
-    } finally {
       await gate.dropHouseHold(saleId, item.id, hold, lowered);
+      return change;
+    } catch (error) {
+      // The total may have been lowered, and nobody told us: whoever looks after old holds drops it with the total then.
+      if (!(error instanceof RetryableError) || !gateOutlivesUs) await gate.dropHouseHold(saleId, item.id, hold);
+      throw error;
     }
   }
 
   /** The ledger has it; now the gate. */
   async #applied(change: SaleChange): Promise<SaleChange> {
     if (change.outcome !== 'changed') return change;
-    const { gate, install, runtime } = this.#on;
+    const { gate, install } = this.#on;
     const { sale } = change;
     await gate.applySale(sale.id, sale);
     // A window that was over and is extended comes back into the gate.
-    const mayAdmit = !sale.closed && sale.closesAtMs > runtime.clock.now();
-    if (mayAdmit && (await gate.view(sale.id)) === null) await install(sale.id);
+    if (this.#mayAdmit(sale) && (await gate.epochOf(sale.id)) === null) await install(sale.id);
     return change;
   }
 
+  #mayAdmit({ closed, closesAtMs }: SaleRecord): boolean {
+    return !closed && closesAtMs > this.#on.runtime.clock.now();
+  }
+
   async #once(caller: Caller, body: unknown, run: (call: AdminCall) => Promise<SaleChange>): Promise<SaleChange> {
-    const { auditIds, present, changed } = this.#on;
+    const { auditIds, present, changed, ledger, runtime } = this.#on;
     const call: AdminCall = {
       actor: caller.actor,
       auditId: await auditIds.next(),
@@ -127,7 +141,13 @@ export class ManageSales {
       answer: present,
     };
     const finish = (change: SaleChange): SaleChange => {
-      if (change.outcome === 'changed') changed(change.sale.id);
+      if (change.outcome === 'changed') {
+        changed(change.sale.id);
+        // Both have it. Unfinished, it would only be told to the gate once more.
+        ledger
+          .finishTask(call.auditId)
+          .catch((error: unknown) => runtime.log.debug({ err: error }, 'a task could not be finished'));
+      }
       return change;
     };
     if (call.keyed === null) return finish(await run(call));

@@ -1,0 +1,129 @@
+import type { Runtime } from '../base/runtime.ts';
+import type { Gate } from '../gate/port.ts';
+import type { Ledger } from '../ledger/port.ts';
+import type { OrderMessage, OrderRecord } from '../model/order.ts';
+
+const LOOK_EVERY_MS = 1000;
+const LOOK_AT_MAX = 500;
+/** A message of a gate that was rebuilt may still be on its way to the ledger, which then says so itself. */
+const GRACE_MS = 3000;
+
+export interface OwedDependencies {
+  runtime: Runtime;
+  gate: Gate;
+  ledger: Ledger;
+  /** The gate has lost what it admitted: have it built anew. */
+  rebuild: (saleId: string, above: number) => void;
+  /** The ledger has decided an order that was answered as queued; `here`: by what was written here. */
+  ended: (order: OrderRecord, here: boolean) => void;
+}
+
+/**
+ * Orders that this process answered as queued (202), remembered until the ledger has decided them (P3). The pipe brings
+ * them there; if the gate and the pipe have lost one (Redis lost its data), then after the rebuild nobody else knows of
+ * it: it is written as `rejected: admission_lost` here. From the rebuild's commit on, its admission is of an older
+ * epoch and could only be rejected, so that this cannot contradict anybody.
+ */
+export class Owed {
+  readonly #on: OwedDependencies;
+  readonly #orders = new Map<string, { message: OrderMessage; lostSinceMs: number | null }>();
+  #cancel: (() => void) | null = null;
+  #looking: Promise<void> | null = null;
+  #lost = 0;
+
+  constructor(dependencies: OwedDependencies) {
+    this.#on = dependencies;
+  }
+
+  get size(): number {
+    return this.#orders.size;
+  }
+
+  /** Orders that were lost with the gate and ended here. */
+  get lost(): number {
+    return this.#lost;
+  }
+
+  get(orderId: string): OrderMessage | null {
+    return this.#orders.get(orderId)?.message ?? null;
+  }
+
+  add(message: OrderMessage): void {
+    this.#orders.set(message.orderId, { message, lostSinceMs: null });
+    this.#cancel ??= this.#on.runtime.timers.every(LOOK_EVERY_MS, () => void this.look());
+  }
+
+  /** Looks at all of them once; what cannot be looked at now is looked at the next time. */
+  look(): Promise<void> {
+    this.#looking ??= this.#look()
+      .catch((error: unknown) => this.#on.runtime.log.debug({ err: error }, 'queued orders cannot be looked at'))
+      .finally(() => {
+        this.#looking = null;
+      });
+    return this.#looking;
+  }
+
+  async #look(): Promise<void> {
+    const ids = [...this.#orders.keys()];
+    for (let from = 0; from < ids.length; from += LOOK_AT_MAX) await this.#lookAt(ids.slice(from, from + LOOK_AT_MAX));
+    if (this.#orders.size === 0) {
+      this.#cancel?.();
+      this.#cancel = null;
+    }
+  }
+
+  async #lookAt(orderIds: string[]): Promise<void> {
+    const { ledger } = this.#on;
+    for (const order of (await ledger.storedAmong(orderIds)).values()) this.#end(order, false);
+    const bySale = new Map<string, OrderMessage[]>();
+    for (const orderId of orderIds) {
+      const message = this.#orders.get(orderId)?.message;
+      if (message) bySale.set(message.saleId, [...(bySale.get(message.saleId) ?? []), message]);
+    }
+    for (const [saleId, messages] of bySale) await this.#lookAtSale(saleId, messages);
+  }
+
+  async #lookAtSale(saleId: string, messages: OrderMessage[]): Promise<void> {
+    const { ledger, runtime } = this.#on;
+    const sale = await ledger.getSale(saleId);
+    const epochs = new Map(sale?.items.map(({ id, epoch }) => [id, epoch]));
+    const nowMs = runtime.clock.monotonic();
+    const lost: OrderMessage[] = [];
+    const current: OrderMessage[] = [];
+    for (const message of messages) {
+      const entry = this.#orders.get(message.orderId);
+      if (!entry) continue;
+      if ((epochs.get(message.itemId) ?? 0) <= message.epoch) {
+        current.push(message);
+      } else {
+        entry.lostSinceMs ??= nowMs;
+        if (nowMs - entry.lostSinceMs >= GRACE_MS) lost.push(message);
+      }
+    }
+    // A gate forgets all, or the last: not every one is asked about.
+    for (const message of new Set([current[0], current.at(-1)])) if (message) await this.#mustBeHeld(message);
+    if (lost.length === 0) return;
+    for (const { order, inserted } of await ledger.rejectOrders(lost, 'admission_lost')) {
+      if (inserted) this.#lost++;
+      this.#end(order, inserted);
+    }
+  }
+
+  /** Neither in the ledger nor in the gate, and nobody else may ever ask: then the gate has forgotten. */
+  async #mustBeHeld(message: OrderMessage): Promise<void> {
+    const { gate, ledger, rebuild } = this.#on;
+    if ((await gate.holdOf(message.saleId, message)) !== null) return;
+    // Asked once more, since it may have been decided between the two looks.
+    const stored = (await ledger.storedAmong([message.orderId])).get(message.orderId);
+    if (stored) this.#end(stored, false);
+    else rebuild(message.saleId, message.epoch);
+  }
+
+  #end(order: OrderRecord, here: boolean): void {
+    if (this.#orders.delete(order.id)) this.#on.ended(order, here);
+  }
+
+  close(): void {
+    this.#cancel?.();
+  }
+}

@@ -1,0 +1,111 @@
+import type { Anchor } from '../../base/anchor.ts';
+import { messageOf } from '../../base/errors.ts';
+import type { RedisTarget } from '../../base/redis/address.ts';
+import { RedisLink } from '../../base/redis/link.ts';
+import type { Runtime } from '../../base/runtime.ts';
+import type { OrderRecord } from '../../model/order.ts';
+import type { RejectReason } from '../../model/outcome.ts';
+import type { Decision } from '../acks.ts';
+
+export interface WireOptions {
+  readonly target: RedisTarget;
+  readonly prefix: string;
+  /** This process, as the messages of orders that it admitted name it. */
+  readonly process: string;
+  readonly commandMs: number;
+  readonly anchor: Anchor;
+}
+
+/** A queued order is of interest for as long as its key is. */
+const TICKET_SECONDS = 24 * 3600;
+const LISTEN_RETRY_MS = 500;
+
+/**
+ * What processes tell each other about orders, beside the pipe: decisions, on their way back to the process that waits
+ * for them, and tickets, by which any process finds an order that was answered as queued. Both only help: a decision that
+ * is lost turns a 201 into a 202, a ticket that is lost makes a queued order unknown to others until it is decided.
+ */
+export class OrderWire {
+  readonly #link: RedisLink;
+  readonly #runtime: Runtime;
+  readonly #prefix: string;
+  readonly #channel: string;
+  #closed = false;
+
+  constructor(options: WireOptions, runtime: Runtime, hear: (orderId: string, decision: Decision) => void) {
+    this.#runtime = runtime;
+    this.#prefix = options.prefix;
+    this.#channel = this.#channelOf(options.process);
+    this.#link = new RedisLink(
+      options.target,
+      { commandMs: options.commandMs, broadcast: true },
+      runtime,
+      options.anchor,
+      {
+        message: (_, message) => {
+          for (const line of message.split('\n')) {
+            const [orderId, reason, createdAtMs, expiresAtMs] = line.split(' ') as [string, string, string, string];
+            hear(orderId, {
+              status: reason === '-' ? 'reserved' : 'rejected',
+              reason: reason === '-' ? null : (reason as RejectReason),
+              createdAtMs: Number(createdAtMs),
+              expiresAtMs: expiresAtMs === '-' ? null : Number(expiresAtMs),
+            });
+          }
+        },
+        interrupted: () => undefined,
+      },
+    );
+  }
+
+  #channelOf(process: string): string {
+    return `${this.#prefix}:acks:${process}`;
+  }
+
+  /** Begins to hear decisions. Resolves when they reach us, or Redis cannot be reached: then it is tried on. */
+  async listen(): Promise<void> {
+    try {
+      await this.#link.listen(this.#channel);
+    } catch (error) {
+      if (this.#closed) return;
+      this.#runtime.log.debug({ reason: messageOf(error) }, 'cannot listen for decisions yet');
+      this.#runtime.timers.after(LISTEN_RETRY_MS, () => void this.listen());
+    }
+  }
+
+  /** Tells the processes that admitted them what became of these orders. Never fails: who is not told looks itself. */
+  async tell(process: string, orders: readonly OrderRecord[]): Promise<void> {
+    const lines = orders.map(({ id, reason, createdAtMs, expiresAtMs }) =>
+      [id, reason ?? '-', createdAtMs, expiresAtMs ?? '-'].join(' '),
+    );
+    try {
+      await this.#link.call('PUBLISH', [this.#channelOf(process), lines.join('\n')]);
+    } catch (error) {
+      this.#runtime.log.debug({ reason: messageOf(error), process }, 'decisions could not be told');
+    }
+  }
+
+  async writeTicket(orderId: string, saleId: string, buyer: string): Promise<void> {
+    try {
+      await this.#link.call('SET', [this.#ticketOf(orderId), `${saleId}\n${buyer}`, 'EX', TICKET_SECONDS]);
+    } catch (error) {
+      this.#runtime.log.debug({ reason: messageOf(error), orderId }, 'a ticket could not be written');
+    }
+  }
+
+  async readTicket(orderId: string): Promise<{ saleId: string; buyer: string } | null> {
+    const ticket = await this.#link.call('GET', [this.#ticketOf(orderId)]);
+    if (typeof ticket !== 'string') return null;
+    const at = ticket.indexOf('\n');
+    return { saleId: ticket.slice(0, at), buyer: ticket.slice(at + 1) };
+  }
+
+  #ticketOf(orderId: string): string {
+    return `${this.#prefix}:ticket:${orderId}`;
+  }
+
+  close(): void {
+    this.#closed = true;
+    this.#link.close();
+  }
+}
