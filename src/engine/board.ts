@@ -1,4 +1,5 @@
 import type { Runtime } from '../base/runtime.ts';
+import { within } from '../base/timers.ts';
 import type { Gate } from '../gate/port.ts';
 import type { Ledger } from '../ledger/port.ts';
 import { nextWindowChangeMs, type SaleRecord } from '../model/sale.ts';
@@ -7,6 +8,7 @@ import { type Item, presentSale, type Sale } from './present.ts';
 /** Public counts may lag by a second; a tenth costs the ledger ten reads a second and a sale, whatever the crowd. */
 const FRESH_MS = 100;
 const KEPT_SALES_MAX = 1000;
+const READ_MS_MAX = 1000;
 
 export type SaleEvent = { type: 'stock'; id: string; item: Item } | { type: 'state'; id: string; state: Sale['state'] };
 
@@ -29,6 +31,7 @@ export class Board {
   readonly #ledger: Ledger;
   readonly #gate: Gate;
   readonly #entries = new Map<string, Entry>();
+  readonly #reading = new Map<string, Promise<Entry | null>>();
   readonly #watchers = new Map<string, Watched>();
 
   constructor(runtime: Runtime, ledger: Ledger, gate: Gate) {
@@ -40,16 +43,32 @@ export class Board {
   async read(saleId: string): Promise<{ sale: Sale; eventId: string } | null> {
     const kept = this.#entries.get(saleId);
     if (kept && this.#runtime.clock.monotonic() - kept.readAtMs < FRESH_MS) return kept;
-    return this.readNow(saleId);
+    if (kept === undefined) return this.readNow(saleId);
+    // With the ledger out or silent, what was seen last is better than nothing. One look serves all who wait.
+    let reading = this.#reading.get(saleId);
+    if (!reading) {
+      reading = this.readNow(saleId)
+        .catch(() => kept)
+        .finally(() => this.#reading.delete(saleId));
+      this.#reading.set(saleId, reading);
+    }
+    const seen = await within(
+      this.#runtime.timers,
+      reading.then((read) => ({ read })),
+      READ_MS_MAX,
+    );
+    return seen ? seen.read : kept;
   }
 
-  async readNow(saleId: string): Promise<{ sale: Sale; eventId: string } | null> {
+  async readNow(saleId: string): Promise<Entry | null> {
     const record = await this.#ledger.getSale(saleId);
     return record && this.#keep(record, await this.present(record));
   }
 
   async present(record: SaleRecord): Promise<Sale> {
-    return presentSale(record, await this.#gate.view(record.id), this.#runtime.clock.now());
+    // A gate that is out does not hide the sale: what waits in the pipe then counts as free.
+    const view = await this.#gate.view(record.id).catch(() => null);
+    return presentSale(record, view, this.#runtime.clock.now());
   }
 
   /** The sale itself was changed: whoever did it must see it at once. */
@@ -61,6 +80,11 @@ export class Board {
   /** Its counts have moved: watchers hear of it within FRESH_MS. */
   touch(saleId: string): void {
     this.#watchers.get(saleId)?.touch();
+  }
+
+  /** Where counts move in other processes: everything that is watched is looked at. */
+  touchAll(): void {
+    for (const watched of this.#watchers.values()) watched.touch();
   }
 
   /** Calls `hear` with changes until the returned function is called. `from` is the state the watcher already has. */

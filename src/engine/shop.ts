@@ -2,25 +2,19 @@ import { EventEmitter } from 'node:events';
 import { RetryableError, unavailable } from '../base/errors.ts';
 import { IdSequence, isId } from '../base/ids.ts';
 import type { Runtime } from '../base/runtime.ts';
-import { MemoryGate } from '../gate/memory.ts';
-import { KEY_KEPT_MS, type Ledger, type OrderFilter, type Page, type SaleChange } from '../ledger/port.ts';
-import { SqliteLedger } from '../ledger/sqlite/ledger.ts';
-import { Writer } from '../ledger/writer.ts';
+import type { Gate } from '../gate/port.ts';
+import type { Ledger, OrderFilter, Page, SaleChange } from '../ledger/port.ts';
 import { hasEnded, type OrderRecord } from '../model/order.ts';
 import type { NewSale, SalePatch } from '../model/sale.ts';
-import { Metrics } from '../observe/metrics.ts';
+import { type MetricSources, Metrics } from '../observe/metrics.ts';
 import { Acks } from '../orders/acks.ts';
-import { PlaceOrder, type PlaceRequest, type PlaceResult } from '../orders/place.ts';
-import { MemoryPipe } from '../pipe/memory.ts';
+import { type Patience, PlaceOrder, type PlaceRequest, type PlaceResult } from '../orders/place.ts';
+import type { DeadLetters } from '../pipe/port.ts';
 import { type Caller, ManageSales } from '../sales/manage.ts';
 import { Board, type SaleEvent } from './board.ts';
 import { type Order, presentOrder, presentSale, type Sale } from './present.ts';
 
-/** Ids of a kind that a crowd uses up come in larger blocks; one block is one commit. */
-const ORDER_ID_BLOCK = 20_000;
 const OTHER_ID_BLOCK = 100;
-const PRUNE_EVERY_MS = 60_000;
-const REBUILD_RETRY_MS = 500;
 
 export interface ShopEvents {
   'order.reserved': [order: Order];
@@ -34,93 +28,114 @@ export interface Readiness {
   parts: { gate: string; pipe: string; ledger: string };
 }
 
+export interface ShopParts {
+  readonly ledger: Ledger;
+  readonly gate: Gate;
+  readonly patience: Patience | null;
+  /** Ids of a kind that a crowd uses up come in larger blocks; one block is one commit. */
+  readonly orderIdBlock: number;
+  readonly metrics: Omit<MetricSources, 'ready'>;
+}
+
 /**
- * The embedded shop: the composition root of one process on SQLite. It reads like the way of an order:
- *
- *     place ──▶ gate ──▶ pipe ──▶ writer ──▶ ledger
- *                ▲                  │ commit, then gate, then acknowledge
- *                └──── settle ──────┴──▶ acks ──▶ the answer
+ * A shop, whatever it is made of: what HTTP and the library call. A deployment (embedded.ts, distributed.ts) chooses the
+ * parts, says how a gate is rebuilt, and what follows from the ledger's decisions.
  */
-export class EmbeddedShop {
+export abstract class Shop {
   readonly metrics: Metrics;
   readonly runtime: Runtime;
-  readonly #ledger: SqliteLedger;
-  readonly #pipe: MemoryPipe;
-  readonly #gate: MemoryGate;
-  readonly #writer: Writer;
-  readonly #acks = new Acks();
+  protected readonly ledger: Ledger;
+  protected readonly gate: Gate;
+  protected readonly acks = new Acks();
+  protected readonly board: Board;
+  readonly #orderIds: IdSequence;
   readonly #place: PlaceOrder;
   readonly #manage: ManageSales;
-  readonly #board: Board;
   readonly #events = new EventEmitter<ShopEvents>();
   readonly #orderWatchers = new Map<string, Set<(order: Order) => void>>();
-  readonly #rebuilding = new Map<string, Promise<void>>();
-  /** Sales the gate was given. */
-  readonly #installed = new Set<string>();
-  readonly #cancelPruning: () => void;
   #closing: string | null = null;
   #closed: Promise<void> | null = null;
   /** Orders being placed, and who waits until there are none. */
   #placing = 0;
   readonly #onPlaced: (() => void)[] = [];
 
-  /** Opens the ledger in `folder` and builds the gates of all sales that may still admit. */
-  static async open(folder: string, runtime: Runtime): Promise<EmbeddedShop> {
-    const shop = new EmbeddedShop(SqliteLedger.open(folder, runtime), runtime);
-    try {
-      for (const saleId of await shop.#ledger.openSaleIds()) await shop.#install(saleId);
-    } catch (error) {
-      await shop.close();
-      throw error;
-    }
-    return shop;
-  }
-
-  private constructor(ledger: SqliteLedger, runtime: Runtime) {
+  protected constructor({ ledger, gate, patience, orderIdBlock, metrics }: ShopParts, runtime: Runtime) {
     this.runtime = runtime;
-    this.#ledger = ledger;
-    this.#pipe = new MemoryPipe(runtime);
-    this.#gate = new MemoryGate(runtime, (message) => this.#pipe.push(message));
-    this.metrics = new Metrics({
-      pipeDepth: () => this.#pipe.depth,
-      ledgerBacklog: () => this.#ledger.backlog,
-      unresolved: () => this.#writer.unresolved,
-      ready: () => this.readiness().status === 'ok',
-    });
-    this.#writer = new Writer(ledger, runtime, {
-      stored: (order, inserted) => this.#stored(order, inserted),
-      rejected: (order) => this.#rejected(order),
-      withdrawn: ({ saleId, orderId }) => void this.#gate.withdraw(saleId, orderId),
-      failed: ({ orderId }, error) => this.#acks.failed(orderId, error),
-      committed: (orders, durationMs) => this.metrics.commit(orders, durationMs),
-    });
-    this.#pipe.consume((batch) => this.#writer.write(batch));
-
-    const takeBlock: Ledger['takeIdBlock'] = (kind, size) => this.#watched(this.#ledger.takeIdBlock(kind, size));
+    this.ledger = ledger;
+    this.gate = gate;
+    this.metrics = new Metrics({ ...metrics, ready: () => this.readiness().status === 'ok' });
+    this.board = new Board(runtime, ledger, gate);
+    const takeBlock: Ledger['takeIdBlock'] = (kind, size) => this.watched(ledger.takeIdBlock(kind, size));
     const ids = (kind: 'sale' | 'item' | 'order' | 'audit', block = OTHER_ID_BLOCK): IdSequence =>
       new IdSequence(kind, takeBlock, runtime.clock, block);
-    this.#board = new Board(runtime, ledger, this.#gate);
+    this.#orderIds = ids('order', orderIdBlock);
     this.#place = new PlaceOrder({
       runtime,
-      gate: this.#gate,
+      gate,
       ledger,
-      acks: this.#acks,
-      orderIds: ids('order', ORDER_ID_BLOCK),
-      closedBecause: () => this.#writer.reason,
-      rebuild: (saleId) => void this.#rebuild(saleId),
+      acks: this.acks,
+      orderIds: this.#orderIds,
+      patience,
+      closedBecause: () => this.cannotPlace(),
+      rebuild: (saleId) => this.rebuild(saleId),
     });
     this.#manage = new ManageSales({
       runtime,
-      gate: this.#gate,
+      gate,
       ledger,
       saleIds: ids('sale'),
       itemIds: ids('item'),
       auditIds: ids('audit'),
-      install: (saleId) => this.#install(saleId),
+      gateOutlivesUs: patience !== null,
+      install: (saleId) => this.install(saleId),
       present: (sale) => JSON.stringify(presentSale(sale, null, runtime.clock.now())),
       changed: (saleId) => this.#saleChanged(saleId),
     });
-    this.#cancelPruning = runtime.timers.every(PRUNE_EVERY_MS, () => void this.#prune());
+  }
+
+  /** Has ids at hand before the first order; without success the first order tries again. */
+  protected async prefetchIds(): Promise<void> {
+    await this.#orderIds.refill().catch(() => undefined);
+  }
+
+  /** Why no order can be taken now, or null. */
+  protected abstract cannotPlace(): string | null;
+  /** Why nothing can be changed in the ledger now, or null. */
+  protected abstract cannotChange(): string | null;
+  /** Builds the gate of a sale from the ledger. */
+  protected abstract install(saleId: string): Promise<void>;
+  /** The gate of a sale is stale: has it built anew, in the background. */
+  protected abstract rebuild(saleId: string): void;
+  /** A sale was closed for good. */
+  protected abstract saleClosed(saleId: string): Promise<void>;
+  /** Nothing is being placed any more: finishes the rest and closes the parts. */
+  protected abstract finish(): Promise<void>;
+  /** The ledger failed somewhere. */
+  protected abstract ledgerFailed(error: unknown): void;
+  abstract readiness(): Readiness;
+  /** Milliseconds that commits have held the event loop. */
+  abstract get blockedMs(): number;
+
+  /** Messages that the ledger could not take; null where there can be none. */
+  get deadLetters(): DeadLetters | null {
+    return null;
+  }
+
+  /** Ends the order of a dead letter as `rejected: undeliverable`, gives its units back, and forgets the letter. */
+  async endDeadLetter(orderId: string): Promise<boolean> {
+    const letter = await this.deadLetters?.get(orderId);
+    if (!letter) return false;
+    const { message } = letter;
+    const sale = message.quantity > 0 ? await this.ledger.getSale(message.saleId) : null;
+    // What nobody can read, or is of nothing that we sell, has no order to be rejected: it is only forgotten.
+    if (sale?.items.some(({ id }) => id === message.itemId)) {
+      const [stored] = await this.watched(this.ledger.rejectOrders([message], 'undeliverable'));
+      // An order that is stored otherwise keeps its hold: the letter was a message that only bore its id.
+      if (stored!.order.reason === 'undeliverable') await this.gate.withdraw(message.saleId, message);
+      if (stored!.inserted) this.announce('order.rejected', stored!.order);
+    }
+    await this.deadLetters!.drop(orderId);
+    return true;
   }
 
   // Orders
@@ -130,7 +145,7 @@ export class EmbeddedShop {
     this.#placing++;
     try {
       const result = await this.#place.place(request);
-      this.metrics.admission(result.ok ? (result.replayed ? 'replayed' : 'reserved') : result.code);
+      this.metrics.admission(result.ok ? (result.replayed ? 'replayed' : result.order.status) : result.code);
       return result;
     } catch (error) {
       this.metrics.admission(error instanceof RetryableError ? error.code : 'error');
@@ -140,15 +155,33 @@ export class EmbeddedShop {
     }
   }
 
+  /** The order as the ledger has it. */
+  protected storedOrder(orderId: string): Promise<OrderRecord | null> {
+    return this.ledger.getOrder(orderId);
+  }
+
+  /** For a deployment whose orders may be queued: the order if it is not in the ledger, or that cannot be asked now. */
+  protected async queuedOrder(_orderId: string, _ledgerOut: boolean): Promise<OrderRecord | null> {
+    return null;
+  }
+
   async getOrder(orderId: string): Promise<Order | null> {
     if (!isId(orderId)) return null;
-    const order = await this.#ledger.getOrder(orderId);
-    return order && presentOrder(order);
+    let found: OrderRecord | null;
+    try {
+      found = (await this.storedOrder(orderId)) ?? (await this.queuedOrder(orderId, false));
+    } catch (error) {
+      if (!(error instanceof RetryableError)) throw error;
+      // With the ledger out a queued order can still be shown.
+      found = await this.queuedOrder(orderId, true).catch(() => null);
+      if (found === null) throw error;
+    }
+    return found && presentOrder(found);
   }
 
   async listOrders(filter: OrderFilter, page: Page): Promise<Order[]> {
     if (filter.saleId !== undefined && !isId(filter.saleId)) return [];
-    return (await this.#ledger.listOrders(filter, page)).map(presentOrder);
+    return (await this.ledger.listOrders(filter, page)).map(presentOrder);
   }
 
   /** Calls `hear` with the order as it is and then at every change. The returned function ends it. */
@@ -159,7 +192,10 @@ export class EmbeddedShop {
       watchers.delete(hear);
       if (watchers.size === 0) this.#orderWatchers.delete(orderId);
     };
-    const order = await this.getOrder(orderId);
+    const order = await this.getOrder(orderId).catch((error: unknown) => {
+      stop();
+      throw error;
+    });
     if (order === null) {
       stop();
       return null;
@@ -167,6 +203,23 @@ export class EmbeddedShop {
     hear(order);
     if (hasEnded(order.status)) stop();
     return stop;
+  }
+
+  /** Ids of orders that somebody watches here. */
+  protected get watchedOrders(): string[] {
+    return [...this.#orderWatchers.keys()];
+  }
+
+  protected tellWatchers(order: Order): void {
+    for (const hear of this.#orderWatchers.get(order.id) ?? []) this.#guarded('an order', () => hear(order));
+  }
+
+  /** Tells watchers and listeners, if there are any. */
+  protected announce(event: 'order.reserved' | 'order.rejected', record: OrderRecord): void {
+    if (this.#events.listenerCount(event) === 0 && this.#orderWatchers.size === 0) return;
+    const order = presentOrder(record);
+    this.tellWatchers(order);
+    this.#emit(event, order);
   }
 
   // Sales
@@ -189,30 +242,25 @@ export class EmbeddedShop {
 
   async closeSale(saleId: string, caller: Caller): Promise<SaleChange> {
     const change = await this.#changeOf(saleId, () => this.#manage.close(saleId, caller));
-    // What was admitted before is committed; then the gate lets the sale go. Its end stands in the ledger.
-    if (change.outcome === 'changed') {
-      await this.#pipe.caughtUp();
-      await this.#gate.remove(saleId);
-      this.#installed.delete(saleId);
-    }
+    if (change.outcome === 'changed') await this.saleClosed(saleId);
     return change;
   }
 
   async getSale(saleId: string): Promise<{ sale: Sale; eventId: string } | null> {
-    return isId(saleId) ? this.#board.read(saleId) : null;
+    return isId(saleId) ? this.board.read(saleId) : null;
   }
 
   async getSaleNow(saleId: string): Promise<Sale | null> {
-    return isId(saleId) ? ((await this.#board.readNow(saleId))?.sale ?? null) : null;
+    return isId(saleId) ? ((await this.board.readNow(saleId))?.sale ?? null) : null;
   }
 
   async listSales(page: Page): Promise<Sale[]> {
-    const records = await this.#ledger.listSales(page);
-    return Promise.all(records.map((record) => this.#board.present(record)));
+    const records = await this.ledger.listSales(page);
+    return Promise.all(records.map((record) => this.board.present(record)));
   }
 
   async watchSale(saleId: string, from: string | null, hear: (event: SaleEvent) => void): Promise<(() => void) | null> {
-    return isId(saleId) ? this.#board.watch(saleId, from, (event) => this.#guarded('a sale', () => hear(event))) : null;
+    return isId(saleId) ? this.board.watch(saleId, from, (event) => this.#guarded('a sale', () => hear(event))) : null;
   }
 
   // The shop itself
@@ -225,21 +273,12 @@ export class EmbeddedShop {
     this.#events.off(event, listener as never);
   }
 
-  /** Milliseconds that commits have held the event loop. */
-  get blockedMs(): number {
-    return this.#ledger.blockedMs;
-  }
-
   get closing(): boolean {
     return this.#closing !== null;
   }
 
-  readiness(): Readiness {
-    const ledger = this.#writer.reason ?? 'ok';
-    const gate = this.#rebuilding.size === 0 ? 'ok' : `being rebuilt for ${this.#rebuilding.size} sale(s)`;
-    const pipe = this.#closing ?? 'ok';
-    const ok = ledger === 'ok' && gate === 'ok' && pipe === 'ok';
-    return { status: ok ? 'ok' : 'unavailable', parts: { gate, pipe, ledger } };
+  protected get closingReason(): string | null {
+    return this.#closing;
   }
 
   /** From now on refuses what is new; what is in flight goes on. */
@@ -257,46 +296,14 @@ export class EmbeddedShop {
     this.stop();
     // Not only the pipe: an order may still be on its way to the gate.
     if (this.#placing > 0) await new Promise<void>((resolve) => this.#onPlaced.push(resolve));
-    await this.#pipe.drained();
-    this.#cancelPruning();
-    await this.#writer.foldBeforeClosing();
-    this.#writer.close();
-    this.#board.close();
+    await this.finish();
+    this.board.close();
     this.#events.removeAllListeners();
-    await this.#ledger.close();
-  }
-
-  // What follows from the ledger's decisions
-
-  #stored(order: OrderRecord, inserted: boolean): void {
-    void this.#gate.settle(order.saleId, order.id);
-    this.#acks.decided(order);
-    this.#board.touch(order.saleId);
-    if (inserted && (this.#events.listenerCount('order.reserved') > 0 || this.#orderWatchers.size > 0)) {
-      this.#announce('order.reserved', order);
-    }
-  }
-
-  /** Units of an order that a backstop refused do not go back to free: the gate's count is what was wrong. */
-  #rejected(order: OrderRecord): void {
-    this.runtime.log.error(
-      { orderId: order.id, saleId: order.saleId, reason: order.reason },
-      'the ledger refused what the gate admitted; the gate is rebuilt',
-    );
-    this.metrics.backstop(order.reason!);
-    void this.#rebuild(order.saleId);
-    this.#acks.decided(order);
-    this.#announce('order.rejected', order);
-  }
-
-  #announce(event: 'order.reserved' | 'order.rejected', record: OrderRecord): void {
-    const order = presentOrder(record);
-    for (const hear of this.#orderWatchers.get(order.id) ?? []) this.#guarded('an order', () => hear(order));
-    this.#emit(event, order);
+    await this.ledger.close();
   }
 
   #saleChanged(saleId: string): void {
-    this.#board.changed(saleId);
+    this.board.changed(saleId);
     this.#emit('sale.changed', saleId);
   }
 
@@ -318,84 +325,22 @@ export class EmbeddedShop {
     }
   }
 
-  // Rebuilding
-
-  async #install(saleId: string): Promise<void> {
-    const snapshot = await this.#watched(this.#ledger.rebuildSnapshot(saleId));
-    if (snapshot === null) return;
-    await this.#gate.install(snapshot);
-    this.#installed.add(saleId);
-    // What was changed between the snapshot and the installing found no gate to tell: it is told now.
-    const sale = await this.#ledger.getSale(saleId);
-    if (sale !== null) {
-      await this.#gate.applySale(saleId, sale);
-      for (const { id, total, rev } of sale.items) await this.#gate.applyTotal(saleId, id, total, rev);
-    }
-    this.metrics.rebuilt();
-  }
-
-  /** Closes admission of the sale, lets what it admitted reach the ledger, and builds its gate anew; tries again while the ledger is out. */
-  #rebuild(saleId: string): Promise<void> {
-    const running = this.#rebuilding.get(saleId);
-    if (running) return running;
-    const rebuild = (async () => {
-      await this.#gate.remove(saleId);
-      await this.#pipe.caughtUp();
-      while (this.#closing === null) {
-        try {
-          await this.#install(saleId);
-          return;
-        } catch (error) {
-          this.runtime.log.error({ err: error, saleId }, 'the gate cannot be rebuilt yet');
-          await new Promise<void>((resolve) => void this.runtime.timers.after(REBUILD_RETRY_MS, resolve));
-        }
-      }
-    })().finally(() => this.#rebuilding.delete(saleId));
-    this.#rebuilding.set(saleId, rebuild);
-    return rebuild;
-  }
-
-  async #prune(): Promise<void> {
-    if (this.#closing !== null || this.#writer.reason !== null) return;
-    const beforeMs = this.runtime.clock.now() - KEY_KEPT_MS;
-    try {
-      await this.#gate.pruneKeys(beforeMs);
-      await this.#letGo();
-      while ((await this.#ledger.pruneKeys(beforeMs)) > 0 && this.#closing === null) {
-        await new Promise<void>((resolve) => this.runtime.timers.nextTurn(resolve));
-      }
-    } catch (error) {
-      this.#writer.reportFailure(error);
-    }
-  }
-
-  /** Sales whose window is over leave the gate: what they answer stands in the ledger. */
-  async #letGo(): Promise<void> {
-    const open = new Set(await this.#ledger.openSaleIds());
-    for (const saleId of this.#installed) {
-      if (open.has(saleId)) continue;
-      await this.#pipe.caughtUp();
-      await this.#gate.remove(saleId);
-      this.#installed.delete(saleId);
-    }
-  }
-
   /** Administrative changes: refused while the shop cannot store them. */
   #change(run: () => Promise<SaleChange>): Promise<SaleChange> {
-    const reason = this.#closing ?? this.#writer.reason;
-    return reason === null ? this.#watched(run()) : Promise.reject(unavailable(reason));
+    const reason = this.#closing ?? this.cannotChange();
+    return reason === null ? this.watched(run()) : Promise.reject(unavailable(reason));
   }
 
   async #changeOf(saleId: string, run: () => Promise<SaleChange>): Promise<SaleChange> {
     return isId(saleId) ? this.#change(run) : { outcome: 'not_found' };
   }
 
-  /** A failure of the ledger anywhere takes it out everywhere, and starts the probe that brings it back. */
-  async #watched<T>(work: Promise<T>): Promise<T> {
+  /** A failure of the ledger anywhere is known everywhere. */
+  protected async watched<T>(work: Promise<T>): Promise<T> {
     try {
       return await work;
     } catch (error) {
-      this.#writer.reportFailure(error);
+      this.ledgerFailed(error);
       throw error;
     }
   }

@@ -6,6 +6,9 @@ export interface MetricSources {
   pipeDepth: () => number;
   ledgerBacklog: () => number;
   unresolved: () => number;
+  /** Orders answered as queued and not decided yet; left out where there are none. */
+  owed?: () => number;
+  deadLetters?: () => number;
   ready: () => boolean;
 }
 
@@ -25,6 +28,7 @@ export class Metrics {
     [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5],
   );
   readonly #rebuilds;
+  readonly #rebuildSeconds;
   readonly #backstops;
 
   constructor(sources: MetricSources) {
@@ -57,6 +61,12 @@ export class Metrics {
       help: 'Gates built from the ledger',
       registers,
     });
+    this.#rebuildSeconds = new Histogram({
+      name: 'doorbuster_gate_rebuild_seconds',
+      help: 'How long a sale could not be bought while its gate was built',
+      buckets: [0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60],
+      registers,
+    });
     this.#backstops = new Counter({
       name: 'doorbuster_backstop_rejections_total',
       help: 'Orders the gate admitted and the ledger refused: alert on any',
@@ -74,6 +84,14 @@ export class Metrics {
       'Orders whose commit failed and whose outcome is not known yet',
       sources.unresolved,
     );
+    if (sources.owed)
+      gauge(
+        'doorbuster_owed_orders',
+        'Orders that this process answered with 202 and that are not decided',
+        sources.owed,
+      );
+    if (sources.deadLetters)
+      gauge('doorbuster_dead_letters', 'Messages that the ledger could not take: alert on any', sources.deadLetters);
     gauge('doorbuster_ready', '1 while the shop can take orders', () => (sources.ready() ? 1 : 0));
     this.registry.registerMetric(this.requests as never);
 
@@ -98,8 +116,9 @@ export class Metrics {
     this.#commitSeconds.observe(durationMs / 1000);
   }
 
-  rebuilt(): void {
+  rebuilt(pauseMs: number): void {
     this.#rebuilds.inc();
+    this.#rebuildSeconds.observe(pauseMs / 1000);
   }
 
   backstop(reason: string): void {

@@ -1,0 +1,201 @@
+import type { Runtime } from '../base/runtime.ts';
+import { MemoryGate } from '../gate/memory.ts';
+import { KEY_KEPT_MS, type Ledger } from '../ledger/port.ts';
+import { SqliteLedger } from '../ledger/sqlite/ledger.ts';
+import { Writer } from '../ledger/writer.ts';
+import type { OrderRecord } from '../model/order.ts';
+import { MemoryPipe } from '../pipe/memory.ts';
+import { type Readiness, Shop } from './shop.ts';
+
+const ORDER_ID_BLOCK = 20_000;
+const PRUNE_EVERY_MS = 60_000;
+const REBUILD_RETRY_MS = 500;
+
+/**
+ * The embedded shop: one process, with its gate and pipe in memory. It reads like the way of an order:
+ *
+ *     place ──▶ gate ──▶ pipe ──▶ writer ──▶ ledger
+ *                ▲                  │ commit, then gate, then acknowledge
+ *                └──── settle ──────┴──▶ acks ──▶ the answer
+ *
+ * Its ledger is SQLite, or a database that it has for itself (DATABASE_URL without REDIS_URL).
+ */
+export class EmbeddedShop extends Shop {
+  readonly #pipe: MemoryPipe;
+  readonly #writer: Writer;
+  readonly #rebuilding = new Map<string, Promise<void>>();
+  /** Sales the gate was given. */
+  readonly #installed = new Set<string>();
+  readonly #cancelPruning: () => void;
+
+  /** Opens the ledger in `folder` and builds the gates of all sales that may still admit. */
+  static async open(folder: string, runtime: Runtime): Promise<EmbeddedShop> {
+    return EmbeddedShop.on(SqliteLedger.open(folder, runtime), runtime);
+  }
+
+  /** The same on a ledger that is open, and that nobody else writes to. Closes it at its end. */
+  static async on(ledger: Ledger, runtime: Runtime): Promise<EmbeddedShop> {
+    const shop = new EmbeddedShop(ledger, runtime);
+    try {
+      for (const saleId of await ledger.openSaleIds()) await shop.install(saleId);
+    } catch (error) {
+      await shop.close();
+      throw error;
+    }
+    return shop;
+  }
+
+  private constructor(ledger: Ledger, runtime: Runtime) {
+    const pipe = new MemoryPipe(runtime);
+    const gate = new MemoryGate(runtime, (message) => pipe.push(message));
+    super(
+      {
+        ledger,
+        gate,
+        patience: null,
+        orderIdBlock: ORDER_ID_BLOCK,
+        metrics: {
+          pipeDepth: () => pipe.depth,
+          ledgerBacklog: () => ledger.backlog,
+          unresolved: () => this.#writer.unresolved,
+        },
+      },
+      runtime,
+    );
+    this.#pipe = pipe;
+    this.#writer = new Writer(ledger, runtime, {
+      stored: (order, inserted) => this.#stored(order, inserted),
+      rejected: (order) => this.#rejected(order),
+      withdrawn: (message) => void gate.withdraw(message.saleId, message),
+      failed: ({ orderId }, error) => this.acks.failed(orderId, error),
+      committed: (orders, durationMs) => this.metrics.commit(orders, durationMs),
+    });
+    pipe.consume((batch) =>
+      // The writer decides every message of a batch itself; what comes here is a bug, and must not stop the shop.
+      this.#writer.write(batch).catch((error: unknown) => {
+        runtime.log.error({ err: error, orders: batch.length }, 'the writer failed on a batch');
+      }),
+    );
+    this.#cancelPruning = runtime.timers.every(PRUNE_EVERY_MS, () => void this.#prune());
+  }
+
+  override get blockedMs(): number {
+    return this.ledger instanceof SqliteLedger ? this.ledger.blockedMs : 0;
+  }
+
+  override readiness(): Readiness {
+    const ledger = this.#writer.reason ?? 'ok';
+    const gate = this.#rebuilding.size === 0 ? 'ok' : `being rebuilt for ${this.#rebuilding.size} sale(s)`;
+    const pipe = this.closingReason ?? 'ok';
+    const ok = ledger === 'ok' && gate === 'ok' && pipe === 'ok';
+    return { status: ok ? 'ok' : 'unavailable', parts: { gate, pipe, ledger } };
+  }
+
+  protected override cannotPlace(): string | null {
+    return this.#writer.reason;
+  }
+
+  protected override cannotChange(): string | null {
+    return this.#writer.reason;
+  }
+
+  /** A failure of the ledger anywhere takes it out everywhere, and starts the probe that brings it back. */
+  protected override ledgerFailed(error: unknown): void {
+    this.#writer.reportFailure(error);
+  }
+
+  /** What was admitted before is committed; then the gate lets the sale go. Its end stands in the ledger. */
+  protected override async saleClosed(saleId: string): Promise<void> {
+    await this.#pipe.caughtUp(saleId);
+    await this.gate.remove(saleId);
+    this.#installed.delete(saleId);
+  }
+
+  protected override async finish(): Promise<void> {
+    await this.#pipe.drained();
+    this.#cancelPruning();
+    await this.#writer.foldBeforeClosing();
+    this.#writer.close();
+  }
+
+  // What follows from the ledger's decisions
+
+  #stored(order: OrderRecord, inserted: boolean): void {
+    void this.gate.settle(order.saleId, [{ orderId: order.id, buyer: order.buyer }]);
+    this.acks.decided(order);
+    this.board.touch(order.saleId);
+    if (inserted) this.announce('order.reserved', order);
+  }
+
+  /** Units of an order that a backstop refused do not go back to free: the gate's count is what was wrong. */
+  #rejected(order: OrderRecord): void {
+    this.runtime.log.error(
+      { orderId: order.id, saleId: order.saleId, reason: order.reason },
+      'the ledger refused what the gate admitted; the gate is rebuilt',
+    );
+    this.metrics.backstop(order.reason!);
+    this.rebuild(order.saleId);
+    this.acks.decided(order);
+    this.announce('order.rejected', order);
+  }
+
+  // Rebuilding
+
+  protected override async install(saleId: string): Promise<void> {
+    const beganMs = this.runtime.clock.monotonic();
+    const snapshot = await this.watched(this.ledger.rebuildSnapshot(saleId));
+    if (snapshot === null) return;
+    await this.gate.install(snapshot, () => this.ledger.getSale(saleId));
+    this.#installed.add(saleId);
+    this.metrics.rebuilt(this.runtime.clock.monotonic() - beganMs);
+  }
+
+  /** Closes admission of the sale, lets what it admitted reach the ledger, and builds its gate anew; tries again while the ledger is out. */
+  protected override rebuild(saleId: string): void {
+    if (this.#rebuilding.has(saleId)) return;
+    const rebuild = (async () => {
+      await this.gate.remove(saleId);
+      await this.#pipe.caughtUp(saleId);
+      while (!this.closing) {
+        try {
+          await this.install(saleId);
+          return;
+        } catch (error) {
+          this.runtime.log.error({ err: error, saleId }, 'the gate cannot be rebuilt yet');
+          await new Promise<void>((resolve) => void this.runtime.timers.after(REBUILD_RETRY_MS, resolve));
+        }
+      }
+    })().finally(() => this.#rebuilding.delete(saleId));
+    this.#rebuilding.set(saleId, rebuild);
+  }
+
+  /** Somebody else may have written to the ledger. */
+  rebuildAll(): void {
+    for (const saleId of this.#installed) this.rebuild(saleId);
+  }
+
+  async #prune(): Promise<void> {
+    if (this.closing || this.#writer.reason !== null) return;
+    const beforeMs = this.runtime.clock.now() - KEY_KEPT_MS;
+    try {
+      await this.gate.pruneKeys(beforeMs);
+      await this.#letGo();
+      while ((await this.ledger.pruneKeys(beforeMs)) > 0 && !this.closing) {
+        await new Promise<void>((resolve) => this.runtime.timers.nextTurn(resolve));
+      }
+    } catch (error) {
+      this.#writer.reportFailure(error);
+    }
+  }
+
+  /** Sales whose window is over leave the gate: what they answer stands in the ledger. */
+  async #letGo(): Promise<void> {
+    const open = new Set(await this.ledger.openSaleIds());
+    for (const saleId of this.#installed) {
+      if (open.has(saleId)) continue;
+      await this.#pipe.caughtUp(saleId);
+      await this.gate.remove(saleId);
+      this.#installed.delete(saleId);
+    }
+  }
+}

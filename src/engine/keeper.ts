@@ -1,0 +1,138 @@
+import { messageOf } from '../base/errors.ts';
+import type { Runtime } from '../base/runtime.ts';
+import { pause } from '../base/timers.ts';
+import type { SharedGate } from '../gate/port.ts';
+import { KEY_KEPT_MS, type Ledger } from '../ledger/port.ts';
+import type { Leader } from '../locks/leader.ts';
+import type { Locks } from '../locks/locks.ts';
+import type { Rebuilder } from './rebuild.ts';
+
+const ROUND_MS = 1000;
+/** Whoever made a change tells the gate itself, within this time. */
+const TASK_MS = 1000;
+const TIDY_EVERY_MS = 60_000;
+/** Lowering a total takes no longer: a hold of the house that is older was left behind. */
+const HOUSE_MS_MAX = 60_000;
+const LOOK_AT_ONCE = 50;
+const FAILURES_MAX = 5;
+
+export interface KeeperDependencies {
+  runtime: Runtime;
+  gate: SharedGate;
+  ledger: Ledger;
+  locks: Locks;
+  rebuilder: Rebuilder;
+}
+
+/**
+ * What somebody must see to and nobody asks for, done by one process of the cluster at a time, once a second: sales whose
+ * gate is stale are rebuilt, also when nobody buys; changes whose maker died are told to the gate; and now and then old
+ * keys are forgotten, units that the house left behind come back, and finished sales leave Redis. Everything here may be
+ * done twice: that one leads saves work.
+ */
+export class Keeper {
+  readonly #on: KeeperDependencies;
+  #leader: Leader | null = null;
+  #tidiedMs = Number.NEGATIVE_INFINITY;
+
+  constructor(dependencies: KeeperDependencies) {
+    this.#on = dependencies;
+  }
+
+  start(): void {
+    const { locks, runtime } = this.#on;
+    this.#leader = locks.leader('keeper', async ({ signal }) => {
+      let failures = 0;
+      while (!signal.aborted) {
+        try {
+          await this.round();
+          failures = 0;
+        } catch (error) {
+          // Another may be able to: it leads, and this process stands in line again.
+          if (++failures === FAILURES_MAX) throw error;
+          // Once for an outage, not once a second.
+          if (failures === 1)
+            runtime.log.warn({ reason: messageOf(error) }, 'a round of the keeper failed; it tries on');
+        }
+        await pause(runtime.timers, ROUND_MS, signal);
+      }
+    });
+  }
+
+  async round(): Promise<void> {
+    const { runtime, ledger, gate } = this.#on;
+    const open = await ledger.openSaleIds();
+    await this.#lookAtGates(open);
+    await this.#finishTasks(TASK_MS, false);
+    if (runtime.clock.monotonic() - this.#tidiedMs < TIDY_EVERY_MS) return;
+    this.#tidiedMs = runtime.clock.monotonic();
+    // The list may be lost where the sales are not: in a cluster it is on another server.
+    await gate.enlist(open);
+    await this.#finishTasks(TIDY_EVERY_MS, true);
+    await this.#prune();
+    for (const saleId of open) await this.#dropHouseHolds(saleId);
+    await this.#letGo();
+  }
+
+  async #lookAtGates(saleIds: string[]): Promise<void> {
+    const { gate, rebuilder } = this.#on;
+    for (let from = 0; from < saleIds.length; from += LOOK_AT_ONCE) {
+      const some = saleIds.slice(from, from + LOOK_AT_ONCE);
+      const epochs = await Promise.all(some.map((saleId) => gate.epochOf(saleId)));
+      for (const [at, epoch] of epochs.entries()) if (epoch === null) void rebuilder.rebuild(some[at]!, 0, false);
+    }
+  }
+
+  /**
+   * Changes that nobody confirmed. One whose sale has no open gate waits for it: a gate that is being built may have
+   * looked before the change, and can be told when it is there. If no gate will come, it waits until surely none does.
+   */
+  async #finishTasks(olderMs: number, withoutGate: boolean): Promise<void> {
+    const { gate, ledger, rebuilder, runtime } = this.#on;
+    for (const { auditId, saleId } of await ledger.unfinishedTasks(runtime.clock.now() - olderMs)) {
+      if ((await gate.epochOf(saleId)) === null) {
+        const sale = await ledger.getSale(saleId);
+        const mayAdmit = sale !== null && !sale.closed && sale.closesAtMs > runtime.clock.now();
+        if (mayAdmit || !withoutGate) continue;
+      }
+      await rebuilder.apply(saleId);
+      await ledger.finishTask(auditId);
+    }
+  }
+
+  async #prune(): Promise<void> {
+    const { runtime, ledger, gate } = this.#on;
+    const beforeMs = runtime.clock.now() - KEY_KEPT_MS;
+    await gate.pruneKeys(beforeMs);
+    while ((await ledger.pruneKeys(beforeMs)) > 0);
+  }
+
+  /** Whoever took units out to lower a total has died, or Redis was out when it gave them back. */
+  async #dropHouseHolds(saleId: string): Promise<void> {
+    const { gate, ledger, runtime } = this.#on;
+    for (const { holdId, itemId, takenAtMs } of await gate.houseHolds(saleId)) {
+      if (runtime.clock.now() - takenAtMs < HOUSE_MS_MAX) continue;
+      const item = (await ledger.getSale(saleId))?.items.find(({ id }) => id === itemId);
+      runtime.log.warn({ saleId, holdId }, 'units that were taken out to lower a total are given back');
+      await gate.dropHouseHold(saleId, itemId, holdId, item && { total: item.total, rev: item.rev });
+    }
+  }
+
+  /** Sales that cannot admit any more leave Redis, in one step, once nothing of theirs is in the pipe. */
+  async #letGo(): Promise<void> {
+    const { gate, ledger } = this.#on;
+    const kept = await gate.saleIds();
+    // After that: a sale is in the ledger before it has keys, so that one made meanwhile is not taken for a finished one.
+    const open = new Set(await ledger.openSaleIds());
+    for (const saleId of kept) {
+      if (open.has(saleId)) continue;
+      // Shut first: what is not in the pipe then cannot come into it.
+      await gate.shut(saleId);
+      await gate.retire(saleId);
+    }
+  }
+
+  async stop(): Promise<void> {
+    await this.#leader?.stop();
+  }
+}

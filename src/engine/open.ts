@@ -1,0 +1,124 @@
+import { fileURLToPath } from 'node:url';
+import { Anchor } from '../base/anchor.ts';
+import type { Config } from '../base/config.ts';
+import { messageOf, TerminalError } from '../base/errors.ts';
+import { RedisLink, RedisUnavailableError } from '../base/redis/link.ts';
+import type { Runtime } from '../base/runtime.ts';
+import type { ExclusiveState } from '../ledger/sql/exclusive.ts';
+import { openSqlLedger } from '../ledger/sql/open.ts';
+import { DistributedShop } from './distributed.ts';
+import { EmbeddedShop } from './embedded.ts';
+import type { Shop } from './shop.ts';
+
+export type Deployment = Pick<
+  Config,
+  'data' | 'redisUrl' | 'databaseUrl' | 'redisPrefix' | 'answerWithinMs' | 'pipeMax' | 'writerLock'
+>;
+
+export interface OpenOptions {
+  /** Whether this process carries orders to the ledger; the embedded shop always does. */
+  readonly worker: boolean;
+  /** Brings the schema of a shared database up to date; else an old one is refused. */
+  readonly migrate: boolean;
+}
+
+/** Which deployment the settings make, or why none. */
+export function deploymentOf({ redisUrl, databaseUrl }: Pick<Deployment, 'redisUrl' | 'databaseUrl'>) {
+  const shared = databaseUrl !== null && !databaseUrl.startsWith('sqlite:');
+  if (redisUrl === null) return shared ? 'alone' : 'embedded';
+  if (databaseUrl === null) {
+    throw new TerminalError('bad_config', 'REDIS_URL is set and DATABASE_URL is not: the ledger needs a database');
+  }
+  if (!shared) {
+    throw new TerminalError(
+      'bad_config',
+      'DATABASE_URL is sqlite:, which one process has; with REDIS_URL it must be shared',
+    );
+  }
+  return 'distributed';
+}
+
+/** The folder of a SQLite ledger: `sqlite:./data` or `sqlite:///var/lib/doorbuster`, else the setting of its own. */
+export function ledgerFolder({ databaseUrl, data }: Pick<Deployment, 'databaseUrl' | 'data'>): string {
+  if (databaseUrl === null) return data;
+  const path = databaseUrl.slice('sqlite:'.length);
+  return path.startsWith('//') ? fileURLToPath(`file:${path}`) : path || data;
+}
+
+/** Opens the shop that the settings describe. A RetryableError: not now, try again. */
+export async function openShop(settings: Deployment, options: OpenOptions, runtime: Runtime): Promise<Shop> {
+  const { redisUrl, databaseUrl, redisPrefix: prefix, answerWithinMs, pipeMax, writerLock } = settings;
+  switch (deploymentOf(settings)) {
+    case 'embedded':
+      return EmbeddedShop.open(ledgerFolder(settings), runtime);
+    case 'alone':
+      // Nobody else writes to this database, so that it may be migrated at once.
+      return openAlone(databaseUrl!, runtime);
+    case 'distributed': {
+      await checkRedis(redisUrl!, runtime);
+      const ledger = await openSqlLedger(databaseUrl!, runtime, { migrate: options.migrate, exclusive: false });
+      const { worker } = options;
+      return DistributedShop.open(
+        ledger,
+        { redis: redisUrl!, prefix, answerWithinMs, pipeMax, worker, writerLock },
+        runtime,
+      );
+    }
+  }
+}
+
+/** The gate is in this process: it is right as long as nobody else writes to the database. */
+async function openAlone(databaseUrl: string, runtime: Runtime): Promise<EmbeddedShop> {
+  let shop: EmbeddedShop | null = null;
+  const onExclusive = (state: ExclusiveState): void => {
+    // The ledger refuses every write while it is not sure, and for good if another has it.
+    if (state === 'held') shop?.rebuildAll();
+    else runtime.log.error({ state }, 'the lock that keeps the database to this process was lost');
+  };
+  const ledger = await openSqlLedger(databaseUrl, runtime, { migrate: true, exclusive: true, onExclusive });
+  shop = await EmbeddedShop.on(ledger, runtime);
+  return shop;
+}
+
+const CHECK_MS = 2000;
+
+/** What each server says of itself (INFO), by section. */
+export async function redisInfo(redisUrl: string, sections: readonly string[], runtime: Runtime): Promise<string[]> {
+  const anchor = new Anchor(runtime.timers);
+  const link = new RedisLink(redisUrl, { commandMs: CHECK_MS }, runtime, anchor, {
+    message: () => undefined,
+    interrupted: () => undefined,
+  });
+  const infos: string[] = [];
+  try {
+    await link.eachNode(async (node) => {
+      const parts: string[] = [];
+      for (const section of sections) parts.push(await node.info(section));
+      infos.push(parts.join('\n'));
+    });
+  } catch (error) {
+    const reason = messageOf((error as { cause?: unknown }).cause ?? error);
+    if (/\b(NOAUTH|WRONGPASS|NOPERM)\b/.test(reason)) {
+      const [word] = reason.match(/\b(NOAUTH|WRONGPASS|NOPERM)\b/)!;
+      throw new TerminalError('bad_config', `Redis refuses the user or password of REDIS_URL (${word})`);
+    }
+    throw new RedisUnavailableError(`Redis cannot be reached: ${reason}`, error);
+  } finally {
+    link.close();
+    anchor.close();
+  }
+  return infos;
+}
+
+/** A Redis that throws keys away when it is full would throw away holds: it is no gate. */
+async function checkRedis(redisUrl: string, runtime: Runtime): Promise<void> {
+  for (const info of await redisInfo(redisUrl, ['memory'], runtime)) {
+    const policy = /^maxmemory_policy:(\S+)/m.exec(info)?.[1];
+    if (policy !== undefined && policy !== 'noeviction') {
+      throw new TerminalError(
+        'bad_config',
+        `Redis has maxmemory-policy ${policy}: it would forget holds when it is full; set it to noeviction`,
+      );
+    }
+  }
+}

@@ -1,0 +1,158 @@
+import { messageOf } from '../base/errors.ts';
+import type { Runtime } from '../base/runtime.ts';
+import { sleep } from '../base/timers.ts';
+import type { Gate } from '../gate/port.ts';
+import type { Ledger } from '../ledger/port.ts';
+import type { Locks } from '../locks/locks.ts';
+import type { Pipe } from '../pipe/port.ts';
+
+const RETRY_MS = 250;
+const RETRY_MS_MAX = 2000;
+/** What was admitted may reach the ledger before its epoch is raised; later it can only be rejected. */
+const DRAIN_MS_MAX = 3000;
+/** Renewed while it works: who is stopped in the middle loses the lock, and the ledger's epoch is the fence. */
+const LEASE_MS = 10_000;
+/** Gates built at the same time: after Redis has lost everything there may be thousands to build. */
+const AT_ONCE_MAX = 8;
+
+export interface RebuildDependencies {
+  runtime: Runtime;
+  gate: Gate;
+  pipe: Pipe;
+  ledger: Ledger;
+  locks: Locks;
+  /** How long orders of the sale were refused. */
+  rebuilt: (saleId: string, pauseMs: number) => void;
+}
+
+/**
+ * Builds gates that are stale, anywhere in the cluster, with nobody's hand on it:
+ *
+ *   1. one process takes the sale's lock: that saves work, and nothing rests on it;
+ *   2. closes admission, and gives the pipe a bounded time to bring what was admitted to the ledger;
+ *   3. in one transaction of the ledger the epoch is raised, and all that the gate is built from is read. From that
+ *      commit on an admission of before can only end as `gate_rebuilt`, whoever carries it;
+ *   4. the gate is built under the names of that epoch and put in place, if no higher one is in force by then;
+ *   5. what was changed in the ledger since step 3 is told to it: absolute values, of which older ones are ignored. Only
+ *      then it opens.
+ *
+ * Stopped anywhere and woken up later, it either goes on as if nothing had happened, or finds a higher epoch in its way.
+ */
+export class Rebuilder {
+  readonly #on: RebuildDependencies;
+  readonly #running = new Map<string, { above: number; urgent: boolean; done: Promise<void> }>();
+  #busy = 0;
+  readonly #waiting: (() => void)[] = [];
+  #closed = false;
+
+  constructor(dependencies: RebuildDependencies) {
+    this.#on = dependencies;
+  }
+
+  /** Sales whose gates are being built by this process, or waited for. */
+  get size(): number {
+    return this.#running.size;
+  }
+
+  /**
+   * Has the sale's gate in force, with an epoch above `above`. Resolves when that is so, or when the sale cannot admit any
+   * more; goes on trying while Redis or the ledger are out.
+   */
+  rebuild(saleId: string, above = 0, urgent = true): Promise<void> {
+    const running = this.#running.get(saleId);
+    if (running) {
+      running.above = Math.max(running.above, above);
+      running.urgent ||= urgent;
+      return running.done;
+    }
+    const task = { above, urgent, done: Promise.resolve() };
+    this.#running.set(saleId, task);
+    task.done = this.#until(saleId, task).finally(() => this.#running.delete(saleId));
+    return task.done;
+  }
+
+  async #until(saleId: string, task: { readonly above: number; readonly urgent: boolean }): Promise<void> {
+    const { runtime, gate, locks } = this.#on;
+    let retryMs = RETRY_MS;
+    let told = false;
+    const sinceMs = runtime.clock.monotonic();
+    while (!this.#closed) {
+      try {
+        const inForce = await gate.epochOf(saleId);
+        if (inForce !== null && inForce > task.above) return;
+        await this.#slot(task.urgent);
+        try {
+          const grant = await locks.mutex(`rebuild:${saleId}`).tryAcquire({ lease: LEASE_MS, renew: true });
+          if (grant !== null) {
+            try {
+              // Looked at once more: somebody may have asked for a higher one meanwhile.
+              if (await this.#once(saleId, task.above, sinceMs)) continue;
+              return;
+            } finally {
+              await grant.release().catch(() => undefined);
+            }
+          }
+        } finally {
+          this.#leaveSlot();
+        }
+        retryMs = RETRY_MS;
+      } catch (error) {
+        // Once for each: an outage may be long, and the sales many.
+        if (!told) runtime.log.warn({ saleId, reason: messageOf(error) }, 'the gate of a sale cannot be rebuilt yet');
+        told = true;
+        retryMs = Math.min(retryMs * 2, RETRY_MS_MAX);
+      }
+      await sleep(runtime.timers, retryMs);
+    }
+  }
+
+  /** What somebody waits for goes before what is only tidied up. */
+  async #slot(urgent: boolean): Promise<void> {
+    if (this.#busy < AT_ONCE_MAX) this.#busy++;
+    else if (urgent) await new Promise<void>((resolve) => this.#waiting.unshift(resolve));
+    else await new Promise<void>((resolve) => this.#waiting.push(resolve));
+  }
+
+  /** The slot goes to the next who waits. */
+  #leaveSlot(): void {
+    const next = this.#waiting.shift();
+    if (next) next();
+    else this.#busy--;
+  }
+
+  /** False: the sale cannot admit any more, and needs no gate. */
+  async #once(saleId: string, above: number, sinceMs: number): Promise<boolean> {
+    const { runtime, gate, pipe, ledger, rebuilt } = this.#on;
+    // Somebody else may have done it while we waited for the lock.
+    const inForce = await gate.epochOf(saleId);
+    if (inForce !== null && inForce > above) return true;
+    // First: without a ledger no gate can be built, and the one in force had better go on.
+    await ledger.probe();
+    await gate.shut(saleId);
+    const drained = await pipe.caughtUp(saleId, DRAIN_MS_MAX);
+    const snapshot = await ledger.rebuildSnapshot(saleId, above);
+    if (snapshot === null || snapshot.closed || snapshot.closesAtMs <= runtime.clock.now()) return false;
+    await gate.install(snapshot, () => ledger.getSale(saleId));
+    const pauseMs = runtime.clock.monotonic() - sinceMs;
+    rebuilt(saleId, pauseMs);
+    runtime.log.info(
+      { saleId, epoch: snapshot.epoch, orders: snapshot.holds.length, drained, pauseMs: Math.round(pauseMs) },
+      'the gate of a sale was built from the ledger',
+    );
+    return true;
+  }
+
+  /** Tells the gate what the ledger has now. False: there is no such sale. */
+  async apply(saleId: string): Promise<boolean> {
+    const { gate, ledger } = this.#on;
+    const sale = await ledger.getSale(saleId);
+    if (sale === null) return false;
+    await gate.applySale(saleId, sale);
+    for (const { id, total, rev } of sale.items) await gate.applyTotal(saleId, id, total, rev);
+    return true;
+  }
+
+  close(): void {
+    this.#closed = true;
+  }
+}
