@@ -10,16 +10,18 @@ import { type Command, optionHelp, parseFlags, UsageError, wholeFlag } from './c
 
 const BUYERS_MAX = 200_000;
 const SEED_MAX = 2 ** 32 - 1;
+const WAIT_SECONDS_MAX = 3_600;
 /** What a shell says of a program that Ctrl-C ended. */
 const INTERRUPTED = 130;
 
 const FLAGS = {
-  url: { type: 'string' },
+  url: { type: 'string', multiple: true },
   sale: { type: 'string' },
   buyers: { type: 'string' },
   attempts: { type: 'string' },
   rate: { type: 'string' },
   connections: { type: 'string' },
+  wait: { type: 'string' },
   item: { type: 'string' },
   quantity: { type: 'string' },
   'top-up': { type: 'string' },
@@ -32,15 +34,17 @@ export const crowd: Command = {
   help: `Usage: doorbuster crowd --url <url> --sale <id> --buyers <n> [options]
 
 Sends buyers into a sale, in random order and impatient: some click twice, some try again with the same
-Idempotency-Key, some with a new one. Then compares what they were told with the admin's lists.
+Idempotency-Key, some with a new one. Orders answered 202 are followed until they are decided. Then compares what the
+buyers were told with the admin's lists.
 
 ${optionHelp([
-  ['--url', 'where the server is, for instance http://127.0.0.1:8080'],
+  ['--url', 'where the server is, for instance http://127.0.0.1:8080; repeat it for more processes of the shop'],
   ['--sale', 'the id of the sale'],
   ['--buyers', `how many, up to ${BUYERS_MAX}`],
   ['--attempts', 'tries of each buyer (default 3)'],
   ['--rate', 'orders a second, all buyers together (default: as fast as they are answered)'],
   ['--connections', 'kept open to the server (default 50)'],
+  ['--wait', 'seconds after the last buyer in which every 202 must be decided (default 60)'],
   ['--item', 'code of what they want (default: the first counted item with free stock)'],
   ['--quantity', 'units in each order (default 1)'],
   ['--top-up', 'before they enter, add stock until so many units are free'],
@@ -111,18 +115,21 @@ function withKeyJoined(args: string[]): string[] {
   return [...args.slice(0, at), `--admin-key=${key}`, ...args.slice(at + 2)];
 }
 
-function optionsOf(flags: Record<string, string | boolean | undefined>): CrowdOptions {
+type Flags = Record<string, string | boolean | undefined>;
+
+function optionsOf(flags: Flags): CrowdOptions {
   const whole = (name: string, fallback: number, min: number, max: number): number =>
     wholeFlag(name, flags[name], fallback, min, max);
   const wholeOrNull = (name: string, min: number, max: number): number | null =>
     flags[name] === undefined ? null : whole(name, 0, min, max);
   return {
-    url: urlOf(needed(flags, 'url', 'where the server is, for instance http://127.0.0.1:8080')),
+    urls: urlsOf(flags),
     saleId: needed(flags, 'sale', 'the id of the sale (GET /v1/sales lists them)'),
     buyers: whole('buyers', Number(needed(flags, 'buyers', 'how many come')), 1, BUYERS_MAX),
     attempts: whole('attempts', 3, 1, 100),
     ratePerSecond: wholeOrNull('rate', 1, 1_000_000),
     connections: whole('connections', 50, 1, 5_000),
+    waitSeconds: whole('wait', 60, 1, WAIT_SECONDS_MAX),
     item: (flags.item as string | undefined) ?? null,
     quantity: whole('quantity', 1, 1, BOUNDS.quantityMax),
     topUp: wholeOrNull('top-up', 1, BOUNDS.stockMax),
@@ -132,10 +139,21 @@ function optionsOf(flags: Record<string, string | boolean | undefined>): CrowdOp
   };
 }
 
-function needed(flags: Record<string, string | boolean | undefined>, name: string, what: string): string {
+function needed(flags: Flags, name: string, what: string): string {
   const value = flags[name];
   if (typeof value !== 'string' || value === '') throw new UsageError(`--${name} is missing: ${what}`);
   return value;
+}
+
+/** An address that is given twice is one process all the same. */
+function urlsOf(flags: Flags): URL[] {
+  // The one flag that may be repeated, so that it is a list.
+  const given = (flags.url as unknown as string[] | undefined) ?? [];
+  const texts = given.flatMap((text) => text.split(',')).map((text) => text.trim());
+  const url = texts.filter((text) => text !== '').join(',');
+  needed({ url }, 'url', 'where the server is, for instance http://127.0.0.1:8080');
+  const urls = url.split(',').map(urlOf);
+  return [...new Map(urls.map((one) => [one.href, one])).values()];
 }
 
 function urlOf(text: string): URL {
@@ -145,7 +163,7 @@ function urlOf(text: string): URL {
   return url;
 }
 
-function adminKeyOf(flags: Record<string, string | boolean | undefined>): string {
+function adminKeyOf(flags: Flags): string {
   const given = flags['admin-key'];
   const text = given ?? process.env.DOORBUSTER_ADMIN_KEY;
   if (typeof text !== 'string' || text === '')

@@ -3,7 +3,7 @@ import { join } from 'node:path';
 import type { Config } from '../base/config.ts';
 import { messageOf, TerminalError } from '../base/errors.ts';
 import type { Runtime } from '../base/runtime.ts';
-import type { EmbeddedShop } from '../engine/shop.ts';
+import type { Shop } from '../engine/shop.ts';
 import type { HttpOptions } from '../http/context.ts';
 
 type Keys = Pick<HttpOptions, 'adminKeys' | 'authSecrets'>;
@@ -34,7 +34,7 @@ export function demoKeys(config: Config, { random }: Runtime): Keys {
 }
 
 /** A new open sale with stock at every start. */
-export async function demoSale(shop: EmbeddedShop): Promise<string> {
+export async function demoSale(shop: Shop): Promise<string> {
   const nowMs = shop.runtime.clock.now();
   const change = await shop.createSale(
     {

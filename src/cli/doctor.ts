@@ -7,10 +7,14 @@ import { type Config, readConfig, SETTINGS } from '../base/config.ts';
 import { messageOf } from '../base/errors.ts';
 import { ID_EPOCH_MS } from '../base/ids.ts';
 import { VERSION } from '../base/version.ts';
+import { deploymentOf, ledgerFolder } from '../engine/open.ts';
 import { isBusy, isDamaged, ledgerError } from '../ledger/sqlite/errors.ts';
 import { LEDGER_FILE, LOCK_FILE } from '../ledger/sqlite/folder.ts';
 import { migrations, schemaVersion } from '../ledger/sqlite/migrate.ts';
 import { type Command, parseFlags, settingFlags, settingHelp } from './command.ts';
+import { examineServers } from './doctor-distributed.ts';
+
+const FLAGS = ['data', 'redisUrl', 'databaseUrl', 'redisPrefix'] as const;
 
 /**
  * The doctor looks and never touches: it makes, changes and removes nothing in the data folder, also not the files that
@@ -35,16 +39,18 @@ const ADMIN_KEY_LENGTH_MIN = 16;
 export const doctor: Command = {
   help: `Usage: doorbuster doctor [options]
 
-Checks versions, configuration, data folder, ledger and disk, a line for each: ok, or what to do. It changes nothing,
-and may run while a server does.
+Checks versions, configuration, data folder, ledger and disk, a line for each: ok, or what to do. With REDIS_URL or
+DATABASE_URL: Redis, the database, their clocks, settings that weaken a promise, and whether workers run. It changes
+nothing, and may run while a server does.
 
-${settingHelp(['data'])}
+${settingHelp(FLAGS)}
   --json  print the checks as JSON
 
 Exit code: 0 nothing is wrong (there may be warnings), 1 something must be done, 2 wrong use.`,
   async run(args) {
-    const flags = parseFlags(args, { ...settingFlags(['data']), json: { type: 'boolean' } });
-    const checks = examine(typeof flags.data === 'string' ? flags.data : undefined, process.env, systemClock.now());
+    const flags = parseFlags(args, { ...settingFlags(FLAGS), json: { type: 'boolean' } });
+    const texts = Object.entries(flags).filter((entry): entry is [string, string] => typeof entry[1] === 'string');
+    const checks = await examine(Object.fromEntries(texts), process.env, systemClock.now());
     const ok = checks.every(({ status }) => status !== 'wrong');
     if (flags.json === true) {
       console.log(JSON.stringify({ ok, version: VERSION, checks }));
@@ -66,17 +72,22 @@ function conclusion(checks: readonly Check[]): string {
   return count('wrong') === 0 ? `nothing is wrong${warnings}` : `${count('wrong')} to be done: ✗${warnings}`;
 }
 
-export function examine(dataFlag: string | undefined, env: NodeJS.ProcessEnv, nowMs: number): Check[] {
-  const { config, checks: settings } = checkConfig(dataFlag, env);
-  const folder = resolve(config.data);
+type Flags = Record<string, string | undefined>;
+
+export async function examine(flags: Flags, env: NodeJS.ProcessEnv, nowMs: number): Promise<Check[]> {
+  const { config, checks: settings } = checkConfig(flags, env);
+  const common = [checkNode(), checkClock(nowMs), ...settings, checkDeployment(config)];
+  const keys = [checkKey(config.adminKeys), checkSecret(config.authSecrets)];
+  const { databaseUrl } = config;
+  if (databaseUrl !== null && !databaseUrl.startsWith('sqlite:')) {
+    return [...common, ...keys, ...(await examineServers(config))];
+  }
+  const folder = resolve(ledgerFolder(config));
   const inUse = isInUse(folder);
   return [
-    checkNode(),
+    ...common,
     checkSqlite(),
-    checkClock(nowMs),
-    ...settings,
-    checkKey(config.adminKeys),
-    checkSecret(config.authSecrets),
+    ...keys,
     checkFolder(folder),
     checkLock(folder, inUse),
     ...checkLedger(join(folder, LEDGER_FILE), inUse === true),
@@ -94,6 +105,20 @@ function warn(name: string, says: string): Check {
 
 function wrong(name: string, says: string): Check {
   return { name, status: 'wrong', says };
+}
+
+function checkDeployment(config: Config): Check {
+  const name = 'deployment';
+  const words = {
+    embedded: 'embedded: one process on SQLite',
+    alone: 'one process on the database of DATABASE_URL',
+    distributed: 'many processes on Redis and the database of DATABASE_URL',
+  };
+  try {
+    return ok(name, words[deploymentOf(config)]);
+  } catch (error) {
+    return wrong(name, messageOf(error));
+  }
 }
 
 function checkNode(): Check {
@@ -118,9 +143,9 @@ function checkClock(nowMs: number): Check {
 }
 
 /** Every wrong value, not only the first: each is left out once it is named, and the rest is read again. */
-function checkConfig(dataFlag: string | undefined, env: NodeJS.ProcessEnv): { config: Config; checks: Check[] } {
+function checkConfig(given: Flags, env: NodeJS.ProcessEnv): { config: Config; checks: Check[] } {
   const left: Record<string, string | undefined> = { ...env };
-  const flags: Record<string, string | undefined> = { data: dataFlag };
+  const flags: Flags = { ...given };
   const checks: Check[] = [];
   for (;;) {
     try {
@@ -132,7 +157,8 @@ function checkConfig(dataFlag: string | undefined, env: NodeJS.ProcessEnv): { co
       const says = messageOf(error);
       const source = says.split(' ')[0]!;
       checks.push(wrong('config', says));
-      if (source === '--data' && flags.data !== undefined) flags.data = undefined;
+      const flag = source.slice(2);
+      if (source.startsWith('--') && flags[flag] !== undefined) flags[flag] = undefined;
       else if (left[source] !== undefined) delete left[source];
       else throw error;
     }

@@ -10,8 +10,13 @@ const COMMANDS: { name: string; summary: string; load: () => Promise<Command> }[
     load: async () => (await import('./serve.ts')).serve,
   },
   {
+    name: 'worker',
+    summary: 'carry orders to the ledger, beside servers with --no-worker',
+    load: async () => (await import('./worker.ts')).worker,
+  },
+  {
     name: 'migrate',
-    summary: 'bring the ledger’s schema up to date (serve does it too)',
+    summary: 'bring the ledger’s schema up to date',
     load: async () => (await import('./migrate.ts')).migrate,
   },
   {

@@ -1,40 +1,59 @@
 import { existsSync } from 'node:fs';
 import { join } from 'node:path';
-import { systemClock } from '../base/clock.ts';
+import { systemRuntime } from '../base/runtime.ts';
+import { ledgerFolder } from '../engine/open.ts';
+import { migrateSqlLedger } from '../ledger/sql/open.ts';
 import { ledgerError } from '../ledger/sqlite/errors.ts';
 import { LEDGER_FILE, lockDataFolder } from '../ledger/sqlite/folder.ts';
 import { openLedgerFile } from '../ledger/sqlite/ledger.ts';
 import { migrate as migrateSchema } from '../ledger/sqlite/migrate.ts';
 import { type Command, configOf, parseFlags, settingFlags, settingHelp } from './command.ts';
 
+const SETTINGS = ['data', 'databaseUrl'] as const;
+
 export const migrate: Command = {
   help: `Usage: doorbuster migrate [options]
 
-Brings the schema of the embedded ledger up to date, under the lock of the data folder: it refuses to run beside a
-server. A schema newer than this program is refused.
+Brings the schema of the ledger up to date: that of the database in DATABASE_URL, or of the embedded ledger. The embedded
+one under the lock of the data folder: it refuses to run beside a server. A database under a lock of its own: several may
+run at the same time, and servers too. A schema newer than this program is refused.
 
-${settingHelp(['data'])}
+${settingHelp(SETTINGS)}
   --json  print the result as JSON`,
   async run(args) {
-    const flags = parseFlags(args, { ...settingFlags(['data']), json: { type: 'boolean' } });
-    const { data } = configOf(flags);
-    const { unlock } = lockDataFolder(data);
-    try {
-      const fresh = !existsSync(join(data, LEDGER_FILE));
-      const db = openLedgerFile(join(data, LEDGER_FILE));
-      try {
-        const { from, to, applied } = migrateSchema(db, systemClock.now());
-        if (flags['json']) console.log(JSON.stringify({ data, fresh, from, to, applied }));
-        else if (applied.length === 0) console.log(`${data}: schema ${to}, nothing to do`);
-        else console.log(`${data}: schema ${from} → ${to} (${applied.join(', ')})`);
-        return 0;
-      } catch (error) {
-        throw ledgerError(error);
-      } finally {
-        db.close();
-      }
-    } finally {
-      unlock();
-    }
+    const flags = parseFlags(args, { ...settingFlags(SETTINGS), json: { type: 'boolean' } });
+    const { data, databaseUrl } = configOf(flags);
+    const done =
+      databaseUrl === null || databaseUrl.startsWith('sqlite:')
+        ? migrateFolder(ledgerFolder({ data, databaseUrl }))
+        : { place: placeOf(databaseUrl), ...(await migrateSqlLedger(databaseUrl, systemRuntime())) };
+    const { place, from, to, applied } = done;
+    if (flags['json']) console.log(JSON.stringify(done));
+    else if (applied.length === 0) console.log(`${place}: schema ${to}, nothing to do`);
+    else console.log(`${place}: schema ${from} → ${to} (${applied.join(', ')})`);
+    return 0;
   },
 };
+
+function migrateFolder(data: string) {
+  const { unlock } = lockDataFolder(data);
+  try {
+    const fresh = !existsSync(join(data, LEDGER_FILE));
+    const db = openLedgerFile(join(data, LEDGER_FILE));
+    try {
+      return { place: data, data, fresh, ...migrateSchema(db, systemRuntime().clock.now()) };
+    } catch (error) {
+      throw ledgerError(error);
+    } finally {
+      db.close();
+    }
+  } finally {
+    unlock();
+  }
+}
+
+/** Where it is, without the password. */
+function placeOf(databaseUrl: string): string {
+  const { protocol, host, pathname } = new URL(databaseUrl);
+  return `${protocol}//${host}${pathname}`;
+}

@@ -2,9 +2,11 @@ import type { Socket } from 'node:net';
 import type { Config } from '../base/config.ts';
 import { messageOf, RetryableError, TerminalError, unavailable } from '../base/errors.ts';
 import { createLog } from '../base/log.ts';
+import { RedisUnavailableError } from '../base/redis/link.ts';
 import { type Runtime, systemRuntime } from '../base/runtime.ts';
 import { sleep } from '../base/timers.ts';
-import { EmbeddedShop, type Readiness } from '../engine/shop.ts';
+import { type Deployment, deploymentOf, type OpenOptions, openShop } from '../engine/open.ts';
+import type { Readiness, Shop } from '../engine/shop.ts';
 import { HTTP_DEFAULTS, type ShopSource } from '../http/context.ts';
 import { createServer } from '../http/server.ts';
 import { type Command, configOf, parseFlags, settingFlags, settingHelp } from './command.ts';
@@ -14,6 +16,12 @@ const SETTINGS = [
   'port',
   'host',
   'data',
+  'redisUrl',
+  'databaseUrl',
+  'redisPrefix',
+  'answerWithinMs',
+  'pipeMax',
+  'writerLock',
   'adminKeys',
   'authSecrets',
   'rateLimitBuyer',
@@ -37,14 +45,23 @@ const OPEN_RETRY_MS = 1_000;
 export const serve: Command = {
   help: `Usage: doorbuster serve [--demo] [options]
 
-Runs the embedded shop: one process, SQLite in the data folder, HTTP on --host and --port.
+Runs a shop: HTTP on --host and --port. With neither REDIS_URL nor DATABASE_URL it is embedded: one process, SQLite in the
+data folder. With both it is one process of a shop of many, on Redis and MySQL, MariaDB or PostgreSQL. DATABASE_URL alone:
+one process on that database.
 Needs DOORBUSTER_ADMIN_KEY and DOORBUSTER_AUTH_SECRET; --demo makes them up, keeps them in the data folder, prints
 them, binds to loopback only and has an open sale with stock at every start.
 
   --demo                     for trying it out
+  --no-worker                take orders only; \`doorbuster worker\` processes carry them to the ledger (with Redis)
+  --migrate                  bring the schema of a shared database up to date first
 ${settingHelp(SETTINGS)}`,
   async run(args) {
-    const flags = parseFlags(args, { ...settingFlags(SETTINGS), demo: { type: 'boolean' } });
+    const flags = parseFlags(args, {
+      ...settingFlags(SETTINGS),
+      demo: { type: 'boolean' },
+      'no-worker': { type: 'boolean' },
+      migrate: { type: 'boolean' },
+    });
     const demo = flags['demo'] === true;
     const config = configOf(flags);
     const runtime = systemRuntime(
@@ -62,7 +79,11 @@ ${settingHelp(SETTINGS)}`,
     // A file-size limit sends this signal, and its default is to die; as an error of write() the ledger can deal with it.
     process.on('SIGXFSZ', () => {});
 
-    const opening = new OpeningShop(config.data, runtime);
+    if (flags['no-worker'] === true && deploymentOf(config) !== 'distributed') {
+      throw new TerminalError('bad_config', '--no-worker needs REDIS_URL: a process alone has nobody to do its work');
+    }
+    const options = { worker: flags['no-worker'] !== true, migrate: flags['migrate'] === true || demo };
+    const opening = new OpeningShop(config, options, runtime);
     const first = await opening.tryOpen();
     const app = await createServer({
       shop: opening,
@@ -162,31 +183,35 @@ function isLoopback(host: string): boolean {
  * a damaged file, a newer schema) ends the start.
  */
 class OpeningShop implements ShopSource {
-  readonly #data: string;
+  readonly #deployment: Deployment;
+  readonly #options: OpenOptions;
   readonly #runtime: Runtime;
-  readonly #opened = Promise.withResolvers<EmbeddedShop>();
-  #shop: EmbeddedShop | null = null;
+  readonly #opened = Promise.withResolvers<Shop>();
+  #shop: Shop | null = null;
   #reason = 'the ledger is being opened';
+  #redisOut = false;
   #stopped = false;
 
-  constructor(data: string, runtime: Runtime) {
-    this.#data = data;
+  constructor(deployment: Deployment, options: OpenOptions, runtime: Runtime) {
+    this.#deployment = deployment;
+    this.#options = options;
     this.#runtime = runtime;
   }
 
-  get opened(): Promise<EmbeddedShop> {
+  get opened(): Promise<Shop> {
     return this.#opened.promise;
   }
 
   /** Null if it is open now, else why it cannot be yet. */
   async tryOpen(): Promise<string | null> {
     try {
-      this.#shop = await EmbeddedShop.open(this.#data, this.#runtime);
+      this.#shop = await openShop(this.#deployment, this.#options, this.#runtime);
       this.#opened.resolve(this.#shop);
       return null;
     } catch (error) {
       if (!(error instanceof RetryableError)) throw error;
       this.#reason = messageOf(error);
+      this.#redisOut = error instanceof RedisUnavailableError;
       return this.#reason;
     }
   }
@@ -208,14 +233,18 @@ class OpeningShop implements ShopSource {
     }
   }
 
-  get(): EmbeddedShop {
+  get(): Shop {
     if (this.#shop === null) throw unavailable(this.#reason);
     return this.#shop;
   }
 
   readiness(): Readiness {
     if (this.#shop !== null) return this.#shop.readiness();
-    return { status: 'unavailable', parts: { gate: 'waiting for the ledger', pipe: 'ok', ledger: this.#reason } };
+    const reason = this.#reason;
+    const parts = this.#redisOut
+      ? { gate: reason, pipe: reason, ledger: 'waiting for Redis' }
+      : { gate: 'waiting for the ledger', pipe: 'ok', ledger: reason };
+    return { status: 'unavailable', parts };
   }
 
   closing(): boolean {

@@ -1,5 +1,5 @@
 import type { Runtime } from '../base/runtime.ts';
-import type { EmbeddedShop, Readiness } from '../engine/shop.ts';
+import type { Readiness, Shop } from '../engine/shop.ts';
 import type { Auth } from './auth.ts';
 import type { Overload } from './overload.ts';
 import type { RateLimit } from './rate-limit.ts';
@@ -7,7 +7,7 @@ import type { EventStreams } from './sse.ts';
 
 /** Where the routes find the shop. `get` throws a RetryableError while there is none (yet). */
 export interface ShopSource {
-  get(): EmbeddedShop;
+  get(): Shop;
   readiness(): Readiness;
   /** True from the moment it drains: what is in flight is finished, nothing new is begun. */
   closing(): boolean;

@@ -15,6 +15,7 @@ import { Overload } from './overload.ts';
 import { HttpProblem, PROBLEM_TYPE, PROBLEMS, type ProblemCode } from './problem.ts';
 import { RateLimit } from './rate-limit.ts';
 import { SECURE_HEADERS, sendProblem } from './reply.ts';
+import { opsRoutes } from './routes/ops.ts';
 import { orderRoutes } from './routes/orders.ts';
 import { pageRoutes } from './routes/pages.ts';
 import { saleRoutes } from './routes/sales.ts';
@@ -100,6 +101,7 @@ export async function doorbusterRoutes(app: FastifyInstance, { shop, http, runti
     timeRoutes(api, context);
     saleRoutes(api, context);
     orderRoutes(api, context);
+    opsRoutes(api, context);
   });
   let openApi: string | null = null;
   app.get('/openapi.json', { schema: { hide: true } }, (_, reply) => {

@@ -1,6 +1,6 @@
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import Type from 'typebox';
-import { parseAdminKeys } from '../base/config.ts';
+import { parseAdminKeys, readConfig } from '../base/config.ts';
 import { TerminalError } from '../base/errors.ts';
 import { isId } from '../base/ids.ts';
 import type { Logger } from '../base/log.ts';
@@ -9,8 +9,9 @@ import { newSaleOf, salePatchOf } from '../contract/convert.ts';
 import * as S from '../contract/schemas.ts';
 import { faults } from '../contract/validate.ts';
 import type { SaleEvent } from '../engine/board.ts';
+import { openShop } from '../engine/open.ts';
 import { iso, type Order, presentOrder, type Sale } from '../engine/present.ts';
-import { EmbeddedShop, type Readiness, type ShopEvents } from '../engine/shop.ts';
+import type { Readiness, Shop, ShopEvents } from '../engine/shop.ts';
 import { HTTP_DEFAULTS, type HttpOptions } from '../http/context.ts';
 import { problem } from '../http/problem.ts';
 import type { Page, SaleChange } from '../ledger/port.ts';
@@ -21,8 +22,20 @@ import { KEY_PATTERN } from '../model/text.ts';
 import type { PlaceResult } from '../orders/place.ts';
 
 export interface DoorbusterOptions {
-  /** The folder of the ledger; it belongs to one process at a time. */
-  data: string;
+  /** The folder of the ledger, for a shop of one process; it belongs to one process at a time. */
+  data?: string;
+  /** `mysql:`, `mariadb:`, `postgres:`: the ledger of a shop of many processes; alone, of one process. */
+  database?: string;
+  /** `redis:`, `rediss:`, `redis+sentinel:`, `redis+cluster:`, with `database`: a shop of many processes. */
+  redis?: string;
+  /** With `redis`: what every key begins with. Default `doorbuster`. */
+  redisPrefix?: string;
+  /** With `redis`: how long an order waits for its commit before it is left `queued`. Default 2 000 ms. */
+  answerWithinMs?: number;
+  /** With `redis`: false if other processes carry the orders to the ledger. Default true. */
+  worker?: boolean;
+  /** Brings the schema of a shared database up to date; else an old one is refused. */
+  migrate?: boolean;
   /** For `handler()`: the admin key, or `alice:key1,bob:key2`. */
   adminKey?: string;
   /** For `handler()`: the secret of the buyers' tokens. */
@@ -130,9 +143,9 @@ export interface Doorbuster extends AsyncDisposable {
 }
 
 /** The engine behind a `Doorbuster`, for our own HTTP plugin; not part of the public API. */
-const engines = new WeakMap<Doorbuster, { shop: EmbeddedShop; runtime: Runtime; options: DoorbusterOptions }>();
+const engines = new WeakMap<Doorbuster, { shop: Shop; runtime: Runtime; options: DoorbusterOptions }>();
 
-export function engineOf(shop: Doorbuster): { shop: EmbeddedShop; runtime: Runtime; options: DoorbusterOptions } {
+export function engineOf(shop: Doorbuster): { shop: Shop; runtime: Runtime; options: DoorbusterOptions } {
   const engine = engines.get(shop);
   if (engine === undefined) throw new TerminalError('bad_config', 'this is not a shop made by createDoorbuster');
   return engine;
@@ -141,11 +154,18 @@ export function engineOf(shop: Doorbuster): { shop: EmbeddedShop; runtime: Runti
 const CALLER = { actor: 'library', keyed: null };
 
 export async function createDoorbuster(options: DoorbusterOptions): Promise<Doorbuster> {
-  if (typeof options?.data !== 'string' || options.data === '') {
-    throw new TerminalError('bad_config', 'createDoorbuster needs { data }: the folder of the ledger');
+  const { data, database, redis, redisPrefix, answerWithinMs, worker = true, migrate = false } = options ?? {};
+  if (typeof (data ?? database) !== 'string' || (data ?? database) === '') {
+    throw new TerminalError(
+      'bad_config',
+      'createDoorbuster needs { data }, the folder of the ledger, or { database }, its address',
+    );
   }
   const runtime = systemRuntime(options.log);
-  const shop = await EmbeddedShop.open(options.data, runtime);
+  // The same table and the same checks as for the server.
+  const given = { data, 'database-url': database, 'redis-url': redis, 'redis-prefix': redisPrefix };
+  const config = readConfig({ ...given, 'answer-within-ms': answerWithinMs?.toString() }, {});
+  const shop = await openShop(config, { worker, migrate }, runtime);
 
   const changed = async (change: SaleChange): Promise<SaleResult> => {
     switch (change.outcome) {
@@ -240,7 +260,7 @@ export async function createDoorbuster(options: DoorbusterOptions): Promise<Door
   return doorbuster;
 }
 
-export function sourceOf(shop: EmbeddedShop) {
+export function sourceOf(shop: Shop) {
   return {
     get: () => shop,
     readiness: () => shop.readiness(),

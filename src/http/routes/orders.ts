@@ -1,3 +1,4 @@
+import type { Socket } from 'node:net';
 import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify';
 import Type from 'typebox';
 import { isId } from '../../base/ids.ts';
@@ -12,6 +13,19 @@ import { refuse, sendProblem } from '../reply.ts';
 import { keyOf, page, pageOf } from '../request.ts';
 import { problems } from '../responses.ts';
 import { lastEventId } from '../sse.ts';
+
+/** Who asks: gone when the connection is. */
+class Client {
+  readonly #socket: Socket;
+
+  constructor(socket: Socket) {
+    this.#socket = socket;
+  }
+
+  get aborted(): boolean {
+    return this.#socket.destroyed;
+  }
+}
 
 /** The buyer who orders, known once the token is verified. A symbol: the application we are mounted in has its own names. */
 const BUYER = Symbol('doorbuster.buyer');
@@ -44,6 +58,7 @@ export function orderRoutes(app: FastifyInstance, { shop, auth, streams, buyerLi
         body: S.NewOrder,
         response: {
           201: S.Order,
+          202: { ...S.Order, description: 'Queued (distributed only): follow it; ends as `reserved` or `rejected`' },
           ...problems(
             'malformed_json',
             'unauthenticated',
@@ -89,6 +104,7 @@ export function orderRoutes(app: FastifyInstance, { shop, auth, streams, buyerLi
         buyer: request[BUYER],
         quantity: quantity ?? 1,
         key: keyOf(request),
+        signal: new Client(request.raw.socket),
       });
       // Refusals of one turn are sent together, as the orders of one commit are: a write to a client that sleeps has to
       // wake it, and costs ten times one that does not (docs/internals/design-notes.md).
@@ -205,7 +221,7 @@ function answerPlaced(reply: FastifyReply, result: PlaceResult, prefix: string):
   if (result.ok) {
     if (result.replayed) reply.header('idempotent-replayed', 'true');
     return reply
-      .code(201)
+      .code(result.order.status === 'queued' ? 202 : 201)
       .header('location', `${prefix}/v1/orders/${result.order.id}`)
       .send(presentOrder(result.order));
   }

@@ -1,0 +1,181 @@
+import { Anchor } from '../base/anchor.ts';
+import type { Config } from '../base/config.ts';
+import { messageOf } from '../base/errors.ts';
+import { RedisLink } from '../base/redis/link.ts';
+import { type Runtime, systemRuntime } from '../base/runtime.ts';
+import { examineSqlLedger, type SqlLedgerReport } from '../ledger/sql/open.ts';
+import type { Check } from './doctor.ts';
+
+/** Windows open by Redis' clock and orders expire by the database's: a buyer would notice more than this. */
+const SKEW_MS_MAX = 500;
+const REDIS_MIN = '6.2';
+const COMMAND_MS = 3000;
+
+function check(name: string, status: Check['status'], says: string): Check {
+  return { name, status, says };
+}
+
+/** What there is to say of the servers of a shop that is not embedded. Changes nothing there. */
+export async function examineServers({ redisUrl, databaseUrl, redisPrefix }: Config): Promise<Check[]> {
+  const runtime = systemRuntime();
+  const checks: Check[] = [];
+  if (redisUrl !== null) checks.push(...(await examineRedis(redisUrl, redisPrefix, runtime)));
+  if (databaseUrl !== null && !databaseUrl.startsWith('sqlite:')) {
+    checks.push(...(await examineDatabase(databaseUrl, runtime)));
+  }
+  return checks;
+}
+
+async function examineRedis(url: string, prefix: string, runtime: Runtime): Promise<Check[]> {
+  const anchor = new Anchor(runtime.timers);
+  const ignore = { message: () => undefined, interrupted: () => undefined };
+  const link = new RedisLink(url, { commandMs: COMMAND_MS }, runtime, anchor, ignore);
+  const checks: Check[] = [];
+  let listening = 0;
+  try {
+    await link.eachNode(async (node) => {
+      const info = await node.info();
+      const field = (name: string): string => new RegExp(`^${name}:(.*?)\\r?$`, 'm').exec(info)?.[1] ?? '';
+      const place = `${node.options.host ?? 'Redis'}:${field('tcp_port')}`;
+      const sentMs = runtime.clock.monotonic();
+      const [seconds, micros] = await node.time();
+      const tookMs = runtime.clock.monotonic() - sentMs;
+      const nowMs = Number(seconds) * 1000 + Number(micros) / 1000;
+      checks.push(
+        redisVersion(place, field('redis_version')),
+        eviction(place, field('maxmemory_policy'), Number(field('maxmemory'))),
+        await persistence(place, field('aof_enabled') === '1', async () =>
+          String(((await node.config('GET', 'appendfsync')) as string[])[1]),
+        ),
+        skew(`clock of ${place}`, nowMs, tookMs, runtime),
+      );
+      const [, count] = (await node.call('PUBSUB', 'NUMSUB', `${prefix}:wake`)) as [string, number];
+      listening += count;
+    });
+    checks.push(
+      listening > 0
+        ? check('workers', 'ok', `${listening} listening`)
+        : check(
+            'workers',
+            'warn',
+            'none is running: orders would wait. Start `doorbuster worker`, or serve without --no-worker',
+          ),
+    );
+  } catch (error) {
+    checks.push(
+      check('redis', 'wrong', `cannot be reached (${messageOf(error)}): is REDIS_URL right, and is it running?`),
+    );
+  } finally {
+    link.close();
+    anchor.close();
+  }
+  return checks;
+}
+
+function redisVersion(place: string, version: string): Check {
+  const [major = 0, minor = 0] = version.split('.').map(Number);
+  const [majorMin = 0, minorMin = 0] = REDIS_MIN.split('.').map(Number);
+  const recent = major > majorMin || (major === majorMin && minor >= minorMin);
+  if (recent) return check('redis', 'ok', `${version} at ${place}`);
+  return check('redis', 'wrong', `${version} at ${place} is too old: ${REDIS_MIN} is needed`);
+}
+
+function eviction(place: string, policy: string, maxmemory: number): Check {
+  const name = 'eviction';
+  if (policy !== 'noeviction') {
+    return check(
+      name,
+      'wrong',
+      `${place} has maxmemory-policy ${policy}: it forgets holds when it is full. Set noeviction`,
+    );
+  }
+  const bound =
+    maxmemory === 0 ? 'no maxmemory' : `maxmemory ${Math.round(maxmemory / 1e6)} MB: full, it refuses orders`;
+  return check(name, 'ok', `noeviction, ${bound}`);
+}
+
+async function persistence(place: string, aof: boolean, fsync: () => Promise<string>): Promise<Check> {
+  const name = 'persistence';
+  if (!aof) {
+    return check(
+      name,
+      'warn',
+      `${place} has appendonly no: orders answered 202 are lost with a restart of Redis (a 201 never is)`,
+    );
+  }
+  // A managed Redis may not tell.
+  const policy = await fsync().catch(() => 'unknown');
+  if (policy === 'always') return check(name, 'ok', 'append-only file, synced at every write');
+  return check(name, 'warn', `${place} has appendfsync ${policy}: a power cut may lose the last 202s (a 201 never is)`);
+}
+
+function skew(name: string, nowMs: number, tookMs: number, runtime: Runtime): Check {
+  const offMs = nowMs + tookMs / 2 - runtime.clock.now();
+  const off = `${Math.abs(Math.round(offMs))} ms ${offMs >= 0 ? 'ahead of' : 'behind'} this machine`;
+  if (Math.abs(offMs) - tookMs <= SKEW_MS_MAX) return check(name, 'ok', off);
+  return check(name, 'warn', `${off}: keep the clocks of all machines together (NTP); sales open by Redis’ clock`);
+}
+
+async function examineDatabase(url: string, runtime: Runtime): Promise<Check[]> {
+  let report: SqlLedgerReport;
+  try {
+    report = await examineSqlLedger(url, runtime);
+  } catch (error) {
+    return [
+      check('database', 'wrong', `cannot be used (${messageOf(error)}): is DATABASE_URL right, and is it running?`),
+    ];
+  }
+  const { product, settings, schema, newest, nowMs, tookMs } = report;
+  const version = settings.get('version') ?? settings.get('server_version') ?? 'unknown version';
+  return [
+    check('database', 'ok', `${product} ${version}`),
+    schemaCheck(schema, newest),
+    ...weaknesses(settings),
+    skew('clock of the database', nowMs, tookMs, runtime),
+  ];
+}
+
+function schemaCheck(schema: number, newest: number): Check {
+  if (schema === newest) return check('schema', 'ok', `version ${schema}`);
+  if (schema > newest) {
+    return check('schema', 'wrong', `version ${schema}, this program knows up to ${newest}: use a newer doorbuster`);
+  }
+  return check('schema', 'wrong', `version ${schema}, this program needs ${newest}: run doorbuster migrate`);
+}
+
+/** Settings with which a commit that was answered may be lost (P3). */
+const DURABLE: { name: string; safe: string[]; lost: string; unless?: [name: string, value: string] }[] = [
+  { name: 'innodb_flush_log_at_trx_commit', safe: ['1'], lost: 'the last second of 201s is lost with a power cut' },
+  {
+    name: 'sync_binlog',
+    safe: ['1'],
+    lost: 'replicas may miss the last 201s after a power cut',
+    unless: ['log_bin', 'OFF'],
+  },
+  {
+    name: 'innodb_doublewrite',
+    safe: ['ON', '1'],
+    lost: 'a page that is half written at a power cut cannot be mended',
+  },
+  { name: 'fsync', safe: ['on'], lost: 'a power cut may damage the whole database' },
+  {
+    name: 'synchronous_commit',
+    safe: ['on', 'remote_apply', 'remote_write'],
+    lost: 'the last 201s are lost with a power cut',
+  },
+  { name: 'full_page_writes', safe: ['on'], lost: 'a page that is half written at a power cut cannot be mended' },
+];
+
+function weaknesses(settings: ReadonlyMap<string, string>): Check[] {
+  const found = DURABLE.filter(({ name, safe, unless }) => {
+    const value = settings.get(name);
+    if (value === undefined || (unless && settings.get(unless[0]) === unless[1])) return false;
+    return !safe.includes(value);
+  });
+  const checks = found.map(({ name, safe, lost }) =>
+    check('durability', 'warn', `${name} is ${settings.get(name)}: ${lost}. Set it to ${safe[0]}`),
+  );
+  const readOnly = settings.get('read_only') === 'ON' || settings.get('default_transaction_read_only') === 'on';
+  if (readOnly) checks.push(check('database', 'wrong', 'it is read-only: is this a replica?'));
+  return checks.length > 0 ? checks : [check('durability', 'ok', 'a commit is on disk when it is answered')];
+}

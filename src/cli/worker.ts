@@ -1,0 +1,61 @@
+import { Anchor } from '../base/anchor.ts';
+import { messageOf, RetryableError, TerminalError } from '../base/errors.ts';
+import { createLog } from '../base/log.ts';
+import { systemRuntime } from '../base/runtime.ts';
+import { sleep, within } from '../base/timers.ts';
+import { deploymentOf, openShop } from '../engine/open.ts';
+import { type Command, configOf, parseFlags, settingFlags, settingHelp } from './command.ts';
+
+const SETTINGS = ['redisUrl', 'databaseUrl', 'redisPrefix', 'writerLock', 'logLevel'] as const;
+const OPEN_RETRY_MS = 1000;
+const DRAIN_MS_MAX = 9_500;
+
+export const worker: Command = {
+  help: `Usage: doorbuster worker [options]
+
+Carries admitted orders from Redis to the ledger, and looks after the gates: rebuilds those that are stale, finishes what
+others left unfinished. Needs REDIS_URL and DATABASE_URL. Run one or more beside \`doorbuster serve --no-worker\`.
+SIGTERM finishes the batches in hand and ends.
+
+${settingHelp(SETTINGS)}
+  --migrate  bring the schema of the database up to date first`,
+  async run(args) {
+    const flags = parseFlags(args, { ...settingFlags(SETTINGS), migrate: { type: 'boolean' } });
+    const config = configOf(flags);
+    if (deploymentOf(config) !== 'distributed') {
+      throw new TerminalError(
+        'bad_config',
+        'a worker needs REDIS_URL and DATABASE_URL; without them serve does the work',
+      );
+    }
+    const runtime = systemRuntime(createLog(config.logLevel));
+    const ending = Promise.withResolvers<void>();
+    for (const signal of ['SIGTERM', 'SIGINT'] as const) process.on(signal, () => ending.resolve());
+    // The shop's own timers do not keep the process alive.
+    const anchor = new Anchor(runtime.timers);
+    anchor.hold();
+    try {
+      for (let told = false; ; told = true) {
+        try {
+          const shop = await openShop(config, { worker: true, migrate: flags['migrate'] === true }, runtime);
+          console.log('doorbuster: working');
+          await ending.promise;
+          // What is not finished by then stays in the pipe, for others.
+          const closed = await within(
+            runtime.timers,
+            shop.close().then(() => true),
+            DRAIN_MS_MAX,
+          );
+          return closed ? 0 : 1;
+        } catch (error) {
+          if (!(error instanceof RetryableError)) throw error;
+          if (!told) console.error(`doorbuster worker: ${messageOf(error)}; trying again every second`);
+          const ended = await Promise.race([ending.promise.then(() => true), sleep(runtime.timers, OPEN_RETRY_MS)]);
+          if (ended === true) return 0;
+        }
+      }
+    } finally {
+      anchor.close();
+    }
+  },
+};

@@ -1,0 +1,116 @@
+import type { FastifyInstance } from 'fastify';
+import Type from 'typebox';
+import * as S from '../../contract/schemas.ts';
+import { iso } from '../../engine/present.ts';
+import type { DeadLetter as Letter } from '../../pipe/port.ts';
+import type { HttpContext } from '../context.ts';
+import { HttpProblem } from '../problem.ts';
+import { page, pageOf } from '../request.ts';
+import { problems } from '../responses.ts';
+
+/** A letter that nobody could read has no order; its id is then that of its entry. */
+const LetterId = Type.String({ pattern: '^[0-9a-z-]{1,64}$' });
+
+const LettersQuery = Type.Object(
+  { limit: S.PageQuery.limit, cursor: Type.Optional(LetterId) },
+  { additionalProperties: false },
+);
+
+const DeadLetter = Type.Object({
+  id: LetterId,
+  saleId: S.Id,
+  buyer: Type.String(),
+  item: Type.String(),
+  quantity: Type.Integer(),
+  error: Type.String({ description: 'Why the ledger could not take it, at the last try' }),
+  attempts: Type.Integer(),
+  diedAt: S.Time,
+});
+
+/** What may be wrong with a body, also with one that nobody asked for. */
+const BODY = ['malformed_json', 'body_too_large', 'unsupported_media_type'] as const;
+
+/** Operations: for admins. */
+export function opsRoutes(app: FastifyInstance, { shop, auth }: HttpContext): void {
+  const tags = ['Operations'];
+  const admin = { 'x-security': [{ admin: [] }] };
+  const params = Type.Object({ id: Type.String() });
+  const refusals = ['unauthenticated', 'forbidden', 'not_found', 'invalid_request'] as const;
+
+  app.get<{ Querystring: { limit?: string; cursor?: string } }>(
+    '/v1/ops/dead-letters',
+    {
+      schema: {
+        tags,
+        ...admin,
+        summary: 'Messages that the ledger could not take, newest first',
+        querystring: LettersQuery,
+        response: { 200: S.listOf(DeadLetter), ...problems('unauthenticated', 'forbidden', 'invalid_request') },
+      },
+      onRequest: async (request) => void auth.admin(request),
+    },
+    (request) => {
+      const asked = { ...pageOf({ limit: request.query.limit }), before: request.query.cursor ?? null };
+      return page(asked, async ({ limit, before }) => {
+        const letters = (await shop.get().deadLetters?.list(limit, before)) ?? [];
+        return letters.map(presentLetter);
+      });
+    },
+  );
+
+  app.post<{ Params: { id: string } }>(
+    '/v1/ops/dead-letters/:id/retry',
+    {
+      schema: {
+        tags,
+        ...admin,
+        summary: 'Puts it back into the pipe',
+        params,
+        querystring: S.NoQuery,
+        body: S.Nothing,
+        response: {
+          202: { ...S.Nothing, description: 'On its way to the ledger' },
+          ...problems(...refusals, ...BODY),
+        },
+      },
+      onRequest: async (request) => void auth.admin(request),
+      preValidation: async (request) => {
+        if (request.body === undefined) request.body = {};
+      },
+    },
+    async (request, reply) => {
+      const { id } = request.params;
+      if (!(await shop.get().deadLetters?.retry(id))) throw unknown();
+      return reply.code(202).send({});
+    },
+  );
+
+  app.delete<{ Params: { id: string } }>(
+    '/v1/ops/dead-letters/:id',
+    {
+      schema: {
+        tags,
+        ...admin,
+        summary: 'Rejects its order (`undeliverable`), then frees its units',
+        params,
+        querystring: S.NoQuery,
+        response: { 204: { type: 'null', description: 'Gone' }, ...problems(...refusals, ...BODY) },
+      },
+      onRequest: async (request) => void auth.admin(request),
+    },
+    async (request, reply) => {
+      const { id } = request.params;
+      if (!(await shop.get().endDeadLetter(id))) throw unknown();
+      return reply.code(204).send();
+    },
+  );
+}
+
+function unknown(): HttpProblem {
+  return new HttpProblem('not_found', 'there is no such dead letter');
+}
+
+function presentLetter({ message, error, attempts, diedAtMs }: Letter) {
+  const { orderId: id, saleId, buyer, itemCode: item, quantity } = message;
+  return { id, saleId, buyer, item, quantity, error, attempts, diedAt: iso(diedAtMs) };
+}
