@@ -1,7 +1,8 @@
 import type { Random } from '../base/random.ts';
 import type { Runtime } from '../base/runtime.ts';
-import { type Client, codeOf, type Reply, retryAfterMs } from './client.ts';
+import { codeOf, type Reply, retryAfterMs } from './client.ts';
 import { type Answer, isComeBack } from './evidence.ts';
+import type { Fleet } from './fleet.ts';
 import { pause } from './pause.ts';
 import { orderOf } from './remote-shop.ts';
 import type { Turnstile } from './turnstile.ts';
@@ -29,7 +30,7 @@ const RECONNECTS_MAX = 20;
 const RECONNECT_MS_MAX = 1_000;
 
 export interface Visit {
-  client: Client;
+  fleet: Fleet;
   turnstile: Turnstile;
   runtime: Runtime;
   random: Random;
@@ -41,23 +42,42 @@ export interface Visit {
   heard: (answer: Answer, tookMs: number | null) => void;
 }
 
+export interface Buyer {
+  buyer: string;
+  bearer: string;
+  /** The address their first click goes to; each next one goes to the next, so that keys are tried across processes. */
+  firstDoor: number;
+}
+
 /** A buyer's whole visit: every try, one after the other; the clicks of one try at the same time. */
-export async function visit(buyer: string, bearer: string, tries: readonly Try[], on: Visit): Promise<void> {
+export async function visitShop({ buyer, bearer, firstDoor }: Buyer, tries: readonly Try[], on: Visit): Promise<void> {
   let keys = 0;
+  let door = firstDoor;
   for (const { newKey, clicks } of tries) {
     if (on.stop.aborted) return;
     if (newKey) keys++;
     const key = `${buyer}.${keys}`;
-    await Promise.all(Array.from({ length: clicks }, () => order(buyer, bearer, key, on)));
+    await Promise.all(Array.from({ length: clicks }, () => order({ buyer, bearer, key, door: door++ }, on)));
   }
 }
 
-/** One click, and what a patient client does about it: the same key again until there is an answer, within bounds. */
-async function order(buyer: string, bearer: string, key: string, on: Visit): Promise<void> {
+interface Click {
+  buyer: string;
+  bearer: string;
+  key: string;
+  door: number;
+}
+
+/**
+ * One click, and what a patient client does about it: the same key again until there is an answer, within bounds. A
+ * server that is gone or out of order is left for the next one, if there is another.
+ */
+async function order(click: Click, on: Visit): Promise<void> {
+  let { door } = click;
   let comeBacks = 0;
   let reconnects = 0;
   for (;;) {
-    const answered = await on.turnstile.pass(async () => (on.stop.aborted ? null : ask(buyer, bearer, key, on)));
+    const answered = await on.turnstile.pass(async () => (on.stop.aborted ? null : ask({ ...click, door }, on)));
     if (answered === null) return;
     const { answer, reply } = answered;
     let waitMs: number;
@@ -68,20 +88,19 @@ async function order(buyer: string, bearer: string, key: string, on: Visit): Pro
       if (!isComeBack(answer) || comeBacks++ === COME_BACKS_MAX) return;
       waitMs = retryAfterMs(reply);
     }
+    if (!reply.ok || reply.status === 503) door++;
     await pause(on.runtime.timers, waitMs, on.stop);
     if (on.stop.aborted) return;
   }
 }
 
 async function ask(
-  buyer: string,
-  bearer: string,
-  key: string,
-  { client, runtime, path, body, tick, heard }: Visit,
+  { buyer, bearer, key, door }: Click,
+  { fleet, runtime, path, body, tick, heard }: Visit,
 ): Promise<{ answer: Answer; reply: Reply }> {
   const sentAt = tick();
   const sentMs = runtime.clock.monotonic();
-  const reply = await client.call('POST', path, { bearer, key, body });
+  const reply = await fleet.client(door).call('POST', path, { bearer, key, body });
   const answer: Answer = {
     buyer,
     key,
@@ -89,9 +108,14 @@ async function ask(
     answeredAt: tick(),
     status: reply.ok ? reply.status : null,
     code: reply.ok ? codeOf(reply.body) : null,
-    order: reply.ok && reply.status === 201 ? orderOf(reply.body) : null,
+    order: reply.ok && isAccepted(reply.status) ? orderOf(reply.body) : null,
     replayed: reply.ok && reply.headers['idempotent-replayed'] === 'true',
   };
   heard(answer, reply.ok ? runtime.clock.monotonic() - sentMs : null);
   return { answer, reply };
+}
+
+/** 201: committed. 202: queued, and to be followed. Both carry the order. */
+function isAccepted(status: number): boolean {
+  return status === 201 || status === 202;
 }

@@ -13,17 +13,24 @@ export interface CallOptions {
   body?: unknown;
 }
 
+/** Somebody who can be asked: a client of one server, or a door to whichever of several answers. */
+export interface Caller {
+  call(method: string, path: string, options?: CallOptions): Promise<Reply>;
+}
+
 /** A server that says nothing for so long is gone: a buyer would have closed the page. */
 const ANSWER_MS_MAX = 30_000;
 
 /** HTTP with keep-alive over a bounded number of connections. */
-export class Client {
+export class Client implements Caller {
+  readonly url: string;
   readonly #base: URL;
   readonly #prefix: string;
   readonly #agent: HttpAgent | HttpsAgent;
   readonly #request: typeof requestHttp;
 
   constructor(base: URL, connections: number) {
+    this.url = base.href;
     this.#base = base;
     this.#prefix = base.pathname.replace(/\/+$/, '');
     const https = base.protocol === 'https:';

@@ -1,22 +1,27 @@
 import { type Random, seededRandom } from '../base/random.ts';
 import type { Runtime } from '../base/runtime.ts';
-import { planTries, visit } from './buyer.ts';
-import { Client } from './client.ts';
-import { type Answer, type ItemView, isComeBack, type SaleView } from './evidence.ts';
-import type { Tally } from './progress.ts';
+import { planTries, type Try, type Visit, visitShop } from './buyer.ts';
+import { Ear } from './ear.ts';
+import type { Answer, Following, ItemView, SaleView } from './evidence.ts';
+import { Fleet } from './fleet.ts';
+import { Follower } from './follower.ts';
+import { newTally, type Tally } from './progress.ts';
 import { cannotStart, RemoteShop } from './remote-shop.ts';
-import { tokensFor } from './tokens.ts';
+import { type TokenOf, tokensFor } from './tokens.ts';
 import { Turnstile } from './turnstile.ts';
 import { judge, type Verdict } from './verdict.ts';
 
 export interface CrowdOptions {
-  url: URL;
+  /** The processes of one shop, each of which can be asked; at least one. */
+  urls: readonly URL[];
   saleId: string;
   buyers: number;
   attempts: number;
   /** Requests a second; null: as fast as they are answered. */
   ratePerSecond: number | null;
   connections: number;
+  /** So long, after the last buyer, orders answered 202 may take to be decided. */
+  waitSeconds: number;
   /** Null: the first counted item that has free stock, or else the first. */
   item: string | null;
   quantity: number;
@@ -29,7 +34,9 @@ export interface CrowdOptions {
 
 /** Everything that was found out; `--json` prints it as it is. */
 export interface CrowdReport {
+  /** The first of them. */
   url: string;
+  urls: string[];
   sale: { id: string; name: string; state: string; perBuyer: number };
   item: string;
   quantity: number;
@@ -56,8 +63,8 @@ export interface CrowdReport {
 
 /** A buyer who waits to be let in again leaves their connection to another: more are in than can speak at once. */
 const INSIDE_PER_CONNECTION = 4;
-/** No answer from the server for so long, and the rest of the crowd stays at home. */
-const SILENCE_MS_MAX = 20_000;
+/** Enough for a thousand looks a second, and no crowd of its own. */
+const FOLLOW_CONNECTIONS = 10;
 /** After Ctrl-C: what is in flight has this long to come back. */
 const LAST_ANSWERS_MS = 5_000;
 
@@ -72,10 +79,13 @@ export interface Watching {
 
 /** Sends a crowd into a sale and finds out whether the promises held. */
 export async function sendCrowd(options: CrowdOptions, watching: Watching, runtime: Runtime): Promise<CrowdReport> {
-  const { url, saleId, connections, quantity } = options;
-  const client = new Client(url, connections);
+  const { connections, quantity } = options;
+  const fleet = new Fleet(options.urls, connections);
+  // Who looks after queued orders has connections of their own: those who order would wait for them otherwise.
+  const width = Math.min(FOLLOW_CONNECTIONS, connections);
+  const followers = new Fleet(options.urls, width);
   try {
-    const shop = new RemoteShop(client, { ...options, url: options.url.href }, runtime);
+    const shop = new RemoteShop(fleet, options, runtime);
     const found = await shop.enter();
     const item = chooseItem(found, options.item);
     const { sale: before, added } =
@@ -90,30 +100,88 @@ export async function sendCrowd(options: CrowdOptions, watching: Watching, runti
     };
     watching.begins(known);
 
-    const stop = new AbortController();
-    let endedEarly: string | null = null;
-    const end = (reason: string): void => {
-      endedEarly ??= reason;
-      stop.abort();
+    const went = await goIn({ options, item: item.code, fleet, followers, width, watching, runtime });
+    const { answers, following, seconds, buyerPrefix } = went;
+
+    let verdict: Verdict | null = null;
+    let noVerdict: string | null = null;
+    try {
+      const lists = await shop.settled(following.orders.every(({ end }) => end !== null) && went.endedEarly === null);
+      verdict = judge({ buyerPrefix, item: item.code, quantity, answers, following, before, ...lists });
+    } catch (error) {
+      noVerdict = (error as Error).message;
+    }
+    const urls = options.urls.map(({ href }) => href);
+    return {
+      url: urls[0]!,
+      urls,
+      ...known,
+      quantity,
+      buyers: options.buyers,
+      entered: went.entered,
+      attempts: options.attempts,
+      connections,
+      ratePerSecond: options.ratePerSecond,
+      seed: options.seed,
+      endedEarly: went.endedEarly,
+      seconds,
+      requests: answers.length,
+      requestsPerSecond: seconds > 0 ? answers.length / seconds : 0,
+      answers: byStatus(answers),
+      latencyMs: percentiles(went.latenciesMs),
+      verdict,
+      noVerdict,
     };
-    if (watching.interrupt.aborted) end('interrupted');
-    watching.interrupt.addEventListener('abort', () => end('interrupted'));
+  } finally {
+    fleet.close();
+    followers.close();
+  }
+}
 
-    const random = seededRandom(options.seed);
-    // The seed gives the same crowd again; the instant makes them other people, who have not bought here before.
-    const buyerPrefix = `crowd-${options.seed.toString(36)}-${runtime.clock.now().toString(36)}-`;
-    const digits = String(options.buyers).length;
-    const people = Array.from(
-      { length: options.buyers },
-      (_, at) => buyerPrefix + String(at + 1).padStart(digits, '0'),
-    );
-    const plans = people.map(() => planTries(random, options.attempts));
-    const turnstile = new Turnstile(runtime, connections, options.ratePerSecond, stop.signal);
+interface Going {
+  options: CrowdOptions;
+  item: string;
+  fleet: Fleet;
+  followers: Fleet;
+  width: number;
+  watching: Watching;
+  runtime: Runtime;
+}
 
-    const tally: Tally = { stage: 'tokens', done: 0, of: options.buyers, sold: 0, refused: 0, requests: 0 };
-    watching.progress(() => tally);
-    const tokenOf = await tokensFor(people, {
-      client,
+interface Gone {
+  buyerPrefix: string;
+  answers: Answer[];
+  following: Following;
+  latenciesMs: number[];
+  entered: number;
+  /** Until the last buyer was out; what is queued then is not waited for in this. */
+  seconds: number;
+  endedEarly: string | null;
+}
+
+/** Everybody goes in and comes out, and the orders that were left queued are followed to their end. */
+async function goIn({ options, item, fleet, followers, width, watching, runtime }: Going): Promise<Gone> {
+  const { connections } = options;
+  const stop = new AbortController();
+  let endedEarly: string | null = null;
+  const end = (reason: string): void => {
+    endedEarly ??= reason;
+    stop.abort();
+  };
+  if (watching.interrupt.aborted) end('interrupted');
+  watching.interrupt.addEventListener('abort', () => end('interrupted'));
+
+  const random = seededRandom(options.seed);
+  // The seed gives the same crowd again; the instant makes them other people, who have not bought here before.
+  const buyerPrefix = `crowd-${options.seed.toString(36)}-${runtime.clock.now().toString(36)}-`;
+  const people = peopleOf(buyerPrefix, options, random);
+
+  const tally = newTally(options.buyers);
+  watching.progress(() => tally);
+  const tokenOf = await tokensFor(
+    people.map(({ name }) => name),
+    {
+      client: fleet.door(),
       // Asking for tokens is not the crowd: the rate is for orders.
       turnstile: new Turnstile(runtime, connections, null, stop.signal),
       runtime,
@@ -122,87 +190,79 @@ export async function sendCrowd(options: CrowdOptions, watching: Watching, runti
       asked: (tokens) => {
         tally.done = tokens;
       },
-    });
+    },
+  );
+  Object.assign(tally, { stage: 'orders', done: 0 });
 
-    tally.stage = 'orders';
-    tally.done = 0;
+  const follower = new Follower({ fleet: followers, width, runtime, decided: (order) => ear.decided(order) });
+  const ear = new Ear({ runtime, tally, follower, tokenOf, silent: end });
+  const visit: Visit = {
+    fleet,
+    turnstile: new Turnstile(runtime, connections, options.ratePerSecond, stop.signal),
+    runtime,
+    random,
+    path: `/v1/sales/${encodeURIComponent(options.saleId)}/orders`,
+    body: { item, quantity: options.quantity },
+    stop: stop.signal,
+    tick: counter(),
+    heard: (answer, tookMs) => ear.hear(answer, tookMs),
+  };
+  const startedMs = runtime.clock.monotonic();
+  const entered = await visitAll(shuffled(people, random), { visit, tokenOf, connections, tally });
+  const seconds = (runtime.clock.monotonic() - startedMs) / 1000;
 
-    const answers: Answer[] = [];
-    const latenciesMs: number[] = [];
-    let ticks = 0;
-    let lastAnswerMs = runtime.clock.monotonic();
-    const heard = (answer: Answer, tookMs: number | null): void => {
-      answers.push(answer);
-      tally.requests++;
-      if (answer.status === 201 && !answer.replayed) tally.sold++;
-      if (answer.status === 409 && !isComeBack(answer)) tally.refused++;
-      const nowMs = runtime.clock.monotonic();
-      if (tookMs !== null) {
-        latenciesMs.push(tookMs);
-        lastAnswerMs = nowMs;
-      } else if (nowMs - lastAnswerMs > SILENCE_MS_MAX) {
-        end(`the server has not answered for ${SILENCE_MS_MAX / 1000} s`);
-      }
-    };
+  const { size, left } = follower;
+  if (left > 0) Object.assign(tally, { stage: 'queued', done: size - left, of: size });
+  const following = await follower.finish(options.waitSeconds * 1000, watching.interrupt);
+  const { answers, latenciesMs } = ear;
+  return { buyerPrefix, answers, following, latenciesMs, entered, seconds, endedEarly };
+}
 
-    const startedMs = runtime.clock.monotonic();
-    const order = shuffled(people.length, random);
-    let entered = 0;
-    const oneAfterAnother = async (): Promise<void> => {
-      while (entered < order.length && !stop.signal.aborted) {
-        const at = order[entered++]!;
-        await visit(people[at]!, tokenOf(people[at]!), plans[at]!, {
-          client,
-          turnstile,
-          runtime,
-          random,
-          path: `/v1/sales/${encodeURIComponent(saleId)}/orders`,
-          body: { item: item.code, quantity },
-          stop: stop.signal,
-          tick: () => ticks++,
-          heard,
-        });
-        if (!stop.signal.aborted) tally.done++;
-      }
-    };
-    const inside = Math.min(options.buyers, connections * INSIDE_PER_CONNECTION);
-    const cutOff = (): void => void runtime.timers.after(LAST_ANSWERS_MS, () => client.close());
-    if (stop.signal.aborted) cutOff();
-    else stop.signal.addEventListener('abort', cutOff);
-    await Promise.all(Array.from({ length: inside }, oneAfterAnother));
-    stop.signal.removeEventListener('abort', cutOff);
-    const seconds = (runtime.clock.monotonic() - startedMs) / 1000;
+interface Person {
+  name: string;
+  tries: Try[];
+  firstDoor: number;
+}
 
-    let verdict: Verdict | null = null;
-    let noVerdict: string | null = null;
-    try {
-      const lists = await shop.settled();
-      verdict = judge({ buyerPrefix, item: item.code, quantity, answers, before, ...lists });
-    } catch (error) {
-      noVerdict = (error as Error).message;
+function peopleOf(prefix: string, { buyers, attempts }: CrowdOptions, random: Random): Person[] {
+  const digits = String(buyers).length;
+  return Array.from({ length: buyers }, (_, at) => ({
+    name: prefix + String(at + 1).padStart(digits, '0'),
+    tries: planTries(random, attempts),
+    firstDoor: at,
+  }));
+}
+
+function counter(): () => number {
+  let ticks = 0;
+  return () => ticks++;
+}
+
+interface Visiting {
+  visit: Visit;
+  tokenOf: TokenOf;
+  connections: number;
+  tally: Tally;
+}
+
+/** Lets them in, one after another through each of a few entrances; returns how many have been let in. */
+async function visitAll(people: readonly Person[], { visit, tokenOf, connections, tally }: Visiting): Promise<number> {
+  const { stop, fleet, runtime } = visit;
+  let entered = 0;
+  const oneAfterAnother = async (): Promise<void> => {
+    while (entered < people.length && !stop.aborted) {
+      const { name, tries, firstDoor } = people[entered++]!;
+      await visitShop({ buyer: name, bearer: tokenOf(name), firstDoor }, tries, visit);
+      if (!stop.aborted) tally.done++;
     }
-    return {
-      url: url.href,
-      ...known,
-      quantity,
-      buyers: options.buyers,
-      entered,
-      attempts: options.attempts,
-      connections,
-      ratePerSecond: options.ratePerSecond,
-      seed: options.seed,
-      endedEarly,
-      seconds,
-      requests: answers.length,
-      requestsPerSecond: seconds > 0 ? answers.length / seconds : 0,
-      answers: byStatus(answers),
-      latencyMs: percentiles(latenciesMs),
-      verdict,
-      noVerdict,
-    };
-  } finally {
-    client.close();
-  }
+  };
+  const inside = Math.min(people.length, connections * INSIDE_PER_CONNECTION);
+  const cutOff = (): void => void runtime.timers.after(LAST_ANSWERS_MS, () => fleet.close());
+  if (stop.aborted) cutOff();
+  else stop.addEventListener('abort', cutOff);
+  await Promise.all(Array.from({ length: inside }, oneAfterAnother));
+  stop.removeEventListener('abort', cutOff);
+  return entered;
 }
 
 function chooseItem(sale: SaleView, code: string | null): ItemView {
@@ -233,9 +293,9 @@ function byStatus(answers: readonly Answer[]): Record<string, number> {
 }
 
 /** Fisher and Yates. */
-function shuffled(length: number, random: Random): number[] {
-  const order = Array.from({ length }, (_, at) => at);
-  for (let at = length - 1; at > 0; at--) {
+function shuffled<T>(values: readonly T[], random: Random): T[] {
+  const order = [...values];
+  for (let at = order.length - 1; at > 0; at--) {
     const other = Math.floor(random.fraction() * (at + 1));
     [order[at], order[other]] = [order[other]!, order[at]!];
   }

@@ -9,6 +9,8 @@ export interface Evidence {
   item: string;
   quantity: number;
   answers: readonly Answer[];
+  /** What became of the orders that were answered 202. */
+  following: Following;
   /** The sale as the crowd came (after a top-up), and once it was quiet again. */
   before: SaleView;
   after: SaleView;
@@ -31,7 +33,7 @@ export interface Answer {
   status: number | null;
   /** The problem's stable word. */
   code: string | null;
-  /** The order of a 201. */
+  /** The order of a 201 or a 202. */
   order: OrderView | null;
   /** `Idempotent-Replayed: true` */
   replayed: boolean;
@@ -43,6 +45,29 @@ export interface OrderView {
   item: string;
   quantity: number;
   status: string;
+  /** Why it was rejected; null otherwise. */
+  reason: string | null;
+}
+
+/** Orders that were answered 202, looked at by their owners until they were decided. */
+export interface Following {
+  orders: readonly Followed[];
+  /** Answers to these looks that the contract does not have, in words. */
+  odd: Readonly<Record<string, number>>;
+  /** So long after the last buyer they were followed at most. */
+  boundMs: number;
+  /** False: interrupted before the bound was over, so that an order without an end is nobody's fault. */
+  waited: boolean;
+}
+
+export interface Followed {
+  id: string;
+  /** What the last look before its end found: `unheard`, if none was answered. */
+  last: 'queued' | 'missing' | 'unheard';
+  /** The order as it was when it was first seen decided; null: it never was. */
+  end: OrderView | null;
+  /** From the 202 to that look. */
+  tookMs: number | null;
 }
 
 export interface ItemView {

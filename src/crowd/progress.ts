@@ -3,13 +3,21 @@ import { grouped } from './words.ts';
 
 /** How far a crowd is. */
 export interface Tally {
-  /** What it is doing: getting tokens, or ordering. */
-  stage: 'tokens' | 'orders';
+  /** What it is doing: getting tokens, ordering, or waiting for the orders that were answered 202. */
+  stage: 'tokens' | 'orders' | 'queued';
   done: number;
   of: number;
   sold: number;
   refused: number;
+  /** Orders answered 202 that are not decided yet. */
+  queued: number;
+  /** Orders answered 202 that ended rejected. */
+  rejected: number;
   requests: number;
+}
+
+export function newTally(of: number): Tally {
+  return { stage: 'tokens', done: 0, of, sold: 0, refused: 0, queued: 0, rejected: 0, requests: 0 };
 }
 
 export interface Screen {
@@ -53,8 +61,12 @@ function bar({ done, of }: Tally): string {
   return `[${'█'.repeat(filled)}${'░'.repeat(BAR_WIDTH - filled)}]`;
 }
 
-function wordsOf({ stage, done, of, sold, refused }: Tally, perSecond: number): string {
-  if (stage === 'tokens') return `${grouped(done)} of ${grouped(of)} tokens`;
+function wordsOf({ stage, done, of, sold, refused, queued, rejected }: Tally, perSecond: number): string {
+  const far = `${grouped(done)} of ${grouped(of)}`;
+  if (stage === 'tokens') return `${far} tokens`;
+  const later = rejected > 0 ? `, ${grouped(rejected)} rejected later` : '';
+  if (stage === 'queued') return `${far} queued orders decided: ${grouped(sold)} sold${later}`;
+  const waiting = queued > 0 ? `, ${grouped(queued)} queued` : '';
   const rate = perSecond > 0 ? `, ${grouped(perSecond)} requests/s` : '';
-  return `${grouped(done)} of ${grouped(of)} buyers: ${grouped(sold)} sold, ${grouped(refused)} refusals${rate}`;
+  return `${far} buyers: ${grouped(sold)} sold${waiting}${later}, ${grouped(refused)} refusals${rate}`;
 }

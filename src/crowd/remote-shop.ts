@@ -1,8 +1,9 @@
 import { TerminalError } from '../base/errors.ts';
 import type { Runtime } from '../base/runtime.ts';
 import { sleep } from '../base/timers.ts';
-import { type Client, codeOf, detailOf, type Reply, retryAfterMs } from './client.ts';
+import { type Caller, type Client, codeOf, detailOf, type Reply, retryAfterMs } from './client.ts';
 import type { Evidence, OrderView, SaleView } from './evidence.ts';
+import type { Fleet } from './fleet.ts';
 
 /** The crowd cannot even begin: something was asked for wrongly, and this line says what. */
 export function cannotStart(message: string): TerminalError {
@@ -16,33 +17,47 @@ const READ_RETRY_MS = 500;
 /** Public counts may lag by up to a second (API.md). */
 const COUNTS_LAG_MS = 1_000;
 const SETTLE_TRIES_MAX = 3;
+/** Orders whose buyer never heard of them may be queued yet: the counts have longer to come to rest. */
+const SETTLE_QUEUED_TRIES_MAX = 10;
 const TOP_UP_TRIES_MAX = 3;
 
 /** The shop as an admin sees it from outside. */
 export class RemoteShop {
-  readonly #client: Client;
-  readonly #url: string;
+  readonly #fleet: Fleet;
+  /** Whichever process of the shop answers. */
+  readonly #shop: Caller;
   readonly #saleId: string;
   readonly #adminKey: string;
   readonly #runtime: Runtime;
 
-  constructor(client: Client, options: { url: string; saleId: string; adminKey: string }, runtime: Runtime) {
-    this.#client = client;
-    this.#url = options.url;
+  constructor(fleet: Fleet, options: { saleId: string; adminKey: string }, runtime: Runtime) {
+    this.#fleet = fleet;
+    this.#shop = fleet.door();
     this.#saleId = options.saleId;
     this.#adminKey = options.adminKey;
     this.#runtime = runtime;
   }
 
-  /** Is there a server, a sale, and are we its admin? Answers that now, rather than after the crowd. */
+  /**
+   * Is there a server, a sale, and are we its admin? Answers that now, rather than after the crowd, and for every
+   * address: one of them may die later, but one that was never there is a slip of the pen.
+   */
   async enter(): Promise<SaleView> {
-    const reply = await this.#client.call('GET', this.#salePath());
-    if (!reply.ok) throw cannotStart(`cannot reach ${this.#url} (${reply.reason}): is the server running there?`);
+    const [first, ...others] = this.#fleet.clients as [Client, ...Client[]];
+    const sale = await this.#enterBy(first);
+    for (const other of others) await this.#enterBy(other);
+    return sale;
+  }
+
+  async #enterBy(client: Client): Promise<SaleView> {
+    const { url } = client;
+    const reply = await client.call('GET', this.#salePath());
+    if (!reply.ok) throw cannotStart(`cannot reach ${url} (${reply.reason}): is the server running there?`);
     if (reply.status === 404 && codeOf(reply.body) === 'not_found')
-      throw cannotStart(`there is no sale ${this.#saleId} at ${this.#url}`);
+      throw cannotStart(`there is no sale ${this.#saleId} at ${url}`);
     const sale = reply.status === 200 ? saleOf(reply.body) : null;
-    if (sale === null) throw cannotStart(`${this.#url} does not answer like a Doorbuster (${detailOf(reply)})`);
-    const list = await this.#client.call('GET', this.#ordersPath(1, null), { bearer: this.#adminKey });
+    if (sale === null) throw cannotStart(`${url} does not answer like a Doorbuster (${detailOf(reply)})`);
+    const list = await client.call('GET', this.#ordersPath(1, null), { bearer: this.#adminKey });
     if (list.ok && (list.status === 401 || list.status === 403))
       throw cannotStart(`the server does not accept this admin key (${detailOf(list)})`);
     if (!list.ok || list.status !== 200) throw cannotStart(`the admin’s list cannot be read (${detailOf(list)})`);
@@ -57,7 +72,7 @@ export class RemoteShop {
     for (let tries = 0; tries < TOP_UP_TRIES_MAX; tries++) {
       const add = free - now.items.find(({ code }) => code === item)!.free;
       if (add <= 0) break;
-      const reply = await this.#client.call('POST', `${this.#salePath()}/items/${encodeURIComponent(item)}/stock`, {
+      const reply = await this.#shop.call('POST', `${this.#salePath()}/items/${encodeURIComponent(item)}/stock`, {
         bearer: this.#adminKey,
         key: `top-up-${this.#runtime.random.uuid()}`,
         body: { add },
@@ -72,15 +87,17 @@ export class RemoteShop {
 
   /**
    * The sale and the list of its orders, read until they agree. What still differs after that either is wrong, or
-   * moves because others are ordering: `quiet` tells which.
+   * moves because others are ordering: `quiet` tells which. Not `patient`: what is queued has been waited for already.
    */
-  async settled(): Promise<Pick<Evidence, 'after' | 'orders' | 'quiet'>> {
+  async settled(patient: boolean): Promise<Pick<Evidence, 'after' | 'orders' | 'quiet'>> {
     for (let tries = 1; ; tries++) {
       const first = await this.#sale();
       const orders = await this.#orders();
       const after = await this.#sale();
       const quiet = JSON.stringify(first.items) === JSON.stringify(after.items);
-      if ((quiet && agree(after, orders)) || tries === SETTLE_TRIES_MAX) return { after, orders, quiet };
+      const queued = after.items.some((item) => item.queued > 0);
+      const triesMax = queued && patient ? SETTLE_QUEUED_TRIES_MAX : SETTLE_TRIES_MAX;
+      if ((quiet && !queued && agree(after, orders)) || tries >= triesMax) return { after, orders, quiet };
       await sleep(this.#runtime.timers, COUNTS_LAG_MS);
     }
   }
@@ -102,7 +119,7 @@ export class RemoteShop {
 
   async #read<T>(path: string, parse: (body: unknown) => T | null): Promise<T> {
     for (let tries = 1; ; tries++) {
-      const reply: Reply = await this.#client.call('GET', path, { bearer: this.#adminKey });
+      const reply: Reply = await this.#shop.call('GET', path, { bearer: this.#adminKey });
       const value = reply.ok && reply.status === 200 ? parse(reply.body) : null;
       if (value !== null) return value;
       const again = !reply.ok || reply.status === 429 || reply.status === 503;
@@ -128,6 +145,7 @@ interface Page {
 }
 
 function agree(sale: SaleView, orders: readonly OrderView[]): boolean {
+  if (orders.some(({ status }) => status === 'queued')) return false;
   return sale.items.every((item) => {
     const units = (status: string): number =>
       orders.reduce(
@@ -147,10 +165,10 @@ function pageOf(body: unknown): Page | null {
 
 /** Only the members the verdict needs: a list may be long. Null if it is not an order. */
 export function orderOf(body: unknown): OrderView | null {
-  const { id, buyer, item, quantity, status } = (body ?? {}) as Partial<OrderView>;
+  const { id, buyer, item, quantity, status, reason } = (body ?? {}) as Partial<OrderView>;
   const texts = [id, buyer, item, status].every((value) => typeof value === 'string');
   if (!texts || !Number.isInteger(quantity)) return null;
-  return { id, buyer, item, quantity, status } as OrderView;
+  return { id, buyer, item, quantity, status, reason: typeof reason === 'string' ? reason : null } as OrderView;
 }
 
 const COUNTS = ['total', 'free', 'queued', 'reserved', 'sold', 'blocked'] as const;

@@ -52,11 +52,12 @@ function figures({
   rows.push(['seed', String(seed)]);
   // Nothing to compare with: what the buyers heard is all there is.
   if (verdict === null) return [...rows, ['told', byCode(answers)]];
-  const { sold, replayed, refused, comeBacks, connectionErrors, untold, expired, undecided } = verdict;
+  const { sold, queued, replayed, refused, comeBacks, connectionErrors, untold, expired, undecided } = verdict;
   rows.push([
     'sold',
     `${count(sold.orders, 'order')}, ${count(sold.units, 'unit')}, to ${count(sold.buyers, 'buyer')}`,
   ]);
+  if (queued.orders > 0) rows.push(['queued', queuedWords(queued)]);
   rows.push(['repeated', `${count(replayed, 'answer')} gave an order again to the key that has it`]);
   rows.push(['refused', byCode(refused)]);
   rows.push(['oversold', count(verdict.oversold, 'unit')]);
@@ -69,6 +70,14 @@ function figures({
   if (untold > 0) rows.push(['untold', `${count(untold, 'order')} in the ledger whose buyer did not hear the answer`]);
   if (expired > 0) rows.push(['expired', `${count(expired, 'order')}, not paid in time`]);
   return rows;
+}
+
+function queuedWords({ orders, reserved, rejected, undecided, longestMs }: Verdict['queued']): string {
+  const words = [`${count(orders, 'order')} answered 202: ${grouped(reserved)} reserved later`];
+  if (Object.keys(rejected).length > 0) words.push(`rejected later: ${codes(rejected)}`);
+  if (undecided.length > 0) words.push(`undecided: ${grouped(undecided.length)}`);
+  if (longestMs !== null) words.push(`seen decided within ${(longestMs / 1000).toFixed(1)} s`);
+  return words.join('; ');
 }
 
 function promises(verdict: Verdict): string[] {
@@ -86,10 +95,13 @@ function lastLine({ verdict, noVerdict, endedEarly }: CrowdReport): string {
 }
 
 function byCode(counts: Record<string, number>): string {
-  const codes = Object.entries(counts).sort(([, a], [, b]) => b - a);
-  const total = codes.reduce((sum, [, times]) => sum + times, 0);
-  if (codes.length === 0) return '0';
-  return `${grouped(total)}: ${codes.map(([code, times]) => `${code} ${grouped(times)}`).join(', ')}`;
+  const total = Object.values(counts).reduce((sum, times) => sum + times, 0);
+  return total === 0 ? '0' : `${grouped(total)}: ${codes(counts)}`;
+}
+
+function codes(counts: Record<string, number>): string {
+  const sorted = Object.entries(counts).sort(([, a], [, b]) => b - a);
+  return sorted.map(([code, times]) => `${code} ${grouped(times)}`).join(', ');
 }
 
 function ms(value: number): string {

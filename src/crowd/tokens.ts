@@ -1,7 +1,7 @@
 import { createSigner } from 'fast-jwt';
 import type { Runtime } from '../base/runtime.ts';
 import { sleep } from '../base/timers.ts';
-import { type Client, detailOf, retryAfterMs } from './client.ts';
+import { type Caller, detailOf, retryAfterMs } from './client.ts';
 import { cannotStart } from './remote-shop.ts';
 import type { Turnstile } from './turnstile.ts';
 
@@ -11,7 +11,7 @@ const TOKEN_MS = 24 * 3600 * 1000;
 const ASK_TRIES_MAX = 10;
 
 export interface TokenSource {
-  client: Client;
+  client: Caller;
   turnstile: Turnstile;
   runtime: Runtime;
   /** The secret to sign with; null: ask a demo server. */

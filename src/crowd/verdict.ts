@@ -1,5 +1,6 @@
-import { isLive, ORDER_STATUSES, type OrderStatus } from '../model/order.ts';
+import { REJECT_REASONS } from '../model/outcome.ts';
 import { type Answer, type Evidence, IN_FLIGHT, type ItemView, isComeBack, type OrderView } from './evidence.ts';
+import { isMissing, live, type Told, type ToldOrders, toldOrders } from './told.ts';
 import { count, grouped } from './words.ts';
 
 /**
@@ -24,17 +25,19 @@ export interface Finding {
 export interface Verdict {
   held: boolean;
   findings: Finding[];
-  /** Distinct orders that buyers of this crowd were told of, by a 201. */
+  /** Distinct orders that buyers of this crowd were told of by a 201, or by a 202 that ended well. */
   sold: { orders: number; units: number; buyers: number };
+  /** Orders that were answered 202, and how they ended. */
+  queued: Queued;
   /** Answers 409 by code. */
   refused: Record<string, number>;
-  /** 201s that only repeated an order the buyer had already. */
+  /** 201s and 202s that only repeated an order the buyer had already. */
   replayed: number;
   /** Units above an item's total. */
   oversold: number;
   /** Buyers above their limit, keys with more than one order, orders told under more than one key. */
   duplicates: number;
-  /** Orders told by a 201 that the ledger does not have as told. */
+  /** Orders that the ledger does not have as their buyers were told, by a 201 or after a 202. */
   lost: number;
   /** Answers and orders that the contract has no explanation for. */
   unexplained: number;
@@ -49,7 +52,21 @@ export interface Verdict {
   undecided: number;
 }
 
+export interface Queued {
+  orders: number;
+  /** Ended as reserved: sold as by a 201. */
+  reserved: number;
+  /** Refused later, by reason. */
+  rejected: Record<string, number>;
+  /** Ids of those that were not decided by the end. */
+  undecided: string[];
+  /** From a 202 to the look that saw the end, of the slowest; null: none was seen. */
+  longestMs: number | null;
+}
+
 const EXAMPLES_MAX = 5;
+/** So many ids are named in one line. */
+const IDS_MAX = 20;
 
 /** Refusals that an order of the crowd, being well-formed, may get. */
 const REFUSALS = new Set(['sale_not_open', 'sale_closed', 'sale_paused', 'limit_reached', 'sold_out']);
@@ -66,28 +83,32 @@ class Faults {
 
 export function judge(evidence: Evidence): Verdict {
   const { answers, orders, buyerPrefix } = evidence;
-  const listed = new Map(orders.map((order) => [order.id, order]));
-  const told = toldOrders(answers);
+  const told = toldOrders(evidence);
+  const sold = [...told.values()].filter(({ fate }) => fate === 'sold');
   const ours = orders.filter(({ buyer }) => buyer.startsWith(buyerPrefix));
 
-  const stock = judgeStock(evidence, listed, told);
-  const limit = judgeLimit(evidence, listed, told);
-  const kept = judgeKept(told, listed);
+  const queued = queuedOrders(evidence, told);
+  const stock = judgeStock(evidence, told);
+  const limit = judgeLimit(evidence, told);
+  const kept = judgeKept(told);
+  // A shop that never answers 202 has nothing to decide later.
+  const decided = queued.orders === 0 ? [] : [judgeDecided(evidence, told, queued)];
   const keys = judgeKeys(answers, told);
   const counts = judgeCounts(evidence);
-  const contract = judgeContract(evidence, listed, told);
+  const contract = judgeContract(evidence, told);
 
-  const findings = [stock.finding, limit.finding, kept.finding, keys.finding, counts, contract.finding];
+  const findings = [stock.finding, limit.finding, kept.finding, ...decided, keys.finding, counts, contract.finding];
   return {
     held: findings.every(({ held }) => held),
     findings,
     sold: {
-      orders: told.size,
-      units: sum([...told.values()], ({ order }) => order.quantity),
-      buyers: new Set([...told.values()].flatMap(({ by }) => by.map(({ buyer }) => buyer))).size,
+      orders: sold.length,
+      units: sum(sold, ({ order }) => order.quantity),
+      buyers: new Set(sold.flatMap(({ by }) => by.map(({ buyer }) => buyer))).size,
     },
+    queued,
     refused: tally(answers.filter((answer) => answer.status === 409 && !isComeBack(answer)).map(({ code }) => code)),
-    replayed: answers.filter(({ status, replayed }) => status === 201 && replayed).length,
+    replayed: answers.filter(({ order, replayed }) => order !== null && replayed).length,
     oversold: stock.oversold,
     duplicates: limit.finding.faults + keys.duplicates,
     lost: kept.finding.faults,
@@ -100,31 +121,30 @@ export function judge(evidence: Evidence): Verdict {
   };
 }
 
-interface Told {
-  order: OrderView;
-  /** Each key under which it was told; one, if all is well. */
-  by: { buyer: string; key: string }[];
+function queuedOrders({ following }: Evidence, told: ToldOrders): Queued {
+  const queued = [...told.values()].filter((entry) => entry.queued);
+  const having = (fate: Told['fate']): Told[] => queued.filter((entry) => entry.fate === fate);
+  const tookMs = following.orders.flatMap((order) => order.tookMs ?? []);
+  return {
+    orders: queued.length,
+    reserved: having('sold').length,
+    rejected: tally(having('rejected').map((entry) => reasonOf(entry) ?? 'without a reason')),
+    undecided: having('undecided').map(({ order }) => order.id),
+    longestMs: tookMs.length === 0 ? null : tookMs.reduce((a, b) => Math.max(a, b)),
+  };
 }
 
-function toldOrders(answers: readonly Answer[]): Map<string, Told> {
-  const told = new Map<string, Told>();
-  for (const { buyer, key, order } of answers) {
-    if (order === null) continue;
-    const entry = told.get(order.id);
-    if (entry === undefined) told.set(order.id, { order, by: [{ buyer, key }] });
-    else if (!entry.by.some((one) => one.buyer === buyer && one.key === key)) entry.by.push({ buyer, key });
-  }
-  return told;
+function reasonOf({ stored, seen }: Told): string | null {
+  return stored?.reason ?? seen?.reason ?? null;
 }
 
 /** P1. An order that was told and is not in the list still took units: its buyer holds a yes. */
 function judgeStock(
   { after, before, orders, item: asked }: Evidence,
-  listed: ReadonlyMap<string, OrderView>,
-  told: ReadonlyMap<string, Told>,
+  told: ToldOrders,
 ): { finding: Finding; oversold: number } {
   const faults = new Faults();
-  const missing = [...told.values()].map(({ order }) => order).filter(({ id }) => !listed.has(id));
+  const missing = [...told.values()].filter(isMissing).map(({ order }) => order);
   let oversold = 0;
   let says = '';
   for (const item of after.items) {
@@ -141,58 +161,90 @@ function judgeStock(
 }
 
 /** P2, for the buyers of this crowd: others may have bought under a higher limit that was lowered since. */
-function judgeLimit(
-  { after, before, orders, buyerPrefix }: Evidence,
-  listed: ReadonlyMap<string, OrderView>,
-  told: ReadonlyMap<string, Told>,
-): { finding: Finding } {
+function judgeLimit({ after, before, orders, buyerPrefix }: Evidence, told: ToldOrders): { finding: Finding } {
   const faults = new Faults();
   const perBuyer = Math.max(before.perBuyer, after.perBuyer);
   const units = new Map<string, number>();
   const add = (buyer: string, { quantity }: OrderView): void =>
     void units.set(buyer, (units.get(buyer) ?? 0) + quantity);
   for (const order of orders) if (order.buyer.startsWith(buyerPrefix) && live(order)) add(order.buyer, order);
-  for (const { order, by } of told.values()) if (!listed.has(order.id)) add(by[0]!.buyer, order);
+  for (const entry of told.values()) if (isMissing(entry)) add(entry.by[0]!.buyer, entry.order);
   for (const [buyer, held] of units)
     if (held > perBuyer) faults.add(`${buyer} has ${held} units, the limit is ${perBuyer}`);
   return { finding: finding('P2', 'limit kept', 'LIMIT BROKEN', `nobody has more than ${perBuyer}`, faults) };
 }
 
-/** P3. */
-function judgeKept(
-  told: ReadonlyMap<string, Told>,
-  listed: ReadonlyMap<string, OrderView>,
-): { finding: Finding; expired: number } {
+/** P3, for what was decided: the ledger has it, as it was told. */
+function judgeKept(told: ToldOrders): { finding: Finding; expired: number } {
   const faults = new Faults();
   let expired = 0;
-  for (const { order, by } of told.values()) {
-    const stored = listed.get(order.id);
-    const { buyer } = by[0]!;
-    if (stored === undefined) faults.add(`order ${order.id}, told to ${buyer}, is not in the ledger`);
-    else if (stored.buyer !== buyer) faults.add(`order ${order.id}, told to ${buyer}, belongs to ${stored.buyer}`);
-    else if (stored.item !== order.item || stored.quantity !== order.quantity)
-      faults.add(
-        `order ${order.id} was told as ${order.quantity} × ${order.item}, stored as ${stored.quantity} × ${stored.item}`,
-      );
-    else if (stored.status === 'expired') expired++;
-    else if (!live(stored)) faults.add(`order ${order.id}, told to ${buyer}, is ${stored.status}`);
+  let kept = 0;
+  let later = 0;
+  for (const entry of told.values()) {
+    if (entry.fate === 'undecided') continue;
+    if (entry.fate === 'sold') kept++;
+    if (entry.fate === 'sold' && !entry.confirmed) later++;
+    const fault = keptFault(entry);
+    if (fault !== null) faults.add(fault);
+    else if (entry.stored!.status === 'expired') expired++;
   }
-  return {
-    finding: finding(
-      'P3',
-      'nothing lost',
-      'LOST',
-      `each of the ${count(told.size, 'order')} told by a 201 is in the ledger`,
-      faults,
-    ),
-    expired,
-  };
+  const told201 = later === 0 ? 'told by a 201' : 'told by a 201, or reserved after a 202,';
+  const says = `each of the ${count(kept, 'order')} ${told201} is in the ledger`;
+  return { finding: finding('P3', 'nothing lost', 'LOST', says, faults), expired };
+}
+
+function keptFault({ order, by, confirmed, stored, seen, fate }: Told): string | null {
+  const { buyer } = by[0]!;
+  const name = `order ${order.id}, ${confirmed ? 'told' : 'answered 202'} to ${buyer},`;
+  // What its owner saw before the list was read; a 201 speaks for itself.
+  const was = confirmed || seen === null ? '' : `was seen ${seen.status} and `;
+  if (stored === null) return `${name} ${was}is not in the ledger`;
+  if (stored.buyer !== buyer) return `${name} belongs to ${stored.buyer}`;
+  if (stored.item !== order.item || stored.quantity !== order.quantity)
+    return `order ${order.id} was told as ${order.quantity} × ${order.item}, stored as ${stored.quantity} × ${stored.item}`;
+  if (fate === 'rejected') return seen === null || seen.status === 'rejected' ? null : `${name} ${was}is rejected`;
+  // An end is an end: a rejected order never lives again. And what was committed is not queued any more.
+  const contradicted = seen?.status === 'rejected' || stored.status === 'queued';
+  if (!contradicted && (stored.status === 'expired' || live(stored))) return null;
+  return `${name} ${was}is ${stored.status}`;
+}
+
+const NOT_DECIDED = {
+  queued: 'still queued',
+  missing: 'not found (404)',
+  unheard: 'not answered for',
+} as const;
+
+/** P3, for what was accepted: it is decided, one way or the other. An interrupted crowd has not waited for it. */
+function judgeDecided({ following }: Evidence, told: ToldOrders, queued: Queued): Finding {
+  const faults = new Faults();
+  const last = new Map(following.orders.map((order) => [order.id, order.last]));
+  if (following.waited) {
+    const ways = Map.groupBy(queued.undecided, (id) => NOT_DECIDED[last.get(id) ?? 'unheard']);
+    for (const [way, ids] of ways)
+      faults.add(`${way} ${following.boundMs / 1000} s after the last buyer: ${idsOf(ids)}`, ids.length);
+  }
+  for (const entry of told.values()) {
+    if (entry.fate !== 'rejected') continue;
+    const reason = reasonOf(entry);
+    if (reason === null || !(REJECT_REASONS as readonly string[]).includes(reason))
+      faults.add(`order ${entry.order.id} was rejected ${reason === null ? 'without a reason' : `for “${reason}”`}`);
+  }
+  const rejected = sum(Object.values(queued.rejected), (times) => times);
+  const open = queued.undecided.length === 0 ? '' : `, ${grouped(queued.undecided.length)} not waited for`;
+  const says = `${count(queued.orders, 'order')}, ${grouped(queued.reserved)} reserved, ${grouped(rejected)} rejected${open}`;
+  return finding('P3', 'every 202 decided', 'A 202 WAS NOT DECIDED', says, faults);
+}
+
+function idsOf(ids: readonly string[]): string {
+  const more = ids.length - IDS_MAX;
+  return ids.slice(0, IDS_MAX).join(', ') + (more > 0 ? ` and ${grouped(more)} more` : '');
 }
 
 /** P5. */
 function judgeKeys(
   answers: readonly Answer[],
-  told: ReadonlyMap<string, Told>,
+  told: ToldOrders,
 ): { finding: Finding; duplicates: number; undecided: number } {
   const faults = new Faults();
   let duplicates = 0;
@@ -202,18 +254,21 @@ function judgeKeys(
   for (const sameKey of byKey.values()) {
     const { key } = sameKey[0]!;
     repeats += sameKey.length - 1;
-    if (sameKey.every((answer) => answer.status === null || isComeBack(answer))) undecided++;
+    if (!sameKey.some(isAnswer)) undecided++;
     const ordered = sameKey.filter(({ order }) => order !== null);
-    const ids = new Set(ordered.map(({ order }) => order!.id));
-    if (ids.size > 1) {
+    const byId = Map.groupBy(ordered, ({ order }) => order!.id);
+    if (byId.size > 1 && !followOneAnother(byId, told)) {
       duplicates++;
-      faults.add(`key ${key} was given ${ids.size} orders: ${[...ids].join(', ')}`);
-    } else if (ordered.filter(({ replayed }) => !replayed).length > 1) {
-      faults.add(`key ${key} was given order ${[...ids][0]} again without Idempotent-Replayed`);
+      faults.add(`key ${key} was given ${byId.size} orders: ${[...byId.keys()].join(', ')}`);
     }
-    const knownAt = Math.min(...ordered.map(({ answeredAt }) => answeredAt));
+    for (const [id, ofId] of byId)
+      if (ofId.filter(({ replayed }) => !replayed).length > 1)
+        faults.add(`key ${key} was given order ${id} again without Idempotent-Replayed`);
+    // An order that ended rejected has left its key free: what is refused then is a new order.
+    const bound = ordered.filter(({ order }) => told.get(order!.id)!.fate === 'sold');
+    const knownAt = Math.min(...bound.map(({ answeredAt }) => answeredAt));
     const refused = sameKey.find(
-      (answer) => answer.sentAt > knownAt && answer.status !== 201 && answer.status !== null && !isComeBack(answer),
+      (answer) => answer.sentAt > knownAt && isAnswer(answer) && answer.status !== 201 && answer.status !== 202,
     );
     if (refused)
       faults.add(`key ${key} had its order and was then refused: ${refused.status} ${refused.code ?? ''}`.trim());
@@ -229,6 +284,32 @@ function judgeKeys(
     duplicates,
     undecided,
   };
+}
+
+/** To the order itself: neither silence nor a word to come back. */
+function isAnswer(answer: Answer): boolean {
+  return answer.status !== null && !isComeBack(answer);
+}
+
+/**
+ * A key whose order ended rejected is free for another one. So of a key's orders all but one are rejected, and the key
+ * does not go back: an order that has had a successor is not given again.
+ */
+function followOneAnother(byId: ReadonlyMap<string, readonly Answer[]>, told: ToldOrders): boolean {
+  const orders = [...byId].map(([id, answers]) => ({
+    stands: told.get(id)!.fate === 'sold',
+    knownAt: Math.min(...answers.map(({ answeredAt }) => answeredAt)),
+    lastSentAt: Math.max(...answers.map(({ sentAt }) => sentAt)),
+  }));
+  if (orders.filter(({ stands }) => stands).length > 1) return false;
+  return orders.every((one) =>
+    orders.every((other) => {
+      if (one === other) return true;
+      const oneAgain = one.lastSentAt > other.knownAt;
+      const otherAgain = other.lastSentAt > one.knownAt;
+      return !(oneAgain && (otherAgain || other.stands));
+    }),
+  );
 }
 
 /** P9. */
@@ -261,15 +342,14 @@ function judgeCounts({ after, orders, quiet, item: asked }: Evidence): Finding {
 }
 
 /** Every answer is one the contract has for a well-formed order, given for a reason. */
-function judgeContract(
-  evidence: Evidence,
-  listed: ReadonlyMap<string, OrderView>,
-  told: ReadonlyMap<string, Told>,
-): { finding: Finding; phantoms: number } {
-  const { answers, orders, before, after, quantity } = evidence;
+function judgeContract(evidence: Evidence, told: ToldOrders): { finding: Finding; phantoms: number } {
+  const { answers, orders, before, after, quantity, following } = evidence;
   const faults = new Faults();
-  const odd = answers.filter((answer) => !isExplained(answer, evidence)).map(wordsOf);
+  const lagging = keysOf(answers.filter((answer) => answer.status === 202 || isInDoubt(answer)));
+  const odd = answers.filter((answer) => !isExplained(answer, evidence, lagging)).map(wordsOf);
   for (const [words, times] of Object.entries(tally(odd))) faults.add(`${words}, ${times} times`, times);
+  for (const [words, times] of Object.entries(following.odd))
+    faults.add(`the owner of a queued order was answered ${words}, ${times} times`, times);
 
   const byBuyer = Map.groupBy(answers, ({ buyer }) => buyer);
   const perBuyerMin = Math.min(before.perBuyer, after.perBuyer);
@@ -277,7 +357,7 @@ function judgeContract(
   const heldBy = Map.groupBy(orders, ({ buyer }) => buyer);
   let phantoms = 0;
   for (const [buyer, theirs] of byBuyer) {
-    const inDoubt = theirs.some(({ status, code }) => status === null || status >= 500 || code === IN_FLIGHT);
+    const inDoubt = theirs.some(isInDoubt);
     const held = heldBy.get(buyer) ?? [];
     const untold = held.filter((order) => live(order) && !told.has(order.id));
     if (!inDoubt) {
@@ -289,7 +369,7 @@ function judgeContract(
     const units = sum([...known.values()], (order) => order.quantity);
     if (refusedByLimit && !inDoubt && units + quantity <= perBuyerMin)
       faults.add(`${buyer} has ${units} of ${perBuyerMin} and was refused limit_reached`);
-    if (theirs.some((answer) => isLimitMissed(answer, theirs, listed, perBuyerMax, quantity)))
+    if (theirs.some((answer) => isLimitMissed(answer, theirs, told, perBuyerMax, quantity)))
       faults.add(`${buyer} has all of their ${perBuyerMax} and was told sold_out, not limit_reached`);
   }
 
@@ -297,8 +377,10 @@ function judgeContract(
   const ended = orders.some((order) => order.item === evidence.item && !live(order));
   const stood = now !== undefined && now.total === itemOf(before.items, evidence.item)?.total && !ended;
   const soldOut = answers.filter(({ code }) => code === 'sold_out').length;
-  // Free units only become fewer in such a sale: what is free now was free then.
-  if (evidence.quiet && stood && now.free >= quantity && soldOut > 0)
+  // Free units only become fewer in such a sale: what is free now was free then, but for what an order had taken that
+  // never came to the ledger. Of such orders there are at most as many as keys whose outcome was open at some time.
+  const vanished = keysOf(answers.filter((answer) => mayHaveVanished(answer, told))).size * quantity;
+  if (evidence.quiet && stood && now.free - vanished >= quantity && soldOut > 0)
     faults.add(`${soldOut} answers were sold_out, and ${now.free} units are still free`);
   return {
     finding: finding('API', 'every answer explained', 'UNEXPLAINED', count(answers.length, 'answer'), faults),
@@ -306,25 +388,44 @@ function judgeContract(
   };
 }
 
-function isExplained(answer: Answer, { item, quantity }: Evidence): boolean {
-  const { status, code, order, buyer } = answer;
+function keysOf(answers: readonly Answer[]): ReadonlySet<string> {
+  return new Set(answers.map(({ buyer, key }) => `${buyer}\n${key}`));
+}
+
+/** What the order came to, if it was one, cannot be known from this. */
+function isInDoubt({ status, code }: Answer): boolean {
+  return status === null || status >= 500 || code === IN_FLIGHT;
+}
+
+function mayHaveVanished(answer: Answer, told: ToldOrders): boolean {
+  // Overload is answered before anything is taken.
+  if (answer.order === null) return isInDoubt(answer) && answer.code !== 'overloaded';
+  return told.get(answer.order.id)!.fate === 'undecided';
+}
+
+/** `lagging` are keys that may have been answered 202: their repeat shows the order as it is by then. */
+function isExplained(answer: Answer, { item, quantity }: Evidence, lagging: ReadonlySet<string>): boolean {
+  const { status, code, order, buyer, key, replayed } = answer;
   if (status === null || status === 429) return true;
   if (status === 503) return code === 'overloaded' || code === 'unavailable';
   if (status === 409) return isComeBack(answer) || (code !== null && REFUSALS.has(code));
-  if (status !== 201 || order === null) return false;
-  return order.status === 'reserved' && order.buyer === buyer && order.item === item && order.quantity === quantity;
+  if (order === null || order.buyer !== buyer || order.item !== item || order.quantity !== quantity) return false;
+  if (status === 202) return order.status === 'queued';
+  if (order.status === 'reserved') return true;
+  const asItIs = replayed && lagging.has(`${buyer}\n${key}`);
+  return asItIs && (live(order) || order.status === 'expired') && order.status !== 'queued';
 }
 
 function wordsOf({ status, code, order }: Answer): string {
-  if (status !== 201) return `${status} ${code ?? 'without a code'}`;
-  return order === null ? '201 without an order' : '201 with an order that was not asked for';
+  if (status !== 201 && status !== 202) return `${status} ${code ?? 'without a code'}`;
+  return order === null ? `${status} without an order` : `${status} with an order that was not asked for`;
 }
 
 /** sold_out for a new key of a buyer who knew, when sending it, that the limit was used up: limit_reached comes first. */
 function isLimitMissed(
   answer: Answer,
   theirs: readonly Answer[],
-  listed: ReadonlyMap<string, OrderView>,
+  told: ToldOrders,
   perBuyer: number,
   quantity: number,
 ): boolean {
@@ -333,19 +434,19 @@ function isLimitMissed(
     ({ order, key, answeredAt }) => order !== null && key !== answer.key && answeredAt < answer.sentAt,
   );
   const ids = new Set(known.map(({ order }) => order!.id));
-  // An order that ended in the meantime gave its place back.
-  if ([...ids].some((id) => listed.has(id) && !live(listed.get(id)!))) return false;
+  // An order that ended in the meantime gave its place back, and one that is not decided may have.
+  if ([...ids].some((id) => told.get(id)!.fate !== 'sold' || gaveBack(told.get(id)!))) return false;
   return ids.size > 0 && (ids.size + 1) * quantity > perBuyer;
+}
+
+function gaveBack({ stored }: Told): boolean {
+  return stored !== null && !live(stored);
 }
 
 function finding(subject: Subject, promise: string, broken: string, figures: string, faults: Faults): Finding {
   const held = faults.count === 0;
   const says = held ? `${promise}: ${figures}` : `${broken}: ${count(faults.count, 'fault')}`;
   return { subject, held, says, faults: faults.count, examples: faults.examples };
-}
-
-function live({ status }: OrderView): boolean {
-  return (ORDER_STATUSES as readonly string[]).includes(status) && isLive(status as OrderStatus);
 }
 
 function itemOf(items: readonly ItemView[], code: string): ItemView | undefined {
