@@ -75,7 +75,8 @@ export function limitFaults(orders: readonly Order[], perBuyer: number): string[
 
 /**
  * P3: every order that somebody was told about is in the ledger with that content; and the ledger has no order that
- * nobody was told about, unless it can be that of a request whose answer never came (or was a 503).
+ * nobody was told about, unless it can be that of a request whose answer never came (or was a 503). An order that was
+ * told as queued (202) is in the ledger by now, decided either way; see `undecided` for those that are not.
  */
 export function lossFaults(tries: readonly Try[], orders: readonly Order[]): string[] {
   const stored = new Map(orders.map((order) => [order.id, order]));
@@ -92,6 +93,12 @@ export function lossFaults(tries: readonly Try[], orders: readonly Order[]): str
     if (told.has(order.id)) continue;
     told.add(order.id);
     const found = stored.get(order.id);
+    if (order.status === 'queued') {
+      const same =
+        found && found.buyer === order.buyer && found.item === order.item && found.quantity === order.quantity;
+      if (found && !same) faults.push(`order ${order.id} was told as ${JSON.stringify(order)}, stored otherwise`);
+      continue;
+    }
     if (found === undefined) faults.push(`order ${order.id} of ${order.buyer} is lost`);
     else if (!isDeepStrictEqual(found, order)) {
       faults.push(`order ${order.id} was told as ${JSON.stringify(order)}, stored as ${JSON.stringify(found)}`);
@@ -112,7 +119,12 @@ export function lossFaults(tries: readonly Try[], orders: readonly Order[]): str
  * none was refused after another had got it. `strict`: nothing in this run gives units back or opens what was closed,
  * so two tries at the same time must have got the same answer, too.
  */
-export function keyFaults(tries: readonly Try[], { strict }: { strict: boolean }): string[] {
+export function keyFaults(
+  tries: readonly Try[],
+  { strict, orders = [] }: { strict: boolean; orders?: readonly Order[] },
+): string[] {
+  // A key whose order ended rejected is free again.
+  const rejected = new Set(orders.filter(({ status }) => status === 'rejected').map(({ id }) => id));
   const byKey = new Map<string, Try[]>();
   for (const one of tries) {
     if (one.key === undefined || one.code === 'overloaded') continue;
@@ -123,11 +135,13 @@ export function keyFaults(tries: readonly Try[], { strict }: { strict: boolean }
   }
   const faults: string[] = [];
   for (const [name, same] of byKey) {
-    const got = same.filter((one) => one.order !== null);
-    const first = got[0];
+    const got = same.filter((one) => one.order !== null && !rejected.has(one.order.id));
+    const first = got.find((one) => one.status === 201) ?? got[0];
     if (first === undefined) continue;
     for (const one of got) {
-      if (!isDeepStrictEqual(one.order, first.order)) {
+      // Of a 202 the order as it is now: only the order itself must be the same.
+      const queued = one.status === 202 || first.status === 202;
+      if (queued ? one.order!.id !== first.order!.id : !isDeepStrictEqual(one.order, first.order)) {
         faults.push(`${name}: ${JSON.stringify(first.order)} and ${JSON.stringify(one.order)}`);
       }
     }
@@ -155,8 +169,15 @@ export function allFaults(
     oversold: oversellFaults(sale, orders),
     overLimit: limitFaults(orders, perBuyer),
     lost: lossFaults(ofSale, orders),
-    keys: keyFaults(ofSale, { strict: false }),
+    keys: keyFaults(ofSale, { strict: false, orders }),
   };
+}
+
+/** Ids of orders that were told as queued and that the ledger does not have. */
+export function undecided(tries: readonly Try[], orders: readonly Order[]): string[] {
+  const stored = new Set(orders.map(({ id }) => id));
+  const queued = tries.filter(({ status, order }) => status === 202 && !stored.has(order!.id));
+  return [...new Set(queued.map(({ order }) => order!.id))];
 }
 
 export const NO_FAULTS = { counts: [], oversold: [], overLimit: [], lost: [], keys: [] };

@@ -70,12 +70,12 @@ export class CrowdRecord {
       sentAtMs: reply?.sentAtMs ?? startedAtMs,
       answeredAtMs: reply?.answeredAtMs ?? Number.POSITIVE_INFINITY,
       status: reply?.status ?? 0,
-      code: reply === null || reply.status === 201 ? null : String(reply.body.code),
+      code: reply === null || isOrder(reply) ? null : String(reply.body.code),
       replayed: reply?.replayed ?? false,
-      order: reply?.status === 201 ? (reply.body as Order) : null,
+      order: reply !== null && isOrder(reply) ? (reply.body as Order) : null,
     };
     this.tries.push(one);
-    const expected = reply === null || reply.status === 201 || reply.status === 409 || reply.status === 503;
+    const expected = reply === null || isOrder(reply) || reply.status === 409 || reply.status === 503;
     if (!expected && this.strange.length < STRANGE_MAX)
       this.strange.push(`${reply!.status} ${JSON.stringify(reply!.body)}`);
     if (reply?.status === 503 && (reply.retryAfter === null || !['overloaded', 'unavailable'].includes(one.code!))) {
@@ -84,6 +84,11 @@ export class CrowdRecord {
     }
     return one;
   }
+}
+
+/** 201: committed. 202: queued, and yet to be decided (only a distributed shop says so). */
+function isOrder({ status }: CrowdReply): boolean {
+  return status === 201 || status === 202;
 }
 
 /** The seed of a run: SEED replays it. Printed, since a failure is worth nothing without it. */

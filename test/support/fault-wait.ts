@@ -3,11 +3,15 @@ export function sleep(ms: number): Promise<void> {
 }
 
 /** Asks until the answer is not false, null or undefined; fails with `what` after `withinMs`. */
-export async function until<T>(what: string, withinMs: number, ask: () => Promise<T> | T): Promise<NonNullable<T>> {
+export async function until<T>(
+  what: string,
+  withinMs: number,
+  ask: () => Promise<T> | T,
+): Promise<Exclude<NonNullable<T>, false>> {
   const lastMs = performance.now() + withinMs;
   for (;;) {
     const answer = await ask();
-    if (answer !== false && answer !== null && answer !== undefined) return answer as NonNullable<T>;
+    if (answer !== false && answer !== null && answer !== undefined) return answer as Exclude<NonNullable<T>, false>;
     if (performance.now() > lastMs) throw new Error(`not within ${withinMs} ms: ${what}`);
     await sleep(25);
   }

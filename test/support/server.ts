@@ -89,6 +89,11 @@ export async function cleanUp(): Promise<void> {
   folders.clear();
 }
 
+/** A process that cleanUp ends, too. */
+export function track(child: ChildProcess): void {
+  started.add(child);
+}
+
 export function temporaryFolder(): string {
   const folder = mkdtempSync(join(tmpdir(), 'doorbuster-'));
   folders.add(folder);

@@ -1,7 +1,7 @@
 import { relative } from 'node:path';
 import { describe, expect, inject } from 'vitest';
 import { ROOT } from '../server.ts';
-import { type Product, REDIS, whyMissing } from './install.ts';
+import { MARIADB, POSTGRES, type Product, REDIS, whyMissing } from './install.ts';
 import { noteSkipped } from './skipped.ts';
 
 /** A suite that starts, pauses or kills a Redis of its own. Where there is none it is skipped, and named at the end. */
@@ -11,8 +11,32 @@ export function describeWithRedis(name: string, suite: () => void): void {
 
 /** A suite that needs any Redis, and takes what redisUrl() gives. */
 export function describeWithAnyRedis(name: string, suite: () => void): void {
-  if (process.env[REDIS.urlVariable]) describe(name, suite);
-  else describeWith(REDIS, name, suite);
+  describeWithAny(REDIS, name, suite);
+}
+
+/** A suite that needs any MariaDB or MySQL, and takes what mysqlUrl() gives. */
+export function describeWithMysql(name: string, suite: () => void): void {
+  describeWithAny(MARIADB, name, suite);
+}
+
+/** A suite that starts, pauses or kills a MariaDB of its own: TEST_MYSQL_URL is no help to it. */
+export function describeWithOwnMysql(name: string, suite: () => void): void {
+  describeWith(MARIADB, name, suite);
+}
+
+/** A suite that needs any PostgreSQL, and takes what postgresUrl() gives. */
+export function describeWithPostgres(name: string, suite: () => void): void {
+  describeWithAny(POSTGRES, name, suite);
+}
+
+/** A suite that starts, pauses or kills a PostgreSQL of its own: TEST_POSTGRES_URL is no help to it. */
+export function describeWithOwnPostgres(name: string, suite: () => void): void {
+  describeWith(POSTGRES, name, suite);
+}
+
+function describeWithAny(product: Product, name: string, suite: () => void): void {
+  if (process.env[product.urlVariable]) describe(name, suite);
+  else describeWith(product, name, suite);
 }
 
 function describeWith(product: Product, name: string, suite: () => void): void {

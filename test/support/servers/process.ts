@@ -1,11 +1,13 @@
 import { type ChildProcess, spawn } from 'node:child_process';
-import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
-import { createServer } from 'node:net';
+import { chownSync, mkdtempSync, rmSync } from 'node:fs';
+import { createServer, type Socket } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { sleep, until } from '../fault-wait.ts';
 import { forget, remember, type Started } from './clean-up.ts';
+import { childrenOf, isGone, isStopped, signal } from './family.ts';
 import { programPath } from './install.ts';
+import { assertReachable, type User } from './user.ts';
 
 export const HOST = '127.0.0.1';
 
@@ -62,6 +64,12 @@ export interface Launch {
   portsAbove?: number[];
   /** What ends it in order; SIGTERM otherwise. */
   stopSignal?: NodeJS.Signals;
+  /** The user that it runs as, and that its folder belongs to; our own if null. */
+  user?: User | null;
+  /** True if it serves from child processes: these are paused, resumed and killed with it. */
+  forks?: boolean;
+  /** After its end, before its folder goes: removes what it left elsewhere. */
+  removeTraces?(place: Place): void;
 }
 
 const READY_WITHIN_MS = 10_000;
@@ -73,6 +81,8 @@ interface Running {
   child: ChildProcess;
   exited: Promise<void>;
   isOver: boolean;
+  /** While its child processes are paused: kills them should we die. */
+  guard?: ChildProcess;
 }
 
 /** A server of a test's own in a process of its own: on 127.0.0.1, on a free port, in a temporary folder. */
@@ -93,6 +103,10 @@ export class ServerProcess implements AsyncDisposable {
     this.folder = mkdtempSync(join(tmpdir(), `doorbuster-${launch.name}-`));
     this.#started = { end: () => this.#end(), endNow: () => this.#endNow() };
     remember(this.#started);
+    if (launch.user) {
+      chownSync(this.folder, launch.user.uid, launch.user.gid);
+      assertReachable(this.folder, launch.user);
+    }
   }
 
   get port(): number {
@@ -137,21 +151,32 @@ export class ServerProcess implements AsyncDisposable {
   /** SIGSTOP: connections stay open, and nobody answers. Resolves when it has stopped. */
   async pause(): Promise<void> {
     const { pid } = this;
-    process.kill(pid, 'SIGSTOP');
-    // The signal is only on its way: a server on another core may answer one more request meanwhile.
-    if (process.platform === 'linux') await until(`${this.#launch.name} stops`, 2_000, () => isStopped(pid));
+    await this.#halt(pid);
+    if (!this.#launch.forks) return;
+    // From here on it has no further children.
+    const children = childrenOf(pid);
+    await Promise.all(children.map((child) => this.#halt(child)));
+    this.#running!.guard ??= guard([pid, ...children]);
   }
 
   /** SIGCONT. Harmless if it is not paused. */
   async resume(): Promise<void> {
-    process.kill(this.pid, 'SIGCONT');
+    const { pid } = this;
+    this.#dismissGuard();
+    if (this.#launch.forks) for (const child of childrenOf(pid)) signal(child, 'SIGCONT');
+    process.kill(pid, 'SIGCONT');
   }
 
   /** SIGKILL, paused or not. Resolves when it is gone; at once if it is gone already. */
   async kill(): Promise<void> {
     if (!this.running) return;
-    this.#running!.child.kill('SIGKILL');
-    await this.#running!.exited;
+    const { child, exited } = this.#running!;
+    // Whoever is stopped has no further children, and none of those it has can escape.
+    if (this.#launch.forks) await this.#halt(child.pid!);
+    const children = this.#killNow();
+    await exited;
+    // They hold its memory, and it would not start again before they are gone.
+    await until(`${this.#launch.name} is gone`, 5_000, () => children.every(isGone));
   }
 
   /** Ends it in order, paused or not, and with SIGKILL if it takes too long. */
@@ -159,9 +184,9 @@ export class ServerProcess implements AsyncDisposable {
     if (!this.running) return;
     const { child, exited } = this.#running!;
     // A stopped process would keep the signal for later.
-    child.kill('SIGCONT');
+    await this.resume();
     child.kill(this.#launch.stopSignal ?? 'SIGTERM');
-    const late = setTimeout(() => child.kill('SIGKILL'), STOP_WITHIN_MS);
+    const late = setTimeout(() => this.#killNow(), STOP_WITHIN_MS);
     await exited;
     clearTimeout(late);
   }
@@ -179,13 +204,14 @@ export class ServerProcess implements AsyncDisposable {
   }
 
   async #spawn(): Promise<void> {
-    const { name, command, args, env, ready, readyWithinMs = READY_WITHIN_MS } = this.#launch;
+    const { name, command, args, env, user, ready, readyWithinMs = READY_WITHIN_MS } = this.#launch;
     const place = { port: this.#port, folder: this.folder };
     const [program, ...rest] = [...dieWithUs(), command, ...args(place)];
     const child = spawn(program!, rest, {
       cwd: this.folder,
       env: { ...process.env, ...env },
       stdio: ['ignore', 'pipe', 'pipe'],
+      ...(user && { uid: user.uid, gid: user.gid }),
     });
     this.#output = '';
     const look = (chunk: Buffer): void => {
@@ -194,12 +220,12 @@ export class ServerProcess implements AsyncDisposable {
     child.stdout!.on('data', look);
     child.stderr!.on('data', look);
     // Not 'close': children of the server hold its output open, too.
-    const { promise: exited, resolve: isGone } = Promise.withResolvers<void>();
+    const { promise: exited, resolve: hasExited } = Promise.withResolvers<void>();
     const running: Running = { child, exited, isOver: false };
     const over = (error?: Error): void => {
       if (error) this.#output += String(error);
       running.isOver = true;
-      isGone();
+      hasExited();
     };
     child.once('exit', () => over());
     child.once('error', (error) => {
@@ -226,12 +252,39 @@ export class ServerProcess implements AsyncDisposable {
   }
 
   #endNow(): void {
-    if (this.running) this.#running!.child.kill('SIGKILL');
+    if (this.running) {
+      if (this.#launch.forks) this.#running!.child.kill('SIGSTOP');
+      this.#killNow();
+    }
     this.#removeFolder();
+  }
+
+  /** Returns the child processes that it has killed. */
+  #killNow(): number[] {
+    const { child } = this.#running!;
+    // Before them: its numbers may be somebody else's afterwards.
+    this.#dismissGuard();
+    const children = this.#launch.forks ? childrenOf(child.pid!) : [];
+    for (const one of children) signal(one, 'SIGKILL');
+    child.kill('SIGKILL');
+    return children;
+  }
+
+  async #halt(pid: number): Promise<void> {
+    signal(pid, 'SIGSTOP');
+    // The signal is only on its way: a server on another core may answer one more request meanwhile.
+    if (process.platform !== 'linux') return;
+    await until(`${this.#launch.name} stops`, 2_000, () => isStopped(pid) || isGone(pid));
+  }
+
+  #dismissGuard(): void {
+    this.#running?.guard?.kill('SIGKILL');
+    delete this.#running?.guard;
   }
 
   #removeFolder(): void {
     try {
+      this.#launch.removeTraces?.({ port: this.#port, folder: this.folder });
       rmSync(this.folder, { recursive: true, force: true, maxRetries: 2 });
     } catch {
       // A server that is just dying may have written once more.
@@ -245,8 +298,15 @@ function dieWithUs(): string[] {
   return setpriv === null ? [] : [setpriv, '--pdeathsig', 'KILL', '--'];
 }
 
-function isStopped(pid: number): boolean {
-  const stat = readFileSync(`/proc/${pid}/stat`, 'latin1');
-  // Behind the name, which may contain anything, brackets too.
-  return stat.charAt(stat.lastIndexOf(')') + 2) === 'T';
+/**
+ * Kills these, paused processes all of them, when we die. The kernel kills a server with us, but its children are left to
+ * notice that by themselves, and who is paused notices nothing.
+ */
+function guard(pids: readonly number[]): ChildProcess {
+  // It reads until we are gone: the other end of the pipe closes then, whatever we die of.
+  const script = 'trap "" INT TERM HUP; read -r _; kill -KILL "$@"';
+  const child = spawn('sh', ['-c', script, 'sh', ...pids.map(String)], { stdio: ['pipe', 'ignore', 'ignore'] });
+  child.unref();
+  (child.stdin as Socket).unref();
+  return child;
 }

@@ -27,6 +27,8 @@ export interface FaultProxy extends AsyncDisposable {
   port: number;
   /** A copy, as of now. */
   counters(): ProxyCounters;
+  /** New connections go to that port of this machine from now on; those that are open stay where they are. */
+  target(port: number): void;
   /** Ends all connections at once, on both sides. New ones are welcome. */
   cut(): void;
   /** True: nobody listens any more, connecting fails with ECONNREFUSED; connections that are open stay. */
@@ -61,7 +63,8 @@ interface Link {
   request: Buffer[];
 }
 
-export async function startProxy(targetPort: number): Promise<FaultProxy> {
+export async function startProxy(firstTarget: number): Promise<FaultProxy> {
+  let targetPort = firstTarget;
   const port = await freePort();
   const links = new Set<Link>();
   const delayMs: Record<Direction, number> = { toServer: 0, toClient: 0 };
@@ -179,6 +182,9 @@ export async function startProxy(targetPort: number): Promise<FaultProxy> {
       bytesToClient: passed.toClient,
       repliesDropped,
     }),
+    target: (next) => {
+      targetPort = next;
+    },
     cut,
     refuse: async (refused) => {
       if (refused) stopListening();

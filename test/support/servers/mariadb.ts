@@ -1,0 +1,191 @@
+import { randomBytes } from 'node:crypto';
+import { rmSync, writeFileSync } from 'node:fs';
+import { dirname, join } from 'node:path';
+import mysql from 'mysql2';
+import { forget, remember, type Started } from './clean-up.ts';
+import { binaryOf, MARIADB, programPath, whyMissing } from './install.ts';
+import { HOST, type Place, ServerProcess } from './process.ts';
+import { copyTemplate, runAs } from './template.ts';
+import { ordinaryUser } from './user.ts';
+
+/** True if this machine can start a MariaDB of its own. */
+export const mariadbAvailable: boolean = binaryOf(MARIADB) !== null;
+
+export interface MariadbOptions {
+  /** Further arguments of mariadbd, e.g. ['--transaction-isolation=READ-COMMITTED']. */
+  args?: string[];
+}
+
+/** Account, password and first database. */
+const NAME = 'doorbuster';
+const USERS = ['mysql', 'nobody'];
+/** After a kill it replays its log first. */
+const READY_WITHIN_MS = 30_000;
+const LOG_SIZE = '--innodb-log-file-size=32M';
+
+/** A private MariaDB. */
+export class MariadbServer extends ServerProcess {
+  constructor({ args = [] }: MariadbOptions = {}) {
+    const command = binaryOf(MARIADB);
+    if (command === null) throw new Error(whyMissing(MARIADB)!);
+    const user = ordinaryUser(USERS);
+    super({
+      name: 'mariadb',
+      command,
+      user,
+      args: (place) => [...serverArgs(place), ...args],
+      prepare: async ({ folder }) => {
+        const data = join(folder, 'data');
+        rmSync(data, { recursive: true, force: true });
+        await copyTemplate('mariadb', user, data, initialise);
+      },
+      ready: async ({ port }) => (await mysqlQuery(urlAt(port), 'SELECT 1 AS one', [], 1_000)).length === 1,
+      readyWithinMs: READY_WITHIN_MS,
+    });
+  }
+
+  /** Of the database that is there from the start, and empty. Its account may do everything on this server. */
+  get url(): string {
+    return urlAt(this.port);
+  }
+
+  /** One statement on a connection of its own; no answer within 5 s is an error. */
+  query(sql: string, values: unknown[] = []): Promise<Record<string, unknown>[]> {
+    return mysqlQuery(this.url, sql, values);
+  }
+
+  /** The URL of a fresh, empty database on this server. */
+  createDatabase(name: string = freshName()): Promise<string> {
+    return createDatabase(this.url, name);
+  }
+}
+
+/** A private MariaDB on a free port, as durable as in production; resolves when it answers a query. */
+export async function startMariadb(options: MariadbOptions = {}): Promise<MariadbServer> {
+  const server = new MariadbServer(options);
+  await server.start();
+  return server;
+}
+
+function urlAt(port: number): string {
+  return `mysql://${NAME}:${NAME}@${HOST}:${port}/${NAME}`;
+}
+
+function serverArgs({ port, folder }: Place): string[] {
+  return [
+    // The machine's own settings are none of ours. It must be the first.
+    '--no-defaults',
+    `--datadir=${join(folder, 'data')}`,
+    `--tmpdir=${folder}`,
+    `--bind-address=${HOST}`,
+    `--port=${port}`,
+    // Inside of its data folder: a whole path may be longer than a socket's may be.
+    '--socket=mariadb.sock',
+    '--pid-file=mariadb.pid',
+    '--skip-name-resolve',
+    '--character-set-server=utf8mb4',
+    '--max-connections=100',
+    '--innodb-buffer-pool-size=64M',
+    LOG_SIZE,
+    // What it has answered, it has on disk. There is no sync_binlog: without a binary log nothing else must be.
+    '--innodb-flush-log-at-trx-commit=1',
+    '--skip-log-bin',
+  ];
+}
+
+/** Makes the data folder of which every server has a copy. */
+async function initialise(data: string): Promise<void> {
+  const install = programPath('mariadb-install-db', ['/usr/bin']);
+  if (install === null) throw new Error('mariadbd is here, but not mariadb-install-db');
+  const folder = dirname(data);
+  const file = join(folder, 'accounts.sql');
+  const statements = [
+    // The server that executes this has read no accounts yet, and would not make one.
+    'FLUSH PRIVILEGES',
+    `CREATE USER '${NAME}'@'%' IDENTIFIED BY '${NAME}'`,
+    `GRANT ALL ON *.* TO '${NAME}'@'%' WITH GRANT OPTION`,
+    `CREATE DATABASE ${NAME} CHARACTER SET utf8mb4`,
+  ];
+  writeFileSync(file, statements.map((statement) => `${statement};\n`).join(''), { mode: 0o644 });
+  await runAs(ordinaryUser(USERS), folder, install, [
+    '--no-defaults',
+    `--datadir=${data}`,
+    // A MariaDB that starts removes the temporary tables of all others in the same folder.
+    `--tmpdir=${folder}`,
+    '--skip-test-db',
+    '--skip-name-resolve',
+    '--auth-root-authentication-method=normal',
+    `--extra-file=${file}`,
+    LOG_SIZE,
+    // Nobody misses a template that a power cut has spoilt.
+    '--innodb-flush-log-at-trx-commit=0',
+    '--innodb-flush-method=nosync',
+  ]);
+}
+
+/**
+ * One statement on a connection of its own. For tests that look at a database without the code under test. Returns the
+ * rows, none for a statement that has none.
+ */
+export function mysqlQuery(
+  url: string,
+  sql: string,
+  values: unknown[] = [],
+  withinMs = 5_000,
+): Promise<Record<string, unknown>[]> {
+  return new Promise((resolve, reject) => {
+    // Without a time-out of its own: ours is for all of it.
+    const connection = mysql.createConnection({ uri: url, connectTimeout: 0 });
+    const settle = (error: Error | null, rows: Record<string, unknown>[] = []): void => {
+      clearTimeout(late);
+      connection.destroy();
+      if (error) reject(error);
+      else resolve(rows);
+    };
+    const late = setTimeout(() => settle(new Error(`${sql}: no answer within ${withinMs} ms`)), withinMs);
+    connection.on('error', settle);
+    connection.query(sql, values, (error, result) => {
+      settle(error, Array.isArray(result) ? (result as Record<string, unknown>[]) : []);
+    });
+  });
+}
+
+function freshName(): string {
+  return `test_${randomBytes(6).toString('hex')}`;
+}
+
+async function createDatabase(url: string, name: string): Promise<string> {
+  await mysqlQuery(url, `CREATE DATABASE ${mysql.escapeId(name)} CHARACTER SET utf8mb4`);
+  const created = new URL(url);
+  created.pathname = `/${encodeURIComponent(name)}`;
+  return created.href;
+}
+
+let shared: Promise<MariadbServer> | null = null;
+
+/**
+ * A fresh, empty database for tests that leave its server alone: at TEST_MYSQL_URL, whose account must be allowed to
+ * create databases, or else on one server that the test file shares. cleanUpServers drops it.
+ */
+export async function mysqlUrl(): Promise<string> {
+  const elsewhere = process.env[MARIADB.urlVariable];
+  if (elsewhere) return createMeanwhile(elsewhere);
+  // cleanUpServers may have ended it between two tests.
+  if (shared !== null && !(await shared).running) shared = null;
+  shared ??= startMariadb();
+  return (await shared).createDatabase();
+}
+
+async function createMeanwhile(elsewhere: string): Promise<string> {
+  const name = freshName();
+  const url = await createDatabase(elsewhere, name);
+  const started: Started = {
+    end: async () => {
+      forget(started);
+      await mysqlQuery(elsewhere, `DROP DATABASE IF EXISTS ${mysql.escapeId(name)}`);
+    },
+    endNow: () => {},
+  };
+  remember(started);
+  return url;
+}

@@ -1,0 +1,194 @@
+import { spawnSync } from 'node:child_process';
+import { randomBytes } from 'node:crypto';
+import { existsSync, readFileSync, realpathSync, rmSync, writeFileSync } from 'node:fs';
+import { dirname, join } from 'node:path';
+import pg from 'pg';
+import { forget, remember, type Started } from './clean-up.ts';
+import { binaryOf, POSTGRES, whyMissing } from './install.ts';
+import { HOST, type Place, ServerProcess } from './process.ts';
+import { copyTemplate, runAs } from './template.ts';
+import { ordinaryUser } from './user.ts';
+
+/** True if this machine can start a PostgreSQL of its own. */
+export const postgresAvailable: boolean = binaryOf(POSTGRES) !== null;
+
+export interface PostgresOptions {
+  /** Further arguments of postgres, e.g. ['-c', 'default_transaction_isolation=serializable']. */
+  args?: string[];
+}
+
+/** Account, password and first database. */
+const NAME = 'doorbuster';
+const USERS = ['postgres', 'nobody'];
+/** After a kill it replays its log first. */
+const READY_WITHIN_MS = 30_000;
+
+/** A private PostgreSQL. */
+export class PostgresServer extends ServerProcess {
+  constructor({ args = [] }: PostgresOptions = {}) {
+    const command = binaryOf(POSTGRES);
+    if (command === null) throw new Error(whyMissing(POSTGRES)!);
+    const user = ordinaryUser(USERS);
+    super({
+      name: 'postgres',
+      command,
+      user,
+      // One process for each connection.
+      forks: true,
+      args: (place) => [...serverArgs(place), ...args],
+      prepare: async ({ folder }) => {
+        const data = join(folder, 'data');
+        rmSync(data, { recursive: true, force: true });
+        await copyTemplate('postgres', user, data, (template) => initialise(command, template));
+      },
+      ready: async ({ port }) => (await postgresQuery(urlAt(port), 'SELECT 1 AS one', [], 1_000)).length === 1,
+      readyWithinMs: READY_WITHIN_MS,
+      // In order, but without waiting for its clients to leave by themselves, as it would with SIGTERM.
+      stopSignal: 'SIGINT',
+      removeTraces: removeSharedMemory,
+    });
+  }
+
+  /** Of the database that is there from the start, and empty. Its account may do everything on this server. */
+  get url(): string {
+    return urlAt(this.port);
+  }
+
+  /** One statement on a connection of its own; no answer within 5 s is an error. */
+  query(sql: string, values: unknown[] = []): Promise<Record<string, unknown>[]> {
+    return postgresQuery(this.url, sql, values);
+  }
+
+  /** The URL of a fresh, empty database on this server. */
+  createDatabase(name: string = freshName()): Promise<string> {
+    return createDatabase(this.url, name);
+  }
+}
+
+/** A private PostgreSQL on a free port, as durable as in production; resolves when it answers a query. */
+export async function startPostgres(options: PostgresOptions = {}): Promise<PostgresServer> {
+  const server = new PostgresServer(options);
+  await server.start();
+  return server;
+}
+
+function urlAt(port: number): string {
+  return `postgres://${NAME}:${NAME}@${HOST}:${port}/${NAME}`;
+}
+
+function serverArgs({ port, folder }: Place): string[] {
+  const settings = {
+    listen_addresses: HOST,
+    port,
+    // Its path would be too long in some folders, and nobody needs it.
+    unix_socket_directories: '',
+    max_connections: 100,
+    shared_buffers: '64MB',
+    // A file in its own folder, which goes with it.
+    dynamic_shared_memory_type: 'mmap',
+    // What it has answered, it has on disk.
+    fsync: 'on',
+    synchronous_commit: 'on',
+    full_page_writes: 'on',
+  };
+  return [
+    '-D',
+    join(folder, 'data'),
+    ...Object.entries(settings).flatMap(([name, value]) => ['-c', `${name}=${value}`]),
+  ];
+}
+
+/** Makes the data folder of which every server has a copy. */
+async function initialise(postgres: string, data: string): Promise<void> {
+  // The one of the same version: beside the program itself, of which PATH may have a link only.
+  const initdb = join(dirname(realpathSync(postgres)), 'initdb');
+  const user = ordinaryUser(USERS);
+  const folder = dirname(data);
+  const password = join(folder, 'password');
+  writeFileSync(password, `${NAME}\n`, { mode: 0o644 });
+  const account = ['--username', NAME, '--pwfile', password, '--auth', 'scram-sha-256'];
+  // Nobody misses a template that a power cut has spoilt: hence no sync here, and -F below.
+  await runAs(user, folder, initdb, ['-D', data, ...account, '--encoding', 'UTF8', '--locale', 'C', '--no-sync']);
+  await runAs(user, folder, postgres, ['--single', '-F', '-D', data, 'postgres'], `CREATE DATABASE ${NAME}\n`);
+}
+
+/**
+ * A few bytes of System V memory keep a second server out of its data folder. A server that was killed leaves them to the
+ * next one in the same folder; if there is none they would stay until the machine restarts.
+ */
+export function removeSharedMemory({ folder }: Pick<Place, 'folder'>): void {
+  const file = join(folder, 'data', 'postmaster.pid');
+  if (!existsSync(file)) return;
+  // The seventh line: key and id.
+  const id = /^\s*\d+\s+(\d+)\s*$/.exec(readFileSync(file, 'utf8').split('\n')[6] ?? '')?.[1];
+  if (id !== undefined) spawnSync('ipcrm', ['-m', id], { stdio: 'ignore', timeout: 5_000 });
+}
+
+/**
+ * One statement on a connection of its own. For tests that look at a database without the code under test. Returns the
+ * rows, none for a statement that has none.
+ */
+export async function postgresQuery(
+  url: string,
+  sql: string,
+  values: unknown[] = [],
+  withinMs = 5_000,
+): Promise<Record<string, unknown>[]> {
+  const client = new pg.Client({ connectionString: url, connectionTimeoutMillis: withinMs });
+  // It says so as well to whoever waits for it.
+  client.on('error', () => {});
+  const { promise: tooLate, reject } = Promise.withResolvers<never>();
+  const late = setTimeout(() => reject(new Error(`${sql}: no answer within ${withinMs} ms`)), withinMs);
+  const ask = async (): Promise<Record<string, unknown>[]> => {
+    await client.connect();
+    return (await client.query(sql, values)).rows;
+  };
+  try {
+    return await Promise.race([ask(), tooLate]);
+  } finally {
+    clearTimeout(late);
+    // Not awaited: a server that is paused does not say goodbye.
+    client.end().catch(() => {});
+  }
+}
+
+function freshName(): string {
+  return `test_${randomBytes(6).toString('hex')}`;
+}
+
+async function createDatabase(url: string, name: string): Promise<string> {
+  await postgresQuery(url, `CREATE DATABASE ${pg.escapeIdentifier(name)}`);
+  const created = new URL(url);
+  created.pathname = `/${encodeURIComponent(name)}`;
+  return created.href;
+}
+
+let shared: Promise<PostgresServer> | null = null;
+
+/**
+ * A fresh, empty database for tests that leave its server alone: at TEST_POSTGRES_URL, whose account must be allowed to
+ * create databases, or else on one server that the test file shares. cleanUpServers drops it.
+ */
+export async function postgresUrl(): Promise<string> {
+  const elsewhere = process.env[POSTGRES.urlVariable];
+  if (elsewhere) return createMeanwhile(elsewhere);
+  // cleanUpServers may have ended it between two tests.
+  if (shared !== null && !(await shared).running) shared = null;
+  shared ??= startPostgres();
+  return (await shared).createDatabase();
+}
+
+async function createMeanwhile(elsewhere: string): Promise<string> {
+  const name = freshName();
+  const url = await createDatabase(elsewhere, name);
+  const started: Started = {
+    end: async () => {
+      forget(started);
+      // FORCE: whoever is still connected is not asked.
+      await postgresQuery(elsewhere, `DROP DATABASE IF EXISTS ${pg.escapeIdentifier(name)} WITH (FORCE)`);
+    },
+    endNow: () => {},
+  };
+  remember(started);
+  return url;
+}

@@ -1,0 +1,142 @@
+import { type ChildProcess, spawn } from 'node:child_process';
+import { fileURLToPath } from 'node:url';
+import { afterAll, beforeAll, describe, expect, it, onTestFinished } from 'vitest';
+import { RetryableError } from '../../src/base/errors.ts';
+import { systemRuntime } from '../../src/base/runtime.ts';
+import type { StoredOrder } from '../../src/ledger/port.ts';
+import type { SqlLedger } from '../../src/ledger/sql/ledger.ts';
+import { openSqlLedger } from '../../src/ledger/sql/open.ts';
+import type { OrderMessage } from '../../src/model/order.ts';
+import { sleep } from './fault-wait.ts';
+import { cleanUpServers } from './servers/clean-up.ts';
+import type { MariadbServer } from './servers/mariadb.ts';
+import type { PostgresServer } from './servers/postgres.ts';
+import { startProxy } from './servers/proxy.ts';
+import { judgeTables } from './sql-judge.ts';
+
+/** What a ledger on a database does when that database, the network or another writer fails. */
+export function sqlFaultSuite(name: string, start: () => Promise<MariadbServer | PostgresServer>): void {
+  describe(`the ledger on ${name}, and what can fail`, () => {
+    let server: MariadbServer | PostgresServer;
+    let ledger: SqlLedger;
+    let lastId = 1_000_000;
+
+    const query = (sql: string) => server.query(name === 'mysql' ? sql.replaceAll('"', '`') : sql);
+
+    beforeAll(async () => {
+      server = await start();
+      ledger = await openSqlLedger(server.url, systemRuntime(), { migrate: true, exclusive: false });
+      const items = [{ code: 'voucher', name: 'V', price: { amount: 1, currency: 'CNY' }, stock: 100_000 }];
+      const sale = { name: 'S', opensAtMs: 0, closesAtMs: 1, perBuyer: 1, payWithinSeconds: 60, items };
+      const call = { actor: 'admin', auditId: '1', keyed: null, answer: () => '' };
+      await ledger.createSale({ ...sale, id: '5', itemIds: ['6'] }, call);
+    });
+    afterAll(async () => {
+      await ledger?.close().catch(() => {});
+      await cleanUpServers();
+    });
+
+    function batchOf(size: number): OrderMessage[] {
+      return Array.from({ length: size }, () => {
+        const orderId = String(++lastId);
+        return {
+          orderId,
+          saleId: '5',
+          itemId: '6',
+          itemCode: 'voucher',
+          buyer: `buyer-${orderId}`,
+          quantity: 1,
+          slots: [1],
+          price: { amount: 1, currency: 'CNY' },
+          payWithinSeconds: 60,
+          epoch: 1,
+          key: `k${orderId}`,
+          fingerprint: 'x',
+        };
+      });
+    }
+
+    /** As a writer does it: the same batch again until the ledger says what became of it. */
+    async function stored(
+      batch: OrderMessage[],
+      from: SqlLedger = ledger,
+    ): Promise<{ tries: number; answers: StoredOrder[] }> {
+      for (let tries = 1; ; tries++) {
+        try {
+          return { tries, answers: await from.commitOrders(batch) };
+        } catch (error) {
+          expect(error, 'an outage never counts against a message').toBeInstanceOf(RetryableError);
+          await sleep(50);
+        }
+      }
+    }
+
+    it('P1 P2 P3: it is killed in the middle of commits; nothing acknowledged is lost, nothing is there twice', async () => {
+      let over = false;
+      let sent = 0;
+      let failed = 0;
+      const acknowledged: string[] = [];
+      const writing = Array.from({ length: 3 }, async () => {
+        while (!over) {
+          const batch = batchOf(40);
+          const { tries, answers } = await stored(batch);
+          if (tries > 1) failed++;
+          sent += batch.length;
+          acknowledged.push(...answers.map(({ order }) => order.id));
+          expect(answers.every(({ order }) => order.status === 'reserved')).toBe(true);
+        }
+      });
+      for (let kills = 0; kills < 3; kills++) {
+        await sleep(150 + Math.random() * 250);
+        await server.restart();
+      }
+      await sleep(200);
+      over = true;
+      await Promise.all(writing);
+      expect(failed, 'a kill was felt').toBeGreaterThan(0);
+      expect(new Set(acknowledged).size).toBe(sent);
+      expect((await ledger.storedAmong(acknowledged)).size).toBe(sent);
+      await judgeTables(query);
+      expect((await ledger.getSale('5'))!.items[0]!.reserved).toBe(sent);
+    }, 60_000);
+
+    it('P3: the reply to a commit is lost; sent again, the batch is the same orders', async () => {
+      const proxy = await startProxy(server.port);
+      const through = new URL(server.url);
+      through.port = String(proxy.port);
+      const remote = await openSqlLedger(through.href, systemRuntime(), { migrate: false, exclusive: false });
+      onTestFinished(() => remote.close());
+      const before = (await ledger.getSale('5'))!.items[0]!;
+      const batch = batchOf(10);
+      proxy.dropReplies(({ request }) => /COMMIT(?!TED)/.test(request.toString('latin1')));
+      await expect(remote.commitOrders(batch)).rejects.toBeInstanceOf(RetryableError);
+      expect(proxy.counters().repliesDropped).toBe(1);
+      proxy.dropReplies(0);
+      const { answers } = await stored(batch, remote);
+      expect(answers.map(({ inserted }) => inserted)).toEqual(Array(10).fill(false));
+      const after = (await ledger.getSale('5'))!.items[0]!;
+      expect(after).toEqual({ ...before, reserved: before.reserved + 10, rev: before.rev + 1 });
+      await judgeTables(query);
+    });
+
+    it('a writer is stopped while it holds the row of an item: the database frees it', async () => {
+      const holder: ChildProcess = spawn(
+        process.execPath,
+        [fileURLToPath(new URL('./sql-holder.ts', import.meta.url)), server.url, '6'],
+        { stdio: ['ignore', 'pipe', 'inherit'] },
+      );
+      onTestFinished(() => {
+        holder.kill('SIGKILL');
+      });
+      await new Promise((resolve) => holder.stdout!.once('data', resolve));
+      holder.kill('SIGSTOP');
+      const startedMs = performance.now();
+      const { tries } = await stored(batchOf(10));
+      const waitedMs = performance.now() - startedMs;
+      expect(tries, 'it had to wait for the row').toBeGreaterThan(1);
+      expect(waitedMs).toBeGreaterThan(4_000);
+      expect(waitedMs).toBeLessThan(20_000);
+      await judgeTables(query);
+    }, 60_000);
+  });
+}

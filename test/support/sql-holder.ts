@@ -1,0 +1,12 @@
+// A writer that holds the row of an item in an open transaction and goes no further: to be stopped from outside.
+import { systemRuntime } from '../../src/base/runtime.ts';
+import { mysqlDialect } from '../../src/ledger/mysql/ledger.ts';
+import { postgresDialect } from '../../src/ledger/postgres/ledger.ts';
+
+const [url, itemId] = process.argv.slice(2);
+const make = url!.startsWith('postgres') ? postgresDialect : mysqlDialect;
+const dialect = await make(url!, systemRuntime(), { poolMax: 1 });
+const session = await dialect.connections.take();
+await session.script(`${dialect.begin}; SELECT id FROM items WHERE id = ${itemId} FOR UPDATE`);
+console.log('holds the row');
+setInterval(() => {}, 1000);

@@ -1,0 +1,75 @@
+import type { Cluster, Redis } from 'ioredis';
+import type { OrderMessage } from '../../src/model/order.ts';
+import { encodeEntry } from '../../src/model/stream-entry.ts';
+
+export function orderMessage(orderId: string, over: Partial<OrderMessage> = {}): OrderMessage {
+  return {
+    orderId,
+    saleId: '1',
+    itemId: '2',
+    itemCode: 'v',
+    buyer: 'b',
+    quantity: 1,
+    slots: [1],
+    price: { amount: 1, currency: 'CNY' },
+    payWithinSeconds: 1,
+    epoch: 1,
+    key: null,
+    fingerprint: 'f',
+    ...over,
+  };
+}
+
+/** One entry for a whole batch of one process, as the gate's script writes it. */
+export function entryOf(messages: readonly OrderMessage[]): string[] {
+  const [first, ...others] = messages.map(encodeEntry) as [string[], ...string[][]];
+  // All of one item: header and item are those of the first.
+  return [...first, ...others.flatMap((fields) => fields.slice(4))];
+}
+
+/** Stands for the gate: writes what it writes, and nothing else. */
+export class StreamFeeder {
+  readonly client: Redis | Cluster;
+  readonly #prefix: string;
+
+  constructor(client: Redis | Cluster, prefix: string) {
+    this.client = client;
+    this.#prefix = prefix;
+  }
+
+  key(saleId: string, part: string): string {
+    return `${this.#prefix}:{${saleId}:0}:${part}`;
+  }
+
+  stream(saleId = '1', epoch = 1): string {
+    return this.key(saleId, `${epoch}:stream`);
+  }
+
+  /** A gate of this epoch is in force. */
+  async open(saleId: string, epoch: number): Promise<void> {
+    await this.client.sadd(`${this.#prefix}:sales`, saleId);
+    await this.client.sadd(this.key(saleId, 'epochs'), String(epoch));
+    await this.client.hset(this.key(saleId, 'gate'), 'epoch', String(epoch));
+  }
+
+  /** One entry, with its wake-up. */
+  async write(messages: readonly OrderMessage[], { wake = true } = {}): Promise<void> {
+    const { saleId, epoch } = messages[0]!;
+    await this.client.sadd(`${this.#prefix}:sales`, saleId);
+    await this.client.sadd(this.key(saleId, 'epochs'), String(epoch));
+    await this.client.xadd(this.stream(saleId, epoch), '*', ...entryOf(messages));
+    if (wake) await this.client.publish(`${this.#prefix}:wake`, `${saleId} ${epoch}`);
+  }
+
+  /** Many entries of one order each, quickly, of one sale and epoch; one wake-up. */
+  async writeEach(messages: readonly OrderMessage[], { wake = true } = {}): Promise<void> {
+    const { saleId, epoch } = messages[0]!;
+    await this.client.sadd(`${this.#prefix}:sales`, saleId);
+    await this.client.sadd(this.key(saleId, 'epochs'), String(epoch));
+    const pipeline = this.client.pipeline();
+    for (const message of messages) pipeline.xadd(this.stream(saleId, epoch), '*', ...encodeEntry(message));
+    const failed = (await pipeline.exec())?.find(([error]) => error)?.[0];
+    if (failed) throw failed;
+    if (wake) await this.client.publish(`${this.#prefix}:wake`, `${saleId} ${epoch}`);
+  }
+}
