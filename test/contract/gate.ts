@@ -3,6 +3,7 @@ import type { ManualClock } from '../../src/base/clock.ts';
 import type { AdmitRequest, Gate, ItemView, Verdict } from '../../src/gate/port.ts';
 import { type OrderMessage, orderFingerprint } from '../../src/model/order.ts';
 import type { SaleSnapshot, SaleValues } from '../../src/model/snapshot.ts';
+import { countTests } from './count.ts';
 import { T0 } from './manual.ts';
 
 export interface GateUnderTest {
@@ -48,6 +49,7 @@ function values(over: Partial<SaleValues>): SaleValues {
 /** The contract of src/gate/port.ts. Every adapter passes all of it. */
 export function gateContract(name: string, make: () => Promise<GateUnderTest>): void {
   describe(`gate contract: ${name}`, () => {
+    countTests('gate', name);
     let gate: Gate;
     let clock: ManualClock;
     let emitted: GateUnderTest['emitted'];
@@ -161,7 +163,7 @@ export function gateContract(name: string, make: () => Promise<GateUnderTest>): 
         await changesNothing(async () => expect(await gate.admit(asked)).toEqual(first));
         await gate.applySale(SALE, values({ version: 3, closed: true }));
         await changesNothing(async () => expect(await gate.admit(asked)).toEqual(first));
-        await gate.settle(SALE, asked.orderId);
+        await gate.settle(SALE, [asked]);
         await changesNothing(async () => expect(await gate.admit(asked)).toEqual(first));
       });
 
@@ -169,8 +171,22 @@ export function gateContract(name: string, make: () => Promise<GateUnderTest>): 
         const sold = await sellOut();
         const asked = request({ buyer: 'late' });
         expect((await gate.admit(asked)).outcome).toBe('sold_out');
-        await gate.release(SALE, sold[0]!.orderId);
+        await gate.release(SALE, sold[0]!);
         expect((await gate.admit(asked)).outcome).toBe('admitted');
+      });
+
+      it('later orders of the same moment see earlier ones', async () => {
+        const [first, second, third, again] = await Promise.all([
+          admit('alice', { key: 'k' }),
+          admit('alice', { key: 'k' }),
+          admit('alice', { quantity: 2 }),
+          admit('alice', { itemCode: 'poster' }),
+        ]);
+        expect(first).toMatchObject({ outcome: 'admitted', message: { slots: [1] } });
+        expect(second).toEqual({ outcome: 'replayed', orderId: '1001' });
+        expect(third).toEqual({ outcome: 'limit_reached', orderIds: ['1001'], perBuyer: 2 });
+        expect(again).toMatchObject({ outcome: 'admitted', message: { slots: [2] } });
+        expect((await emitted()).map(({ orderId }) => orderId)).toEqual(['1001', '1004']);
       });
 
       it('compares codes and buyers bytewise', async () => {
@@ -261,11 +277,11 @@ export function gateContract(name: string, make: () => Promise<GateUnderTest>): 
       });
 
       it('is judged at admission only: what was admitted is settled and released after its end', async () => {
-        const { orderId } = await admitted('a');
+        const order = await admitted('a');
         clock.advance(2 * HOUR_MS);
-        await gate.settle(SALE, orderId);
+        await gate.settle(SALE, [order]);
         expect(await voucher()).toMatchObject({ held: 1, free: 2 });
-        await gate.release(SALE, orderId);
+        await gate.release(SALE, order);
         expect(await voucher()).toMatchObject({ held: 0, free: 3 });
       });
     });
@@ -290,13 +306,13 @@ export function gateContract(name: string, make: () => Promise<GateUnderTest>): 
       });
 
       it('a lowered limit takes nothing away, and admits only what it allows', async () => {
-        const { orderId } = await admitted('alice', { itemCode: 'poster', quantity: 2 });
+        const order = await admitted('alice', { itemCode: 'poster', quantity: 2 });
         await gate.applySale(SALE, values({ perBuyer: 1 }));
         expect((await gate.view(SALE))![1]).toMatchObject({ queued: 2 });
-        expect(await admit('alice')).toEqual({ outcome: 'limit_reached', orderIds: [orderId], perBuyer: 1 });
+        expect(await admit('alice')).toEqual({ outcome: 'limit_reached', orderIds: [order.orderId], perBuyer: 1 });
         expect(await outcome('bob', { quantity: 2 })).toBe('limit_reached');
         expect(await outcome('bob')).toBe('admitted');
-        await gate.release(SALE, orderId);
+        await gate.release(SALE, order);
         expect((await admitted('alice')).slots).toEqual([1]);
       });
 
@@ -305,7 +321,7 @@ export function gateContract(name: string, make: () => Promise<GateUnderTest>): 
         const first = await admitted('alice', { itemCode: 'poster', quantity: 2 });
         const second = await admitted('alice', { itemCode: 'poster' });
         expect([first.slots, second.slots]).toEqual([[1, 2], [3]]);
-        await gate.release(SALE, first.orderId);
+        await gate.release(SALE, first);
         // Counting would give slot 2 and then 3, which is taken.
         expect((await admitted('alice', { itemCode: 'poster' })).slots).toEqual([1]);
         expect((await admitted('alice', { itemCode: 'poster', quantity: 2 })).slots).toEqual([2, 4]);
@@ -317,7 +333,7 @@ export function gateContract(name: string, make: () => Promise<GateUnderTest>): 
         const low = await admitted('alice', { itemCode: 'poster', quantity: 2 });
         const high = await admitted('alice', { itemCode: 'poster' });
         expect(high.slots).toEqual([3]);
-        await gate.release(SALE, low.orderId);
+        await gate.release(SALE, low);
         await gate.applySale(SALE, values({ version: 3, perBuyer: 2 }));
         expect((await admitted('alice', { itemCode: 'poster' })).slots).toEqual([1]);
         expect(await outcome('alice', { itemCode: 'poster' })).toBe('limit_reached');
@@ -384,40 +400,40 @@ export function gateContract(name: string, make: () => Promise<GateUnderTest>): 
       it('a refused order does not bind its key', async () => {
         const sold = await sellOut();
         expect(await outcome('late', { key: 'k' })).toBe('sold_out');
-        await gate.release(SALE, sold[0]!.orderId);
+        await gate.release(SALE, sold[0]!);
         expect(await outcome('late', { key: 'k' })).toBe('admitted');
       });
 
       it('a key outlives settling and release of its order: it never buys a second time', async () => {
-        const { orderId } = await admitted('alice', { key: 'k' });
-        await gate.settle(SALE, orderId);
-        expect(await admit('alice', { key: 'k' })).toEqual({ outcome: 'replayed', orderId });
-        await gate.release(SALE, orderId);
+        const order = await admitted('alice', { key: 'k' });
+        await gate.settle(SALE, [order]);
+        expect(await admit('alice', { key: 'k' })).toEqual({ outcome: 'replayed', orderId: order.orderId });
+        await gate.release(SALE, order);
         await changesNothing(async () =>
-          expect(await admit('alice', { key: 'k' })).toEqual({ outcome: 'replayed', orderId }),
+          expect(await admit('alice', { key: 'k' })).toEqual({ outcome: 'replayed', orderId: order.orderId }),
         );
       });
 
       it('a withdrawn order frees its key, and only its own', async () => {
-        const { orderId } = await admitted('alice', { key: 'k' });
+        const order = await admitted('alice', { key: 'k' });
         const other = await admitted('alice', { key: 'k2' });
-        await gate.withdraw(SALE, orderId);
-        expect((await admitted('alice', { key: 'k' })).orderId).not.toBe(orderId);
+        await gate.withdraw(SALE, order);
+        expect((await admitted('alice', { key: 'k' })).orderId).not.toBe(order.orderId);
         expect(await admit('alice', { key: 'k2' })).toEqual({ outcome: 'replayed', orderId: other.orderId });
       });
 
       it('to withdraw again does not free the key of the order that came after', async () => {
         const first = await admitted('alice', { key: 'k' });
-        await gate.withdraw(SALE, first.orderId);
+        await gate.withdraw(SALE, first);
         const second = await admitted('alice', { key: 'k' });
-        await gate.withdraw(SALE, first.orderId);
+        await gate.withdraw(SALE, first);
         expect(await admit('alice', { key: 'k' })).toEqual({ outcome: 'replayed', orderId: second.orderId });
       });
 
       it('pruneKeys forgets keys bound before the instant, and keeps those bound at it or later', async () => {
         const bind = async (key: string) => {
-          const { orderId } = await admitted(`buyer of ${key}`, { itemCode: 'poster', key });
-          await gate.settle(SALE, orderId);
+          const order = await admitted(`buyer of ${key}`, { itemCode: 'poster', key });
+          await gate.settle(SALE, [order]);
         };
         await bind('old');
         clock.advance(1000);
@@ -433,14 +449,14 @@ export function gateContract(name: string, make: () => Promise<GateUnderTest>): 
       });
 
       it('pruneKeys keeps the key of an order that the ledger has not decided, however old', async () => {
-        const { orderId } = await admitted('alice', { key: 'k' });
+        const order = await admitted('alice', { key: 'k' });
         const settled = await admitted('bob', { key: 'k' });
-        await gate.settle(SALE, settled.orderId);
+        await gate.settle(SALE, [settled]);
         clock.advance(10);
         await gate.pruneKeys(T0 + 5);
-        expect(await admit('alice', { key: 'k' })).toEqual({ outcome: 'replayed', orderId });
+        expect(await admit('alice', { key: 'k' })).toEqual({ outcome: 'replayed', orderId: order.orderId });
         expect(await outcome('bob', { key: 'k' })).toBe('admitted');
-        await gate.settle(SALE, orderId);
+        await gate.settle(SALE, [order]);
         await gate.pruneKeys(T0 + 5);
         expect(await outcome('alice', { key: 'k', itemCode: 'poster' })).toBe('admitted');
       });
@@ -448,10 +464,10 @@ export function gateContract(name: string, make: () => Promise<GateUnderTest>): 
 
     describe('holds (P4)', () => {
       it('settle moves units from queued to held, once', async () => {
-        const { orderId } = await admitted('alice', { quantity: 2 });
-        await gate.settle(SALE, orderId);
+        const order = await admitted('alice', { quantity: 2 });
+        await gate.settle(SALE, [order]);
         expect(await voucher()).toMatchObject({ free: 1, queued: 0, held: 2 });
-        await changesNothing(() => gate.settle(SALE, orderId));
+        await changesNothing(() => gate.settle(SALE, [order]));
       });
 
       for (const [end, settledBefore] of [
@@ -460,29 +476,36 @@ export function gateContract(name: string, make: () => Promise<GateUnderTest>): 
         ['withdraw', false],
       ] as const) {
         it(`${end} gives ${settledBefore ? 'settled' : 'queued'} units back, all of them, exactly once`, async () => {
-          const { orderId } = await admitted('alice', { quantity: 2 });
+          const order = await admitted('alice', { quantity: 2 });
           await admitted('bob');
-          if (settledBefore) await gate.settle(SALE, orderId);
-          await gate[end](SALE, orderId);
+          if (settledBefore) await gate.settle(SALE, [order]);
+          await gate[end](SALE, order);
           expect(await voucher()).toMatchObject({ free: 2, queued: 1, held: 0 });
-          await changesNothing(() => gate[end](SALE, orderId));
-          await changesNothing(() => gate.release(SALE, orderId));
-          await changesNothing(() => gate.withdraw(SALE, orderId));
-          await changesNothing(() => gate.settle(SALE, orderId));
+          await changesNothing(() => gate[end](SALE, order));
+          await changesNothing(() => gate.release(SALE, order));
+          await changesNothing(() => gate.withdraw(SALE, order));
+          await changesNothing(() => gate.settle(SALE, [order]));
         });
       }
 
       it('withdraw without a hold leaves the key of a released order bound', async () => {
-        const { orderId } = await admitted('alice', { key: 'k' });
-        await gate.release(SALE, orderId);
-        await gate.withdraw(SALE, orderId);
-        expect(await admit('alice', { key: 'k' })).toEqual({ outcome: 'replayed', orderId });
+        const order = await admitted('alice', { key: 'k' });
+        await gate.release(SALE, order);
+        await gate.withdraw(SALE, order);
+        expect(await admit('alice', { key: 'k' })).toEqual({ outcome: 'replayed', orderId: order.orderId });
       });
 
       it('nothing but an admission creates a hold', async () => {
-        for (const act of ['settle', 'release', 'withdraw'] as const) {
-          await changesNothing(() => gate[act](SALE, '999'));
-          await changesNothing(() => gate[act]('8', '1001'));
+        const order = await admitted('alice');
+        const unknown = { ...order, orderId: '999' };
+        const others = { ...order, buyer: 'bob', orderId: '998' };
+        for (const act of [
+          (saleId: string, hold: OrderMessage) => gate.settle(saleId, [hold]),
+          (saleId: string, hold: OrderMessage) => gate.release(saleId, hold),
+          (saleId: string, hold: OrderMessage) => gate.withdraw(saleId, hold),
+        ]) {
+          for (const hold of [unknown, others]) await changesNothing(() => act(SALE, hold));
+          await changesNothing(() => act('8', order));
         }
         expect(await gate.view('8')).toBeNull();
       });
@@ -490,12 +513,51 @@ export function gateContract(name: string, make: () => Promise<GateUnderTest>): 
       it('one order of a buyer ends and the others stay', async () => {
         await gate.applySale(SALE, values({ perBuyer: 3 }));
         const [a, b, c] = [await admitted('x'), await admitted('x'), await admitted('x')];
-        await gate.release(SALE, b.orderId);
+        await gate.release(SALE, b);
         expect(await admit('x', { quantity: 2 })).toMatchObject({ orderIds: [a.orderId, c.orderId] });
-        await gate.release(SALE, a.orderId);
-        await gate.release(SALE, c.orderId);
+        await gate.release(SALE, a);
+        await gate.release(SALE, c);
         expect(await voucher()).toMatchObject({ free: 3, queued: 0 });
         expect((await admitted('x', { quantity: 3 })).slots).toEqual([1, 2, 3]);
+      });
+    });
+
+    describe('what the gate knows of an order', () => {
+      it('holdOf tells a queued hold, a settled one and none apart', async () => {
+        const order = await admitted('alice', { quantity: 2 });
+        const held = {
+          ...{ itemId: VOUCHER, itemCode: 'voucher', price: { amount: 8000, currency: 'CNY' } },
+          ...{ quantity: 2, slots: [1, 2], epoch: 1 },
+        };
+        expect(await gate.holdOf(SALE, order)).toEqual({ queued: true, ...held });
+        await gate.settle(SALE, [order]);
+        expect(await gate.holdOf(SALE, order)).toEqual({ queued: false, ...held });
+        expect(await gate.holdOf(SALE, { ...order, orderId: '999' })).toBeNull();
+        expect(await gate.holdOf('8', order)).toBeNull();
+        await gate.release(SALE, order);
+        expect(await gate.holdOf(SALE, order)).toBeNull();
+      });
+
+      it('an id is not taken for another one that begins or ends with it', async () => {
+        await gate.applySale(SALE, values({ perBuyer: 4 }));
+        const ids = ['1', '11', '111', '1112'];
+        for (const orderId of ids) await admitted('alice', { orderId, itemCode: 'poster' });
+        await gate.settle(SALE, [{ orderId: '11', buyer: 'alice' }]);
+        const queued = async (orderId: string) => (await gate.holdOf(SALE, { orderId, buyer: 'alice' }))?.queued;
+        expect(await Promise.all(ids.map(queued))).toEqual([true, false, true, true]);
+        await gate.release(SALE, { orderId: '111', buyer: 'alice' });
+        expect(await Promise.all(ids.map(queued))).toEqual([true, false, undefined, true]);
+        expect((await admitted('alice', { orderId: '12', itemCode: 'poster' })).slots).toEqual([3]);
+      });
+
+      it('settles many at once, known or not', async () => {
+        const orders = await sellOut();
+        const poster = await admitted('x', { itemCode: 'poster' });
+        await gate.settle(SALE, [...orders, { orderId: '999', buyer: 'x' }, poster, orders[0]!]);
+        expect(await gate.view(SALE)).toMatchObject([
+          { queued: 0, held: 3 },
+          { queued: 0, held: 1 },
+        ]);
       });
     });
 
@@ -514,16 +576,16 @@ export function gateContract(name: string, make: () => Promise<GateUnderTest>): 
       });
 
       it('a release and a withdrawal are seen at once', async () => {
-        await gate.settle(SALE, sold[0]!.orderId);
-        await gate.release(SALE, sold[0]!.orderId);
+        await gate.settle(SALE, [sold[0]!]);
+        await gate.release(SALE, sold[0]!);
         expect(await outcome('late')).toBe('admitted');
-        await gate.withdraw(SALE, sold[1]!.orderId);
+        await gate.withdraw(SALE, sold[1]!);
         expect(await outcome('later')).toBe('admitted');
         expect(await outcome('latest')).toBe('sold_out');
       });
 
       it('a house hold that is dropped is seen at once', async () => {
-        await gate.release(SALE, sold[0]!.orderId);
+        await gate.release(SALE, sold[0]!);
         expect(await gate.holdForHouse(SALE, VOUCHER, 1, 'h')).toBe(true);
         expect(await outcome('late')).toBe('sold_out');
         await gate.dropHouseHold(SALE, VOUCHER, 'h');
@@ -657,7 +719,7 @@ export function gateContract(name: string, make: () => Promise<GateUnderTest>): 
         expect(await admitted('alice')).toMatchObject({ slots: [1], epoch: 2 });
         expect(await admit('alice')).toMatchObject({ outcome: 'limit_reached', orderIds: ['501', '1001'] });
         expect(await admit('bob')).toMatchObject({ outcome: 'limit_reached', orderIds: ['502'] });
-        await gate.release(SALE, '502');
+        await gate.release(SALE, { orderId: '502', buyer: 'bob' });
         expect((await gate.view(SALE))![1]).toMatchObject({ free: 5, held: 0 });
       });
 
@@ -684,12 +746,12 @@ export function gateContract(name: string, make: () => Promise<GateUnderTest>): 
       });
 
       it('a higher epoch replaces it: holds and keys that the ledger does not know are gone, and stay gone', async () => {
-        const { orderId } = await admitted('alice', { key: 'k' });
+        const order = await admitted('alice', { key: 'k' });
         await gate.install(snapshot({ epoch: 2 }));
         expect(await voucher()).toMatchObject({ free: 3, queued: 0 });
-        await changesNothing(() => gate.withdraw(SALE, orderId));
-        await changesNothing(() => gate.release(SALE, orderId));
-        await changesNothing(() => gate.settle(SALE, orderId));
+        await changesNothing(() => gate.withdraw(SALE, order));
+        await changesNothing(() => gate.release(SALE, order));
+        await changesNothing(() => gate.settle(SALE, [order]));
         expect(await outcome('alice', { key: 'k' })).toBe('admitted');
       });
 
@@ -701,6 +763,39 @@ export function gateContract(name: string, make: () => Promise<GateUnderTest>): 
         await gate.remove(SALE);
         await gate.install(snapshot({ epoch: 2 }));
         expect(await outcome('a')).toBe('admitted');
+      });
+
+      it('a shut gate admits nobody, settles and gives back, and opens with a higher epoch only', async () => {
+        const [first, second] = [await admitted('alice'), await admitted('bob', { key: 'k' })];
+        expect(await gate.epochOf(SALE)).toBe(1);
+        await gate.shut(SALE);
+        expect(await gate.epochOf(SALE)).toBeNull();
+        await changesNothing(async () => {
+          expect(await outcome('carol')).toBe('stale');
+          expect(await outcome('bob', { key: 'k' })).toBe('stale');
+          await gate.install(snapshot({ epoch: 1 }));
+          expect(await outcome('carol')).toBe('stale');
+        });
+        await gate.settle(SALE, [first]);
+        await gate.release(SALE, second);
+        expect(await voucher()).toMatchObject({ free: 2, queued: 0, held: 1 });
+        const holds = [{ ...first, slots: [1] }];
+        await gate.install(snapshot({ epoch: 2, holds }));
+        expect(await gate.epochOf(SALE)).toBe(2);
+        expect(await admitted('carol')).toMatchObject({ epoch: 2 });
+        await gate.shut('8');
+        expect(await gate.epochOf('8')).toBeNull();
+      });
+
+      it('P1: values and totals that are newer than the snapshot stay', async () => {
+        await gate.applySale(SALE, values({ version: 5, perBuyer: 1 }));
+        await gate.applyTotal(SALE, VOUCHER, 1, 9);
+        await gate.install(snapshot({ epoch: 2 }));
+        expect(await voucher()).toMatchObject({ total: 1, rev: 9 });
+        expect(await outcome('alice', { quantity: 2 })).toBe('limit_reached');
+        expect((await gate.view(SALE))![1]).toMatchObject({ total: 5, rev: 1 });
+        await gate.install(snapshot({ epoch: 3, version: 6 }));
+        expect(await outcome('alice', { quantity: 2, itemCode: 'poster' })).toBe('admitted');
       });
 
       it('sales do not touch each other', async () => {

@@ -12,6 +12,7 @@ import {
 import { Writer } from '../../src/ledger/writer.ts';
 import { type OrderMessage, type OrderRecord, orderFingerprint } from '../../src/model/order.ts';
 import { BOUNDS, type ItemRecord, type NewSale, type SaleRecord } from '../../src/model/sale.ts';
+import { countTests } from './count.ts';
 import { type ManualRuntime, T0 } from './manual.ts';
 
 export interface LedgerUnderTest {
@@ -29,7 +30,7 @@ export interface LedgerUnderTest {
  * A ledger may keep what it committed in more than one place (the tail and the tables it is folded into). What it says
  * must not depend on where an order is: the tests below run in each of these states.
  */
-interface State {
+export interface State {
   name: string;
   /** Orders of another sale that are folded before (`ahead`) or after those of the test. */
   filler?: { ahead: boolean; orders: number };
@@ -55,8 +56,9 @@ const FILLER_BEHIND = '900';
 const HOUR_MS = 3600 * 1000;
 
 /** The contract of src/ledger/port.ts. Every adapter passes all of it. */
-export function ledgerContract(name: string, make: () => Promise<LedgerUnderTest>): void {
+export function ledgerContract(name: string, make: () => Promise<LedgerUnderTest>, states: State[] = STATES): void {
   describe(`ledger contract: ${name}`, () => {
+    countTests('ledger', name);
     let world: LedgerUnderTest;
     let lastId: number;
 
@@ -286,7 +288,7 @@ export function ledgerContract(name: string, make: () => Promise<LedgerUnderTest
       }
     });
 
-    describe.each(STATES)('with earlier orders $name', (state) => {
+    describe.each(states)('with earlier orders $name', (state) => {
       /** Commits and then brings the ledger into the state. */
       async function given(...batch: OrderMessage[]): Promise<OrderRecord[]> {
         const stored = await commit(...batch);
@@ -672,6 +674,92 @@ export function ledgerContract(name: string, make: () => Promise<LedgerUnderTest
             ...mine.map((order) => order.id),
           ]);
         });
+      });
+    });
+
+    describe('rejectOrders', () => {
+      it('stores orders as rejected, and takes no units, no slots and no key (P4, P5)', async () => {
+        const lost = [message({ buyer: 'alice', slots: [1, 2], key: 'k' }), message({ buyer: 'bob' })];
+        const stored = await world.ledger.rejectOrders(lost, 'admission_lost');
+        expect(stored).toEqual([
+          {
+            inserted: true,
+            order: {
+              id: lost[0]!.orderId,
+              saleId: SALE,
+              itemId: '501',
+              itemCode: 'voucher',
+              buyer: 'alice',
+              quantity: 2,
+              amount: { amount: 16_000, currency: 'CNY' },
+              status: 'rejected',
+              reason: 'admission_lost',
+              createdAtMs: T0,
+              updatedAtMs: T0,
+              expiresAtMs: null,
+              version: 1,
+            },
+          },
+          { inserted: true, order: expect.objectContaining({ id: lost[1]!.orderId, reason: 'admission_lost' }) },
+        ]);
+        await world.crash();
+        for (const { order } of stored) expect(await world.ledger.getOrder(order.id)).toEqual(order);
+        expect(await item()).toMatchObject({ reserved: 0, rev: 0 });
+        const scope = { caller: 'alice', path: ordersPath(SALE), key: 'k' };
+        expect(await world.ledger.findKey(scope)).toBeNull();
+        expect(await world.ledger.listOrders({ buyer: 'alice' }, { limit: 9, before: null })).toHaveLength(1);
+        expect(await verdicts(message({ buyer: 'alice', slots: [1, 2], key: 'k' }))).toEqual(['reserved']);
+        expect((await world.ledger.rebuildSnapshot(SALE))!.holds).toHaveLength(1);
+      });
+
+      it('leaves what is stored as it is', async () => {
+        const [paid, refused, fresh] = [
+          message({ buyer: 'a' }),
+          message({ buyer: 'b', slots: [9] }),
+          message({ buyer: 'c' }),
+        ];
+        const before = (await commit(paid, refused)).map(({ order }) => order);
+        const stored = await world.ledger.rejectOrders([paid, fresh, refused], 'undeliverable');
+        expect(stored[0]).toEqual({ order: before[0], inserted: false });
+        expect(stored[1]).toMatchObject({ order: { id: fresh.orderId, reason: 'undeliverable' }, inserted: true });
+        expect(stored[2]).toEqual({ order: before[1], inserted: false });
+        expect(await item()).toMatchObject({ reserved: 1, rev: 1 });
+      });
+
+      it('is final: the message that comes after all does not live again', async () => {
+        const late = message({ buyer: 'alice', key: 'k' });
+        await world.ledger.rejectOrders([late], 'admission_lost');
+        expect(await commit(late)).toMatchObject([{ inserted: false, order: { reason: 'admission_lost' } }]);
+        expect(await world.ledger.rejectOrders([late], 'undeliverable')).toMatchObject([
+          { inserted: false, order: { reason: 'admission_lost' } },
+        ]);
+        expect(await item()).toMatchObject({ reserved: 0, rev: 0 });
+      });
+
+      it('of an order twice is one order', async () => {
+        const lost = message({ buyer: 'alice' });
+        const stored = await world.ledger.rejectOrders([lost, lost], 'admission_lost');
+        expect(stored.map(({ inserted }) => inserted)).toEqual([true, false]);
+        expect(stored[1]!.order).toEqual(stored[0]!.order);
+        expect(await world.ledger.rejectOrders([], 'admission_lost')).toEqual([]);
+      });
+
+      it('takes orders of any epoch and slot: they were lost, whatever they were', async () => {
+        await world.ledger.rebuildSnapshot(SALE);
+        const lost = [message({ buyer: 'a', epoch: 1 }), message({ buyer: 'b', slots: [7] })];
+        const stored = await world.ledger.rejectOrders(lost, 'admission_lost');
+        expect(stored.map(({ order }) => order.reason)).toEqual(['admission_lost', 'admission_lost']);
+      });
+    });
+
+    describe('tasks for the gate', () => {
+      it('of a change are gone when it is finished; to finish it again is no fault', async () => {
+        const made = call();
+        changed(await world.ledger.setPaused(SALE, true, made));
+        await world.ledger.finishTask(made.auditId);
+        await world.ledger.finishTask(made.auditId);
+        const left = await world.ledger.unfinishedTasks(T0 + 1);
+        expect(left.map(({ auditId }) => auditId)).not.toContain(made.auditId);
       });
     });
 

@@ -1,4 +1,5 @@
 import { afterAll, beforeAll, describe } from 'vitest';
+import { countTests } from './count.ts';
 import { Ground, type LocksWorld } from './locks-ground.ts';
 import { latchContract, multiContract, onceContract, readWriteContract, semaphoreContract } from './locks-kinds.ts';
 import { fairContract, mutexContract, reentryContract } from './locks-mutex.ts';
@@ -12,6 +13,7 @@ export type { LocksWorld } from './locks-ground.ts';
  */
 export function locksContract(name: string, makeWorld: () => Promise<LocksWorld>): void {
   describe.concurrent(`locks contract: ${name}`, () => {
+    countTests('locks', name);
     const ground = new Ground();
 
     beforeAll(async () => ground.set(await makeWorld()));

@@ -1,12 +1,61 @@
+import { describe, expect, it } from 'vitest';
 import { systemRuntime } from '../../src/base/runtime.ts';
 import { MemoryPipe } from '../../src/pipe/memory.ts';
+import { orderMessage } from '../support/streams.ts';
 import { settled } from './manual.ts';
-import { pipeContract } from './pipe.ts';
+import { pipeContract, RETRY_MS, TRIES_MAX } from './pipe.ts';
 
 pipeContract('memory', async () => {
-  const pipe = new MemoryPipe(systemRuntime());
-  const idle = async (): Promise<void> => {
+  const pipe = new MemoryPipe(systemRuntime(), { retryMs: RETRY_MS, triesMax: TRIES_MAX });
+  const push = async (messages: Parameters<MemoryPipe['push']>[0][]): Promise<void> => {
+    for (const message of messages) pipe.push(message);
+  };
+  return { pipe, letters: pipe, push, pushEach: push, batchMax: 512, end: () => pipe.stop() };
+});
+
+describe('the pipe in memory', () => {
+  const turns = async (): Promise<void> => {
     for (let turn = 0; turn < 4; turn++) await settled();
   };
-  return { pipe, push: (message) => pipe.push(message), batchMax: 512, idle };
+
+  it('is drained when nothing is in it: at once if it is empty, else after the last batch is handled', async () => {
+    const pipe = new MemoryPipe(systemRuntime());
+    await pipe.drained();
+    const open: (() => void)[] = [];
+    pipe.consume(() => new Promise((resolve) => open.push(() => resolve())));
+    pipe.push(orderMessage('1'));
+    await turns();
+    pipe.push(orderMessage('2', { saleId: '9' }));
+    expect(pipe.depth).toBe(2);
+    let drained = 0;
+    for (let waiter = 0; waiter < 2; waiter++) void pipe.drained().then(() => drained++);
+    open.shift()!();
+    await turns();
+    expect(drained, 'the second batch is being handled').toBe(0);
+    expect(pipe.depth).toBe(1);
+    open.shift()!();
+    await turns();
+    expect(drained).toBe(2);
+    expect(pipe.depth).toBe(0);
+    await pipe.drained();
+  });
+
+  it('has one queue: what arrives in one turn shares a batch, whatever its sale', async () => {
+    const pipe = new MemoryPipe(systemRuntime());
+    const batches: string[][] = [];
+    pipe.consume(async (batch) => void batches.push(batch.map(({ saleId }) => saleId)));
+    for (const saleId of ['1', '2', '1']) pipe.push(orderMessage('1', { saleId }));
+    await pipe.drained();
+    expect(batches).toEqual([['1', '2', '1']]);
+  });
+
+  it('a waiter that gave up is not in the way of others', async () => {
+    const pipe = new MemoryPipe(systemRuntime());
+    pipe.push(orderMessage('1'));
+    const patient = pipe.caughtUp('1');
+    expect(await pipe.caughtUp('1', 5)).toBe(false);
+    const another = pipe.caughtUp('1');
+    pipe.consume(async () => undefined);
+    expect(await Promise.all([patient, another])).toEqual([true, true]);
+  });
 });

@@ -1,20 +1,32 @@
-import { beforeEach, describe, expect, it } from 'vitest';
+import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import type { OrderMessage } from '../../src/model/order.ts';
-import type { Pipe } from '../../src/pipe/port.ts';
+import type { DeadLetters, Pipe, Undeliverable } from '../../src/pipe/port.ts';
+import { sleep, until } from '../support/fault-wait.ts';
+import { orderMessage } from '../support/streams.ts';
+import { countTests } from './count.ts';
 
 export interface PipeUnderTest {
+  /** Takes a message three times, the second after RETRY_MS, before it is a dead letter. */
   pipe: Pipe;
-  /** What the gate does in the step of an admission. */
-  push(message: OrderMessage): void;
+  letters: DeadLetters;
+  /** What the gate does in the step of one admission of several orders of one sale. */
+  push(messages: OrderMessage[]): Promise<void>;
+  /** … of several admissions, one after the other. */
+  pushEach(messages: OrderMessage[]): Promise<void>;
   /** One batch may not be larger. */
   batchMax: number;
-  /** Lets everything happen that is due without anybody's doing. */
-  idle(): Promise<void>;
+  end(): Promise<void>;
 }
+
+export const RETRY_MS = 60;
+export const TRIES_MAX = 3;
+/** Long enough for what must not happen to happen. */
+const A_WHILE_MS = 120;
 
 /** The contract of src/pipe/port.ts. */
 export function pipeContract(name: string, make: () => Promise<PipeUnderTest>): void {
   describe(`pipe contract: ${name}`, () => {
+    countTests('pipe', name);
     let world: PipeUnderTest;
     let lastId: number;
 
@@ -23,28 +35,28 @@ export function pipeContract(name: string, make: () => Promise<PipeUnderTest>): 
       lastId = 0;
     });
 
-    function push(count = 1, saleId = '1'): string[] {
-      return Array.from({ length: count }, () => {
-        const orderId = String(++lastId);
-        world.push({
-          orderId,
-          saleId,
-          itemId: '2',
-          itemCode: 'v',
-          buyer: 'b',
-          quantity: 1,
-          slots: [1],
-          price: { amount: 1, currency: 'CNY' },
-          payWithinSeconds: 1,
-          epoch: 1,
-          key: null,
-          fingerprint: 'f',
-        });
-        return orderId;
-      });
+    afterEach(() => world.end());
+
+    function messages(count: number, saleId = '1'): OrderMessage[] {
+      return Array.from({ length: count }, () => orderMessage(String(++lastId), { saleId }));
+    }
+
+    /** One admission of so many orders. */
+    async function push(count = 1, saleId = '1'): Promise<string[]> {
+      const sent = messages(count, saleId);
+      await world.push(sent);
+      return idsOf(sent);
     }
 
     const idsOf = (batch: readonly OrderMessage[]): string[] => batch.map(({ orderId }) => orderId);
+    const poison = (batch: readonly OrderMessage[], ...ids: string[]): Undeliverable[] =>
+      batch.filter(({ orderId }) => ids.includes(orderId)).map((message) => ({ message, error: new Error('poison') }));
+
+    function collect(): string[] {
+      const seen: string[] = [];
+      world.pipe.consume(async (batch) => void seen.push(...idsOf(batch)));
+      return seen;
+    }
 
     /** A consumer that takes a batch and finishes it when told. */
     function slowConsumer() {
@@ -58,152 +70,313 @@ export function pipeContract(name: string, make: () => Promise<PipeUnderTest>): 
       });
       return {
         batches,
-        async finish(error?: Error) {
+        async has(count: number) {
+          await until(`batch ${count} is handed over`, 5000, () => batches.length >= count);
+          expect(batches.length).toBe(count);
+        },
+        finish(error?: Error) {
           const handling = open.shift()!;
           if (error) handling.reject(error);
           else handling.resolve();
-          await world.idle();
         },
       };
     }
 
-    it('P3: hands over every message, in order', async () => {
-      const seen: string[] = [];
-      world.pipe.consume(async (batch) => void seen.push(...idsOf(batch)));
-      const sent = [...push(3), ...push(2, '9')];
-      await world.idle();
-      sent.push(...push(1));
-      await world.pipe.drained();
-      expect(seen).toEqual(sent);
-      expect(world.pipe.depth).toBe(0);
+    it('P3: hands over every message once, in order within a sale', async () => {
+      const batches: OrderMessage[][] = [];
+      world.pipe.consume(async (batch) => void batches.push(batch));
+      const one = [...(await push(3)), ...(await push(2))];
+      const nine = await push(2, '9');
+      await sleep(20);
+      one.push(...(await push(1)));
+      expect(await world.pipe.caughtUp('1', 5000)).toBe(true);
+      expect(await world.pipe.caughtUp('9', 5000)).toBe(true);
+      await sleep(A_WHILE_MS);
+      const all = batches.flat();
+      expect(idsOf(all.filter(({ saleId }) => saleId === '1'))).toEqual(one);
+      expect(idsOf(all.filter(({ saleId }) => saleId === '9'))).toEqual(nine);
+      expect(all.length).toBe(8);
+      expect(await world.pipe.depthOf('1')).toBe(0);
+    });
+
+    it('hands a message over as it was pushed', async () => {
+      const seen: OrderMessage[] = [];
+      world.pipe.consume(async (batch) => void seen.push(...batch));
+      const sent = orderMessage('9007199254740993', {
+        buyer: '买家 ☃ 𝄞 "\\',
+        key: 'k 1',
+        slots: [1, 3, 40],
+        quantity: 3,
+        price: { amount: 1999, currency: 'EUR' },
+        payWithinSeconds: 900,
+        itemId: '18014398509481985',
+        itemCode: 'vip:a.b',
+        fingerprint: 'vip:a.b x3',
+        from: 'p-1',
+      });
+      await world.push([sent]);
+      expect(await world.pipe.caughtUp('1', 5000)).toBe(true);
+      expect(seen).toEqual([sent]);
     });
 
     it('P3: keeps what arrives before there is a consumer', async () => {
-      const sent = push(3);
-      await world.idle();
-      expect(world.pipe.depth).toBe(3);
-      const seen: string[] = [];
-      world.pipe.consume(async (batch) => void seen.push(...idsOf(batch)));
-      await world.idle();
+      const sent = await push(3);
+      expect(await world.pipe.depthOf('1')).toBe(3);
+      expect(await world.pipe.depthOf('2')).toBe(0);
+      expect(await world.pipe.caughtUp('1', 20)).toBe(false);
+      const seen = collect();
+      expect(await world.pipe.caughtUp('1', 5000)).toBe(true);
       expect(seen).toEqual(sent);
     });
 
     it('what arrives together goes together', async () => {
-      const { batches } = slowConsumer();
-      const sent = push(5);
-      await world.idle();
-      expect(batches).toEqual([sent]);
+      const consumer = slowConsumer();
+      const sent = await push(5);
+      await consumer.has(1);
+      expect(consumer.batches).toEqual([sent]);
+      consumer.finish();
     });
 
-    it('hands over one batch at a time; what arrives meanwhile is the next one', async () => {
+    it('hands over one batch of a sale at a time; what arrives meanwhile is the next one', async () => {
       const consumer = slowConsumer();
-      const first = push(2);
-      await world.idle();
-      const second = push(1);
-      await world.idle();
-      second.push(...push(2));
-      await world.idle();
+      const first = await push(2);
+      await consumer.has(1);
+      const second = [...(await push(1)), ...(await push(2))];
+      await sleep(A_WHILE_MS);
       expect(consumer.batches).toEqual([first]);
-      expect(world.pipe.depth, 'a message is in the pipe until it is handled').toBe(5);
-      await consumer.finish();
+      expect(await world.pipe.depthOf('1'), 'a message is in the pipe until it is decided').toBe(5);
+      consumer.finish();
+      await consumer.has(2);
       expect(consumer.batches).toEqual([first, second]);
-      expect(world.pipe.depth).toBe(3);
-      await consumer.finish();
-      expect(world.pipe.depth).toBe(0);
+      expect(await world.pipe.depthOf('1')).toBe(3);
+      consumer.finish();
+      expect(await world.pipe.caughtUp('1', 5000)).toBe(true);
+      expect(await world.pipe.depthOf('1')).toBe(0);
     });
 
     it('a batch is bounded, and the rest follows in order', async () => {
-      const consumer = slowConsumer();
-      const sent = push(world.batchMax * 2 + 1);
-      await world.idle();
-      await consumer.finish();
-      await consumer.finish();
-      await consumer.finish();
-      expect(consumer.batches.map((batch) => batch.length)).toEqual([world.batchMax, world.batchMax, 1]);
-      expect(consumer.batches.flat()).toEqual(sent);
+      const sent = messages(world.batchMax * 2 + 1);
+      await world.pushEach(sent);
+      const batches: string[][] = [];
+      world.pipe.consume(async (batch) => void batches.push(idsOf(batch)));
+      expect(await world.pipe.caughtUp('1', 5000)).toBe(true);
+      expect(batches.map((batch) => batch.length)).toEqual([world.batchMax, world.batchMax, 1]);
+      expect(batches.flat()).toEqual(idsOf(sent));
     });
 
-    it('P3: a consumer that fails does not stop what comes after', async () => {
-      const consumer = slowConsumer();
-      push(1);
-      await world.idle();
-      const next = push(2);
-      await consumer.finish(new Error('a bug'));
-      expect(consumer.batches[1]).toEqual(next);
-      await consumer.finish();
-      expect(world.pipe.depth).toBe(0);
-      const last = push(1);
-      await world.idle();
-      expect(consumer.batches.at(-1)).toEqual(last);
+    it('P3: a batch that was rejected is handed over again, whole and before what came since, and no try is counted', async () => {
+      const batches: string[][] = [];
+      let outages = TRIES_MAX + 2;
+      world.pipe.consume(async (batch) => {
+        batches.push(idsOf(batch));
+        if (outages-- > 0) throw new Error('the ledger is out');
+      });
+      const first = await push(3);
+      await until('it was rejected', 5000, () => batches.length > 1);
+      const next = await push(2);
+      expect(await world.pipe.caughtUp('1', 10_000)).toBe(true);
+      expect(batches.slice(0, TRIES_MAX + 3)).toEqual(Array(TRIES_MAX + 3).fill(first));
+      expect(batches.slice(TRIES_MAX + 3)).toEqual([next]);
+      expect(await world.letters.list(10, null)).toEqual([]);
     });
 
-    it('P3: a consumer that throws at once does not stop what comes after', async () => {
+    it('P3: a consumer that throws at once has rejected, too', async () => {
       const seen: string[] = [];
       world.pipe.consume((batch) => {
         seen.push(...idsOf(batch));
         if (seen.length === 1) throw new Error('a bug');
         return Promise.resolve();
       });
-      push(1);
-      await world.idle();
-      push(1);
-      await world.pipe.drained();
-      expect(seen).toEqual(['1', '2']);
+      await push(1);
+      expect(await world.pipe.caughtUp('1', 5000)).toBe(true);
+      expect(seen).toEqual(['1', '1']);
     });
 
-    it('is drained when nothing is in it: at once if it is empty, else after the last batch is handled', async () => {
-      await world.pipe.drained();
-      const consumer = slowConsumer();
-      push(1);
-      await world.idle();
-      push(1);
-      let drained = 0;
-      for (let waiter = 0; waiter < 2; waiter++) void world.pipe.drained().then(() => drained++);
-      await consumer.finish();
-      expect(drained, 'the second batch is being handled').toBe(0);
-      await consumer.finish();
-      expect(drained).toBe(2);
-      await world.pipe.drained();
+    it('a message that is undeliverable is tried again later, apart from the others', async () => {
+      const batches: string[][] = [];
+      let bad = 2;
+      world.pipe.consume(async (batch) => {
+        batches.push(idsOf(batch));
+        const found = bad > 0 ? poison(batch, '2') : [];
+        bad -= found.length;
+        return found;
+      });
+      await push(3);
+      await until('the first batch is decided', 5000, async () => (await world.pipe.depthOf('1')) === 1);
+      await push(1);
+      await until('the next goes ahead of it', 5000, () => batches.flat().includes('4'));
+      expect(await world.pipe.caughtUp('1', 5000)).toBe(true);
+      const seen = batches.flat();
+      expect(batches[0]).toEqual(['1', '2', '3']);
+      expect(seen.filter((id) => id === '2').length).toBe(3);
+      expect(seen.filter((id) => id !== '2')).toEqual(['1', '3', '4']);
+      expect(await world.letters.list(10, null)).toEqual([]);
+    });
+
+    it('a message that stays undeliverable becomes a dead letter, after growing delays', async () => {
+      const triedAtMs: number[] = [];
+      world.pipe.consume(async (batch) => {
+        if (batch.some(({ orderId }) => orderId === '2')) triedAtMs.push(performance.now());
+        return poison(batch, '2');
+      });
+      await push(3);
+      expect(await world.pipe.caughtUp('1', 5000), 'a dead letter is out of the pipe').toBe(true);
+      expect(triedAtMs.length).toBe(TRIES_MAX);
+      expect(triedAtMs[1]! - triedAtMs[0]!).toBeGreaterThanOrEqual(RETRY_MS - 2);
+      expect(triedAtMs[2]! - triedAtMs[1]!).toBeGreaterThanOrEqual(2 * RETRY_MS - 2);
+      expect(await world.pipe.depthOf('1')).toBe(0);
+      const letter = await world.letters.get('2');
+      expect(letter).toEqual({
+        message: orderMessage('2'),
+        error: 'poison',
+        attempts: TRIES_MAX,
+        diedAtMs: expect.closeTo(Date.now(), -4),
+      });
+      expect(await world.letters.list(10, null)).toEqual([letter]);
+      expect(await world.letters.get('1')).toBeNull();
+    });
+
+    it('dead letters are listed newest first, of all sales, in pages', async () => {
+      world.pipe.consume(async (batch) => batch.map((message) => ({ message, error: new Error('no') })));
+      // Numbers, not text: 10 is newer than 9.
+      for (let sale = 1; sale <= 4; sale++) await push(3, String(sale));
+      for (let sale = 1; sale <= 4; sale++) expect(await world.pipe.caughtUp(String(sale), 5000)).toBe(true);
+      const ids = async (limit: number, before: string | null): Promise<string[]> =>
+        idsOf((await world.letters.list(limit, before)).map(({ message }) => message));
+      expect(await ids(5, null)).toEqual(['12', '11', '10', '9', '8']);
+      expect(await ids(5, '8')).toEqual(['7', '6', '5', '4', '3']);
+      expect(await ids(5, '3')).toEqual(['2', '1']);
+      expect(await ids(5, '1')).toEqual([]);
+    });
+
+    it('a dead letter can be tried again, with no tries counted, or dropped', async () => {
+      let bad = true;
+      const seen: string[] = [];
+      world.pipe.consume(async (batch) => {
+        seen.push(...idsOf(batch));
+        return bad ? poison(batch, '1', '2') : [];
+      });
+      await push(2);
+      expect(await world.pipe.caughtUp('1', 5000)).toBe(true);
+      expect(seen.length).toBe(2 * TRIES_MAX);
+
+      expect(await world.letters.retry('1')).toBe(true);
+      expect(await world.letters.get('1')).toBeNull();
+      expect(await world.pipe.caughtUp('1', 5000)).toBe(true);
+      expect(seen.filter((id) => id === '1').length).toBe(2 * TRIES_MAX);
+      expect(await world.letters.get('1')).toMatchObject({ attempts: TRIES_MAX });
+
+      bad = false;
+      expect(await world.letters.retry('1')).toBe(true);
+      expect(await world.letters.retry('1')).toBe(false);
+      expect(await world.pipe.caughtUp('1', 5000)).toBe(true);
+      expect(seen.filter((id) => id === '1').length).toBe(2 * TRIES_MAX + 1);
+
+      expect(await world.letters.drop('2')).toBe(true);
+      expect(await world.letters.drop('2')).toBe(false);
+      expect(await world.letters.retry('2')).toBe(false);
+      expect(await world.letters.list(10, null)).toEqual([]);
+      expect(await world.pipe.depthOf('1')).toBe(0);
+    });
+
+    it('counts the messages of each sale, those to be tried again too', async () => {
+      await push(3);
+      await push(1);
+      await push(2, '7');
+      expect(await world.pipe.depthOf('1')).toBe(4);
+      expect(await world.pipe.depthOf('7')).toBe(2);
+      const held = Promise.withResolvers<void>();
+      let tries = 0;
+      world.pipe.consume(async (batch) => {
+        if (batch[0]!.saleId === '7') return [];
+        if (tries++ > 0) await held.promise;
+        return tries === 1 ? poison(batch, '2', '3') : [];
+      });
+      await until('two of four are left', 5000, async () => (await world.pipe.depthOf('1')) === 2);
+      expect(await world.pipe.caughtUp('1', 2 * RETRY_MS), 'they have not left').toBe(false);
+      held.resolve();
+      expect(await world.pipe.caughtUp('1', 5000)).toBe(true);
+      expect(await world.pipe.depthOf('1')).toBe(0);
+      expect(await world.pipe.depthOf('7')).toBe(0);
     });
 
     it('has caught up when all that was in it has left, whatever has come since', async () => {
-      await world.pipe.caughtUp();
+      expect(await world.pipe.caughtUp('1')).toBe(true);
+      expect(await world.pipe.caughtUp('1', 0)).toBe(true);
       const consumer = slowConsumer();
-      push(2);
-      await world.idle();
-      push(1);
-      const heard: string[] = [];
-      void world.pipe.caughtUp().then(() => heard.push('caught up'));
-      void world.pipe.drained().then(() => heard.push('drained'));
-      await consumer.finish();
-      expect(heard, 'its last message is being handled').toEqual([]);
-      push(1);
-      await consumer.finish();
-      expect(heard).toEqual(['caught up']);
-      await consumer.finish();
-      expect(heard).toEqual(['caught up', 'drained']);
+      await push(2);
+      await consumer.has(1);
+      await push(1);
+      let heard = false;
+      void world.pipe.caughtUp('1', 10_000).then((caughtUp) => (heard = caughtUp));
+      await sleep(A_WHILE_MS);
+      consumer.finish();
+      await consumer.has(2);
+      await sleep(A_WHILE_MS);
+      expect(heard, 'its last message is being handled').toBe(false);
+      await push(1);
+      consumer.finish();
+      await until('it has caught up', 5000, () => heard);
+      await consumer.has(3);
+      consumer.finish();
+    });
+
+    it('has not caught up after the time it was given', async () => {
+      const consumer = slowConsumer();
+      await push(1);
+      const startedMs = performance.now();
+      expect(await world.pipe.caughtUp('1', 150)).toBe(false);
+      expect(performance.now() - startedMs).toBeGreaterThan(145);
+      expect(performance.now() - startedMs).toBeLessThan(1500);
+      await consumer.has(1);
+      consumer.finish();
+      expect(await world.pipe.caughtUp('1')).toBe(true);
     });
 
     it('catches up also if more is always there', async () => {
+      let more = true;
       world.pipe.consume(async () => {
         // A crowd: for every batch that is handled another one is waiting.
-        if (lastId < 20_000) push(world.batchMax);
+        if (more) await push(world.batchMax);
       });
-      push(1);
-      await world.pipe.caughtUp();
-      expect(world.pipe.depth).toBeGreaterThan(0);
-      expect(lastId).toBeLessThan(5_000);
-      await world.pipe.drained();
-      expect(world.pipe.depth).toBe(0);
+      await push(1);
+      expect(await world.pipe.caughtUp('1', 10_000)).toBe(true);
+      expect(await world.pipe.depthOf('1')).toBeGreaterThan(0);
+      more = false;
+      await until('it is empty', 10_000, async () => (await world.pipe.depthOf('1')) === 0);
     });
 
-    it('is drained also after a consumer that failed', async () => {
+    it('stops: what was handed over is decided, and the rest stays', async () => {
       const consumer = slowConsumer();
-      push(1);
-      await world.idle();
-      const drained = world.pipe.drained();
-      await consumer.finish(new Error('a bug'));
-      await drained;
+      await push(2);
+      await consumer.has(1);
+      await push(3);
+      let stopped = false;
+      const stopping = world.pipe.stop().then(() => (stopped = true));
+      await sleep(A_WHILE_MS);
+      expect(stopped, 'a batch is being handled').toBe(false);
+      consumer.finish();
+      await stopping;
+      await push(1);
+      await sleep(A_WHILE_MS);
+      expect(consumer.batches).toEqual([['1', '2']]);
+      expect(await world.pipe.depthOf('1')).toBe(4);
+      await world.pipe.stop();
+    });
+
+    it('stops also while a batch is rejected again and again: it stays', async () => {
+      let tries = 0;
+      world.pipe.consume(async () => {
+        tries++;
+        throw new Error('the ledger is out');
+      });
+      await push(2);
+      await until('it was rejected', 5000, () => tries > 1);
+      await world.pipe.stop();
+      const triesThen = tries;
+      await sleep(A_WHILE_MS);
+      expect(tries).toBe(triesThen);
+      expect(await world.pipe.depthOf('1')).toBe(2);
     });
   });
 }

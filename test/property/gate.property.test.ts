@@ -108,7 +108,7 @@ class Run {
   readonly #sales: { version: number; perBuyer: number; paused: boolean; closed: boolean }[] = [];
   #ledgerSale: { version: number; perBuyer: number; paused: boolean; closed: boolean };
   readonly #requests: AdmitRequest[] = [];
-  readonly #admitted: { orderId: string }[] = [];
+  readonly #admitted: { orderId: string; buyer: string; key: string | null }[] = [];
   readonly #houseHolds: { holdId: string; item: string; units: number }[] = [];
   readonly #check: Check;
   #lastId = 0;
@@ -163,12 +163,13 @@ class Run {
       case 'settle':
       case 'release':
       case 'withdraw': {
-        const order = this.#admitted[op.pick % this.#admitted.length];
-        const orderId = order?.orderId ?? 'unknown';
+        const hold = this.#admitted[op.pick % this.#admitted.length] ?? { orderId: '999999', buyer: 'a', key: null };
+        const { orderId } = hold;
         const units = model.ofOrder(orderId);
         // Nobody withdraws what the ledger has stored.
         if (op.do === 'withdraw' && units.some(({ queued }) => !queued)) return null;
-        await gate[op.do](SALE, orderId);
+        if (op.do === 'settle') await gate.settle(SALE, [hold]);
+        else await gate[op.do](SALE, hold);
         model[op.do](orderId);
         const ended = op.do === 'settle' ? 0 : units.length;
         return { code: units[0]?.item ?? CODES[0]!, units: ended };
@@ -319,7 +320,7 @@ class Run {
     const fault = model.slotFaults(buyer, quantity, message.slots);
     this.#demand('P2', fault === null, `${buyer}: ${fault}`);
     model.admit(request, message.slots, nowMs);
-    this.#admitted.push({ orderId });
+    this.#admitted.push({ orderId, buyer, key });
     const units = model.ofBuyer(buyer).length;
     this.#demand('P2', units <= model.perBuyer, `${buyer} was lifted to ${units} of ${model.perBuyer} units`);
   }

@@ -106,7 +106,13 @@ function worldFaults(program: Node): string[] {
 
 const STAGES = ['gate', 'pipe', 'ledger', 'orders', 'sales', 'social', 'locks', 'payments', 'reconcile'];
 /** Files that put a whole deployment together. */
-const ROOTS = ['engine/shop.ts', 'library/doorbuster.ts'];
+const ROOTS = [
+  'engine/shop.ts',
+  'engine/embedded.ts',
+  'engine/distributed.ts',
+  'engine/open.ts',
+  'library/doorbuster.ts',
+];
 const PORT = /^[^/]+\/port\.ts$/;
 
 const roomOf = (file: string): string => (file.includes('/') ? file.split('/')[0]! : file);
@@ -237,15 +243,15 @@ describe('the checker finds', () => {
     ['gate/memory.ts', "import type { MemoryPipe } from '../pipe/memory.ts';"],
     ['gate/memory.ts', "export { Writer } from '../ledger/writer.ts';"],
     ['orders/place.ts', "const sqlite = await import('../ledger/sqlite/ledger.ts');"],
-    ['orders/place.ts', "import type { EmbeddedShop } from '../engine/shop.ts';"],
+    ['orders/place.ts', "import type { Shop } from '../engine/shop.ts';"],
     ['ledger/sqlite/orders.ts', "import { Acks } from '../../orders/acks.ts';"],
     ['ledger/writer.ts', "import { Metrics } from '../observe/metrics.ts';"],
     ['observe/metrics.ts', "import type { Ledger } from '../ledger/port.ts';"],
-    ['http/context.ts', "import { EmbeddedShop } from '../engine/shop.ts';"],
+    ['http/context.ts', "import { EmbeddedShop } from '../engine/embedded.ts';"],
     ['http/routes/orders.ts', "import { type PlaceResult, PlaceOrder } from '../../orders/place.ts';"],
     ['http/routes/orders.ts', "import { createDoorbuster } from '../../library/doorbuster.ts';"],
     ['engine/shop.ts', "import { createServer } from '../http/server.ts';"],
-    ['crowd/crowd.ts', "import { EmbeddedShop } from '../engine/shop.ts';"],
+    ['crowd/crowd.ts', "import { EmbeddedShop } from '../engine/embedded.ts';"],
   ])('in %s: %s', (file, source) => {
     expect(faultsOf(file, source)).not.toEqual([]);
   });
@@ -260,9 +266,9 @@ describe('the checker finds', () => {
     ['orders/place.ts', "import type { Gate } from '../gate/port.ts';"],
     ['orders/place.ts', "import { type Ledger, ordersPath } from '../ledger/port.ts';"],
     ['ledger/sqlite/orders.ts', "import { times } from '../../model/money.ts';"],
-    ['http/context.ts', "import type { EmbeddedShop } from '../engine/shop.ts';"],
+    ['http/context.ts', "import type { Shop } from '../engine/shop.ts';"],
     ['http/routes/orders.ts', "import { presentOrder } from '../../engine/present.ts';"],
-    ['cli/serve.ts', "import { EmbeddedShop } from '../engine/shop.ts';"],
+    ['cli/serve.ts', "import { EmbeddedShop } from '../engine/embedded.ts';"],
     ['fastify.ts', "import { engineOf } from './library/doorbuster.ts';"],
   ])('nothing wrong in %s: %s', (file, source) => {
     expect(faultsOf(file, source)).toEqual([]);

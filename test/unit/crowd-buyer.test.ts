@@ -4,7 +4,7 @@ import { systemRuntime } from '../../src/base/runtime.ts';
 import { systemTimers } from '../../src/base/timers.ts';
 import { planTries } from '../../src/crowd/buyer.ts';
 import { percentiles } from '../../src/crowd/crowd.ts';
-import { showProgress } from '../../src/crowd/progress.ts';
+import { showProgress, type Tally } from '../../src/crowd/progress.ts';
 import { count, grouped } from '../../src/crowd/words.ts';
 
 it('the same seed gives the same crowd, with double clicks, repeats and new keys in it', () => {
@@ -33,6 +33,8 @@ it('figures are grouped', () => {
   expect([count(1, 'try', 'tries'), count(3, 'try', 'tries')]).toEqual(['1 try', '3 tries']);
 });
 
+const TALLY = { stage: 'orders', done: 2500, of: 5000, sold: 100, refused: 7000, queued: 0, rejected: 0, requests: 0 };
+
 it.each([
   [true, '\r\x1b[K[████████████░░░░░░░░░░░░] 2 500 of 5 000 buyers: 100 sold, 7 000 refusals'],
   [false, '2 500 of 5 000 buyers: 100 sold, 7 000 refusals\n'],
@@ -44,10 +46,35 @@ it.each([
     tick = run;
     return () => {};
   };
-  const tally = { stage: 'orders', done: 2500, of: 5000, sold: 100, refused: 7000, requests: 0 } as const;
-  const end = showProgress(screen, () => tally, { ...systemRuntime(), timers: { ...systemTimers, every } });
+  const end = showProgress(screen, () => TALLY as Tally, { ...systemRuntime(), timers: { ...systemTimers, every } });
   tick();
   expect(written).toEqual([expected]);
   end();
   expect(written.slice(1)).toEqual(isTTY ? ['\r\x1b[K'] : []);
+});
+
+it.each<[string, Partial<Tally>, string]>([
+  ['while buyers come', { queued: 12 }, '2 500 of 5 000 buyers: 100 sold, 12 queued, 7 000 refusals\n'],
+  [
+    'and after some were rejected',
+    { queued: 12, rejected: 3 },
+    '2 500 of 5 000 buyers: 100 sold, 12 queued, 3 rejected later, 7 000 refusals\n',
+  ],
+  [
+    'and after the last buyer',
+    { stage: 'queued', done: 8, of: 20, rejected: 3 },
+    '8 of 20 queued orders decided: 100 sold, 3 rejected later\n',
+  ],
+])('progress shows what is queued %s', (_, change, expected) => {
+  const written: string[] = [];
+  const every = (_ms: number, run: () => void) => {
+    run();
+    return () => {};
+  };
+  const tally = { ...TALLY, ...change } as Tally;
+  showProgress({ write: (text) => written.push(text) }, () => tally, {
+    ...systemRuntime(),
+    timers: { ...systemTimers, every },
+  });
+  expect(written).toEqual([expected]);
 });

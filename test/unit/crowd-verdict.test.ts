@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest';
-import type { Answer, Evidence, ItemView, OrderView } from '../../src/crowd/evidence.ts';
+import type { Answer, Evidence, Followed, ItemView, OrderView } from '../../src/crowd/evidence.ts';
 import { judge, type Subject } from '../../src/crowd/verdict.ts';
 
 const ITEM = 'voucher';
@@ -10,7 +10,7 @@ function item(counts: Partial<ItemView> = {}): ItemView {
 }
 
 function order(id: string, buyer: string, more: Partial<OrderView> = {}): OrderView {
-  return { id, buyer, item: ITEM, quantity: 1, status: 'reserved', ...more };
+  return { id, buyer, item: ITEM, quantity: 1, status: 'reserved', reason: null, ...more };
 }
 
 let ticks = 0;
@@ -49,6 +49,7 @@ function honest(change: Partial<Evidence> = {}): Evidence {
     item: ITEM,
     quantity: 1,
     answers: honestAnswers(),
+    following: following(),
     before: { ...sale, items: [item({ free: 2, reserved: 0 })] },
     after: { ...sale, items: [item()] },
     orders: [order('11', ANN), order('12', BOB)],
@@ -68,6 +69,28 @@ function honestAnswers(): Answer[] {
     answer(CAT, 'c2', { status: null }),
     no(CAT, 'c2', 'sold_out'),
   ];
+}
+
+/** Orders that were followed; none, unless the shop answers 202. */
+function following(orders: Followed[] = [], more: Partial<Evidence['following']> = {}): Evidence['following'] {
+  return { orders, odd: {}, boundMs: 60_000, waited: true, ...more };
+}
+
+/** A 202. */
+function later(buyer: string, key: string, id: string, more: Partial<Answer> = {}): Answer {
+  return answer(buyer, key, { status: 202, order: order(id, buyer, { status: 'queued' }), ...more });
+}
+
+function seen(end: OrderView): Followed {
+  return { id: end.id, last: 'queued', end, tookMs: 700 };
+}
+
+function notSeen(id: string, last: Followed['last'] = 'queued'): Followed {
+  return { id, last, end: null, tookMs: null };
+}
+
+function rejected(id: string, buyer: string, reason: string | null = 'gate_rebuilt'): OrderView {
+  return order(id, buyer, { status: 'rejected', reason });
 }
 
 function counting(counts: Partial<ItemView>): Partial<Evidence> {
@@ -280,4 +303,299 @@ it('names a few faults and counts them all', () => {
   const lost = judge(honest({ answers, orders: [] })).findings.find(({ subject }) => subject === 'P3')!;
   expect(lost.faults).toBe(50);
   expect(lost.examples).toHaveLength(5);
+});
+
+/** As the honest shop, but Bob's order was answered 202, and Cat's was and came to nothing. */
+function lagging(change: Partial<Evidence> = {}): Evidence {
+  return honest({
+    answers: laggingAnswers(),
+    following: following([seen(order('12', BOB)), seen(rejected('13', CAT))]),
+    orders: [order('11', ANN), order('12', BOB), rejected('13', CAT)],
+    ...change,
+  });
+}
+
+function laggingAnswers(): Answer[] {
+  return [
+    yes(ANN, 'a1', '11'),
+    later(BOB, 'b1', '12'),
+    later(BOB, 'b1', '12', { replayed: true }),
+    yes(BOB, 'b1', '12', { replayed: true }),
+    no(BOB, 'b2', 'limit_reached'),
+    later(CAT, 'c1', '13'),
+  ];
+}
+
+function examples(evidence: Evidence): string {
+  return judge(evidence)
+    .findings.flatMap((finding) => finding.examples)
+    .join('\n');
+}
+
+describe('evidence of an honest shop that answers 202', () => {
+  it('is acquitted, and counted: a 202 that ended reserved is sold, one that ended rejected was refused later', () => {
+    expect(judge(lagging())).toMatchObject({
+      held: true,
+      sold: { orders: 2, units: 2, buyers: 2 },
+      queued: { orders: 2, reserved: 1, rejected: { gate_rebuilt: 1 }, undecided: [], longestMs: 700 },
+      replayed: 2,
+      lost: 0,
+      untold: 0,
+      undecided: 0,
+    });
+  });
+
+  it('says nothing of 202s where there were none', () => {
+    const { findings, queued } = judge(honest());
+    expect(findings.map(({ subject }) => subject)).toEqual(['P1', 'P2', 'P3', 'P5', 'P9', 'API']);
+    expect(queued).toEqual({ orders: 0, reserved: 0, rejected: {}, undecided: [], longestMs: null });
+  });
+
+  it('may decide an order after the last look, and may have been unable to find it before', () => {
+    const looks = following([notSeen('12', 'missing'), notSeen('13', 'unheard')]);
+    expect(judge(lagging({ following: looks }))).toMatchObject({
+      held: true,
+      queued: { reserved: 1, rejected: { gate_rebuilt: 1 } },
+    });
+  });
+
+  it('may repeat a 202 with the order as it is by then, expired for instance', () => {
+    const gone = order('12', BOB, { status: 'expired' });
+    const answers = [later(BOB, 'b1', '12'), yes(BOB, 'b1', '12', { replayed: true, order: gone })];
+    const evidence = lagging({ ...counting({ free: 2, reserved: 0 }), answers, orders: [gone] });
+    expect(judge({ ...evidence, following: following([seen(gone)]) })).toMatchObject({ held: true, expired: 1 });
+  });
+
+  it('may show an order queued again that a 201 had confirmed, while the ledger is out', () => {
+    const answers = [yes(ANN, 'a1', '11'), later(ANN, 'a1', '11', { replayed: true }), later(BOB, 'b1', '12')];
+    const orders = [order('11', ANN), order('12', BOB)];
+    const evidence = lagging({ answers, orders, following: following([seen(order('12', BOB))]) });
+    expect(judge(evidence)).toMatchObject({ held: true, queued: { orders: 1, reserved: 1 } });
+  });
+
+  it('has not been waited for when the crowd was interrupted', () => {
+    const evidence = lagging({
+      ...counting({ queued: 1, reserved: 1 }),
+      following: following([notSeen('12'), seen(rejected('13', CAT))], { waited: false }),
+      answers: laggingAnswers().filter(({ buyer, status }) => buyer !== BOB || status !== 201),
+      orders: [order('11', ANN), rejected('13', CAT)],
+    });
+    expect(judge(evidence)).toMatchObject({ held: true, queued: { undecided: ['12'] }, lost: 0 });
+  });
+
+  it('holds no units, and no place under the limit, with an order that is not decided', () => {
+    const dan = `${MINE}dan`;
+    const evidence = lagging({
+      answers: [...laggingAnswers(), later(dan, 'd1', '14'), later(dan, 'd2', '15'), no(dan, 'd3', 'sold_out')],
+      following: following([...lagging().following.orders, notSeen('14'), notSeen('15')], { waited: false }),
+    });
+    expect(judge(evidence)).toMatchObject({ held: true, oversold: 0, queued: { undecided: ['14', '15'] } });
+  });
+
+  it('may have told sold_out for units of an order that was lost with the gate', () => {
+    const before = { ...honest().before, items: [item({ free: 2, reserved: 0 })] };
+    const answers = [
+      yes(ANN, 'a1', '11'),
+      answer(BOB, 'b1', { status: 503, code: 'unavailable' }),
+      no(CAT, 'c1', 'sold_out'),
+    ];
+    const evidence = honest({ ...counting({ free: 1, reserved: 1 }), before, answers, orders: [order('11', ANN)] });
+    expect(broken(evidence)).toEqual([]);
+    const without = { ...evidence, answers: answers.filter(({ buyer }) => buyer !== BOB) };
+    expect(broken(without)).toEqual(['API']);
+  });
+});
+
+describe('a 202 is seen broken', () => {
+  it.each([
+    ['queued', 'still queued 60 s after the last buyer: 12'],
+    ['missing', 'not found (404) 60 s after the last buyer: 12'],
+    ['unheard', 'not answered for 60 s after the last buyer: 12'],
+  ] as const)('when it is not decided by the end: %s', (last, words) => {
+    const evidence = lagging({
+      ...counting({ queued: 1, reserved: 1 }),
+      following: following([notSeen('12', last), seen(rejected('13', CAT))]),
+      orders: [order('11', ANN), rejected('13', CAT)],
+      answers: laggingAnswers().filter(({ status, buyer }) => buyer !== BOB || status !== 201),
+    });
+    expect(broken(evidence)).toEqual(['P3']);
+    expect(judge(evidence)).toMatchObject({ queued: { undecided: ['12'] }, lost: 0 });
+    expect(examples(evidence)).toBe(words);
+  });
+
+  it('when the list, too, has it as queued', () => {
+    const queued = order('12', BOB, { status: 'queued' });
+    const evidence = lagging({
+      ...counting({ queued: 1, reserved: 1 }),
+      following: following([notSeen('12'), seen(rejected('13', CAT))]),
+      orders: [order('11', ANN), queued, rejected('13', CAT)],
+      answers: [yes(ANN, 'a1', '11'), later(BOB, 'b1', '12'), later(CAT, 'c1', '13')],
+    });
+    expect(broken(evidence)).toEqual(['P3']);
+  });
+
+  it('and names the orders, but not a thousand of them', () => {
+    const answers = Array.from({ length: 50 }, (_, at) => later(MINE + at, `k${at}`, `o${at}`));
+    const evidence = lagging({
+      ...counting({ total: 50, queued: 50, reserved: 0 }),
+      answers,
+      following: following(answers.map(({ order }) => notSeen(order!.id))),
+      orders: [],
+    });
+    expect(judge(evidence).findings.find(({ held }) => !held)).toMatchObject({ subject: 'P3', faults: 50 });
+    expect(examples(evidence)).toMatch(/: o0, o1, .*o19 and 30 more$/);
+  });
+
+  it.each<[string, OrderView, OrderView[]]>([
+    ['was seen reserved and is not in the ledger', order('12', BOB), []],
+    ['was seen reserved and is rejected', order('12', BOB), [rejected('12', BOB)]],
+    ['was seen reserved and is queued', order('12', BOB), [order('12', BOB, { status: 'queued' })]],
+    ['was seen rejected and is reserved', rejected('12', BOB), [order('12', BOB)]],
+    ['was seen rejected and is not in the ledger', rejected('12', BOB), []],
+    ['belongs to somebody else', order('12', BOB), [order('12', CAT)]],
+    ['is for another quantity', order('12', BOB), [order('12', BOB, { quantity: 2 })]],
+    ['is cancelled', order('12', BOB), [order('12', BOB, { status: 'cancelled' })]],
+  ])('when the order %s', (_, end, bobs) => {
+    const evidence = lagging({
+      answers: [yes(ANN, 'a1', '11'), later(BOB, 'b1', '12')],
+      following: following([seen(end)]),
+      orders: [order('11', ANN), ...bobs],
+    });
+    expect(broken(evidence)).toContain('P3');
+    expect(judge(evidence).lost).toBe(1);
+  });
+
+  it.each([
+    ['without a reason', null],
+    ['for a reason nobody knows', 'bad_mood'],
+  ])('when it is rejected %s', (_, reason) => {
+    const bad = rejected('13', CAT, reason);
+    const evidence = lagging({
+      following: following([seen(order('12', BOB)), seen(bad)]),
+      orders: [order('11', ANN), order('12', BOB), bad],
+    });
+    expect(broken(evidence)).toEqual(['P3']);
+  });
+
+  it.each([
+    ['is not queued', order('14', CAT)],
+    ['is somebody else’s', order('14', ANN, { status: 'queued' })],
+    ['is of another size', order('14', CAT, { status: 'queued', quantity: 2 })],
+  ])('when its order %s', (_, wrong) => {
+    const answers = [...laggingAnswers(), answer(CAT, 'c2', { status: 202, order: wrong })];
+    expect(broken(lagging({ answers }))).toContain('API');
+  });
+
+  it('when its owner is answered otherwise than the contract says', () => {
+    const evidence = lagging();
+    const looks = { ...evidence.following, odd: { '500 internal': 3 } };
+    expect(broken({ ...evidence, following: looks })).toEqual(['API']);
+    expect(judge({ ...evidence, following: looks }).unexplained).toBe(3);
+  });
+
+  it('when more is sold by 202s than there is: P1, also if the list hides it', () => {
+    const dan = `${MINE}dan`;
+    const answers = [...laggingAnswers(), later(dan, 'd1', '14')];
+    const looks = following([...lagging().following.orders, seen(order('14', dan))]);
+    const listed = lagging({ answers, following: looks, orders: [...lagging().orders, order('14', dan)] });
+    expect(judge(listed).oversold).toBe(1);
+    expect(broken(lagging({ answers, following: looks }))).toEqual(['P1', 'P3']);
+  });
+
+  it('when it lifts a buyer above the limit: P2, also if the list hides it', () => {
+    const answers = [...laggingAnswers(), later(ANN, 'a2', '14')];
+    const looks = following([...lagging().following.orders, seen(order('14', ANN))]);
+    const more = counting({ total: 3, reserved: 3 });
+    const evidence = lagging({ ...more, answers, following: looks, orders: [...lagging().orders, order('14', ANN)] });
+    expect(broken(evidence)).toEqual(['P2']);
+    expect(broken(lagging({ answers, following: looks }))).toContain('P2');
+  });
+
+  it('when a 201 that is not a repeat shows something else than a reserved order', () => {
+    const gone = order('12', BOB, { status: 'expired' });
+    expect(broken(honest({ answers: [yes(BOB, 'b1', '12', { order: gone })] }))).toContain('API');
+    expect(broken(honest({ answers: [later(BOB, 'b1', '12'), yes(BOB, 'b1', '12', { order: gone })] }))).toContain(
+      'API',
+    );
+  });
+});
+
+describe('a key of a 202', () => {
+  /** Cat's key, after its order 13 was rejected. */
+  function again(more: () => Answer[]): Evidence {
+    const orders = [order('11', ANN), rejected('13', CAT), order('14', CAT)];
+    return lagging({
+      answers: [yes(ANN, 'a1', '11'), later(CAT, 'c1', '13'), ...more()],
+      following: following([seen(rejected('13', CAT)), seen(order('14', CAT))]),
+      orders,
+    });
+  }
+
+  it.each([201, 202])('is free again when its order was rejected: a new order (%s), and its repeats', (status) => {
+    const evidence = again(() => [
+      no(CAT, 'c1', 'sold_out'),
+      status === 201 ? yes(CAT, 'c1', '14') : later(CAT, 'c1', '14'),
+      yes(CAT, 'c1', '14', { replayed: true }),
+    ]);
+    expect(judge(evidence)).toMatchObject({ held: true, sold: { orders: 2 }, duplicates: 0 });
+  });
+
+  it('may be free again more than once', () => {
+    const evidence = again(() => [later(CAT, 'c1', '15'), yes(CAT, 'c1', '14')]);
+    const orders = [...evidence.orders, rejected('15', CAT)];
+    expect(broken({ ...evidence, orders })).toEqual([]);
+  });
+
+  it('is not free while its order stands', () => {
+    const evidence = lagging({
+      ...counting({ total: 3, reserved: 3 }),
+      before: { ...honest().before, perBuyer: 2 },
+      answers: [yes(ANN, 'a1', '11'), later(BOB, 'b1', '12'), later(BOB, 'b1', '14')],
+      following: following([seen(order('12', BOB)), seen(order('14', BOB))]),
+      orders: [order('11', ANN), order('12', BOB), order('14', BOB)],
+    });
+    expect(broken(evidence)).toEqual(['P5']);
+    expect(judge(evidence).duplicates).toBe(1);
+  });
+
+  it('is not free for the other of two clicks at once', () => {
+    const first = later(CAT, 'c1', '12', { order: order('12', CAT, { status: 'queued' }) });
+    const second = { ...later(CAT, 'c1', '14'), sentAt: first.sentAt };
+    const evidence = lagging({
+      ...counting({ total: 3, reserved: 3 }),
+      before: { ...honest().before, perBuyer: 2 },
+      answers: [yes(ANN, 'a1', '11'), first, second],
+      following: following([seen(order('12', CAT)), seen(order('14', CAT))]),
+      orders: [order('11', ANN), order('12', CAT), order('14', CAT)],
+    });
+    expect(broken(evidence)).toEqual(['P5']);
+  });
+
+  it('is not free for an order that comes to nothing, after one that stands', () => {
+    const evidence = again(() => []);
+    const answers = [yes(ANN, 'a1', '11'), yes(CAT, 'c1', '14'), later(CAT, 'c1', '13')];
+    expect(broken({ ...evidence, answers })).toEqual(['P5']);
+  });
+
+  it('is not free because an order was rejected that a 201 had confirmed', () => {
+    const evidence = again(() => [yes(CAT, 'c1', '13', { replayed: true }), yes(CAT, 'c1', '14')]);
+    expect(broken(evidence)).toEqual(['P3', 'P5']);
+  });
+
+  it('does not go back to the order that was rejected', () => {
+    const back = (): Answer => later(CAT, 'c1', '13', { replayed: true });
+    expect(broken(again(() => [yes(CAT, 'c1', '14'), back()]))).toEqual(['P5']);
+    const both = again(() => [later(CAT, 'c1', '15'), back()]);
+    const orders = [order('11', ANN), order('14', BOB), rejected('13', CAT), rejected('15', CAT)];
+    expect(broken({ ...both, answers: [...both.answers, yes(BOB, 'b1', '14')], orders })).toEqual(['P5']);
+  });
+
+  it('gives the same order without saying that it is a repeat', () => {
+    const answers = [yes(ANN, 'a1', '11'), later(BOB, 'b1', '12'), yes(BOB, 'b1', '12')];
+    expect(broken(lagging({ answers }))).toEqual(['P5']);
+  });
+
+  it('is refused though its order stands', () => {
+    expect(broken(lagging({ answers: [...laggingAnswers(), no(BOB, 'b1', 'sold_out')] }))).toContain('P5');
+  });
 });

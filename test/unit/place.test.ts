@@ -77,6 +77,7 @@ describe('placing an order', () => {
       ledger: ledger as unknown as Ledger,
       acks,
       orderIds,
+      patience: null,
       closedBecause: () => closedBecause,
       rebuild: (saleId) => rebuilt.push(saleId),
     });

@@ -1,7 +1,7 @@
 import { rmSync } from 'node:fs';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { systemRuntime } from '../../src/base/runtime.ts';
-import { EmbeddedShop } from '../../src/engine/shop.ts';
+import { EmbeddedShop } from '../../src/engine/embedded.ts';
 import type { NewSale, SaleRecord } from '../../src/model/sale.ts';
 import { temporary } from '../contract/ledger.sqlite.ts';
 

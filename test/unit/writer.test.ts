@@ -345,9 +345,9 @@ describe('the writer', () => {
       const verdict = await gate.admit({ ...request, fingerprint: orderFingerprint('v', 1) });
       if (verdict.outcome !== 'admitted') throw new Error(verdict.outcome);
       const real = new Writer(world.ledger, runtime, {
-        stored: ({ id }) => void gate.settle('5', id),
+        stored: ({ id, buyer }) => void gate.settle('5', [{ orderId: id, buyer }]),
         rejected: () => {},
-        withdrawn: ({ orderId }) => void gate.withdraw('5', orderId),
+        withdrawn: (message) => void gate.withdraw('5', message),
         failed: () => {},
         committed: () => {},
       });

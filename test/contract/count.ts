@@ -1,0 +1,10 @@
+import { afterAll, beforeEach } from 'vitest';
+
+/** To be called inside a contract's suite: says at its end how many of its tests ran on this adapter. */
+export function countTests(contract: string, adapter: string): void {
+  let ran = 0;
+  beforeEach(() => {
+    ran++;
+  });
+  afterAll(() => console.log(`contract of the ${contract} × ${adapter}: ${ran} tests`));
+}

@@ -1,0 +1,200 @@
+import { setTimeout as sleep } from 'node:timers/promises';
+import type { Cluster, Redis } from 'ioredis';
+import type { ManualClock } from '../../src/base/clock.ts';
+import type { AdmitRequest, Gate, HoldRef, Verdict } from '../../src/gate/port.ts';
+import type { OrderMessage } from '../../src/model/order.ts';
+import { type SaleSnapshot, type SaleValues, saleValues } from '../../src/model/snapshot.ts';
+import { decodeEntry } from '../../src/model/stream-entry.ts';
+
+/** A millisecond of the test's clock is a second of Redis': so that "one before it opens" can be met without a race. */
+const SCALE = 1000;
+/** Windows are moved along when real time has gone on by so much; far less than a scaled millisecond. */
+const DRIFT_MS = 200;
+/** Versions are handed on with room between them: a window that only moved is a new version to the gate. */
+const ROOM = 1_000_000;
+
+/** One stretch in which the test's clock stood still. */
+interface Stand {
+  manualMs: number;
+  realMs: number;
+}
+
+/**
+ * A RedisGate for tests whose clock is moved by hand. Redis has its own clock and keeps it: instead, times are translated on
+ * their way in and out. When the test's clock has moved, the window of a sale is given to the gate anew, relative to now and
+ * by the port alone (a newer version); and the past is looked up in what was when.
+ */
+export class TranslatedGate implements Gate {
+  inner: Gate;
+  readonly #clock: ManualClock;
+  readonly #stands: Stand[] = [];
+  /** What the test has put in force. */
+  readonly #sales = new Map<string, { values: SaleValues; epoch: number; given: Given | null }>();
+  #moves = 0;
+
+  constructor(inner: Gate, clock: ManualClock) {
+    this.inner = inner;
+    this.#clock = clock;
+    this.#stands.push({ manualMs: clock.now(), realMs: Date.now() });
+  }
+
+  /** The time of the test as it is now, and what was in Redis meanwhile. */
+  async #now(): Promise<Stand> {
+    const manualMs = this.#clock.now();
+    let last = this.#stands.at(-1)!;
+    if (last.manualMs !== manualMs) {
+      // What was before the move is before it in Redis' milliseconds, too.
+      await sleep(2);
+      last = { manualMs, realMs: Date.now() };
+      this.#stands.push(last);
+      await sleep(2);
+    }
+    return last;
+  }
+
+  /** A window relative to now. */
+  #given(values: SaleValues): Given {
+    const nowMs = Date.now();
+    const real = (ms: number): number => Math.max(nowMs + (ms - this.#clock.now()) * SCALE, 0);
+    const version = values.version * ROOM + this.#moves;
+    const moved = { ...values, opensAtMs: real(values.opensAtMs), closesAtMs: real(values.closesAtMs), version };
+    return { values: moved, atMs: nowMs, manualMs: this.#clock.now() };
+  }
+
+  /** When that was, or is to be, in Redis' time. */
+  #past(ms: number): number {
+    const first = this.#stands[0]!;
+    if (ms < first.manualMs) return first.realMs - (first.manualMs - ms);
+    const stand = this.#stands.find(({ manualMs }) => manualMs >= ms);
+    return stand?.realMs ?? Date.now() + SCALE;
+  }
+
+  async #ready(saleId: string): Promise<void> {
+    await this.#now();
+    const sale = this.#sales.get(saleId);
+    if (!sale?.given) return;
+    const { given } = sale;
+    if (given.manualMs === this.#clock.now() && Date.now() - given.atMs < DRIFT_MS) return;
+    this.#moves++;
+    sale.given = this.#given(sale.values);
+    await this.inner.applySale(saleId, sale.given.values);
+  }
+
+  async install(snapshot: SaleSnapshot): Promise<void> {
+    await this.#now();
+    const { saleId, epoch } = snapshot;
+    const given = this.#given(saleValues(snapshot));
+    const keys = snapshot.keys.map((key) => ({ ...key, boundAtMs: this.#past(key.boundAtMs) }));
+    await this.inner.install({ ...snapshot, ...given.values, keys });
+    const sale = this.#sales.get(saleId);
+    if (sale && sale.epoch >= epoch) return;
+    const stays = sale?.given && sale.values.version > snapshot.version;
+    const values = stays ? sale.values : saleValues(snapshot);
+    this.#sales.set(saleId, { values, epoch, given: stays ? sale.given : given });
+  }
+
+  async shut(saleId: string): Promise<void> {
+    await this.inner.shut(saleId);
+  }
+
+  async remove(saleId: string): Promise<void> {
+    await this.inner.remove(saleId);
+    const sale = this.#sales.get(saleId);
+    if (sale) sale.given = null;
+  }
+
+  async admit(request: AdmitRequest): Promise<Verdict> {
+    return (await this.admitAll([request]))[0]!;
+  }
+
+  /** All in one turn, in this order. */
+  async admitAll(requests: AdmitRequest[]): Promise<Verdict[]> {
+    for (const { saleId } of requests) await this.#ready(saleId);
+    const verdicts = await Promise.all(requests.map((request) => this.inner.admit(request)));
+    return verdicts.map((verdict, at) => this.#translated(requests[at]!, verdict));
+  }
+
+  #translated(request: AdmitRequest, verdict: Verdict): Verdict {
+    if (!('opensAtMs' in verdict)) return verdict;
+    // It says the window that it was given, and that is the test's.
+    const { values, given } = this.#sales.get(request.saleId)!;
+    const { opensAtMs, closesAtMs } = given!.values;
+    if (verdict.opensAtMs !== opensAtMs || verdict.closesAtMs !== closesAtMs) return verdict;
+    return { ...verdict, opensAtMs: values.opensAtMs, closesAtMs: values.closesAtMs };
+  }
+
+  async applySale(saleId: string, values: SaleValues): Promise<void> {
+    await this.#now();
+    const given = this.#given(values);
+    await this.inner.applySale(saleId, given.values);
+    const sale = this.#sales.get(saleId);
+    if (sale?.given && values.version > sale.values.version) Object.assign(sale, { values: saleValues(values), given });
+  }
+
+  async pruneKeys(beforeMs: number): Promise<void> {
+    await this.#now();
+    await this.inner.pruneKeys(this.#past(beforeMs));
+  }
+
+  settle(saleId: string, holds: readonly HoldRef[]) {
+    return this.inner.settle(saleId, holds);
+  }
+
+  release(saleId: string, hold: HoldRef) {
+    return this.inner.release(saleId, hold);
+  }
+
+  withdraw(saleId: string, hold: HoldRef & { key: string | null }) {
+    return this.inner.withdraw(saleId, hold);
+  }
+
+  holdOf(saleId: string, hold: HoldRef) {
+    return this.inner.holdOf(saleId, hold);
+  }
+
+  epochOf(saleId: string) {
+    return this.inner.epochOf(saleId);
+  }
+
+  applyTotal(saleId: string, itemId: string, total: number, rev: number) {
+    return this.inner.applyTotal(saleId, itemId, total, rev);
+  }
+
+  holdForHouse(saleId: string, itemId: string, units: number, holdId: string) {
+    return this.inner.holdForHouse(saleId, itemId, units, holdId);
+  }
+
+  dropHouseHold(saleId: string, itemId: string, holdId: string, lowered?: { total: number; rev: number }) {
+    return this.inner.dropHouseHold(saleId, itemId, holdId, lowered);
+  }
+
+  view(saleId: string) {
+    return this.inner.view(saleId);
+  }
+}
+
+interface Given {
+  values: SaleValues;
+  atMs: number;
+  manualMs: number;
+}
+
+/** Everything that stands in the streams of a sale, all epochs, in the order in which it came. */
+export async function streamed(client: Redis | Cluster, prefix: string, saleId: string): Promise<OrderMessage[]> {
+  const begin = `${prefix}:{${saleId}:0}`;
+  const entries: { at: number[]; messages: OrderMessage[] }[] = [];
+  for (const epoch of await client.smembers(`${begin}:epochs`)) {
+    for (const [id, fields] of await client.xrange(`${begin}:${epoch}:stream`, '-', '+')) {
+      entries.push({ at: [Number(epoch), ...id.split('-').map(Number)], messages: decodeEntry(saleId, fields) });
+    }
+  }
+  entries.sort((a, b) => a.at[0]! - b.at[0]! || a.at[1]! - b.at[1]! || a.at[2]! - b.at[2]!);
+  return entries.flatMap(({ messages }) => messages);
+}
+
+let made = 0;
+
+/** A prefix that nobody else has. */
+export function ownPrefix(): string {
+  return `gate-${process.pid}-${Date.now()}-${++made}`;
+}

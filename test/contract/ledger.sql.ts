@@ -1,0 +1,121 @@
+import { afterAll, beforeAll } from 'vitest';
+import { systemRuntime } from '../../src/base/runtime.ts';
+import { mysqlDialect } from '../../src/ledger/mysql/ledger.ts';
+import { postgresDialect } from '../../src/ledger/postgres/ledger.ts';
+import type { SqlLedger, SqlLedgerOptions } from '../../src/ledger/sql/ledger.ts';
+import { openSqlLedger } from '../../src/ledger/sql/open.ts';
+import type { Connections } from '../../src/ledger/sql/session.ts';
+import { cleanUpServers } from '../support/servers/clean-up.ts';
+import { mysqlQuery, mysqlUrl } from '../support/servers/mariadb.ts';
+import { postgresQuery, postgresUrl } from '../support/servers/postgres.ts';
+import type { LedgerUnderTest, State } from './ledger.ts';
+import { type ManualRuntime, manualRuntime } from './manual.ts';
+
+export type Product = 'mysql' | 'postgres';
+
+export interface SqlUnderTest extends LedgerUnderTest {
+  ledger: SqlLedger;
+  /** Reads the tables behind the ledger's back. */
+  rows(sql: string): Promise<Record<string, unknown>[]>;
+}
+
+/** Nothing is folded here: what is committed is where it will be. */
+export const SQL_STATES: State[] = [{ name: 'just committed' }, { name: 'after a crash', crash: true }];
+
+const TABLES = [
+  'orders',
+  'claims',
+  'seat_claims',
+  'answers',
+  'release_outbox',
+  'gate_tasks',
+  'id_blocks',
+  'audit',
+  'items',
+  'sales',
+];
+
+const UNMARK = 'UPDATE pruned SET order_id = 0';
+
+/** A fresh database, on a server that the test file shares. */
+export function freshDatabase(product: Product): Promise<string> {
+  return product === 'mysql' ? mysqlUrl() : postgresUrl();
+}
+
+export function queryDatabase(url: string, sql: string, values: unknown[] = []): Promise<Record<string, unknown>[]> {
+  if (url.startsWith('postgres')) return postgresQuery(url, sql, values);
+  return mysqlQuery(url, sql.replaceAll('"', '`'), values);
+}
+
+/**
+ * One database for the file, emptied before each test; its ledger stays open from test to test, since opening one is most
+ * of what a test would take. The ledger's clock is the test's; timers are real: conflicts are retried after a pause.
+ */
+export function sqlWorlds(
+  product: Product,
+  options: Partial<SqlLedgerOptions> = {},
+): { make(): Promise<SqlUnderTest>; url(): string } {
+  let url: string;
+  let ledger: SqlLedger | null = null;
+  let runtime: ManualRuntime;
+
+  beforeAll(async () => {
+    url = await freshDatabase(product);
+    // What is judged here is what stands in the tables: faults/ has tests of what a disk does with it.
+    const name = new URL(url).pathname.slice(1);
+    if (product === 'postgres') await postgresQuery(url, `ALTER DATABASE "${name}" SET synchronous_commit = off`);
+  });
+  afterAll(async () => {
+    await ledger?.close();
+    await cleanUpServers();
+  });
+
+  const open = (): Promise<SqlLedger> =>
+    openSqlLedger(url, systemRuntime(), {
+      migrate: true,
+      exclusive: false,
+      now: () => runtime.clock.now(),
+      ...options,
+    });
+
+  return {
+    url: () => url,
+    async make() {
+      runtime = manualRuntime();
+      ledger ??= await open();
+      await emptyDatabase(url);
+      const world: SqlUnderTest = {
+        ledger,
+        clock: runtime.clock,
+        runtime,
+        rows: (sql) => queryDatabase(url, sql),
+        // What is committed is in another process; what was in ours is gone with its connections.
+        async crash() {
+          await world.reopen();
+        },
+        async reopen() {
+          await ledger!.close();
+          ledger = await open();
+          world.ledger = ledger;
+        },
+        async close() {},
+      };
+      return world;
+    },
+  };
+}
+
+const sweepers = new Map<string, Promise<Connections>>();
+
+/** DELETE and not TRUNCATE: of a few rows it is many times quicker. On a connection that is kept, for the same reason. */
+export async function emptyDatabase(url: string): Promise<void> {
+  let sweeper = sweepers.get(url);
+  if (sweeper === undefined) {
+    const make = url.startsWith('postgres') ? postgresDialect : mysqlDialect;
+    sweeper = make(url, systemRuntime(), { poolMax: 1 }).then(({ connections }) => connections);
+    sweepers.set(url, sweeper);
+  }
+  const session = await (await sweeper).take();
+  await session.script([...TABLES.map((table) => `DELETE FROM ${table}`), UNMARK].join('; '));
+  session.release();
+}
