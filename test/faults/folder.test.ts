@@ -297,7 +297,7 @@ describe('serve with a wrong setting', () => {
     ['a proxy that is no address', [], { TRUST_PROXY: 'my proxy' }, /TRUST_PROXY/],
     ['an unknown flag', ['--prot', '80'], {}, /--prot/],
     ['demo for everybody', ['--demo', '--host', '0.0.0.0'], {}, /--demo.*0\.0\.0\.0/],
-    ['Redis, which is not built yet', [], { REDIS_URL: 'redis://127.0.0.1' }, /REDIS_URL/],
+    ['Redis and no database', [], { REDIS_URL: 'redis://127.0.0.1' }, /DATABASE_URL/],
   ];
 
   it('each stops the start with one line that names it', async () => {
@@ -331,7 +331,12 @@ describe('serve with a wrong setting', () => {
     ['METRICS_PUBLIC', 'yes'],
     ['IN_FLIGHT_MAX', '1.5'],
     ['EVENT_LOOP_DELAY_MAX_MS', ''],
-    ['DATABASE_URL', 'mysql://127.0.0.1'],
+    ['DATABASE_URL', 'oracle://127.0.0.1'],
+    ['REDIS_URL', 'http://127.0.0.1'],
+    ['REDIS_PREFIX', 'a{b}'],
+    ['ANSWER_WITHIN_MS', '5'],
+    ['PIPE_MAX', '0'],
+    ['WRITER_LOCK', 'yes'],
     ['PIPE_URL', 'amqp://127.0.0.1'],
   ])('%s=%s is refused by name', (name, value) => {
     expect(() => readConfig({}, { [name]: value })).toThrow(name);

@@ -1,6 +1,6 @@
 import { afterAll, afterEach, beforeAll, describe, expect, it, vi } from 'vitest';
 import { type Runtime, systemRuntime } from '../../src/base/runtime.ts';
-import { EmbeddedShop } from '../../src/engine/shop.ts';
+import { EmbeddedShop } from '../../src/engine/embedded.ts';
 import { MemoryGate } from '../../src/gate/memory.ts';
 import type { SaleSnapshot } from '../../src/model/snapshot.ts';
 import type { PlaceResult } from '../../src/orders/place.ts';
@@ -312,11 +312,11 @@ describe('a gate that is wrong', () => {
     await before.close();
     const install = MemoryGate.prototype.install;
     const told = new Set<string>();
-    vi.spyOn(MemoryGate.prototype, 'install').mockImplementation(function (this: MemoryGate, snapshot) {
+    vi.spyOn(MemoryGate.prototype, 'install').mockImplementation(function (this: MemoryGate, snapshot, latest) {
       const lie = !told.has(snapshot.saleId);
       told.add(snapshot.saleId);
       const items = snapshot.items.map((item) => ({ ...item, total: item.total + (lie ? 1 : 0) }));
-      return install.call(this, { ...snapshot, items });
+      return install.call(this, { ...snapshot, items }, latest);
     });
     const shop = await open(data);
     const forgotten: number[] = [];

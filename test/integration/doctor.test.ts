@@ -38,9 +38,9 @@ function photograph(folder: string): unknown {
 }
 
 /** Examines and makes sure that nothing was touched. */
-function examined(folder: string, env: Record<string, string> = KEYS): Record<string, Check> {
+async function examined(folder: string, env: Record<string, string> = KEYS): Promise<Record<string, Check>> {
   const before = existsSync(folder) ? photograph(folder) : null;
-  const checks = examine(folder, env, NOW);
+  const checks = await examine({ data: folder }, env, NOW);
   expect(existsSync(folder) ? photograph(folder) : null).toEqual(before);
   return Object.fromEntries(checks.map((check) => [check.name, check]));
 }
@@ -61,7 +61,7 @@ async function usedFolder({ killed = false } = {}): Promise<string> {
 
 it('a folder that is not there yet: all ok, and it is still not there', async () => {
   const folder = join(temporaryFolder(), 'a', 'b');
-  const checks = examined(folder);
+  const checks = await examined(folder);
   expect(statuses(checks)).toEqual(['ok']);
   expect(checks['data folder']!.says).toContain('serve will make it');
   const { code, stdout } = await run(['doctor', '--data', folder], KEYS);
@@ -72,7 +72,7 @@ it('a folder that is not there yet: all ok, and it is still not there', async ()
 
 it('after a run: ok, by text and by --json', async () => {
   const folder = await usedFolder();
-  const checks = examined(folder);
+  const checks = await examined(folder);
   expect(statuses(checks)).toEqual(['ok']);
   expect(checks['in use']!.says).toBe('no server is using the data folder');
   expect(checks.journal!.says).toContain('WAL');
@@ -96,11 +96,11 @@ it('while a server runs: ok, says so, and the server goes on', async () => {
 it('after kill -9: the ledger is read with its -wal, and left as it is', async () => {
   const folder = await usedFolder({ killed: true });
   expect(statSync(join(folder, 'ledger.sqlite-wal')).size).toBeGreaterThan(0);
-  const checks = examined(folder);
+  const checks = await examined(folder);
   expect(statuses(checks)).toEqual(['ok']);
   expect(checks.schema!.says).toBe('version 1');
   rmSync(join(folder, 'ledger.sqlite-shm'));
-  expect(examined(folder).ledger).toMatchObject({
+  expect((await examined(folder)).ledger).toMatchObject({
     status: 'warn',
     says: expect.stringContaining('doorbuster migrate'),
   });
@@ -111,51 +111,67 @@ it('a damaged ledger: says what to do, exit code 1', async () => {
   const file = join(folder, 'ledger.sqlite');
   // Every page but the first: the schema can be read, the rest cannot.
   writeSync(openSync(file, 'r+'), Buffer.alloc(statSync(file).size - 4096, 0x5a), 0, undefined, 4096);
-  expect(examined(folder).integrity).toMatchObject({ status: 'wrong', says: expect.stringContaining('backup') });
+  expect((await examined(folder)).integrity).toMatchObject({
+    status: 'wrong',
+    says: expect.stringContaining('backup'),
+  });
   writeFileSync(file, 'this is not a database, but long enough to be taken for one'.repeat(10));
-  expect(examined(folder).integrity).toMatchObject({ status: 'wrong', says: expect.stringContaining('damaged') });
+  expect((await examined(folder)).integrity).toMatchObject({
+    status: 'wrong',
+    says: expect.stringContaining('damaged'),
+  });
   const { code, stdout } = await run(['doctor', '--data', folder], KEYS);
   expect(stdout).toMatch(/✗ integrity .*restore it from a backup/);
   expect(code).toBe(1);
 });
 
-it('a schema that is newer or older than the program', () => {
+it('a schema that is newer or older than the program', async () => {
   const folder = temporaryFolder();
   const ledger = new DatabaseSync(join(folder, 'ledger.sqlite'));
   ledger.exec('CREATE TABLE migrations (version INTEGER PRIMARY KEY); INSERT INTO migrations VALUES (9999)');
-  expect(examined(folder).schema).toMatchObject({ status: 'wrong', says: expect.stringContaining('newer doorbuster') });
+  expect((await examined(folder)).schema).toMatchObject({
+    status: 'wrong',
+    says: expect.stringContaining('newer doorbuster'),
+  });
   ledger.exec('DELETE FROM migrations');
   ledger.close();
-  expect(examined(folder).schema).toMatchObject({
+  expect((await examined(folder)).schema).toMatchObject({
     status: 'warn',
     says: expect.stringContaining('doorbuster migrate'),
   });
 });
 
 it('wrong configuration: each value is named; weak and missing keys are warned of', async () => {
-  const env = { PORT: 'x', SSE_MAX: '-1', REDIS_URL: 'redis://r', LOG_LEVEL: 'loud', ...KEYS };
-  const wrong = examine(temporaryFolder(), env, NOW).filter(({ name }) => name === 'config');
+  const env = { PORT: 'x', SSE_MAX: '-1', REDIS_URL: 'http://r', LOG_LEVEL: 'loud', ...KEYS };
+  const wrong = (await examine({ data: temporaryFolder() }, env, NOW)).filter(({ name }) => name === 'config');
   expect(wrong.map(({ status, says }) => `${status} ${says.split(' ')[0]}`).sort()).toEqual([
     'wrong LOG_LEVEL',
     'wrong PORT',
     'wrong REDIS_URL',
     'wrong SSE_MAX',
   ]);
-  const weak = examined(temporaryFolder(), { DOORBUSTER_ADMIN_KEY: 'ann:short', DOORBUSTER_AUTH_SECRET: 'short' });
+  const weak = await examined(temporaryFolder(), {
+    DOORBUSTER_ADMIN_KEY: 'ann:short',
+    DOORBUSTER_AUTH_SECRET: 'short',
+  });
   expect([weak['admin key']!.status, weak['auth secret']!.status]).toEqual(['warn', 'warn']);
-  const none = examined(temporaryFolder(), {});
+  const none = await examined(temporaryFolder(), {});
   expect([none['admin key']!.status, none['auth secret']!.status]).toEqual(['warn', 'warn']);
   const { code, stdout } = await run(['doctor', '--data', temporaryFolder()], env);
   expect([code, stdout.trimEnd().split('\n').at(-1)]).toEqual([1, '4 to be done: ✗']);
 });
 
-it('a data folder that is a file, and a clock that cannot be right', () => {
+it('a data folder that is a file, and a clock that cannot be right', async () => {
   const folder = temporaryFolder();
   writeFileSync(join(folder, 'file'), '');
-  expect(examine(join(folder, 'file'), KEYS, NOW).find(({ name }) => name === 'data folder')).toMatchObject({
+  expect(
+    (await examine({ data: join(folder, 'file') }, KEYS, NOW)).find(({ name }) => name === 'data folder'),
+  ).toMatchObject({
     status: 'wrong',
   });
   mkdirSync(join(folder, 'data'));
-  const clock = examine(join(folder, 'data'), KEYS, Date.UTC(1970, 0, 1)).find(({ name }) => name === 'clock');
+  const clock = (await examine({ data: join(folder, 'data') }, KEYS, Date.UTC(1970, 0, 1))).find(
+    ({ name }) => name === 'clock',
+  );
   expect(clock).toMatchObject({ status: 'wrong', says: expect.stringContaining('set the clock') });
 });

@@ -3,7 +3,7 @@ import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { systemRuntime } from '../../src/base/runtime.ts';
 import type { Timers } from '../../src/base/timers.ts';
-import { EmbeddedShop } from '../../src/engine/shop.ts';
+import { EmbeddedShop } from '../../src/engine/embedded.ts';
 import { HTTP_DEFAULTS } from '../../src/http/context.ts';
 import { createServer } from '../../src/http/server.ts';
 import { CALM, expectProblem, openStream, sleepMs } from '../support/openapi-wire.ts';
@@ -663,6 +663,9 @@ describe('the system’s own routes', () => {
         'GET /v1/orders',
         'GET /v1/orders/{id}',
         'GET /v1/orders/{id}/events',
+        'GET /v1/ops/dead-letters',
+        'POST /v1/ops/dead-letters/{id}/retry',
+        'DELETE /v1/ops/dead-letters/{id}',
       ].sort(),
     );
     for (const route of listed) {

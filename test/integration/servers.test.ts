@@ -1,11 +1,23 @@
 import { spawn } from 'node:child_process';
-import { existsSync } from 'node:fs';
+import { chmodSync, existsSync } from 'node:fs';
 import { connect } from 'node:net';
+import { createConnection } from 'mysql2/promise';
+import pg from 'pg';
 import { afterAll, afterEach, expect, it } from 'vitest';
 import { sleep, until } from '../support/fault-wait.ts';
 import { cleanUp, ROOT, temporaryFolder } from '../support/server.ts';
 import { cleanUpServers } from '../support/servers/clean-up.ts';
-import { describeWithAnyRedis, describeWithRedis } from '../support/servers/describe.ts';
+import {
+  describeWithAnyRedis,
+  describeWithMysql,
+  describeWithOwnMysql,
+  describeWithOwnPostgres,
+  describeWithPostgres,
+  describeWithRedis,
+} from '../support/servers/describe.ts';
+import { childrenOf, isGone } from '../support/servers/family.ts';
+import { mysqlQuery, mysqlUrl, startMariadb } from '../support/servers/mariadb.ts';
+import { postgresQuery, postgresUrl, removeSharedMemory, startPostgres } from '../support/servers/postgres.ts';
 import { type FaultProxy, startProxy } from '../support/servers/proxy.ts';
 import {
   type RedisServer,
@@ -31,6 +43,17 @@ function isAlive(pid: number): boolean {
   } catch {
     return false;
   }
+}
+
+function isRefused(port: number): Promise<boolean> {
+  return new Promise((resolve) => {
+    const socket = connect(port, '127.0.0.1');
+    socket.once('connect', () => {
+      socket.destroy();
+      resolve(false);
+    });
+    socket.once('error', (error: NodeJS.ErrnoException) => resolve(error.code === 'ECONNREFUSED'));
+  });
 }
 
 describeWithRedis('servers: a Redis of a test', () => {
@@ -198,6 +221,216 @@ describeWithRedis('servers: Redis with sentinels', () => {
     90_000,
   );
 });
+
+/** What differs between the two: all else is asked of both. */
+const DATABASES = [
+  {
+    name: 'MariaDB',
+    describeWithAny: describeWithMysql,
+    describeWithOwn: describeWithOwnMysql,
+    start: startMariadb,
+    module: "import { startMariadb as start } from './test/support/servers/mariadb.ts'",
+    url: mysqlUrl,
+    ask: mysqlQuery,
+    open: async (url: string) => {
+      const connection = await createConnection({ uri: url });
+      return { ask: () => connection.query('SELECT 1'), close: () => connection.destroy() };
+    },
+    param: '?',
+    isolated: ['--transaction-isolation=SERIALIZABLE'],
+    isolation: 'SELECT @@tx_isolation AS value',
+    durable: { innodb_flush_log_at_trx_commit: '1', innodb_doublewrite: 'ON', log_bin: 'OFF' },
+    durableNow:
+      "SHOW VARIABLES WHERE Variable_name IN ('innodb_flush_log_at_trx_commit','innodb_doublewrite','log_bin')",
+    nonsense: ['--no-such-option'],
+    protocol: 'mysql:',
+  },
+  {
+    name: 'PostgreSQL',
+    describeWithAny: describeWithPostgres,
+    describeWithOwn: describeWithOwnPostgres,
+    start: startPostgres,
+    module: "import { startPostgres as start } from './test/support/servers/postgres.ts'",
+    url: postgresUrl,
+    ask: postgresQuery,
+    open: async (url: string) => {
+      const client = new pg.Client({ connectionString: url });
+      client.on('error', () => {});
+      await client.connect();
+      return { ask: () => client.query('SELECT 1'), close: () => void client.end() };
+    },
+    param: '$1',
+    isolated: ['-c', 'default_transaction_isolation=serializable'],
+    isolation: 'SHOW default_transaction_isolation',
+    durable: { fsync: 'on', full_page_writes: 'on', synchronous_commit: 'on' },
+    durableNow: "SELECT name, setting FROM pg_settings WHERE name IN ('fsync','full_page_writes','synchronous_commit')",
+    nonsense: ['-c', 'no_such_option=1'],
+    protocol: 'postgres:',
+  },
+];
+
+for (const database of DATABASES) {
+  const { name, describeWithAny, describeWithOwn, start, url, ask } = database;
+
+  describeWithOwn(`servers: a ${name} of a test`, () => {
+    afterEach(cleanUpServers);
+
+    it('starts, answers, and is gone after the clean-up', async () => {
+      const [one, other] = await Promise.all([start(), start({ args: database.isolated })]);
+      expect(one.port).not.toBe(other.port);
+      const { protocol, hostname, port } = new URL(one.url);
+      expect([protocol, hostname, port]).toEqual([database.protocol, '127.0.0.1', String(one.port)]);
+      await one.query('CREATE TABLE t (v VARCHAR(20))');
+      await one.query(`INSERT INTO t VALUES (${database.param})`, ['wért 🎟']);
+      expect(await one.query('SELECT v FROM t')).toEqual([{ v: 'wért 🎟' }]);
+      await expect(other.query('SELECT v FROM t')).rejects.toThrow(/exist/);
+      expect(Object.values((await other.query(database.isolation))[0]!)[0]).toMatch(/^serializable$/i);
+      expect(Object.values((await one.query(database.isolation))[0]!)[0]).not.toMatch(/^serializable$/i);
+      const pids = [one, other].flatMap(({ pid }) => [pid, ...childrenOf(pid)]);
+      await other.pause();
+      await cleanUpServers();
+      expect(pids.filter((pid) => !isGone(pid))).toEqual([]);
+      expect([one.folder, other.folder].filter(existsSync)).toEqual([]);
+      await expect(one.query('SELECT 1')).rejects.toThrow('ECONNREFUSED');
+    });
+
+    it('has what it has answered on disk', async () => {
+      await using server = await start();
+      const rows = await server.query(database.durableNow);
+      expect(Object.fromEntries(rows.map((row) => Object.values(row)))).toEqual(database.durable);
+    });
+
+    it('is silent while it is paused, and goes on from there', async () => {
+      await using server = await start();
+      await server.query('CREATE TABLE t (n INT)');
+      await server.query('INSERT INTO t VALUES (1)');
+      const connection = await database.open(server.url);
+      await server.pause();
+      let answers = 0;
+      const count = <T>(answer: T): T => {
+        answers++;
+        return answer;
+      };
+      // A PostgreSQL has a process for the connection that is there, and another one welcomes the new one.
+      const known = connection.ask().then(count);
+      const late = server.query('SELECT n FROM t').then(count);
+      await sleep(150);
+      expect(answers).toBe(0);
+      await expect(ask(server.url, 'SELECT 1', [], 100)).rejects.toThrow('no answer within 100 ms');
+      await server.resume();
+      expect(await late).toEqual([{ n: 1 }]);
+      await known;
+      connection.close();
+    });
+
+    it('comes back on its port after a kill, with all that it has answered', async () => {
+      const server = await start();
+      const { port } = server;
+      await server.query('CREATE TABLE t (n INT)');
+      for (const [n, how] of (['kill', 'kill paused', 'stop', 'stop paused', 'restart'] as const).entries()) {
+        const pids = [server.pid, ...childrenOf(server.pid)];
+        await server.query(`INSERT INTO t VALUES (${n})`);
+        if (how.endsWith('paused')) await server.pause();
+        if (how.startsWith('stop')) await server.stop();
+        else if (how !== 'restart') await server.kill();
+        if (how !== 'restart') {
+          expect(server.running).toBe(false);
+          expect(pids.filter((pid) => !isGone(pid))).toEqual([]);
+          await expect(server.query('SELECT 1')).rejects.toThrow('ECONNREFUSED');
+        }
+        await server.restart();
+        expect(server.port).toBe(port);
+        expect(pids).not.toContain(server.pid);
+        expect(await server.query('SELECT n FROM t ORDER BY n')).toHaveLength(n + 1);
+      }
+    });
+
+    it('loses nothing it has answered when it is killed amid writes', async () => {
+      const server = await start();
+      await server.query('CREATE TABLE t (n INT PRIMARY KEY)');
+      const answered: number[] = [];
+      let killed = false;
+      const writer = async (first: number): Promise<void> => {
+        for (let n = first; !killed; n += 4) {
+          await server.query(`INSERT INTO t VALUES (${n})`);
+          answered.push(n);
+        }
+      };
+      const writers = [0, 1, 2, 3].map((first) => writer(first).catch(() => {}));
+      await until('some are written', 10_000, () => answered.length > 20);
+      await server.kill();
+      killed = true;
+      await Promise.all(writers);
+      await server.restart();
+      const kept = new Set((await server.query('SELECT n FROM t')).map(({ n }) => n));
+      expect(answered.filter((n) => !kept.has(n))).toEqual([]);
+    });
+
+    it('gives databases that know nothing of each other', async () => {
+      await using server = await start();
+      const [one, other, named] = await Promise.all([
+        server.createDatabase(),
+        server.createDatabase(),
+        server.createDatabase('a-näme'),
+      ]);
+      expect(new Set([server.url, one, other, named]).size).toBe(4);
+      await ask(one, 'CREATE TABLE t (n INT)');
+      await ask(named, 'CREATE TABLE t (n INT)');
+      await ask(one, 'INSERT INTO t VALUES (1)');
+      expect(await ask(named, 'SELECT n FROM t')).toEqual([]);
+      await expect(ask(other, 'SELECT n FROM t')).rejects.toThrow(/exist/);
+      await expect(server.createDatabase('a-näme')).rejects.toThrow(/exists/);
+    });
+
+    it.each(['SIGTERM', 'SIGKILL'] as const)('does not outlive a test process that dies of %s', async (signal) => {
+      const program = `${database.module};
+        const server = await start();
+        await server.pause();
+        console.log([server.port, server.pid, server.folder].join(' '));
+        setInterval(() => {}, 1000);`;
+      // Nobody is left to remove its folder when it dies of SIGKILL. Its user must be able to enter it.
+      const folder = temporaryFolder();
+      chmodSync(folder, 0o711);
+      const child = spawn(process.execPath, ['--input-type=module', '-e', program], {
+        cwd: ROOT,
+        env: { ...process.env, TMPDIR: folder },
+        stdio: ['ignore', 'pipe', 'inherit'],
+      });
+      try {
+        const said = await new Promise<string>((resolve) => child.stdout.once('data', (line) => resolve(String(line))));
+        const [port, pid, place] = said.trim().split(' ') as [string, string, string];
+        // A paused server does not notice that a connection's process has ended.
+        const pids = [Number(pid), ...childrenOf(Number(pid)).filter((one) => !isGone(one))];
+        expect(isGone(pids[0]!)).toBe(false);
+        child.kill(signal);
+        await until('all are gone', 5_000, () => pids.every(isGone));
+        // A process whose first thread has ended may have others that have yet to.
+        await until('nobody listens any more', 5_000, () => isRefused(Number(port)));
+        // The one thing that nobody does after SIGKILL.
+        removeSharedMemory({ folder: place });
+      } finally {
+        child.kill('SIGKILL');
+      }
+    });
+
+    it('says why it does not start', async () => {
+      await expect(start({ args: database.nonsense })).rejects.toThrow(/no.such.option/);
+    });
+  });
+
+  describeWithAny(`servers: any ${name}`, () => {
+    it('gives a fresh database at every call', async () => {
+      const [one, other] = [await url(), await url()];
+      expect(one).not.toBe(other);
+      expect(new URL(one).host).toBe(new URL(other).host);
+      await ask(one, 'CREATE TABLE t (n INT)');
+      await expect(ask(other, 'SELECT n FROM t')).rejects.toThrow(/exist/);
+      await cleanUpServers();
+      await expect(ask(one, 'SELECT n FROM t')).rejects.toThrow();
+      expect(await ask(await url(), 'SELECT 1 AS one')).toEqual([{ one: 1 }]);
+    });
+  });
+}
 
 describeWithRedis('servers: a network that fails', () => {
   async function throughProxy(): Promise<{

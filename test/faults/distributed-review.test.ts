@@ -1,0 +1,433 @@
+import { randomBytes } from 'node:crypto';
+import { afterAll, afterEach, beforeAll, beforeEach, expect, it } from 'vitest';
+import { unavailable } from '../../src/base/errors.ts';
+import { systemRuntime } from '../../src/base/runtime.ts';
+import { DistributedShop } from '../../src/engine/distributed.ts';
+import { Keeper } from '../../src/engine/keeper.ts';
+import { Rebuilder } from '../../src/engine/rebuild.ts';
+import { RedisGate } from '../../src/gate/redis/gate.ts';
+import type { Ledger } from '../../src/ledger/port.ts';
+import { openSqlLedger } from '../../src/ledger/sql/open.ts';
+import { createLocks, type Locks } from '../../src/locks/locks.ts';
+import type { PlaceResult } from '../../src/orders/place.ts';
+import { RedisStreamsPipe } from '../../src/pipe/redis-streams/pipe.ts';
+import { until } from '../support/fault-wait.ts';
+import { cleanUpServers } from '../support/servers/clean-up.ts';
+import { describeWithOwnPostgres, describeWithRedis } from '../support/servers/describe.ts';
+import { type PostgresServer, startPostgres } from '../support/servers/postgres.ts';
+import { type FaultProxy, startProxy } from '../support/servers/proxy.ts';
+import { type RedisServer, startRedis } from '../support/servers/redis.ts';
+
+/**
+ * Interleavings that a review of the distributed shop has found, one test for each. Every process is an object here, and
+ * is stopped at the await that matters: at a call to its ledger, or by its way to Redis.
+ */
+
+const CALLER = { actor: 'admin', keyed: null };
+/** Far longer than any of these takes when it works. */
+const SOON_MS = 15_000;
+
+let redis: RedisServer;
+let database: PostgresServer;
+let prefix: string;
+const ends: (() => Promise<unknown> | unknown)[] = [];
+
+/** What a shop does when it finds a gate stale; it is not for everybody. */
+interface Rebuilds {
+  rebuild(saleId: string): void;
+}
+
+type Calls<T> = {
+  [M in keyof T]?: T[M] extends (...args: infer A) => infer R ? (real: T, ...args: A) => R | Promise<never> : never;
+};
+
+/** The same object, some of whose calls are ours. */
+function withCalls<T extends object>(real: T, calls: Calls<T>): T {
+  return new Proxy(real, {
+    get(target, name) {
+      const own = (calls as Record<string | symbol, unknown>)[name];
+      if (typeof own === 'function') return (...args: unknown[]) => own(target, ...args);
+      const value = Reflect.get(target, name, target) as unknown;
+      return typeof value === 'function' ? value.bind(target) : value;
+    },
+  });
+}
+
+async function openLedger(): Promise<Ledger> {
+  const ledger = await openSqlLedger(database.url, systemRuntime(), { migrate: true, exclusive: false });
+  ends.push(() => ledger.close());
+  return ledger;
+}
+
+interface Process {
+  worker?: boolean;
+  writerLock?: 'off' | 'buyer';
+  redisUrl?: string;
+  answerWithinMs?: number;
+  calls?: Calls<Ledger>;
+}
+
+async function start(options: Process = {}): Promise<DistributedShop> {
+  const { worker = false, writerLock = 'off', redisUrl = redis.url, answerWithinMs = 200, calls = {} } = options;
+  const ledger = await openSqlLedger(database.url, systemRuntime(), { migrate: true, exclusive: false });
+  const shop = await DistributedShop.open(
+    withCalls(ledger, calls),
+    { redis: redisUrl, prefix, answerWithinMs, pipeMax: 10_000, worker, writerLock },
+    systemRuntime(),
+  );
+  ends.push(() => shop.close());
+  return shop;
+}
+
+function openGate(redisUrl = redis.url): RedisGate {
+  const gate = new RedisGate({ target: redisUrl, prefix }, systemRuntime());
+  ends.push(() => gate.close());
+  return gate;
+}
+
+function openLocks(): Locks {
+  const locks = createLocks({ redis: redis.url, prefix: `${prefix}:lock` });
+  ends.push(() => locks.close());
+  return locks;
+}
+
+async function createSale(shop: DistributedShop, { stock = 100, perBuyer = 5 } = {}): Promise<string> {
+  const nowMs = Date.now();
+  const change = await shop.createSale(
+    {
+      name: 'Doorbuster',
+      opensAtMs: nowMs - 60_000,
+      closesAtMs: nowMs + 3_600_000,
+      perBuyer,
+      payWithinSeconds: 900,
+      items: [{ code: 'voucher', name: 'Voucher', price: { amount: 100, currency: 'EUR' }, stock }],
+    },
+    CALLER,
+  );
+  if (change.outcome !== 'changed') throw new Error(change.outcome);
+  return change.sale.id;
+}
+
+let buyers = 0;
+
+function buy(shop: DistributedShop, saleId: string, over: { buyer?: string; quantity?: number; key?: string } = {}) {
+  const { buyer = `buyer-${++buyers}`, quantity = 1, key = null } = over;
+  return shop.place({ saleId, itemCode: 'voucher', buyer, quantity, key });
+}
+
+function orderIdOf(result: PlaceResult): string {
+  if (!result.ok) throw new Error(result.code);
+  return result.order.id;
+}
+
+/** `reserved`, `rejected: …`, `queued`; null: there is no such order. */
+async function ended(shop: DistributedShop, orderId: string): Promise<string | null> {
+  const order = await shop.getOrder(orderId);
+  if (order === null || order.status === 'queued') return null;
+  return order.reason === null ? order.status : `${order.status}: ${order.reason}`;
+}
+
+function sells(shop: DistributedShop, saleId: string): Promise<boolean> {
+  return buy(shop, saleId).then(
+    ({ ok }) => ok,
+    () => false,
+  );
+}
+
+async function keysOf(pattern: string): Promise<string[]> {
+  return (await redis.command('KEYS', `${prefix}:${pattern}`)) as string[];
+}
+
+describeWithRedis('the distributed shop, reviewed', () => {
+  describeWithOwnPostgres('on PostgreSQL', () => {
+    beforeAll(async () => {
+      redis = await startRedis();
+      database = await startPostgres();
+    }, 60_000);
+    afterAll(cleanUpServers);
+    beforeEach(() => {
+      prefix = `review-${randomBytes(4).toString('hex')}`;
+    });
+    afterEach(async () => {
+      for (const end of ends.splice(0).reverse()) await end();
+    }, 60_000);
+
+    it('rule 7: a sale paused while its gate is built stays paused, though the builder dies before it tells the gate', async () => {
+      const snapshot = Promise.withResolvers<void>();
+      const taken = Promise.withResolvers<void>();
+      const died = Promise.withResolvers<void>();
+      let builds = false;
+      const builder = await start({
+        calls: {
+          async rebuildSnapshot(real, saleId) {
+            const read = await real.rebuildSnapshot(saleId);
+            if (builds) {
+              taken.resolve();
+              await snapshot.promise;
+            }
+            return read;
+          },
+          // Dead from here on: what it would tell the gate at the end is never told.
+          getSale(real, saleId) {
+            if (!builds) return real.getSale(saleId);
+            died.resolve();
+            return new Promise(() => {});
+          },
+        },
+      });
+      const admin = await start();
+      const saleId = await createSale(admin);
+      await until('the gate is open', SOON_MS, () => sells(admin, saleId));
+      builds = true;
+      for (const key of await keysOf(`{${saleId}*`)) await redis.command('DEL', key);
+      // It is the builder's sale now: whoever finds the gate gone has it built.
+      (builder as unknown as Rebuilds).rebuild(saleId);
+      await taken.promise;
+      const paused = admin.setPaused(saleId, true, CALLER);
+      await until('the ledger has it', SOON_MS, async () => (await admin.getSaleNow(saleId))?.state === 'paused');
+      snapshot.resolve();
+      await died.promise;
+      // With the process its locks would end.
+      await builder.locks.close();
+      expect(
+        await paused.then(
+          ({ outcome }) => outcome,
+          () => 'unavailable',
+        ),
+      ).toMatch(/^(changed|unavailable)$/);
+      const gate = openGate();
+      await until('the gate is in force', SOON_MS * 2, () => gate.epochOf(saleId));
+      const late = await buy(admin, saleId).then(
+        (result) => (result.ok ? result.order.status : result.code),
+        () => 'unavailable',
+      );
+      expect(late).toBe('sale_paused');
+    }, 60_000);
+
+    it('rule 3: a refusal is not acknowledged before the gate is known to be wrong, though the worker ends at once', async () => {
+      const api = await start({ answerWithinMs: 3_000 });
+      const worker = await start({ worker: true });
+      const saleId = await createSale(api, { stock: 4 });
+      await until('it sells', SOON_MS, () => sells(api, saleId));
+      const locks = openLocks();
+      // Nobody can rebuild meanwhile: the worker is on its way to it when it ends.
+      const grant = await locks.mutex(`rebuild:${saleId}`).acquire();
+      const [items] = await keysOf(`{${saleId}:0}:*:items`);
+      // The gate has forgotten what it sold, and sells more than there is.
+      await redis.command('HINCRBY', items!, 'h:1', '-4');
+      const results = await Promise.all(Array.from({ length: 6 }, () => buy(api, saleId).catch(() => null)));
+      expect(results.filter((result) => result?.ok).length).toBeLessThanOrEqual(3);
+      await worker.close();
+      await grant.release();
+      await start({ worker: true });
+      const gate = openGate();
+      await until('the gate holds what the ledger has, and no more', SOON_MS, async () => {
+        const [view] = (await gate.view(saleId)) ?? [];
+        const sale = await api.getSaleNow(saleId);
+        return view?.queued === 0 && view.held === sale?.items[0]?.reserved;
+      });
+    }, 60_000);
+
+    it('P3: a dead letter of a sale that is over is not thrown away with it', async () => {
+      const ledger = await openLedger();
+      const api = await start();
+      const saleId = await createSale(api);
+      await until('the gate is open', SOON_MS, () => sells(api, saleId));
+      const letter = { attempts: 5, error: 'a fault', epoch: '2', fields: [], diedAtMs: Date.now() };
+      await redis.command('HSET', `${prefix}:{${saleId}:0}:dead`, '4711', JSON.stringify(letter));
+      await drained(saleId);
+      await api.closeSale(saleId, CALLER);
+      await keeperOf(ledger).round();
+      expect(await redis.command('HLEN', `${prefix}:{${saleId}:0}:dead`)).toBe(1);
+    }, 60_000);
+
+    it('P3: a sale that is extended while the keeper sleeps keeps what it admits', async () => {
+      const ledger = await openLedger();
+      const api = await start();
+      const saleId = await createSale(api);
+      await until('the gate is open', SOON_MS, () => sells(api, saleId));
+      await drained(saleId);
+      let orderId = '';
+      const gate = openGate();
+      // Between its look at the sale and what it does about it the keeper is stopped, and the sale goes on.
+      const sleepy = withCalls(gate, {
+        async retire(real: RedisGate, id: string) {
+          if (id === saleId && orderId === '') {
+            (api as unknown as Rebuilds).rebuild(saleId);
+            const bought = await until('it sells again', SOON_MS, async () => {
+              const result = await buy(api, saleId).catch(() => null);
+              return result?.ok ? result : null;
+            });
+            orderId = orderIdOf(bought);
+          }
+          return real.retire(id);
+        },
+      });
+      // As the keeper saw it: the window was over.
+      await keeperOf(withCalls(ledger, { openSaleIds: async () => [] }), sleepy).round();
+      expect(orderId).not.toBe('');
+      // The order was answered as queued: it is in the pipe, whoever has died since.
+      const streams = await keysOf(`{${saleId}:0}:*:stream`);
+      const lengths = await Promise.all(streams.map((key) => redis.command('XLEN', key)));
+      expect(lengths.reduce<number>((sum, length) => sum + Number(length), 0)).toBe(1);
+    }, 60_000);
+
+    it('P9: units taken for the house come back, though Redis is out at the moment they are given back', async () => {
+      await using proxy: FaultProxy = await startProxy(redis.port);
+      const admin = await start({
+        redisUrl: `redis://127.0.0.1:${proxy.port}`,
+        calls: {
+          async addStock(real, ...args) {
+            const change = await real.addStock(...args);
+            await proxy.refuse(true);
+            proxy.cut();
+            return change;
+          },
+        },
+      });
+      const saleId = await createSale(admin, { stock: 10 });
+      const gate = openGate();
+      await until('the gate is open', SOON_MS, () => gate.epochOf(saleId));
+      await admin.addStock(saleId, 'voucher', -3, CALLER).catch(() => null);
+      await proxy.refuse(false);
+      const view = async () => (await gate.view(saleId))?.[0];
+      expect(await view()).toMatchObject({ house: 3 });
+      // Whoever keeps things in order comes by a while later.
+      await keeperOf(await openLedger(), openGate(), 10 * 60_000).round();
+      expect(await view()).toMatchObject({ total: 7, house: 0, free: 7 });
+    }, 60_000);
+
+    it.each(['stream', 'items'])(
+      'a gate whose %s is gone is built anew',
+      async (part) => {
+        const api = await start();
+        await start({ worker: true });
+        const saleId = await createSale(api);
+        await until('it sells', SOON_MS, () => sells(api, saleId));
+        for (const key of await keysOf(`{${saleId}:0}:*:${part}`)) await redis.command('DEL', key);
+        await until('it sells again', SOON_MS, () => sells(api, saleId));
+      },
+      60_000,
+    );
+
+    it('P3: a 202 ends whose hold and message are gone from a gate that looks healthy', async () => {
+      // As after a failover to a replica that lagged and back: the same server, the same run_id, an older copy.
+      const api = await start();
+      const saleId = await createSale(api);
+      await until('the gate is open', SOON_MS, () => sells(api, saleId));
+      const orderId = orderIdOf(await buy(api, saleId, { buyer: 'alice' }));
+      for (const key of await keysOf(`{${saleId}:0}:*:stream`)) await redis.command('XTRIM', key, 'MAXLEN', '0');
+      for (const key of await keysOf(`{${saleId}:0}:*:holds`)) await redis.command('HDEL', key, 'alice');
+      expect(await until('it ends', SOON_MS, () => ended(api, orderId))).toMatch(/^rejected: /);
+    }, 60_000);
+
+    it('P3: a 202 ends although the list of sales was lost (in a cluster it is on a server of its own)', async () => {
+      const api = await start();
+      const saleId = await createSale(api);
+      const bought = await until('the gate is open', SOON_MS, () => buy(api, saleId).catch(() => null));
+      await redis.command('DEL', `${prefix}:sales`);
+      // Nobody was there to hear the wake-up.
+      await start({ worker: true });
+      expect(await until('it ends', SOON_MS, () => ended(api, orderIdOf(bought)))).toBe('reserved');
+    }, 60_000);
+
+    it('P3: a 202 that a repeat was given is owed by the process that gave it', async () => {
+      const first = await start();
+      const second = await start();
+      const saleId = await createSale(first);
+      await until('the gate is open', SOON_MS, () => sells(first, saleId));
+      const wish = { buyer: 'alice', key: 'k' };
+      const orderId = orderIdOf(await buy(first, saleId, wish));
+      expect(await buy(second, saleId, wish)).toMatchObject({ ok: true, replayed: true, order: { status: 'queued' } });
+      await first.close();
+      for (const key of await keysOf('*')) await redis.command('DEL', key);
+      expect(await until('it ends', SOON_MS, () => ended(second, orderId).catch(() => null))).toBe(
+        'rejected: admission_lost',
+      );
+    }, 60_000);
+
+    it('P3: a worker that alone cannot reach the database does not keep orders from the others', async () => {
+      const api = await start();
+      await start({
+        worker: true,
+        calls: { commitOrders: () => Promise.reject(unavailable('no way to the database')) },
+      });
+      const saleId = await createSale(api);
+      // It has this one in hand.
+      const bought = await until('the gate is open', SOON_MS, () => buy(api, saleId).catch(() => null));
+      await until('it was read', SOON_MS, async () => {
+        const [stream] = await keysOf(`{${saleId}:0}:*:stream`);
+        const [pending] = (await redis.command('XPENDING', stream!, 'ledger')) as [number];
+        return pending > 0;
+      });
+      await start({ worker: true });
+      expect(await until('it ends', 2 * SOON_MS, () => ended(api, orderIdOf(bought)))).toBe('reserved');
+    }, 90_000);
+
+    it('WRITER_LOCK=buyer: a batch of many buyers is written, too', async () => {
+      const api = await start();
+      const saleId = await createSale(api, { stock: 1000 });
+      await until('the gate is open', SOON_MS, () => sells(api, saleId));
+      const results = await Promise.all(Array.from({ length: 150 }, () => buy(api, saleId)));
+      await start({ worker: true, writerLock: 'buyer' });
+      for (const result of [results[0]!, results.at(-1)!]) {
+        expect(await until('it ends', SOON_MS, () => ended(api, orderIdOf(result)))).toBe('reserved');
+      }
+    }, 60_000);
+
+    it('GET of a 202 at another process is never 404 while nobody has decided it', async () => {
+      const api = await start();
+      const other = await start();
+      const saleId = await createSale(api);
+      const bought = await until('the gate is open', SOON_MS, () => buy(api, saleId).catch(() => null));
+      const orderId = orderIdOf(bought);
+      expect((await other.getOrder(orderId))?.status).toBe('queued');
+      // A rebuild takes the holds of the old epoch away; the message is still on its way.
+      const gate = openGate();
+      const before = await gate.epochOf(saleId);
+      await gate.shut(saleId);
+      (api as unknown as Rebuilds).rebuild(saleId);
+      await until('the gate was built anew', SOON_MS, async () => ((await gate.epochOf(saleId)) ?? 0) > before!);
+      const seen = await other.getOrder(orderId).then(
+        (order) => order?.status ?? 'not found',
+        () => 'unavailable',
+      );
+      expect(seen).not.toBe('not found');
+    }, 60_000);
+
+    it('a watcher that could not be served is not kept', async () => {
+      let out = false;
+      const api = await start({
+        calls: {
+          storedAmong: (real, ids) => (out ? Promise.reject(new Error('out')) : real.storedAmong(ids)),
+          getOrder: (real, id) => (out ? Promise.reject(new Error('out')) : real.getOrder(id)),
+        },
+      });
+      out = true;
+      await expect(api.watchOrder('4711', () => {})).rejects.toThrow();
+      expect((api as unknown as { watchedOrders: string[] }).watchedOrders).toEqual([]);
+    });
+
+    /** A keeper of its own; `laterMs`: its clock is ahead, for what it does only after a while. */
+    function keeperOf(ledger: Ledger, gate = openGate(), laterMs = 0): Keeper {
+      const clock = { now: () => Date.now() + laterMs, monotonic: () => performance.now() };
+      const runtime = { ...systemRuntime(), clock };
+      const pipe = new RedisStreamsPipe({ redis: redis.url, prefix }, runtime);
+      const locks = openLocks();
+      const rebuilder = new Rebuilder({ runtime, gate, pipe, ledger, locks, rebuilt: () => {} });
+      ends.push(
+        () => pipe.close(),
+        () => rebuilder.close(),
+      );
+      return new Keeper({ runtime, gate, ledger, locks, rebuilder });
+    }
+
+    /** All that was bought so far is carried to the ledger, by a worker that then goes. */
+    async function drained(saleId: string): Promise<void> {
+      const worker = await start({ worker: true });
+      const gate = openGate();
+      await until('nothing is queued', SOON_MS, async () => (await gate.view(saleId))?.[0]?.queued === 0);
+      await worker.close();
+    }
+  });
+});

@@ -1,0 +1,651 @@
+import { Redis } from 'ioredis';
+import { afterAll, afterEach, beforeEach, describe, expect, it } from 'vitest';
+import { systemRuntime } from '../../src/base/runtime.ts';
+import type { AdmitRequest, Verdict } from '../../src/gate/port.ts';
+import { RedisGate, type RedisGateOptions } from '../../src/gate/redis/gate.ts';
+import type { OrderMessage } from '../../src/model/order.ts';
+import type { SaleSnapshot } from '../../src/model/snapshot.ts';
+import { streamed } from '../contract/gate-redis-world.ts';
+import { sleep, until } from '../support/fault-wait.ts';
+import { cleanUpServers } from '../support/servers/clean-up.ts';
+import { describeWithRedis } from '../support/servers/describe.ts';
+import { type FaultProxy, startProxy } from '../support/servers/proxy.ts';
+import { type RedisServer, startRedis, startRedisCluster, startRedisSentinel } from '../support/servers/redis.ts';
+
+const SALE = '7';
+const PREFIX = 'shop';
+const LONG = process.env.DOORBUSTER_TEST_LONG === '1';
+
+function snapshot(over: Partial<SaleSnapshot> = {}): SaleSnapshot {
+  return {
+    saleId: SALE,
+    epoch: 1,
+    version: 1,
+    opensAtMs: 0,
+    closesAtMs: Date.now() + 3_600_000,
+    paused: false,
+    closed: false,
+    perBuyer: 1,
+    payWithinSeconds: 900,
+    items: [{ id: '11', code: 'voucher', price: { amount: 8000, currency: 'CNY' }, total: 300, blocked: 0, rev: 1 }],
+    holds: [],
+    keys: [],
+    ...over,
+  };
+}
+
+function manyHolds(count: number): SaleSnapshot['holds'] {
+  return Array.from({ length: count }, (_, at) => {
+    return { orderId: String(10_000_000 + at), itemId: '11', buyer: `owner ${at}`, slots: [1] };
+  });
+}
+
+let lastOrder = 1000;
+function request(buyer: string, over: Partial<AdmitRequest> = {}): AdmitRequest {
+  const orderId = String(++lastOrder);
+  return {
+    saleId: SALE,
+    orderId,
+    itemCode: 'voucher',
+    buyer,
+    quantity: 1,
+    key: null,
+    fingerprint: 'voucher x1',
+    ...over,
+  };
+}
+
+function outcomes(verdicts: Verdict[]): Record<string, number> {
+  const counts: Record<string, number> = {};
+  for (const { outcome } of verdicts) counts[outcome] = (counts[outcome] ?? 0) + 1;
+  return counts;
+}
+
+/** What became of each: its outcome, or the code of its error. */
+async function fates(asked: Promise<Verdict>[]): Promise<Record<string, number>> {
+  const counts: Record<string, number> = {};
+  for (const settled of await Promise.allSettled(asked)) {
+    const fate = settled.status === 'fulfilled' ? settled.value.outcome : (settled.reason as { code: string }).code;
+    counts[fate] = (counts[fate] ?? 0) + 1;
+  }
+  return counts;
+}
+
+describeWithRedis('the gate in Redis', () => {
+  let server: RedisServer;
+  let eye: Redis;
+  const gates: RedisGate[] = [];
+
+  function gateAt(target: string, options: Partial<RedisGateOptions> = {}): RedisGate {
+    const gate = new RedisGate({ target, prefix: PREFIX, ...options }, systemRuntime());
+    gates.push(gate);
+    return gate;
+  }
+
+  async function use(options: Parameters<typeof startRedis>[0] = {}): Promise<void> {
+    server = await startRedis(options);
+    eye = new Redis(server.url, { lazyConnect: false });
+    eye.on('error', () => undefined);
+  }
+
+  async function emitted(): Promise<OrderMessage[]> {
+    return streamed(eye, PREFIX, SALE);
+  }
+
+  afterEach(async () => {
+    for (const gate of gates.splice(0)) gate.close();
+    eye?.disconnect();
+    await cleanUpServers();
+  });
+  afterAll(cleanUpServers);
+
+  describe('many processes', () => {
+    beforeEach(() => use());
+
+    it('P1, P2: two that are asked at once sell exactly the stock, and one to a buyer', async () => {
+      const [a, b] = [gateAt(server.url, { process: 'a' }), gateAt(server.url, { process: 'b' })];
+      await a.install(snapshot());
+      const verdicts = await Promise.all(
+        Array.from({ length: 1000 }, (_, at) => [a, b][at % 2]!.admit(request(`buyer ${at % 500}`))),
+      );
+      expect(outcomes(verdicts).admitted).toBe(300);
+      const messages = await emitted();
+      expect(new Set(messages.map(({ buyer }) => buyer)).size).toBe(300);
+      expect(new Set(messages.map(({ from }) => from))).toEqual(new Set(['a', 'b']));
+      expect(await b.view(SALE)).toMatchObject([{ free: 0, queued: 300, held: 0 }]);
+      // What a process was told is what the stream says.
+      const told = verdicts.flatMap((verdict) => (verdict.outcome === 'admitted' ? [verdict.message] : []));
+      const byId = (x: OrderMessage, y: OrderMessage) => Number(x.orderId) - Number(y.orderId);
+      expect(told.sort(byId)).toEqual(messages.sort(byId));
+    });
+
+    it('a batch is one entry of the stream, and the wake-up channel hears of it once', async () => {
+      const gate = gateAt(server.url);
+      await gate.install(snapshot());
+      const heard: string[] = [];
+      const ear = new Redis(server.url);
+      await ear.subscribe(`${PREFIX}:wake`);
+      ear.on('message', (_, message) => heard.push(message));
+      await Promise.all(Array.from({ length: 100 }, (_, at) => gate.admit(request(`buyer ${at}`))));
+      await gate.admit(request('buyer 1'));
+      await until('it is heard', 2000, () => heard.length > 0);
+      await sleep(20);
+      ear.disconnect();
+      expect(heard).toEqual(['7 1']);
+      expect(await eye.xlen(`${PREFIX}:{7:0}:1:stream`)).toBe(1);
+    });
+
+    it('one that believes in an old epoch is told, and asks again under the new names', async () => {
+      const [a, b] = [gateAt(server.url), gateAt(server.url)];
+      await a.install(snapshot());
+      expect(await b.admit(request('x'))).toMatchObject({ outcome: 'admitted' });
+      await a.install(snapshot({ epoch: 5 }));
+      expect(await b.admit(request('x'))).toMatchObject({ outcome: 'admitted', message: { epoch: 5 } });
+    });
+
+    it('one that was told of a higher epoch by the ledger takes the gate for stale', async () => {
+      const gate = gateAt(server.url);
+      await gate.install(snapshot());
+      gate.knowsEpoch(SALE, 2);
+      expect(await gate.admit(request('x'))).toEqual({ outcome: 'stale' });
+      expect(await gate.epochOf(SALE)).toBeNull();
+      expect(await gate.view(SALE)).toMatchObject([{ total: 300 }]);
+      await gate.install(snapshot({ epoch: 2 }));
+      expect(await gate.admit(request('x'))).toMatchObject({ outcome: 'admitted' });
+    });
+
+    it('scripts that Redis has forgotten are sent again', async () => {
+      const gate = gateAt(server.url);
+      await gate.install(snapshot());
+      await gate.admit(request('x'));
+      await eye.script('FLUSH');
+      const verdicts = await Promise.all([gate.admit(request('y')), gate.admit(request('x'))]);
+      expect(verdicts.map(({ outcome }) => outcome)).toEqual(['admitted', 'limit_reached']);
+      await eye.script('FLUSH');
+      expect(await gate.view(SALE)).toMatchObject([{ queued: 2 }]);
+    });
+
+    it('a sale that is not there leaves nothing behind, whatever it is called', async () => {
+      const gate = gateAt(server.url);
+      for (const saleId of ['8', '9}', '{', '', '7:0}:1', '0', 'x'.repeat(1000)]) {
+        expect(await gate.admit(request('x', { saleId }))).toEqual({ outcome: 'stale' });
+      }
+      expect(await eye.keys('*')).toEqual([]);
+    });
+  });
+
+  describe('bounds', () => {
+    beforeEach(() => use());
+
+    it('a full pipe refuses as overloaded, known orders and keys excepted, until orders are settled', async () => {
+      const gate = gateAt(server.url, { pipeMax: 3 });
+      await gate.install(snapshot());
+      const keyed = request('a', { key: 'k' });
+      expect(await fates(['x', 'y', 'z'].map((buyer) => gate.admit(request(buyer))))).toEqual({ admitted: 3 });
+      expect(await fates([gate.admit(request('late'))])).toEqual({ overloaded: 1 });
+      await expect(gate.admit(keyed)).rejects.toMatchObject({ name: 'RetryableError', code: 'overloaded' });
+      const [first] = await emitted();
+      await gate.settle(SALE, [first!]);
+      expect(await gate.admit(keyed)).toMatchObject({ outcome: 'admitted' });
+      expect(await gate.admit(keyed)).toMatchObject({ outcome: 'admitted' });
+      expect(await gate.admit({ ...keyed, orderId: '5' })).toMatchObject({ outcome: 'replayed' });
+      expect(await emitted()).toHaveLength(4);
+      expect(await gate.view(SALE)).toMatchObject([{ queued: 3, held: 1 }]);
+    });
+
+    it('before a silent Redis: four full calls and one more batch wait, the rest is refused at once', async () => {
+      const gate = gateAt(server.url, { commandMs: 1500, retryMs: 100 });
+      await gate.install(snapshot());
+      await server.pause();
+      const startMs = performance.now();
+      let refused = 0;
+      const asked = Array.from({ length: 2000 }, (_, at) => gate.admit(request(`buyer ${at}`)));
+      for (const each of asked) each.catch(({ code }) => code === 'overloaded' && refused++);
+      await sleep(50);
+      expect(refused).toBe(2000 - 5 * 256);
+      expect(await fates(asked)).toEqual({ overloaded: 2000 - 5 * 256, unavailable: 5 * 256 });
+      expect(performance.now() - startMs).toBeLessThan(4000);
+    });
+
+    it('an order that was given up before it was sent is not sent', async () => {
+      const gate = gateAt(server.url);
+      await gate.install(snapshot());
+      const [early, late, sent] = [new AbortController(), new AbortController(), new AbortController()];
+      early.abort();
+      const asked = [early, late, sent].map(({ signal }, at) => gate.admit(request(`buyer ${at}`, { signal })));
+      late.abort();
+      expect(await fates([...asked, gate.admit(request('buyer 3'))])).toEqual({ aborted: 2, admitted: 2 });
+      sent.abort();
+      expect((await emitted()).map(({ buyer }) => buyer)).toEqual(['buyer 2', 'buyer 3']);
+    });
+
+    it('no key has a TTL, and a sale that is taken out leaves none', async () => {
+      const gate = gateAt(server.url);
+      await gate.install(snapshot({ holds: manyHolds(10) }));
+      await gate.admit(request('x', { key: 'k' }));
+      await gate.holdForHouse(SALE, '11', 5, 'h');
+      await gate.install(
+        snapshot({ epoch: 2, keys: [{ buyer: 'x', key: 'k', fingerprint: 'f', orderId: '5', boundAtMs: 1 }] }),
+      );
+      await gate.admit(request('y', { key: 'k' }));
+      await gate.holdForHouse(SALE, '11', 5, 'h');
+      await eye.zadd(`${PREFIX}:{7:0}:retry`, 1, 'x');
+      await eye.hset(`${PREFIX}:{7:0}:dead`, '5', '{}');
+      const keys = await eye.keys('*');
+      expect(keys.map((key) => key.slice(PREFIX.length + 1)).sort()).toEqual([
+        'sales',
+        '{7:0}:1:stream',
+        '{7:0}:2:holds',
+        '{7:0}:2:house',
+        '{7:0}:2:items',
+        '{7:0}:2:keys',
+        '{7:0}:2:stream',
+        '{7:0}:dead',
+        '{7:0}:epochs',
+        '{7:0}:gate',
+        '{7:0}:retry',
+      ]);
+      for (const key of keys) expect(await eye.ttl(key)).toBe(-1);
+      expect(Number((await eye.hget(`${PREFIX}:{7:0}:2:house`, 'h'))!.split(' ')[2])).toBeGreaterThan(
+        Date.now() - 5000,
+      );
+      await gate.remove(SALE);
+      expect(await eye.keys('*')).toEqual([]);
+    });
+  });
+
+  describe('lost replies', () => {
+    let proxy: FaultProxy;
+    let gate: RedisGate;
+
+    beforeEach(async () => {
+      await use();
+      proxy = await startProxy(server.port);
+      gate = gateAt(`redis://${proxy.host}:${proxy.port}`, { commandMs: 2000, retryMs: 2000 });
+      await gate.install(snapshot());
+      // Otherwise the first reply that is lost is that the script is not known.
+      await gate.admit(request('x', { itemCode: 'no-such' }));
+    });
+
+    const admissions = ({ request }: { request: Buffer }): boolean => request.includes('voucher x1');
+
+    it('P1: an admission whose reply is lost is sent again, and takes nothing twice', async () => {
+      let lost = 0;
+      proxy.dropReplies((exchange) => admissions(exchange) && lost++ < 3);
+      expect(await gate.admit(request('alice', { key: 'k' }))).toMatchObject({
+        outcome: 'admitted',
+        message: { slots: [1] },
+      });
+      expect(proxy.counters().repliesDropped).toBe(3);
+      expect(await emitted()).toHaveLength(1);
+      expect(await gate.view(SALE)).toMatchObject([{ free: 299, queued: 1 }]);
+      expect(await eye.hget(`${PREFIX}:{7:0}:1:items`, 'Q')).toBe('1');
+    });
+
+    it('P1: many batches, many lost replies', async () => {
+      let seen = 0;
+      proxy.dropReplies((exchange) => admissions(exchange) && ++seen % 3 === 0);
+      const refused: AdmitRequest[] = [];
+      const loop = async (buyers: number): Promise<void> => {
+        for (let at = 0; at < 10; at++) {
+          const asked = request(`buyer ${buyers} ${at}`);
+          // Like a client: until it knows.
+          for (;;) {
+            const verdict = await gate.admit(asked).catch(() => null);
+            if (verdict === null) {
+              await sleep(30);
+              continue;
+            }
+            if (verdict.outcome !== 'admitted') refused.push(asked);
+            break;
+          }
+        }
+      };
+      await Promise.all(Array.from({ length: 32 }, (_, buyers) => loop(buyers)));
+      proxy.dropReplies(0);
+      expect(proxy.counters().repliesDropped).toBeGreaterThan(2);
+      const messages = await emitted();
+      expect(messages).toHaveLength(300);
+      expect(new Set(messages.map(({ orderId }) => orderId)).size).toBe(300);
+      expect(refused).toHaveLength(20);
+      expect(await gate.view(SALE)).toMatchObject([{ free: 0, queued: 300 }]);
+    });
+
+    it('P1: it is not sent again into another epoch: the old message may be in the pipe', async () => {
+      const other = gateAt(server.url);
+      proxy.dropReplies((exchange) => {
+        if (!admissions(exchange)) return false;
+        void proxy.refuse(true);
+        return true;
+      });
+      const asked = gate.admit(request('alice'));
+      asked.catch(() => undefined);
+      await until('the reply is lost', 2000, () => proxy.counters().repliesDropped === 1);
+      await other.install(snapshot({ epoch: 2 }));
+      proxy.dropReplies(0);
+      await proxy.refuse(false);
+      await expect(asked).rejects.toMatchObject({ code: 'unavailable' });
+      expect((await emitted()).map(({ epoch }) => epoch)).toEqual([1]);
+      expect(await other.view(SALE)).toMatchObject([{ free: 300, queued: 0 }]);
+      expect(await gate.admit(request('alice'))).toMatchObject({ outcome: 'admitted', message: { epoch: 2 } });
+    });
+
+    it('after its time it is given up as unavailable', async () => {
+      const quick = gateAt(`redis://${proxy.host}:${proxy.port}`, { retryMs: 200 });
+      await quick.admit(request('first'));
+      proxy.dropReplies(admissions);
+      const startMs = performance.now();
+      await expect(quick.admit(request('alice'))).rejects.toMatchObject({
+        name: 'RetryableError',
+        code: 'unavailable',
+      });
+      expect(performance.now() - startMs).toBeLessThan(1500);
+    });
+  });
+
+  describe('a stale gate', () => {
+    it('P1: a restart that kept its data is stale by its run id, until it is rebuilt; holds can be settled', async () => {
+      await use({ persistence: 'aof' });
+      const gate = gateAt(server.url);
+      await gate.install(snapshot());
+      const order = request('x');
+      await gate.admit(order);
+      expect(await gate.epochOf(SALE)).toBe(1);
+      await server.restart();
+      await until('it answers', 5000, async () => gate.reason === null);
+      expect(await gate.admit(request('y'))).toEqual({ outcome: 'stale' });
+      expect(await gate.admit(order)).toEqual({ outcome: 'stale' });
+      expect(await gate.epochOf(SALE)).toBeNull();
+      await gate.settle(SALE, [order]);
+      expect(await gate.view(SALE)).toMatchObject([{ queued: 0, held: 1 }]);
+      expect(await gate.holdOf(SALE, order)).toMatchObject({ queued: false });
+      await gate.install(snapshot({ epoch: 1 }));
+      expect(await gate.admit(request('y'))).toEqual({ outcome: 'stale' });
+      await gate.install(snapshot({ epoch: 2 }));
+      expect(await gate.admit(request('y'))).toMatchObject({ outcome: 'admitted' });
+    });
+
+    it('a Redis that has lost everything is stale, for every process', async () => {
+      await use();
+      const [a, b] = [gateAt(server.url), gateAt(server.url)];
+      await a.install(snapshot());
+      await b.admit(request('x'));
+      await eye.flushall();
+      for (const gate of [a, b]) {
+        expect(await gate.admit(request('y'))).toEqual({ outcome: 'stale' });
+        expect(await gate.view(SALE)).toBeNull();
+        expect(await gate.holdOf(SALE, request('x'))).toBeNull();
+        expect(await gate.holdForHouse(SALE, '11', 1, 'h')).toBe(false);
+      }
+      expect(await eye.keys('*')).toEqual([]);
+      // An old snapshot that comes late opens a gate that those who know better do not sell from.
+      await gateAt(server.url).install(snapshot({ epoch: 1 }));
+      b.knowsEpoch(SALE, 2);
+      expect(await b.admit(request('y'))).toEqual({ outcome: 'stale' });
+    });
+
+    it('parts of it missing: stale, and nothing is written', async () => {
+      await use();
+      const gate = gateAt(server.url);
+      for (const [epoch, part] of ['items', 'stream'].entries()) {
+        await gate.install(snapshot({ epoch: epoch + 1 }));
+        await eye.del(`${PREFIX}:{7:0}:${epoch + 1}:${part}`);
+        expect(await gate.admit(request('y'))).toEqual({ outcome: 'stale' });
+        expect(await eye.exists(`${PREFIX}:{7:0}:${epoch + 1}:holds`)).toBe(0);
+      }
+    });
+
+    it('P1: a promoted replica has the same keys, and is stale', async () => {
+      // A replica copies its master at once; the default waits 5 s for more replicas.
+      await use({ args: ['--repl-diskless-sync-delay', '0'] });
+      const replica = await startRedis({ args: ['--replicaof', server.host, String(server.port)] });
+      const gate = gateAt(server.url);
+      await gate.install(snapshot());
+      await gate.admit(request('x'));
+      await until(
+        'the replica has it',
+        5000,
+        async () => (await replica.command('EXISTS', `${PREFIX}:{7:0}:gate`)) === 1,
+      );
+      const there = gateAt(replica.url, { commandMs: 300 });
+      // A replica takes no writes: it is not asked to decide.
+      await expect(there.admit(request('y'))).resolves.toEqual({ outcome: 'stale' });
+      await replica.command('REPLICAOF', 'NO', 'ONE');
+      expect(await there.admit(request('y'))).toEqual({ outcome: 'stale' });
+      expect(await there.view(SALE)).toMatchObject([{ free: 299 }]);
+      await there.install(snapshot({ epoch: 2 }));
+      expect(await there.admit(request('y'))).toMatchObject({ outcome: 'admitted' });
+    });
+
+    it.skipIf(!LONG)(
+      'through Sentinel: sells, is out during the failover, and is stale after it (only with DOORBUSTER_TEST_LONG=1)',
+      async () => {
+        const servers = await startRedisSentinel();
+        const hosts = servers.sentinelAddresses.map(({ host, port }) => `${host}:${port}`).join(',');
+        const gate = gateAt(`redis+sentinel://${hosts}/${servers.name}`);
+        await gate.install(snapshot());
+        expect(await gate.admit(request('x'))).toMatchObject({ outcome: 'admitted' });
+        await sleep(300);
+        await servers.failover('kill');
+        const verdict = await until('it answers again', 20_000, () => gate.admit(request('y')).catch(() => null));
+        expect(verdict).toEqual({ outcome: 'stale' });
+        await gate.install(snapshot({ epoch: 2 }));
+        expect(await gate.admit(request('y'))).toMatchObject({ outcome: 'admitted' });
+      },
+      60_000,
+    );
+  });
+
+  describe('building', () => {
+    beforeEach(() => use());
+
+    /** A builder whose way to Redis stands still as soon as the first holds are there. */
+    async function stoppedBuilder(epoch: number): Promise<{ built: Promise<unknown>; proxy: FaultProxy }> {
+      const proxy = await startProxy(server.port);
+      const slow = gateAt(`redis://${proxy.host}:${proxy.port}`, { commandMs: 10_000 });
+      proxy.delay(3, 'toClient');
+      const built = slow.install(snapshot({ epoch, holds: manyHolds(20_000) })).then(
+        () => 'done',
+        (error: { code: string }) => error.code,
+      );
+      await until('it builds', 5000, async () => (await eye.hlen(`${PREFIX}:{7:0}:${epoch}:holds`)) > 1000);
+      proxy.freeze();
+      proxy.delay(0);
+      await sleep(20);
+      expect(await eye.hlen(`${PREFIX}:{7:0}:${epoch}:holds`)).toBeLessThan(20_000);
+      return { built, proxy };
+    }
+
+    it('a gate that is being built sells nothing, and the one in force goes on', async () => {
+      const gate = gateAt(server.url);
+      await gate.install(snapshot());
+      const { built, proxy } = await stoppedBuilder(2);
+      expect(await gate.admit(request('x'))).toMatchObject({ outcome: 'admitted', message: { epoch: 1 } });
+      proxy.thaw();
+      expect(await built).toBe('done');
+      expect(await gate.view(SALE)).toMatchObject([{ queued: 0, held: 20_000 }]);
+    });
+
+    it('P1: a builder that was overtaken and wakes up changes nothing', async () => {
+      const gate = gateAt(server.url);
+      await gate.install(snapshot());
+      const { built, proxy } = await stoppedBuilder(2);
+      await gate.install(snapshot({ epoch: 3 }));
+      await gate.admit(request('x'));
+      const before = (await eye.keys('*')).sort();
+      proxy.thaw();
+      expect(await built).toBe('done');
+      expect((await eye.keys('*')).sort()).toEqual(before);
+      expect(before.filter((key) => key.includes(':2:'))).toEqual([]);
+      expect(await gate.view(SALE)).toMatchObject([{ free: 299, queued: 1, held: 0 }]);
+      expect(await gate.epochOf(SALE)).toBe(3);
+    });
+
+    it('P1: of two builders of one epoch the later one counts', async () => {
+      const { built, proxy } = await stoppedBuilder(2);
+      const gate = gateAt(server.url);
+      const again = gate.install(snapshot({ epoch: 2, holds: manyHolds(5) }));
+      await again;
+      proxy.thaw();
+      // It is in force, with what the later one has built.
+      expect(await built).toBe('done');
+      expect(await gate.view(SALE)).toMatchObject([{ held: 5 }]);
+      expect(await eye.hlen(`${PREFIX}:{7:0}:2:holds`)).toBe(5);
+    });
+
+    it('P2: what was lost while it was being built is noticed, and it does not open', async () => {
+      const { built, proxy } = await stoppedBuilder(2);
+      await eye.hdel(`${PREFIX}:{7:0}:2:holds`, 'owner 7');
+      proxy.thaw();
+      expect(await built).toBe('unavailable');
+      expect(await eye.exists(`${PREFIX}:{7:0}:gate`)).toBe(0);
+    });
+
+    it('a Redis that forgets everything in the middle: it fails, and can be built again', async () => {
+      const { built, proxy } = await stoppedBuilder(2);
+      await eye.flushall();
+      proxy.thaw();
+      expect(await built).toBe('unavailable');
+      const gate = gateAt(server.url);
+      await gate.install(snapshot({ epoch: 2 }));
+      expect(await gate.admit(request('x'))).toMatchObject({ outcome: 'admitted' });
+    });
+
+    it('P9: a large gate is built whole', async () => {
+      const gate = gateAt(server.url);
+      const items = Array.from({ length: 200 }, (_, at) => {
+        return {
+          id: String(100 + at),
+          code: `item ${at}`,
+          price: { amount: at, currency: 'CNY' },
+          total: 500,
+          blocked: 1,
+          rev: 1,
+        };
+      });
+      const holds = manyHolds(20_000).map((hold, at) => ({ ...hold, itemId: String(100 + (at % 200)) }));
+      const keys = holds.map(({ buyer, orderId }) => ({ buyer, key: 'k', orderId, fingerprint: 'f', boundAtMs: 5 }));
+      await gate.install(snapshot({ items, holds, keys }));
+      const views = (await gate.view(SALE))!;
+      expect(views).toHaveLength(200);
+      for (const view of views) expect(view).toMatchObject({ total: 500, held: 100, free: 399, blocked: 1 });
+      const again = request('owner 19999', { itemCode: 'item 7', key: 'k', fingerprint: 'f' });
+      expect(await gate.admit(again)).toEqual({ outcome: 'replayed', orderId: '10019999' });
+      await gate.pruneKeys(6);
+      expect(await eye.exists(`${PREFIX}:{7:0}:1:keys`)).toBe(0);
+      // Item by item in one batch: more different things than orders of a usual one.
+      const verdicts = await Promise.all(
+        items.map(({ code }, at) => gate.admit(request(`b ${at}`, { itemCode: code }))),
+      );
+      expect(outcomes(verdicts)).toEqual({ admitted: 200 });
+      expect(verdicts.every((verdict, at) => 'message' in verdict && verdict.message.itemId === items[at]!.id)).toBe(
+        true,
+      );
+    });
+  });
+
+  describe('an outage', () => {
+    it('a silent Redis: after one time limit orders fail at once, and it recovers by itself', async () => {
+      await use();
+      const gate = gateAt(server.url, { commandMs: 300, retryMs: 300 });
+      await gate.install(snapshot());
+      await server.pause();
+      await expect(gate.admit(request('a'))).rejects.toMatchObject({ code: 'unavailable' });
+      expect(gate.reason).toContain('Redis');
+      const startMs = performance.now();
+      const asked = Array.from({ length: 500 }, (_, at) => gate.admit(request(`buyer ${at}`)));
+      expect(await fates(asked)).toEqual({ unavailable: 500 });
+      expect(performance.now() - startMs).toBeLessThan(100);
+      await sleep(1500);
+      await server.resume();
+      await until('it recovers', 3000, () => gate.reason === null);
+      expect(await gate.admit(request('b'))).toMatchObject({ outcome: 'admitted' });
+      expect(await gate.admit(request('b'))).toMatchObject({ outcome: 'limit_reached' });
+    });
+
+    it('a killed Redis: orders fail at once, and when it is back the gate is stale', async () => {
+      await use();
+      const gate = gateAt(server.url);
+      await gate.install(snapshot());
+      await server.kill();
+      await until('it is noticed', 1000, () => gate.reason !== null);
+      const startMs = performance.now();
+      expect(await fates([gate.admit(request('a'))])).toEqual({ unavailable: 1 });
+      expect(performance.now() - startMs).toBeLessThan(50);
+      await server.restart();
+      await until('it recovers', 5000, () => gate.reason === null);
+      expect(await gate.admit(request('b'))).toEqual({ outcome: 'stale' });
+      await gate.install(snapshot({ epoch: 2 }));
+      expect(await gate.admit(request('b'))).toMatchObject({ outcome: 'admitted' });
+    });
+
+    it('a killed Redis in the middle of a crowd: everybody is answered, and soon', async () => {
+      await use();
+      const gate = gateAt(server.url);
+      await gate.install(snapshot({ items: [{ ...snapshot().items[0]!, total: 1_000_000 }] }));
+      const takenMs: number[] = [];
+      let stop = false;
+      const loop = async (): Promise<void> => {
+        while (!stop) {
+          const startMs = performance.now();
+          await gate.admit(request(`buyer ${lastOrder}`)).catch(() => sleep(5));
+          takenMs.push(performance.now() - startMs);
+        }
+      };
+      const loops = Promise.all(Array.from({ length: 200 }, loop));
+      await sleep(300);
+      await server.kill();
+      await sleep(500);
+      await server.restart();
+      await until('it recovers', 5000, () => gate.reason === null);
+      stop = true;
+      await loops;
+      expect(Math.max(...takenMs)).toBeLessThan(2500);
+    });
+
+    it('a Redis that is not there when the process starts: unavailable, then it comes', async () => {
+      await use();
+      await server.kill();
+      const gate = gateAt(server.url, { commandMs: 200 });
+      await expect(gate.admit(request('a'))).rejects.toMatchObject({ code: 'unavailable' });
+      expect(gate.reason).not.toBeNull();
+      await server.restart();
+      await until('it recovers', 5000, () => gate.reason === null);
+      expect(await gate.admit(request('a'))).toEqual({ outcome: 'stale' });
+    });
+
+    it('in a cluster, one master that is silent takes only its own sales out', async () => {
+      const cluster = await startRedisCluster({ args: ['--cluster-require-full-coverage', 'no'] });
+      const hosts = cluster.nodes.map(({ host, port }) => `${host}:${port}`).join(',');
+      const gate = gateAt(`redis+cluster://${hosts}`, { commandMs: 300, retryMs: 300 });
+      const owner = await cluster.ownerOf(`${PREFIX}:{7:0}:gate`);
+      let other = 8;
+      while ((await cluster.ownerOf(`${PREFIX}:{${other}:0}:gate`)) === owner) other++;
+      await gate.install(snapshot());
+      await gate.install(snapshot({ saleId: String(other) }));
+      await owner.pause();
+      await expect(gate.admit(request('a'))).rejects.toMatchObject({ code: 'unavailable' });
+      const startMs = performance.now();
+      expect(await fates([gate.admit(request('a'))])).toEqual({ unavailable: 1 });
+      expect(performance.now() - startMs).toBeLessThan(50);
+      expect(await gate.admit(request('a', { saleId: String(other) }))).toMatchObject({ outcome: 'admitted' });
+      await owner.resume();
+      await until('it recovers', 10_000, async () => {
+        return (await gate.admit(request('b')).catch(() => null))?.outcome === 'admitted';
+      });
+    });
+
+    it('closing answers everybody', async () => {
+      await use();
+      const gate = gateAt(server.url);
+      await gate.install(snapshot());
+      await server.pause();
+      const asked = Array.from({ length: 600 }, (_, at) => gate.admit(request(`buyer ${at}`)));
+      await sleep(10);
+      gate.close();
+      const startMs = performance.now();
+      expect(await fates([...asked, gate.admit(request('late'))])).toEqual({ unavailable: 601 });
+      expect(performance.now() - startMs).toBeLessThan(500);
+    });
+  });
+});

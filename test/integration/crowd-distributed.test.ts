@@ -1,0 +1,55 @@
+import { afterAll, expect, it } from 'vitest';
+import { startShop } from '../support/distributed.ts';
+import { sleep } from '../support/fault-wait.ts';
+import { ADMIN_KEY, AUTH_SECRET, cleanUp, createSale, run } from '../support/server.ts';
+import { cleanUpServers } from '../support/servers/clean-up.ts';
+import { describeWithOwnMysql, describeWithOwnPostgres, describeWithRedis } from '../support/servers/describe.ts';
+import { startMariadb } from '../support/servers/mariadb.ts';
+import { startPostgres } from '../support/servers/postgres.ts';
+import { startRedis } from '../support/servers/redis.ts';
+
+const LONG = process.env.DOORBUSTER_TEST_LONG !== undefined;
+const KEYS = { DOORBUSTER_ADMIN_KEY: ADMIN_KEY, DOORBUSTER_AUTH_SECRET: AUTH_SECRET };
+const BUYERS = LONG ? 20_000 : 1_500;
+
+afterAll(async () => {
+  await cleanUp();
+  await cleanUpServers();
+});
+
+interface Database {
+  url: string;
+  kill(): Promise<void>;
+  restart(): Promise<void>;
+}
+
+function suite(startDatabase: () => Promise<Database>): void {
+  it('doorbuster crowd finds every promise kept by four API processes and two workers, also when the database goes away', async () => {
+    const redis = await startRedis();
+    const database = await startDatabase();
+    const shop = await startShop({ redisUrl: redis.url, databaseUrl: database.url, servers: 4, workers: 2 });
+    const urls = shop.servers.flatMap(({ url }) => ['--url', url]);
+    const crowd = (sale: string) =>
+      run(['crowd', ...urls, '--sale', sale, '--buyers', String(BUYERS), '--admin-key', ADMIN_KEY], KEYS);
+
+    const calm = await crowd(await createSale(shop.servers[0]!, { stock: BUYERS / 3 }));
+    expect(calm.stdout).toContain('verdict: every promise held');
+    expect([calm.code, calm.stdout.includes(`${BUYERS / 3} of ${BUYERS / 3} units sold`)]).toEqual([0, true]);
+
+    const saleId = await createSale(shop.servers[0]!, { stock: BUYERS / 3 });
+    const running = crowd(saleId);
+    await sleep(700);
+    await database.kill();
+    await sleep(3_000);
+    await database.restart();
+    const { code, stdout } = await running;
+    expect(stdout).toContain('verdict: every promise held');
+    expect(stdout).toContain('every 202 decided');
+    expect(code).toBe(0);
+  }, 240_000);
+}
+
+describeWithRedis('crowd against a distributed shop', () => {
+  describeWithOwnMysql('on MariaDB', () => suite(startMariadb));
+  describeWithOwnPostgres('on PostgreSQL', () => suite(startPostgres));
+});

@@ -1,0 +1,219 @@
+import { afterAll, beforeAll, expect, it } from 'vitest';
+import { encodeEntry } from '../../src/model/stream-entry.ts';
+import { startShop, type TestShop } from '../support/distributed.ts';
+import { admin, bearer, counts, isWhole, metric, place, replayed } from '../support/distributed-calls.ts';
+import { until } from '../support/fault-wait.ts';
+import { expectProblem } from '../support/openapi-wire.ts';
+import { type Answer, allOrders, cleanUp, createSale, startServer, type TestServer } from '../support/server.ts';
+import { cleanUpServers } from '../support/servers/clean-up.ts';
+import { describeWithOwnPostgres, describeWithRedis } from '../support/servers/describe.ts';
+import { type PostgresServer, startPostgres } from '../support/servers/postgres.ts';
+import { type RedisServer, startRedis } from '../support/servers/redis.ts';
+import { orderMessage } from '../support/streams.ts';
+
+/** Messages that the ledger can never take as they are: put aside, listed, tried again, and ended by a person. */
+const PREFIX = 'letters-test';
+/** Five tries with 1, 2, 4 and 8 s between them. */
+const DIES_WITHIN_MS = 30_000;
+
+let redis: RedisServer;
+let database: PostgresServer;
+let shop: TestShop;
+/** Carries orders under the locks of their buyers (sources/000). */
+let server: TestServer;
+
+interface Letter {
+  id: string;
+  saleId: string;
+  buyer: string;
+  item: string;
+  quantity: number;
+  error: string;
+  attempts: number;
+  diedAt: string;
+}
+
+async function letters(saleId: string): Promise<Letter[]> {
+  const { status, body } = await admin(server, 'GET', '/v1/ops/dead-letters');
+  expect(status, JSON.stringify(body)).toBe(200);
+  return (body.data as Letter[]).filter((letter) => letter.saleId === saleId);
+}
+
+/** What takes its time to die, while other tests run: two orders, and a message that bears the id of a third. */
+let poisoned: { sale: string; stored: Answer; mended: Answer; given: Answer };
+
+async function poison(): Promise<void> {
+  const sale = await createSale(server, { stock: 4 });
+  const stored = await place(server, sale, 'owner', { key: 'k' });
+  expect(stored.status).toBe(201);
+  // A constraint of somebody else's: the ledger can never take these orders, and is not out.
+  await database.query(
+    "ALTER TABLE orders ADD CONSTRAINT poison CHECK (NOT (buyer LIKE 'poison%' AND status = 'reserved'))",
+  );
+  const [mended, given] = await Promise.all([
+    place(server, sale, 'poison-1', { key: 'k' }),
+    place(server, sale, 'poison-2', { key: 'k' }),
+  ]);
+  for (const answer of [mended, given]) expect(answer.status, JSON.stringify(answer.body)).toBe(202);
+  const [item] = await database.query('SELECT epoch, id FROM items WHERE sale_id = $1', [sale]);
+  const { epoch, id: itemId } = item as { epoch: number; id: string };
+  const twin = orderMessage(stored.body.id, { saleId: sale, itemId, itemCode: 'voucher', buyer: 'thief', epoch });
+  await forge(sale, encodeEntry(twin));
+  poisoned = { sale, stored, mended, given };
+}
+
+/** Writes into the sale's stream what no gate would. */
+async function forge(saleId: string, fields: string[]): Promise<void> {
+  const epoch = await redis.command('HGET', `${PREFIX}:{${saleId}:0}:gate`, 'epoch');
+  await redis.command('XADD', `${PREFIX}:{${saleId}:0}:${epoch}:stream`, '*', ...fields);
+}
+
+describeWithRedis('dead letters', () => {
+  describeWithOwnPostgres('on PostgreSQL', () => {
+    beforeAll(async () => {
+      [redis, database] = await Promise.all([startRedis(), startPostgres()]);
+      shop = await startShop({
+        redisUrl: redis.url,
+        databaseUrl: database.url,
+        servers: 0,
+        workers: 0,
+        env: { REDIS_PREFIX: PREFIX, ANSWER_WITHIN_MS: '400', WRITER_LOCK: 'buyer', LOG_LEVEL: 'fatal' },
+      });
+      server = await shop.startServer([]);
+      await poison();
+    }, 60_000);
+    afterAll(async () => {
+      await cleanUp();
+      await cleanUpServers();
+    });
+
+    it('WRITER_LOCK=buyer: a crowd buys to the last unit, nobody above the limit', async () => {
+      const second = await shop.startServer([]);
+      const sale = await createSale(server, { stock: 60, perBuyer: 2 });
+      const answers = await Promise.all(
+        Array.from({ length: 120 }, (_, n) => {
+          const buyer = `buyer-${n % 40}`;
+          return place(n % 3 ? server : second, sale, buyer, { key: String(n) });
+        }),
+      );
+      const odd = answers.filter(({ status, body }) => {
+        return ![201, 202].includes(status) && !['sold_out', 'limit_reached'].includes(body.code);
+      });
+      expect(odd.map(({ status, body }) => ({ status, body }))).toEqual([]);
+      await until('nothing is queued', 10_000, async () => (await counts(second, sale)).queued === 0);
+      expect(await counts(server, sale)).toMatchObject({ free: 0, reserved: 60 });
+      const bought = Map.groupBy(await allOrders(server, sale), ({ buyer }) => buyer);
+      expect(Math.max(...[...bought.values()].map((orders) => orders.length))).toBe(2);
+      expect(await second.stop()).toBe(0);
+    });
+
+    it('for admins only, and embedded there are none', async () => {
+      for (const [method, path] of [
+        ['GET', '/v1/ops/dead-letters'],
+        ['POST', '/v1/ops/dead-letters/1/retry'],
+        ['DELETE', '/v1/ops/dead-letters/1'],
+      ] as const) {
+        expectProblem(await server.call(method, path), 401, 'unauthenticated');
+        expectProblem(await server.call(method, path, { headers: bearer('alice') }), 403, 'forbidden');
+      }
+      const embedded = await startServer();
+      expect((await admin(embedded, 'GET', '/v1/ops/dead-letters')).body).toEqual({ data: [], nextCursor: null });
+      for (const one of [server, embedded]) {
+        for (const id of ['1', 'entry-1-0', 'x']) {
+          expectProblem(await admin(one, 'POST', `/v1/ops/dead-letters/${id}/retry`), 404, 'not_found');
+          expectProblem(await admin(one, 'DELETE', `/v1/ops/dead-letters/${id}`), 404, 'not_found');
+        }
+      }
+      expect(await embedded.stop()).toBe(0);
+    });
+
+    it('an entry that nobody can read is listed at once, and can be dropped', async () => {
+      const sale = await createSale(server, { stock: 5 });
+      await forge(sale, ['what', 'is this']);
+      const [letter] = await until('a letter', 5_000, async () => {
+        const all = await letters(sale);
+        return all.length > 0 ? all : null;
+      });
+      expect(letter).toMatchObject({ saleId: sale, attempts: 1, error: expect.stringMatching(/./) });
+      // Others are not held up by it.
+      expect((await place(server, sale, 'alice')).status).toBe(201);
+      await until('the gauge', 5_000, async () => (await metric(server, 'doorbuster_dead_letters'))! > 0);
+      const dropped = await admin(server, 'DELETE', `/v1/ops/dead-letters/${letter!.id}`);
+      expect(dropped.status, JSON.stringify(dropped.body)).toBe(204);
+      expect(await letters(sale)).toEqual([]);
+    });
+
+    it('an order of which only the id can be read is listed, and can be dropped', async () => {
+      const sale = await createSale(server, { stock: 5 });
+      await forge(sale, ['', '1\n900\n', '77', 'no item']);
+      await until('a letter', 5_000, async () => (await letters(sale)).some(({ id }) => id === '77'));
+      const dropped = await admin(server, 'DELETE', '/v1/ops/dead-letters/77');
+      expect(dropped.status, JSON.stringify(dropped.body)).toBe(204);
+      expect(await letters(sale)).toEqual([]);
+    });
+
+    it(
+      'five tries, then a letter: retry brings it to the ledger, deleting rejects it and frees its units',
+      async () => {
+        const { sale, stored, mended, given } = poisoned;
+        // They wait apart: others are served meanwhile.
+        const begunMs = performance.now();
+        expect((await place(server, sale, 'alice')).status).toBe(201);
+        expect(performance.now() - begunMs).toBeLessThan(2_000);
+        const all = await until('three letters', DIES_WITHIN_MS, async () => {
+          const now = await letters(sale);
+          return now.length === 3 ? now : null;
+        });
+        expect(all.map(({ id }) => id)).toEqual([...all.map(({ id }) => id)].sort().reverse());
+        expect(all.find(({ id }) => id === mended.body.id)).toEqual({
+          id: mended.body.id,
+          saleId: sale,
+          buyer: 'poison-1',
+          item: 'voucher',
+          quantity: 1,
+          error: expect.stringMatching(/poison/),
+          attempts: 5,
+          diedAt: expect.stringMatching(/Z$/),
+        });
+        const page = await admin(server, 'GET', '/v1/ops/dead-letters?limit=1');
+        expect(page.body).toEqual({ data: [all[0]], nextCursor: all[0]!.id });
+        const rest = await admin(server, 'GET', `/v1/ops/dead-letters?cursor=${all[0]!.id}`);
+        expect(rest.body.data.slice(0, 2)).toEqual(all.slice(1));
+        // They hold their units meanwhile.
+        expect(await counts(server, sale)).toMatchObject({ total: 4, free: 0, queued: 2, reserved: 2 });
+        expectProblem(await place(server, sale, 'bob'), 409, 'sold_out');
+        await until('the gauge', 5_000, async () => (await metric(server, 'doorbuster_dead_letters'))! >= 3);
+
+        await database.query('ALTER TABLE orders DROP CONSTRAINT poison');
+        expect((await admin(server, 'POST', `/v1/ops/dead-letters/${mended.body.id}/retry`)).status).toBe(202);
+        await until('the mended one is reserved', 5_000, async () => {
+          const { body } = await admin(server, 'GET', `/v1/orders/${mended.body.id}`);
+          return body.status === 'reserved';
+        });
+        const replay = await place(server, sale, 'poison-1', { key: 'k' });
+        expect([replay.status, replay.body.id, replayed(replay)]).toEqual([201, mended.body.id, true]);
+
+        expect((await admin(server, 'DELETE', `/v1/ops/dead-letters/${given.body.id}`)).status).toBe(204);
+        expect((await admin(server, 'GET', `/v1/orders/${given.body.id}`)).body).toMatchObject({
+          status: 'rejected',
+          reason: 'undeliverable',
+        });
+        // Its key and its unit are free again.
+        const next = await place(server, sale, 'poison-2', { key: 'k' });
+        expect(next).toMatchObject({ status: 201 });
+        expect(next.body.id).not.toBe(given.body.id);
+
+        // The twin goes; the order whose id it bore stands.
+        expect((await admin(server, 'DELETE', `/v1/ops/dead-letters/${stored.body.id}`)).status).toBe(204);
+        expect((await admin(server, 'GET', `/v1/orders/${stored.body.id}`)).body).toEqual(stored.body);
+        expect(await letters(sale)).toEqual([]);
+        await until('the gauge', 5_000, async () => (await metric(server, 'doorbuster_dead_letters')) === 0);
+        const item = await counts(server, sale);
+        expect(item).toMatchObject({ total: 4, free: 0, queued: 0, reserved: 4 });
+        expect(isWhole(item)).toBe(true);
+        expectProblem(await admin(server, 'DELETE', `/v1/ops/dead-letters/${stored.body.id}`), 404, 'not_found');
+      },
+      DIES_WITHIN_MS + 20_000,
+    );
+  });
+});

@@ -1,0 +1,210 @@
+import { pathToFileURL } from 'node:url';
+import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest';
+import {
+  createDoorbuster,
+  type Doorbuster,
+  type DoorbusterOptions,
+  type NewSaleInput,
+  type Order,
+  RetryableError,
+  TerminalError,
+} from '../../src/index.ts';
+import { until } from '../support/fault-wait.ts';
+import { spawnModule } from '../support/openapi-spawn.ts';
+import { cleanUp, ROOT, temporaryFolder } from '../support/server.ts';
+import { cleanUpServers } from '../support/servers/clean-up.ts';
+import { describeWithOwnPostgres, describeWithRedis } from '../support/servers/describe.ts';
+import { startPostgres } from '../support/servers/postgres.ts';
+import { type FaultProxy, startProxy } from '../support/servers/proxy.ts';
+import { type RedisServer, startRedis } from '../support/servers/redis.ts';
+
+/** createDoorbuster({ redis, database }): the shop of many processes as a library. */
+
+const SALE: NewSaleInput = {
+  name: 'Vouchers',
+  opensAt: 0,
+  closesAt: Date.now() + 3_600_000,
+  perBuyer: 2,
+  items: [{ code: 'voucher', name: '100 off', price: { amount: 8000, currency: 'CNY' }, stock: 5 }],
+};
+
+/** Nobody listens there. */
+const NO_REDIS = 'redis://127.0.0.1:1';
+const NO_DATABASE = 'postgres://doorbuster:hunter2@127.0.0.1:1/doorbuster';
+
+describe('options that make no shop give one clear error', () => {
+  it.each<[string, DoorbusterOptions, RegExp]>([
+    ['nothing', {}, /\{ data \}.*\{ database \}/],
+    ['redis alone', { redis: NO_REDIS }, /database/i],
+    ['redis with a folder', { redis: NO_REDIS, data: './data' }, /redis.*database/i],
+    ['redis with sqlite:', { redis: NO_REDIS, database: 'sqlite:./data' }, /database.*sqlite:/i],
+    ['another kind of database', { database: 'mongodb://u:hunter2@localhost/x' }, /database.*postgres:/i],
+    ['another kind of Redis', { redis: 'http://:hunter2@localhost', database: NO_DATABASE }, /redis.*rediss:/i],
+    ['sentinels without a name', { redis: 'redis+sentinel://localhost', database: NO_DATABASE }, /name of the master/],
+    ['a prefix with a brace', { redis: NO_REDIS, database: NO_DATABASE, redisPrefix: 'a{b}' }, /redis-?prefix/i],
+    ['no time to answer', { redis: NO_REDIS, database: NO_DATABASE, answerWithinMs: 0 }, /answer-?within-?ms/i],
+    ['half a millisecond', { redis: NO_REDIS, database: NO_DATABASE, answerWithinMs: 10.5 }, /answer-?within-?ms/i],
+  ])('%s', async (_, options, words) => {
+    const error = await createDoorbuster(options).then(
+      (shop) => shop.close().then(() => null),
+      (thrown: unknown) => thrown,
+    );
+    expect(error).toBeInstanceOf(TerminalError);
+    expect((error as Error).message).toMatch(words);
+    expect((error as Error).message).not.toMatch(/hunter2|\n/);
+  });
+
+  it('a Redis or a database that is not there is a RetryableError: it may come', async () => {
+    const tries = [{ redis: NO_REDIS, database: NO_DATABASE }, { database: NO_DATABASE }].map((options) =>
+      createDoorbuster(options).catch((error: unknown) => error),
+    );
+    for (const error of await Promise.all(tries)) expect(error).toBeInstanceOf(RetryableError);
+  });
+});
+
+it('database: sqlite: is the embedded shop in that folder', async () => {
+  const folder = temporaryFolder();
+  const first = await createDoorbuster({ database: `sqlite:${folder}` });
+  const made = await first.sales.create(SALE);
+  expect(made).toMatchObject({ ok: true });
+  await first.close();
+  const second = await createDoorbuster({ data: folder });
+  expect((await second.sales.list()).data).toHaveLength(1);
+  await second.close();
+});
+
+describeWithRedis('the library on Redis and a database', () => {
+  describeWithOwnPostgres('on PostgreSQL', () => {
+    let redis: RedisServer;
+    let toDatabase: FaultProxy;
+    let options: DoorbusterOptions & { redis: string; database: string };
+    const open: Doorbuster[] = [];
+
+    async function openShop(more: Partial<DoorbusterOptions> = {}): Promise<Doorbuster> {
+      const shop = await createDoorbuster({ ...options, ...more });
+      open.push(shop);
+      return shop;
+    }
+
+    async function newSale(shop: Doorbuster, more: Partial<NewSaleInput> = {}): Promise<string> {
+      const made = await shop.sales.create({ ...SALE, ...more });
+      if (!made.ok) throw new Error(made.code);
+      return made.sale.id;
+    }
+
+    beforeAll(async () => {
+      const [server, database] = await Promise.all([startRedis(), startPostgres()]);
+      redis = server;
+      toDatabase = await startProxy(database.port);
+      const url = new URL(database.url);
+      url.port = String(toDatabase.port);
+      options = { redis: redis.url, database: url.href, redisPrefix: 'library-test' };
+    }, 60_000);
+    afterEach(async () => {
+      await Promise.all(open.splice(0).map((shop) => shop.close()));
+    });
+    afterAll(async () => {
+      await cleanUp();
+      await cleanUpServers();
+    });
+
+    it('an empty database is refused and named; migrate: true fills it', async () => {
+      await expect(createDoorbuster(options)).rejects.toMatchObject({
+        name: 'TerminalError',
+        message: expect.stringMatching(/doorbuster migrate/),
+      });
+      const shop = await openShop({ migrate: true });
+      expect(shop.readiness()).toEqual({ status: 'ok', parts: { gate: 'ok', pipe: 'ok', ledger: 'ok' } });
+    });
+
+    it('a wrong password of Redis is a TerminalError: it will not come right', async () => {
+      await using locked = await startRedis();
+      await locked.command('CONFIG', 'SET', 'requirepass', 'sesame');
+      const wrong = `redis://:hunter2@127.0.0.1:${locked.port}`;
+      const error = await createDoorbuster({ ...options, redis: wrong }).catch((thrown: unknown) => thrown);
+      expect(error).toBeInstanceOf(TerminalError);
+      expect((error as Error).message).toMatch(/password/);
+      expect((error as Error).message).not.toMatch(/hunter2|sesame/);
+    });
+
+    it('places, replays, refuses, lists, changes and closes, in two shops of one process', async () => {
+      const taker = await openShop({ worker: false });
+      const carrier = await openShop();
+      const sale = await newSale(taker);
+      const placed = await taker.orders.place({ sale, buyer: 'alice', item: 'voucher', quantity: 2, key: 'k' });
+      expect(placed).toMatchObject({ ok: true, replayed: false, order: { status: 'reserved', quantity: 2 } });
+      if (!placed.ok) return;
+      const again = await carrier.orders.place({ sale, buyer: 'alice', item: 'voucher', quantity: 2, key: 'k' });
+      expect(again).toEqual({ ...placed, replayed: true });
+      const limit = await carrier.orders.place({ sale, buyer: 'alice', item: 'voucher' });
+      expect(limit).toEqual({ ok: false, code: 'limit_reached', orders: [placed.order.id] });
+      expect(await taker.orders.place({ sale, buyer: 'bob', item: 'nothing' })).toEqual({
+        ok: false,
+        code: 'not_found',
+      });
+      expect(await carrier.orders.get(placed.order.id)).toEqual(placed.order);
+      expect((await taker.orders.list({ saleId: sale })).data).toEqual([placed.order]);
+      expect(await carrier.sales.addStock(sale, 'voucher', -3)).toMatchObject({ ok: true });
+      expect(await taker.orders.place({ sale, buyer: 'bob', item: 'voucher' })).toEqual({
+        ok: false,
+        code: 'sold_out',
+      });
+      expect(await taker.sales.close(sale)).toMatchObject({ ok: true, sale: { state: 'closed' } });
+      expect(await carrier.orders.place({ sale, buyer: 'bob', item: 'voucher' })).toMatchObject({
+        code: 'sale_closed',
+      });
+      await carrier.close();
+      await expect(carrier.orders.place({ sale, buyer: 'bob', item: 'voucher' })).rejects.toBeInstanceOf(
+        RetryableError,
+      );
+      await carrier.close();
+    });
+
+    it('queued where nobody carries: it is found, and reserved when somebody does', async () => {
+      const taker = await openShop({ worker: false, answerWithinMs: 100 });
+      const sale = await newSale(taker);
+      const placed = await taker.orders.place({ sale, buyer: 'alice', item: 'voucher', key: 'k' });
+      expect(placed).toMatchObject({ ok: true, order: { status: 'queued', expiresAt: null } });
+      if (!placed.ok) return;
+      expect(await taker.orders.get(placed.order.id)).toMatchObject({ status: 'queued' });
+      await openShop();
+      await until('it is reserved', 5_000, async () => {
+        return (await taker.orders.get(placed.order.id))?.status === 'reserved';
+      });
+    });
+
+    it('order.reserved comes once for each order, queued or not', async () => {
+      const shop = await openShop({ answerWithinMs: 100 });
+      const heard: Order[] = [];
+      shop.on('order.reserved', (order) => void heard.push(order));
+      const sale = await newSale(shop);
+      const first = await shop.orders.place({ sale, buyer: 'alice', item: 'voucher' });
+      expect(first).toMatchObject({ ok: true });
+      await toDatabase.refuse(true);
+      toDatabase.cut();
+      const queued = await shop.orders
+        .place({ sale, buyer: 'bob', item: 'voucher' })
+        .finally(() => toDatabase.refuse(false));
+      expect(queued).toMatchObject({ ok: true, order: { status: 'queued' } });
+      if (!first.ok || !queued.ok) return;
+      await until('it is reserved', 10_000, async () => {
+        return (await shop.orders.get(queued.order.id).catch(() => null))?.status === 'reserved';
+      });
+      // What is owed is looked at every second: at the end of the shop at the latest.
+      await shop.close();
+      expect(heard.map(({ id }) => id)).toEqual([first.order.id, queued.order.id]);
+    });
+
+    it('lets the process end after close(), and says nothing', async () => {
+      const source = `
+        import { createDoorbuster } from ${JSON.stringify(pathToFileURL(`${ROOT}src/index.ts`).href)};
+        const shop = await createDoorbuster(${JSON.stringify(options)});
+        const made = await shop.sales.create(${JSON.stringify(SALE)});
+        const placed = await shop.orders.place({ sale: made.sale.id, buyer: 'alice', item: 'voucher' });
+        console.log(placed.order.status);
+        await shop.close();
+      `;
+      expect(await spawnModule(source)).toEqual({ code: 0, output: 'reserved\n' });
+    });
+  });
+});
