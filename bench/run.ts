@@ -2,6 +2,9 @@
 const scenarios: Record<string, () => Promise<{ run(args: string[]): Promise<void> }>> = {
   orders: () => import('./orders.ts'),
   locks: () => import('./locks.ts'),
+  gate: () => import('./gate.ts'),
+  ledger: () => import('./ledger.ts'),
+  shop: () => import('./shop.ts'),
 };
 
 const [name, ...args] = process.argv.slice(2);

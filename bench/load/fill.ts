@@ -1,7 +1,7 @@
 // Fills a data folder with a sale that has `orders` reserved orders of random buyers, and room for as many more. Through
 // the ledger and its own batches, since a million orders over HTTP would take a minute. Prints { saleId }.
 import { systemRuntime } from '../../src/base/runtime.ts';
-import { EmbeddedShop } from '../../src/engine/shop.ts';
+import { EmbeddedShop } from '../../src/engine/embedded.ts';
 
 const [folder, count] = [process.argv[2]!, Number(process.argv[3]!)];
 const shop = await EmbeddedShop.open(folder, systemRuntime());

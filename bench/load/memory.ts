@@ -3,7 +3,7 @@ import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { systemRuntime } from '../../src/base/runtime.ts';
-import { EmbeddedShop } from '../../src/engine/shop.ts';
+import { EmbeddedShop } from '../../src/engine/embedded.ts';
 
 const keyed = process.argv[2] === 'keyed';
 const BUYERS = 100_000;
