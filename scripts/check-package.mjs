@@ -41,6 +41,8 @@ const needed = [
   'dist/locks/redis/lua/mutex-acquire.lua',
   'dist/cli/main.js',
   'dist/ledger/sqlite/migrations/0001_ledger.sql',
+  'dist/ledger/mysql/migrations/0001_ledger.sql',
+  'dist/ledger/postgres/migrations/0001_ledger.sql',
   'dist/ledger/sqlite/reader-thread.js',
   'dist/http/pages/board.html',
   'dist/http/pages/board.js',
