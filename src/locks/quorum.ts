@@ -202,7 +202,9 @@ export class QuorumLock {
           hold.lose('refused');
       }),
     );
-    if (raised.filter((end) => end.status === 'fulfilled').length < this.#majority) return null;
+    // Masters that went away since they granted it: nobody else has it, and so it is not `held`.
+    const failures = raised.flatMap((end) => (end.status === 'rejected' ? [end.reason as unknown] : []));
+    if (grants.length - failures.length < this.#majority) throw this.#tooFew(failures);
     const composite = new CompositeGrant(this.name, token, grants, this.#majority, this.#desks.length - this.#majority);
     return composite.held ? composite : null;
   }
