@@ -1,6 +1,7 @@
 import { afterAll, expect, it } from 'vitest';
+import { saleNow } from '../support/crowd-judge.ts';
 import { startShop } from '../support/distributed.ts';
-import { sleep } from '../support/fault-wait.ts';
+import { sleep, until } from '../support/fault-wait.ts';
 import { ADMIN_KEY, AUTH_SECRET, cleanUp, createSale, run } from '../support/server.ts';
 import { cleanUpServers } from '../support/servers/clean-up.ts';
 import { describeWithOwnMysql, describeWithOwnPostgres, describeWithRedis } from '../support/servers/describe.ts';
@@ -38,7 +39,12 @@ function suite(startDatabase: () => Promise<Database>): void {
 
     const saleId = await createSale(shop.servers[0]!, { stock: BUYERS / 3 });
     const running = crowd(saleId);
-    await sleep(700);
+    // Not before it has begun: a busy machine takes its time to start it.
+    await until(
+      'the crowd buys',
+      30_000,
+      async () => (await saleNow(shop.servers[0]!, saleId)).items[0]!.reserved > 20,
+    );
     await database.kill();
     await sleep(3_000);
     await database.restart();
