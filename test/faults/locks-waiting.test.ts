@@ -40,10 +40,14 @@ function each<T, R>(all: readonly T[], visit: (one: T, index: number) => Promise
 
 /** Kills processes that listen, and waits until the server has noticed. */
 async function killAll(server: RedisServer, prefix: string, agents: readonly Agent[]): Promise<void> {
-  const listening = async () => ((await server.command('PUBSUB', 'CHANNELS', `${prefix}:*`)) as string[]).length;
+  const listening = async () => (await server.command('PUBSUB', 'CHANNELS', `${prefix}:*`)) as string[];
   const before = await listening();
   await Promise.all(agents.map((agent) => agent.kill()));
-  await until('the server sees that they are gone', 5000, async () => (await listening()) === before - agents.length);
+  await until('the server sees that they are gone', 5000, async () => {
+    // Others may begin to listen meanwhile: what counts is who is not there any more.
+    const now = new Set(await listening());
+    return before.filter((channel) => !now.has(channel)).length === agents.length;
+  });
 }
 
 async function waiting(locks: Locks, prefix: string, count: number): Promise<void> {
