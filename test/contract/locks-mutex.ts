@@ -478,7 +478,7 @@ export function mutexContract(ground: Ground): void {
 
   it('waiting for replicas holds up no other lock of the client', async () => {
     const locks = ground.client();
-    const renewed = await locks.mutex(ground.name()).acquire({ lease: 600, renew: true });
+    const renewed = await locks.mutex(ground.name()).acquire({ lease: 1200, renew: true });
     const call = errorOf(locks.mutex(ground.name()).acquire({ replicas: 1 }));
     const beside = locks.mutex(ground.name()).run(() => undefined);
     expect(await timeOf(beside)).toBeLessThan(300);
