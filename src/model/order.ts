@@ -1,4 +1,4 @@
-import type { Money } from './money.ts';
+import { type Money, times } from './money.ts';
 import type { RejectReason } from './outcome.ts';
 
 export const ORDER_STATUSES = ['queued', 'reserved', 'paid', 'cancelled', 'expired', 'rejected', 'refunded'] as const;
@@ -57,4 +57,23 @@ export interface OrderMessage {
 /** What an order asks for, as one comparable text. Stored beside the key, so it must stay stable across versions. */
 export function orderFingerprint(itemCode: string, quantity: number): string {
   return `${itemCode} x${quantity}`;
+}
+
+/** An order as it is stored first: reserved, or rejected for a reason. */
+export function firstRecord(message: OrderMessage, reason: RejectReason | null, nowMs: number): OrderRecord {
+  return {
+    id: message.orderId,
+    saleId: message.saleId,
+    itemId: message.itemId,
+    itemCode: message.itemCode,
+    buyer: message.buyer,
+    quantity: message.quantity,
+    amount: times(message.price, message.quantity),
+    status: reason === null ? 'reserved' : 'rejected',
+    reason,
+    createdAtMs: nowMs,
+    updatedAtMs: nowMs,
+    expiresAtMs: reason === null ? nowMs + message.payWithinSeconds * 1000 : null,
+    version: 1,
+  };
 }

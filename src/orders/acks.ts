@@ -1,3 +1,4 @@
+import { times } from '../model/money.ts';
 import type { OrderMessage, OrderRecord } from '../model/order.ts';
 import type { RejectReason } from '../model/outcome.ts';
 
@@ -66,6 +67,5 @@ export function queuedOrder(message: Known, createdAtMs: number): OrderRecord {
 type Known = Pick<OrderMessage, 'orderId' | 'saleId' | 'itemId' | 'itemCode' | 'buyer' | 'quantity' | 'price'>;
 
 function orderOf({ orderId, saleId, itemId, itemCode, buyer, quantity, price }: Known) {
-  const amount = { amount: price.amount * quantity, currency: price.currency };
-  return { id: orderId, saleId, itemId, itemCode, buyer, quantity, amount, version: 1 };
+  return { id: orderId, saleId, itemId, itemCode, buyer, quantity, amount: times(price, quantity), version: 1 };
 }

@@ -1,7 +1,8 @@
 import { createHash } from 'node:crypto';
 import { readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { TerminalError } from '../errors.ts';
+import { fileURLToPath } from 'node:url';
+import { InvariantError, TerminalError } from '../errors.ts';
 
 /** A Lua command: a file of its own, known to Redis by its digest. */
 export interface Script {
@@ -29,4 +30,15 @@ export function loadScripts(folder: string): Map<string, Script> {
     scripts.set(name, { name, lua, sha: createHash('sha1').update(lua).digest('hex') });
   }
   return scripts;
+}
+
+/** Gives the commands of the folder `lua` beside a module, by name; read when the first is asked for. */
+export function scriptsBeside(moduleUrl: string): (name: string) => Script {
+  let scripts: Map<string, Script> | null = null;
+  return (name) => {
+    scripts ??= loadScripts(fileURLToPath(new URL('./lua/', moduleUrl)));
+    const script = scripts.get(name);
+    if (!script) throw new InvariantError(`there is no ${name}.lua`);
+    return script;
+  };
 }

@@ -1,6 +1,5 @@
 import { TerminalError } from '../../base/errors.ts';
-import { times } from '../../model/money.ts';
-import type { OrderMessage, OrderRecord, OrderStatus } from '../../model/order.ts';
+import { firstRecord, type OrderMessage, type OrderRecord, type OrderStatus } from '../../model/order.ts';
 import type { RejectReason } from '../../model/outcome.ts';
 import type { SaleSnapshot } from '../../model/snapshot.ts';
 import { KEY_KEPT_MS, type OrderFilter, type Page, type StoredOrder } from '../port.ts';
@@ -214,7 +213,7 @@ export class Orders {
   ): StoredOrder[] {
     const made = new Map<string, OrderRecord>();
     for (const { message, reason } of fresh) {
-      made.set(message.orderId, recordOf(message, items.get(message.itemId)!.code, reason, nowMs));
+      made.set(message.orderId, firstRecord({ ...message, itemCode: items.get(message.itemId)!.code }, reason, nowMs));
     }
     const told = new Set<string>();
     return batch.map(({ orderId }) => {
@@ -324,24 +323,6 @@ function orderOfRow(row: Row): OrderRecord {
     updatedAtMs: Number(row.updated_at),
     expiresAtMs: row.expires_at === null ? null : Number(row.expires_at),
     version: Number(row.version),
-  };
-}
-
-function recordOf(message: OrderMessage, itemCode: string, reason: RejectReason | null, nowMs: number): OrderRecord {
-  return {
-    id: message.orderId,
-    saleId: message.saleId,
-    itemId: message.itemId,
-    itemCode,
-    buyer: message.buyer,
-    quantity: message.quantity,
-    amount: times(message.price, message.quantity),
-    status: reason === null ? 'reserved' : 'rejected',
-    reason,
-    createdAtMs: nowMs,
-    updatedAtMs: nowMs,
-    expiresAtMs: reason === null ? nowMs + message.payWithinSeconds * 1000 : null,
-    version: 1,
   };
 }
 

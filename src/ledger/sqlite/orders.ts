@@ -1,7 +1,6 @@
 import type { DatabaseSync, SQLInputValue } from 'node:sqlite';
 import { TerminalError } from '../../base/errors.ts';
-import { times } from '../../model/money.ts';
-import type { OrderMessage, OrderRecord, OrderStatus } from '../../model/order.ts';
+import { firstRecord, type OrderMessage, type OrderRecord, type OrderStatus } from '../../model/order.ts';
 import type { RejectReason } from '../../model/outcome.ts';
 import type { SaleSnapshot } from '../../model/snapshot.ts';
 import { KEY_KEPT_MS, type OrderFilter, ordersPath, type Page, type StoredOrder } from '../port.ts';
@@ -149,7 +148,7 @@ export class Orders {
         this.#reject.run(reason, BigInt(entry.message.orderId));
         this.#listForBuyer.run(entry.message.buyer, BigInt(entry.message.orderId));
       }
-      stored[entry.at] = { order: recordOf(entry.message, reason, nowMs), inserted: true };
+      stored[entry.at] = { order: firstRecord(entry.message, reason, nowMs), inserted: true };
     }
     // Last: what stands stored for a repeat may have been decided in this very batch.
     for (const { at, message, slots } of repeated) {
@@ -328,24 +327,6 @@ function rejectSurplus(orders: Inserted[], free: number, rejected: Map<Inserted,
     else units += entry.message.quantity;
   }
   return units;
-}
-
-function recordOf(message: OrderMessage, reason: RejectReason | null, nowMs: number): OrderRecord {
-  return {
-    id: message.orderId,
-    saleId: message.saleId,
-    itemId: message.itemId,
-    itemCode: message.itemCode,
-    buyer: message.buyer,
-    quantity: message.quantity,
-    amount: times(message.price, message.quantity),
-    status: reason === null ? 'reserved' : 'rejected',
-    reason,
-    createdAtMs: nowMs,
-    updatedAtMs: nowMs,
-    expiresAtMs: reason === null ? nowMs + message.payWithinSeconds * 1000 : null,
-    version: 1,
-  };
 }
 
 function conditions(filter: OrderFilter): { where: string; values: SQLInputValue[] } {

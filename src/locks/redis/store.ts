@@ -1,9 +1,8 @@
-import { fileURLToPath } from 'node:url';
 import type { Anchor } from '../../base/anchor.ts';
 import { InvariantError, TerminalError } from '../../base/errors.ts';
 import type { RedisTarget } from '../../base/redis/address.ts';
 import { bulk, partsOf, RedisLink, RedisUnavailableError } from '../../base/redis/link.ts';
-import { loadScripts, type Script } from '../../base/redis/scripts.ts';
+import { scriptsBeside } from '../../base/redis/scripts.ts';
 import type { Runtime } from '../../base/runtime.ts';
 import { UnavailableError } from '../errors.ts';
 import type {
@@ -70,13 +69,7 @@ const RELEASED: readonly ReleaseReply[] = ['absent', 'released', 'handed', 'dequ
 /** A reading that took longer on its way says less about the server's clock; but an old one drifts. */
 const READING_MS_MAX = 10_000;
 
-let scripts: Map<string, Script> | null = null;
-function scriptNamed(name: string): Script {
-  scripts ??= loadScripts(fileURLToPath(new URL('./lua/', import.meta.url)));
-  const script = scripts.get(name);
-  if (!script) throw new InvariantError(`there is no ${name}.lua`);
-  return script;
-}
+const scriptNamed = scriptsBeside(import.meta.url);
 
 export interface RedisStoreOptions {
   readonly target: RedisTarget;

@@ -1,9 +1,8 @@
-import { fileURLToPath } from 'node:url';
 import type { Anchor } from '../../base/anchor.ts';
-import { InvariantError, messageOf } from '../../base/errors.ts';
+import { messageOf } from '../../base/errors.ts';
 import type { RedisTarget } from '../../base/redis/address.ts';
 import { RedisLink } from '../../base/redis/link.ts';
-import { loadScripts, type Script } from '../../base/redis/scripts.ts';
+import { scriptsBeside } from '../../base/redis/scripts.ts';
 import type { Runtime } from '../../base/runtime.ts';
 import type { EntryFields } from '../../model/stream-entry.ts';
 
@@ -16,13 +15,7 @@ const DUE_MAX = 256;
 /** Of a handed-back entry: older than anybody's limit. */
 const LONG_IDLE_MS = 24 * 3600 * 1000;
 
-let scripts: Map<string, Script> | null = null;
-function scriptNamed(name: string): Script {
-  scripts ??= loadScripts(fileURLToPath(new URL('./lua/', import.meta.url)));
-  const script = scripts.get(name);
-  if (!script) throw new InvariantError(`there is no ${name}.lua`);
-  return script;
-}
+const scriptNamed = scriptsBeside(import.meta.url);
 
 export interface StoreOptions {
   readonly redis: RedisTarget;
