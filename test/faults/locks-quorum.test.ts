@@ -81,29 +81,33 @@ describeWithRedis('locks: quorum', () => {
         const own = await Promise.all(Array.from({ length: count }, () => startRedis()));
         const majority = Math.floor(count / 2) + 1;
         for (const down of subsets(count)) {
-          const what = `${down.length} of ${count} down: ${down}`;
-          await using known = quorumOf(own);
-          await warmUp(known);
-          await Promise.all(down.map((i) => own[i]!.kill()));
-          await using fresh = quorumOf(own);
-          const up = own.filter((_, i) => !down.includes(i));
-          for (const [who, quorum] of [
-            ['known', known],
-            ['fresh', fresh],
-          ] as const) {
-            for (const call of who === 'known' ? (['tryAcquire', 'acquire'] as const) : (['acquire'] as const)) {
-              const end = await ending<{ held: boolean; release(): Promise<void> } | null>(quorum.mutex('m')[call]());
-              expect(end.ms, `${what} ${who} ${call}`).toBeLessThan(BOUND_MS);
-              if (up.length >= majority) {
-                expect(end.failed, `${what} ${who} ${call}`).toBeNull();
-                expect(end.value?.held, `${what} ${who} ${call}`).toBe(true);
-                const released = await ending(end.value!.release());
-                expect(released.failed, `${what} ${who} release`).toBeNull();
-                expect(released.ms, `${what} ${who} release`).toBeLessThan(BOUND_MS);
-              } else {
-                expect(end.error, `${what} ${who} ${call}`).toBeInstanceOf(UnavailableError);
+          // Closed before the others come back: what a quorum still asks of one that is away would be had there, for a
+          // moment, in the midst of the next round.
+          {
+            const what = `${down.length} of ${count} down: ${down}`;
+            await using known = quorumOf(own);
+            await warmUp(known);
+            await Promise.all(down.map((i) => own[i]!.kill()));
+            await using fresh = quorumOf(own);
+            const up = own.filter((_, i) => !down.includes(i));
+            for (const [who, quorum] of [
+              ['known', known],
+              ['fresh', fresh],
+            ] as const) {
+              for (const call of who === 'known' ? (['tryAcquire', 'acquire'] as const) : (['acquire'] as const)) {
+                const end = await ending<{ held: boolean; release(): Promise<void> } | null>(quorum.mutex('m')[call]());
+                expect(end.ms, `${what} ${who} ${call}`).toBeLessThan(BOUND_MS);
+                if (up.length >= majority) {
+                  expect(end.failed, `${what} ${who} ${call}`).toBeNull();
+                  expect(end.value?.held, `${what} ${who} ${call}`).toBe(true);
+                  const released = await ending(end.value!.release());
+                  expect(released.failed, `${what} ${who} release`).toBeNull();
+                  expect(released.ms, `${what} ${who} release`).toBeLessThan(BOUND_MS);
+                } else {
+                  expect(end.error, `${what} ${who} ${call}`).toBeInstanceOf(UnavailableError);
+                }
+                await expectNothing(up, 'm');
               }
-              await expectNothing(up, 'm');
             }
           }
           await Promise.all(down.map((i) => own[i]!.restart()));
