@@ -1,7 +1,7 @@
 import { relative } from 'node:path';
 import { describe, expect, inject } from 'vitest';
 import { ROOT } from '../server.ts';
-import { MARIADB, POSTGRES, type Product, REDIS, whyMissing } from './install.ts';
+import { KAFKA, MARIADB, POSTGRES, type Product, RABBITMQ, REDIS, whyMissing } from './install.ts';
 import { noteSkipped } from './skipped.ts';
 
 /** A suite that starts, pauses or kills a Redis of its own. Where there is none it is skipped, and named at the end. */
@@ -34,6 +34,26 @@ export function describeWithOwnPostgres(name: string, suite: () => void): void {
   describeWith(POSTGRES, name, suite);
 }
 
+/** A suite that needs any RabbitMQ, and takes what rabbitmqUrl() gives. */
+export function describeWithRabbitmq(name: string, suite: () => void): void {
+  describeWithAny(RABBITMQ, name, suite);
+}
+
+/** A suite that starts, pauses or kills a RabbitMQ of its own: TEST_RABBITMQ_URL is no help to it. */
+export function describeWithOwnRabbitmq(name: string, suite: () => void): void {
+  describeWith(RABBITMQ, name, suite);
+}
+
+/** A suite that needs any Kafka, and takes what kafkaUrl() gives. */
+export function describeWithKafka(name: string, suite: () => void): void {
+  describeWithAny(KAFKA, name, suite);
+}
+
+/** A suite that starts, pauses or kills a Kafka of its own: TEST_KAFKA_URL is no help to it. */
+export function describeWithOwnKafka(name: string, suite: () => void): void {
+  describeWith(KAFKA, name, suite);
+}
+
 function describeWithAny(product: Product, name: string, suite: () => void): void {
   if (process.env[product.urlVariable]) describe(name, suite);
   else describeWith(product, name, suite);
@@ -46,7 +66,7 @@ function describeWith(product: Product, name: string, suite: () => void): void {
     return;
   }
   // The set-up knows more: it has tried to install it.
-  const reason = inject('serversMissing')?.[product.binary] ?? missing;
+  const reason = inject('serversMissing')?.[product.name] ?? missing;
   const file = inject('skippedFile');
   const path = expect.getState().testPath;
   if (file) noteSkipped(file, { name: path ? `${relative(ROOT, path)} > ${name}` : name, reason });

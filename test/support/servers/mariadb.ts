@@ -3,13 +3,14 @@ import { rmSync, writeFileSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import mysql from 'mysql2';
 import { forget, remember, type Started } from './clean-up.ts';
-import { binaryOf, MARIADB, programPath, whyMissing } from './install.ts';
+import { MARIADB, whyMissing } from './install.ts';
 import { HOST, type Place, ServerProcess } from './process.ts';
+import { programPath } from './program.ts';
 import { copyTemplate, runAs } from './template.ts';
 import { ordinaryUser } from './user.ts';
 
 /** True if this machine can start a MariaDB of its own. */
-export const mariadbAvailable: boolean = binaryOf(MARIADB) !== null;
+export const mariadbAvailable: boolean = MARIADB.find() !== null;
 
 export interface MariadbOptions {
   /** Further arguments of mariadbd, e.g. ['--transaction-isolation=READ-COMMITTED']. */
@@ -26,7 +27,7 @@ const LOG_SIZE = '--innodb-log-file-size=32M';
 /** A private MariaDB. */
 export class MariadbServer extends ServerProcess {
   constructor({ args = [] }: MariadbOptions = {}) {
-    const command = binaryOf(MARIADB);
+    const command = MARIADB.find();
     if (command === null) throw new Error(whyMissing(MARIADB)!);
     const user = ordinaryUser(USERS);
     super({

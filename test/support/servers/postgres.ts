@@ -4,13 +4,13 @@ import { existsSync, readFileSync, realpathSync, rmSync, writeFileSync } from 'n
 import { dirname, join } from 'node:path';
 import pg from 'pg';
 import { forget, remember, type Started } from './clean-up.ts';
-import { binaryOf, POSTGRES, whyMissing } from './install.ts';
+import { POSTGRES, whyMissing } from './install.ts';
 import { HOST, type Place, ServerProcess } from './process.ts';
 import { copyTemplate, runAs } from './template.ts';
 import { ordinaryUser } from './user.ts';
 
 /** True if this machine can start a PostgreSQL of its own. */
-export const postgresAvailable: boolean = binaryOf(POSTGRES) !== null;
+export const postgresAvailable: boolean = POSTGRES.find() !== null;
 
 export interface PostgresOptions {
   /** Further arguments of postgres, e.g. ['-c', 'default_transaction_isolation=serializable']. */
@@ -26,7 +26,7 @@ const READY_WITHIN_MS = 30_000;
 /** A private PostgreSQL. */
 export class PostgresServer extends ServerProcess {
   constructor({ args = [] }: PostgresOptions = {}) {
-    const command = binaryOf(POSTGRES);
+    const command = POSTGRES.find();
     if (command === null) throw new Error(whyMissing(POSTGRES)!);
     const user = ordinaryUser(USERS);
     super({

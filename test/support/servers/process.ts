@@ -6,7 +6,7 @@ import { join } from 'node:path';
 import { sleep, until } from '../fault-wait.ts';
 import { forget, remember, type Started } from './clean-up.ts';
 import { childrenOf, isGone, isStopped, signal } from './family.ts';
-import { programPath } from './install.ts';
+import { programPath } from './program.ts';
 import { assertReachable, type User } from './user.ts';
 
 export const HOST = '127.0.0.1';
@@ -52,7 +52,8 @@ export interface Launch {
   name: string;
   command: string;
   args(place: Place): string[];
-  env?: Record<string, string>;
+  /** Beside our own environment. */
+  env?(place: Place): Record<string, string>;
   /** Before the first start: writes configuration, makes a database. */
   prepare?(place: Place): Promise<void> | void;
   /** True once it serves; an error means not yet. */
@@ -140,7 +141,7 @@ export class ServerProcess implements AsyncDisposable {
         return await this.#spawn();
       } catch (error) {
         // Between our look at the port and its start another process may have come: only then is another try worth it.
-        const busy = /address already in use/i.test(this.#output);
+        const busy = /address already in use|eaddrinuse/i.test(this.#output);
         if (!chosen || !busy || tries === PORT_TRIES_MAX) throw error;
         this.#port = 0;
         this.#prepared = false;
@@ -209,7 +210,7 @@ export class ServerProcess implements AsyncDisposable {
     const [program, ...rest] = [...dieWithUs(), command, ...args(place)];
     const child = spawn(program!, rest, {
       cwd: this.folder,
-      env: { ...process.env, ...env },
+      env: { ...process.env, ...env?.(place) },
       stdio: ['ignore', 'pipe', 'pipe'],
       ...(user && { uid: user.uid, gid: user.gid }),
     });

@@ -2,12 +2,12 @@ import { randomBytes } from 'node:crypto';
 import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { until } from '../fault-wait.ts';
-import { binaryOf, REDIS, whyMissing } from './install.ts';
+import { REDIS, whyMissing } from './install.ts';
 import { freePort, HOST, type Launch, type Place, ServerProcess } from './process.ts';
 import { redisCommand } from './resp.ts';
 
 /** True if this machine can start a Redis of its own. */
-export const redisAvailable: boolean = binaryOf(REDIS) !== null;
+export const redisAvailable: boolean = REDIS.find() !== null;
 
 export interface RedisOptions {
   /** 'none': a restart comes back empty. 'aof': it comes back with every write that it has answered. */
@@ -19,7 +19,7 @@ export interface RedisOptions {
 /** A private Redis: a single one, a node of a cluster, or a sentinel. */
 export class RedisServer extends ServerProcess {
   constructor(launch: Omit<Launch, 'name' | 'command' | 'ready'>) {
-    const command = binaryOf(REDIS);
+    const command = REDIS.find();
     if (command === null) throw new Error(whyMissing(REDIS)!);
     const ready = async ({ port }: Place) => (await redisCommand(HOST, port, ['PING'], 1_000)) === 'PONG';
     super({ ...launch, name: 'redis', command, ready });

@@ -8,7 +8,7 @@ import { TEMPLATES_VARIABLE } from './template.ts';
 
 declare module 'vitest' {
   interface ProvidedContext {
-    /** Why a server is not on this machine, by the name of its program. */
+    /** Why a server is not on this machine, by its name. */
     serversMissing: Record<string, string>;
     /** Where suites that are skipped for that put their names. */
     skippedFile: string;
