@@ -1,7 +1,7 @@
 import { messageOf, RetryableError, unavailable } from '../base/errors.ts';
 import type { Runtime } from '../base/runtime.ts';
 import type { OrderMessage } from '../model/order.ts';
-import type { Undeliverable } from '../pipe/port.ts';
+import type { Handled, Undeliverable } from '../pipe/port.ts';
 import type { Ledger, StoredOrder } from './port.ts';
 
 /** What follows from a commit. The order is the design's: commit, then gate, then acknowledge. */
@@ -40,15 +40,17 @@ export class StreamWriter {
     return this.#ledgerOut;
   }
 
-  async write(batch: readonly OrderMessage[]): Promise<Undeliverable[]> {
+  /** Resolves when the batch is stored; `told` when all that follows is done, too. */
+  async write(batch: readonly OrderMessage[]): Promise<Handled> {
     const undeliverable: Undeliverable[] = [];
-    await this.#write(batch, undeliverable);
+    const tells: Promise<void>[] = [];
+    await this.#write(batch, undeliverable, tells);
     if (undeliverable.length > 0) await this.#makeSure();
-    return undeliverable;
+    return { undeliverable, told: tells.length === 1 ? tells[0]! : Promise.all(tells).then(() => undefined) };
   }
 
   /** One half after the other, so that the order of messages is kept. */
-  async #write(batch: readonly OrderMessage[], undeliverable: Undeliverable[]): Promise<void> {
+  async #write(batch: readonly OrderMessage[], undeliverable: Undeliverable[], tells: Promise<void>[]): Promise<void> {
     if (batch.length === 0) return;
     const startedMs = this.#runtime.clock.monotonic();
     let stored: StoredOrder[];
@@ -61,13 +63,16 @@ export class StreamWriter {
         return;
       }
       const middle = batch.length >> 1;
-      await this.#write(batch.slice(0, middle), undeliverable);
-      await this.#write(batch.slice(middle), undeliverable);
+      await this.#write(batch.slice(0, middle), undeliverable, tells);
+      await this.#write(batch.slice(middle), undeliverable, tells);
       return;
     }
     this.#cameBack();
     this.#effects.committed(batch.length, this.#runtime.clock.monotonic() - startedMs);
-    await this.#tell(stored, batch);
+    const telling = this.#tell(stored, batch);
+    // Whoever waits for it hears of its failure; one that is thrown before anybody does is not unhandled.
+    telling.catch(() => undefined);
+    tells.push(telling);
   }
 
   async #tell(stored: readonly StoredOrder[], batch: readonly OrderMessage[]): Promise<void> {

@@ -1,3 +1,4 @@
+import { messageOf } from '../base/errors.ts';
 import { pause } from '../base/timers.ts';
 import type { Desk, Wanted } from './desk.ts';
 import type { Grant } from './grant.ts';
@@ -62,7 +63,10 @@ export class Leader extends Job {
         outages = 0;
       } catch (error) {
         if (this.stopped.aborted || this.desk.closed) return;
-        log.warn({ err: error, job: this.name }, 'cannot campaign for the leadership; trying on');
+        // Once for an outage: there may be many jobs, and it may be long.
+        if (outages === 0) {
+          log.warn({ job: this.name, reason: messageOf(error) }, 'cannot campaign for the leadership; trying on');
+        }
         await pause(timers, this.#retryMs(outages++), this.stopped);
         continue;
       }

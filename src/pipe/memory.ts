@@ -125,7 +125,10 @@ export class MemoryPipe implements Pipe, DeadLetters {
   async #handOver(batch: OrderMessage[]): Promise<readonly Undeliverable[] | null> {
     for (let delayMs = AGAIN_MS_MIN; ; delayMs = Math.min(delayMs * 2, AGAIN_MS_MAX)) {
       try {
-        return (await this.#handle!(batch)) ?? [];
+        const handled = (await this.#handle!(batch)) ?? [];
+        if (!('told' in handled)) return handled;
+        await handled.told;
+        return handled.undeliverable;
       } catch (error) {
         this.#runtime.log.error({ err: error, orders: batch.length }, 'a batch is handed over again');
       }

@@ -24,11 +24,41 @@ export interface Pipe {
 }
 
 // biome-ignore lint/suspicious/noConfusingVoidType: who decides everything has nothing to return
-export type Handle = (batch: OrderMessage[]) => Promise<readonly Undeliverable[] | void>;
+export type Handle = (batch: OrderMessage[]) => Promise<readonly Undeliverable[] | Handled | void>;
+
+/** The batch is stored, and what follows from that is under way: the next one may be handed over meanwhile. */
+export interface Handled {
+  readonly undeliverable: readonly Undeliverable[];
+  /** Resolves when all that follows is done: only then the batch is decided. Rejects: it is handed over again. */
+  readonly told: Promise<void>;
+}
 
 export interface Undeliverable {
   readonly message: OrderMessage;
   readonly error: Error;
+}
+
+/** A pipe that several processes share. */
+export interface SharedPipe extends Pipe {
+  readonly letters: DeadLetters;
+  readonly counters: PipeCounters;
+  /** Why nothing can be carried now, or null while it can. */
+  readonly reason: string | null;
+  /** Without consuming: looks now and then, so that `counters` and `reason` say what is the case. */
+  observe(): void;
+  close(): Promise<void>;
+}
+
+export interface PipeCounters {
+  /** By the last look: orders in all streams (estimated for long ones) and among those to be tried again. */
+  readonly depth: number;
+  /** By the last look: dead letters of all sales. */
+  readonly letters: number;
+  /** Since the start of this process: messages put aside to be tried again, and those that became dead letters. */
+  readonly retries: number;
+  readonly died: number;
+  /** Orders taken over from other consumers. */
+  readonly claimed: number;
 }
 
 /** Messages that the ledger could not take after many tries. They hold their units until somebody decides. */

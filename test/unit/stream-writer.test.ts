@@ -70,18 +70,42 @@ describe('the stream writer', () => {
     );
   });
 
+  /** To the end: stored, and told. */
+  async function write(batch: readonly OrderMessage[]) {
+    const { undeliverable, told: whole } = await writer.write(batch);
+    await whole;
+    return undeliverable;
+  }
+
+  it('resolves when the batch is stored: what follows is waited for apart', async () => {
+    const following = Promise.withResolvers<void>();
+    const slow = new StreamWriter(ledger, manualRuntime(), {
+      decided: () => following.promise,
+      committed: () => undefined,
+    });
+    const { undeliverable, told: whole } = await slow.write(messages(2));
+    expect(undeliverable).toEqual([]);
+    expect(ledger.stored).toEqual(['1', '2']);
+    let heard = false;
+    void whole.then(() => (heard = true));
+    await new Promise((resolve) => setImmediate(resolve));
+    expect(heard).toBe(false);
+    following.resolve();
+    await whole;
+  });
+
   it('commits a batch as one, then tells', async () => {
-    expect(await writer.write(messages(5))).toEqual([]);
+    expect(await write(messages(5))).toEqual([]);
     expect(ledger.batches).toEqual([['1', '2', '3', '4', '5']]);
     expect(told).toEqual([['1', '2', '3', '4', '5']]);
     expect(committed).toEqual([5]);
     expect(ledger.probes).toBe(0);
-    expect(await writer.write([])).toEqual([]);
+    expect(await write([])).toEqual([]);
   });
 
   it('finds poison by halves, keeps the order, and stores all others', async () => {
     ledger.poison.add('300').add('301').add('512');
-    const undeliverable = await writer.write(messages(512));
+    const undeliverable = await write(messages(512));
     expect(undeliverable.map(({ message, error }) => [message.orderId, error.message])).toEqual([
       ['300', 'cannot store 300'],
       ['301', 'cannot store 301'],
@@ -96,18 +120,18 @@ describe('the stream writer', () => {
 
   it('a batch of nothing but poison is nothing but undeliverable', async () => {
     for (const { orderId } of messages(4)) ledger.poison.add(orderId);
-    expect((await writer.write(messages(4))).length).toBe(4);
+    expect((await write(messages(4))).length).toBe(4);
     expect(told).toEqual([]);
   });
 
   it('P3: a ledger that is out rejects the whole batch, says why, and logs it once', async () => {
     ledger.out = unavailable('no connection', new Error('ECONNREFUSED'));
-    for (let tries = 0; tries < 5; tries++) await expect(writer.write(messages(4))).rejects.toBe(ledger.out);
+    for (let tries = 0; tries < 5; tries++) await expect(write(messages(4))).rejects.toBe(ledger.out);
     expect(ledger.batches.length, 'not split').toBe(5);
     expect(writer.reason).toBe('no connection');
     expect(told).toEqual([]);
     ledger.out = null;
-    expect(await writer.write(messages(4))).toEqual([]);
+    expect(await write(messages(4))).toEqual([]);
     expect(writer.reason).toBeNull();
     expect(logged).toEqual([
       ['error', 'the ledger is out; orders wait in the pipe'],
@@ -118,19 +142,19 @@ describe('the stream writer', () => {
   it('P3: one that goes out while poison is being found: all comes again, nothing is given up', async () => {
     ledger.poison.add('1');
     ledger.outAt = '7';
-    await expect(writer.write(messages(8))).rejects.toBeInstanceOf(RetryableError);
+    await expect(write(messages(8))).rejects.toBeInstanceOf(RetryableError);
     ledger.outAt = null;
-    expect((await writer.write(messages(8))).map(({ message }) => message.orderId)).toEqual(['1']);
+    expect((await write(messages(8))).map(({ message }) => message.orderId)).toEqual(['1']);
     expect(new Set(told.flat())).toEqual(new Set(['2', '3', '4', '5', '6', '7', '8']));
   });
 
   it('P3: a ledger that can store nothing at all is out, whatever its errors look like', async () => {
     for (const { orderId } of messages(4)) ledger.poison.add(orderId);
     ledger.probeFails = new Error('relation "orders" does not exist');
-    await expect(writer.write(messages(4))).rejects.toBeInstanceOf(RetryableError);
+    await expect(write(messages(4))).rejects.toBeInstanceOf(RetryableError);
     expect(writer.reason).toContain('does not exist');
     ledger.probeFails = null;
-    expect((await writer.write(messages(4))).length).toBe(4);
+    expect((await write(messages(4))).length).toBe(4);
     expect(writer.reason).toBeNull();
   });
 
@@ -140,11 +164,11 @@ describe('the stream writer', () => {
     ['not even an error', 'odd'],
   ])('rejects as retryable when nobody could be told: %s', async (_, error) => {
     effectsFail = error;
-    await expect(writer.write(messages(2))).rejects.toBeInstanceOf(RetryableError);
-    await expect(writer.write(messages(2))).rejects.toBeInstanceOf(RetryableError);
+    await expect(write(messages(2))).rejects.toBeInstanceOf(RetryableError);
+    await expect(write(messages(2))).rejects.toBeInstanceOf(RetryableError);
     expect(writer.reason, 'the ledger works').toBeNull();
     effectsFail = null;
-    expect(await writer.write(messages(2))).toEqual([]);
+    expect(await write(messages(2))).toEqual([]);
     expect(told).toEqual([['1', '2']]);
     expect(logged.map(([level]) => level)).toEqual(['error', 'info']);
   });

@@ -147,12 +147,14 @@ export class RedisGate implements SharedGate {
   }
 
   async settle(saleId: string, holds: readonly HoldRef[]): Promise<void> {
+    const chunks: Promise<unknown>[] = [];
     for (let from = 0; from < holds.length; from += REFS_MAX) {
       const some = holds.slice(from, from + REFS_MAX);
       const ids = some.map(({ orderId }) => orderId);
       const buyers = some.map(({ buyer }) => buyer);
-      await this.#inForce('settle', saleId, (of) => [of.items, of.holds], [some.length, ...ids, ...buyers]);
+      chunks.push(this.#inForce('settle', saleId, (of) => [of.items, of.holds], [some.length, ...ids, ...buyers]));
     }
+    await Promise.all(chunks);
   }
 
   release(saleId: string, hold: HoldRef): Promise<void> {

@@ -22,6 +22,26 @@ export function readLetter(saleId: string, letterId: string, text: string): Dead
   return { message: messageIn(saleId, letterId, Number(epoch), fields), error, attempts, diedAtMs };
 }
 
+/** Something that a broker brought, and that is no entry of a stream. */
+interface ForeignLetter {
+  diedAtMs: number;
+  attempts: number;
+  error: string;
+  body: string;
+}
+
+/** Enough to see what it was. */
+const BODY_MAX = 4096;
+
+export function writeForeign(letter: ForeignLetter): string {
+  return JSON.stringify({ ...letter, body: letter.body.slice(0, BODY_MAX) });
+}
+
+export function readForeign(letterId: string, text: string): DeadLetter & { body: string } {
+  const { diedAtMs, attempts, error, body } = JSON.parse(text) as ForeignLetter;
+  return { message: unreadable('', letterId, 0, body), error, attempts, diedAtMs, body };
+}
+
 function messageIn(saleId: string, letterId: string, epoch: number, fields: EntryFields): OrderMessage {
   try {
     const messages = decodeEntry(saleId, fields);
@@ -29,6 +49,11 @@ function messageIn(saleId: string, letterId: string, epoch: number, fields: Entr
   } catch {
     // It is a letter because it cannot be read.
   }
+  return unreadable(saleId, letterId, epoch, JSON.stringify(fields));
+}
+
+/** `all`: what is there, for whoever has to find out what it was. */
+function unreadable(saleId: string, letterId: string, epoch: number, all: string): OrderMessage {
   return {
     orderId: letterId,
     saleId,
@@ -41,8 +66,7 @@ function messageIn(saleId: string, letterId: string, epoch: number, fields: Entr
     payWithinSeconds: 0,
     epoch,
     key: null,
-    // All that is there, for whoever has to find out what it was.
-    fingerprint: JSON.stringify(fields),
+    fingerprint: all,
   };
 }
 

@@ -1,14 +1,13 @@
 import { Anchor } from '../../base/anchor.ts';
 import type { RedisTarget } from '../../base/redis/address.ts';
-import { RedisUnavailableError } from '../../base/redis/link.ts';
 import type { Runtime } from '../../base/runtime.ts';
-import type { DeadLetters, Handle, Pipe, Undeliverable } from '../port.ts';
+import type { DeadLetters, Handle, PipeCounters, SharedPipe } from '../port.ts';
 import { CatchUp } from './catch-up.ts';
 import { type Entry, readEntry, sizeOf } from './entry.ts';
+import { Handover } from './handover.ts';
 import { RedisDeadLetters } from './letters.ts';
-import { movesOf, type RetryPolicy } from './moves.ts';
 import { Slots } from './slots.ts';
-import { type Look, type StreamName, StreamStore, type Written } from './store.ts';
+import { type Look, ordersIn, type StreamName, StreamStore, type Written } from './store.ts';
 
 export interface RedisStreamsOptions {
   readonly redis: RedisTarget;
@@ -34,26 +33,9 @@ export interface RedisStreamsOptions {
   readonly anchor?: Anchor;
 }
 
-export interface PipeCounters {
-  /** By the last sweep: orders in all streams (estimated for long ones) and among those to be tried again. */
-  readonly depth: number;
-  /** By the last sweep: dead letters of all sales. */
-  readonly letters: number;
-  /** Since the start of this process: messages put aside to be tried again, and those that became dead letters. */
-  readonly retries: number;
-  readonly died: number;
-  /** Orders taken over from other consumers. */
-  readonly claimed: number;
-}
-
 const OBSERVE_MS = 2000;
-const READY_MS = 1000;
-const AGAIN_MS_MIN = 25;
-const AGAIN_MS_MAX = 2000;
 /** What a first read asks for; from then on by the mean size of the entries seen. */
 const ORDERS_PER_ENTRY = 8;
-/** Batches that wait for a ledger to come back beside those that are being handled: bounds what is held in memory. */
-const RESTING_MAX = 64;
 
 /** What this process knows of a sale that has something in the pipe. */
 class Sale {
@@ -97,7 +79,7 @@ interface Held {
  *
  * At least once: a process that was stopped for longer than `claimIdleMs` wakes up with a batch that another handles, too.
  */
-export class RedisStreamsPipe implements Pipe {
+export class RedisStreamsPipe implements SharedPipe {
   readonly letters: DeadLetters;
   readonly #store: StreamStore;
   readonly #catchUp: CatchUp;
@@ -107,30 +89,19 @@ export class RedisStreamsPipe implements Pipe {
   readonly #batchMax: number;
   readonly #claimIdleMs: number;
   readonly #sweepMs: number;
-  readonly #policy: RetryPolicy;
   readonly #consumerIdleMs: number;
-  readonly #rejectedMsMax: number;
   readonly #sales = new Map<string, Sale>();
   readonly #slots: Slots;
   #queue: Sale[] = [];
-  #handle: Handle | null = null;
-  #ready: (() => Promise<unknown>) | null = null;
-  /** Since its handler rejected for long: nothing is read until it is ready again. */
-  #away = false;
-  #resting = 0;
+  readonly #handover: Handover;
   /** Streams that we have read, and when names of consumers were last looked through there. */
   readonly #streams = new Map<string, StreamName & { tidiedMs: number }>();
   #sweeping: Promise<void> | null = null;
   #cancelTimers: (() => void)[] = [];
   #stopping: Promise<void> | null = null;
   readonly #visits = new Set<Promise<void>>();
-  /** Who sleeps and is to be woken by stop(). */
-  readonly #sleepers = new Set<() => void>();
-  #reason: string | null = null;
   #depth = 0;
   #lettersSeen = 0;
-  #retries = 0;
-  #died = 0;
   #claimed = 0;
 
   constructor(options: RedisStreamsOptions, runtime: Runtime) {
@@ -138,9 +109,8 @@ export class RedisStreamsPipe implements Pipe {
     this.#batchMax = options.batchMax ?? 512;
     this.#claimIdleMs = options.claimIdleMs ?? 5000;
     this.#sweepMs = options.sweepMs ?? 1000;
-    this.#policy = { triesMax: options.triesMax ?? 5, retryMs: options.retryMs ?? 1000 };
+    const policy = { triesMax: options.triesMax ?? 5, retryMs: options.retryMs ?? 1000 };
     this.#consumerIdleMs = options.consumerIdleMs ?? 60_000;
-    this.#rejectedMsMax = options.rejectedMsMax ?? 5000;
     this.#slots = new Slots(options.salesMax ?? 8);
     this.#ownsAnchor = options.anchor === undefined;
     this.#anchor = options.anchor ?? new Anchor(runtime.timers);
@@ -150,8 +120,24 @@ export class RedisStreamsPipe implements Pipe {
       // What was sent meanwhile is lost, and another server may be there now.
       interrupted: () => this.#sweepSoon(),
     });
-    this.#catchUp = new CatchUp(this.#store, runtime, this.#policy.retryMs);
-    this.letters = new RedisDeadLetters(this.#store);
+    this.#catchUp = new CatchUp(this.#store, runtime, policy.retryMs);
+    this.#handover = new Handover(
+      {
+        store: this.#store,
+        catchUp: this.#catchUp,
+        policy,
+        slots: this.#slots,
+        rejectedMsMax: options.rejectedMsMax ?? 5000,
+        lent: () => this.#pump(),
+        away: () => undefined,
+        back: () => {
+          this.#sweepSoon();
+          this.#pump();
+        },
+      },
+      runtime,
+    );
+    this.letters = new RedisDeadLetters(this.#store, runtime.clock);
   }
 
   /** This process among those that read the streams. */
@@ -161,22 +147,20 @@ export class RedisStreamsPipe implements Pipe {
 
   /** Why Redis cannot be reached, or null while it can. */
   get reason(): string | null {
-    return this.#reason;
+    return this.#handover.reason;
   }
 
   get counters(): PipeCounters {
     return {
       depth: this.#depth,
       letters: this.#lettersSeen,
-      retries: this.#retries,
-      died: this.#died,
+      ...this.#handover.counters,
       claimed: this.#claimed,
     };
   }
 
   consume(handle: Handle, ready: (() => Promise<unknown>) | null = null): void {
-    this.#handle = handle;
-    this.#ready = ready;
+    this.#handover.start(handle, ready);
     if (this.#cancelTimers.length > 0 || this.#stopping !== null) return;
     const { timers } = this.#runtime;
     this.#cancelTimers.push(timers.every(this.#sweepMs, () => this.#sweepSoon()));
@@ -199,17 +183,18 @@ export class RedisStreamsPipe implements Pipe {
   async #look(): Promise<void> {
     try {
       const { looks, failure } = await this.#store.look(await this.#store.saleIds());
-      this.#count(looks);
+      this.#count(looks, await this.#store.foreignCount());
       if (failure != null) throw failure;
-      this.#noteBack();
+      this.#handover.noteBack();
     } catch (error) {
-      this.#noteOutage(error);
+      this.#handover.noteOutage(error);
     }
   }
 
-  #count(looks: readonly Look[]): void {
+  /** `foreign`: what a broker brought and is not ours; also where none is in use any more. */
+  #count(looks: readonly Look[], foreign: number): void {
     this.#depth = looks.reduce((sum, look) => sum + look.waiting + ordersIn(look), 0);
-    this.#lettersSeen = looks.reduce((sum, { letters }) => sum + letters, 0);
+    this.#lettersSeen = looks.reduce((sum, { letters }) => sum + letters, foreign);
   }
 
   depthOf(saleId: string): Promise<number> {
@@ -229,7 +214,7 @@ export class RedisStreamsPipe implements Pipe {
     const [cancelSweeps, cancelKeeping] = this.#cancelTimers;
     cancelSweeps?.();
     this.#queue = [];
-    for (const wake of [...this.#sleepers]) wake();
+    this.#handover.stop();
     await this.#sweeping;
     while (this.#visits.size > 0) await Promise.all(this.#visits);
     cancelKeeping?.();
@@ -252,7 +237,7 @@ export class RedisStreamsPipe implements Pipe {
   // What is to be read
 
   #wake(saleId: string, epoch: number): void {
-    if (this.#handle === null || this.#stopping !== null) return;
+    if (!this.#handover.started || this.#stopping !== null) return;
     const sale = this.#saleOf(saleId);
     sale.toRead.add(epoch);
     this.#enqueue(sale);
@@ -275,7 +260,7 @@ export class RedisStreamsPipe implements Pipe {
   }
 
   #pump(): void {
-    while (!this.#away && this.#queue.length > 0 && this.#slots.tryTake()) {
+    while (!this.#handover.isAway && this.#queue.length > 0 && this.#slots.tryTake()) {
       const visit = this.#visit(this.#queue.shift()!).finally(() => {
         this.#visits.delete(visit);
         this.#pump();
@@ -285,7 +270,7 @@ export class RedisStreamsPipe implements Pipe {
   }
 
   #sweepSoon(): void {
-    if (this.#handle === null || this.#stopping !== null) return;
+    if (!this.#handover.started || this.#stopping !== null) return;
     this.#sweeping ??= this.#sweep().finally(() => {
       this.#sweeping = null;
     });
@@ -297,16 +282,16 @@ export class RedisStreamsPipe implements Pipe {
       const deaf = await this.#store.listen().catch((error: unknown) => error);
       const saleIds = await this.#store.saleIds();
       const { looks, failure } = await this.#store.look(saleIds);
-      this.#count(looks);
+      this.#count(looks, await this.#store.foreignCount());
       const failures = await Promise.all(looks.map((look) => this.#doFor(look)));
       // What a visit could not read because Redis was out.
       for (const sale of this.#sales.values()) if (sale.hasMore) this.#enqueue(sale);
       const first = [deaf, failure, ...failures].find((one) => one != null);
       if (first !== undefined) throw first;
       await this.#tidy(new Set(saleIds));
-      this.#noteBack();
+      this.#handover.noteBack();
     } catch (error) {
-      this.#noteOutage(error);
+      this.#handover.noteOutage(error);
     }
   }
 
@@ -339,22 +324,6 @@ export class RedisStreamsPipe implements Pipe {
     }
   }
 
-  #noteOutage(error: unknown): void {
-    const { log } = this.#runtime;
-    if (!(error instanceof RedisUnavailableError)) {
-      log.error({ err: error }, 'the pipe met an error');
-      return;
-    }
-    if (this.#reason === null && this.#stopping === null) log.error({ reason: error.message }, 'the pipe is out');
-    this.#reason = error.message;
-  }
-
-  #noteBack(): void {
-    if (this.#reason === null) return;
-    this.#reason = null;
-    this.#runtime.log.info('the pipe is back');
-  }
-
   // One sale
 
   /** One batch; a sale with more goes to the end of the queue, so that no sale waits for the whole of another. */
@@ -367,11 +336,12 @@ export class RedisStreamsPipe implements Pipe {
       const held = await this.#take(sale);
       if (held !== null) {
         sale.inHand = held;
-        await this.#settle(sale, held);
+        const stream = { saleId: sale.id, epoch: held.epoch };
+        if (!(await this.#handover.settle(stream, held.entries))) await this.#leave(sale, held);
       }
     } catch (error) {
       failed = true;
-      this.#noteOutage(error);
+      this.#handover.noteOutage(error);
     } finally {
       sale.inHand = null;
       sale.state = 'idle';
@@ -400,7 +370,7 @@ export class RedisStreamsPipe implements Pipe {
         sale.toRead.add(epoch);
         sale.unsure.add(epoch);
         if (held.entries.length === 0) throw error;
-        this.#noteOutage(error);
+        this.#handover.noteOutage(error);
       }
       if (held.entries.length > 0) return this.#cut(sale, held);
     }
@@ -476,112 +446,10 @@ export class RedisStreamsPipe implements Pipe {
     return { epoch: held.epoch, entries: held.entries.slice(0, count) };
   }
 
-  // One batch
-
-  /** Hands the batch over until it is decided, or the pipe stops. */
-  async #settle(sale: Sale, held: Held): Promise<void> {
-    const { log, clock } = this.#runtime;
-    const sinceMs = clock.monotonic();
-    for (let delayMs = AGAIN_MS_MIN; ; delayMs = Math.min(delayMs * 2, AGAIN_MS_MAX)) {
-      const entries = held.entries.filter(({ lost }) => !lost);
-      if (entries.length === 0) return;
-      const batch = entries.flatMap(({ messages }) => messages);
-      try {
-        const undeliverable = batch.length === 0 ? [] : ((await this.#handle!(batch)) ?? []);
-        await this.#decide(sale, held.epoch, entries, undeliverable);
-        return;
-      } catch (error) {
-        if (delayMs === AGAIN_MS_MIN) {
-          log.warn({ err: error, saleId: sale.id, orders: batch.length }, 'a batch is handed over again');
-        }
-      }
-      await this.#rest(delayMs);
-      const tooLong = this.#ready !== null && clock.monotonic() - sinceMs >= this.#rejectedMsMax;
-      if (tooLong) this.#goAway();
-      if (this.#stopping !== null || this.#away) {
-        await this.#handBack(sale, { epoch: held.epoch, entries });
-        if (sale.over) await this.#handBack(sale, sale.over);
-        sale.over = null;
-        return;
-      }
-    }
-  }
-
-  /** Others may be able to do what this consumer cannot. It comes back when it can, too. */
-  #goAway(): void {
-    if (this.#away || this.#stopping !== null) return;
-    this.#away = true;
-    this.#runtime.log.warn('nothing can be written from here; others may try');
-    const look = async (): Promise<void> => {
-      while (this.#away && this.#stopping === null) {
-        await this.#sleep(READY_MS);
-        try {
-          await this.#ready!();
-          this.#away = false;
-        } catch {
-          // Not yet.
-        }
-      }
-      this.#sweepSoon();
-      this.#pump();
-    };
-    void look();
-  }
-
-  /** Tried until Redis answers: what has been handled is not to be handled again for want of an acknowledgement. */
-  async #decide(
-    sale: Sale,
-    epoch: number,
-    entries: readonly Entry[],
-    undeliverable: readonly Undeliverable[],
-  ): Promise<void> {
-    const stream = { saleId: sale.id, epoch };
-    const moves = movesOf(stream, entries, undeliverable, this.#policy, this.#runtime.log);
-    const ids = entries.map(({ id }) => id);
-    for (let delayMs = AGAIN_MS_MIN; ; delayMs = Math.min(delayMs * 2, AGAIN_MS_MAX)) {
-      try {
-        await this.#store.decide(stream, ids, moves);
-        break;
-      } catch (error) {
-        this.#noteOutage(error);
-      }
-      // Pending under our name: whoever claims it handles it again.
-      if (this.#stopping !== null) return;
-      await this.#rest(delayMs);
-    }
-    for (const move of moves) {
-      if (move.to === 'retry') this.#retries++;
-      else this.#died++;
-    }
-    this.#catchUp.decided(sale.id);
-  }
-
-  /** While a batch waits for a ledger or a node that is out, others whose way is free have its turn: some, not all. */
-  async #rest(ms: number): Promise<void> {
-    const aside = this.#resting < RESTING_MAX;
-    if (aside) {
-      this.#resting++;
-      this.#slots.give();
-      this.#pump();
-    }
-    await this.#sleep(ms);
-    if (aside) {
-      this.#resting--;
-      await this.#slots.take();
-    }
-  }
-
-  #sleep(ms: number): Promise<void> {
-    if (this.#stopping !== null) return Promise.resolve();
-    return new Promise((resolve) => {
-      const done = (): void => {
-        cancel();
-        this.#sleepers.delete(done);
-        resolve();
-      };
-      const cancel = this.#runtime.timers.after(ms, done);
-      this.#sleepers.add(done);
-    });
+  async #leave(sale: Sale, held: Held): Promise<void> {
+    await this.#handBack(sale, { epoch: held.epoch, entries: held.entries.filter(({ lost }) => !lost) });
+    if (sale.over) await this.#handBack(sale, sale.over);
+    sale.over = null;
   }
 
   /** All that is in hand, three times in the span after which others would take it. */
@@ -598,7 +466,7 @@ export class RedisStreamsPipe implements Pipe {
           for (const entry of entries) if (lost.has(entry.id)) entry.lost = true;
         } catch (error) {
           // At worst another handles them, too.
-          this.#noteOutage(error);
+          this.#handover.noteOutage(error);
         }
       }),
     );
@@ -615,8 +483,4 @@ export class RedisStreamsPipe implements Pipe {
       this.#runtime.log.debug({ err: error, saleId: sale.id }, 'could not hand a batch back');
     }
   }
-}
-
-function ordersIn({ streams }: Look): number {
-  return streams.reduce((sum, { orders }) => sum + orders, 0);
 }

@@ -6,12 +6,15 @@ import { scriptsBeside } from '../../base/redis/scripts.ts';
 import type { Runtime } from '../../base/runtime.ts';
 import type { EntryFields } from '../../model/stream-entry.ts';
 
-const GROUP = 'ledger';
+/** Who reads the streams: workers that write what they read, or a relay that carries it to a broker. */
+const WORKERS = 'ledger';
 /** How many sales one script looks at: some tenths of a millisecond of the server's time. */
 const LOOK_AT = 64;
 /** Calls on their way at the same time, where one is made per sale. */
 const AT_ONCE = 64;
 const DUE_MAX = 256;
+/** Somebody who writes into our queues by mistake does not fill our Redis. */
+const FOREIGN_MAX = 1000;
 /** Of a handed-back entry: older than anybody's limit. */
 const LONG_IDLE_MS = 24 * 3600 * 1000;
 
@@ -22,6 +25,8 @@ export interface StoreOptions {
   readonly prefix: string;
   readonly commandMs: number;
   readonly anchor: Anchor;
+  /** As whom to read; unset: as one of the workers. */
+  readonly as?: { readonly group: string; readonly consumer: string };
 }
 
 export interface StoreEvents {
@@ -62,12 +67,14 @@ export interface Marks {
 /** What the pipe asks of Redis: one method per command or script, and nothing decided here. */
 export class StreamStore {
   readonly consumer: string;
+  readonly #group: string;
   readonly #link: RedisLink;
   readonly #prefix: string;
   readonly #wakes: string;
 
   constructor(options: StoreOptions, runtime: Runtime, events: StoreEvents) {
-    this.consumer = `${process.pid}-${runtime.random.secret(6)}`;
+    this.consumer = options.as?.consumer ?? `${process.pid}-${runtime.random.secret(6)}`;
+    this.#group = options.as?.group ?? WORKERS;
     this.#prefix = options.prefix;
     this.#wakes = `${options.prefix}:wake`;
     this.#link = new RedisLink(
@@ -141,28 +148,51 @@ export class StreamStore {
   }
 
   /** Entries that nobody has been given yet. Null: there is no such stream. */
-  read(stream: StreamName, count: number): Promise<Written[] | null> {
-    return this.#read(stream, count, '>');
+  async read(stream: StreamName, count: number): Promise<Written[] | null> {
+    return writtenIn(await this.#read(stream, count, '>'));
   }
 
   /** Entries that were given to us before and are not decided: some of them, perhaps, in replies that we did not get. */
-  readOwn(stream: StreamName, count: number): Promise<Written[] | null> {
-    return this.#read(stream, count, '0');
+  async readOwn(stream: StreamName, count: number): Promise<Written[] | null> {
+    return writtenIn(await this.#read(stream, count, '0'));
   }
 
-  async #read(stream: StreamName, count: number, from: string): Promise<Written[] | null> {
+  /** The same from one of them on, with those that are in the stream no more. Null: there is no such stream. */
+  async readOwnAfter(
+    stream: StreamName,
+    after: string,
+    count: number,
+  ): Promise<{ entries: Written[]; gone: string[]; last: string } | null> {
+    const raw = await this.#read(stream, count, after);
+    if (raw === null) return null;
+    const gone = raw.flatMap((entry) => (entry && !entry[1] ? [entry[0]] : []));
+    return { entries: writtenIn(raw), gone, last: raw.at(-1)?.[0] ?? after };
+  }
+
+  async #read(stream: StreamName, count: number, from: string): Promise<RawEntry[] | null> {
     const key = this.#stream(stream);
-    const args = ['GROUP', GROUP, this.consumer, 'COUNT', count, 'STREAMS', key, from];
+    const args = ['GROUP', this.#group, this.consumer, 'COUNT', count, 'STREAMS', key, from];
     for (let tries = 1; ; tries++) {
       try {
         const reply = (await this.#link.call('XREADGROUP', args)) as ReadReply | null;
-        return reply === null ? [] : writtenIn(entriesIn(reply));
+        return reply === null ? [] : entriesIn(reply);
       } catch (error) {
         if (tries > 1 || !messageOf(error).startsWith('NOGROUP')) throw error;
       }
       const epochs = this.#keys(stream.saleId, 'epochs');
-      if ((await this.#run('group', [key, ...epochs], [stream.epoch])) === 0) return null;
+      if ((await this.#run('group', [key, ...epochs], [stream.epoch, this.#group])) === 0) return null;
     }
+  }
+
+  /** They stay in the stream, and need not be given to us again. */
+  async acknowledge(stream: StreamName, entryIds: readonly string[]): Promise<void> {
+    if (entryIds.length > 0) await this.#link.call('XACK', [this.#stream(stream), this.#group, ...entryIds]);
+  }
+
+  /** What is in the stream up to an entry, whoever was given it. */
+  async upTo(stream: StreamName, entryId: string, count: number): Promise<Written[]> {
+    const args = [this.#stream(stream), '-', entryId, 'COUNT', count];
+    return writtenIn((await this.#link.call('XRANGE', args)) as RawEntry[]);
   }
 
   /** Entries whose owner did not touch them for so long. `cursor`: where to go on, null at the end. */
@@ -175,7 +205,7 @@ export class StreamStore {
     try {
       const reply = (await this.#link.call('XAUTOCLAIM', [
         this.#stream(stream),
-        GROUP,
+        this.#group,
         this.consumer,
         idleMs,
         cursor,
@@ -190,8 +220,8 @@ export class StreamStore {
   }
 
   async decide(stream: StreamName, entryIds: readonly string[], moves: readonly Move[]): Promise<number> {
-    const keys = [this.#stream(stream), ...this.#keys(stream.saleId, 'retry', 'dead')];
-    const args: (string | number)[] = [entryIds.length, ...entryIds];
+    const keys = [this.#stream(stream), ...this.#keys(stream.saleId, 'retry', 'dead', 'epochs')];
+    const args: (string | number)[] = [this.#group, stream.epoch, entryIds.length, ...entryIds];
     for (const move of moves) {
       if (move.to === 'retry') args.push(move.entry + 1, 'retry', move.inMs, move.member);
       else args.push(move.entry + 1, 'dead', move.letterId, move.letter);
@@ -265,10 +295,6 @@ export class StreamStore {
     return found.flat();
   }
 
-  async letters(wanted: readonly { saleId: string; letterId: string }[]): Promise<(string | null)[]> {
-    return await this.#each(wanted, ({ saleId, letterId }) => this.letter(saleId, letterId));
-  }
-
   async letter(saleId: string, letterId: string): Promise<string | null> {
     return (await this.#link.call('HGET', [...this.#keys(saleId, 'dead'), letterId])) as string | null;
   }
@@ -293,6 +319,43 @@ export class StreamStore {
     return (await this.#link.call('HDEL', [...this.#keys(saleId, 'dead'), letterId])) === 1;
   }
 
+  // What a broker brought and nobody can read: of no sale, as far as we can tell
+
+  get #foreign(): string {
+    return `${this.#prefix}:foreign`;
+  }
+
+  /** Returns false when there are too many already. */
+  async putForeign(letterId: string, letter: string): Promise<boolean> {
+    if ((await this.foreignCount()) >= FOREIGN_MAX && (await this.foreign(letterId)) === null) return false;
+    await this.#link.call('HSET', [this.#foreign, letterId, letter]);
+    return true;
+  }
+
+  async foreignCount(): Promise<number> {
+    return (await this.#link.call('HLEN', [this.#foreign])) as number;
+  }
+
+  async foreignIds(): Promise<string[]> {
+    return (await this.#link.call('HKEYS', [this.#foreign])) as string[];
+  }
+
+  async foreign(letterId: string): Promise<string | null> {
+    return (await this.#link.call('HGET', [this.#foreign, letterId])) as string | null;
+  }
+
+  async dropForeign(letterId: string): Promise<boolean> {
+    return (await this.#link.call('HDEL', [this.#foreign, letterId])) === 1;
+  }
+
+  /** Back into the stream it was read from, as a new entry. */
+  async write(stream: StreamName, fields: EntryFields): Promise<void> {
+    await this.#link.call('SADD', [`${this.#prefix}:sales`, stream.saleId]);
+    await this.#link.call('SADD', [...this.#keys(stream.saleId, 'epochs'), stream.epoch]);
+    await this.#link.call('XADD', [this.#stream(stream), '*', ...fields]);
+    await this.#link.call('PUBLISH', [this.#wakes, `${stream.saleId} ${stream.epoch}`]);
+  }
+
   close(): void {
     this.#link.close();
   }
@@ -309,7 +372,11 @@ function entriesIn(reply: ReadReply): RawEntry[] {
 /** A deleted entry that was still pending comes without fields, or as nothing at all. */
 type RawEntry = [id: string, fields: string[] | null] | null;
 
-function writtenIn(raw: readonly RawEntry[]): Written[] {
+function writtenIn(raw: null): null;
+function writtenIn(raw: readonly RawEntry[]): Written[];
+function writtenIn(raw: readonly RawEntry[] | null): Written[] | null;
+function writtenIn(raw: readonly RawEntry[] | null): Written[] | null {
+  if (raw === null) return null;
   const entries: Written[] = [];
   for (const entry of raw) if (entry?.[1]) entries.push({ id: entry[0], fields: entry[1] });
   return entries;
@@ -322,4 +389,9 @@ function lookOf(saleId: string, reply: readonly (number | string)[]): Look {
     streams.push({ epoch: rest[at]!, entries: rest[at + 1]!, orders: rest[at + 2]! });
   }
   return { saleId, letters, waiting, due, streams };
+}
+
+/** By the first of its entries, where a stream is long. */
+export function ordersIn({ streams }: Look): number {
+  return streams.reduce((sum, { orders }) => sum + orders, 0);
 }

@@ -3,13 +3,17 @@
   go where they are tried again, or to the dead letters. A message is never in none of these places.
 
   Who wakes up late, after another has claimed and decided the same entries, changes nothing: a message is moved only with
-  an entry that is still there. So this may be sent again when its reply was lost.
+  an entry that is still there. So this may be sent again when its reply was lost. Where Redis has forgotten the stream, a
+  message is moved without: it may have come through a broker, and be nowhere else any more.
 
   KEYS[1]  stream
   KEYS[2]  retry
   KEYS[3]  dead
-  ARGV[1]  how many entries
-  ARGV[2…] their ids
+  KEYS[4]  epochs
+  ARGV[1]  the group that was given the entries
+  ARGV[2]  the stream's epoch
+  ARGV[3]  how many entries
+  ARGV[4…] their ids
   then for each message that is moved
     the number of its entry above (1 …)
     'retry'   and: in how many ms it is due, what stands in the set for it
@@ -18,15 +22,17 @@
   Returns how many entries left by this call.
 ]]
 local stream, retry, dead = KEYS[1], KEYS[2], KEYS[3]
-local last = tonumber(ARGV[1]) + 1
+local last = tonumber(ARGV[3]) + 3
 
-redis.call('XACK', stream, 'ledger', unpack(ARGV, 2, last))
-if #ARGV == last then return redis.call('XDEL', stream, unpack(ARGV, 2, last)) end
+redis.call('XACK', stream, ARGV[1], unpack(ARGV, 4, last))
+if #ARGV == last then return redis.call('XDEL', stream, unpack(ARGV, 4, last)) end
 
 local left, ours = 0, {}
-for i = 2, last do
-  ours[i - 1] = redis.call('XDEL', stream, ARGV[i]) == 1
-  if ours[i - 1] then left = left + 1 end
+local forgotten = redis.call('SISMEMBER', KEYS[4], ARGV[2]) == 0
+for i = 4, last do
+  local there = redis.call('XDEL', stream, ARGV[i]) == 1
+  if there then left = left + 1 end
+  ours[i - 3] = there or forgotten
 end
 local time = redis.call('TIME')
 local nowMs = time[1] * 1000 + math.floor(time[2] / 1000)
