@@ -1,0 +1,399 @@
+import { Anchor } from '../../base/anchor.ts';
+import type { RedisTarget } from '../../base/redis/address.ts';
+import type { Runtime } from '../../base/runtime.ts';
+import type { DeadLetters, Handle, PipeCounters, SharedPipe } from '../port.ts';
+import { CatchUp } from '../redis-streams/catch-up.ts';
+import { type Entry, readEntry, sizeOf } from '../redis-streams/entry.ts';
+import { Handover } from '../redis-streams/handover.ts';
+import { writeForeign } from '../redis-streams/letter.ts';
+import { RedisDeadLetters } from '../redis-streams/letters.ts';
+import { Slots } from '../redis-streams/slots.ts';
+import { type Look, ordersIn, type StreamName, StreamStore } from '../redis-streams/store.ts';
+import type { Carrier, Delivery } from './port.ts';
+import { type Lead, Relay, type RelayCounters } from './relay.ts';
+
+export interface BrokerPipeOptions {
+  readonly redis: RedisTarget;
+  readonly prefix: string;
+  readonly carrier: Carrier;
+  readonly lead: Lead;
+  /** How long one command to Redis may take. */
+  readonly commandMs?: number;
+  /** Orders of one batch: bounds one transaction. */
+  readonly batchMax?: number;
+  /** Sales whose batches are handled at the same time. */
+  readonly salesMax?: number;
+  /** How often all sales are looked at: for what no wake-up told, and what is due again. */
+  readonly sweepMs?: number;
+  /** A message that was undeliverable so often becomes a dead letter. */
+  readonly triesMax?: number;
+  /** Until the second try of such a message; twice as long until the third, and so on. */
+  readonly retryMs?: number;
+  /** A consumer whose handler rejects for so long lets others have its batches, if it can say when it is ready again. */
+  readonly rejectedMsMax?: number;
+  /** After so long without a change the broker is asked whether it has lost something. */
+  readonly probeMs?: number;
+  readonly anchor?: Anchor;
+}
+
+export interface BrokerPipeCounters extends PipeCounters, RelayCounters {
+  /** Entries that the broker had lost, taken from the stream instead. */
+  readonly recovered: number;
+}
+
+/** One entry that came through the broker; `done` for every copy of it that did. */
+interface Arrived {
+  readonly epoch: number;
+  readonly entryId: string;
+  /** Null: a probe. */
+  readonly entry: Entry | null;
+  readonly done: (() => void)[];
+}
+
+class Sale {
+  readonly id: string;
+  queue: Arrived[] = [];
+  /** All that is waiting or in hand, by epoch and entry: a copy joins the one that is here. */
+  readonly known = new Map<string, Arrived>();
+  /** The batch that is stored and about to be decided. */
+  ending: Promise<void> = Promise.resolve();
+  state: 'idle' | 'queued' | 'visited' = 'idle';
+
+  constructor(id: string) {
+    this.id = id;
+  }
+}
+
+/**
+ * The pipe through a broker:
+ *
+ *   gate ══▶ stream ──relay──▶ broker ──▶ (one worker per partition) handle ──▶ decide: out of the stream ──▶ done at the broker
+ *               ▲                                                          │
+ *               └───────────── what the broker has lost: `probe` ──────────┘
+ *
+ * The stream stays the truth: an entry leaves it when it is decided, and not when the broker has it. So depth, catching up,
+ * retries, dead letters and the gate's bound are those of Redis Streams, whatever carries; a broker that loses everything
+ * loses nothing of ours; and a shop moves from one pipe to another by being told so.
+ */
+export class BrokerPipe implements SharedPipe {
+  readonly letters: DeadLetters;
+  readonly #store: StreamStore;
+  readonly #catchUp: CatchUp;
+  readonly #runtime: Runtime;
+  readonly #anchor: Anchor;
+  readonly #ownsAnchor: boolean;
+  readonly #carrier: Carrier;
+  readonly #relay: Relay;
+  readonly #handover: Handover;
+  readonly #slots: Slots;
+  readonly #batchMax: number;
+  readonly #sales = new Map<string, Sale>();
+  #queue: Sale[] = [];
+  readonly #visits = new Set<Promise<void>>();
+  #opening: Promise<void> | null = null;
+  #stopping: Promise<void> | null = null;
+  #depth = 0;
+  #lettersSeen = 0;
+  #recovered = 0;
+
+  constructor(options: BrokerPipeOptions, runtime: Runtime) {
+    const { redis, prefix, commandMs = 2000, carrier, lead } = options;
+    this.#runtime = runtime;
+    this.#carrier = carrier;
+    this.#batchMax = options.batchMax ?? 512;
+    this.#slots = new Slots(options.salesMax ?? 8);
+    this.#ownsAnchor = options.anchor === undefined;
+    this.#anchor = options.anchor ?? new Anchor(runtime.timers);
+    const policy = { triesMax: options.triesMax ?? 5, retryMs: options.retryMs ?? 1000 };
+    this.#store = new StreamStore(
+      // A group per broker: one that has just been put in gets all that is undecided, whoever had it before.
+      { redis, prefix, commandMs, anchor: this.#anchor, as: { group: `relay:${carrier.name}`, consumer: 'relay' } },
+      runtime,
+      {
+        wake: (saleId, epoch) => this.#relay.wake(saleId, epoch),
+        interrupted: () => this.#relay.sweepSoon(),
+      },
+    );
+    this.#catchUp = new CatchUp(this.#store, runtime, policy.retryMs);
+    this.#handover = new Handover(
+      {
+        store: this.#store,
+        catchUp: this.#catchUp,
+        policy,
+        slots: this.#slots,
+        rejectedMsMax: options.rejectedMsMax ?? 5000,
+        lent: () => this.#pump(),
+        away: () => void this.#giveBack(),
+        back: () => this.#receive(),
+      },
+      runtime,
+    );
+    this.#relay = new Relay(
+      {
+        store: this.#store,
+        carrier,
+        lead,
+        sweepMs: options.sweepMs ?? 1000,
+        probeMs: options.probeMs ?? 10_000,
+        looked: (looks, foreign) => this.#count(looks, foreign),
+        outage: (error) => this.#handover.noteOutage(error),
+        back: () => this.#handover.noteBack(),
+      },
+      runtime,
+    );
+    this.letters = new RedisDeadLetters(this.#store, runtime.clock);
+  }
+
+  get reason(): string | null {
+    return this.#handover.reason ?? this.#carrier.reason;
+  }
+
+  get counters(): BrokerPipeCounters {
+    return {
+      depth: this.#depth,
+      letters: this.#lettersSeen,
+      claimed: 0,
+      recovered: this.#recovered,
+      ...this.#handover.counters,
+      ...this.#relay.counters,
+    };
+  }
+
+  /** Partitions whose entries this process carries to the broker. */
+  get relaying(): readonly number[] {
+    return this.#relay.leading;
+  }
+
+  /** Resolves when the broker is there and has what we need; rejects when it never will. `consume` does it, too. */
+  open(): Promise<void> {
+    this.#opening ??= this.#carrier.open().then((partitions) => this.#relay.start(partitions));
+    return this.#opening;
+  }
+
+  consume(handle: Handle, ready: (() => Promise<unknown>) | null = null): void {
+    const started = this.#handover.started;
+    this.#handover.start(handle, ready);
+    if (started || this.#stopping !== null) return;
+    this.open().then(
+      () => this.#receive(),
+      (error: unknown) => {
+        if (this.#stopping === null) this.#runtime.log.fatal({ err: error }, 'the broker cannot be used');
+      },
+    );
+  }
+
+  /** Who does not consume has no need of the broker: see RedisStreamsPipe. */
+  observe(): void {}
+
+  depthOf(saleId: string): Promise<number> {
+    return this.#store.depth(saleId);
+  }
+
+  caughtUp(saleId: string, withinMs = Infinity): Promise<boolean> {
+    return this.#catchUp.wait(saleId, withinMs);
+  }
+
+  stop(): Promise<void> {
+    this.#stopping ??= this.#stop();
+    return this.#stopping;
+  }
+
+  async #stop(): Promise<void> {
+    this.#queue = [];
+    this.#handover.stop();
+    const relayed = this.#relay.stop();
+    while (this.#visits.size > 0) await Promise.all(this.#visits);
+    await this.#giveBack();
+    await relayed;
+  }
+
+  async close(): Promise<void> {
+    await this.stop();
+    await this.#carrier.close();
+    this.#store.close();
+    if (this.#ownsAnchor) this.#anchor.close();
+  }
+
+  #count(looks: readonly Look[], foreign: number): void {
+    this.#depth = looks.reduce((sum, look) => sum + look.waiting + ordersIn(look), 0);
+    this.#lettersSeen = looks.reduce((sum, { letters }) => sum + letters, foreign);
+  }
+
+  // What the broker brings
+
+  #receive(): void {
+    if (this.#stopping === null) this.#carrier.receive((delivery) => this.#arrived(delivery));
+  }
+
+  /** What is not in hand is somebody else's from now on; what is, they get as well. */
+  async #giveBack(): Promise<void> {
+    this.#queue = [];
+    for (const sale of this.#sales.values()) {
+      for (const { epoch, entryId } of sale.queue) sale.known.delete(`${epoch} ${entryId}`);
+      sale.queue = [];
+      if (sale.state === 'queued') sale.state = 'idle';
+      this.#forget(sale);
+    }
+    try {
+      await this.#carrier.giveBack();
+    } catch (error) {
+      this.#runtime.log.warn({ err: error }, 'could not give back what the broker brought');
+    }
+  }
+
+  #arrived(delivery: Delivery): void {
+    if (this.#stopping !== null || this.#handover.isAway) return;
+    const { parcel } = delivery;
+    if (parcel === null) {
+      void this.#putAside(delivery);
+      return;
+    }
+    const { saleId, epoch, entryId, fields } = parcel;
+    const sale = this.#sales.get(saleId) ?? new Sale(saleId);
+    this.#sales.set(saleId, sale);
+    const name = `${epoch} ${entryId}`;
+    const known = fields === null ? undefined : sale.known.get(name);
+    if (known) {
+      known.done.push(delivery.done);
+      return;
+    }
+    const entry = fields === null ? null : readEntry(saleId, entryId, fields);
+    const arrived = { epoch, entryId, entry, done: [delivery.done] };
+    if (entry) sale.known.set(name, arrived);
+    sale.queue.push(arrived);
+    this.#enqueue(sale);
+  }
+
+  /** Nobody's order, as far as anybody can tell: for the operator to see. */
+  async #putAside({ id, body, done }: Delivery): Promise<void> {
+    const { log, clock } = this.#runtime;
+    for (;;) {
+      try {
+        const error = 'not written by a relay, or by one of a newer version';
+        const letter = writeForeign({ error, attempts: 1, body, diedAtMs: clock.now() });
+        const kept = await this.#store.putForeign(`foreign-${id}`, letter);
+        log.error({ id, kept, begin: body.slice(0, 100) }, 'the broker brought something that is not ours');
+        done();
+        return;
+      } catch (error) {
+        this.#handover.noteOutage(error);
+      }
+      await this.#handover.sleep(1000);
+      // It comes again.
+      if (this.#stopping !== null) return;
+    }
+  }
+
+  // One sale after the other, as in the pipe on Redis Streams
+
+  #enqueue(sale: Sale): void {
+    if (sale.state !== 'idle' || this.#stopping !== null) return;
+    sale.state = 'queued';
+    this.#queue.push(sale);
+    this.#pump();
+  }
+
+  #pump(): void {
+    while (!this.#handover.isAway && this.#queue.length > 0 && this.#slots.tryTake()) {
+      const visit = this.#visit(this.#queue.shift()!).finally(() => {
+        this.#visits.delete(visit);
+        this.#pump();
+      });
+      this.#visits.add(visit);
+    }
+  }
+
+  async #visit(sale: Sale): Promise<void> {
+    sale.state = 'visited';
+    this.#anchor.hold();
+    try {
+      // What arrives in one turn shares a batch.
+      await new Promise<void>((resolve) => this.#runtime.timers.nextTurn(resolve));
+      const first = sale.queue[0];
+      if (first?.entry === null) await this.#answer(sale, sale.queue.shift()!);
+      else if (first) await this.#handOver(sale, this.#take(sale, first.epoch));
+    } catch (error) {
+      this.#handover.noteOutage(error);
+    } finally {
+      sale.state = 'idle';
+      this.#anchor.drop();
+      this.#slots.give();
+    }
+    if (sale.queue.length > 0) this.#enqueue(sale);
+    else this.#forget(sale);
+  }
+
+  /** Entries of one stream, none divided, up to the next probe. */
+  #take(sale: Sale, epoch: number): Arrived[] {
+    let orders = 0;
+    let count = 0;
+    for (const { entry, epoch: of } of sale.queue) {
+      if (entry === null || of !== epoch) break;
+      orders += sizeOf(entry);
+      if (count > 0 && orders > this.#batchMax) break;
+      count++;
+    }
+    return sale.queue.splice(0, count);
+  }
+
+  /** While one batch is about to be decided the next one is stored: one behind, not more. */
+  async #handOver(sale: Sale, batch: readonly Arrived[]): Promise<void> {
+    const stream = { saleId: sale.id, epoch: batch[0]!.epoch };
+    const { decided } = await this.#handover.begin(
+      stream,
+      batch.map(({ entry }) => entry!),
+    );
+    await sale.ending;
+    const ending = decided.then((isDecided) => {
+      for (const { epoch, entryId, done } of batch) {
+        sale.known.delete(`${epoch} ${entryId}`);
+        if (isDecided) for (const each of done) each();
+      }
+    });
+    sale.ending = ending;
+    const visit = ending.finally(() => {
+      this.#visits.delete(visit);
+      this.#forget(sale);
+    });
+    this.#visits.add(visit);
+  }
+
+  #forget(sale: Sale): void {
+    const idle = sale.state === 'idle' && sale.queue.length === 0 && sale.known.size === 0;
+    if (idle && this.#sales.get(sale.id) === sale) this.#sales.delete(sale.id);
+  }
+
+  async #answer(sale: Sale, probe: Arrived): Promise<void> {
+    try {
+      if (!(await this.#lookFor(sale, probe))) return;
+    } catch (error) {
+      // Redis is out. Another probe follows.
+      this.#handover.noteOutage(error);
+    }
+    for (const each of probe.done) each();
+  }
+
+  /** A probe: all before it has been here. What of that is still in the stream, the broker has lost. False: left. */
+  async #lookFor(sale: Sale, { epoch, entryId: upTo }: Arrived): Promise<boolean> {
+    const stream: StreamName = { saleId: sale.id, epoch };
+    await sale.ending;
+    for (;;) {
+      const lost = await this.#store.upTo(stream, upTo, this.#batchMax);
+      if (lost.length === 0) return true;
+      this.#recovered += lost.length;
+      this.#runtime.log.warn(
+        { saleId: sale.id, epoch, entries: lost.length },
+        'the broker has lost entries of the stream',
+      );
+      const entries = lost.map(({ id, fields }) => readEntry(sale.id, id, fields));
+      let from = 0;
+      for (let orders = 0, at = 0; at < entries.length; at++) {
+        orders += sizeOf(entries[at]!);
+        if (at + 1 < entries.length && orders < this.#batchMax) continue;
+        if (!(await this.#handover.settle(stream, entries.slice(from, at + 1)))) return false;
+        from = at + 1;
+        orders = 0;
+      }
+    }
+  }
+}
