@@ -1,0 +1,129 @@
+import { Anchor } from '../../base/anchor.ts';
+import { unavailable } from '../../base/errors.ts';
+import type { Runtime } from '../../base/runtime.ts';
+import type { Parcel } from '../brokers/parcel.ts';
+import type { Carrier, CarrierOptions, Delivery } from '../brokers/port.ts';
+import { parseRabbitUrl, type RabbitAddress } from './address.ts';
+import { Link, type LinkUser } from './link.ts';
+import { Receiving } from './receiver.ts';
+import { Sender } from './sender.ts';
+import { Topology } from './topology.ts';
+
+export interface RabbitOptions extends CarrierOptions {
+  /** Partitions: at most so many workers have something to do at a time. */
+  readonly queues?: number;
+}
+
+/**
+ * RabbitMQ, 3.8 or newer. Two connections: the broker stops to read from one that sends when it is short of memory or disk,
+ * and only workers that go on receiving can help it then.
+ *
+ * A worker whose process ends loses its queues at once; one that hangs, after two to three heartbeats (10 to 15 s).
+ */
+export class RabbitCarrier implements Carrier {
+  readonly name: string;
+  readonly #address: RabbitAddress;
+  readonly #prefix: string;
+  readonly #answerMs: number;
+  readonly #inHandMax: number;
+  readonly #runtime: Runtime;
+  readonly #anchor: Anchor;
+  readonly #topology: Topology;
+  readonly #sender: Sender;
+  readonly #sending: Link;
+  #opening: Promise<number> | null = null;
+  #receiving: Receiving | null = null;
+  #closing: Promise<void> | null = null;
+  #isOut = false;
+
+  constructor(options: RabbitOptions, runtime: Runtime) {
+    const { url, prefix, queues = 8, answerMs = 5000, inHandMax = 512 } = options;
+    this.#address = parseRabbitUrl(url);
+    this.#prefix = prefix;
+    this.#answerMs = answerMs;
+    this.#inHandMax = inHandMax;
+    this.#runtime = runtime;
+    this.#anchor = new Anchor(runtime.timers);
+    this.#topology = new Topology(prefix, queues, runtime.log);
+    this.#sender = new Sender(this.#topology, answerMs, runtime, () => this.#changed());
+    this.#sending = this.#link(this.#sender);
+    // Two virtual hosts are two brokers.
+    const { vhost } = this.#address;
+    this.name = `amqp:${vhost === '/' ? '' : `${vhost}/`}${this.#topology.orders}`;
+  }
+
+  #link(user: LinkUser): Link {
+    return new Link(this.#address, this.#prefix, this.#answerMs, this.#runtime, user);
+  }
+
+  get reason(): string | null {
+    return this.#trouble ?? (this.#sending.wasUp ? null : 'RabbitMQ is not connected yet');
+  }
+
+  get #trouble(): string | null {
+    return this.#sending.reason ?? this.#sender.blocked ?? this.#receiving?.reason ?? null;
+  }
+
+  open(): Promise<number> {
+    this.#opening ??= this.#open();
+    return this.#opening;
+  }
+
+  async #open(): Promise<number> {
+    if (this.#closing !== null) throw unavailable('RabbitMQ is closed');
+    // While it is tried again later, there is only a timer.
+    this.#anchor.hold();
+    try {
+      await this.#sending.open();
+    } finally {
+      this.#anchor.drop();
+    }
+    return this.#topology.queues.length;
+  }
+
+  async send(partition: number, parcels: readonly Parcel[]): Promise<void> {
+    try {
+      await this.#sender.send(partition, parcels);
+    } catch (error) {
+      throw this.#sending.reason === null ? error : unavailable(this.#sending.reason, error);
+    }
+  }
+
+  receive(deliver: (delivery: Delivery) => void): void {
+    if (this.#receiving !== null || this.#closing !== null) return;
+    this.#receiving = new Receiving({
+      topology: this.#topology,
+      inHandMax: this.#inHandMax,
+      timers: this.#runtime.timers,
+      link: (user) => this.#link(user),
+      deliver,
+      changed: () => this.#changed(),
+    });
+  }
+
+  async giveBack(): Promise<void> {
+    const receiving = this.#receiving;
+    this.#receiving = null;
+    await receiving?.stop();
+  }
+
+  close(): Promise<void> {
+    this.#closing ??= this.#close();
+    return this.#closing;
+  }
+
+  async #close(): Promise<void> {
+    await Promise.all([this.giveBack(), this.#sending.close()]);
+    this.#anchor.close();
+  }
+
+  /** Told once per outage, not per try. */
+  #changed(): void {
+    if (this.#closing !== null) return;
+    const { log } = this.#runtime;
+    const reason = this.#trouble;
+    if (reason !== null && !this.#isOut) log.error({ reason }, 'RabbitMQ is out');
+    if (reason === null && this.#isOut) log.info('RabbitMQ is back');
+    this.#isOut = reason !== null;
+  }
+}

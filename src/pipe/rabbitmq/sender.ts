@@ -1,0 +1,135 @@
+import type { Channel } from 'rabbitmq-client';
+import { unavailable } from '../../base/errors.ts';
+import type { Runtime } from '../../base/runtime.ts';
+import { within } from '../../base/timers.ts';
+import { type Parcel, writeParcel } from '../brokers/parcel.ts';
+import { wordsOf } from './answers.ts';
+import type { LinkUser, Session } from './link.ts';
+import type { Topology } from './topology.ts';
+
+/** Parcels of one call that are not confirmed yet. */
+interface Sending {
+  returned: boolean;
+}
+
+/** The way into one queue. */
+interface Lane {
+  readonly session: Session;
+  readonly channel: Channel;
+  readonly sendings: Set<Sending>;
+}
+
+/**
+ * Puts parcels into the queues, on a connection of its own: one that sends is blocked when the broker is short of memory.
+ * Each queue has a channel of its own: one that confirms nothing (a quorum queue without a majority) holds up no other.
+ */
+export class Sender implements LinkUser {
+  readonly purpose = 'sends';
+  readonly insists = false;
+  readonly changed: () => void;
+  readonly #topology: Topology;
+  readonly #answerMs: number;
+  readonly #runtime: Runtime;
+  #lanes: (Lane | null)[] = [];
+  #blocked: string | null = null;
+
+  constructor(topology: Topology, answerMs: number, runtime: Runtime, changed: () => void) {
+    this.#topology = topology;
+    this.#answerMs = answerMs;
+    this.#runtime = runtime;
+    this.changed = changed;
+  }
+
+  /** Why the broker takes nothing although it is connected. */
+  get blocked(): string | null {
+    return this.#blocked;
+  }
+
+  async begin(session: Session): Promise<void> {
+    const first = await session.channel();
+    await this.#topology.declare(first, session.ask);
+    session.connection.on('connection.blocked', (why: string) => this.#block(`RabbitMQ takes nothing: ${why}`));
+    session.connection.on('connection.unblocked', () => this.#block(null));
+    this.#lanes = await Promise.all(
+      this.#topology.queues.map(async (_, partition) =>
+        this.#lane(session, partition === 0 ? first : await session.channel()),
+      ),
+    );
+  }
+
+  end(): void {
+    this.#lanes = [];
+    this.#blocked = null;
+  }
+
+  async #lane(session: Session, channel: Channel): Promise<Lane> {
+    await session.ask(channel.confirmSelect());
+    const sendings = new Set<Sending>();
+    channel.on('basic.return', () => {
+      for (const sending of sendings) sending.returned = true;
+    });
+    return { session, channel, sendings };
+  }
+
+  #block(reason: string | null): void {
+    this.#blocked = reason;
+    this.changed();
+  }
+
+  async send(partition: number, parcels: readonly Parcel[]): Promise<void> {
+    const exchange = this.#topology.orders;
+    const routingKey = this.#topology.routingKey(partition);
+    const lane = this.#lanes[partition];
+    if (lane === undefined) throw unavailable('RabbitMQ is not connected');
+    if (lane === null) throw unavailable(`RabbitMQ confirms nothing for ${exchange} ${routingKey}`);
+    // What is written now would wait in our memory.
+    if (this.#blocked !== null) throw unavailable(this.#blocked);
+
+    const { timers } = this.#runtime;
+    const { session, channel, sendings } = lane;
+    const sending: Sending = { returned: false };
+    sendings.add(sending);
+    try {
+      const confirms = parcels.map((parcel) =>
+        channel.basicPublish({ exchange, routingKey, durable: true, mandatory: true }, writeParcel(parcel)),
+      );
+      const confirmed = await within(timers, Promise.allSettled(confirms), this.#answerMs);
+      if (confirmed === null) {
+        // A blocked one takes nothing more from us anyway.
+        if (this.#blocked === null) this.#renew(partition, lane);
+        throw unavailable(`RabbitMQ did not confirm for ${exchange} ${routingKey} within ${this.#answerMs} ms`);
+      }
+      const failure = confirmed.find((one) => one.status === 'rejected');
+      if (failure) {
+        if (!channel.active && this.#lanes[partition] === lane) session.drop(failure.reason);
+        throw unavailable(`RabbitMQ did not confirm: ${wordsOf(failure.reason)}`, failure.reason);
+      }
+      // What no queue is bound for comes back, and is confirmed after that; the client tells the first a turn later.
+      await new Promise<void>((resolve) => timers.nextTurn(resolve));
+      if (sending.returned) {
+        const missing = unavailable(`RabbitMQ has no queue for ${exchange} ${routingKey}: it was deleted`);
+        // The next session declares it anew.
+        session.drop(missing);
+        throw missing;
+      }
+    } finally {
+      sendings.delete(sending);
+    }
+  }
+
+  /**
+   * What the broker has not taken yet goes with the channel. A new one is opened at once, if it is the queue that does not
+   * answer; if the broker does not, the connection goes.
+   */
+  #renew(partition: number, lane: Lane): void {
+    if (this.#lanes[partition] !== lane) return;
+    const lanes = this.#lanes;
+    lanes[partition] = null;
+    const { session, channel } = lane;
+    session.release(channel);
+    const renew = async (): Promise<void> => {
+      lanes[partition] = await this.#lane(session, await session.channel());
+    };
+    renew().catch(session.drop);
+  }
+}
