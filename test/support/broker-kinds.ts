@@ -1,0 +1,128 @@
+import { Admin, Producer } from '@platformatic/kafka';
+import { Connection } from 'rabbitmq-client';
+import { systemRuntime } from '../../src/base/runtime.ts';
+import { carrierOf } from '../../src/engine/open.ts';
+import type { Carrier } from '../../src/pipe/brokers/port.ts';
+import { describeWithOwnKafka, describeWithOwnRabbitmq } from './servers/describe.ts';
+import { startKafka } from './servers/kafka.ts';
+import type { ServerProcess } from './servers/process.ts';
+import type { FaultProxy } from './servers/proxy.ts';
+import { startRabbitmq } from './servers/rabbitmq.ts';
+
+export type BrokerServer = ServerProcess & { readonly url: string };
+
+/** What the tests of brokers need to know of each of them. */
+export interface BrokerKind {
+  readonly name: 'RabbitMQ' | 'Kafka';
+  describe(name: string, suite: () => void): void;
+  /** `proxy`: becomes a way to it. */
+  start(proxy?: FaultProxy): Promise<BrokerServer>;
+  /** PIPE_URL of a shop whose names at the broker begin with `prefix`; `port`: of a proxy. */
+  pipeUrl(server: BrokerServer, prefix: string, port?: number): string;
+  /** Of queues or a topic: how long before a kill -9 they must have been made, for the broker to know them after it. */
+  readonly lastsAfterMs: number;
+  /** Somebody else at the broker, who may do everything there. */
+  tool(server: BrokerServer, prefix: string): BrokerTool;
+}
+
+export interface BrokerTool {
+  /** Messages that no worker has been given, or has not finished with (Kafka: all that are stored). */
+  waiting(): Promise<number>;
+  /** Throws away all that is stored, without a word to anybody. */
+  lose(): Promise<void>;
+  /** Removes the queues or the topic as such. */
+  remove(): Promise<void>;
+  /** Writes what is no parcel, where parcels are. */
+  publish(partition: number, body: string): Promise<void>;
+  close(): Promise<void>;
+}
+
+/** What both brokers have, if nobody says otherwise. */
+export const PARTITIONS = 8;
+
+export const RABBITMQ_KIND: BrokerKind = {
+  name: 'RabbitMQ',
+  describe: describeWithOwnRabbitmq,
+  start: async (proxy) => {
+    const server = await startRabbitmq();
+    proxy?.target(server.port);
+    return server;
+  },
+  pipeUrl: ({ url, port: its }, _, port = its) => url.replace(`:${its}`, `:${port}`),
+  // RabbitMQ 3.10 writes the name of a new quorum queue down after 3 s. One that it has forgotten never answers again.
+  lastsAfterMs: 4_000,
+  tool: (server, prefix) => rabbitmqTool(server.url, prefix),
+};
+
+export const KAFKA_KIND: BrokerKind = {
+  name: 'Kafka',
+  describe: describeWithOwnKafka,
+  start: (proxy) => startKafka(proxy ? { proxy } : {}),
+  lastsAfterMs: 0,
+  // Named, so that the tool need not guess.
+  pipeUrl: ({ host, port: its }, prefix, port = its) => `kafka://${host}:${port}/${prefix}`,
+  tool: (server, prefix) => kafkaTool(`${server.host}:${server.port}`, prefix),
+};
+
+export const BROKER_KINDS = [RABBITMQ_KIND, KAFKA_KIND];
+
+export function carrierAt(kind: BrokerKind, server: BrokerServer, prefix: string, port?: number): Promise<Carrier> {
+  return carrierOf(kind.pipeUrl(server, prefix, port), prefix, systemRuntime());
+}
+
+/** Makes what a shop with this prefix needs at the broker. */
+export async function prepare(kind: BrokerKind, server: BrokerServer, prefix: string): Promise<void> {
+  const carrier = await carrierAt(kind, server, prefix);
+  await carrier.open();
+  await carrier.close();
+}
+
+function rabbitmqTool(url: string, prefix: string): BrokerTool {
+  const connection = new Connection({ url, retryLow: 50 });
+  connection.on('error', () => undefined);
+  const orders = `${prefix}.orders`;
+  const queues = Array.from({ length: PARTITIONS }, (_, partition) => `${orders}.${partition}`);
+  return {
+    async waiting() {
+      const told = await Promise.all(queues.map((queue) => connection.queueDeclare({ queue, passive: true })));
+      return told.reduce((sum, { messageCount }) => sum + messageCount, 0);
+    },
+    lose: async () => void (await Promise.all(queues.map((queue) => connection.queuePurge({ queue })))),
+    remove: async () => void (await Promise.all(queues.map((queue) => connection.queueDelete({ queue })))),
+    async publish(partition, body) {
+      const channel = await connection.acquire();
+      await channel.confirmSelect();
+      await channel.basicPublish({ exchange: orders, routingKey: String(partition), durable: true }, body);
+      await channel.close();
+    },
+    close: () => connection.close(),
+  };
+}
+
+function kafkaTool(bootstrap: string, topic: string): BrokerTool {
+  const options = { clientId: 'test', bootstrapBrokers: [bootstrap], retries: 100, retryDelay: 50 };
+  const admin = new Admin(options);
+  const producer = new Producer(options);
+  const partitions = Array.from({ length: PARTITIONS }, (_, partition) => partition);
+  const offsets = async (timestamp: bigint): Promise<bigint[]> => {
+    const asked = partitions.map((partitionIndex) => ({ partitionIndex, timestamp }));
+    const [found] = await admin.listOffsets({ topics: [{ name: topic, partitions: asked }] });
+    return found!.partitions
+      .toSorted((one, other) => one.partitionIndex - other.partitionIndex)
+      .map(({ offset }) => offset);
+  };
+  return {
+    async waiting() {
+      const [ends, begins] = [await offsets(-1n), await offsets(-2n)];
+      return ends.reduce((sum, end, at) => sum + Number(end - begins[at]!), 0);
+    },
+    async lose() {
+      const ends = (await offsets(-1n)).map((offset, partition) => ({ partition, offset }));
+      await admin.deleteRecords({ topics: [{ name: topic, partitions: ends }] });
+    },
+    remove: () => admin.deleteTopics({ topics: [topic] }),
+    publish: async (partition, body) =>
+      void (await producer.send({ acks: -1, messages: [{ topic, partition, value: Buffer.from(body) }] })),
+    close: async () => void (await Promise.all([admin.close(), producer.close()])),
+  };
+}

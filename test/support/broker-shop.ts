@@ -1,0 +1,174 @@
+import { expect } from 'vitest';
+import { createLocks } from '../../src/locks/locks.ts';
+import { partitionOf } from '../../src/pipe/brokers/parcel.ts';
+import { type BrokerKind, type BrokerServer, carrierAt, PARTITIONS, prepare } from './broker-kinds.ts';
+import { undecided } from './crowd-judge.ts';
+import { startShop, type TestShop, type TestWorker } from './distributed.ts';
+import { type DistributedCrowd, NO_SHOP_FAULTS } from './distributed-crowd.ts';
+import { until } from './fault-wait.ts';
+import { startServer, type TestServer } from './server.ts';
+import { mysqlQuery, startMariadb } from './servers/mariadb.ts';
+import { postgresQuery, startPostgres } from './servers/postgres.ts';
+import type { ServerProcess } from './servers/process.ts';
+import { type RedisServer, startRedis } from './servers/redis.ts';
+import { judgeTables } from './sql-judge.ts';
+
+/** How long an answer waits for the commit, in the shops of these tests. */
+export const ANSWER_WITHIN_MS = 500;
+
+export interface DatabaseKind {
+  name: string;
+  start(): Promise<ServerProcess & { readonly url: string; createDatabase(): Promise<string> }>;
+  query(url: string, sql: string): Promise<Record<string, unknown>[]>;
+}
+
+export const MARIADB_KIND: DatabaseKind = { name: 'MariaDB', start: startMariadb, query: mysqlQuery };
+export const POSTGRES_KIND: DatabaseKind = { name: 'PostgreSQL', start: startPostgres, query: postgresQuery };
+
+/** The servers that the shops of one test file use, one after the other. */
+export interface Ground {
+  kind: BrokerKind;
+  broker: BrokerServer;
+  redis: RedisServer;
+  database: Awaited<ReturnType<DatabaseKind['start']>>;
+  databaseKind: DatabaseKind;
+  /** Of shops to come. What they need at the broker was made at `preparedMs`. */
+  prefixes: string[];
+  preparedMs: number;
+}
+
+/** `shops`: how many there will be. `beside`: other ground, whose Redis and database will do. */
+export async function startGround(
+  kind: BrokerKind,
+  databaseKind: DatabaseKind,
+  shops: number,
+  beside: Partial<Pick<Ground, 'redis' | 'database'>> = {},
+): Promise<Ground> {
+  const [broker, redis, database] = await Promise.all([
+    kind.start(),
+    beside.redis ?? startRedis(),
+    beside.database ?? databaseKind.start(),
+  ]);
+  const prefixes = Array.from({ length: shops }, (_, n) => `shop-${process.pid}-${n}`);
+  for (const prefix of prefixes) await prepare(kind, broker, prefix);
+  return { kind, broker, redis, database, databaseKind, prefixes, preparedMs: performance.now() };
+}
+
+function lives({ process: { exitCode, signalCode } }: TestServer | TestWorker): boolean {
+  return exitCode === null && signalCode === null;
+}
+
+/** A shop whose orders go through the broker. */
+export class BrokerShop {
+  readonly ground: Ground;
+  readonly prefix: string;
+  readonly databaseUrl: string;
+  readonly shop: TestShop;
+  readonly #env: Record<string, string>;
+
+  private constructor(ground: Ground, shop: TestShop, env: { REDIS_PREFIX: string }) {
+    this.ground = ground;
+    this.prefix = env.REDIS_PREFIX;
+    this.databaseUrl = shop.addresses.databaseUrl;
+    this.shop = shop;
+    this.#env = env;
+  }
+
+  static async start(ground: Ground, servers = 2, workers = 2): Promise<BrokerShop> {
+    const { kind, broker, redis, database } = ground;
+    const prefix = ground.prefixes.shift()!;
+    const databaseUrl = await database.createDatabase();
+    const env = {
+      REDIS_PREFIX: prefix,
+      PIPE_URL: kind.pipeUrl(broker, prefix),
+      ANSWER_WITHIN_MS: String(ANSWER_WITHIN_MS),
+      LOG_LEVEL: 'error',
+    };
+    const shop = await startShop({ redisUrl: redis.url, databaseUrl, servers, workers, env });
+    return new BrokerShop(ground, shop, env);
+  }
+
+  /** An API process of this shop that is told something else than the others, and is not among them. */
+  startServer(env: Record<string, string>): Promise<TestServer> {
+    const { redisUrl: REDIS_URL, databaseUrl: DATABASE_URL } = this.shop.addresses;
+    return startServer({ args: ['--no-worker'], env: { REDIS_URL, DATABASE_URL, ...this.#env, ...env } });
+  }
+
+  /** Those that live. */
+  get workers(): TestWorker[] {
+    return this.shop.workers.filter(lives);
+  }
+
+  /** For a test that follows another: with all its processes, and without those that are dead. */
+  async mended(servers: number, workers: number): Promise<this> {
+    const { shop } = this;
+    shop.servers = shop.servers.filter(lives);
+    shop.workers = shop.workers.filter(lives);
+    while (shop.servers.length < servers) await shop.startServer();
+    while (shop.workers.length < workers) await shop.startWorker();
+    return this;
+  }
+
+  /** The worker that carries the sale's orders to the broker; null: none does at this moment. */
+  async relaying(saleId: string): Promise<TestWorker | null> {
+    const { redis, kind, broker } = this.ground;
+    const carrier = await carrierAt(kind, broker, this.prefix);
+    await using locks = createLocks({ redis: redis.url, prefix: `${this.prefix}:lock` });
+    const job = `relay:${carrier.name}:${partitionOf(saleId, PARTITIONS)}`;
+    const { holders } = await locks.inspect('fair', `leader:${job}`);
+    await carrier.close();
+    const pid = holders.length === 0 ? null : Number(/\/(\d+)/.exec(holders[0]!.info)![1]);
+    return this.workers.find((worker) => worker.process.pid === pid) ?? null;
+  }
+
+  query(sql: string): Promise<Record<string, unknown>[]> {
+    return this.ground.databaseKind.query(this.databaseUrl, sql);
+  }
+
+  key(saleId: string, part: string): string {
+    return `${this.prefix}:{${saleId}:0}:${part}`;
+  }
+
+  /** Entries of the sale in the streams of all epochs. */
+  async entries(saleId: string): Promise<number> {
+    const { redis } = this.ground;
+    const epochs = (await redis.command('SMEMBERS', this.key(saleId, 'epochs'))) as string[];
+    const lengths = await Promise.all(epochs.map((one) => redis.command('XLEN', this.key(saleId, `${one}:stream`))));
+    return lengths.reduce<number>((sum, length) => sum + Number(length), 0);
+  }
+
+  /** All that stands in the sale's stream has been confirmed by the broker, and nothing of it is decided. */
+  async allSent(saleId: string): Promise<boolean> {
+    const { redis } = this.ground;
+    const epoch = await redis.command('HGET', this.key(saleId, 'gate'), 'epoch');
+    const stream = this.key(saleId, `${epoch}:stream`);
+    const asMap = (reply: unknown): Map<string, unknown> => {
+      const flat = reply as unknown[];
+      return new Map(flat.flatMap((name, at) => (at % 2 === 0 ? [[String(name), flat[at + 1]]] : [])));
+    };
+    const last = asMap(await redis.command('XINFO', 'STREAM', stream)).get('last-generated-id');
+    const groups = ((await redis.command('XINFO', 'GROUPS', stream)) as unknown[]).map(asMap);
+    return groups.some(
+      (group) =>
+        String(group.get('name')).startsWith('relay:') &&
+        Number(group.get('pending')) === 0 &&
+        group.get('last-delivered-id') === last,
+    );
+  }
+
+  /**
+   * Everything has come to rest, and is as promised: every 201 and every 202, whoever gave it, has ended in the ledger;
+   * nothing is oversold, above a limit, doubled or missing (P1, P2, P3, P5, P9, by the API and by the tables); the pipe is
+   * empty, and nothing has become a dead letter.
+   */
+  async expectWhole(crowd: DistributedCrowd, saleId: string, perBuyer: number, label: string) {
+    const { faults, orders, sale } = await crowd.verdict(saleId, perBuyer);
+    expect(faults, label).toEqual(NO_SHOP_FAULTS);
+    expect(undecided(crowd.record.tries, orders), `${label}: a 202 that never ended`).toEqual([]);
+    await judgeTables((sql) => this.query(sql));
+    await until(`${label}: the pipe is empty`, 10_000, async () => (await this.entries(saleId)) === 0);
+    const { redis } = this.ground;
+    for (const part of ['retry', 'dead']) expect(await redis.command('EXISTS', this.key(saleId, part)), part).toBe(0);
+    return { orders, sale };
+  }
+}
