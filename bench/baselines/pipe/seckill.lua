@@ -1,0 +1,8 @@
+-- The sources' seckill script (sources/003) before RabbitMQ: the order goes to the broker, and not into a stream.
+-- ARGV: voucher id, user id
+local stockKey, orderKey = 'seckill:stock:' .. ARGV[1], 'seckill:order:' .. ARGV[1]
+if tonumber(redis.call('GET', stockKey)) <= 0 then return 1 end
+if redis.call('SISMEMBER', orderKey, ARGV[2]) == 1 then return 2 end
+redis.call('INCRBY', stockKey, -1)
+redis.call('SADD', orderKey, ARGV[2])
+return 0
