@@ -13,7 +13,7 @@ import type { Clock } from './clock.ts';
  */
 export const ID_EPOCH_MS = Date.UTC(2025, 0, 1);
 
-export type IdKind = 'sale' | 'item' | 'order' | 'audit';
+export type IdKind = 'sale' | 'item' | 'order' | 'attempt' | 'audit' | 'webhook' | 'delivery';
 
 /** [from, to): numbers that belong to the caller alone, for ever. */
 export interface IdBlock {

@@ -2,6 +2,9 @@ import type { IdBlock, IdKind } from '../base/ids.ts';
 import type { OrderMessage, OrderRecord, OrderStatus } from '../model/order.ts';
 import type { NewSale, SalePatch, SaleRecord } from '../model/sale.ts';
 import type { SaleSnapshot } from '../model/snapshot.ts';
+import type { LifeLedger } from './life.ts';
+import type { SandboxBook } from './sandbox.ts';
+import type { WebhookLedger } from './webhooks.ts';
 
 /**
  * The ledger: the SQL truth. Every method is one transaction and is durable when its promise resolves.
@@ -11,7 +14,9 @@ import type { SaleSnapshot } from '../model/snapshot.ts';
  * its own under the buyer's limit (P2); a key is bound to one order (P5); an admission of an older epoch is rejected.
  * It fails with a RetryableError when it cannot serve now (disk full, read-only, I/O error): nothing was stored.
  */
-export interface Ledger {
+export interface Ledger extends LifeLedger, SandboxBook {
+  /** Who is told of orders, and what each has yet to be told. */
+  readonly webhooks: WebhookLedger;
   /** Stores a batch of admitted orders in one transaction and says what is stored now for each, in the same order. */
   commitOrders(batch: readonly OrderMessage[]): Promise<StoredOrder[]>;
   /**
@@ -35,6 +40,8 @@ export interface Ledger {
   listOrders(filter: OrderFilter, page: Page): Promise<OrderRecord[]>;
   /** The binding of a key, if it is younger than 24 hours. */
   findKey(scope: KeyScope): Promise<KeyBinding | null>;
+  /** Binds a key to the answer that a repeat gets. One that is bound to an answer already keeps the first. */
+  bindAnswer(scope: KeyScope & { fingerprint: string }, answer: string): Promise<void>;
 
   /** Ids of sales that may still admit (not closed, window not over): those the gate must hold. */
   openSaleIds(): Promise<string[]>;
@@ -96,6 +103,8 @@ export interface KeyBinding {
 /** An administrative change: who, when it is keyed under what, and how its answer reads. */
 export interface AdminCall {
   actor: string;
+  /** The address it came from, if it came from outside. */
+  origin?: string | null;
   auditId: string;
   keyed: (KeyScope & { fingerprint: string }) | null;
   /** Writes the answer that a repeat of the key gets; called inside the transaction. */
@@ -126,3 +135,10 @@ export function ordersPath(saleId: string): string {
 
 /** How long a key stays bound. */
 export const KEY_KEPT_MS = 24 * 3600 * 1000;
+
+/** How long a release that the gate has had is remembered: longer than any gate takes to be built. */
+export const RELEASES_KEPT_MS = 3600 * 1000;
+
+export type * from './life.ts';
+export type * from './sandbox.ts';
+export type * from './webhooks.ts';

@@ -1,11 +1,11 @@
 import { messageOf, RetryableError, unavailable } from '../base/errors.ts';
 import type { Runtime } from '../base/runtime.ts';
-import type { OrderMessage, OrderRecord } from '../model/order.ts';
+import { hasEnded, type OrderMessage, type OrderRecord } from '../model/order.ts';
 import type { Ledger, StoredOrder } from './port.ts';
 
 /** What follows from a decision. The order is the design's: commit, then gate, then acknowledge. */
 export interface WriterEffects {
-  /** Stored as reserved: settle the hold, then tell who waits. */
+  /** Stored as reserved, and perhaps paid or ended since: settle the hold, if it is still there, then tell who waits. */
   stored(order: OrderRecord, inserted: boolean): void;
   /** A backstop refused it: the gate was wrong about this sale. */
   rejected(order: OrderRecord): void;
@@ -109,7 +109,8 @@ export class Writer {
   }
 
   #decide(order: OrderRecord, inserted: boolean): void {
-    // Decided by the row as stored, and not by what this writer meant to store. Nothing ends a reserved order yet.
+    // Decided by the row as stored, and not by what this writer meant to store. Of one that has ended since the hold goes by
+    // the outbox, which has its row: nothing is given back here.
     if (order.status === 'rejected') this.#effects.rejected(order);
     else this.#effects.stored(order, inserted);
   }
@@ -185,7 +186,8 @@ export class Writer {
       this.#unresolved = this.#unresolved.slice(asked.length);
       for (const message of asked) {
         const order = stored.get(message.orderId);
-        if (order) this.#decide(order, true);
+        // Whoever hears that it is new must not take one for reserved that has ended.
+        if (order) this.#decide(order, !hasEnded(order.status));
         else this.#effects.withdrawn(message);
       }
     }

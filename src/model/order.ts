@@ -29,6 +29,8 @@ export interface OrderRecord {
   updatedAtMs: number;
   expiresAtMs: number | null;
   version: number;
+  /** The ended order whose late money paid this one. */
+  revives: string | null;
 }
 
 /**
@@ -75,5 +77,6 @@ export function firstRecord(message: OrderMessage, reason: RejectReason | null, 
     updatedAtMs: nowMs,
     expiresAtMs: reason === null ? nowMs + message.payWithinSeconds * 1000 : null,
     version: 1,
+    revives: null,
   };
 }

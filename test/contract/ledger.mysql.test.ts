@@ -1,7 +1,12 @@
 import { describeWithMysql } from '../support/servers/describe.ts';
 import { SQL_STATES, sqlWorlds } from './ledger.sql.ts';
 import { ledgerContract } from './ledger.ts';
+import { lifeContract } from './ledger-life.ts';
+import { sqlLifeSuite } from './ledger-life-sql.ts';
 
 describeWithMysql('MySQL', () => {
-  ledgerContract('mysql', sqlWorlds('mysql').make, SQL_STATES);
+  const { make } = sqlWorlds('mysql');
+  ledgerContract('mysql', make, SQL_STATES);
+  lifeContract('mysql', make, SQL_STATES);
+  sqlLifeSuite('mysql');
 });

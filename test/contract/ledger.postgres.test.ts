@@ -1,7 +1,12 @@
 import { describeWithPostgres } from '../support/servers/describe.ts';
 import { SQL_STATES, sqlWorlds } from './ledger.sql.ts';
 import { ledgerContract } from './ledger.ts';
+import { lifeContract } from './ledger-life.ts';
+import { sqlLifeSuite } from './ledger-life-sql.ts';
 
 describeWithPostgres('PostgreSQL', () => {
-  ledgerContract('postgres', sqlWorlds('postgres').make, SQL_STATES);
+  const { make } = sqlWorlds('postgres');
+  ledgerContract('postgres', make, SQL_STATES);
+  lifeContract('postgres', make, SQL_STATES);
+  sqlLifeSuite('postgres');
 });

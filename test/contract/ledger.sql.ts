@@ -1,19 +1,22 @@
 import { afterAll, beforeAll } from 'vitest';
 import { systemRuntime } from '../../src/base/runtime.ts';
 import { mysqlDialect } from '../../src/ledger/mysql/ledger.ts';
+import { LIFE_DIALECT as MYSQL } from '../../src/ledger/mysql/steps.ts';
 import { postgresDialect } from '../../src/ledger/postgres/ledger.ts';
+import { LIFE_DIALECT as POSTGRES } from '../../src/ledger/postgres/steps.ts';
 import type { SqlLedger, SqlLedgerOptions } from '../../src/ledger/sql/ledger.ts';
 import { openSqlLedger } from '../../src/ledger/sql/open.ts';
-import type { Connections } from '../../src/ledger/sql/session.ts';
+import type { Connections, Session } from '../../src/ledger/sql/session.ts';
 import { cleanUpServers } from '../support/servers/clean-up.ts';
 import { mysqlQuery, mysqlUrl } from '../support/servers/mariadb.ts';
 import { postgresQuery, postgresUrl } from '../support/servers/postgres.ts';
-import type { LedgerUnderTest, State } from './ledger.ts';
+import type { State } from './ledger.ts';
+import type { LifeUnderTest } from './ledger-life-kit.ts';
 import { type ManualRuntime, manualRuntime } from './manual.ts';
 
 export type Product = 'mysql' | 'postgres';
 
-export interface SqlUnderTest extends LedgerUnderTest {
+export interface SqlUnderTest extends LifeUnderTest {
   ledger: SqlLedger;
   /** Reads the tables behind the ledger's back. */
   rows(sql: string): Promise<Record<string, unknown>[]>;
@@ -24,10 +27,15 @@ export const SQL_STATES: State[] = [{ name: 'just committed' }, { name: 'after a
 
 const TABLES = [
   'orders',
+  'payments',
   'claims',
   'seat_claims',
   'answers',
   'release_outbox',
+  'order_events',
+  'sandbox_intents',
+  'webhook_endpoints',
+  'webhook_deliveries',
   'gate_tasks',
   'id_blocks',
   'audit',
@@ -83,12 +91,20 @@ export function sqlWorlds(
     async make() {
       runtime = manualRuntime();
       ledger ??= await open();
+      ledger.keepEvents = false;
       await emptyDatabase(url);
       const world: SqlUnderTest = {
         ledger,
         clock: runtime.clock,
         runtime,
-        rows: (sql) => queryDatabase(url, sql),
+        rows: async (sql) => (await behind(url, (session) => session.query(sql))).rows,
+        change: (sql) => queryDatabase(url, sql),
+        claimsAtOnce: true,
+        dialect: product === 'mysql' ? MYSQL : POSTGRES,
+        explain: async (sql) => {
+          await world.rows(product === 'mysql' ? 'ANALYZE TABLE orders' : 'ANALYZE');
+          return JSON.stringify(await world.rows(`EXPLAIN ${sql}`));
+        },
         // What is committed is in another process; what was in ours is gone with its connections.
         async crash() {
           await world.reopen();
@@ -109,6 +125,11 @@ const sweepers = new Map<string, Promise<Connections>>();
 
 /** DELETE and not TRUNCATE: of a few rows it is many times quicker. On a connection that is kept, for the same reason. */
 export async function emptyDatabase(url: string): Promise<void> {
+  await behind(url, (session) => session.script([...TABLES.map((table) => `DELETE FROM ${table}`), UNMARK].join('; ')));
+}
+
+/** Behind the ledger's back, on a connection that is kept. */
+async function behind<T>(url: string, run: (session: Session) => Promise<T>): Promise<T> {
   let sweeper = sweepers.get(url);
   if (sweeper === undefined) {
     const make = url.startsWith('postgres') ? postgresDialect : mysqlDialect;
@@ -116,6 +137,9 @@ export async function emptyDatabase(url: string): Promise<void> {
     sweepers.set(url, sweeper);
   }
   const session = await (await sweeper).take();
-  await session.script([...TABLES.map((table) => `DELETE FROM ${table}`), UNMARK].join('; '));
-  session.release();
+  try {
+    return await run(session);
+  } finally {
+    session.release();
+  }
 }

@@ -4,13 +4,14 @@ import { join } from 'node:path';
 import { DatabaseSync } from 'node:sqlite';
 import { LEDGER_FILE } from '../../src/ledger/sqlite/folder.ts';
 import { SqliteLedger } from '../../src/ledger/sqlite/ledger.ts';
-import type { LedgerUnderTest } from './ledger.ts';
+import { LIFE_DIALECT } from '../../src/ledger/sqlite/steps.ts';
+import type { LifeUnderTest } from './ledger-life-kit.ts';
 import { manualRuntime } from './manual.ts';
 
 /** What is judged here is what stands in the file, not what a disk does with it: memory saves seconds of fsync. */
 const BASE = existsSync('/dev/shm') ? '/dev/shm' : tmpdir();
 
-export interface SqliteUnderTest extends LedgerUnderTest {
+export interface SqliteUnderTest extends LifeUnderTest {
   ledger: SqliteLedger;
   /** Reads the tables behind the ledger's back. */
   rows(sql: string): Record<string, unknown>[];
@@ -32,6 +33,20 @@ export function sqliteUnderTest(): SqliteUnderTest {
       const found = db.prepare(sql).all() as Record<string, unknown>[];
       db.close();
       return found;
+    },
+    async change(sql) {
+      const db = new DatabaseSync(join(folder, LEDGER_FILE));
+      try {
+        db.exec(sql);
+      } finally {
+        db.close();
+      }
+    },
+    claimsAtOnce: false,
+    dialect: LIFE_DIALECT,
+    async explain(sql) {
+      await world.change('ANALYZE');
+      return JSON.stringify(world.rows(`EXPLAIN QUERY PLAN ${sql}`));
     },
     /** The files as they are at this instant, WAL included, are what kill -9 would leave. */
     async crash() {

@@ -13,6 +13,7 @@ import { Writer } from '../../src/ledger/writer.ts';
 import { type OrderMessage, type OrderRecord, orderFingerprint } from '../../src/model/order.ts';
 import { BOUNDS, type ItemRecord, type NewSale, type SaleRecord } from '../../src/model/sale.ts';
 import { countTests } from './count.ts';
+import { webhookContract } from './ledger-webhooks.ts';
 import { type ManualRuntime, T0 } from './manual.ts';
 
 export interface LedgerUnderTest {
@@ -131,6 +132,11 @@ export function ledgerContract(name: string, make: () => Promise<LedgerUnderTest
       return world.ledger.commitOrders(batch);
     }
 
+    webhookContract({
+      world: () => world,
+      reserve: async (buyer) => (await commit(message({ buyer, itemCode: 'poster' })))[0]!.order,
+    });
+
     /** `reserved`, or why it was rejected. */
     async function verdicts(...batch: OrderMessage[]): Promise<string[]> {
       const stored = await commit(...batch);
@@ -193,6 +199,7 @@ export function ledgerContract(name: string, make: () => Promise<LedgerUnderTest
               updatedAtMs: T0 + 5000,
               expiresAtMs: T0 + 5000 + 900_000,
               version: 1,
+              revives: null,
             },
           },
           { inserted: true, order: expect.objectContaining({ id: batch[1]!.orderId, buyer: 'bob', quantity: 1 }) },
@@ -698,6 +705,7 @@ export function ledgerContract(name: string, make: () => Promise<LedgerUnderTest
               updatedAtMs: T0,
               expiresAtMs: null,
               version: 1,
+              revives: null,
             },
           },
           { inserted: true, order: expect.objectContaining({ id: lost[1]!.orderId, reason: 'admission_lost' }) },

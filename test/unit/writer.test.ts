@@ -43,6 +43,7 @@ function record({ orderId, saleId, itemId, itemCode, buyer }: OrderMessage, reas
     updatedAtMs: T0,
     expiresAtMs: null,
     version: 1,
+    revives: null,
   };
 }
 
@@ -196,6 +197,17 @@ describe('the writer', () => {
       await runtime.timers.advance(PROBE_MS);
       expect(heard).toEqual(['stored 1', 'rejected 2: limit_reached']);
       expect(ledger.asked).toEqual([['1', '2']]);
+    });
+
+    it('P4: one that has ended by then is told as it is, is not new, and gives nothing back here', async () => {
+      ledger.storesBeforeFailing = true;
+      await write('1', '2');
+      ledger.rows.set('1', { ...ledger.rows.get('1')!, status: 'expired', version: 2 });
+      ledger.rows.set('2', { ...ledger.rows.get('2')!, status: 'paid', version: 2 });
+      heard.length = 0;
+      ledger.out = null;
+      await runtime.timers.advance(PROBE_MS);
+      expect(heard).toEqual(['stored 1 again', 'stored 2']);
     });
 
     it('P3: frees nothing as long as it cannot ask what is stored', async () => {

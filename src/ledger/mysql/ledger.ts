@@ -6,6 +6,7 @@ import type { LastingSession } from '../sql/session.ts';
 import { migration } from './migrate.ts';
 import { MysqlOrders } from './orders.ts';
 import { MysqlConnections } from './session.ts';
+import { LIFE_DIALECT, MysqlSteps } from './steps.ts';
 
 /** The ledger on MySQL or MariaDB (InnoDB). */
 export class MysqlLedger extends SqlLedger {
@@ -29,6 +30,8 @@ export async function mysqlDialect(
     byPrimaryKey: 'FORCE INDEX (PRIMARY)',
     pruneAnswers: 'DELETE FROM answers WHERE created_at < ? ORDER BY created_at LIMIT ?',
     leavePresent: (column) => `ON DUPLICATE KEY UPDATE "${column}" = "${column}"`,
+    life: LIFE_DIALECT,
+    steps: new MysqlSteps(),
     orders: new MysqlOrders(runtime.random),
     locks,
     migration,

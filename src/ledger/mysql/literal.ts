@@ -8,7 +8,17 @@ const NOT_PLAIN = /[^\x20-\x7e]|['\\]/;
  * set of the connection can then read anything else into it.
  */
 export function textLiteral(text: string): string {
-  return NOT_PLAIN.test(text) ? `_utf8mb4 X'${Buffer.from(text, 'utf8').toString('hex')}'` : `'${text}'`;
+  return NOT_PLAIN.test(text) ? hexadecimal(text) : `'${text}'`;
+}
+
+function hexadecimal(text: string): string {
+  return `_utf8mb4 X'${Buffer.from(text, 'utf8').toString('hex')}'`;
+}
+
+/** Values that stand in one expression. Texts of both forms could differ in collation there, and MySQL would not choose. */
+export function literalsAlike(values: readonly (string | number | bigint | null)[]): string[] {
+  const plain = !values.some((value) => typeof value === 'string' && NOT_PLAIN.test(value));
+  return values.map((value) => (typeof value === 'string' && !plain ? hexadecimal(value) : literal(value)));
 }
 
 export function literal(value: Value | undefined): string {

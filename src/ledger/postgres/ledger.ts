@@ -4,6 +4,7 @@ import { POOL_MAX_DEFAULT, SqlLedger, type SqlLedgerOptions } from '../sql/ledge
 import { migration } from './migrate.ts';
 import { PostgresOrders } from './orders.ts';
 import { PostgresConnections } from './session.ts';
+import { LIFE_DIALECT, PostgresSteps } from './steps.ts';
 
 /** The ledger on PostgreSQL. */
 export class PostgresLedger extends SqlLedger {
@@ -28,6 +29,8 @@ export async function postgresDialect(
     pruneAnswers: `DELETE FROM answers WHERE ctid = ANY (ARRAY(
       SELECT ctid FROM answers WHERE created_at < ? ORDER BY created_at LIMIT ?))`,
     leavePresent: () => 'ON CONFLICT DO NOTHING',
+    life: LIFE_DIALECT,
+    steps: new PostgresSteps(),
     orders: new PostgresOrders(),
     locks,
     migration,

@@ -24,6 +24,11 @@ export class Database {
     this.#nowMs = nowMs;
   }
 
+  /** The ledger's clock where it is not the database's own. */
+  get fixedNow(): (() => number) | null {
+    return this.#nowMs;
+  }
+
   /** The ledger's clock, in a round trip of its own. */
   async now(session: Session): Promise<number> {
     if (this.#nowMs !== null) return this.#nowMs();

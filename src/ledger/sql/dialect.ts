@@ -1,6 +1,7 @@
 import type { OrderMessage } from '../../model/order.ts';
 import type { RejectReason } from '../../model/outcome.ts';
-import type { Connections, LastingSession, Session } from './session.ts';
+import type { LifeDialect, Step } from '../life/step.ts';
+import type { Connections, LastingSession, Result, Session } from './session.ts';
 
 export type Isolation = 'read committed' | 'repeatable read';
 
@@ -25,6 +26,8 @@ export interface Dialect {
   /** After VALUES: leaves a row that is there already as it is, and does not count it. */
   leavePresent(column: string): string;
   readonly orders: OrderStatements;
+  readonly life: LifeDialect;
+  readonly steps: StepStatements;
   readonly locks: NamedLocks;
   readonly migration: MigrationDialect;
   /** Settings of the server that a promise rests on: a name and a value in each row. */
@@ -72,6 +75,12 @@ export interface OrderStatements {
    * inserted and every update found its row. False: something stands in the way, and the transaction must be taken back.
    */
   write(session: Session, rows: BatchRows): Promise<boolean>;
+}
+
+/** The steps of work that is written once for every ledger. */
+export interface StepStatements {
+  /** A round, in one trip: one result for each step, in which the rows of all its statements count. */
+  run(session: Session, steps: readonly Step[]): Promise<Result[]>;
 }
 
 /** A lock of the database that belongs to a connection and goes with it. */

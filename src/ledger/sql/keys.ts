@@ -62,6 +62,21 @@ export class Keys {
     return { outcome: 'replayed', answer: row.answer as string };
   }
 
+  /** Outside of any change: the first answer counts, unless it is over. */
+  async bindFirst(session: Session, keyed: NonNullable<AdminCall['keyed']>, answer: string): Promise<void> {
+    const { caller, path, key, fingerprint } = keyed;
+    const nowMs = await this.#database.now(session);
+    const { leavePresent } = this.#database.dialect;
+    await session.query(
+      `INSERT INTO answers (caller, path, "key", fingerprint, answer, created_at) VALUES (?, ?, ?, ?, ?, ?) ${leavePresent('key')}`,
+      [caller, path, key, fingerprint, answer, nowMs],
+    );
+    await session.query(
+      `UPDATE answers SET fingerprint = ?, answer = ?, created_at = ? WHERE ${SCOPE} AND created_at <= ?`,
+      [fingerprint, answer, nowMs, caller, path, key, nowMs - KEY_KEPT_MS],
+    );
+  }
+
   async bindAnswer(session: Session, call: AdminCall, answer: string, nowMs: number): Promise<void> {
     if (call.keyed === null) return;
     const { caller, path, key, fingerprint } = call.keyed;

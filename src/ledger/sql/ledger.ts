@@ -1,16 +1,35 @@
 import type { IdBlock, IdKind } from '../../base/ids.ts';
 import type { Runtime } from '../../base/runtime.ts';
 import type { OrderMessage, OrderRecord } from '../../model/order.ts';
+import type { PaymentAttempt, SandboxIntent } from '../../model/payment.ts';
 import type { NewSale, SalePatch, SaleRecord } from '../../model/sale.ts';
 import { type SaleSnapshot, saleValues } from '../../model/snapshot.ts';
+import * as audit from '../life/audit.ts';
+import * as events from '../life/events.ts';
+import { moveOrders } from '../life/moves.ts';
+import * as payments from '../life/payments.ts';
+import * as releases from '../life/releases.ts';
+import * as sandbox from '../life/sandbox.ts';
+import type { Work } from '../life/step.ts';
+import { WebhookBook } from '../life/webhook-book.ts';
 import type {
+  Actor,
   AdminCall,
+  AttemptEnd,
+  AttemptOpened,
+  AuditEntry,
+  DueOrder,
   GateTask,
   KeyBinding,
   KeyScope,
   Ledger,
+  Move,
+  Moved,
+  NewAttempt,
   OrderFilter,
+  OutgoingEvent,
   Page,
+  Release,
   SaleChange,
   SaleIds,
   StoredOrder,
@@ -19,6 +38,7 @@ import { Database } from './database.ts';
 import type { Dialect, Isolation } from './dialect.ts';
 import { Exclusive, type ExclusiveState } from './exclusive.ts';
 import { Keys } from './keys.ts';
+import { Life } from './life.ts';
 import { migrate, mustBeCurrent } from './migrate.ts';
 import { Orders } from './orders.ts';
 import { Sales } from './sales.ts';
@@ -48,6 +68,8 @@ export class SqlLedger implements Ledger {
   readonly #keys: Keys;
   readonly #sales: Sales;
   readonly #orders: Orders;
+  readonly #life: Life;
+  readonly webhooks: WebhookBook;
 
   protected static async prepare(
     dialect: Dialect,
@@ -77,10 +99,14 @@ export class SqlLedger implements Ledger {
     this.#exclusive = exclusive;
     this.#keys = new Keys(database);
     this.#sales = new Sales(database, this.#keys);
-    this.#orders = new Orders(database, {
-      claims: options.defences?.claims ?? true,
-      stock: options.defences?.stock ?? true,
+    this.#life = new Life(database);
+    this.webhooks = new WebhookBook({
+      dialect: this.#life.dialect,
+      change: (work) => this.#change(work),
+      look: (work) => this.#life.look(work),
     });
+    const defences = { claims: options.defences?.claims ?? true, stock: options.defences?.stock ?? true };
+    this.#orders = new Orders(database, defences, this.#life);
   }
 
   /** Whether the database is still ours alone; null where it is shared on purpose. */
@@ -91,6 +117,14 @@ export class SqlLedger implements Ledger {
   /** Claims, keys and lists are written with the order: nothing is left for later. */
   get backlog(): number {
     return 0;
+  }
+
+  get keepEvents(): boolean {
+    return this.#orders.keepEvents;
+  }
+
+  set keepEvents(keep: boolean) {
+    this.#orders.keepEvents = keep;
   }
 
   async commitOrders(batch: readonly OrderMessage[]): Promise<StoredOrder[]> {
@@ -155,6 +189,11 @@ export class SqlLedger implements Ledger {
     return this.#database.read((session) => this.#keys.find(session, scope));
   }
 
+  async bindAnswer(scope: KeyScope & { fingerprint: string }, answer: string): Promise<void> {
+    this.#mustBeAlone();
+    await this.#database.transaction((session) => this.#keys.bindFirst(session, scope, answer));
+  }
+
   openSaleIds(): Promise<string[]> {
     return this.#database.read((session) => this.#sales.openIds(session));
   }
@@ -185,6 +224,126 @@ export class SqlLedger implements Ledger {
 
   finishTask(auditId: string): Promise<void> {
     return this.#database.transaction((session) => this.#sales.finishTask(session, auditId));
+  }
+
+  // The life of orders
+
+  async moveOrders(batch: readonly Move[]): Promise<Moved[]> {
+    const { moved } = await this.#change(() => moveOrders(batch, this.#life.dialect, this.keepEvents));
+    return moved;
+  }
+
+  async openAttempt(attempt: NewAttempt): Promise<AttemptOpened> {
+    return (await this.openAttempts([attempt]))[0]!;
+  }
+
+  async openAttempts(batch: readonly NewAttempt[]): Promise<AttemptOpened[]> {
+    return this.#change(() => payments.openAttempts(batch, this.#life.dialect));
+  }
+
+  async nameAttempt(attemptId: string, reference: string): Promise<PaymentAttempt | null> {
+    return this.#change(() => payments.nameAttempt(attemptId, reference, this.#life.dialect));
+  }
+
+  async closeAttempt(attemptId: string, end: AttemptEnd): Promise<PaymentAttempt | null> {
+    return this.#change(() => payments.closeAttempt(attemptId, end, this.#life.dialect));
+  }
+
+  async startRefund(attemptId: string, by: Actor, auditId: string): Promise<PaymentAttempt | null> {
+    return this.#change(() => payments.startRefund(attemptId, by, auditId, this.#life.dialect));
+  }
+
+  async finishRefund(attemptId: string, reference: string | null): Promise<PaymentAttempt | null> {
+    return this.#change(() => payments.finishRefund(attemptId, reference, this.#life.dialect));
+  }
+
+  async postponeAttempt(attemptId: string, error: string, nextAtMs: number): Promise<void> {
+    await this.#change(() => payments.postponeAttempt(attemptId, error, nextAtMs, this.#life.dialect));
+  }
+
+  async highestFence(): Promise<bigint> {
+    return this.#life.look(() => payments.highestFence());
+  }
+
+  async getAttempt(attemptId: string): Promise<PaymentAttempt | null> {
+    return this.#life.look(() => payments.getAttempt(attemptId));
+  }
+
+  async findAttempt(provider: string, reference: string): Promise<PaymentAttempt | null> {
+    return this.#life.look(() => payments.findAttempt(provider, reference));
+  }
+
+  async attemptsOf(orderId: string): Promise<PaymentAttempt[]> {
+    return this.#life.look(() => payments.attemptsOf(orderId));
+  }
+
+  async lastAttempts(orderIds: readonly string[]): Promise<Map<string, PaymentAttempt>> {
+    return this.#life.look(() => payments.lastAttempts(orderIds));
+  }
+
+  async dueAttempts(limit: number): Promise<PaymentAttempt[]> {
+    return this.#life.look(() => payments.dueAttempts(limit));
+  }
+
+  async dueOrders(limit: number): Promise<DueOrder[]> {
+    return this.#life.look(() => releases.dueOrders(limit, this.#life.dialect));
+  }
+
+  async releases(limit: number, olderMs: number, after?: Release): Promise<Release[]> {
+    return this.#life.look(() => releases.releases(limit, olderMs, after));
+  }
+
+  async released(orderIds: readonly string[]): Promise<void> {
+    await this.#change(() => releases.released(orderIds));
+  }
+
+  async releasesSince(saleId: string, revs: ReadonlyMap<string, number>): Promise<Release[]> {
+    return this.#life.look(() => releases.releasesSince(saleId, revs));
+  }
+
+  async pruneReleases(beforeMs: number): Promise<number> {
+    return this.#change(() => releases.pruneReleases(beforeMs));
+  }
+
+  async outgoingEvents(limit: number): Promise<OutgoingEvent[]> {
+    return this.#life.look(() => events.outgoingEvents(limit));
+  }
+
+  async forgetEvents(eventIds: readonly string[]): Promise<void> {
+    await this.#change(() => events.forgetEvents(eventIds));
+  }
+
+  async audit(filter: { subject?: string }, page: Page): Promise<AuditEntry[]> {
+    return this.#life.look(() => audit.audit(filter, page));
+  }
+
+  async putIntent(intent: SandboxIntent): Promise<SandboxIntent> {
+    return this.#change(() => sandbox.putIntent(intent));
+  }
+
+  async getIntent(id: string): Promise<SandboxIntent | null> {
+    return this.#life.look(() => sandbox.getIntent(id));
+  }
+
+  async moveIntent(
+    id: string,
+    from: readonly SandboxIntent['state'][],
+    to: SandboxIntent['state'],
+  ): Promise<SandboxIntent | null> {
+    return this.#change(() => sandbox.moveIntent(id, from, to, this.#life.dialect));
+  }
+
+  async dueIntents(nowMs: number, limit: number): Promise<SandboxIntent[]> {
+    return this.#life.look(() => sandbox.dueIntents(nowMs, limit));
+  }
+
+  async intentTold(id: string): Promise<void> {
+    await this.#change(() => sandbox.intentTold(id));
+  }
+
+  async #change<T>(work: () => Work<T>): Promise<T> {
+    this.#mustBeAlone();
+    return this.#life.change(work);
   }
 
   async takeIdBlock(kind: IdKind, size: number): Promise<IdBlock> {

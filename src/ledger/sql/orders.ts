@@ -1,7 +1,9 @@
 import { TerminalError } from '../../base/errors.ts';
-import { firstRecord, type OrderMessage, type OrderRecord, type OrderStatus } from '../../model/order.ts';
+import { firstRecord, isLive, type OrderMessage, type OrderRecord, type OrderStatus } from '../../model/order.ts';
 import type { RejectReason } from '../../model/outcome.ts';
 import type { SaleSnapshot } from '../../model/snapshot.ts';
+import { writeReserved } from '../life/events.ts';
+import { orderOfRow } from '../life/rows.ts';
 import { KEY_KEPT_MS, type OrderFilter, type Page, type StoredOrder } from '../port.ts';
 import type { Database } from './database.ts';
 import type { Defences } from './dialect.ts';
@@ -18,10 +20,11 @@ import {
   NOTHING_FOUND,
   slotsText,
 } from './judge.ts';
-import type { Row, Session, Value } from './session.ts';
+import type { Life } from './life.ts';
+import type { Session, Value } from './session.ts';
 
 const COLUMNS = `o.id, o.sale_id, o.item_id, i.code AS item_code, o.buyer, o.quantity, o.amount, o.currency, o.status,
-  o.reason, o.created_at, o.updated_at, o.expires_at, o.version`;
+  o.reason, o.created_at, o.updated_at, o.expires_at, o.version, o.revives`;
 
 /** So many ids in one statement of a read. */
 const IDS_PER_READ = 1000;
@@ -55,10 +58,14 @@ interface StoredRow {
 export class Orders {
   readonly #database: Database;
   readonly #defences: Defences;
+  readonly #life: Life;
+  /** Whether events are written with the orders. */
+  keepEvents = false;
 
-  constructor(database: Database, defences: Defences) {
+  constructor(database: Database, defences: Defences, life: Life) {
     this.#database = database;
     this.#defences = defences;
+    this.#life = life;
   }
 
   async commit(batch: readonly OrderMessage[]): Promise<StoredOrder[]> {
@@ -72,8 +79,7 @@ export class Orders {
       mustBeSame(batch, rows);
       const judgement = judge(batch, ground.items, found, this.#defences);
       await this.#forgetKeys(session, judgement, expired);
-      await this.#writeFound(session, judgement, ground);
-      return this.#answers(batch, judgement, ground, rows);
+      return this.#writeFound(session, batch, judgement, ground, rows);
     });
   }
 
@@ -81,9 +87,10 @@ export class Orders {
   async #quickly(session: Session, batch: readonly OrderMessage[]): Promise<StoredOrder[] | null> {
     const ground = await this.#ground(session, batch, this.#database.dialect.lockFirst);
     const judgement = judge(batch, ground.items, NOTHING_FOUND, this.#defences);
-    const written = judgement.clean && (await this.#write(session, judgement, ground, true));
+    const stored = judgement.clean ? this.#answers(batch, judgement, ground, new Map()) : null;
+    const written = stored !== null && (await this.#write(session, judgement, ground, true, stored));
     await session.query(written ? 'COMMIT' : 'ROLLBACK');
-    return written ? this.#answers(batch, judgement, ground, new Map()) : null;
+    return written ? stored : null;
   }
 
   async reject(batch: readonly OrderMessage[], reason: RejectReason): Promise<StoredOrder[]> {
@@ -100,8 +107,7 @@ export class Orders {
         taken: [],
         clean: false,
       };
-      await this.#writeFound(session, judgement, ground);
-      return this.#answers(batch, judgement, ground, rows);
+      return this.#writeFound(session, batch, judgement, ground, rows);
     });
   }
 
@@ -144,17 +150,33 @@ export class Orders {
     return { items, nowMs: clock.read(now) };
   }
 
-  #write(session: Session, { fresh, taken }: Judgement, { nowMs }: Ground, hopefully: boolean): Promise<boolean> {
+  async #write(
+    session: Session,
+    { fresh, taken }: Judgement,
+    { nowMs }: Ground,
+    hopefully: boolean,
+    stored: readonly StoredOrder[],
+  ): Promise<boolean> {
+    // First: the hot rows of the items come last.
+    if (this.keepEvents) await this.#life.inside(session, writeReserved(stored));
     const rows = { orders: fresh, taken, nowMs, defences: this.#defences, hopefully };
     return this.#database.dialect.orders.write(session, rows);
   }
 
   /** Writes what was judged by what is there, and commits. */
-  async #writeFound(session: Session, judgement: Judgement, ground: Ground): Promise<void> {
-    if (judgement.fresh.length > 0 && !(await this.#write(session, judgement, ground, false))) {
+  async #writeFound(
+    session: Session,
+    batch: readonly OrderMessage[],
+    judgement: Judgement,
+    ground: Ground,
+    rows: ReadonlyMap<string, StoredRow>,
+  ): Promise<StoredOrder[]> {
+    const stored = this.#answers(batch, judgement, ground, rows);
+    if (judgement.fresh.length > 0 && !(await this.#write(session, judgement, ground, false, stored))) {
       throw new ConflictError('another writer came in between');
     }
     await session.query('COMMIT');
+    return stored;
   }
 
   /** All that stands in the way of a batch. */
@@ -279,7 +301,7 @@ export class Orders {
        WHERE sale_id = ? AND status <> 'rejected' ORDER BY id`,
       [BigInt(saleId)],
       ({ id, item_id, buyer, slots, status, idem_key, fingerprint, created_at }) => {
-        if (status === 'reserved' || status === 'paid') {
+        if (isLive(status as OrderStatus)) {
           holds.push({
             orderId: id as string,
             itemId: item_id as string,
@@ -306,24 +328,6 @@ export class Orders {
 
 function parseSlots(slots: string): number[] {
   return slots.length === 1 ? [Number(slots)] : slots.split(',').map(Number);
-}
-
-function orderOfRow(row: Row): OrderRecord {
-  return {
-    id: row.id as string,
-    saleId: row.sale_id as string,
-    itemId: row.item_id as string,
-    itemCode: row.item_code as string,
-    buyer: row.buyer as string,
-    quantity: Number(row.quantity),
-    amount: { amount: Number(row.amount), currency: row.currency as string },
-    status: row.status as OrderStatus,
-    reason: row.reason as RejectReason | null,
-    createdAtMs: Number(row.created_at),
-    updatedAtMs: Number(row.updated_at),
-    expiresAtMs: row.expires_at === null ? null : Number(row.expires_at),
-    version: Number(row.version),
-  };
 }
 
 /** The same id with other content is a fault, be it stored before or further ahead in the batch. */

@@ -268,14 +268,18 @@ export class Sales {
     nowMs: number,
     entry: AuditEntry,
   ): Promise<SaleChange> {
-    await session.query('INSERT INTO audit (id, "at", actor, action, subject, detail) VALUES (?, ?, ?, ?, ?, ?)', [
-      BigInt(call.auditId),
-      nowMs,
-      call.actor,
-      entry.action,
-      `sale:${saleId}`,
-      JSON.stringify(entry.detail),
-    ]);
+    await session.query(
+      'INSERT INTO audit (id, "at", actor, origin, action, subject, detail) VALUES (?, ?, ?, ?, ?, ?, ?)',
+      [
+        BigInt(call.auditId),
+        nowMs,
+        call.actor,
+        call.origin ?? null,
+        entry.action,
+        `sale:${saleId}`,
+        JSON.stringify(entry.detail),
+      ],
+    );
     await session.query('INSERT INTO gate_tasks (audit_id, sale_id, created_at) VALUES (?, ?, ?)', [
       BigInt(call.auditId),
       BigInt(saleId),

@@ -109,7 +109,8 @@ export class Fold {
   #writeOrder(order: TailOrder): void {
     const id = BigInt(order.orderId);
     const sale = BigInt(order.saleId);
-    for (const slot of parseSlots(order.slots)) {
+    // One that has ended holds nothing: another order may have its slots, and be folded already.
+    for (const slot of order.live ? parseSlots(order.slots) : []) {
       if (this.#claim.run(sale, order.buyer, slot, id).changes === 0) {
         const { orderId } = this.#claimOf.get(sale, order.buyer, slot) as { orderId: string };
         invariant(orderId === order.orderId, `orders ${orderId} and ${order.orderId} hold the same slot (P2)`);

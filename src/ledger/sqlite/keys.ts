@@ -20,7 +20,8 @@ export class Keys {
     // An expired key may be taken again before it is pruned.
     this.#bind = db.prepare(
       `INSERT INTO keys (caller, path, key, fingerprint, answer, created_at) VALUES (?, ?, ?, ?, ?, ?)
-       ON CONFLICT DO UPDATE SET fingerprint = excluded.fingerprint, order_id = NULL, answer = excluded.answer, created_at = excluded.created_at`,
+       ON CONFLICT DO UPDATE SET fingerprint = excluded.fingerprint, order_id = NULL, answer = excluded.answer, created_at = excluded.created_at
+       WHERE keys.created_at <= excluded.created_at - ${KEY_KEPT_MS}`,
     );
     this.#pruneAnswers = db.prepare(
       `DELETE FROM keys WHERE (caller, path, key) IN

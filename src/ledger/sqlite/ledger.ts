@@ -6,16 +6,35 @@ import { TerminalError, unavailable } from '../../base/errors.ts';
 import type { IdBlock, IdKind } from '../../base/ids.ts';
 import type { Runtime } from '../../base/runtime.ts';
 import type { OrderMessage, OrderRecord } from '../../model/order.ts';
+import type { PaymentAttempt, SandboxIntent } from '../../model/payment.ts';
 import type { NewSale, SalePatch, SaleRecord } from '../../model/sale.ts';
 import { type SaleSnapshot, saleValues } from '../../model/snapshot.ts';
+import * as audit from '../life/audit.ts';
+import * as events from '../life/events.ts';
+import { moveOrders } from '../life/moves.ts';
+import * as payments from '../life/payments.ts';
+import * as releases from '../life/releases.ts';
+import * as sandbox from '../life/sandbox.ts';
+import type { Work } from '../life/step.ts';
+import { WebhookBook } from '../life/webhook-book.ts';
 import type {
+  Actor,
   AdminCall,
+  AttemptEnd,
+  AttemptOpened,
+  AuditEntry,
+  DueOrder,
   GateTask,
   KeyBinding,
   KeyScope,
   Ledger,
+  Move,
+  Moved,
+  NewAttempt,
   OrderFilter,
+  OutgoingEvent,
   Page,
+  Release,
   SaleChange,
   SaleIds,
   StoredOrder,
@@ -28,6 +47,7 @@ import { migrate } from './migrate.ts';
 import { listQuery, type OrderRow, Orders, orderOfRow } from './orders.ts';
 import { Reader } from './reader.ts';
 import { Sales } from './sales.ts';
+import { LIFE_DIALECT, Steps } from './steps.ts';
 import { Tail } from './tail.ts';
 import { rollBack } from './transaction.ts';
 
@@ -50,8 +70,15 @@ export class SqliteLedger implements Ledger {
   readonly #sales: Sales;
   readonly #orders: Orders;
   readonly #fold: Fold;
+  readonly #steps: Steps;
   readonly #reader: Reader;
   #blockedMs = 0;
+  keepEvents = false;
+  readonly webhooks = new WebhookBook({
+    dialect: LIFE_DIALECT,
+    change: async (work) => this.#change(work()),
+    look: async (work) => this.#look(work()),
+  });
 
   /** Takes the folder for this process, opens the ledger in it and brings its schema up to date. */
   static open(folder: string, runtime: Runtime): SqliteLedger {
@@ -79,6 +106,7 @@ export class SqliteLedger implements Ledger {
     this.#sales = new Sales(db, this.#keys);
     this.#orders = new Orders(db, this.#tail, this.#keys);
     this.#fold = new Fold(db, this.#tail);
+    this.#steps = new Steps(db, () => runtime.clock.now());
     this.#reader = new Reader(file);
   }
 
@@ -127,7 +155,11 @@ export class SqliteLedger implements Ledger {
   async commitOrders(batch: readonly OrderMessage[]): Promise<StoredOrder[]> {
     const undo: (() => void)[] = [];
     try {
-      const { stored, seq } = this.#transaction(() => this.#orders.commit(batch, this.#runtime.clock.now(), undo));
+      const { stored, seq } = this.#transaction(() => {
+        const committed = this.#orders.commit(batch, this.#runtime.clock.now(), undo);
+        if (this.keepEvents) this.#steps.do(events.writeReserved(committed.stored));
+        return committed;
+      });
       this.#orders.committed(seq);
       return stored;
     } catch (error) {
@@ -200,6 +232,10 @@ export class SqliteLedger implements Ledger {
     return this.#read(() => this.#keys.find(scope, this.#runtime.clock.now()));
   }
 
+  async bindAnswer(scope: KeyScope & { fingerprint: string }, answer: string): Promise<void> {
+    this.#transaction(() => this.#keys.bindAnswer(scope, answer, this.#runtime.clock.now()));
+  }
+
   async openSaleIds(): Promise<string[]> {
     return this.#read(() => this.#sales.openIds(this.#runtime.clock.now()));
   }
@@ -225,6 +261,130 @@ export class SqliteLedger implements Ledger {
   }
 
   async finishTask(): Promise<void> {}
+
+  // The life of orders
+
+  async moveOrders(batch: readonly Move[]): Promise<Moved[]> {
+    const { moved, freed } = this.#change(moveOrders(batch, LIFE_DIALECT, this.keepEvents));
+    for (const { buyer, orderId } of freed) this.#tail.end(buyer, orderId);
+    return moved;
+  }
+
+  async openAttempt(attempt: NewAttempt): Promise<AttemptOpened> {
+    return (await this.openAttempts([attempt]))[0]!;
+  }
+
+  async openAttempts(batch: readonly NewAttempt[]): Promise<AttemptOpened[]> {
+    return this.#change(payments.openAttempts(batch, LIFE_DIALECT));
+  }
+
+  async nameAttempt(attemptId: string, reference: string): Promise<PaymentAttempt | null> {
+    return this.#change(payments.nameAttempt(attemptId, reference, LIFE_DIALECT));
+  }
+
+  async closeAttempt(attemptId: string, end: AttemptEnd): Promise<PaymentAttempt | null> {
+    return this.#change(payments.closeAttempt(attemptId, end, LIFE_DIALECT));
+  }
+
+  async startRefund(attemptId: string, by: Actor, auditId: string): Promise<PaymentAttempt | null> {
+    return this.#change(payments.startRefund(attemptId, by, auditId, LIFE_DIALECT));
+  }
+
+  async finishRefund(attemptId: string, reference: string | null): Promise<PaymentAttempt | null> {
+    return this.#change(payments.finishRefund(attemptId, reference, LIFE_DIALECT));
+  }
+
+  async postponeAttempt(attemptId: string, error: string, nextAtMs: number): Promise<void> {
+    this.#change(payments.postponeAttempt(attemptId, error, nextAtMs, LIFE_DIALECT));
+  }
+
+  async highestFence(): Promise<bigint> {
+    return this.#look(payments.highestFence());
+  }
+
+  async getAttempt(attemptId: string): Promise<PaymentAttempt | null> {
+    return this.#look(payments.getAttempt(attemptId));
+  }
+
+  async findAttempt(provider: string, reference: string): Promise<PaymentAttempt | null> {
+    return this.#look(payments.findAttempt(provider, reference));
+  }
+
+  async attemptsOf(orderId: string): Promise<PaymentAttempt[]> {
+    return this.#look(payments.attemptsOf(orderId));
+  }
+
+  async lastAttempts(orderIds: readonly string[]): Promise<Map<string, PaymentAttempt>> {
+    return this.#look(payments.lastAttempts(orderIds));
+  }
+
+  async dueAttempts(limit: number): Promise<PaymentAttempt[]> {
+    return this.#look(payments.dueAttempts(limit));
+  }
+
+  async dueOrders(limit: number): Promise<DueOrder[]> {
+    return this.#look(releases.dueOrders(limit, LIFE_DIALECT));
+  }
+
+  async releases(limit: number, olderMs: number, after?: Release): Promise<Release[]> {
+    return this.#look(releases.releases(limit, olderMs, after));
+  }
+
+  async released(orderIds: readonly string[]): Promise<void> {
+    this.#change(releases.released(orderIds));
+  }
+
+  async releasesSince(saleId: string, revs: ReadonlyMap<string, number>): Promise<Release[]> {
+    return this.#look(releases.releasesSince(saleId, revs));
+  }
+
+  async pruneReleases(beforeMs: number): Promise<number> {
+    return this.#change(releases.pruneReleases(beforeMs));
+  }
+
+  async outgoingEvents(limit: number): Promise<OutgoingEvent[]> {
+    return this.#look(events.outgoingEvents(limit));
+  }
+
+  async forgetEvents(eventIds: readonly string[]): Promise<void> {
+    this.#change(events.forgetEvents(eventIds));
+  }
+
+  async audit(filter: { subject?: string }, page: Page): Promise<AuditEntry[]> {
+    return this.#look(audit.audit(filter, page));
+  }
+
+  async putIntent(intent: SandboxIntent): Promise<SandboxIntent> {
+    return this.#change(sandbox.putIntent(intent));
+  }
+
+  async getIntent(id: string): Promise<SandboxIntent | null> {
+    return this.#look(sandbox.getIntent(id));
+  }
+
+  async moveIntent(
+    id: string,
+    from: readonly SandboxIntent['state'][],
+    to: SandboxIntent['state'],
+  ): Promise<SandboxIntent | null> {
+    return this.#change(sandbox.moveIntent(id, from, to, LIFE_DIALECT));
+  }
+
+  async dueIntents(nowMs: number, limit: number): Promise<SandboxIntent[]> {
+    return this.#look(sandbox.dueIntents(nowMs, limit));
+  }
+
+  async intentTold(id: string): Promise<void> {
+    this.#change(sandbox.intentTold(id));
+  }
+
+  #change<T>(work: Work<T>): T {
+    return this.#transaction(() => this.#steps.do(work));
+  }
+
+  #look<T>(work: Work<T>): T {
+    return this.#read(() => this.#steps.do(work));
+  }
 
   async takeIdBlock(kind: IdKind, size: number): Promise<IdBlock> {
     return this.#transaction(() => {

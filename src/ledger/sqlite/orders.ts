@@ -1,6 +1,6 @@
 import type { DatabaseSync, SQLInputValue } from 'node:sqlite';
 import { TerminalError } from '../../base/errors.ts';
-import { firstRecord, type OrderMessage, type OrderRecord, type OrderStatus } from '../../model/order.ts';
+import { firstRecord, isLive, type OrderMessage, type OrderRecord, type OrderStatus } from '../../model/order.ts';
 import type { RejectReason } from '../../model/outcome.ts';
 import type { SaleSnapshot } from '../../model/snapshot.ts';
 import { KEY_KEPT_MS, type OrderFilter, ordersPath, type Page, type StoredOrder } from '../port.ts';
@@ -9,7 +9,8 @@ import { parseSlots, type Tail, type TailOrder } from './tail.ts';
 
 const COLUMNS = `CAST(o.id AS TEXT) AS id, CAST(o.sale_id AS TEXT) AS saleId, CAST(o.item_id AS TEXT) AS itemId,
   i.code AS itemCode, o.buyer, o.quantity, o.amount, o.currency, o.status, o.reason,
-  o.created_at AS createdAtMs, o.updated_at AS updatedAtMs, o.expires_at AS expiresAtMs, o.version`;
+  o.created_at AS createdAtMs, o.updated_at AS updatedAtMs, o.expires_at AS expiresAtMs, o.version,
+  CAST(o.revives AS TEXT) AS revives`;
 
 export interface OrderRow extends Omit<OrderRecord, 'amount'> {
   amount: number;
@@ -67,7 +68,7 @@ export class Orders {
       "UPDATE orders SET status = 'rejected', reason = ?, expires_at = NULL, idem_key = NULL WHERE id = ?",
     );
     this.#claimTaken = db.prepare('SELECT 1 FROM claims WHERE sale_id = ? AND buyer = ? AND slot = ?');
-    // Rejections are rare: they go into the buyer's list at once, and not through the tail, which holds live orders.
+    // Rejections are rare: they go into the buyer's list at once, and not through the tail.
     this.#listForBuyer = db.prepare('INSERT INTO buyer_orders (buyer, order_id) VALUES (?, ?)');
     this.#takeUnits = db.prepare(
       `UPDATE items SET reserved = reserved + ?1, rev = rev + 1
@@ -90,12 +91,12 @@ export class Orders {
   #loadTail(): void {
     const rows = this.#db
       .prepare(
-        `SELECT seq, CAST(id AS TEXT) AS orderId, CAST(sale_id AS TEXT) AS saleId, buyer, slots, idem_key AS key, fingerprint, created_at AS createdAtMs
-         FROM orders WHERE seq > (SELECT seq FROM folded) AND status IN ('reserved', 'paid')`,
+        `SELECT seq, CAST(id AS TEXT) AS orderId, CAST(sale_id AS TEXT) AS saleId, buyer, slots, status, idem_key AS key, fingerprint, created_at AS createdAtMs
+         FROM orders WHERE seq > (SELECT seq FROM folded) AND status <> 'rejected'`,
       )
-      .iterate() as Iterable<TailOrder>;
-    for (const { seq, orderId, saleId, buyer, slots, key, fingerprint, createdAtMs } of rows) {
-      this.#tail.add({ seq, orderId, saleId, buyer, slots, key, fingerprint, createdAtMs });
+      .iterate() as Iterable<Omit<TailOrder, 'live'> & { status: OrderStatus }>;
+    for (const { seq, orderId, saleId, buyer, slots, status, key, fingerprint, createdAtMs } of rows) {
+      this.#tail.add({ seq, orderId, saleId, buyer, slots, live: isLive(status), key, fingerprint, createdAtMs });
     }
   }
 
@@ -127,6 +128,7 @@ export class Orders {
           saleId: message.saleId,
           buyer: message.buyer,
           slots,
+          live: true,
           key: message.key,
           fingerprint: message.fingerprint,
           createdAtMs: nowMs,
@@ -306,7 +308,7 @@ export class Orders {
       boundAtMs: number;
     }>;
     for (const { orderId, itemId, buyer, slots, status, key, fingerprint, boundAtMs } of rows) {
-      if (status === 'reserved' || status === 'paid') holds.push({ orderId, itemId, buyer, slots: parseSlots(slots) });
+      if (isLive(status)) holds.push({ orderId, itemId, buyer, slots: parseSlots(slots) });
       if (key !== null && boundAtMs > nowMs - KEY_KEPT_MS) keys.push({ buyer, key, fingerprint, orderId, boundAtMs });
     }
     return { holds, keys };

@@ -52,7 +52,9 @@ export class Sales {
       `SELECT CAST(id AS TEXT) AS id, code, name, amount, currency, kind, total, reserved, sold, blocked, epoch, rev
        FROM items WHERE sale_id = ? ORDER BY position`,
     );
-    this.#audit = db.prepare('INSERT INTO audit (id, at, actor, action, subject, detail) VALUES (?, ?, ?, ?, ?, ?)');
+    this.#audit = db.prepare(
+      'INSERT INTO audit (id, at, actor, origin, action, subject, detail) VALUES (?, ?, ?, ?, ?, ?, ?)',
+    );
   }
 
   get(saleId: string): SaleRecord | null {
@@ -202,6 +204,7 @@ export class Sales {
       BigInt(call.auditId),
       nowMs,
       call.actor,
+      call.origin ?? null,
       entry.action,
       `sale:${saleId}`,
       JSON.stringify(entry.detail),

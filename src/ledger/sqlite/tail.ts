@@ -5,6 +5,8 @@
  * page of its own, and the commit a buyer waits for would write hundreds of pages (measured: 50–130 µs an order
  * instead of about 10). So the commit only appends to `orders`; the tail stands in for the three tables until `fold` writes
  * them in key order, many rows a page. Every lookup asks both. After a crash the tail is read back from `orders`.
+ *
+ * An order that ends while it is here stays for its key and its place in the buyer's list, and holds no slot any more.
  */
 export interface TailOrder {
   readonly seq: number;
@@ -13,6 +15,8 @@ export interface TailOrder {
   readonly buyer: string;
   /** As stored: '1' or '1,2'. */
   readonly slots: string;
+  /** False once it has ended: its slots are free, and another order may have them. */
+  live: boolean;
   readonly key: string | null;
   readonly fingerprint: string;
   readonly createdAtMs: number;
@@ -53,6 +57,11 @@ export class Tail {
     this.#size--;
   }
 
+  /** It has ended, and that is committed. A round of folding that has met it already sees it too: it is the same object. */
+  end(buyer: string, orderId: string): void {
+    for (const order of this.of(buyer)) if (order.orderId === orderId) order.live = false;
+  }
+
   of(buyer: string): readonly TailOrder[] {
     const mine = this.#byBuyer.get(buyer);
     if (mine === undefined) return NONE;
@@ -61,7 +70,8 @@ export class Tail {
 
   holdsAnySlot(saleId: string, buyer: string, slots: readonly number[]): boolean {
     for (const order of this.of(buyer)) {
-      if (order.saleId === saleId && parseSlots(order.slots).some((slot) => slots.includes(slot))) return true;
+      if (!order.live || order.saleId !== saleId) continue;
+      if (parseSlots(order.slots).some((slot) => slots.includes(slot))) return true;
     }
     return false;
   }

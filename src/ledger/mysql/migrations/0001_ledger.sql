@@ -75,12 +75,50 @@ CREATE TABLE IF NOT EXISTS orders (
   version     INT             NOT NULL DEFAULT 1,
   -- The number that the inserting transaction drew for itself: the rows that it really inserted are those that bear it.
   batch       BIGINT          NOT NULL,
+  -- The ended order whose late money paid this one.
+  revives     BIGINT          NULL,
+  -- When the time of a reserved order is over; NULL for all others. Not stored: it is in its index only.
+  due_at      BIGINT          GENERATED ALWAYS AS (CASE WHEN status = 'reserved' THEN expires_at END) VIRTUAL,
   KEY orders_sale (sale_id, id),
+  KEY orders_due (due_at),
   -- P5: a key is bound to one order of its buyer and sale, in the order's own row: a table of keys would be one more row and
   -- tree to write for each. Also the way to a buyer's orders. Set to NULL after 24 hours.
   UNIQUE KEY orders_key (buyer, sale_id, idem_key),
   CONSTRAINT orders_quantity CHECK (quantity >= 1),
   CONSTRAINT orders_status CHECK (status IN ('reserved', 'paid', 'cancelled', 'expired', 'rejected', 'refunded'))
+) ENGINE = InnoDB ROW_FORMAT = DYNAMIC;
+
+-- Attempts to pay (model/payment.ts). The row is committed before the provider is called.
+CREATE TABLE IF NOT EXISTS payments (
+  id         BIGINT         NOT NULL PRIMARY KEY,
+  order_id   BIGINT         NOT NULL,
+  provider   VARBINARY(64)  NOT NULL,
+  state      VARCHAR(16)    CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+  -- 1: it is the money of its order, now or until it was refunded.
+  pays       SMALLINT       NOT NULL,
+  amount     BIGINT         NOT NULL,
+  currency   VARCHAR(8)     CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+  -- The provider's own name for it.
+  reference  VARBINARY(512) NULL,
+  error      VARCHAR(500)   CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NULL,
+  next_at    BIGINT         NULL,
+  tries      INT            NOT NULL,
+  created_at BIGINT         NOT NULL,
+  updated_at BIGINT         NOT NULL,
+  open_order BIGINT         GENERATED ALWAYS AS (CASE WHEN state = 'open' THEN order_id END) VIRTUAL,
+  paid_order BIGINT         GENERATED ALWAYS AS (CASE WHEN pays = 1 THEN order_id END) VIRTUAL,
+  KEY payments_order (order_id, id),
+  -- P6: at most one attempt of an order whose end nobody knows, and at most one that it was paid with.
+  UNIQUE KEY payments_open (open_order),
+  UNIQUE KEY payments_pays (paid_order),
+  UNIQUE KEY payments_reference (reference, provider),
+  KEY payments_due (next_at),
+  CONSTRAINT payments_state CHECK
+    (state IN ('open', 'captured', 'failed', 'voided', 'late', 'refunding', 'refunded') AND pays IN (0, 1)),
+  -- P6: nothing is forgotten about that somebody still has to do something about.
+  CONSTRAINT payments_next CHECK ((state IN ('open', 'late', 'refunding')) = (next_at IS NOT NULL)),
+  CONSTRAINT payments_paid CHECK
+    (CASE pays WHEN 1 THEN state IN ('captured', 'refunding', 'refunded') ELSE state <> 'captured' END)
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC;
 
 -- One row per live unit (P2). A released unit's slot is free again.
@@ -93,15 +131,14 @@ CREATE TABLE IF NOT EXISTS claims (
   CONSTRAINT claims_slot CHECK (slot BETWEEN 1 AND 100)
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC;
 
--- Idempotency keys of orders (P5). Pruned after 24 hours by walking the orders: an index by age would be one more tree that
--- every order writes to.
 -- One row per seat of a live order. Apart from the claims, which every order writes: an index more there is a page more to
 -- be written for each.
 CREATE TABLE IF NOT EXISTS seat_claims (
   sale_id  BIGINT         NOT NULL,
   seat     VARBINARY(256) NOT NULL,
   order_id BIGINT         NOT NULL,
-  PRIMARY KEY (sale_id, seat)
+  PRIMARY KEY (sale_id, seat),
+  KEY seat_claims_order (order_id)
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC;
 
 -- Keys of orders up to this id are gone: they were older than 24 hours.
@@ -124,15 +161,42 @@ CREATE TABLE IF NOT EXISTS answers (
   KEY answers_age (created_at)
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC;
 
--- Units that ended in the ledger and are not yet back in the gate (P4).
+-- Units that ended in the ledger and are not yet back in the gate (P4). Those that are, since done_at, are kept for a while:
+-- a gate that is built from a snapshot gets every release of a later rev again.
 CREATE TABLE IF NOT EXISTS release_outbox (
-  order_id   BIGINT NOT NULL PRIMARY KEY,
-  sale_id    BIGINT NOT NULL,
-  item_id    BIGINT NOT NULL,
-  units      INT    NOT NULL,
-  rev        BIGINT NOT NULL,
-  created_at BIGINT NOT NULL,
+  order_id   BIGINT         NOT NULL PRIMARY KEY,
+  sale_id    BIGINT         NOT NULL,
+  item_id    BIGINT         NOT NULL,
+  buyer      VARBINARY(512) NOT NULL,
+  units      INT            NOT NULL,
+  rev        BIGINT         NOT NULL,
+  created_at BIGINT         NOT NULL,
+  done_at    BIGINT         NULL,
+  KEY release_outbox_waiting (done_at, created_at),
   KEY release_outbox_sale (sale_id, rev)
+) ENGINE = InnoDB ROW_FORMAT = DYNAMIC;
+
+-- Events for those who subscribed: one per version of an order, gone when somebody has taken it over.
+CREATE TABLE IF NOT EXISTS order_events (
+  order_id BIGINT      NOT NULL,
+  version  INT         NOT NULL,
+  type     VARCHAR(32) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+  "at"     BIGINT      NOT NULL,
+  body     MEDIUMTEXT  CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
+  PRIMARY KEY (order_id, version),
+  KEY order_events_age ("at", order_id, version)
+) ENGINE = InnoDB ROW_FORMAT = DYNAMIC;
+
+-- The sandbox provider's own book of payments.
+CREATE TABLE IF NOT EXISTS sandbox_intents (
+  id       BIGINT      NOT NULL PRIMARY KEY,
+  order_id BIGINT      NOT NULL,
+  amount   BIGINT      NOT NULL,
+  currency VARCHAR(8)  CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+  state    VARCHAR(16) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+  due_at   BIGINT      NULL,
+  told     SMALLINT    NOT NULL,
+  KEY sandbox_intents_due (told, state, due_at)
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC;
 
 -- Changes of sales that the gate has yet to hear of: written with the change, removed when the gate has it.
@@ -152,10 +216,53 @@ CREATE TABLE IF NOT EXISTS audit (
   id      BIGINT       NOT NULL PRIMARY KEY,
   "at"    BIGINT       NOT NULL,
   actor   VARCHAR(200) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
+  -- The address it came from; NULL: from inside.
+  origin  VARCHAR(200) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NULL,
   action  VARCHAR(64)  CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
   subject VARCHAR(128) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
   detail  MEDIUMTEXT   CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
   KEY audit_subject (subject, id)
+) ENGINE = InnoDB ROW_FORMAT = DYNAMIC;
+
+-- Who is told of orders (webhooks). One that said 410 is `gone`; a deleted one goes with the last of its deliveries.
+CREATE TABLE IF NOT EXISTS webhook_endpoints (
+  id         BIGINT        NOT NULL PRIMARY KEY,
+  created_at BIGINT        NOT NULL,
+  url        VARCHAR(2048) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+  events     VARCHAR(200)  CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+  -- What is sent there is signed with it: it must be known, and so stands here as it is.
+  secret     VARCHAR(200)  CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+  state      VARCHAR(16)   CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+  reason     VARCHAR(500)  CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NULL,
+  -- The Idempotency-Key of the call, and whose it was.
+  made_with  VARCHAR(64)   CHARACTER SET ascii COLLATE ascii_bin NULL,
+  UNIQUE KEY webhook_endpoints_key (made_with),
+  CONSTRAINT webhook_endpoints_state CHECK (state IN ('active', 'gone', 'deleted'))
+) ENGINE = InnoDB ROW_FORMAT = DYNAMIC;
+
+-- One event for one endpoint. Pending with no next_at: it waits for an older one of the same order.
+CREATE TABLE IF NOT EXISTS webhook_deliveries (
+  id          BIGINT       NOT NULL PRIMARY KEY,
+  endpoint_id BIGINT       NOT NULL,
+  order_id    BIGINT       NOT NULL,
+  created_at  BIGINT       NOT NULL,
+  -- The first try.
+  began_at    BIGINT       NULL,
+  next_at     BIGINT       NULL,
+  done_at     BIGINT       NULL,
+  version     INT          NOT NULL,
+  tries       INT          NOT NULL,
+  last_status INT          NULL,
+  type        VARCHAR(32)  CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+  state       VARCHAR(16)  CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+  last_error  VARCHAR(500) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NULL,
+  -- What is sent, to the letter.
+  body        MEDIUMTEXT   CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
+  UNIQUE KEY webhook_deliveries_order (order_id, endpoint_id, version),
+  KEY webhook_deliveries_due (endpoint_id, done_at, next_at),
+  KEY webhook_deliveries_list (endpoint_id, id),
+  CONSTRAINT webhook_deliveries_state CHECK (state IN ('pending', 'delivered', 'failed')
+    AND (state = 'pending') = (done_at IS NULL) AND (done_at IS NULL OR next_at IS NULL))
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC;
 
 -- Written by the probe that asks whether the ledger can store anything.

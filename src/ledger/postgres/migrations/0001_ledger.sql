@@ -68,6 +68,8 @@ CREATE TABLE orders (
   reason      TEXT   COLLATE "C",
   idem_key    TEXT   COLLATE "C",
   fingerprint TEXT   COLLATE "C" NOT NULL,
+  -- The ended order whose late money paid this one.
+  revives     BIGINT,
   CONSTRAINT orders_quantity CHECK (quantity >= 1),
   CONSTRAINT orders_status CHECK (status IN ('reserved', 'paid', 'cancelled', 'expired', 'rejected', 'refunded'))
 );
@@ -75,6 +77,40 @@ CREATE INDEX orders_sale ON orders (sale_id, id);
 -- P5: a key is bound to one order of its buyer and sale, in the order's own row: a table of keys would be one more row and
 -- tree to write for each. Also the way to a buyer's orders. Set to NULL after 24 hours.
 CREATE UNIQUE INDEX orders_key ON orders (buyer, sale_id, idem_key);
+
+-- Orders whose time will be over, and no others: they leave it when they are paid or end.
+CREATE INDEX orders_due ON orders (expires_at) WHERE status = 'reserved';
+
+-- Attempts to pay (model/payment.ts). The row is committed before the provider is called.
+CREATE TABLE payments (
+  id         BIGINT   NOT NULL PRIMARY KEY,
+  order_id   BIGINT   NOT NULL,
+  amount     BIGINT   NOT NULL,
+  next_at    BIGINT,
+  created_at BIGINT   NOT NULL,
+  updated_at BIGINT   NOT NULL,
+  tries      INT      NOT NULL,
+  -- 1: it is the money of its order, now or until it was refunded.
+  pays       SMALLINT NOT NULL,
+  provider   TEXT     COLLATE "C" NOT NULL,
+  state      TEXT     COLLATE "C" NOT NULL,
+  currency   TEXT     COLLATE "C" NOT NULL,
+  -- The provider's own name for it.
+  reference  TEXT     COLLATE "C",
+  error      TEXT,
+  CONSTRAINT payments_state CHECK
+    (state IN ('open', 'captured', 'failed', 'voided', 'late', 'refunding', 'refunded') AND pays IN (0, 1)),
+  -- P6: nothing is forgotten about that somebody still has to do something about.
+  CONSTRAINT payments_next CHECK ((state IN ('open', 'late', 'refunding')) = (next_at IS NOT NULL)),
+  CONSTRAINT payments_paid CHECK
+    (CASE pays WHEN 1 THEN state IN ('captured', 'refunding', 'refunded') ELSE state <> 'captured' END)
+);
+CREATE INDEX payments_order ON payments (order_id, id);
+-- P6: at most one attempt of an order whose end nobody knows, and at most one that it was paid with.
+CREATE UNIQUE INDEX payments_open ON payments (order_id) WHERE state = 'open';
+CREATE UNIQUE INDEX payments_pays ON payments (order_id) WHERE pays = 1;
+CREATE UNIQUE INDEX payments_reference ON payments (reference, provider) WHERE reference IS NOT NULL;
+CREATE INDEX payments_due ON payments (next_at) WHERE next_at IS NOT NULL;
 
 -- One row per live unit (P2). A released unit's slot is free again.
 CREATE TABLE claims (
@@ -94,6 +130,7 @@ CREATE TABLE seat_claims (
   seat     TEXT   COLLATE "C" NOT NULL,
   CONSTRAINT seat_claims_pkey PRIMARY KEY (sale_id, seat)
 );
+CREATE INDEX seat_claims_order ON seat_claims (order_id);
 
 -- Keys of orders up to this id are gone: they were older than 24 hours.
 CREATE TABLE pruned (
@@ -115,16 +152,43 @@ CREATE TABLE answers (
 );
 CREATE INDEX answers_age ON answers (created_at);
 
--- Units that ended in the ledger and are not yet back in the gate (P4).
+-- Units that ended in the ledger and are not yet back in the gate (P4). Those that are, since done_at, are kept for a while:
+-- a gate that is built from a snapshot gets every release of a later rev again.
 CREATE TABLE release_outbox (
   order_id   BIGINT NOT NULL PRIMARY KEY,
   sale_id    BIGINT NOT NULL,
   item_id    BIGINT NOT NULL,
-  units      INT    NOT NULL,
   rev        BIGINT NOT NULL,
-  created_at BIGINT NOT NULL
+  created_at BIGINT NOT NULL,
+  done_at    BIGINT,
+  units      INT    NOT NULL,
+  buyer      TEXT   COLLATE "C" NOT NULL
 );
+CREATE INDEX release_outbox_waiting ON release_outbox (done_at, created_at);
 CREATE INDEX release_outbox_sale ON release_outbox (sale_id, rev);
+
+-- Events for those who subscribed: one per version of an order, gone when somebody has taken it over.
+CREATE TABLE order_events (
+  order_id BIGINT NOT NULL,
+  "at"     BIGINT NOT NULL,
+  version  INT    NOT NULL,
+  type     TEXT   COLLATE "C" NOT NULL,
+  body     TEXT   NOT NULL,
+  CONSTRAINT order_events_pkey PRIMARY KEY (order_id, version)
+);
+CREATE INDEX order_events_age ON order_events ("at", order_id, version);
+
+-- The sandbox provider's own book of payments.
+CREATE TABLE sandbox_intents (
+  id       BIGINT   NOT NULL PRIMARY KEY,
+  order_id BIGINT   NOT NULL,
+  amount   BIGINT   NOT NULL,
+  due_at   BIGINT,
+  told     SMALLINT NOT NULL,
+  currency TEXT     COLLATE "C" NOT NULL,
+  state    TEXT     COLLATE "C" NOT NULL
+);
+CREATE INDEX sandbox_intents_due ON sandbox_intents (told, state, due_at);
 
 -- Changes of sales that the gate has yet to hear of: written with the change, removed when the gate has it.
 CREATE TABLE gate_tasks (
@@ -143,11 +207,54 @@ CREATE TABLE audit (
   id      BIGINT NOT NULL PRIMARY KEY,
   "at"    BIGINT NOT NULL,
   actor   TEXT   NOT NULL,
+  -- The address it came from; NULL: from inside.
+  origin  TEXT,
   action  TEXT   NOT NULL,
   subject TEXT   COLLATE "C" NOT NULL,
   detail  TEXT   NOT NULL
 );
 CREATE INDEX audit_subject ON audit (subject, id);
+
+-- Who is told of orders (webhooks). One that said 410 is `gone`; a deleted one goes with the last of its deliveries.
+CREATE TABLE webhook_endpoints (
+  id         BIGINT NOT NULL PRIMARY KEY,
+  created_at BIGINT NOT NULL,
+  url        TEXT   COLLATE "C" NOT NULL,
+  events     TEXT   COLLATE "C" NOT NULL,
+  -- What is sent there is signed with it: it must be known, and so stands here as it is.
+  secret     TEXT   COLLATE "C" NOT NULL,
+  state      TEXT   COLLATE "C" NOT NULL,
+  reason     TEXT,
+  -- The Idempotency-Key of the call, and whose it was.
+  made_with  TEXT   COLLATE "C",
+  CONSTRAINT webhook_endpoints_state CHECK (state IN ('active', 'gone', 'deleted'))
+);
+CREATE UNIQUE INDEX webhook_endpoints_key ON webhook_endpoints (made_with) WHERE made_with IS NOT NULL;
+
+-- One event for one endpoint. Pending with no next_at: it waits for an older one of the same order.
+CREATE TABLE webhook_deliveries (
+  id          BIGINT NOT NULL PRIMARY KEY,
+  endpoint_id BIGINT NOT NULL,
+  order_id    BIGINT NOT NULL,
+  created_at  BIGINT NOT NULL,
+  -- The first try.
+  began_at    BIGINT,
+  next_at     BIGINT,
+  done_at     BIGINT,
+  version     INT    NOT NULL,
+  tries       INT    NOT NULL,
+  last_status INT,
+  type        TEXT   COLLATE "C" NOT NULL,
+  state       TEXT   COLLATE "C" NOT NULL,
+  last_error  TEXT,
+  -- What is sent, to the letter.
+  body        TEXT   NOT NULL,
+  CONSTRAINT webhook_deliveries_state CHECK (state IN ('pending', 'delivered', 'failed')
+    AND (state = 'pending') = (done_at IS NULL) AND (done_at IS NULL OR next_at IS NULL))
+);
+CREATE UNIQUE INDEX webhook_deliveries_order ON webhook_deliveries (order_id, endpoint_id, version);
+CREATE INDEX webhook_deliveries_due ON webhook_deliveries (endpoint_id, done_at, next_at);
+CREATE INDEX webhook_deliveries_list ON webhook_deliveries (endpoint_id, id);
 
 -- Written by the probe that asks whether the ledger can store anything.
 CREATE TABLE probe (

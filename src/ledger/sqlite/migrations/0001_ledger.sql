@@ -66,10 +66,42 @@ CREATE TABLE orders (
   created_at  INTEGER NOT NULL,
   updated_at  INTEGER NOT NULL,
   expires_at  INTEGER,
-  version     INTEGER NOT NULL DEFAULT 1
+  version     INTEGER NOT NULL DEFAULT 1,
+  -- The ended order whose late money paid this one.
+  revives     INTEGER
 ) STRICT;
 CREATE UNIQUE INDEX orders_id ON orders (id);
 CREATE INDEX orders_sale ON orders (sale_id, id);
+-- Orders whose time will be over, and no others: they leave it when they are paid or end.
+CREATE INDEX orders_due ON orders (expires_at) WHERE status = 'reserved';
+
+-- Attempts to pay (model/payment.ts). The row is committed before the provider is called.
+CREATE TABLE payments (
+  id         INTEGER PRIMARY KEY,
+  order_id   INTEGER NOT NULL,
+  provider   TEXT    NOT NULL,
+  state      TEXT    NOT NULL CHECK (state IN ('open', 'captured', 'failed', 'voided', 'late', 'refunding', 'refunded')),
+  -- 1: it is the money of its order, now or until it was refunded.
+  pays       INTEGER NOT NULL CHECK (pays IN (0, 1)),
+  amount     INTEGER NOT NULL,
+  currency   TEXT    NOT NULL,
+  -- The provider's own name for it.
+  reference  TEXT,
+  error      TEXT,
+  next_at    INTEGER,
+  tries      INTEGER NOT NULL,
+  created_at INTEGER NOT NULL,
+  updated_at INTEGER NOT NULL,
+  -- P6: nothing is forgotten about that somebody still has to do something about.
+  CHECK ((state IN ('open', 'late', 'refunding')) = (next_at IS NOT NULL)),
+  CHECK (CASE pays WHEN 1 THEN state IN ('captured', 'refunding', 'refunded') ELSE state <> 'captured' END)
+) STRICT;
+CREATE INDEX payments_order ON payments (order_id, id);
+-- P6: at most one attempt of an order whose end nobody knows, and at most one that it was paid with.
+CREATE UNIQUE INDEX payments_open ON payments (order_id) WHERE state = 'open';
+CREATE UNIQUE INDEX payments_pays ON payments (order_id) WHERE pays = 1;
+CREATE UNIQUE INDEX payments_reference ON payments (reference, provider) WHERE reference IS NOT NULL;
+CREATE INDEX payments_due ON payments (next_at) WHERE next_at IS NOT NULL;
 
 -- One row per live unit (P2). A released unit's slot is free again.
 CREATE TABLE claims (
@@ -112,15 +144,43 @@ CREATE TABLE folded (
 ) STRICT;
 INSERT INTO folded (one, seq) VALUES (1, 0);
 
--- Units that ended in the ledger and are not yet back in the gate (P4).
+-- Units that ended in the ledger and are not yet back in the gate (P4). Those that are, since done_at, are kept for a while:
+-- a gate that is built from a snapshot gets every release of a later rev again.
 CREATE TABLE release_outbox (
   order_id   INTEGER PRIMARY KEY,
   sale_id    INTEGER NOT NULL,
   item_id    INTEGER NOT NULL,
+  buyer      TEXT    NOT NULL,
   units      INTEGER NOT NULL,
   rev        INTEGER NOT NULL,
-  created_at INTEGER NOT NULL
+  created_at INTEGER NOT NULL,
+  done_at    INTEGER
 ) STRICT;
+CREATE INDEX release_outbox_waiting ON release_outbox (done_at, created_at);
+CREATE INDEX release_outbox_sale ON release_outbox (sale_id, rev);
+
+-- Events for those who subscribed: one per version of an order, gone when somebody has taken it over.
+CREATE TABLE order_events (
+  order_id INTEGER NOT NULL,
+  version  INTEGER NOT NULL,
+  type     TEXT    NOT NULL,
+  at       INTEGER NOT NULL,
+  body     TEXT    NOT NULL,
+  PRIMARY KEY (order_id, version)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX order_events_age ON order_events (at, order_id, version);
+
+-- The sandbox provider's own book of payments.
+CREATE TABLE sandbox_intents (
+  id       INTEGER PRIMARY KEY,
+  order_id INTEGER NOT NULL,
+  amount   INTEGER NOT NULL,
+  currency TEXT    NOT NULL,
+  state    TEXT    NOT NULL,
+  due_at   INTEGER,
+  told     INTEGER NOT NULL
+) STRICT;
+CREATE INDEX sandbox_intents_due ON sandbox_intents (told, state, due_at);
 
 -- A block of ids belongs to whoever raised `next` over it, from the commit on.
 CREATE TABLE id_blocks (
@@ -132,11 +192,52 @@ CREATE TABLE audit (
   id      INTEGER PRIMARY KEY,
   at      INTEGER NOT NULL,
   actor   TEXT    NOT NULL,
+  -- The address it came from; NULL: from inside.
+  origin  TEXT,
   action  TEXT    NOT NULL,
   subject TEXT    NOT NULL,
   detail  TEXT    NOT NULL
 ) STRICT;
 CREATE INDEX audit_subject ON audit (subject, id);
+
+-- Who is told of orders (webhooks). One that said 410 is `gone`; a deleted one goes with the last of its deliveries.
+CREATE TABLE webhook_endpoints (
+  id         INTEGER PRIMARY KEY,
+  created_at INTEGER NOT NULL,
+  url        TEXT    NOT NULL,
+  events     TEXT    NOT NULL,
+  -- What is sent there is signed with it: it must be known, and so stands here as it is.
+  secret     TEXT    NOT NULL,
+  state      TEXT    NOT NULL CHECK (state IN ('active', 'gone', 'deleted')),
+  reason     TEXT,
+  -- The Idempotency-Key of the call, and whose it was.
+  made_with  TEXT
+) STRICT;
+CREATE UNIQUE INDEX webhook_endpoints_key ON webhook_endpoints (made_with) WHERE made_with IS NOT NULL;
+
+-- One event for one endpoint. Pending with no next_at: it waits for an older one of the same order.
+CREATE TABLE webhook_deliveries (
+  id          INTEGER PRIMARY KEY,
+  endpoint_id INTEGER NOT NULL,
+  order_id    INTEGER NOT NULL,
+  created_at  INTEGER NOT NULL,
+  -- The first try.
+  began_at    INTEGER,
+  next_at     INTEGER,
+  done_at     INTEGER,
+  version     INTEGER NOT NULL,
+  tries       INTEGER NOT NULL,
+  last_status INTEGER,
+  type        TEXT    NOT NULL,
+  state       TEXT    NOT NULL CHECK (state IN ('pending', 'delivered', 'failed')),
+  last_error  TEXT,
+  -- What is sent, to the letter.
+  body        TEXT    NOT NULL,
+  CHECK ((state = 'pending') = (done_at IS NULL) AND (done_at IS NULL OR next_at IS NULL))
+) STRICT;
+CREATE UNIQUE INDEX webhook_deliveries_order ON webhook_deliveries (order_id, endpoint_id, version);
+CREATE INDEX webhook_deliveries_due ON webhook_deliveries (endpoint_id, done_at, next_at);
+CREATE INDEX webhook_deliveries_list ON webhook_deliveries (endpoint_id, id);
 
 -- Written by the probe that asks whether the ledger can store anything.
 CREATE TABLE probe (

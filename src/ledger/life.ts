@@ -1,0 +1,213 @@
+import type { OrderEvent } from '../model/life.ts';
+import type { Money } from '../model/money.ts';
+import type { OrderRecord } from '../model/order.ts';
+import type { PaymentAttempt } from '../model/payment.ts';
+import type { Page } from './port.ts';
+
+/**
+ * The ledger's part in the life of an order. Every method is one transaction, durable when its promise resolves; times are
+ * the ledger's own clock, read inside the transaction.
+ */
+export interface LifeLedger {
+  /**
+   * Moves orders, many in one transaction. Each is one conditional UPDATE on (id, status, version); with it go, in the same
+   * transaction: the units of its item (one UPDATE per item, rev + 1), the claims of units that are free again, a row of the
+   * release outbox, the payment, an audit row, and an event for those who subscribed. Says for each how it left the order, in
+   * the same order. Moves of one order in one batch happen one after the other.
+   */
+  moveOrders(batch: readonly Move[]): Promise<Moved[]>;
+
+  // Payments
+
+  /**
+   * Before a provider is called. Only for an order that is `reserved`, whose `expiresAt` is not reached by the ledger's
+   * clock, and that has no other open attempt.
+   */
+  openAttempt(attempt: NewAttempt): Promise<AttemptOpened>;
+  /** Many in one transaction: a rush of payments would otherwise be one each. Answers in the same order. */
+  openAttempts(batch: readonly NewAttempt[]): Promise<AttemptOpened[]>;
+  /** Ends an open attempt without money. One that is not open stays as it is. Returns it as it is now; null: none. */
+  closeAttempt(attemptId: string, end: AttemptEnd): Promise<PaymentAttempt | null>;
+  /** The provider's own name for an open attempt, by which its news will be known. */
+  nameAttempt(attemptId: string, reference: string): Promise<PaymentAttempt | null>;
+  /** From `captured` (of a paid order) or `late` to `refunding`: from then on it is asked of the provider until it succeeds. */
+  startRefund(attemptId: string, by: Actor, auditId: string): Promise<PaymentAttempt | null>;
+  /**
+   * Of a late payment whose money is back: `refunding` → `refunded`. (That of a paid order, `pays`, goes with its `refund`
+   * move, and stays as it is here.) The reference is kept only where the attempt has none: it is found by its own.
+   */
+  finishRefund(attemptId: string, reference: string | null): Promise<PaymentAttempt | null>;
+  /** It did not work this time; it is due again at `nextAtMs`, an open one also when its order's time is over. */
+  postponeAttempt(attemptId: string, error: string, nextAtMs: number): Promise<void>;
+  getAttempt(attemptId: string): Promise<PaymentAttempt | null>;
+  /** The highest token of a lock under which an order was changed; 0: none. Looks at all orders: for a start. */
+  highestFence(): Promise<bigint>;
+  findAttempt(provider: string, reference: string): Promise<PaymentAttempt | null>;
+  /** Newest first. */
+  attemptsOf(orderId: string): Promise<PaymentAttempt[]>;
+  /** The attempt that each is paid with, else its newest: for showing orders. */
+  lastAttempts(orderIds: readonly string[]): Promise<Map<string, PaymentAttempt>>;
+  /** Open, late and refunding ones that are due, the longest due first. */
+  dueAttempts(limit: number): Promise<PaymentAttempt[]>;
+
+  // Expiry
+
+  /**
+   * Reserved orders whose time is over by the ledger's clock, the longest first, by index. Not those with an open attempt that
+   * is not due itself: a provider that does not answer must not keep the others from their turn.
+   */
+  dueOrders(limit: number): Promise<DueOrder[]>;
+
+  // Units on their way back to the gate
+
+  /** Oldest first; `olderMs`: only those that have been there for so long; `after`: the next page. */
+  releases(limit: number, olderMs: number, after?: Release): Promise<Release[]>;
+  /** The gate has them. */
+  released(orderIds: readonly string[]): Promise<void>;
+  /**
+   * Every release of the sale above the `rev` of its item, the gate's or not: a gate that is built from an older snapshot
+   * holds these units still, and whoever gave them back did so to the gate before it (DESIGN.md, 6).
+   */
+  releasesSince(saleId: string, revs: ReadonlyMap<string, number>): Promise<Release[]>;
+  /** Forgets some that the gate has had since before that instant; 0 when none is left. */
+  pruneReleases(beforeMs: number): Promise<number>;
+
+  // Events for those who subscribed
+
+  /**
+   * Whether events are written: with every order that is stored as reserved and every move, in its transaction. Off at the
+   * start, since every order would pay for it.
+   */
+  keepEvents: boolean;
+  /** Oldest first. An event of an order never comes before an older one of the same order. */
+  outgoingEvents(limit: number): Promise<OutgoingEvent[]>;
+  /** They are safe elsewhere, or nobody wants them. */
+  forgetEvents(eventIds: readonly string[]): Promise<void>;
+
+  // Audit
+
+  /** Newest first. */
+  audit(filter: { subject?: string }, page: Page): Promise<AuditEntry[]>;
+}
+
+export interface Actor {
+  /** `admin:alice`, `buyer:42`, `provider:sandbox`, `sweeper`, … */
+  actor: string;
+  /** The address it came from; null: from inside. */
+  origin: string | null;
+}
+
+export interface Move {
+  readonly orderId: string;
+  readonly event: Extract<OrderEvent, 'pay' | 'cancel' | 'expire' | 'refund'>;
+  readonly by: Actor;
+  readonly auditId: string;
+  /** The token of the order's lock; null: moved without it (Redis is out). A row with a higher one refuses it. */
+  readonly fence: string | null;
+  /**
+   * With `pay`: the money. `capture` of an attempt (which may be of another order: late money that moves to the order that
+   * revives it), or `taken` by the shop itself, for which the attempt is written here; it needs the order's time not to be
+   * over, a capture does not: the unit is still held, and the money is there.
+   */
+  readonly money?:
+    | { readonly capture: string; readonly reference: string | null; readonly amount: Money | null }
+    | { readonly taken: string; readonly attemptId: string; readonly amount: Money };
+  /** With `pay` for late money: the ended order whose money this was. */
+  readonly revives?: string;
+  /** With `refund`: the attempt whose money is back. Refused if that is not what the order was paid with. */
+  readonly refunds?: string;
+}
+
+/**
+ *   moved            now, by this move
+ *   repeat           it was so already (for `pay`: with this very money)
+ *   refused          another state won; `order` says which. Or another order has this money (`attempt`): a reference is used
+ *                    once
+ *   fenced           the order's lock has passed to somebody else since
+ *   payment_open     `cancel`, `expire`, `pay` with `taken`: money may be on its way; ask the provider first
+ *   late             `pay`: the money is there and the order cannot have it: the attempt is `late` from now on
+ *   too_late         `pay` with `taken`: the order's time is over
+ *   amount_mismatch  `pay`: not what the order costs. A captured attempt is `late` from now on: all of it goes back
+ *   not_due          `expire`: its time is not over
+ *   unknown          there is no such order (or attempt)
+ */
+export interface Moved {
+  readonly outcome:
+    | 'moved'
+    | 'repeat'
+    | 'refused'
+    | 'fenced'
+    | 'payment_open'
+    | 'late'
+    | 'too_late'
+    | 'amount_mismatch'
+    | 'not_due'
+    | 'unknown';
+  /** As this move left it; null only with `unknown`. */
+  readonly order: OrderRecord | null;
+  /** The attempt that the move was about, as this move left it. */
+  readonly attempt: PaymentAttempt | null;
+}
+
+export interface NewAttempt {
+  readonly id: string;
+  readonly orderId: string;
+  readonly provider: string;
+  readonly fence: string | null;
+  readonly by: Actor;
+  readonly auditId: string;
+  /** The provider is asked about it after so long, or when the order's time is over, should nobody have heard of its end. */
+  readonly askAfterMs: number;
+}
+
+export type AttemptOpened =
+  | { readonly outcome: 'opened'; readonly order: OrderRecord; readonly attempt: PaymentAttempt }
+  | { readonly outcome: 'payment_open'; readonly order: OrderRecord; readonly attempt: PaymentAttempt }
+  | { readonly outcome: 'not_payable' | 'fenced'; readonly order: OrderRecord }
+  | { readonly outcome: 'unknown' };
+
+export interface AttemptEnd {
+  readonly state: 'failed' | 'voided';
+  readonly error: string | null;
+  readonly reference?: string | null;
+}
+
+export interface DueOrder {
+  readonly orderId: string;
+  readonly saleId: string;
+  readonly buyer: string;
+  readonly expiresAtMs: number;
+  readonly openAttempt: PaymentAttempt | null;
+}
+
+export interface Release {
+  readonly orderId: string;
+  readonly saleId: string;
+  readonly itemId: string;
+  readonly buyer: string;
+  readonly units: number;
+  readonly rev: number;
+  readonly createdAtMs: number;
+}
+
+/** What subscribers are told, once per version of an order. */
+export interface OutgoingEvent {
+  /** `<order id>-<version>`: known before it is written, and the same however often it is told. */
+  readonly id: string;
+  readonly orderId: string;
+  readonly version: number;
+  readonly type: 'order.reserved' | 'order.paid' | 'order.expired' | 'order.cancelled' | 'order.refunded';
+  readonly atMs: number;
+  /** The order as it was then: JSON of an OrderRecord. */
+  readonly body: string;
+}
+
+export interface AuditEntry {
+  readonly id: string;
+  readonly atMs: number;
+  readonly actor: string;
+  readonly origin: string | null;
+  readonly action: string;
+  readonly subject: string;
+  readonly detail: string;
+}

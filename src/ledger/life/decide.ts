@@ -1,0 +1,221 @@
+import { invariant, TerminalError } from '../../base/errors.ts';
+import { stepOf } from '../../model/life.ts';
+import type { Money } from '../../model/money.ts';
+import type { OrderRecord, OrderStatus } from '../../model/order.ts';
+import type { PaymentAttempt } from '../../model/payment.ts';
+import type { AttemptOpened, Move, Moved, NewAttempt } from '../life.ts';
+
+/** The provider's name for money that the shop took itself. */
+export const CONFIRM = 'confirm';
+
+/** An order as it stands, with all that decides what may happen to it. */
+export interface OrderState {
+  readonly order: OrderRecord;
+  /** The highest token of the order's lock under which it was changed. */
+  readonly fence: bigint;
+  /** Its open attempt; there is at most one. */
+  readonly open: PaymentAttempt | null;
+  /** The attempt that it was paid with. */
+  readonly paying: PaymentAttempt | null;
+}
+
+/** Attempts that a move names, of whichever order. */
+export interface MoneyState {
+  /** By its id. */
+  readonly named: PaymentAttempt | null;
+  /** The one that has the provider's reference. */
+  readonly referenced: PaymentAttempt | null;
+}
+
+export interface Decision {
+  readonly outcome: Moved['outcome'];
+  /** The status that the order goes to; null: it stays as it is. */
+  readonly to: OrderStatus | null;
+  /** The attempt that it is about, as it is from now on. */
+  readonly attempt: PaymentAttempt | null;
+  /** Whether that is a change, or a new one. */
+  readonly stores: boolean;
+  readonly revives: string | null;
+}
+
+/** What becomes of a move, by the state of its order and its money at that instant. Pure: the rows prove it, or it is redone. */
+export function decideMove(move: Move, state: OrderState | null, money: MoneyState, nowMs: number): Decision {
+  if (state === null) return stays('unknown', null);
+  switch (move.event) {
+    case 'pay':
+      invariant(move.money !== undefined, `order ${move.orderId} is to be paid without money`);
+      return 'capture' in move.money
+        ? decideCapture(move, move.money, state, money, nowMs)
+        : decideTaken(move, move.money, state, money, nowMs);
+    case 'cancel':
+    case 'expire':
+      return decideEnd(move, move.event, state, nowMs);
+    case 'refund':
+      return decideRefund(move, state, nowMs);
+  }
+}
+
+function decideCapture(
+  move: Move,
+  capture: { readonly capture: string; readonly reference: string | null; readonly amount: Money | null },
+  { order, fence, open }: OrderState,
+  { named, referenced }: MoneyState,
+  nowMs: number,
+): Decision {
+  if (named === null) return stays('unknown', null);
+  const own = named.orderId === order.id;
+  if (!own && named.orderId !== move.revives) return stays('unknown', null);
+  if (own && hasMoney(named)) return stays('repeat', named);
+  if (isFenced(move, fence)) return stays('fenced', named);
+  // One payment at the provider, and two attempts that claim it: whose it is, is not for us to guess.
+  if (referenced !== null && referenced.id !== named.id) return stays('refused', referenced);
+
+  const payable = stepOf(order.status, 'pay') === 'paid' && (open === null || open.id === named.id);
+  const reference = capture.reference ?? named.reference;
+  if (!own) {
+    // Not late any more: the money is on its way back, or has found another order.
+    if (named.state !== 'late') return stays('refused', named);
+    const amount = capture.amount ?? named.amount;
+    if (!isSame(amount, order.amount) || !isSame(named.amount, order.amount)) return stays('amount_mismatch', named);
+    if (!payable) return stays('late', named);
+    const attempt = { ...captured(named, nowMs), orderId: order.id, reference };
+    return { ...goes('paid', attempt), revives: named.orderId };
+  }
+  const amount = capture.amount ?? named.amount;
+  const right = isSame(amount, order.amount);
+  if (right && payable) return goes('paid', { ...captured(named, nowMs), reference });
+  const late: PaymentAttempt = {
+    ...named,
+    state: 'late',
+    // What has really come is what has to go back.
+    amount,
+    reference,
+    error: null,
+    nextAtMs: nowMs,
+    tries: 0,
+    updatedAtMs: nowMs,
+  };
+  return { ...stays(right ? 'late' : 'amount_mismatch', late), stores: true };
+}
+
+function decideTaken(
+  move: Move,
+  { taken, attemptId, amount }: { readonly taken: string; readonly attemptId: string; readonly amount: Money },
+  { order, fence, open, paying }: OrderState,
+  { named, referenced }: MoneyState,
+  nowMs: number,
+): Decision {
+  if (referenced !== null) return stays(referenced.orderId === order.id ? 'repeat' : 'refused', referenced);
+  if (named !== null) throw new TerminalError('attempt_id_reused', `attempt ${attemptId} is stored with other content`);
+  if (isFenced(move, fence)) return stays('fenced', null);
+  if (stepOf(order.status, 'pay') !== 'paid') return stays('refused', paying);
+  if (!isSame(amount, order.amount)) return stays('amount_mismatch', null);
+  if (isOver(order, nowMs)) return stays('too_late', null);
+  if (open !== null) return stays('payment_open', open);
+  const attempt: PaymentAttempt = {
+    id: attemptId,
+    orderId: order.id,
+    provider: CONFIRM,
+    state: 'captured',
+    pays: true,
+    amount,
+    reference: taken,
+    error: null,
+    nextAtMs: null,
+    tries: 0,
+    createdAtMs: nowMs,
+    updatedAtMs: nowMs,
+  };
+  return goes('paid', attempt);
+}
+
+function decideEnd(
+  move: Move,
+  event: 'cancel' | 'expire',
+  { order, fence, open, paying }: OrderState,
+  nowMs: number,
+): Decision {
+  const to = stepOf(order.status, event);
+  if (to === 'repeat' || to === 'refused') return stays(to, paying);
+  if (isFenced(move, fence)) return stays('fenced', open);
+  if (event === 'expire' && !isOver(order, nowMs)) return stays('not_due', open);
+  if (open !== null) return stays('payment_open', open);
+  return goes(to, null);
+}
+
+function decideRefund(move: Move, { order, fence, paying }: OrderState, nowMs: number): Decision {
+  const to = stepOf(order.status, 'refund');
+  if (to === 'repeat' || to === 'refused') return stays(to, paying);
+  if (isFenced(move, fence)) return stays('fenced', paying);
+  if (paying === null || (move.refunds !== undefined && move.refunds !== paying.id)) return stays('refused', paying);
+  const back = paying.state === 'refunding' || (paying.state === 'captured' && paying.provider === CONFIRM);
+  if (!back) return stays('refused', paying);
+  return goes(to, refunded(paying, nowMs));
+}
+
+/** What becomes of an attempt that somebody wants to open. */
+export function decideOpening(
+  wanted: NewAttempt,
+  state: OrderState | null,
+  named: PaymentAttempt | null,
+  nowMs: number,
+): AttemptOpened {
+  if (state === null) return { outcome: 'unknown' };
+  const { order, open } = state;
+  if (named !== null) {
+    // Its answer was lost, and it is asked for again.
+    const same = named.orderId === order.id && named.provider === wanted.provider && named.state === 'open';
+    if (same) return { outcome: 'opened', order, attempt: named };
+    throw new TerminalError('attempt_id_reused', `attempt ${wanted.id} is stored with other content`);
+  }
+  if (stepOf(order.status, 'pay') !== 'paid' || isOver(order, nowMs)) return { outcome: 'not_payable', order };
+  if (isFenced(wanted, state.fence)) return { outcome: 'fenced', order };
+  if (open !== null) return { outcome: 'payment_open', order, attempt: open };
+  const attempt: PaymentAttempt = {
+    id: wanted.id,
+    orderId: order.id,
+    provider: wanted.provider,
+    state: 'open',
+    pays: false,
+    amount: order.amount,
+    reference: null,
+    error: null,
+    nextAtMs: Math.min(nowMs + wanted.askAfterMs, order.expiresAtMs ?? Number.POSITIVE_INFINITY),
+    tries: 0,
+    createdAtMs: nowMs,
+    updatedAtMs: nowMs,
+  };
+  return { outcome: 'opened', order, attempt };
+}
+
+function stays(outcome: Moved['outcome'], attempt: PaymentAttempt | null): Decision {
+  return { outcome, to: null, attempt, stores: false, revives: null };
+}
+
+function goes(to: OrderStatus, attempt: PaymentAttempt | null): Decision {
+  return { outcome: 'moved', to, attempt, stores: attempt !== null, revives: null };
+}
+
+function isFenced({ fence }: { readonly fence: string | null }, row: bigint): boolean {
+  return fence !== null && BigInt(fence) < row;
+}
+
+function isOver({ expiresAtMs }: OrderRecord, nowMs: number): boolean {
+  return expiresAtMs !== null && expiresAtMs <= nowMs;
+}
+
+function isSame(a: Money, b: Money): boolean {
+  return a.amount === b.amount && a.currency === b.currency;
+}
+
+function hasMoney({ state }: PaymentAttempt): boolean {
+  return state === 'captured' || state === 'late' || state === 'refunding' || state === 'refunded';
+}
+
+function captured(attempt: PaymentAttempt, nowMs: number): PaymentAttempt {
+  return { ...attempt, state: 'captured', pays: true, error: null, nextAtMs: null, tries: 0, updatedAtMs: nowMs };
+}
+
+export function refunded(attempt: PaymentAttempt, nowMs: number): PaymentAttempt {
+  return { ...attempt, state: 'refunded', error: null, nextAtMs: null, updatedAtMs: nowMs };
+}

@@ -1,0 +1,55 @@
+import type { OrderRecord } from '../../model/order.ts';
+import type { OutgoingEvent } from '../life.ts';
+import type { StoredOrder } from '../port.ts';
+import { eventOfRow } from './rows.ts';
+import { type Cells, query, type Step, type Work, Writes } from './step.ts';
+
+/**
+ * The outbox of events for those who subscribed. An event is named after its order and its version, so that it is written
+ * once by its primary key, and known without being read. It leaves the table when somebody has taken it over: no mark has
+ * to be passed, which a transaction that commits late could stay behind.
+ */
+export function eventStep(orders: readonly OrderRecord[]): Extract<Step, { do: 'insert' }> {
+  return {
+    do: 'insert',
+    table: 'order_events',
+    columns: ['order_id', 'version', 'type', 'at', 'body'],
+    rows: orders.map(
+      (order): Cells => [
+        BigInt(order.id),
+        order.version,
+        `order.${order.status}`,
+        order.updatedAtMs,
+        JSON.stringify(order),
+      ],
+    ),
+  };
+}
+
+/** Of a batch that was just stored: for those that were really inserted, and not refused. */
+export function* writeReserved(stored: readonly StoredOrder[]): Work<void> {
+  const fresh = stored.filter(({ order, inserted }) => inserted && order.status === 'reserved');
+  const writes = new Writes();
+  writes.addRows(eventStep(fresh.map(({ order }) => order)));
+  yield* writes.done();
+}
+
+/** The time of an order does not go back from version to version: none is met before an older one of its order. */
+export function* outgoingEvents(limit: number): Work<OutgoingEvent[]> {
+  const [found] = yield [
+    query(
+      'SELECT order_id, version, type, "at", body FROM order_events ORDER BY "at", order_id, version LIMIT ?',
+      limit,
+    ),
+  ];
+  return found!.rows.map(eventOfRow);
+}
+
+export function* forgetEvents(eventIds: readonly string[]): Work<void> {
+  if (eventIds.length === 0) return;
+  const rows = eventIds.map((id): Cells => {
+    const [orderId, version] = id.split('-') as [string, string];
+    return [BigInt(orderId), Number(version)];
+  });
+  yield [{ do: 'delete', table: 'order_events', match: ['order_id', 'version'], rows }];
+}

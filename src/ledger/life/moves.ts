@@ -1,0 +1,187 @@
+import { unitsAt } from '../../model/life.ts';
+import type { OrderRecord } from '../../model/order.ts';
+import type { Move, Moved } from '../life.ts';
+import { byId } from '../sql/judge.ts';
+import { auditStep, type NewAuditEntry } from './audit.ts';
+import { Book, type Entry } from './book.ts';
+import { CONFIRM, type Decision, decideMove, type MoneyState } from './decide.ts';
+import { eventStep } from './events.ts';
+import { writePayments } from './payments.ts';
+import { type Cells, type LifeDialect, query, type Work, Writes } from './step.ts';
+
+/** An order whose units are free again, and its slots with them. */
+export interface Freed {
+  readonly orderId: string;
+  readonly buyer: string;
+}
+
+/**
+ * Moves of a batch, in its order: each is decided by what those before it have left. Then all of it is written in one
+ * round: an order once, whatever was done to it, and the hot rows of the items last.
+ */
+export function* moveOrders(
+  batch: readonly Move[],
+  dialect: LifeDialect,
+  keepEvents: boolean,
+): Work<{ moved: Moved[]; freed: Freed[] }> {
+  if (batch.length === 0) return { moved: [], freed: [] };
+  const book = yield* Book.open(dialect, wantedBy(batch));
+  const changes = new Changes();
+  const moved = batch.map((move): Moved => {
+    const entry = book.entry(move.orderId);
+    const decision = decideMove(move, entry && book.stateOf(entry), moneyOf(book, move), book.nowMs);
+    if (entry !== null) changes.note(move, decision, entry, book);
+    return { outcome: decision.outcome, order: entry?.order ?? null, attempt: decision.attempt };
+  });
+  const writes = new Writes();
+  changes.write(writes, book, dialect, keepEvents);
+  yield* writes.done();
+  return { moved, freed: changes.freed.map(({ order }) => ({ orderId: order.id, buyer: order.buyer })) };
+}
+
+function wantedBy(batch: readonly Move[]) {
+  const wanted = { orderIds: new Set<string>(), attemptIds: new Set<string>(), references: new Set<string>() };
+  for (const { orderId, money, revives } of batch) {
+    wanted.orderIds.add(orderId);
+    // Late money is moved under the locks of both orders.
+    if (revives !== undefined) wanted.orderIds.add(revives);
+    if (money === undefined) continue;
+    wanted.attemptIds.add('capture' in money ? money.capture : money.attemptId);
+    const reference = 'capture' in money ? money.reference : money.taken;
+    if (reference !== null) wanted.references.add(reference);
+  }
+  return wanted;
+}
+
+function moneyOf(book: Book, { money }: Move): MoneyState {
+  if (money === undefined) return { named: null, referenced: null };
+  return 'capture' in money
+    ? book.moneyOf(money.capture, null, money.reference)
+    : book.moneyOf(money.attemptId, CONFIRM, money.taken);
+}
+
+/** What the ledger's clock must say of the order's time, in the UPDATE itself: by the move that took it out of `reserved`. */
+type Timed = 'over' | 'left' | 'any';
+
+const CONDITIONS: Record<Timed, string | null> = { over: 't.expires_at <= ?', left: 't.expires_at > ?', any: null };
+
+/** What a batch has changed, and how that is written. */
+class Changes {
+  /** By the first move of each. */
+  readonly #orders = new Map<Entry, Timed>();
+  readonly #audit: NewAuditEntry[] = [];
+  readonly #versions: OrderRecord[] = [];
+
+  note(move: Move, { to, attempt, stores, outcome, revives }: Decision, entry: Entry, book: Book): void {
+    const { orderId, auditId, by, event } = move;
+    const before = entry.order;
+    const subject = `order:${orderId}`;
+    const named = attempt === null ? {} : { attempt: attempt.id, provider: attempt.provider };
+    if (stores && attempt !== null) book.put(attempt);
+    if (to !== null) {
+      if (!this.#orders.has(entry)) this.#orders.set(entry, timed(move));
+      entry.order = {
+        ...before,
+        status: to,
+        version: before.version + 1,
+        // It never goes back, whatever the clock does: events of an order are told by their time.
+        updatedAtMs: Math.max(book.nowMs, before.updatedAtMs),
+        revives: revives ?? before.revives,
+      };
+      if (move.fence !== null) entry.fence = BigInt(move.fence);
+      this.#versions.push(entry.order);
+      const detail = { from: before.status, to, ...named, ...(revives === null ? {} : { revives }) };
+      this.#audit.push({ auditId, by, action: `order.${event}`, subject, detail });
+    } else if (stores) {
+      const detail = { ...named, outcome, status: before.status, amount: attempt!.amount };
+      this.#audit.push({ auditId, by, action: 'payment.late', subject, detail });
+    }
+  }
+
+  get freed(): Entry[] {
+    return [...this.#orders.keys()].filter(({ order }) => unitsAt(order.status) === null);
+  }
+
+  write(writes: Writes, book: Book, { seatsApart }: LifeDialect, keepEvents: boolean): void {
+    const entries = [...this.#orders.keys()];
+    for (const time of ['over', 'left', 'any'] as const) {
+      const some = entries.filter((entry) => this.#orders.get(entry) === time);
+      writes.addRows(updateOrders(some, CONDITIONS[time], book.nowMs));
+    }
+    writePayments(writes, book);
+    const { freed } = this;
+    writes.addRows({ do: 'delete', table: 'claims', match: CLAIM, rows: claimsOf(freed) }, false);
+    const seated = seatsApart ? freed.filter((entry) => entry.seated).map(({ order }) => BigInt(order.id)) : [];
+    if (seated.length > 0) writes.add(query('DELETE FROM seat_claims WHERE order_id IN (?)', seated), null);
+    writes.addRows(auditStep(this.#audit, book.nowMs));
+    if (keepEvents) writes.addRows(eventStep(this.#versions));
+    for (const [itemId, { reserved, sold }] of unitsOf(entries)) {
+      const move = 'UPDATE items SET reserved = reserved + ?, sold = sold + ?, rev = rev + 1 WHERE id = ?';
+      writes.add(query(move, reserved, sold, BigInt(itemId)), 1);
+    }
+    if (freed.length === 0) return;
+    const ids = freed.map(({ order }) => BigInt(order.id));
+    writes.add(
+      query(
+        `INSERT INTO release_outbox (order_id, sale_id, item_id, buyer, units, rev, created_at)
+         SELECT o.id, o.sale_id, o.item_id, o.buyer, o.quantity, i.rev, o.updated_at
+         FROM orders o JOIN items i ON i.id = o.item_id WHERE o.id IN (?)`,
+        ids,
+      ),
+      freed.length,
+    );
+  }
+}
+
+function timed({ event, money }: Move): Timed {
+  if (event === 'expire') return 'over';
+  return money !== undefined && 'taken' in money ? 'left' : 'any';
+}
+
+function updateOrders(entries: readonly Entry[], condition: string | null, nowMs: number) {
+  return {
+    do: 'update' as const,
+    table: 'orders',
+    match: ['id', 'status', 'version'],
+    set: ['status', 'version', 'fence', 'revives', 'updated_at'],
+    rows: entries.map(
+      ({ order, first, fence }): Cells => [
+        BigInt(order.id),
+        first.status,
+        first.version,
+        order.status,
+        order.version,
+        fence,
+        order.revives === null ? null : BigInt(order.revives),
+        order.updatedAtMs,
+      ],
+    ),
+    ...(condition === null ? {} : { and: { sql: condition, values: [nowMs] } }),
+  };
+}
+
+const CLAIM = ['sale_id', 'buyer', 'slot', 'order_id'];
+
+/** Exactly their own, in one order: nobody waits in a circle. */
+function claimsOf(entries: readonly Entry[]): Cells[] {
+  return entries
+    .flatMap(({ order, slots }) =>
+      slots.split(',').map((slot) => ({ saleId: order.saleId, buyer: order.buyer, slot: Number(slot), id: order.id })),
+    )
+    .sort((a, b) => byId(a.saleId, b.saleId) || (a.buyer < b.buyer ? -1 : a.buyer > b.buyer ? 1 : a.slot - b.slot))
+    .map(({ saleId, buyer, slot, id }) => [BigInt(saleId), buyer, slot, BigInt(id)]);
+}
+
+/** How many units of each item go where, items in the order of their ids. */
+function unitsOf(entries: readonly Entry[]): [string, { reserved: number; sold: number }][] {
+  const units = new Map<string, { reserved: number; sold: number }>();
+  for (const { order, first } of entries) {
+    const item = units.get(order.itemId) ?? { reserved: 0, sold: 0 };
+    units.set(order.itemId, item);
+    const from = unitsAt(first.status);
+    const to = unitsAt(order.status);
+    if (from !== null) item[from] -= order.quantity;
+    if (to !== null) item[to] += order.quantity;
+  }
+  return [...units].sort(([a], [b]) => byId(a, b));
+}

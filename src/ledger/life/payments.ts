@@ -1,0 +1,218 @@
+import type { PaymentAttempt } from '../../model/payment.ts';
+import type { Actor, AttemptEnd, AttemptOpened, NewAttempt } from '../life.ts';
+import { auditStep } from './audit.ts';
+import { Book } from './book.ts';
+import { decideOpening, refunded } from './decide.ts';
+import { ATTEMPT_COLUMNS, attemptOfRow, cellsOfAttempt, SELECT_ATTEMPTS } from './rows.ts';
+import { type Cells, CLOCK, type LifeDialect, nowOf, query, type Work, Writes } from './step.ts';
+
+/** What a provider says of a failure may be long. */
+const ERROR_MAX = 500;
+
+const SET = ATTEMPT_COLUMNS.filter((column) => column !== 'id' && column !== 'provider' && column !== 'created_at');
+
+/** New attempts, and those that have changed, each only as it was when it was read. */
+export function writePayments(writes: Writes, book: Book): void {
+  const changed = book.changedAttempts();
+  const fresh = changed.filter(({ before }) => before === null).map(({ now }) => cellsOfAttempt(now));
+  // Those that change first: an attempt that ends makes room for the next one under the order's constraints.
+  writes.addRows(updateAttempts(changed.flatMap(({ before, now }) => (before === null ? [] : [{ before, now }]))));
+  writes.addRows({ do: 'insert', table: 'payments', columns: ATTEMPT_COLUMNS, rows: fresh });
+}
+
+function updateAttempts(changed: readonly { before: PaymentAttempt; now: PaymentAttempt }[]) {
+  return {
+    do: 'update' as const,
+    table: 'payments',
+    match: ['id', 'state', 'order_id'],
+    set: SET,
+    rows: changed.map(({ before, now }): Cells => {
+      const cells = cellsOfAttempt(now);
+      const set = SET.map((column) => cells[ATTEMPT_COLUMNS.indexOf(column)]!);
+      return [BigInt(before.id), before.state, BigInt(before.orderId), ...set];
+    }),
+  };
+}
+
+export function* openAttempts(batch: readonly NewAttempt[], dialect: LifeDialect): Work<AttemptOpened[]> {
+  if (batch.length === 0) return [];
+  const book = yield* Book.open(dialect, {
+    orderIds: new Set(batch.map(({ orderId }) => orderId)),
+    attemptIds: new Set(batch.map(({ id }) => id)),
+    references: new Set(),
+  });
+  const fences: Cells[] = [];
+  const opened: NewAttempt[] = [];
+  const answers = batch.map((wanted): AttemptOpened => {
+    const entry = book.entry(wanted.orderId);
+    const { named } = book.moneyOf(wanted.id, null, null);
+    const answer = decideOpening(wanted, entry && book.stateOf(entry), named, book.nowMs);
+    if (answer.outcome !== 'opened' || answer.attempt === named) return answer;
+    book.put(answer.attempt);
+    opened.push(wanted);
+    return answer;
+  });
+  for (const { orderId, fence } of opened) {
+    const { order, first } = book.entry(orderId)!;
+    // Whoever had the lock before is from now on too late.
+    if (fence === null || BigInt(fence) <= first.fence) continue;
+    fences.push([BigInt(orderId), order.status, order.version, BigInt(fence)]);
+  }
+  const writes = new Writes();
+  writes.addRows({
+    do: 'update',
+    table: 'orders',
+    match: ['id', 'status', 'version'],
+    set: ['fence'],
+    rows: fences,
+  });
+  writePayments(writes, book);
+  const audited = opened.map(({ id, orderId, provider, by, auditId }) => ({
+    auditId,
+    by,
+    action: 'payment.open',
+    subject: `order:${orderId}`,
+    detail: { attempt: id, provider },
+  }));
+  writes.addRows(auditStep(audited, book.nowMs));
+  yield* writes.done();
+  return answers;
+}
+
+/** Changes one attempt, if `change` says so; returns it as it is then. */
+function* changeAttempt(
+  attemptId: string,
+  dialect: LifeDialect,
+  reference: string | null,
+  change: (attempt: PaymentAttempt, nowMs: number) => PaymentAttempt,
+  audited?: { by: Actor; auditId: string; action: string },
+): Work<PaymentAttempt | null> {
+  const [found, clock, others] = yield [
+    query(`${SELECT_ATTEMPTS} WHERE id = ? ${dialect.forUpdate}`, BigInt(attemptId)),
+    CLOCK,
+    ...(reference === null ? [] : [query('SELECT id, provider FROM payments WHERE reference = ?', reference)]),
+  ];
+  const row = found!.rows[0];
+  if (row === undefined) return null;
+  const before = attemptOfRow(row);
+  const nowMs = nowOf(clock);
+  const changed = change(before, nowMs);
+  if (changed === before) return before;
+  // A reference that is another's is not told to this one: it would be found by it.
+  const taken = others?.rows.some(({ id, provider }) => id !== attemptId && provider === before.provider) ?? false;
+  const now = { ...changed, reference: before.reference ?? (taken ? null : reference), updatedAtMs: nowMs };
+  const writes = new Writes();
+  writes.addRows(updateAttempts([{ before, now }]));
+  if (audited !== undefined) {
+    const { by, auditId, action } = audited;
+    const detail = { attempt: attemptId, provider: before.provider, from: before.state };
+    writes.addRows(auditStep([{ auditId, by, action, subject: `order:${before.orderId}`, detail }], nowMs));
+  }
+  yield* writes.done();
+  return now;
+}
+
+export function closeAttempt(
+  attemptId: string,
+  { state, error, reference = null }: AttemptEnd,
+  dialect: LifeDialect,
+): Work<PaymentAttempt | null> {
+  return changeAttempt(attemptId, dialect, reference, (attempt) => {
+    if (attempt.state !== 'open') return attempt;
+    return { ...attempt, state, error: cut(error), nextAtMs: null };
+  });
+}
+
+/** The provider's own name for one that is open. */
+export function nameAttempt(attemptId: string, reference: string, dialect: LifeDialect): Work<PaymentAttempt | null> {
+  return changeAttempt(attemptId, dialect, reference, (attempt) =>
+    attempt.state === 'open' && attempt.reference === null ? { ...attempt } : attempt,
+  );
+}
+
+export function startRefund(
+  attemptId: string,
+  by: Actor,
+  auditId: string,
+  dialect: LifeDialect,
+): Work<PaymentAttempt | null> {
+  const audited = { by, auditId, action: 'payment.refund' };
+  return changeAttempt(
+    attemptId,
+    dialect,
+    null,
+    (attempt, nowMs) => {
+      if (attempt.state !== 'captured' && attempt.state !== 'late') return attempt;
+      return { ...attempt, state: 'refunding', error: null, nextAtMs: nowMs, tries: 0 };
+    },
+    audited,
+  );
+}
+
+export function finishRefund(
+  attemptId: string,
+  reference: string | null,
+  dialect: LifeDialect,
+): Work<PaymentAttempt | null> {
+  return changeAttempt(attemptId, dialect, reference, (attempt, nowMs) => {
+    // That of a paid order ends with it, in one transaction.
+    if (attempt.state !== 'refunding' || attempt.pays) return attempt;
+    return refunded(attempt, nowMs);
+  });
+}
+
+export function* postponeAttempt(attemptId: string, error: string, nextAtMs: number, dialect: LifeDialect): Work<void> {
+  const [expiry] = yield [
+    query(
+      `SELECT o.expires_at FROM payments p JOIN orders o ON o.id = p.order_id WHERE p.id = ? AND p.state = 'open'`,
+      BigInt(attemptId),
+    ),
+  ];
+  const expiresAtMs = Number(expiry!.rows[0]?.expires_at ?? 0);
+  yield* changeAttempt(attemptId, dialect, null, (attempt, nowMs) => {
+    if (attempt.nextAtMs === null) return attempt;
+    const atMs = attempt.state === 'open' && expiresAtMs > nowMs ? Math.min(nextAtMs, expiresAtMs) : nextAtMs;
+    return { ...attempt, error: cut(error), nextAtMs: atMs, tries: attempt.tries + 1 };
+  });
+}
+
+function cut(error: string | null): string | null {
+  return error === null ? null : error.slice(0, ERROR_MAX).toWellFormed();
+}
+
+export function* highestFence(): Work<bigint> {
+  const [found] = yield [query('SELECT MAX(fence) AS fence FROM orders')];
+  return BigInt(found!.rows[0]?.fence ?? 0);
+}
+
+export function* getAttempt(attemptId: string): Work<PaymentAttempt | null> {
+  const [found] = yield [query(`${SELECT_ATTEMPTS} WHERE id = ?`, BigInt(attemptId))];
+  return found!.rows.map(attemptOfRow)[0] ?? null;
+}
+
+export function* findAttempt(provider: string, reference: string): Work<PaymentAttempt | null> {
+  const [found] = yield [query(`${SELECT_ATTEMPTS} WHERE reference = ? AND provider = ?`, reference, provider)];
+  return found!.rows.map(attemptOfRow)[0] ?? null;
+}
+
+export function* attemptsOf(orderId: string): Work<PaymentAttempt[]> {
+  const [found] = yield [query(`${SELECT_ATTEMPTS} WHERE order_id = ? ORDER BY id DESC`, BigInt(orderId))];
+  return found!.rows.map(attemptOfRow);
+}
+
+export function* lastAttempts(orderIds: readonly string[]): Work<Map<string, PaymentAttempt>> {
+  const last = new Map<string, PaymentAttempt>();
+  if (orderIds.length === 0) return last;
+  const [found] = yield [query(`${SELECT_ATTEMPTS} WHERE order_id IN (?) ORDER BY id`, orderIds.map(BigInt))];
+  for (const attempt of found!.rows.map(attemptOfRow)) {
+    if (last.get(attempt.orderId)?.pays) continue;
+    last.set(attempt.orderId, attempt);
+  }
+  return last;
+}
+
+export function* dueAttempts(limit: number): Work<PaymentAttempt[]> {
+  const [clock] = yield [CLOCK];
+  const [found] = yield [query(`${SELECT_ATTEMPTS} WHERE next_at <= ? ORDER BY next_at LIMIT ?`, nowOf(clock), limit)];
+  return found!.rows.map(attemptOfRow);
+}

@@ -1,0 +1,64 @@
+import type { SandboxIntent } from '../../model/payment.ts';
+import type { Row } from '../sql/session.ts';
+import { type LifeDialect, query, type Step, type Work } from './step.ts';
+
+const COLUMNS = ['id', 'order_id', 'amount', 'currency', 'state', 'due_at', 'told'];
+const SELECT = `SELECT ${COLUMNS.join(', ')} FROM sandbox_intents`;
+
+export function* putIntent(intent: SandboxIntent): Work<SandboxIntent> {
+  const { id, orderId, amount, state, dueAtMs, told } = intent;
+  const put: Step = {
+    do: 'insert',
+    table: 'sandbox_intents',
+    columns: COLUMNS,
+    rows: [[BigInt(id), BigInt(orderId), amount.amount, amount.currency, state, dueAtMs, told ? 1 : 0]],
+    leavePresent: true,
+  };
+  const [, found] = yield [put, query(`${SELECT} WHERE id = ?`, BigInt(id))];
+  return intentOfRow(found!.rows[0]!);
+}
+
+export function* getIntent(id: string): Work<SandboxIntent | null> {
+  const [found] = yield [query(`${SELECT} WHERE id = ?`, BigInt(id))];
+  return found!.rows.map(intentOfRow)[0] ?? null;
+}
+
+export function* moveIntent(
+  id: string,
+  from: readonly SandboxIntent['state'][],
+  to: SandboxIntent['state'],
+  { forUpdate }: LifeDialect,
+): Work<SandboxIntent | null> {
+  const [found] = yield [query(`${SELECT} WHERE id = ? ${forUpdate}`, BigInt(id))];
+  const intent = found!.rows.map(intentOfRow)[0];
+  if (intent === undefined || !from.includes(intent.state)) return null;
+  if (intent.state !== to) yield [query('UPDATE sandbox_intents SET state = ? WHERE id = ?', to, BigInt(id))];
+  return { ...intent, state: to };
+}
+
+export function* dueIntents(nowMs: number, limit: number): Work<SandboxIntent[]> {
+  const [pending, untold] = yield [
+    query(
+      `${SELECT} WHERE told IN (0, 1) AND state = 'pending' AND due_at <= ? ORDER BY due_at, id LIMIT ?`,
+      nowMs,
+      limit,
+    ),
+    query(`${SELECT} WHERE told = 0 AND state = 'captured' ORDER BY due_at, id LIMIT ?`, limit),
+  ];
+  return [...pending!.rows, ...untold!.rows].slice(0, limit).map(intentOfRow);
+}
+
+export function* intentTold(id: string): Work<void> {
+  yield [query('UPDATE sandbox_intents SET told = 1 WHERE id = ?', BigInt(id))];
+}
+
+function intentOfRow(row: Row): SandboxIntent {
+  return {
+    id: row.id as string,
+    orderId: row.order_id as string,
+    amount: { amount: Number(row.amount), currency: row.currency as string },
+    state: row.state as SandboxIntent['state'],
+    dueAtMs: row.due_at === null ? null : Number(row.due_at),
+    told: Number(row.told) === 1,
+  };
+}

@@ -1,0 +1,94 @@
+import { ConflictError } from '../sql/errors.ts';
+import type { Result, Value } from '../sql/session.ts';
+
+/**
+ * Work on a ledger, written once for all of them: a generator that yields what it wants done, in rounds, and gets the
+ * results. SQLite does a round at once, inside its transaction; a database with a server gets a round in one trip.
+ */
+export type Work<T> = Generator<readonly Step[], T, readonly Result[]>;
+
+/**
+ * One statement, or one statement for each of some rows: how many are sent is the database's business, the result counts
+ * all. Columns are named, since not every database can tell the type of a value from where it stands.
+ */
+export type Step =
+  | { readonly do: 'query'; readonly sql: string; readonly values: readonly Value[] }
+  /** The ledger's clock at this point of the transaction: `now_ms`. */
+  | { readonly do: 'clock' }
+  | {
+      readonly do: 'insert';
+      readonly table: string;
+      readonly columns: readonly string[];
+      readonly rows: Cells[];
+      /** A row that is there already stays as it is, and is not counted. Otherwise it fails the transaction. */
+      readonly leavePresent?: true;
+    }
+  /** A row is found by `match`, its id first, and gets `set`; its cells are those of both, in this order. */
+  | {
+      readonly do: 'update';
+      readonly table: string;
+      readonly match: readonly string[];
+      readonly set: readonly string[];
+      readonly rows: Cells[];
+      /** A further condition on the row, which is called `t`. */
+      readonly and?: { readonly sql: string; readonly values: readonly Value[] };
+    }
+  | { readonly do: 'delete'; readonly table: string; readonly match: readonly string[]; readonly rows: Cells[] };
+
+export type Cell = string | number | bigint | null;
+export type Cells = readonly Cell[];
+
+/** What of the SQL differs between the databases, beside how steps are run. */
+export interface LifeDialect {
+  /** After a SELECT: its rows are ours until the end of the transaction. */
+  readonly forUpdate: string;
+  /** After the name of a table: go by its primary key, so that rows are locked in that order and no others with them. */
+  readonly byPrimaryKey: string;
+  /** Whether seats have a table of their own (`seat_claims`); otherwise they go with the claims. */
+  readonly seatsApart: boolean;
+  /** Orders (`o`) that are reserved and whose time is over at `?`: by an index that holds no others, in its order. */
+  readonly due: { readonly from: string; readonly where: string; readonly order: string };
+}
+
+export function query(sql: string, ...values: Value[]): Step {
+  return { do: 'query', sql, values };
+}
+
+export const CLOCK: Step = { do: 'clock' };
+
+export function nowOf(result: Result | undefined): number {
+  return Number(result!.rows[0]!.now_ms);
+}
+
+/** Steps with the number of rows that each must change. */
+export class Writes {
+  readonly #steps: Step[] = [];
+  readonly #expected: (number | null)[] = [];
+
+  /** `expected`: how many rows; null: any number. */
+  add(step: Step, expected: number | null): void {
+    this.#steps.push(step);
+    this.#expected.push(expected);
+  }
+
+  /** A step with no rows is none. */
+  addRows(step: Extract<Step, { rows: Cells[] }>, checked = true): void {
+    if (step.rows.length > 0) this.add(step, checked ? step.rows.length : null);
+  }
+
+  /** All of them in one round. Rows that are not as they were read: somebody came in between, and all is done again. */
+  *done(): Work<void> {
+    if (this.#steps.length === 0) return;
+    const results = yield this.#steps;
+    for (const [at, expected] of this.#expected.entries()) {
+      const { affected } = results[at]!;
+      if (expected === null || affected === expected) continue;
+      throw new ConflictError(`${nameOf(this.#steps[at]!)}: ${affected} rows instead of ${expected}`);
+    }
+  }
+}
+
+function nameOf(step: Step): string {
+  if (step.do === 'query') return step.sql;
+  return step.do === 'clock' ? step.do : `${step.do} ${step.table}`;
+}

@@ -1,0 +1,102 @@
+import type { DatabaseSync, SQLInputValue, StatementSync } from 'node:sqlite';
+import type { Cells, LifeDialect, Step, Work } from '../life/step.ts';
+import type { Result, Row, Value } from '../sql/session.ts';
+
+export const LIFE_DIALECT: LifeDialect = {
+  // There is one writer, and BEGIN IMMEDIATE has it wait for nobody.
+  forUpdate: '',
+  byPrimaryKey: '',
+  seatsApart: false,
+  due: {
+    from: 'orders o INDEXED BY orders_due',
+    where: "o.status = 'reserved' AND o.expires_at <= ?",
+    order: 'o.expires_at',
+  },
+};
+
+/** Does the rounds of work at once; inside the caller's transaction, where it writes. */
+export class Steps {
+  readonly #db: DatabaseSync;
+  readonly #now: () => number;
+  readonly #prepared = new Map<string, StatementSync>();
+
+  constructor(db: DatabaseSync, now: () => number) {
+    this.#db = db;
+    this.#now = now;
+  }
+
+  do<T>(work: Work<T>): T {
+    let round = work.next();
+    while (!round.done) round = work.next(round.value.map((step) => this.#run(step)));
+    return round.value;
+  }
+
+  #run(step: Step): Result {
+    switch (step.do) {
+      case 'clock':
+        return { rows: [{ now_ms: this.#now() }], affected: 0 };
+      case 'query': {
+        // A list goes in as JSON: the statement is the same for any length.
+        const statement = this.#prepare(step.sql.replaceAll('IN (?)', 'IN (SELECT value FROM json_each(?))'));
+        const values = step.values.map(inputOf);
+        if (!step.sql.startsWith('SELECT')) return { rows: [], affected: Number(statement.run(...values).changes) };
+        return { rows: statement.all(...values).map(rowOf), affected: 0 };
+      }
+      case 'insert': {
+        const { table, columns, rows, leavePresent } = step;
+        const places = columns.map(() => '?').join(', ');
+        const sql = `INSERT INTO ${table} (${columns.map(quoted).join(', ')}) VALUES (${places})`;
+        return this.#each(leavePresent ? `${sql} ON CONFLICT DO NOTHING` : sql, rows);
+      }
+      case 'update': {
+        const { table, match, set, rows, and } = step;
+        const sql = `UPDATE ${table} AS t SET ${set.map((name) => `${quoted(name)} = ?`).join(', ')} WHERE ${matches(match)}`;
+        const given = and === undefined ? [] : and.values.map(inputOf);
+        const turned = rows.map((cells) => [...cells.slice(match.length), ...cells.slice(0, match.length)]);
+        return this.#each(and === undefined ? sql : `${sql} AND ${and.sql}`, turned, given);
+      }
+      case 'delete':
+        return this.#each(`DELETE FROM ${step.table} AS t WHERE ${matches(step.match)}`, step.rows);
+    }
+  }
+
+  #each(sql: string, rows: readonly Cells[], more: readonly SQLInputValue[] = []): Result {
+    const statement = this.#prepare(sql);
+    let affected = 0;
+    for (const cells of rows) affected += Number(statement.run(...cells, ...more).changes);
+    return { rows: [], affected };
+  }
+
+  #prepare(sql: string): StatementSync {
+    let statement = this.#prepared.get(sql);
+    if (statement === undefined) {
+      statement = this.#db.prepare(sql);
+      statement.setReadBigInts(true);
+      // Statements are written out in the source: there are not many.
+      this.#prepared.set(sql, statement);
+    }
+    return statement;
+  }
+}
+
+function quoted(name: string): string {
+  return `"${name}"`;
+}
+
+function matches(columns: readonly string[]): string {
+  return columns.map((name) => `t.${quoted(name)} = ?`).join(' AND ');
+}
+
+function inputOf(value: Value): SQLInputValue {
+  if (typeof value !== 'object' || value === null) return value;
+  return `[${value.map((one) => (typeof one === 'string' ? JSON.stringify(one) : String(one))).join(',')}]`;
+}
+
+/** As the other ledgers have it: 64-bit numbers are text. */
+function rowOf(row: Record<string, unknown>): Row {
+  const read: Row = {};
+  for (const [name, value] of Object.entries(row)) {
+    read[name] = typeof value === 'bigint' ? value.toString() : (value as string | null);
+  }
+  return read;
+}

@@ -1,0 +1,20 @@
+/** What a shop's own systems can subscribe to. */
+export const WEBHOOK_EVENTS = [
+  'order.reserved',
+  'order.paid',
+  'order.expired',
+  'order.cancelled',
+  'order.refunded',
+] as const;
+
+export type WebhookEvent = (typeof WEBHOOK_EVENTS)[number];
+
+export const WEBHOOK_BOUNDS = {
+  urlLengthMax: 2048,
+  /** Each may have its full share of connections at once, so that none waits for another: their number is bounded. */
+  endpointsMax: 20,
+} as const;
+
+export const DELIVERY_STATES = ['pending', 'delivered', 'failed'] as const;
+
+export type DeliveryState = (typeof DELIVERY_STATES)[number];

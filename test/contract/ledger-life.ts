@@ -1,0 +1,1151 @@
+import { afterEach, beforeEach, describe, expect, it } from 'vitest';
+import { DoorbusterError } from '../../src/base/errors.ts';
+import { KEY_KEPT_MS, type Move, ordersPath } from '../../src/ledger/port.ts';
+import { Writer } from '../../src/ledger/writer.ts';
+import type { OrderRecord } from '../../src/model/order.ts';
+import type { PaymentAttempt } from '../../src/model/payment.ts';
+import { countTests } from './count.ts';
+import { STATES, type State } from './ledger.ts';
+import { LifeKit, type LifeUnderTest, OTHER_SALE, PAY_WITHIN_MS, PRICE, SALE } from './ledger-life-kit.ts';
+import { T0 } from './manual.ts';
+
+/** The contract of src/ledger/life.ts. Every adapter passes all of it; after every move the tables are judged. */
+export function lifeContract(name: string, make: () => Promise<LifeUnderTest>, states: State[] = STATES): void {
+  describe(`contract of the life of orders: ${name}`, () => {
+    countTests('life', name);
+    let kit: LifeKit;
+
+    beforeEach(async () => {
+      kit = new LifeKit(await make());
+      await kit.createSale();
+    });
+
+    afterEach(() => kit.world.close());
+
+    const codeOf = async (promise: Promise<unknown>): Promise<string> => {
+      const error = await promise.then(
+        () => null,
+        (thrown: unknown) => thrown,
+      );
+      expect(error).toBeInstanceOf(Error);
+      return error instanceof DoorbusterError ? error.code : 'error';
+    };
+
+    const attemptOf = async (attemptId: string): Promise<PaymentAttempt> => (await kit.ledger.getAttempt(attemptId))!;
+
+    const expire = async (order: OrderRecord): Promise<void> => {
+      kit.world.clock.advance(Math.max(order.expiresAtMs! - kit.nowMs, 0));
+      expect(await kit.outcome(kit.move('expire', order))).toBe('moved');
+    };
+
+    describe('pay with a capture', () => {
+      it('the order is paid, the money is its money, its units are sold (P6)', async () => {
+        const order = await kit.order('alice', { slots: [1, 2] });
+        const attemptId = await kit.opened(order);
+        const before = await kit.item();
+        kit.world.clock.advance(5);
+        const { outcome, order: paid, attempt } = await kit.one(kit.capture(order, attemptId, { reference: 'r' }));
+        expect(outcome).toBe('moved');
+        expect(paid).toEqual({ ...order, status: 'paid', version: 2, updatedAtMs: kit.nowMs });
+        expect(attempt).toMatchObject({ id: attemptId, state: 'captured', pays: true, reference: 'r', nextAtMs: null });
+        expect(await kit.item()).toEqual({ ...before, reserved: 0, sold: 2, rev: before.rev + 1 });
+        expect(await kit.releases()).toEqual([]);
+      });
+
+      it('a repeat changes nothing, whatever it says', async () => {
+        const { order, attemptId } = await kit.paid('alice');
+        expect(await kit.unmoved(kit.capture(order, attemptId))).toBe('repeat');
+        expect(await kit.unmoved(kit.capture(order, attemptId, { amount: null, reference: null }))).toBe('repeat');
+        expect(await kit.unmoved(kit.capture(order, attemptId, { amount: { amount: 1, currency: 'EUR' } }))).toBe(
+          'repeat',
+        );
+      });
+
+      it('amount and reference may be left to what is known', async () => {
+        const order = await kit.order('alice');
+        const attemptId = await kit.opened(order);
+        const { outcome, attempt } = await kit.one(kit.capture(order, attemptId, { amount: null, reference: null }));
+        expect([outcome, attempt!.reference]).toEqual(['moved', null]);
+      });
+
+      it('after the order’s time, while nobody has ended it: the unit is still held, and the money is there', async () => {
+        const order = await kit.order('alice');
+        const attemptId = await kit.opened(order);
+        kit.world.clock.advance(PAY_WITHIN_MS + 5000);
+        expect(await kit.outcome(kit.capture(order, attemptId))).toBe('moved');
+      });
+
+      it.each(['failed', 'voided'] as const)(
+        'of an attempt that was %s: the provider says yes after all',
+        async (state) => {
+          const order = await kit.order('alice');
+          const attemptId = await kit.opened(order);
+          await kit.ledger.closeAttempt(attemptId, { state, error: null });
+          expect(await kit.outcome(kit.capture(order, attemptId))).toBe('moved');
+        },
+      );
+
+      it('of an order that has ended is late, at once due, and told again a repeat (P6)', async () => {
+        for (const end of ['cancel', 'expire'] as const) {
+          const order = await kit.order(end);
+          const attemptId = await kit.opened(order);
+          await kit.ledger.closeAttempt(attemptId, { state: 'voided', error: null });
+          if (end === 'expire') await expire(order);
+          else expect(await kit.outcome(kit.move('cancel', order))).toBe('moved');
+          const before = await kit.item();
+          const { outcome, order: stored, attempt } = await kit.one(kit.capture(order, attemptId));
+          expect(outcome).toBe('late');
+          expect(stored).toMatchObject({ status: end === 'cancel' ? 'cancelled' : 'expired', version: 2 });
+          expect(attempt).toMatchObject({
+            state: 'late',
+            pays: false,
+            nextAtMs: kit.nowMs,
+            reference: `ref-${attemptId}`,
+          });
+          expect(await kit.item()).toEqual(before);
+          expect(await kit.unmoved(kit.capture(order, attemptId))).toBe('repeat');
+          expect((await kit.ledger.dueAttempts(9)).map(({ id }) => id)).toContain(attemptId);
+        }
+      });
+
+      it('of an order that was refunded is late', async () => {
+        const { order, attemptId } = await kit.paid('alice');
+        const second = await kit.world.ledger.openAttempt(kit.attempt(order));
+        expect(second.outcome).toBe('not_payable');
+        await kit.ledger.startRefund(attemptId, { actor: 'admin', origin: null }, kit.id());
+        expect(await kit.outcome(kit.move('refund', order))).toBe('moved');
+        expect(await kit.unmoved(kit.capture(order, attemptId))).toBe('repeat');
+      });
+
+      it('of one attempt while another is open: late; the open one may still pay', async () => {
+        const order = await kit.order('alice');
+        const first = await kit.opened(order);
+        await kit.ledger.closeAttempt(first, { state: 'failed', error: 'declined' });
+        const second = await kit.opened(order);
+        const { outcome, order: stored } = await kit.one(kit.capture(order, first));
+        expect([outcome, stored!.status, stored!.version]).toEqual(['late', 'reserved', 1]);
+        expect(await kit.outcome(kit.capture(order, second))).toBe('moved');
+        expect(await attemptOf(first)).toMatchObject({ state: 'late', pays: false });
+      });
+
+      it('of a second attempt when the first has paid: late (P6: exactly one capture)', async () => {
+        const order = await kit.order('alice');
+        const first = await kit.opened(order);
+        await kit.ledger.closeAttempt(first, { state: 'voided', error: null });
+        const second = await kit.opened(order);
+        expect(await kit.outcome(kit.capture(order, second))).toBe('moved');
+        const { outcome, attempt, order: stored } = await kit.one(kit.capture(order, first));
+        expect([outcome, attempt!.state, stored!.status, stored!.version]).toEqual(['late', 'late', 'paid', 2]);
+      });
+
+      it.each([
+        ['amount', { amount: 7999, currency: 'CNY' }],
+        ['currency', { amount: 8000, currency: 'EUR' }],
+      ])('another %s: all that came goes back, and the order can be paid', async (_, amount) => {
+        const order = await kit.order('alice');
+        const attemptId = await kit.opened(order);
+        const { outcome, order: stored, attempt } = await kit.one(kit.capture(order, attemptId, { amount }));
+        expect([outcome, stored!.status]).toEqual(['amount_mismatch', 'reserved']);
+        expect(attempt).toMatchObject({ state: 'late', amount, pays: false, nextAtMs: kit.nowMs });
+        expect(await kit.unmoved(kit.capture(order, attemptId))).toBe('repeat');
+        expect(await kit.outcome(kit.capture(order, await kit.opened(order)))).toBe('moved');
+      });
+
+      it('what is not there is unknown, and another order’s attempt is not this one’s', async () => {
+        const order = await kit.order('alice');
+        const other = await kit.order('bob');
+        const attemptId = await kit.opened(other);
+        expect(await kit.unmoved(kit.capture(order, '424242'))).toBe('unknown');
+        expect(await kit.unmoved(kit.capture({ ...order, id: '424242' }, attemptId))).toBe('unknown');
+        expect(await kit.unmoved(kit.capture(order, attemptId))).toBe('unknown');
+        expect(await kit.unmoved(kit.capture(order, attemptId, { revives: '424242' }))).toBe('unknown');
+      });
+
+      it('a reference is one payment: it does not pay a second order', async () => {
+        const { attemptId: first } = await kit.paid('alice');
+        const order = await kit.order('bob');
+        const attemptId = await kit.opened(order);
+        expect(await kit.unmoved(kit.capture(order, attemptId, { reference: `ref-${first}` }))).toBe('refused');
+        // The same name at another provider is another payment.
+        await kit.ledger.closeAttempt(attemptId, { state: 'voided', error: null });
+        const elsewhere = await kit.opened(order, { provider: 'bank' });
+        expect(await kit.outcome(kit.capture(order, elsewhere, { reference: `ref-${first}` }))).toBe('moved');
+      });
+
+      it('references are any text, compared byte for byte, also side by side in one batch', async () => {
+        const names = [
+          'plain',
+          'Plain',
+          'plain ',
+          'zahlung-\u00e9',
+          'zahlung-e\u0301',
+          `o'h"a\\r?a`,
+          '\u{1f389}',
+          '$1',
+          'NULL',
+          '{a,b}',
+        ];
+        const orders = [];
+        for (const [at, buyer] of names.entries()) orders.push(await kit.order(`${buyer}-${at}`));
+        const attempts = orders.map((order) => kit.attempt(order));
+        await kit.ledger.openAttempts(attempts);
+        const moves = orders.map((order, at) => kit.capture(order, attempts[at]!.id, { reference: names[at]! }));
+        expect(new Set((await kit.all(...moves)).map(({ outcome }) => outcome))).toEqual(new Set(['moved']));
+        for (const [at, reference] of names.entries()) {
+          const found = await kit.ledger.findAttempt('sandbox', reference);
+          expect([found!.id, found!.reference]).toEqual([attempts[at]!.id, reference]);
+        }
+        kit.world.clock.advance(1);
+        const by = { actor: 'admin:\u00e4da', origin: null };
+        for (const { id } of attempts) await kit.ledger.startRefund(id, by, kit.id());
+        await kit.all(...orders.map((order) => kit.move('refund', order, { by })));
+        expect((await kit.releases()).map(({ buyer }) => buyer)).toEqual(orders.map(({ buyer }) => buyer));
+        expect((await kit.ledger.audit({}, { limit: 1, before: null }))[0]!.actor).toBe(by.actor);
+      });
+
+      it('two orders with one reference in one batch: the first has it', async () => {
+        const orders = [await kit.order('alice'), await kit.order('bob')];
+        const attempts = [await kit.opened(orders[0]!), await kit.opened(orders[1]!)];
+        const moves = orders.map((order, at) => kit.capture(order, attempts[at]!, { reference: 'same' }));
+        expect((await kit.all(...moves)).map(({ outcome }) => outcome)).toEqual(['moved', 'refused']);
+      });
+    });
+
+    describe('pay with money that the shop took itself', () => {
+      it('the attempt is written with the move', async () => {
+        const order = await kit.order('alice');
+        const { outcome, order: paid, attempt } = await kit.one(kit.taken(order, 'till 7', { attemptId: '99' }));
+        expect([outcome, paid!.status]).toEqual(['moved', 'paid']);
+        const { amount } = order;
+        const nothing = { error: null, nextAtMs: null, tries: 0, createdAtMs: T0, updatedAtMs: T0 };
+        const confirm = { provider: 'confirm', state: 'captured', pays: true, reference: 'till 7' };
+        expect(attempt).toEqual({ id: '99', orderId: order.id, amount, ...confirm, ...nothing });
+        expect(await kit.ledger.findAttempt('confirm', 'till 7')).toEqual(attempt);
+      });
+
+      it('the same reference again is a repeat; of another order it is refused; another one for a paid order too', async () => {
+        const order = await kit.order('alice');
+        const move = kit.taken(order, 'till 7');
+        expect(await kit.outcome(move)).toBe('moved');
+        expect(await kit.unmoved(move)).toBe('repeat');
+        expect(await kit.unmoved(kit.taken(order, 'till 7'))).toBe('repeat');
+        expect(await kit.unmoved(kit.taken(await kit.order('bob'), 'till 7'))).toBe('refused');
+        expect(await kit.unmoved(kit.taken(order, 'till 8'))).toBe('refused');
+      });
+
+      it('needs time that is left: too late from the instant of expiresAt on', async () => {
+        const [early, late] = [await kit.order('alice'), await kit.order('bob')];
+        kit.world.clock.advance(PAY_WITHIN_MS - 1);
+        expect(await kit.outcome(kit.taken(early, 'a'))).toBe('moved');
+        kit.world.clock.advance(1);
+        expect(await kit.unmoved(kit.taken(late, 'b'))).toBe('too_late');
+      });
+
+      it('another amount, an open payment, an order that has ended: nothing is written', async () => {
+        const order = await kit.order('alice');
+        expect(await kit.unmoved(kit.taken(order, 'a', { amount: { amount: 1, currency: 'CNY' } }))).toBe(
+          'amount_mismatch',
+        );
+        expect(await kit.unmoved(kit.taken(order, 'a', { amount: { amount: 8000, currency: 'EUR' } }))).toBe(
+          'amount_mismatch',
+        );
+        const attemptId = await kit.opened(order);
+        const open = await kit.one(kit.taken(order, 'a'));
+        expect([open.outcome, open.attempt!.id]).toEqual(['payment_open', attemptId]);
+        await kit.ledger.closeAttempt(attemptId, { state: 'voided', error: null });
+        await expire(order);
+        expect(await kit.unmoved(kit.taken(order, 'a'))).toBe('refused');
+      });
+
+      it('an attempt’s id is used once: anything else is a fault', async () => {
+        const [order, other] = [await kit.order('alice'), await kit.order('bob')];
+        expect(await kit.outcome(kit.taken(order, 'a', { attemptId: '77' }))).toBe('moved');
+        expect(await codeOf(kit.ledger.moveOrders([kit.taken(other, 'b', { attemptId: '77' })]))).toBe(
+          'attempt_id_reused',
+        );
+        expect(await kit.stored(other.id)).toEqual(other);
+      });
+    });
+
+    describe('cancel and expire', () => {
+      it('units are free again exactly once, with a row in the outbox that has the item’s rev (P4)', async () => {
+        const order = await kit.order('alice', { slots: [1, 2] });
+        await kit.order('bob');
+        const before = await kit.item();
+        kit.world.clock.advance(7);
+        expect(await kit.outcome(kit.move('cancel', order))).toBe('moved');
+        const after = await kit.item();
+        expect(after).toEqual({ ...before, reserved: 1, rev: before.rev + 1 });
+        expect(await kit.releases()).toEqual([
+          {
+            orderId: order.id,
+            saleId: SALE,
+            itemId: '501',
+            buyer: 'alice',
+            units: 2,
+            rev: after.rev,
+            createdAtMs: T0 + 7,
+          },
+        ]);
+        expect(await kit.unmoved(kit.move('cancel', order))).toBe('repeat');
+        expect(await kit.unmoved(kit.move('expire', order))).toBe('refused');
+      });
+
+      it('expire needs the time to be over, and not a millisecond less', async () => {
+        const order = await kit.order('alice');
+        kit.world.clock.advance(PAY_WITHIN_MS - 1);
+        expect(await kit.unmoved(kit.move('expire', order))).toBe('not_due');
+        kit.world.clock.advance(1);
+        const { outcome, order: expired } = await kit.one(kit.move('expire', order));
+        expect([outcome, expired!.status]).toEqual(['moved', 'expired']);
+        expect(await kit.unmoved(kit.move('expire', order))).toBe('repeat');
+        expect(await kit.unmoved(kit.move('cancel', order))).toBe('refused');
+      });
+
+      it('seats are free with the units, and no others are (P1)', async () => {
+        const [order, other] = [await kit.order('alice'), await kit.order('bob')];
+        await kit.world.change(`UPDATE items SET kind = 'seated' WHERE id = 501`);
+        const { seatsApart } = kit.world.dialect;
+        if (seatsApart) {
+          const rows = [order, other].map(({ id }) => `(${SALE}, 'A-${id}', ${id})`);
+          await kit.world.change(`INSERT INTO seat_claims (sale_id, seat, order_id) VALUES ${rows.join(', ')}`);
+        } else {
+          while (await kit.ledger.maintain(1000));
+          await kit.world.change(`UPDATE claims SET seat = 'A-' || order_id`);
+        }
+        expect(await kit.outcome(kit.move('cancel', order))).toBe('moved');
+        const left = await kit.world.rows(`SELECT order_id FROM ${seatsApart ? 'seat_claims' : 'claims'}`);
+        expect(left.map(({ order_id }) => String(order_id))).toEqual([other.id]);
+      });
+
+      it('not while money may be on its way: the attempt is named (P6)', async () => {
+        const order = await kit.order('alice');
+        const attemptId = await kit.opened(order);
+        kit.world.clock.advance(PAY_WITHIN_MS);
+        for (const event of ['cancel', 'expire'] as const) {
+          expect(await kit.unmoved(kit.move(event, order))).toBe('payment_open');
+          expect((await kit.one(kit.move(event, order))).attempt!.id).toBe(attemptId);
+        }
+        await kit.ledger.closeAttempt(attemptId, { state: 'failed', error: 'declined' });
+        expect(await kit.outcome(kit.move('expire', order))).toBe('moved');
+      });
+
+      it('a paid order is neither cancelled nor expired, and a rejected one is nothing of all', async () => {
+        const { order } = await kit.paid('alice');
+        kit.world.clock.advance(PAY_WITHIN_MS);
+        const [stored] = await kit.commit(kit.message('bob', { slots: [9] }));
+        expect(stored!.order.status).toBe('rejected');
+        for (const event of ['cancel', 'expire'] as const) {
+          expect(await kit.unmoved(kit.move(event, order))).toBe('refused');
+          expect(await kit.unmoved(kit.move(event, stored!.order))).toBe('refused');
+          expect(await kit.unmoved(kit.move(event, { id: '424242' }))).toBe('unknown');
+        }
+        expect(await kit.unmoved(kit.move('refund', stored!.order))).toBe('refused');
+        expect(await kit.unmoved(kit.taken(stored!.order, 'a'))).toBe('refused');
+      });
+    });
+
+    describe('refund', () => {
+      const by = { actor: 'admin:ada', origin: '192.0.2.7' };
+
+      it('of a paid order: first the money is on its way back, then its units are free (P4, P6)', async () => {
+        const { order, attemptId } = await kit.paid('alice', { slots: [1, 2] });
+        expect(await kit.unmoved(kit.move('refund', order))).toBe('refused');
+        kit.world.clock.advance(3);
+        expect(await kit.ledger.startRefund(attemptId, by, kit.id())).toMatchObject({
+          state: 'refunding',
+          pays: true,
+          nextAtMs: kit.nowMs,
+          tries: 0,
+        });
+        expect(await kit.ledger.finishRefund(attemptId, 'x'), 'it ends with its order').toMatchObject({
+          state: 'refunding',
+        });
+        const before = await kit.item();
+        const { outcome, order: refunded, attempt } = await kit.one(kit.move('refund', order, { refunds: attemptId }));
+        expect([outcome, refunded!.status, refunded!.version]).toEqual(['moved', 'refunded', 3]);
+        expect(attempt).toMatchObject({ id: attemptId, state: 'refunded', pays: true, nextAtMs: null });
+        expect(await kit.item()).toEqual({ ...before, sold: 0, rev: before.rev + 1 });
+        expect(await kit.releases()).toMatchObject([{ orderId: order.id, units: 2, rev: before.rev + 1 }]);
+        expect(await kit.unmoved(kit.move('refund', order))).toBe('repeat');
+      });
+
+      it('of money that the shop took itself needs no provider', async () => {
+        const order = await kit.order('alice');
+        await kit.one(kit.taken(order, 'till'));
+        const { outcome, attempt } = await kit.one(kit.move('refund', order));
+        expect([outcome, attempt!.state]).toEqual(['moved', 'refunded']);
+      });
+
+      it('of an order that is not paid is refused', async () => {
+        const order = await kit.order('alice');
+        expect(await kit.unmoved(kit.move('refund', order))).toBe('refused');
+        await expire(order);
+        expect(await kit.unmoved(kit.move('refund', order))).toBe('refused');
+      });
+
+      it('of late money does not end the order that is paid with other money', async () => {
+        const order = await kit.order('alice');
+        const first = await kit.opened(order);
+        await kit.ledger.closeAttempt(first, { state: 'voided', error: null });
+        const second = await kit.opened(order);
+        await kit.one(kit.capture(order, second));
+        expect(await kit.outcome(kit.capture(order, first))).toBe('late');
+        expect(await kit.ledger.startRefund(first, by, kit.id())).toMatchObject({ state: 'refunding', pays: false });
+        expect(await kit.unmoved(kit.move('refund', order))).toBe('refused');
+        await kit.ledger.startRefund(second, by, kit.id());
+        // Both are on their way: which of them is back decides.
+        expect(await kit.unmoved(kit.move('refund', order, { refunds: first }))).toBe('refused');
+        expect(await kit.ledger.finishRefund(first, null)).toMatchObject({
+          state: 'refunded',
+          pays: false,
+          nextAtMs: null,
+        });
+        expect(await kit.stored(order.id)).toMatchObject({ status: 'paid' });
+        expect(await kit.outcome(kit.move('refund', order, { refunds: second }))).toBe('moved');
+      });
+    });
+
+    describe('late money that finds goods', () => {
+      const revive = (order: OrderRecord, lost: OrderRecord, attemptId: string, over: Partial<Move> = {}): Move =>
+        kit.capture(order, attemptId, { revives: lost.id, ...over });
+
+      it('moves to the order that revives, in the same transaction (P6)', async () => {
+        const { order: lost, attemptId } = await kit.late('alice');
+        const order = await kit.order('alice');
+        const { outcome, order: paid, attempt } = await kit.one(revive(order, lost, attemptId));
+        expect(outcome).toBe('moved');
+        expect(paid).toMatchObject({ id: order.id, status: 'paid', revives: lost.id, version: 2 });
+        expect(attempt).toMatchObject({
+          id: attemptId,
+          orderId: order.id,
+          state: 'captured',
+          pays: true,
+          nextAtMs: null,
+        });
+        expect(await kit.stored(lost.id)).toEqual(lost);
+        expect(await kit.ledger.attemptsOf(lost.id)).toEqual([]);
+        expect(await kit.unmoved(revive(order, lost, attemptId))).toBe('repeat');
+        await kit.world.crash();
+        expect(await kit.stored(order.id)).toEqual(paid);
+      });
+
+      it('not when it is on its way back, nor twice', async () => {
+        const { order: lost, attemptId } = await kit.late('alice');
+        const [first, second] = [await kit.order('alice'), await kit.order('alice', { slots: [2] })];
+        expect(await kit.outcome(revive(first, lost, attemptId))).toBe('moved');
+        expect(await kit.unmoved(revive(second, lost, attemptId))).toBe('unknown');
+        const { order: gone, attemptId: back } = await kit.late('bob');
+        await kit.ledger.startRefund(back, { actor: 'sweeper', origin: null }, kit.id());
+        expect(await kit.unmoved(revive(second, gone, back))).toBe('refused');
+      });
+
+      it('not for an order that has ended, is paid, may be paid otherwise, or costs something else', async () => {
+        const { order: lost, attemptId } = await kit.late('alice');
+        const ended = await kit.order('alice');
+        await kit.one(kit.move('cancel', ended));
+        expect(await kit.unmoved(revive(ended, lost, attemptId))).toBe('late');
+        const { order: paid } = await kit.paid('alice');
+        expect(await kit.unmoved(revive(paid, lost, attemptId))).toBe('late');
+        const open = await kit.order('alice', { slots: [2] });
+        await kit.opened(open);
+        expect(await kit.unmoved(revive(open, lost, attemptId))).toBe('late');
+        const dear = await kit.order('bob', { price: { amount: 9000, currency: 'CNY' } });
+        expect(await kit.unmoved(revive(dear, lost, attemptId))).toBe('amount_mismatch');
+        expect(await attemptOf(attemptId)).toMatchObject({ state: 'late', orderId: lost.id });
+      });
+
+      it('made late and moved on in one batch', async () => {
+        const lost = await kit.order('alice');
+        const attemptId = await kit.opened(lost);
+        await kit.ledger.closeAttempt(attemptId, { state: 'voided', error: null });
+        await kit.one(kit.move('cancel', lost));
+        const order = await kit.order('alice');
+        const moved = await kit.all(kit.capture(lost, attemptId), revive(order, lost, attemptId));
+        expect(moved.map(({ outcome }) => outcome)).toEqual(['late', 'moved']);
+        expect(await attemptOf(attemptId)).toMatchObject({ orderId: order.id, state: 'captured' });
+      });
+    });
+
+    describe('the fence', () => {
+      const fenceOf = async (order: OrderRecord): Promise<number> =>
+        Number((await kit.world.rows(`SELECT fence FROM orders WHERE id = ${order.id}`))[0]!.fence);
+
+      it('refuses a lower token in every move, takes an equal or higher one, and lets no token pass (P7)', async () => {
+        const order = await kit.order('alice');
+        const attemptId = await kit.opened(order, { fence: '10' });
+        expect(await fenceOf(order)).toBe(10);
+        const low = { fence: '9' };
+        expect(await kit.unmoved(kit.capture(order, attemptId, low))).toBe('fenced');
+        expect(await kit.unmoved(kit.taken(order, 'a', low))).toBe('fenced');
+        expect(await kit.unmoved(kit.move('cancel', order, low))).toBe('fenced');
+        expect(await kit.unmoved(kit.move('expire', order, low))).toBe('fenced');
+        await kit.ledger.closeAttempt(attemptId, { state: 'voided', error: null });
+        expect((await kit.open(order, low)).outcome).toBe('fenced');
+        expect(await kit.outcome(kit.taken(order, 'a', { fence: '10' }))).toBe('moved');
+        expect(await kit.unmoved(kit.move('refund', order, low))).toBe('fenced');
+        expect(await kit.outcome(kit.move('refund', order))).toBe('moved');
+        expect(await fenceOf(order), 'a move without a token leaves it').toBe(10);
+      });
+
+      it('a move raises it, and what has happened is told to whoever is too late', async () => {
+        const order = await kit.order('alice');
+        expect(await kit.outcome(kit.move('cancel', order, { fence: '7' }))).toBe('moved');
+        expect(await fenceOf(order)).toBe(7);
+        expect(await kit.unmoved(kit.move('cancel', order, { fence: '3' }))).toBe('repeat');
+      });
+    });
+
+    describe('a batch', () => {
+      it('may be empty', async () => {
+        expect(await kit.all()).toEqual([]);
+        expect(await kit.ledger.openAttempts([])).toEqual([]);
+      });
+
+      it('moves of one order happen one after the other, each told how it left the order', async () => {
+        const order = await kit.order('alice');
+        const moved = await kit.all(
+          kit.move('expire', order),
+          kit.taken(order, 'a'),
+          kit.taken(order, 'a'),
+          kit.move('cancel', order),
+          kit.move('refund', order),
+          kit.move('refund', order),
+        );
+        expect(moved.map(({ outcome, order: left }) => `${outcome} ${left!.status} ${left!.version}`)).toEqual([
+          'not_due reserved 1',
+          'moved paid 2',
+          'repeat paid 2',
+          'refused paid 2',
+          'moved refunded 3',
+          'repeat refunded 3',
+        ]);
+        expect(await kit.item()).toMatchObject({ reserved: 0, sold: 0, rev: 2 });
+        expect(await kit.count('audit', `subject = 'order:${order.id}'`)).toBe(2);
+      });
+
+      it('raises rev by one for each item whose units it moved, and for no other (P9)', async () => {
+        await kit.createSale(OTHER_SALE);
+        const orders = [
+          await kit.order('a', { slots: [1, 2] }),
+          await kit.order('b'),
+          await kit.order('c', { saleId: OTHER_SALE, itemCode: 'poster' }),
+          (await kit.paid('d')).order,
+        ];
+        const revs = async () =>
+          Promise.all(
+            [SALE, OTHER_SALE].flatMap((saleId) =>
+              ['voucher', 'poster'].map(async (code) => (await kit.item(code, saleId)).rev),
+            ),
+          );
+        const before = await revs();
+        const [a, b, c, d] = orders as [OrderRecord, OrderRecord, OrderRecord, OrderRecord];
+        await kit.all(kit.move('cancel', a), kit.taken(b, 'b'), kit.move('cancel', c), kit.move('refund', d));
+        expect(await revs()).toEqual([before[0]! + 1, before[1], before[2], before[3]! + 1]);
+        expect(await kit.item()).toMatchObject({ reserved: 0, sold: 2 });
+        const releases = await kit.releases();
+        expect(releases.map(({ rev }) => rev)).toEqual([before[0]! + 1, before[3]! + 1]);
+      });
+
+      it('is taken whole or not at all', async () => {
+        const [alice, bob, carol] = [await kit.order('alice'), await kit.order('bob'), await kit.order('carol')];
+        await kit.one(kit.move('cancel', bob, { auditId: '5' }));
+        const before = await kit.everything();
+        // An audit entry of that id is there: the last statements of the transaction fail.
+        const clash = kit.move('cancel', alice, { auditId: '5' });
+        expect(await codeOf(kit.ledger.moveOrders([kit.taken(carol, 'c'), clash]))).toBe('error');
+        expect(await kit.everything()).toEqual(before);
+        expect(await kit.outcome({ ...clash, auditId: kit.id() })).toBe('moved');
+        // Its slot is free in the ledger's memory, too, and no sooner than its end was committed.
+        expect((await kit.commit(kit.message('carol')))[0]!.order.reason).toBe('limit_reached');
+        await kit.order('alice');
+      });
+
+      it('may be large', async () => {
+        const orders = (
+          await kit.commit(
+            ...Array.from({ length: 700 }, (_, i) =>
+              kit.message(`buyer-${i}`, { itemCode: i % 2 ? 'poster' : 'voucher' }),
+            ),
+          )
+        )
+          .map(({ order }) => order)
+          .filter(({ status }) => status === 'reserved');
+        expect(orders).toHaveLength(700);
+        const attempts = orders.map((order) => kit.attempt(order));
+        expect(new Set((await kit.ledger.openAttempts(attempts)).map(({ outcome }) => outcome))).toEqual(
+          new Set(['opened']),
+        );
+        const revs = (await kit.item()).rev;
+        const paid = await kit.all(
+          ...orders.map((order, at) => kit.capture(order, attempts[at]!.id, { fence: String(at) })),
+        );
+        expect(new Set(paid.map(({ outcome }) => outcome))).toEqual(new Set(['moved']));
+        expect(await kit.item()).toMatchObject({ reserved: 0, sold: 350, rev: revs + 1 });
+      });
+    });
+
+    describe.each(states)('an order that ends, $name', (state) => {
+      it('gives back its slots and no others: the buyer may have them again, once (P2, P4)', async () => {
+        const [first, other] = [await kit.order('alice', { slots: [1, 2] }), await kit.order('alice', { slots: [3] })];
+        await kit.order('bob', { slots: [1] });
+        await kit.reach(state);
+        expect(await kit.outcome(kit.move('cancel', first))).toBe('moved');
+        const again = async (slots: number[], buyer = 'alice') => {
+          const [stored] = await kit.commit(kit.message(buyer, { slots }));
+          return stored!.order.reason ?? stored!.order.status;
+        };
+        expect(await again([3])).toBe('limit_reached');
+        expect(await again([1], 'bob')).toBe('limit_reached');
+        expect(await again([2, 1])).toBe('reserved');
+        expect(await again([1])).toBe('limit_reached');
+        // The first is told to end again, and what is the second's stays its own.
+        expect(await kit.unmoved(kit.move('cancel', first))).toBe('repeat');
+        expect(await again([2])).toBe('limit_reached');
+        while (await kit.ledger.maintain(1000));
+        await kit.judge(true);
+        await kit.world.crash();
+        expect(await again([1])).toBe('limit_reached');
+        expect(await kit.outcome(kit.taken(other, 'x'))).toBe('moved');
+        expect(await kit.outcome(kit.move('refund', other))).toBe('moved');
+        expect(await again([3])).toBe('reserved');
+        while (await kit.ledger.maintain(1000));
+        await kit.judge(true);
+      });
+
+      it('and then the ledger comes into that state: the same', async () => {
+        const order = await kit.order('alice', { slots: [1], key: 'k' });
+        await kit.one(kit.move('cancel', order));
+        const next = await kit.order('alice', { slots: [1] });
+        await kit.reach(state);
+        const [stored] = await kit.commit(kit.message('alice', { slots: [1] }));
+        expect(stored!.order.reason).toBe('limit_reached');
+        expect(await kit.outcome(kit.move('cancel', next))).toBe('moved');
+        await kit.order('alice', { slots: [1] });
+        const listed = await kit.ledger.listOrders({ buyer: 'alice' }, { limit: 9, before: null });
+        expect(listed.map(({ status }) => status)).toEqual(['reserved', 'rejected', 'cancelled', 'cancelled']);
+        while (await kit.ledger.maintain(1000));
+        await kit.judge(true);
+      });
+
+      it('keeps its key for 24 hours, holds nothing for a gate, and is not stored again (P5)', async () => {
+        const message = kit.message('alice', { slots: [2], key: 'k' });
+        const order = (await kit.commit(message))[0]!.order;
+        const other = await kit.order('bob', { slots: [1, 3] });
+        await kit.one(kit.move('cancel', order));
+        await kit.reach(state);
+        const scope = { caller: 'alice', path: ordersPath(SALE), key: 'k' };
+        expect(await kit.ledger.findKey(scope)).toMatchObject({ orderId: order.id });
+        const before = await kit.item();
+        expect(await kit.commit(message)).toMatchObject([
+          { inserted: false, order: { status: 'cancelled', version: 2 } },
+        ]);
+        expect(await kit.item(), 'a message that comes again takes nothing').toEqual(before);
+        const [second] = await kit.commit(kit.message('alice', { slots: [2], key: 'k' }));
+        expect(second!.order.reason, 'the key is bound').toBe('gate_rebuilt');
+        const snapshot = (await kit.ledger.rebuildSnapshot(SALE))!;
+        expect(snapshot.holds).toEqual([{ orderId: other.id, itemId: '501', buyer: 'bob', slots: [1, 3] }]);
+        expect(snapshot.keys).toMatchObject([{ buyer: 'alice', key: 'k', orderId: order.id }]);
+        kit.world.clock.advance(KEY_KEPT_MS);
+        expect(await kit.ledger.findKey(scope)).toBeNull();
+        expect((await kit.ledger.rebuildSnapshot(SALE))!.keys).toEqual([]);
+      });
+
+      it('a writer that meets it again gives nothing back and takes nothing', async () => {
+        const message = kit.message('alice');
+        const order = (await kit.commit(message))[0]!.order;
+        await kit.one(kit.move('cancel', order));
+        await kit.reach(state);
+        const before = await kit.item();
+        const heard: string[] = [];
+        const writer = new Writer(kit.ledger, kit.world.runtime, {
+          stored: ({ status }, inserted) => heard.push(`stored ${status} ${inserted}`),
+          rejected: () => heard.push('rejected'),
+          withdrawn: () => heard.push('withdrawn'),
+          failed: () => heard.push('failed'),
+          committed: () => {},
+        });
+        await writer.write([message]);
+        writer.close();
+        expect(heard).toEqual(['stored cancelled false']);
+        expect(await kit.item()).toEqual(before);
+      });
+    });
+
+    describe('attempts', () => {
+      it('are opened for an order that can be paid, and due when asked for', async () => {
+        const order = await kit.order('alice', { slots: [1, 2] });
+        kit.world.clock.advance(100);
+        const opened = await kit.open(order, { id: '77' });
+        expect(opened).toEqual({
+          outcome: 'opened',
+          order,
+          attempt: {
+            id: '77',
+            orderId: order.id,
+            provider: 'sandbox',
+            state: 'open',
+            pays: false,
+            amount: { amount: 16_000, currency: 'CNY' },
+            reference: null,
+            error: null,
+            nextAtMs: T0 + 10_100,
+            tries: 0,
+            createdAtMs: T0 + 100,
+            updatedAtMs: T0 + 100,
+          },
+        });
+        expect(await kit.ledger.dueAttempts(9)).toEqual([]);
+        kit.world.clock.advance(10_000);
+        expect(await kit.ledger.dueAttempts(9)).toEqual([(opened as { attempt: unknown }).attempt]);
+        await kit.world.crash();
+        expect(await attemptOf('77')).toEqual((opened as { attempt: unknown }).attempt);
+        expect(await kit.stored(order.id), 'the order is as it was').toEqual(order);
+      });
+
+      it('one at a time; not of an order that has ended, is paid, or whose time is over (P6)', async () => {
+        const order = await kit.order('alice');
+        const attemptId = await kit.opened(order);
+        expect(await kit.open(order)).toMatchObject({ outcome: 'payment_open', attempt: { id: attemptId } });
+        expect((await kit.open({ id: '424242' })).outcome).toBe('unknown');
+        expect((await kit.open((await kit.paid('bob')).order)).outcome).toBe('not_payable');
+        const late = await kit.order('carol');
+        kit.world.clock.advance(PAY_WITHIN_MS - 1);
+        const inTime = await kit.opened(late);
+        expect((await attemptOf(inTime)).nextAtMs, 'due when the time is over').toBe(late.expiresAtMs);
+        await kit.ledger.closeAttempt(inTime, { state: 'voided', error: null });
+        kit.world.clock.advance(1);
+        expect(await kit.open(late)).toEqual({ outcome: 'not_payable', order: late });
+        expect(await kit.count('payments')).toBe(3);
+      });
+
+      it('two of one order in one batch: the first; and asked for again it is the same one', async () => {
+        const order = await kit.order('alice');
+        const wanted = [kit.attempt(order), kit.attempt(order)];
+        const opened = await kit.ledger.openAttempts([...wanted, wanted[0]!]);
+        expect(opened.map(({ outcome }) => outcome)).toEqual(['opened', 'payment_open', 'opened']);
+        expect(await kit.ledger.openAttempt(wanted[0]!)).toEqual(opened[0]);
+        expect(await kit.count('audit', `action = 'payment.open'`)).toBe(1);
+        const other = { ...wanted[0]!, orderId: (await kit.order('bob')).id };
+        expect(await codeOf(kit.ledger.openAttempt(other))).toBe('attempt_id_reused');
+      });
+
+      it('that are open are closed once, with what the provider says', async () => {
+        const order = await kit.order('alice');
+        const attemptId = await kit.opened(order);
+        kit.world.clock.advance(9);
+        const closed = await kit.ledger.closeAttempt(attemptId, { state: 'failed', error: 'no', reference: 'r' });
+        expect(closed).toMatchObject({
+          state: 'failed',
+          error: 'no',
+          reference: 'r',
+          nextAtMs: null,
+          updatedAtMs: T0 + 9,
+        });
+        expect(await kit.ledger.closeAttempt(attemptId, { state: 'voided', error: null })).toEqual(closed);
+        expect(await kit.ledger.findAttempt('sandbox', 'r')).toEqual(closed);
+        expect(await kit.ledger.findAttempt('bank', 'r')).toBeNull();
+        expect(await kit.ledger.findAttempt('sandbox', 'R')).toBeNull();
+        expect(await kit.ledger.closeAttempt('424242', { state: 'voided', error: null })).toBeNull();
+        // A reference that another has is not told to a second one, and nothing fails for it.
+        const second = await kit.opened(order);
+        const again = await kit.ledger.closeAttempt(second, { state: 'failed', error: null, reference: 'r' });
+        expect(again).toMatchObject({ id: second, state: 'failed', reference: null });
+        expect((await kit.ledger.findAttempt('sandbox', 'r'))!.id).toBe(attemptId);
+      });
+
+      it('with money are not closed', async () => {
+        const { attemptId } = await kit.paid('alice');
+        const before = await attemptOf(attemptId);
+        expect(await kit.ledger.closeAttempt(attemptId, { state: 'voided', error: null })).toEqual(before);
+        expect(await attemptOf(attemptId)).toEqual(before);
+      });
+
+      it('refunds start from captured and late only, and end once', async () => {
+        const by = { actor: 'admin', origin: null };
+        const order = await kit.order('alice');
+        const open = await kit.opened(order);
+        expect(await kit.ledger.startRefund(open, by, kit.id())).toMatchObject({ state: 'open' });
+        expect(await kit.ledger.startRefund('424242', by, kit.id())).toBeNull();
+        const { attemptId } = await kit.late('bob');
+        expect(await kit.ledger.finishRefund(attemptId, null)).toMatchObject({ state: 'late' });
+        const started = await kit.ledger.startRefund(attemptId, by, kit.id());
+        expect(started).toMatchObject({ state: 'refunding', nextAtMs: kit.nowMs });
+        kit.world.clock.advance(50);
+        expect(await kit.ledger.startRefund(attemptId, by, kit.id())).toEqual(started);
+        const back = await kit.ledger.finishRefund(attemptId, 'back-1');
+        expect(back, 'it is found by its own name').toMatchObject({ state: 'refunded', reference: `ref-${attemptId}` });
+        expect(await kit.ledger.finishRefund(attemptId, 'back-2')).toEqual(back);
+        expect(await kit.ledger.finishRefund('424242', null)).toBeNull();
+      });
+
+      it('are postponed, an open one not past its order’s time', async () => {
+        const order = await kit.order('alice');
+        const attemptId = await kit.opened(order);
+        await kit.ledger.postponeAttempt(attemptId, 'x'.repeat(2000), T0 + 5000);
+        expect(await attemptOf(attemptId)).toMatchObject({ tries: 1, nextAtMs: T0 + 5000, error: 'x'.repeat(500) });
+        await kit.ledger.postponeAttempt(attemptId, 'hangs', T0 + 2 * PAY_WITHIN_MS);
+        expect(await attemptOf(attemptId)).toMatchObject({ tries: 2, nextAtMs: order.expiresAtMs, error: 'hangs' });
+        kit.world.clock.advance(PAY_WITHIN_MS);
+        await kit.ledger.postponeAttempt(attemptId, 'hangs', T0 + 2 * PAY_WITHIN_MS);
+        expect(await attemptOf(attemptId)).toMatchObject({ tries: 3, nextAtMs: T0 + 2 * PAY_WITHIN_MS });
+        await kit.ledger.closeAttempt(attemptId, { state: 'voided', error: null });
+        const closed = await attemptOf(attemptId);
+        await kit.ledger.postponeAttempt(attemptId, 'no', T0);
+        expect(await attemptOf(attemptId), 'nothing is to be done about it').toEqual(closed);
+        await kit.ledger.postponeAttempt('424242', 'no', T0);
+      });
+
+      it('are listed newest first, and an order shows the one that it is paid with', async () => {
+        const order = await kit.order('alice');
+        const ids: string[] = [];
+        for (let i = 0; i < 3; i++) {
+          ids.unshift(await kit.opened(order));
+          await kit.ledger.closeAttempt(ids[0]!, { state: 'failed', error: null });
+        }
+        const bare = await kit.order('bob');
+        expect((await kit.ledger.attemptsOf(order.id)).map(({ id }) => id)).toEqual(ids);
+        const last = async () => (await kit.ledger.lastAttempts([order.id, bare.id])).get(order.id)!.id;
+        expect(await last()).toBe(ids[0]);
+        await kit.one(kit.capture(order, ids[1]!));
+        expect(await last()).toBe(ids[1]);
+        expect((await kit.ledger.lastAttempts([bare.id])).size).toBe(0);
+        expect((await kit.ledger.lastAttempts([])).size).toBe(0);
+      });
+
+      it('that are due come longest due first, at most so many', async () => {
+        const waits = [3000, 1000, 2000];
+        const ids: string[] = [];
+        for (const [at, askAfterMs] of waits.entries()) {
+          ids.push(await kit.opened(await kit.order(`b${at}`), { askAfterMs }));
+        }
+        const due = async (limit = 9) => (await kit.ledger.dueAttempts(limit)).map(({ id }) => id);
+        kit.world.clock.advance(2000);
+        expect(await due()).toEqual([ids[1], ids[2]]);
+        kit.world.clock.advance(1000);
+        expect(await due()).toEqual([ids[1], ids[2], ids[0]]);
+        expect(await due(1)).toEqual([ids[1]]);
+      });
+    });
+
+    describe('constraints below every statement (P6)', () => {
+      let order: OrderRecord;
+
+      beforeEach(async () => {
+        order = await kit.order('alice');
+        await kit.one(kit.taken(order, 'till'));
+        await kit.opened(await kit.order('bob'));
+      });
+
+      const insert = (id: number, over: Record<string, string | number>) => {
+        const row = { order_id: 424242, state: `'failed'`, pays: 0, reference: 'NULL', next_at: 'NULL', ...over };
+        return kit.world.change(
+          `INSERT INTO payments (id, order_id, provider, state, pays, amount, currency, reference, next_at, tries, created_at, updated_at)
+           VALUES (${id}, ${row.order_id}, 'confirm', ${row.state}, ${row.pays}, 1, 'CNY', ${row.reference}, ${row.next_at}, 0, 1, 1)`,
+        );
+      };
+
+      it('a second open attempt, a second payment, a reference twice, money that nobody looks after: none is stored', async () => {
+        await insert(1, {});
+        await insert(2, { reference: `'other'` });
+        const open = await kit.world.rows(`SELECT order_id FROM payments WHERE state = 'open'`);
+        const wrong: Record<string, string | number>[] = [
+          { state: `'open'`, next_at: 5, order_id: String(open[0]!.order_id) },
+          { state: `'captured'`, pays: 1, order_id: order.id },
+          { reference: `'till'` },
+          { state: `'late'` },
+          { state: `'refunding'` },
+          { state: `'open'` },
+          { state: `'captured'`, pays: 0 },
+          { state: `'open'`, pays: 1, next_at: 5 },
+          { state: `'lost'` },
+          { next_at: 5 },
+        ];
+        for (const [at, over] of wrong.entries()) {
+          await expect(insert(10 + at, over), JSON.stringify(over)).rejects.toThrow();
+        }
+        expect(await kit.count('payments')).toBe(4);
+      });
+    });
+
+    describe('orders that are due', () => {
+      it('come longest first, at most so many, and only reserved ones', async () => {
+        const orders: OrderRecord[] = [];
+        for (const [buyer, payWithinSeconds] of [
+          ['a', 30],
+          ['b', 10],
+          ['c', 20],
+          ['d', 5],
+          ['e', 6],
+          ['f', 100],
+        ] as const) {
+          orders.push(await kit.order(buyer, { payWithinSeconds }));
+        }
+        await kit.one(kit.taken(orders[3]!, 'd'));
+        await kit.one(kit.move('cancel', orders[4]!));
+        const due = async (limit = 9) => (await kit.ledger.dueOrders(limit)).map(({ buyer }) => buyer);
+        expect(await due()).toEqual([]);
+        kit.world.clock.advance(9_999);
+        expect(await due()).toEqual([]);
+        kit.world.clock.advance(1);
+        expect(await due()).toEqual(['b']);
+        kit.world.clock.advance(20_000);
+        expect(await due()).toEqual(['b', 'c', 'a']);
+        expect(await due(2)).toEqual(['b', 'c']);
+        expect(await kit.ledger.dueOrders(1)).toEqual([
+          { orderId: orders[1]!.id, saleId: SALE, buyer: 'b', expiresAtMs: T0 + 10_000, openAttempt: null },
+        ]);
+        await kit.all(...orders.slice(0, 3).map((order) => kit.move('expire', order)));
+        expect(await due()).toEqual([]);
+      });
+
+      it('with an open payment come when that is due, so that a provider that hangs holds up no others', async () => {
+        const [first, second] = [
+          await kit.order('a', { payWithinSeconds: 10 }),
+          await kit.order('b', { payWithinSeconds: 20 }),
+        ];
+        const attemptId = await kit.opened(first, { askAfterMs: 60_000 });
+        kit.world.clock.advance(10_000);
+        expect(await kit.ledger.dueOrders(9)).toMatchObject([{ orderId: first.id, openAttempt: { id: attemptId } }]);
+        await kit.ledger.postponeAttempt(attemptId, 'hangs', kit.nowMs + 15_000);
+        expect(await kit.ledger.dueOrders(9)).toEqual([]);
+        kit.world.clock.advance(10_000);
+        expect((await kit.ledger.dueOrders(1)).map(({ orderId }) => orderId)).toEqual([second.id]);
+        kit.world.clock.advance(5_000);
+        expect((await kit.ledger.dueOrders(9)).map(({ orderId }) => orderId)).toEqual([first.id, second.id]);
+      });
+
+      it('are found by an index that holds reserved orders only', async () => {
+        await kit.createSale('700', { items: [{ code: 'voucher', name: 'V', price: PRICE, stock: 9000 }] });
+        const many = Array.from({ length: 3000 }, (_, i) =>
+          kit.message(`b${i}`, { saleId: '700', payWithinSeconds: 60 + i }),
+        );
+        await kit.commit(...many);
+        kit.world.clock.advance(70_000);
+        const plan = await kit.world.explain(kit.dueQuery(10));
+        expect(plan).toContain('orders_due');
+        expect(await kit.ledger.dueOrders(100)).toHaveLength(11);
+      });
+    });
+
+    describe('units on their way back', () => {
+      it('come oldest first, in pages, of some age; and are gone when the gate has them', async () => {
+        const orders: OrderRecord[] = [];
+        for (const buyer of ['a', 'b', 'c', 'd']) orders.push(await kit.order(buyer));
+        await kit.all(kit.move('cancel', orders[1]!), kit.move('cancel', orders[0]!));
+        kit.world.clock.advance(1000);
+        await kit.all(kit.move('cancel', orders[3]!), kit.move('cancel', orders[2]!));
+        const ids = (some: { orderId: string }[]) => some.map(({ orderId }) => orderId);
+        const all = await kit.ledger.releases(9, 0);
+        expect(ids(all)).toEqual(ids(orders.map(({ id }) => ({ orderId: id }))));
+        expect(ids(await kit.ledger.releases(9, 1))).toEqual(ids(all.slice(0, 2)));
+        expect(ids(await kit.ledger.releases(9, 1001))).toEqual([]);
+        const first = await kit.ledger.releases(1, 0);
+        expect(await kit.ledger.releases(2, 0, first[0])).toEqual(all.slice(1, 3));
+        expect(await kit.ledger.releases(9, 0, all[2])).toEqual(all.slice(3));
+        await kit.ledger.released([orders[0]!.id, orders[2]!.id, '424242']);
+        await kit.ledger.released([]);
+        expect(await kit.ledger.releases(9, 0)).toEqual([all[1], all[3]]);
+        await kit.world.crash();
+        expect(await kit.ledger.releases(9, 0)).toEqual([all[1], all[3]]);
+      });
+
+      it('a gate that is built gets those of a later rev again, whether another gate had them or not', async () => {
+        await kit.createSale(OTHER_SALE);
+        const [a, b, c, d] = [
+          await kit.order('a'),
+          await kit.order('b'),
+          await kit.order('c', { itemCode: 'poster' }),
+          await kit.order('d', { saleId: OTHER_SALE }),
+        ];
+        await kit.one(kit.move('cancel', a));
+        const snapshot = (await kit.ledger.rebuildSnapshot(SALE))!;
+        expect(snapshot.holds.map(({ orderId }) => orderId)).toEqual([b.id, c.id]);
+        await kit.all(...[b, c, d].map((order) => kit.move('cancel', order)));
+        await kit.ledger.released([a.id, b.id]);
+        const revs = new Map(snapshot.items.map(({ id, rev }) => [id, rev]));
+        const since = await kit.ledger.releasesSince(SALE, revs);
+        expect(new Set(since.map(({ orderId }) => orderId))).toEqual(new Set([b.id, c.id]));
+        expect(await kit.ledger.releasesSince(SALE, new Map())).toHaveLength(3);
+        const later = (await kit.ledger.rebuildSnapshot(SALE))!;
+        expect(await kit.ledger.releasesSince(SALE, new Map(later.items.map(({ id, rev }) => [id, rev])))).toEqual([]);
+      });
+
+      it('are forgotten some time after the gate has them, and never before', async () => {
+        const orders = [await kit.order('a'), await kit.order('b')];
+        await kit.all(...orders.map((order) => kit.move('cancel', order)));
+        await kit.ledger.released([orders[0]!.id]);
+        expect(await kit.ledger.pruneReleases(kit.nowMs)).toBe(0);
+        kit.world.clock.advance(1);
+        expect(await kit.ledger.pruneReleases(kit.nowMs)).toBe(1);
+        expect(await kit.ledger.pruneReleases(kit.nowMs + KEY_KEPT_MS)).toBe(0);
+        expect(await kit.ledger.releases(9, 0)).toMatchObject([{ orderId: orders[1]!.id }]);
+      });
+    });
+
+    describe('events', () => {
+      const types = async () => (await kit.ledger.outgoingEvents(99)).map(({ id, type }) => `${id} ${type}`);
+
+      it('are not written while nobody has subscribed', async () => {
+        const order = await kit.order('alice');
+        await kit.one(kit.move('cancel', order));
+        expect(await kit.count('order_events')).toBe(0);
+      });
+
+      it('one for each version of an order, with the order as it was, in the transaction that made it', async () => {
+        kit.ledger.keepEvents = true;
+        const message = kit.message('alice');
+        const order = (await kit.commit(message, kit.message('bob', { slots: [9] }), message))[0]!.order;
+        await kit.commit(message, kit.message('carol', { slots: [9] }));
+        expect(await types()).toEqual([`${order.id}-1 order.reserved`]);
+        kit.world.clock.advance(1);
+        await kit.all(kit.taken(order, 'a'), kit.move('refund', order), kit.move('refund', order));
+        const [dave, erin] = [await kit.order('dave'), await kit.order('erin')];
+        kit.world.clock.advance(PAY_WITHIN_MS);
+        await kit.all(kit.move('cancel', dave), kit.move('expire', erin));
+        const events = await kit.ledger.outgoingEvents(99);
+        expect(events.map(({ id, type }) => `${id} ${type}`)).toEqual([
+          `${order.id}-1 order.reserved`,
+          `${order.id}-2 order.paid`,
+          `${order.id}-3 order.refunded`,
+          `${dave.id}-1 order.reserved`,
+          `${erin.id}-1 order.reserved`,
+          `${dave.id}-2 order.cancelled`,
+          `${erin.id}-2 order.expired`,
+        ]);
+        expect(events[0]).toEqual({
+          id: `${order.id}-1`,
+          orderId: order.id,
+          version: 1,
+          type: 'order.reserved',
+          atMs: T0,
+          body: JSON.stringify(order),
+        });
+        expect(JSON.parse(events[2]!.body)).toEqual(await kit.stored(order.id));
+        await kit.world.crash();
+        expect(await kit.ledger.outgoingEvents(99)).toEqual(events);
+        expect(await kit.ledger.outgoingEvents(2)).toEqual(events.slice(0, 2));
+        await kit.ledger.forgetEvents([events[0]!.id, events[3]!.id, '424242-1']);
+        await kit.ledger.forgetEvents([]);
+        expect(await kit.ledger.outgoingEvents(99)).toEqual([events[1], events[2], ...events.slice(4)]);
+      });
+
+      it('of an order come in its order, also when the clock goes back', async () => {
+        kit.ledger.keepEvents = true;
+        const order = await kit.order('alice');
+        kit.world.clock.step(-60_000);
+        await kit.one(kit.taken(order, 'a'));
+        kit.world.clock.step(-60_000);
+        await kit.one(kit.move('refund', order));
+        expect(await types()).toEqual([
+          `${order.id}-1 order.reserved`,
+          `${order.id}-2 order.paid`,
+          `${order.id}-3 order.refunded`,
+        ]);
+      });
+    });
+
+    describe('audit', () => {
+      const of = (subject?: string, limit = 99, before: string | null = null) =>
+        kit.ledger.audit(subject === undefined ? {} : { subject }, { limit, before });
+
+      it('has who did what, when and from where, for every change and for nothing else', async () => {
+        const order = await kit.order('alice');
+        kit.world.clock.advance(1);
+        const attemptId = await kit.opened(order);
+        kit.world.clock.advance(1);
+        await kit.one(kit.capture(order, attemptId, { by: { actor: 'provider:sandbox', origin: '198.51.100.1' } }));
+        await kit.one(kit.capture(order, attemptId));
+        await kit.one(kit.move('cancel', order));
+        await kit.ledger.startRefund(attemptId, { actor: 'admin:ada', origin: null }, kit.id());
+        await kit.ledger.startRefund(attemptId, { actor: 'admin:eve', origin: null }, kit.id());
+        await kit.one(kit.move('refund', order, { by: { actor: 'sweeper', origin: null } }));
+        const entries = (await of(`order:${order.id}`)).reverse();
+        expect(entries.map(({ actor, origin, action, atMs }) => [actor, origin, action, atMs - T0])).toEqual([
+          ['buyer:alice', null, 'payment.open', 1],
+          ['provider:sandbox', '198.51.100.1', 'order.pay', 2],
+          ['admin:ada', null, 'payment.refund', 2],
+          ['sweeper', null, 'order.refund', 2],
+        ]);
+        expect(JSON.parse(entries[1]!.detail)).toEqual({
+          from: 'reserved',
+          to: 'paid',
+          attempt: attemptId,
+          provider: 'sandbox',
+        });
+        expect(entries[0]!.subject).toBe(`order:${order.id}`);
+      });
+
+      it('has late money, and what it was late for', async () => {
+        const { order, attemptId } = await kit.late('alice');
+        const [entry] = await of(`order:${order.id}`, 1);
+        expect(entry).toMatchObject({ action: 'payment.late' });
+        expect(JSON.parse(entry!.detail)).toMatchObject({ attempt: attemptId, outcome: 'late', status: 'expired' });
+      });
+
+      it('newest first, of one subject or of all, page by page; changes of sales have their origin', async () => {
+        await kit.ledger.addStock(SALE, 'voucher', 1, { ...kit.call(), origin: '203.0.113.5' });
+        const order = await kit.order('alice');
+        await kit.one(kit.move('cancel', order));
+        const all = await of();
+        expect(all.map(({ subject }) => subject)).toEqual([`order:${order.id}`, `sale:${SALE}`, `sale:${SALE}`]);
+        expect(all.map(({ origin }) => origin)).toEqual(['192.0.2.1', '203.0.113.5', null]);
+        expect(await of(`sale:${SALE}`)).toEqual(all.slice(1));
+        expect(await of(undefined, 2)).toEqual(all.slice(0, 2));
+        expect(await of(undefined, 2, all[1]!.id)).toEqual(all.slice(2));
+        expect(await of(`sale:${SALE}`, 9, all[1]!.id)).toEqual(all.slice(2));
+        expect(await of('order:424242')).toEqual([]);
+      });
+    });
+
+    describe('answers under a key', () => {
+      const scope = { caller: 'alice', path: 'POST /v1/orders/7/pay', key: 'k' };
+
+      it('the first one counts, for 24 hours', async () => {
+        const bound = async () => (await kit.ledger.findKey(scope))?.answer ?? null;
+        await kit.ledger.bindAnswer({ ...scope, fingerprint: 'f' }, 'first');
+        await kit.ledger.bindAnswer({ ...scope, fingerprint: 'g' }, 'second');
+        await kit.world.crash();
+        expect(await kit.ledger.findKey(scope)).toEqual({ fingerprint: 'f', orderId: null, answer: 'first' });
+        kit.world.clock.advance(KEY_KEPT_MS);
+        expect(await bound()).toBeNull();
+        await kit.ledger.bindAnswer({ ...scope, fingerprint: 'h' }, 'third');
+        expect(await bound()).toBe('third');
+        expect(await kit.ledger.pruneKeys(kit.nowMs + 1)).toBe(1);
+        expect(await bound()).toBeNull();
+      });
+    });
+
+    describe('the sandbox provider’s book', () => {
+      const intent = (id: string, over: object = {}) => ({
+        id,
+        orderId: '7',
+        amount: { amount: 5, currency: 'CNY' },
+        state: 'pending' as const,
+        dueAtMs: 100,
+        told: false,
+        ...over,
+      });
+
+      it('keeps the first of an id, moves it from a state, and knows what is due', async () => {
+        const { ledger } = kit;
+        expect(await ledger.getIntent('1')).toBeNull();
+        expect(await ledger.putIntent(intent('1'))).toEqual(intent('1'));
+        expect(await ledger.putIntent(intent('1', { state: 'captured' }))).toEqual(intent('1'));
+        await ledger.putIntent(intent('2', { told: true, dueAtMs: 50 }));
+        await ledger.putIntent(intent('3', { state: 'declined' }));
+        const due = async (nowMs: number) => (await ledger.dueIntents(nowMs, 9)).map(({ id }) => id);
+        expect([await due(49), await due(50), await due(100)]).toEqual([[], ['2'], ['2', '1']]);
+        expect(await ledger.moveIntent('1', ['captured'], 'refunded')).toBeNull();
+        expect(await ledger.moveIntent('9', ['pending'], 'captured')).toBeNull();
+        expect(await ledger.moveIntent('1', ['pending'], 'captured')).toEqual(intent('1', { state: 'captured' }));
+        expect(await ledger.moveIntent('1', ['pending', 'captured'], 'captured')).not.toBeNull();
+        expect(await due(0)).toEqual(['1']);
+        await ledger.intentTold('1');
+        expect(await due(0)).toEqual([]);
+        await kit.world.crash();
+        expect(await kit.ledger.getIntent('1')).toEqual(intent('1', { state: 'captured', told: true }));
+      });
+    });
+  });
+}
