@@ -67,5 +67,15 @@ export function queuedOrder(message: Known, createdAtMs: number): OrderRecord {
 type Known = Pick<OrderMessage, 'orderId' | 'saleId' | 'itemId' | 'itemCode' | 'buyer' | 'quantity' | 'price'>;
 
 function orderOf({ orderId, saleId, itemId, itemCode, buyer, quantity, price }: Known) {
-  return { id: orderId, saleId, itemId, itemCode, buyer, quantity, amount: times(price, quantity), version: 1 };
+  return {
+    id: orderId,
+    saleId,
+    itemId,
+    itemCode,
+    buyer,
+    quantity,
+    amount: times(price, quantity),
+    version: 1,
+    revives: null,
+  };
 }

@@ -1,0 +1,175 @@
+import { messageOf } from '../base/errors.ts';
+import type { IdSequence } from '../base/ids.ts';
+import type { Runtime } from '../base/runtime.ts';
+import { pause } from '../base/timers.ts';
+import type { Gate } from '../gate/port.ts';
+import type { AttemptOpened, Ledger, Move, Moved, NewAttempt } from '../ledger/port.ts';
+import type { Locks } from '../locks/locks.ts';
+import { Grouped } from '../orders/life/grouped.ts';
+import { LifeKeepers } from '../orders/life/keepers.ts';
+import { OrderLife } from '../orders/life/life.ts';
+import type { Reached } from '../orders/life/points.ts';
+import { Releaser } from '../orders/life/releaser.ts';
+import type { PlaceRequest, PlaceResult } from '../orders/place.ts';
+import type { PaymentProvider } from '../payments/port.ts';
+import { SandboxProvider } from '../payments/sandbox.ts';
+import { OrderLock } from './order-lock.ts';
+
+export interface PaymentOptions {
+  /** The provider for trying things out. */
+  readonly sandbox: boolean;
+  /** A shop's own, by name. */
+  readonly providers?: readonly PaymentProvider[];
+  /** How long a buyer waits for the provider before the payment is left `pending`. */
+  readonly answerWithinMs?: number;
+}
+
+export interface ShopLifeParts {
+  readonly runtime: Runtime;
+  readonly ledger: Ledger;
+  readonly gate: Gate;
+  readonly locks: Locks;
+  readonly attemptIds: IdSequence;
+  readonly auditIds: IdSequence;
+  readonly payments: PaymentOptions;
+  readonly reached: Reached;
+  place(request: PlaceRequest): Promise<PlaceResult>;
+  touched(saleId: string): void;
+  moved(move: Move, moved: Moved): void;
+  committed(moves: number, durationMs: number): void;
+  /** A failure of the ledger here is known everywhere. */
+  watched<T>(work: Promise<T>): Promise<T>;
+}
+
+const ROUND_MS = 250;
+const ANSWER_WITHIN_MS = 5000;
+const FAILURES_MAX = 20;
+
+/**
+ * The life of orders in a shop, put together:
+ *
+ *     pay, cancel, refund, webhook ──▶ life ──▶ mover ══▶ ledger ──▶ releaser ──▶ gate
+ *     keepers (one process leads): expiry, open and late payments, releases that were left ──▶ the same
+ */
+export class ShopLife {
+  readonly life: OrderLife;
+  readonly keepers: LifeKeepers;
+  readonly providers = new Map<string, PaymentProvider>();
+  readonly #moves: Grouped<Move, Moved>;
+  readonly #attempts: Grouped<NewAttempt, AttemptOpened>;
+  readonly #releaser: Releaser;
+  readonly #sandbox: SandboxProvider | null = null;
+  readonly #runtime: Runtime;
+  #inLine = false;
+  #leader: { stop(): Promise<void> } | null = null;
+
+  constructor(parts: ShopLifeParts) {
+    const { runtime, ledger, gate, locks, payments, reached, attemptIds, auditIds } = parts;
+    this.#runtime = runtime;
+    this.#releaser = new Releaser({ ledger, gate, touched: parts.touched, reached }, runtime);
+    this.#moves = new Grouped(
+      async (batch) => {
+        const startedMs = runtime.clock.monotonic();
+        const moved = await parts.watched(ledger.moveOrders(batch));
+        parts.committed(batch.length, runtime.clock.monotonic() - startedMs);
+        return moved;
+      },
+      runtime,
+      (move, moved) => parts.moved(move, moved),
+    );
+    this.#attempts = new Grouped((batch) => parts.watched(ledger.openAttempts(batch)), runtime);
+    for (const provider of payments.providers ?? []) this.providers.set(provider.name, provider);
+    const lock = new OrderLock(locks, runtime);
+    const withLock: typeof lock.run = (orderId, waitMs, work) => lock.run(orderId, waitMs, work);
+    this.life = new OrderLife({
+      runtime,
+      ledger,
+      moves: this.#moves,
+      attempts: this.#attempts,
+      withLock,
+      release: (freed) => this.#releaser.add(freed),
+      providers: this.providers,
+      attemptIds,
+      auditIds,
+      answerWithinMs: payments.answerWithinMs ?? ANSWER_WITHIN_MS,
+      reached,
+    });
+    if (payments.sandbox) {
+      this.#sandbox = new SandboxProvider(ledger, runtime, (news) => this.life.heard(news));
+      this.providers.set(this.#sandbox.name, this.#sandbox);
+    }
+    this.keepers = new LifeKeepers({
+      runtime,
+      ledger,
+      life: this.life,
+      withLock,
+      auditIds,
+      place: parts.place,
+      reached,
+    });
+  }
+
+  /**
+   * From now on this process looks after orders that nobody asks about; with `locks`, when it is the one of the cluster that
+   * leads.
+   */
+  start(locks: Locks | null): void {
+    if (locks === null) {
+      // Does not keep the process alive, as a leader would.
+      const ended = new AbortController();
+      const led = this.#lead(ended.signal).catch(() => undefined);
+      this.#leader = {
+        stop: () => {
+          ended.abort();
+          return led;
+        },
+      };
+      return;
+    }
+    this.#inLine = true;
+    this.#leader = locks.leader('life', ({ signal }) => this.#lead(signal));
+  }
+
+  /** Each part at its own pace: a provider that hangs does not keep others' orders from their end. */
+  async #lead(signal: AbortSignal): Promise<void> {
+    const parts = [
+      () => this.keepers.expire(),
+      () => this.keepers.payments(),
+      async () => (await this.#releaser.sweep()) > 0,
+      async () => {
+        await this.#sandbox?.round();
+        return false;
+      },
+    ];
+    const ended = new AbortController();
+    const either = AbortSignal.any([signal, ended.signal]);
+    try {
+      await Promise.all(parts.map((part) => this.#goOn(part, either)));
+    } finally {
+      ended.abort();
+      this.keepers.forget();
+    }
+  }
+
+  async #goOn(part: () => Promise<boolean>, signal: AbortSignal): Promise<void> {
+    const { timers, log } = this.#runtime;
+    let failures = 0;
+    while (!signal.aborted) {
+      try {
+        while ((await part()) && !signal.aborted);
+        failures = 0;
+      } catch (error) {
+        // Another may be able to: it leads, and this process stands in line again.
+        if (++failures === FAILURES_MAX && this.#inLine) throw error;
+        if (failures === 1) log.warn({ reason: messageOf(error) }, 'a keeper of orders failed; it tries on');
+      }
+      await pause(timers, ROUND_MS, signal);
+    }
+  }
+
+  async stop(): Promise<void> {
+    await this.#leader?.stop();
+    await this.#moves.idle();
+    await this.#releaser.idle();
+  }
+}

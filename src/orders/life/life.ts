@@ -1,0 +1,525 @@
+import { messageOf, unavailable } from '../../base/errors.ts';
+import type { IdSequence } from '../../base/ids.ts';
+import type { Runtime } from '../../base/runtime.ts';
+import { within } from '../../base/timers.ts';
+import type { Actor, AttemptOpened, Ledger, Move, Moved, NewAttempt } from '../../ledger/port.ts';
+import { unitsAt } from '../../model/life.ts';
+import type { Money } from '../../model/money.ts';
+import type { OrderRecord } from '../../model/order.ts';
+import type { PaymentAttempt } from '../../model/payment.ts';
+import type { CaptureResult, PaymentProvider, ProviderNews, ProviderState } from '../../payments/port.ts';
+import type { Grouped } from './grouped.ts';
+import { OrderBusyError, type WithOrderLock } from './lock.ts';
+import type { Reached } from './points.ts';
+import type { Freed } from './releaser.ts';
+
+export interface LifeDependencies {
+  readonly runtime: Runtime;
+  readonly ledger: Ledger;
+  /** Moves and attempts, grouped into transactions. */
+  readonly moves: Pick<Grouped<Move, Moved>, 'ask'>;
+  readonly attempts: Pick<Grouped<NewAttempt, AttemptOpened>, 'ask'>;
+  readonly withLock: WithOrderLock;
+  /** Gives units back to the gate; resolves also when that has to wait. */
+  release(freed: Freed): Promise<void>;
+  readonly providers: ReadonlyMap<string, PaymentProvider>;
+  readonly attemptIds: IdSequence;
+  readonly auditIds: IdSequence;
+  /** How long a buyer waits for the provider before the payment is left `pending`. */
+  readonly answerWithinMs: number;
+  readonly reached: Reached;
+}
+
+export type PayResult =
+  | { readonly ok: true; readonly state: 'paid'; readonly order: OrderRecord; readonly attempt: PaymentAttempt | null }
+  | {
+      readonly ok: true;
+      readonly state: 'pending';
+      readonly order: OrderRecord;
+      readonly attempt: PaymentAttempt;
+      readonly redirectUrl: string | null;
+    }
+  | {
+      readonly ok: false;
+      readonly code: 'payment_failed';
+      readonly order: OrderRecord;
+      readonly reason: string;
+    }
+  | {
+      readonly ok: false;
+      readonly code: 'order_not_payable' | 'payment_in_progress' | 'amount_mismatch';
+      readonly order: OrderRecord | null;
+    }
+  | { readonly ok: false; readonly code: 'not_found' | 'unknown_method' };
+
+export type EndResult =
+  | { readonly ok: true; readonly order: OrderRecord; readonly attempt: PaymentAttempt | null }
+  | {
+      readonly ok: false;
+      readonly code: 'order_not_cancellable' | 'order_not_refundable' | 'payment_in_progress';
+      readonly order: OrderRecord | null;
+    }
+  | { readonly ok: false; readonly code: 'not_found' };
+
+/** What has become of an open attempt. */
+export type Settled = 'paid' | 'closed' | 'open';
+
+/** A second click waits for the first; longer than the first may take. */
+const LOCK_WAIT_MS = 8000;
+/** How long one question to the provider may take where nobody waits. */
+const ASK_MS = 5000;
+/** … where the provider itself waits for our answer. */
+const NEWS_ASK_MS = 1000;
+/** A pending payment that is younger may still be with the buyer's bank: a new attempt does not end it. */
+const PENDING_MS = 30_000;
+/** Should nobody have heard of its end, the provider is asked after so long, and then ever less often. */
+export const ASK_AFTER_MS = 10_000;
+const TRIES_MAX = 5;
+/** How far beyond an order's time its payment may still be waited for. */
+const OVER_MS = 500;
+
+/**
+ * Pay, cancel, refund, and what the provider tells. Each goes lock → ledger → provider → ledger → gate, and is decided by
+ * one conditional UPDATE of the ledger: whatever races, crashes or repeats, there is one capture and one end.
+ *
+ *   taking money   the attempt is committed, then the provider is called with the attempt's id as its key, then the order
+ *                  moves. A process that dies in between leaves an open attempt, about which the provider is asked
+ *                  (keepers.ts); while it is open, the order can neither expire nor be cancelled.
+ *   giving back    the ledger commits, then the gate gets the units (releaser.ts).
+ */
+export class OrderLife {
+  readonly #on: LifeDependencies;
+
+  constructor(dependencies: LifeDependencies) {
+    this.#on = dependencies;
+  }
+
+  // Pay
+
+  async pay(
+    orderId: string,
+    { method, token }: { method: string; token: string | null },
+    by: Actor,
+  ): Promise<PayResult> {
+    const provider = this.#on.providers.get(method);
+    if (provider === undefined) return { ok: false, code: 'unknown_method' };
+    try {
+      return await this.#on.withLock(orderId, LOCK_WAIT_MS, async (fence) => {
+        this.#on.reached('pay:locked');
+        return await this.#pay(orderId, provider, token, by, fence);
+      });
+    } catch (error) {
+      if (error instanceof OrderBusyError) return { ok: false, code: 'payment_in_progress', order: null };
+      throw error;
+    }
+  }
+
+  async #pay(
+    orderId: string,
+    provider: PaymentProvider,
+    token: string | null,
+    by: Actor,
+    fence: string | null,
+  ): Promise<PayResult> {
+    const { attempts, attemptIds, auditIds, runtime, reached } = this.#on;
+    for (let tries = 1; ; tries++) {
+      const opened = await attempts.ask({
+        id: await attemptIds.next(),
+        auditId: await auditIds.next(),
+        orderId,
+        provider: provider.name,
+        fence,
+        by,
+        askAfterMs: ASK_AFTER_MS,
+      });
+      switch (opened.outcome) {
+        case 'unknown':
+          return { ok: false, code: 'not_found' };
+        case 'fenced':
+          return { ok: false, code: 'payment_in_progress', order: opened.order };
+        case 'not_payable': {
+          const { order } = opened;
+          if (order.status !== 'paid') return { ok: false, code: 'order_not_payable', order };
+          return { ok: true, state: 'paid', order, attempt: await this.#paidWith(orderId) };
+        }
+        case 'payment_open': {
+          const { attempt, order } = opened;
+          const young = runtime.clock.now() - attempt.createdAtMs < PENDING_MS;
+          const settled = await this.settle(attempt, fence, by, !young);
+          if (settled === 'open' || tries === TRIES_MAX) return { ok: false, code: 'payment_in_progress', order };
+          continue;
+        }
+        case 'opened':
+          reached('pay:attempt-open');
+          return await this.#capture(opened.order, opened.attempt, provider, token, by, fence);
+      }
+    }
+  }
+
+  async #capture(
+    order: OrderRecord,
+    attempt: PaymentAttempt,
+    provider: PaymentProvider,
+    token: string | null,
+    by: Actor,
+    fence: string | null,
+  ): Promise<PayResult> {
+    const { runtime, ledger, answerWithinMs, reached } = this.#on;
+    const request = { attemptId: attempt.id, orderId: order.id, buyer: order.buyer, amount: order.amount, token };
+    let result: CaptureResult | null;
+    try {
+      // Not beyond the order's time: whoever ends it then needs its lock.
+      const leftMs = (order.expiresAtMs ?? Infinity) - runtime.clock.now() + OVER_MS;
+      const waitMs = Math.min(answerWithinMs, Math.max(leftMs, OVER_MS));
+      result = await within(runtime.timers, provider.capture(request), waitMs);
+    } catch (error) {
+      // Whether it has the money, only the provider knows; it will be asked.
+      runtime.log.warn({ err: error, orderId: order.id, attemptId: attempt.id }, 'a payment’s outcome is unknown');
+      return await this.#pending(order, attempt, null);
+    }
+    if (result === null) return await this.#pending(order, attempt, null);
+    reached('pay:provider-answered');
+    switch (result.state) {
+      case 'pending': {
+        const { reference, redirectUrl } = result;
+        // Its news will be known by it.
+        if (reference !== null) await ledger.nameAttempt(attempt.id, reference);
+        return await this.#pending(order, attempt, redirectUrl);
+      }
+      case 'declined': {
+        const { reference, reason } = result;
+        const closed = await ledger.closeAttempt(attempt.id, { state: 'failed', error: reason, reference });
+        // Its webhook was quicker, and said otherwise.
+        if (closed?.state === 'captured') return await this.#asItIs(order.id);
+        return { ok: false, code: 'payment_failed', order, reason };
+      }
+      case 'captured': {
+        const { reference, amount } = result;
+        const moved = await this.#money(order.id, { capture: attempt.id, reference, amount }, by, fence);
+        reached('pay:committed');
+        return this.#payResult(moved);
+      }
+    }
+  }
+
+  /** Unless somebody else has heard of its end meanwhile. */
+  async #pending(order: OrderRecord, attempt: PaymentAttempt, redirectUrl: string | null): Promise<PayResult> {
+    const now = (await this.#on.ledger.getAttempt(attempt.id)) ?? attempt;
+    if (now.state === 'open') return { ok: true, state: 'pending', order, attempt: now, redirectUrl };
+    if (now.state === 'failed') {
+      return { ok: false, code: 'payment_failed', order, reason: now.error ?? 'the provider declined' };
+    }
+    return await this.#asItIs(order.id);
+  }
+
+  #payResult({ outcome, order, attempt }: Moved): PayResult {
+    switch (outcome) {
+      case 'moved':
+      case 'repeat':
+        if (order!.status === 'paid') return { ok: true, state: 'paid', order: order!, attempt };
+        return { ok: false, code: 'order_not_payable', order };
+      case 'amount_mismatch':
+        return { ok: false, code: 'amount_mismatch', order };
+      case 'fenced':
+        return { ok: false, code: 'payment_in_progress', order };
+      case 'unknown':
+        return { ok: false, code: 'not_found' };
+      default:
+        return { ok: false, code: 'order_not_payable', order };
+    }
+  }
+
+  async #asItIs(orderId: string): Promise<PayResult> {
+    const order = await this.#on.ledger.getOrder(orderId);
+    if (order?.status === 'paid') {
+      return { ok: true, state: 'paid', order, attempt: await this.#paidWith(orderId) };
+    }
+    return { ok: false, code: 'order_not_payable', order };
+  }
+
+  async #paidWith(orderId: string): Promise<PaymentAttempt | null> {
+    const attempts = await this.#on.ledger.attemptsOf(orderId);
+    return attempts.find(({ pays }) => pays) ?? attempts[0] ?? null;
+  }
+
+  /** The shop itself took the money. */
+  async confirm(orderId: string, reference: string, amount: Money, by: Actor): Promise<PayResult> {
+    try {
+      return await this.#on.withLock(orderId, LOCK_WAIT_MS, async (fence) => {
+        this.#on.reached('pay:locked');
+        const attemptId = await this.#on.attemptIds.next();
+        for (let tries = 1; ; tries++) {
+          const moved = await this.#money(orderId, { taken: reference, attemptId, amount }, by, fence);
+          this.#on.reached('pay:committed');
+          if (moved.outcome !== 'payment_open' || tries === TRIES_MAX) return this.#payResult(moved);
+          const settled = await this.settle(moved.attempt!, fence, by, true);
+          if (settled === 'open') return { ok: false, code: 'payment_in_progress', order: moved.order };
+        }
+      });
+    } catch (error) {
+      if (error instanceof OrderBusyError) return { ok: false, code: 'payment_in_progress', order: null };
+      throw error;
+    }
+  }
+
+  // Cancel
+
+  async cancel(orderId: string, by: Actor): Promise<EndResult> {
+    const { withLock, reached } = this.#on;
+    try {
+      return await withLock(orderId, LOCK_WAIT_MS, async (fence) => {
+        reached('cancel:locked');
+        for (let tries = 1; ; tries++) {
+          const moved = await this.#move(orderId, 'cancel', by, fence);
+          const { outcome, order, attempt } = moved;
+          if (outcome === 'moved' || outcome === 'repeat') {
+            reached('cancel:committed');
+            return { ok: true, order: order!, attempt };
+          }
+          if (outcome === 'unknown') return { ok: false, code: 'not_found' };
+          if (outcome === 'payment_open' && tries < TRIES_MAX) {
+            // The provider first: what it has, or will have, must be known before the unit is anybody's.
+            if ((await this.settle(attempt!, fence, by, true)) !== 'open') continue;
+          }
+          const code = outcome === 'payment_open' ? 'payment_in_progress' : 'order_not_cancellable';
+          return { ok: false, code, order };
+        }
+      });
+    } catch (error) {
+      if (error instanceof OrderBusyError) return { ok: false, code: 'payment_in_progress', order: null };
+      throw error;
+    }
+  }
+
+  // Refund
+
+  /** The money first, then the goods: a unit is free when its money is back. */
+  async refund(orderId: string, by: Actor): Promise<EndResult> {
+    const { withLock, reached, ledger, auditIds } = this.#on;
+    return await withLock(orderId, LOCK_WAIT_MS, async (fence): Promise<EndResult> => {
+      reached('refund:locked');
+      const order = await ledger.getOrder(orderId);
+      if (order === null) return { ok: false, code: 'not_found' };
+      const attempts = await ledger.attemptsOf(orderId);
+      if (order.status === 'refunded') return { ok: true, order, attempt: attempts[0] ?? null };
+      const paidWith = attempts.find(({ pays }) => pays);
+      if (order.status !== 'paid' || paidWith === undefined) {
+        return { ok: false, code: 'order_not_refundable', order };
+      }
+      const attempt =
+        paidWith.state === 'captured' ? await ledger.startRefund(paidWith.id, by, await auditIds.next()) : paidWith;
+      reached('refund:started');
+      return await this.giveBack(attempt!, by, fence);
+    }).catch((error: unknown) => {
+      if (error instanceof OrderBusyError) throw unavailable(error.message);
+      throw error;
+    });
+  }
+
+  /** Of a paid order whose payment is `refunding`. Throws when the provider cannot now; a keeper goes on. */
+  async giveBack(attempt: PaymentAttempt, by: Actor, fence: string | null): Promise<EndResult> {
+    const { reached } = this.#on;
+    await this.refundAtProvider(attempt);
+    reached('refund:provider-answered');
+    const moved = await this.#move(attempt.orderId, 'refund', by, fence, { refunds: attempt.id });
+    reached('refund:committed');
+    if (moved.outcome === 'moved' || moved.outcome === 'repeat') {
+      return { ok: true, order: moved.order!, attempt: moved.attempt };
+    }
+    return { ok: false, code: 'order_not_refundable', order: moved.order };
+  }
+
+  /** Resolves when the provider has taken it on; money that the shop took itself, the shop gives back itself. */
+  async refundAtProvider(attempt: PaymentAttempt): Promise<{ reference: string | null }> {
+    const { providers, runtime } = this.#on;
+    if (attempt.provider === 'confirm') return { reference: null };
+    const provider = providers.get(attempt.provider);
+    if (provider === undefined) throw unavailable(`the payment provider ${attempt.provider} is not set up`);
+    const { id: attemptId, reference, amount } = attempt;
+    let done: { reference: string | null } | null;
+    try {
+      done = await within(runtime.timers, provider.refund({ attemptId, reference, amount }), ASK_MS);
+    } catch (error) {
+      throw unavailable(`the payment provider cannot refund now (${messageOf(error)}); it is asked again`, error);
+    }
+    if (done === null) throw unavailable('the payment provider does not answer; it is asked again');
+    return done;
+  }
+
+  // What the provider says
+
+  /**
+   * Asks the provider what has become of an open attempt, and does what follows. With `give up`, what is not captured is
+   * voided. `open`: it cannot be said yet.
+   */
+  async settle(attempt: PaymentAttempt, fence: string | null, by: Actor, giveUp: boolean): Promise<Settled> {
+    const { providers, runtime, reached } = this.#on;
+    const provider = providers.get(attempt.provider);
+    if (provider === undefined) return 'open';
+    let said: ProviderState | null;
+    try {
+      said = await within(runtime.timers, provider.query(attempt.id), ASK_MS);
+      if (said?.state === 'pending' && said.reference !== null && attempt.reference === null) {
+        await this.#on.ledger.nameAttempt(attempt.id, said.reference);
+      }
+      if (giveUp && (said?.state === 'pending' || said?.state === 'unknown')) {
+        said = await within(runtime.timers, provider.void(attempt.id), ASK_MS);
+      }
+    } catch (error) {
+      runtime.log.debug({ err: error, attemptId: attempt.id }, 'the payment provider cannot say');
+      return 'open';
+    }
+    reached('settle:asked');
+    const settled = await this.#follow(attempt, said, by, fence);
+    reached('settle:committed');
+    return settled;
+  }
+
+  async #follow(
+    attempt: PaymentAttempt,
+    said: ProviderState | null,
+    by: Actor,
+    fence: string | null,
+  ): Promise<Settled> {
+    const { ledger } = this.#on;
+    switch (said?.state) {
+      case 'captured': {
+        const { reference, amount } = said;
+        const moved = await this.#money(attempt.orderId, { capture: attempt.id, reference, amount }, by, fence);
+        if (moved.outcome === 'fenced') return 'open';
+        return moved.order?.status === 'paid' ? 'paid' : 'closed';
+      }
+      case 'declined':
+        await ledger.closeAttempt(attempt.id, { state: 'failed', error: said.reason, reference: said.reference });
+        return 'closed';
+      case 'voided':
+      case 'refunded':
+        await ledger.closeAttempt(attempt.id, { state: 'voided', error: null });
+        return 'closed';
+      default:
+        return 'open';
+    }
+  }
+
+  /** Returns false when it is about nothing that we know. */
+  async heard(news: ProviderNews): Promise<boolean> {
+    const { withLock, reached, runtime } = this.#on;
+    const by: Actor = { actor: `provider:${news.provider}`, origin: null };
+    const found = await this.#attemptOf(news);
+    if (found === null) return false;
+    const act = async (fence: string | null, tries = TRIES_MAX): Promise<void> => {
+      reached('webhook:locked');
+      const attempt = (await this.#on.ledger.getAttempt(found.id)) ?? found;
+      const latest = await this.#latest(news, attempt);
+      // Somebody else has heard of it while we asked: what we know is of before.
+      const now = await this.#on.ledger.getAttempt(found.id);
+      if (now !== null && now.state !== attempt.state && tries > 1) return await act(fence, tries - 1);
+      // A provider may tell it once: should the lock have passed on meanwhile, the conditional UPDATE alone decides.
+      const moved = await this.#act(latest, attempt, by, fence);
+      if (moved?.outcome === 'fenced') await this.#act(latest, attempt, by, null);
+      reached('webhook:committed');
+    };
+    try {
+      // Not for as long as a buyer waits: the call whose lock it is may be waiting for this very news.
+      await withLock(found.orderId, 250, act);
+    } catch (error) {
+      if (!(error instanceof OrderBusyError)) throw error;
+      runtime.log.debug({ orderId: found.orderId }, 'news of a payment are taken in while the order is worked on');
+      await act(null);
+    }
+    return true;
+  }
+
+  /**
+   * News come in any order: of a payment whose end we do not know yet they are a reason to ask. Where the provider cannot say
+   * (or not more than that it is under way), the news count as they are.
+   */
+  async #latest(news: ProviderNews, attempt: PaymentAttempt): Promise<ProviderNews> {
+    const provider = this.#on.providers.get(news.provider);
+    if (provider === undefined || !['open', 'failed', 'voided'].includes(attempt.state)) return news;
+    const said = await within(this.#on.runtime.timers, provider.query(attempt.id), NEWS_ASK_MS).catch(() => null);
+    switch (said?.state) {
+      case 'captured':
+        // What it told of a capture is held against the order, too.
+        if (news.type === 'payment.captured') return news;
+        return { ...news, type: 'payment.captured', reference: said.reference, amount: said.amount };
+      case 'declined':
+        return { ...news, type: 'payment.failed' };
+      case 'refunded':
+        return { ...news, type: 'payment.refunded' };
+      default:
+        return news;
+    }
+  }
+
+  async #act(news: ProviderNews, attempt: PaymentAttempt, by: Actor, fence: string | null): Promise<Moved | null> {
+    const { ledger } = this.#on;
+    const { reference, amount } = news;
+    switch (news.type) {
+      case 'payment.captured':
+        return await this.#money(attempt.orderId, { capture: attempt.id, reference, amount }, by, fence);
+      case 'payment.failed':
+        await ledger.closeAttempt(attempt.id, { state: 'failed', error: 'the provider declined', reference });
+        return null;
+      case 'payment.refunded':
+        // Also without our asking (a chargeback): the goods must not stay without their money.
+        if ((attempt.pays && attempt.state === 'captured') || attempt.state === 'late') {
+          await ledger.startRefund(attempt.id, by, await this.#on.auditIds.next());
+        } else if (attempt.state !== 'refunding') {
+          // It came and went before we had heard of it.
+          await ledger.closeAttempt(attempt.id, { state: 'voided', error: 'refunded by the provider', reference });
+          return null;
+        }
+        await ledger.finishRefund(attempt.id, reference);
+        return await this.#move(attempt.orderId, 'refund', by, fence, { refunds: attempt.id });
+    }
+  }
+
+  /** By the provider's reference. One that has none yet may be it; which of several, only the provider knows. */
+  async #attemptOf({ provider, reference, orderId }: ProviderNews): Promise<PaymentAttempt | null> {
+    const { ledger } = this.#on;
+    const known = await ledger.findAttempt(provider, reference);
+    if (known !== null) return known;
+    const nameless = (await ledger.attemptsOf(orderId)).filter(
+      (attempt) => attempt.provider === provider && attempt.reference === null,
+    );
+    if (nameless.length <= 1) return nameless[0] ?? null;
+    const asked = this.#on.providers.get(provider);
+    if (asked === undefined) return null;
+    for (const attempt of nameless) {
+      const said = await within(this.#on.runtime.timers, asked.query(attempt.id), ASK_MS).catch(() => null);
+      // Whoever tells it tells it again.
+      if (said === null) throw unavailable('the payment provider cannot say which payment this is about');
+      if ('reference' in said && said.reference === reference) return attempt;
+    }
+    return null;
+  }
+
+  // Moves
+
+  async #money(orderId: string, money: Move['money'], by: Actor, fence: string | null): Promise<Moved> {
+    return await this.#move(orderId, 'pay', by, fence, { money: money! });
+  }
+
+  async #move(
+    orderId: string,
+    event: Move['event'],
+    by: Actor,
+    fence: string | null,
+    more: Pick<Move, 'money' | 'revives' | 'refunds'> = {},
+  ): Promise<Moved> {
+    const { moves, auditIds, release } = this.#on;
+    const moved = await moves.ask({ orderId, event, by, fence, auditId: await auditIds.next(), ...more });
+    const { outcome, order } = moved;
+    // The ledger first, then the gate; and both before the order's lock is released.
+    if (outcome === 'moved' && unitsAt(order!.status) === null) {
+      await release({ orderId: order!.id, saleId: order!.saleId, buyer: order!.buyer });
+    }
+    return moved;
+  }
+
+  /** For keepers: an expired order's end, or late money that found a new order. */
+  move(orderId: string, event: Move['event'], by: Actor, more: Pick<Move, 'money' | 'revives'> = {}): Promise<Moved> {
+    return this.#move(orderId, event, by, null, more);
+  }
+}

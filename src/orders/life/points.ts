@@ -1,0 +1,33 @@
+/**
+ * Points between two steps of a flow, by name. In a shop that runs for real nothing happens there; a test ends the process
+ * at each of them, and looks at what comes of it (test/faults/life-points.test.ts).
+ */
+export const POINTS = [
+  'pay:locked',
+  'pay:attempt-open',
+  'pay:provider-answered',
+  'pay:committed',
+  'cancel:locked',
+  'cancel:committed',
+  'expire:found',
+  'expire:committed',
+  'refund:locked',
+  'refund:started',
+  'refund:provider-answered',
+  'refund:committed',
+  'late:found',
+  'late:placed',
+  'late:committed',
+  'late:refund-started',
+  'late:refunded',
+  'settle:asked',
+  'settle:committed',
+  'webhook:locked',
+  'webhook:committed',
+  'release:committed',
+  'release:in-gate',
+] as const;
+
+export type Point = (typeof POINTS)[number];
+
+export type Reached = (point: Point) => void;

@@ -1,0 +1,101 @@
+import { messageOf } from '../../base/errors.ts';
+import type { Runtime } from '../../base/runtime.ts';
+import type { Gate } from '../../gate/port.ts';
+import type { LifeLedger } from '../../ledger/port.ts';
+
+export interface Freed {
+  readonly orderId: string;
+  readonly saleId: string;
+  readonly buyer: string;
+}
+
+export interface ReleaserOptions {
+  readonly ledger: Pick<LifeLedger, 'releases' | 'released'>;
+  readonly gate: Pick<Gate, 'release'>;
+  /** Their counts have changed. */
+  touched(saleId: string): void;
+  /** A point between two steps, for tests that end the process there. */
+  reached(point: 'release:committed' | 'release:in-gate'): void;
+}
+
+const SWEEP_MAX = 500;
+/** Whoever moved an order tells the gate itself within this time. */
+const OLD_MS = 1000;
+
+/**
+ * Units on their way from the ledger, which has committed that they are free, back to the gate (P4). The row of the outbox
+ * stands until the gate has them; releasing twice does nothing, since the hold is gone.
+ */
+export class Releaser {
+  readonly #on: ReleaserOptions;
+  readonly #runtime: Runtime;
+  #fresh: { freed: Freed; done: () => void }[] = [];
+  #busy: Promise<void> | null = null;
+  #told = false;
+
+  constructor(options: ReleaserOptions, runtime: Runtime) {
+    this.#on = options;
+    this.#runtime = runtime;
+  }
+
+  /** The ledger has just committed it. Resolves when the gate has the units, or they are left to `sweep`. */
+  add(freed: Freed): Promise<void> {
+    return new Promise((done) => {
+      this.#fresh.push({ freed, done });
+      this.#busy ??= this.#work();
+    });
+  }
+
+  async idle(): Promise<void> {
+    while (this.#busy !== null) await this.#busy;
+  }
+
+  async #work(): Promise<void> {
+    // Never at once: `add` has yet to note that it is under way.
+    await null;
+    this.#on.reached('release:committed');
+    while (this.#fresh.length > 0) {
+      const some = this.#fresh.splice(0, SWEEP_MAX);
+      await this.#release(some.map(({ freed }) => freed)).catch(() => undefined);
+      for (const { done } of some) done();
+    }
+    // In the same turn as the last look: who comes next starts anew.
+    this.#busy = null;
+  }
+
+  /** What others left, or could not tell the gate. Returns how many; throws when it cannot be done now. */
+  async sweep(): Promise<number> {
+    const left = await this.#on.ledger.releases(SWEEP_MAX, OLD_MS);
+    await this.#release(left);
+    return left.length;
+  }
+
+  async #release(some: readonly Freed[]): Promise<void> {
+    if (some.length === 0) return;
+    const { gate, ledger, touched, reached } = this.#on;
+    const done: string[] = [];
+    let failure: unknown = null;
+    await Promise.all(
+      some.map(async ({ saleId, orderId, buyer }) => {
+        try {
+          await gate.release(saleId, { orderId, buyer });
+          done.push(orderId);
+        } catch (error) {
+          failure ??= error;
+        }
+      }),
+    );
+    reached('release:in-gate');
+    if (done.length > 0) await ledger.released(done);
+    for (const saleId of new Set(some.map((one) => one.saleId))) touched(saleId);
+    if (failure === null) {
+      this.#told = false;
+      return;
+    }
+    if (!this.#told) {
+      this.#told = true;
+      this.#runtime.log.warn({ reason: messageOf(failure) }, 'units cannot be given back to the gate now; they wait');
+    }
+    throw failure;
+  }
+}

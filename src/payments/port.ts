@@ -1,0 +1,58 @@
+import type { Money } from '../model/money.ts';
+
+/**
+ * Who takes the money. The attempt's id is the key of every call: sent again, a call has no second effect, and its outcome
+ * can be asked for.
+ *
+ * A call that rejects, or that does not answer in time, leaves its outcome unknown: the attempt stays open, and the
+ * provider is asked (`query`) until it knows.
+ */
+export interface PaymentProvider {
+  readonly name: string;
+  /** Takes the money, or begins to. */
+  capture(request: CaptureRequest): Promise<CaptureResult>;
+  /** What has become of it. */
+  query(attemptId: string): Promise<ProviderState>;
+  /** Gives up what has not been captured: from `voided` on no money will come. What has been is `captured`. */
+  void(attemptId: string): Promise<ProviderState>;
+  /** Sends all of it back. Resolves when the provider has taken that on for good. */
+  refund(request: RefundRequest): Promise<{ reference: string | null }>;
+}
+
+export interface CaptureRequest {
+  readonly attemptId: string;
+  readonly orderId: string;
+  readonly buyer: string;
+  readonly amount: Money;
+  /** What the buyer's client got from the provider, if it works that way. */
+  readonly token: string | null;
+}
+
+export type CaptureResult =
+  | { readonly state: 'captured'; readonly reference: string; readonly amount: Money }
+  | { readonly state: 'declined'; readonly reference: string | null; readonly reason: string }
+  /** The buyer has something to do, or the bank takes its time: the outcome comes by webhook, or when asked for. */
+  | { readonly state: 'pending'; readonly reference: string | null; readonly redirectUrl: string | null };
+
+/** `unknown`: the provider has never heard of it: the call did not arrive, or not yet. */
+export type ProviderState =
+  | CaptureResult
+  | { readonly state: 'voided' | 'unknown' }
+  | { readonly state: 'refunded'; readonly reference: string | null };
+
+export interface RefundRequest {
+  readonly attemptId: string;
+  readonly reference: string | null;
+  readonly amount: Money;
+}
+
+/** What a provider tells by itself. At least once, in any order, also before its own call has returned. */
+export interface ProviderNews {
+  readonly provider: string;
+  /** Of the news itself: the same when it comes again. */
+  readonly id: string;
+  readonly type: 'payment.captured' | 'payment.failed' | 'payment.refunded';
+  readonly orderId: string;
+  readonly reference: string;
+  readonly amount: Money;
+}

@@ -1,0 +1,126 @@
+import { unavailable } from '../base/errors.ts';
+import type { Runtime } from '../base/runtime.ts';
+import { sleep } from '../base/timers.ts';
+import type { SandboxBook } from '../ledger/port.ts';
+import type { SandboxIntent } from '../model/payment.ts';
+import type {
+  CaptureRequest,
+  CaptureResult,
+  PaymentProvider,
+  ProviderNews,
+  ProviderState,
+  RefundRequest,
+} from './port.ts';
+
+const SLOW_MS = 3000;
+/** After so long a payment that never answered is captured, and the shop is told. */
+const TIMEOUT_CAPTURES_MS = 5000;
+const DUE_MAX = 100;
+
+/**
+ * A provider for trying things out. The token says what happens: `ok`, `declined`, `slow` (answers after 3 s), `timeout`
+ * (never answers; the outcome comes by webhook).
+ */
+export class SandboxProvider implements PaymentProvider {
+  readonly name = 'sandbox';
+  readonly #book: SandboxBook;
+  readonly #runtime: Runtime;
+  readonly #tell: (news: ProviderNews) => Promise<unknown>;
+
+  constructor(book: SandboxBook, runtime: Runtime, tell: (news: ProviderNews) => Promise<unknown>) {
+    this.#book = book;
+    this.#runtime = runtime;
+    this.#tell = tell;
+  }
+
+  async capture({ attemptId, orderId, amount, token }: CaptureRequest): Promise<CaptureResult> {
+    const { clock, timers } = this.#runtime;
+    const kind = token ?? 'ok';
+    const intent: SandboxIntent = {
+      id: attemptId,
+      orderId,
+      amount,
+      state: kind === 'declined' ? 'declined' : kind === 'timeout' || kind === 'slow' ? 'pending' : 'captured',
+      dueAtMs: kind === 'timeout' ? clock.now() + TIMEOUT_CAPTURES_MS : kind === 'slow' ? clock.now() + SLOW_MS : null,
+      told: kind !== 'timeout',
+    };
+    const stored = await this.#book.putIntent(intent);
+    if (kind === 'timeout') return await new Promise<never>(() => undefined);
+    if (kind === 'slow') {
+      await sleep(timers, SLOW_MS);
+      const captured = await this.#book.moveIntent(attemptId, ['pending'], 'captured');
+      return resultOf(captured ?? stored);
+    }
+    return resultOf(stored);
+  }
+
+  async query(attemptId: string): Promise<ProviderState> {
+    const intent = await this.#book.getIntent(attemptId);
+    return intent === null ? { state: 'unknown' } : stateOf(intent);
+  }
+
+  async void(attemptId: string): Promise<ProviderState> {
+    const voided = await this.#book.moveIntent(attemptId, ['pending'], 'voided');
+    if (voided !== null) return stateOf(voided);
+    // A call that has not arrived yet must find that it was given up.
+    const none: SandboxIntent = {
+      id: attemptId,
+      orderId: '0',
+      amount: { amount: 0, currency: 'XXX' },
+      state: 'voided',
+      dueAtMs: null,
+      told: true,
+    };
+    return stateOf(await this.#book.putIntent(none));
+  }
+
+  async refund({ attemptId }: RefundRequest): Promise<{ reference: string | null }> {
+    const intent = await this.#book.moveIntent(attemptId, ['captured', 'refunded'], 'refunded');
+    if (intent?.state !== 'refunded') throw unavailable('the sandbox has no money of this payment');
+    return { reference: `sandbox-refund-${attemptId}` };
+  }
+
+  /** What time does to payments: called now and then by whoever looks after them. */
+  async round(): Promise<void> {
+    for (const { id } of await this.#book.dueIntents(this.#runtime.clock.now(), DUE_MAX)) {
+      const intent = await this.#book.moveIntent(id, ['pending', 'captured'], 'captured');
+      if (intent?.state !== 'captured') continue;
+      const { orderId, amount } = intent;
+      await this.#tell({
+        provider: this.name,
+        id: `sandbox-news-${id}`,
+        type: 'payment.captured',
+        orderId,
+        reference: referenceOf(id),
+        amount,
+      });
+      await this.#book.intentTold(id);
+    }
+  }
+}
+
+function referenceOf(attemptId: string): string {
+  return `sandbox-${attemptId}`;
+}
+
+function resultOf(intent: SandboxIntent): CaptureResult {
+  const state = stateOf(intent);
+  if (state.state === 'captured' || state.state === 'declined' || state.state === 'pending') return state;
+  return { state: 'declined', reference: referenceOf(intent.id), reason: 'it was given up' };
+}
+
+function stateOf({ id, state, amount }: SandboxIntent): ProviderState {
+  const reference = referenceOf(id);
+  switch (state) {
+    case 'captured':
+      return { state, reference, amount };
+    case 'declined':
+      return { state, reference, reason: 'the sandbox declined' };
+    case 'pending':
+      return { state, reference, redirectUrl: null };
+    case 'refunded':
+      return { state, reference };
+    case 'voided':
+      return { state };
+  }
+}
