@@ -1,0 +1,142 @@
+import { messageOf } from '../base/errors.ts';
+import type { IdSequence } from '../base/ids.ts';
+import type { Runtime } from '../base/runtime.ts';
+import { within } from '../base/timers.ts';
+import type { Ledger } from '../ledger/port.ts';
+import type { Locks } from '../locks/locks.ts';
+import type { Metrics } from '../observe/metrics.ts';
+import { DISPATCHER_DEFAULTS, Dispatcher, type DispatcherOptions } from '../webhooks/dispatcher.ts';
+import { Endpoints } from '../webhooks/endpoints.ts';
+import { Sender } from '../webhooks/sender.ts';
+import { type Resolve, systemResolve } from '../webhooks/target.ts';
+import { presentOrder } from './present.ts';
+
+export interface WebhookOptions extends Partial<DispatcherOptions> {
+  /** Endpoints may be at addresses that are not of the public Internet. */
+  readonly allowPrivate: boolean;
+  /** How long an endpoint has to answer. */
+  readonly timeoutMs?: number;
+  /** How a host's addresses are found; the system's way if left out. */
+  readonly resolve?: Resolve;
+}
+
+export interface ShopWebhooksParts {
+  readonly runtime: Runtime;
+  readonly ledger: Ledger;
+  readonly metrics: Pick<Metrics, 'webhookTry'>;
+  readonly endpointIds: IdSequence;
+  readonly deliveryIds: IdSequence;
+  readonly auditIds: IdSequence;
+  readonly options: WebhookOptions;
+}
+
+export const NO_PRIVATE_WEBHOOKS: WebhookOptions = { allowPrivate: false };
+
+const TIMEOUT_MS = 10_000;
+/** In every process: so long after an endpoint was made elsewhere, events are written for it here. */
+const LOOK_EVERY_MS = 500;
+const STOP_MS_MAX = 3000;
+
+/**
+ * Webhooks of a shop, put together:
+ *
+ *     an order is stored or moved, in any process ══▶ outbox (while there is an endpoint: every process looks)
+ *     dispatcher (one process leads) ──▶ deliveries ──▶ sender ──▶ the shop's own systems
+ */
+export class ShopWebhooks {
+  readonly endpoints: Endpoints;
+  readonly #parts: ShopWebhooksParts;
+  readonly #sender: Sender;
+  #leader: { stop(): Promise<void> } | null = null;
+  #stopLooking: () => void = () => undefined;
+  #looks = 0;
+  #seen = 0;
+
+  constructor(parts: ShopWebhooksParts) {
+    const { runtime, ledger, endpointIds, auditIds, options } = parts;
+    const { allowPrivate, resolve = systemResolve, timeoutMs = TIMEOUT_MS } = options;
+    this.#parts = parts;
+    this.#sender = new Sender(runtime, { resolve, allowPrivate, timeoutMs });
+    this.endpoints = new Endpoints({
+      runtime,
+      ledger: ledger.webhooks,
+      endpointIds,
+      auditIds,
+      resolve,
+      allowPrivate,
+      changed: () => this.#look(),
+    });
+  }
+
+  /** Before the first order is stored or moved here: from then on its events are written if anybody wants them. */
+  async open(): Promise<void> {
+    const { runtime, ledger } = this.#parts;
+    // While nobody knows: an event that nobody wants is thrown away, one that was not written is lost.
+    ledger.keepEvents = true;
+    await this.#look();
+    let looking = false;
+    this.#stopLooking = runtime.timers.every(LOOK_EVERY_MS, () => {
+      if (looking) return;
+      looking = true;
+      void this.#look().finally(() => {
+        looking = false;
+      });
+    });
+  }
+
+  async #look(): Promise<void> {
+    const { runtime, ledger } = this.#parts;
+    const look = ++this.#looks;
+    try {
+      const active = await ledger.webhooks.activeEndpoints();
+      // One that began earlier and took longer has nothing to say any more.
+      if (look < this.#seen) return;
+      this.#seen = look;
+      ledger.keepEvents = active.length > 0;
+    } catch (error) {
+      // It stays as it was: without the ledger nothing is written anyway.
+      runtime.log.debug({ reason: messageOf(error) }, 'webhook endpoints cannot be read');
+    }
+  }
+
+  /** From now on this process delivers; with `locks`, when it is the one of the cluster that leads. */
+  start(locks: Locks | null): void {
+    if (locks !== null) {
+      this.#leader = locks.leader('webhooks', ({ signal }) => this.#dispatcher().run(signal, true));
+      return;
+    }
+    // Does not keep the process alive, as a leader would.
+    const ended = new AbortController();
+    const led = this.#dispatcher().run(ended.signal, false);
+    this.#leader = {
+      stop: () => {
+        ended.abort();
+        return led;
+      },
+    };
+  }
+
+  #dispatcher(): Dispatcher {
+    const { runtime, ledger, metrics, deliveryIds, auditIds, options } = this.#parts;
+    const sender = this.#sender;
+    return new Dispatcher(
+      {
+        runtime,
+        ledger,
+        sender,
+        deliveryIds,
+        auditIds,
+        present: presentOrder,
+        told: (outcome) => metrics.webhookTry(outcome),
+      },
+      { ...DISPATCHER_DEFAULTS, ...options },
+    );
+  }
+
+  async stop(): Promise<void> {
+    this.#stopLooking();
+    // Whatever hangs: its lease ends by itself, and what is not settled is sent again.
+    if (this.#leader !== null) await within(this.#parts.runtime.timers, this.#leader.stop(), STOP_MS_MAX);
+    this.#sender.close();
+  }
+}

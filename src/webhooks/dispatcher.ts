@@ -1,0 +1,321 @@
+import { setMaxListeners } from 'node:events';
+import { messageOf } from '../base/errors.ts';
+import type { IdSequence } from '../base/ids.ts';
+import type { Runtime } from '../base/runtime.ts';
+import { pause, within } from '../base/timers.ts';
+import type {
+  Actor,
+  DeliveryTry,
+  Ledger,
+  NewDelivery,
+  OutgoingEvent,
+  WebhookDelivery,
+  WebhookEndpoint,
+} from '../ledger/port.ts';
+import type { OrderRecord } from '../model/order.ts';
+import type { PaymentAttempt } from '../model/payment.ts';
+import { isDelivered, type Sender, type Sent } from './sender.ts';
+
+export interface DispatcherDependencies {
+  readonly runtime: Runtime;
+  readonly ledger: Pick<Ledger, 'webhooks' | 'outgoingEvents' | 'lastAttempts'>;
+  readonly sender: Pick<Sender, 'send'>;
+  readonly deliveryIds: Pick<IdSequence, 'next'>;
+  readonly auditIds: Pick<IdSequence, 'next'>;
+  /** The order as everybody is shown it. */
+  present(order: OrderRecord, attempt: PaymentAttempt | null): unknown;
+  told(outcome: 'delivered' | 'retried' | 'failed'): void;
+}
+
+export interface DispatcherOptions {
+  /** After the first failure; then twice as long each time, up to the other. */
+  readonly retryMsMin: number;
+  readonly retryMsMax: number;
+  /** From the first try of a delivery on. */
+  readonly giveUpMs: number;
+  /** How long a delivery that has ended can be looked at and sent again. */
+  readonly keptMs: number;
+  /** How often it looks for events, and for what is due. */
+  readonly pollMs: number;
+}
+
+const DAY_MS = 24 * 3600 * 1000;
+
+export const DISPATCHER_DEFAULTS: DispatcherOptions = {
+  retryMsMin: 5000,
+  retryMsMax: 3600 * 1000,
+  giveUpMs: 3 * DAY_MS,
+  keptMs: 7 * DAY_MS,
+  pollMs: 250,
+};
+
+const DISPATCHER: Actor = { actor: 'webhooks', origin: null };
+/** Events in one transaction. */
+const TAKE_MAX = 200;
+/** Deliveries of one endpoint under way at once: each has its own, so that none waits for another's slowness. */
+const AT_ONCE = 8;
+/** After so many failures in a row there is one at a time, until it succeeds: nobody hammers at what is down. */
+const FAILURES_CAREFUL = 3;
+/** Read ahead for an endpoint, so that a quick one does not wait for the ledger. */
+const AHEAD = 64;
+const SETTLED_MAX = 500;
+/** What ends within this time is written together. */
+const GATHER_MS = 20;
+const TIDY_EVERY_MS = 60_000;
+/** At its end it waits so long for what is under way. */
+const END_MS_MAX = 2000;
+const FAILURES_MAX = 20;
+
+/**
+ * Tells endpoints what happened to orders: at least once, and of one order in the order in which it happened.
+ *
+ *     outbox ══▶ deliveries ──▶ lanes (one an endpoint) ──▶ HTTP ──▶ settled together ══▶ deliveries
+ *
+ * One process of the cluster does it at a time. What it has in memory is a copy: whoever comes after it finds what is due in
+ * the ledger, and sends again what was not settled. Two at once would send twice, and settle once.
+ */
+export class Dispatcher {
+  readonly #on: DispatcherDependencies;
+  readonly #options: DispatcherOptions;
+  readonly #lanes = new Map<string, Lane>();
+  /** Read ahead, under way or not yet settled. */
+  readonly #known = new Set<string>();
+  readonly #sending = new Set<Promise<void>>();
+  readonly #tried: DeliveryTry[] = [];
+  /** Endpoints that said 410, with their words. */
+  readonly #gone = new Map<string, string>();
+  readonly #cut = new AbortController();
+  #ending = false;
+  #tidiedMs = -Infinity;
+  #wake: () => void = () => undefined;
+
+  constructor(dependencies: DispatcherDependencies, options: DispatcherOptions) {
+    this.#on = dependencies;
+    this.#options = options;
+    // Every request under way listens to it.
+    setMaxListeners(0, this.#cut.signal);
+  }
+
+  /**
+   * Until the signal. `mayThrow`: somebody else may be able to do what fails here again and again. Once for each object: it
+   * knows of no deliveries but those it has read itself.
+   */
+  async run(signal: AbortSignal, mayThrow: boolean): Promise<void> {
+    const { timers, log } = this.#on.runtime;
+    let failures = 0;
+    try {
+      while (!signal.aborted) {
+        let more = false;
+        try {
+          more = await this.#round();
+          failures = 0;
+        } catch (error) {
+          if (++failures === FAILURES_MAX && mayThrow) throw error;
+          if (failures === 1) log.warn({ reason: messageOf(error) }, 'a round of the webhooks failed; it tries on');
+        }
+        // A ledger in this process answers without letting go of the event loop.
+        if (more) await new Promise<void>((resolve) => timers.nextTurn(resolve));
+        else await this.#rest(signal, failures > 0);
+      }
+    } finally {
+      await this.#end();
+    }
+  }
+
+  /** Until something has ended or it is time to look again. */
+  async #rest(signal: AbortSignal, failed: boolean): Promise<void> {
+    const { timers } = this.#on.runtime;
+    if (failed || this.#tried.length === 0) {
+      const woken = new AbortController();
+      this.#wake = () => woken.abort();
+      await pause(timers, this.#options.pollMs, signal, ...(failed ? [] : [woken.signal]));
+    }
+    if (!failed && this.#tried.length > 0) await pause(timers, GATHER_MS, signal);
+  }
+
+  /** Returns whether there is more to do at once. */
+  async #round(): Promise<boolean> {
+    const { ledger, runtime } = this.#on;
+    await this.#settle();
+    const more = await this.#takeOver();
+    this.#arrange(await ledger.webhooks.activeEndpoints());
+    const wanted = [...this.#lanes.values()]
+      .filter(({ ahead }) => ahead.length < AT_ONCE)
+      .map(({ endpoint, ahead, sending }) => {
+        // What is known is still due in the ledger's eyes, and stands first there.
+        return { endpointId: endpoint.id, limit: AHEAD + ahead.length + sending + this.#tried.length };
+      });
+    for (const delivery of await ledger.webhooks.dueDeliveries(wanted)) {
+      // It may have said 410 meanwhile.
+      const lane = this.#lanes.get(delivery.endpointId);
+      if (lane === undefined || this.#known.has(delivery.id)) continue;
+      this.#known.add(delivery.id);
+      lane.ahead.push(delivery);
+    }
+    for (const lane of this.#lanes.values()) this.#fill(lane);
+    if (runtime.clock.monotonic() - this.#tidiedMs >= TIDY_EVERY_MS) {
+      if ((await ledger.webhooks.tidyWebhooks(this.#options.keptMs)) > 0) return true;
+      this.#tidiedMs = runtime.clock.monotonic();
+    }
+    return more;
+  }
+
+  // From the outbox
+
+  async #takeOver(): Promise<boolean> {
+    const { ledger, deliveryIds } = this.#on;
+    const events = await ledger.outgoingEvents(TAKE_MAX);
+    if (events.length === 0) return false;
+    // After the events: an endpoint is there before the first event that is for it.
+    const endpoints = await ledger.webhooks.activeEndpoints();
+    const wanted = events.flatMap((event) => {
+      const wants = endpoints.filter((endpoint) => wantsEvent(endpoint, event));
+      return wants.length === 0 ? [] : [{ event, endpoints: wants }];
+    });
+    const attempts = await ledger.lastAttempts([...new Set(wanted.map(({ event }) => event.orderId))]);
+    const deliveries: NewDelivery[] = [];
+    for (const { event, endpoints: tell } of wanted) {
+      const { orderId, version, type } = event;
+      const body = this.#bodyOf(event, attempts.get(orderId) ?? null);
+      for (const { id: endpointId } of tell) {
+        deliveries.push({ id: await deliveryIds.next(), endpointId, orderId, version, type, body });
+      }
+    }
+    await ledger.webhooks.takeOverEvents(
+      events.map(({ id }) => id),
+      deliveries,
+    );
+    return events.length === TAKE_MAX;
+  }
+
+  #bodyOf({ id, type, atMs, body }: OutgoingEvent, attempt: PaymentAttempt | null): string {
+    const order = JSON.parse(body) as OrderRecord;
+    const shown = this.#on.present(order, attemptThen(order, attempt));
+    return JSON.stringify({ id, type, at: new Date(atMs).toISOString(), order: shown });
+  }
+
+  // To the endpoints
+
+  #arrange(endpoints: readonly WebhookEndpoint[]): void {
+    const active = new Map(endpoints.map((endpoint) => [endpoint.id, endpoint]));
+    for (const lane of this.#lanes.values()) if (!active.has(lane.endpoint.id)) this.#drop(lane);
+    for (const [id, endpoint] of active) {
+      if (!this.#lanes.has(id) && !this.#gone.has(id)) {
+        this.#lanes.set(id, { endpoint, ahead: [], sending: 0, failures: 0 });
+      }
+    }
+  }
+
+  #drop({ endpoint, ahead }: Lane): void {
+    this.#lanes.delete(endpoint.id);
+    for (const { id } of ahead.splice(0)) this.#known.delete(id);
+  }
+
+  #fill(lane: Lane): void {
+    while (!this.#ending && lane.sending < (lane.failures < FAILURES_CAREFUL ? AT_ONCE : 1)) {
+      const delivery = lane.ahead.shift();
+      if (delivery === undefined) return;
+      lane.sending++;
+      const sending = this.#send(lane, delivery).finally(() => {
+        lane.sending--;
+        this.#sending.delete(sending);
+        this.#fill(lane);
+        this.#wake();
+      });
+      this.#sending.add(sending);
+    }
+  }
+
+  async #send(lane: Lane, { id, tries, body }: WebhookDelivery): Promise<void> {
+    const { endpoint } = lane;
+    const { giveUpMs } = this.#options;
+    let sent: Sent;
+    try {
+      sent = await this.#on.sender.send(endpoint.url, endpoint.secret, body, this.#cut.signal);
+    } catch (error) {
+      sent = { status: null, error: messageOf(error) };
+    }
+    // Whoever comes after us will do it again.
+    if (this.#cut.signal.aborted) return;
+    const { status, error } = sent;
+    const delivered = isDelivered(sent);
+    lane.failures = delivered ? 0 : lane.failures + 1;
+    if (status === 410) {
+      this.#gone.set(endpoint.id, 'the endpoint answered 410 Gone');
+      this.#drop(lane);
+    }
+    const retryMs = status === 410 ? giveUpMs + 1 : this.#retryMs(tries);
+    this.#tried.push({ id, tries, delivered, status, error, retryMs });
+  }
+
+  /** Not all at once: what failed together would come again together. */
+  #retryMs(tries: number): number {
+    const { retryMsMin, retryMsMax } = this.#options;
+    const ms = Math.min(retryMsMin * 2 ** Math.min(tries, 40), retryMsMax);
+    return Math.round(ms * (0.75 + this.#on.runtime.random.fraction() / 2));
+  }
+
+  // Back into the ledger
+
+  async #settle(): Promise<void> {
+    const { ledger, told, runtime, auditIds } = this.#on;
+    for (const [endpointId, reason] of this.#gone) {
+      if (await ledger.webhooks.endpointGone(endpointId, reason, DISPATCHER, await auditIds.next())) {
+        runtime.log.warn({ endpointId, reason }, 'a webhook endpoint has unsubscribed: nothing is sent to it any more');
+      }
+      this.#gone.delete(endpointId);
+      // What is pending for it has failed.
+      this.#tidiedMs = -Infinity;
+    }
+    while (this.#tried.length > 0) {
+      const some = this.#tried.slice(0, SETTLED_MAX);
+      const settled = await ledger.webhooks.settleDeliveries(some, this.#options.giveUpMs);
+      this.#tried.splice(0, some.length);
+      for (const { id } of some) this.#known.delete(id);
+      for (const delivery of settled) {
+        told(delivery.state === 'pending' ? 'retried' : delivery.state);
+        if (delivery.state === 'failed' && delivery.lastStatus !== 410) this.#alert(delivery);
+      }
+    }
+  }
+
+  #alert({ id: deliveryId, endpointId, eventId, tries, lastStatus, lastError }: WebhookDelivery): void {
+    this.#on.runtime.log.error(
+      { deliveryId, endpointId, eventId, tries, lastStatus, lastError },
+      'a webhook could not be delivered, and is not tried any more: it can be redelivered by hand',
+    );
+  }
+
+  async #end(): Promise<void> {
+    const { timers, log } = this.#on.runtime;
+    this.#ending = true;
+    await within(timers, Promise.all(this.#sending), END_MS_MAX);
+    this.#cut.abort();
+    // What cannot be settled is sent again: at least once.
+    await this.#settle().catch((error: unknown) => {
+      log.debug({ err: error }, 'webhooks that were sent last could not be settled');
+    });
+  }
+}
+
+/** Of one endpoint. */
+interface Lane {
+  readonly endpoint: WebhookEndpoint;
+  /** Due, in memory. */
+  readonly ahead: WebhookDelivery[];
+  sending: number;
+  /** In a row. */
+  failures: number;
+}
+
+/** From when it was made on: what happened before is none of its business. */
+function wantsEvent({ events, createdAtMs }: WebhookEndpoint, { type, atMs }: OutgoingEvent): boolean {
+  return events.includes(type) && atMs >= createdAtMs;
+}
+
+/** The payment as it was with the order, as far as it is known: it may have gone on since. */
+function attemptThen({ status }: OrderRecord, attempt: PaymentAttempt | null): PaymentAttempt | null {
+  if (attempt === null || status === 'reserved') return null;
+  if (status === 'paid') return { ...attempt, state: 'captured' };
+  return status === 'refunded' ? { ...attempt, state: 'refunded' } : attempt;
+}
