@@ -16,10 +16,20 @@ export {
   createDoorbuster,
   type Doorbuster,
   type DoorbusterOptions,
+  type Ended,
   type NewSaleInput,
   type OrderRefusal,
+  type Paid,
   type Placed,
   type PlaceInput,
   type SalePatchInput,
   type SaleResult,
 } from './library/doorbuster.ts';
+export type { Money } from './model/money.ts';
+export type {
+  CaptureRequest,
+  CaptureResult,
+  PaymentProvider,
+  ProviderState,
+  RefundRequest,
+} from './payments/port.ts';

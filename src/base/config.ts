@@ -121,6 +121,13 @@ export const SETTINGS = {
     'Where the ledger is: `sqlite:`, `mysql:`, `mariadb:`, `postgres:`',
     address('sqlite', 'mysql', 'mariadb', 'postgres', 'postgresql'),
   ),
+  pipeUrl: setting(
+    'PIPE_URL',
+    'pipe-url',
+    '',
+    'A broker between Redis and the workers: `amqp:`, `amqps:` (RabbitMQ), `kafka:`, `kafka+ssl:`; unset: Redis Streams',
+    address('amqp', 'amqps', 'kafka', 'kafka+ssl'),
+  ),
   redisPrefix: setting('REDIS_PREFIX', 'redis-prefix', 'doorbuster', 'What every key in Redis begins with', prefix),
   answerWithinMs: setting(
     'ANSWER_WITHIN_MS',
@@ -150,6 +157,27 @@ export const SETTINGS = {
     null,
     'Secret of the buyers’ tokens (HS256); two, separated by a comma, for rotation',
     parseSecrets,
+  ),
+  paymentsSandbox: setting(
+    'PAYMENTS_SANDBOX',
+    'payments-sandbox',
+    'off',
+    '`on`: orders can be paid with the sandbox provider, which takes no money (demo: on)',
+    (value) => word('on', 'off')(value) === 'on',
+  ),
+  paymentSecrets: setting(
+    'PAYMENT_WEBHOOK_SECRET',
+    'payment-webhook-secret',
+    '',
+    'Secret that payment providers sign their webhooks with; two, separated by a comma, for rotation; none: all are refused',
+    (value) => (value === '' ? [] : parseSecrets(value)),
+  ),
+  webhooksPrivate: setting(
+    'WEBHOOKS_PRIVATE',
+    'webhooks-private',
+    'off',
+    '`on`: webhooks may go to addresses that are not public: this machine, its network (demo: on)',
+    (value) => word('on', 'off')(value) === 'on',
   ),
   rateLimitBuyer: setting(
     'RATE_LIMIT_BUYER',
@@ -217,14 +245,7 @@ export type Config = {
     | (N extends 'adminKeys' | 'authSecrets' ? null : never);
 };
 
-/** Settings of later versions. Set by mistake, they would promise what is not there: say so instead. */
-const NOT_YET = ['PIPE_URL'];
-
 export function readConfig(flags: Record<string, string | undefined>, env: Record<string, string | undefined>): Config {
-  for (const name of NOT_YET) {
-    if (env[name])
-      throw new TerminalError('bad_config', `${name} is set, but this version has Redis Streams only: unset it`);
-  }
   const config: Record<string, unknown> = {};
   for (const [name, { env: variable, flag, fallback, parse }] of Object.entries(SETTINGS) as [
     string,

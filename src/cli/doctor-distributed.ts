@@ -3,27 +3,48 @@ import type { Config } from '../base/config.ts';
 import { messageOf } from '../base/errors.ts';
 import { RedisLink } from '../base/redis/link.ts';
 import { type Runtime, systemRuntime } from '../base/runtime.ts';
+import { within } from '../base/timers.ts';
+import { carrierOf } from '../engine/open.ts';
 import { examineSqlLedger, type SqlLedgerReport } from '../ledger/sql/open.ts';
+import type { Carrier } from '../pipe/brokers/port.ts';
 import type { Check } from './doctor.ts';
 
 /** Windows open by Redis' clock and orders expire by the database's: a buyer would notice more than this. */
 const SKEW_MS_MAX = 500;
 const REDIS_MIN = '6.2';
 const COMMAND_MS = 3000;
+const BROKER_MS = 5000;
 
 function check(name: string, status: Check['status'], says: string): Check {
   return { name, status, says };
 }
 
-/** What there is to say of the servers of a shop that is not embedded. Changes nothing there. */
-export async function examineServers({ redisUrl, databaseUrl, redisPrefix }: Config): Promise<Check[]> {
+/** What there is to say of the servers of a shop that is not embedded. */
+export async function examineServers({ redisUrl, databaseUrl, pipeUrl, redisPrefix }: Config): Promise<Check[]> {
   const runtime = systemRuntime();
   const checks: Check[] = [];
   if (redisUrl !== null) checks.push(...(await examineRedis(redisUrl, redisPrefix, runtime)));
   if (databaseUrl !== null && !databaseUrl.startsWith('sqlite:')) {
     checks.push(...(await examineDatabase(databaseUrl, runtime)));
   }
+  if (pipeUrl !== null) checks.push(await examineBroker(pipeUrl, redisPrefix, runtime));
   return checks;
+}
+
+/** Queues or topic that are missing are made, as a worker would make them. */
+async function examineBroker(url: string, prefix: string, runtime: Runtime): Promise<Check> {
+  let carrier: Carrier | null = null;
+  try {
+    carrier = await carrierOf(url, prefix, runtime);
+    const partitions = await within(runtime.timers, carrier.open(), BROKER_MS);
+    if (partitions !== null) return check('broker', 'ok', `${carrier.name}, ${partitions} partitions`);
+    const reason = carrier.reason ?? 'no answer';
+    return check('broker', 'wrong', `cannot be reached (${reason}): is PIPE_URL right, and is it running?`);
+  } catch (error) {
+    return check('broker', 'wrong', messageOf(error));
+  } finally {
+    await carrier?.close();
+  }
 }
 
 async function examineRedis(url: string, prefix: string, runtime: Runtime): Promise<Check[]> {

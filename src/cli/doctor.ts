@@ -14,7 +14,7 @@ import { migrations, schemaVersion } from '../ledger/sqlite/migrate.ts';
 import { type Command, parseFlags, settingFlags, settingHelp } from './command.ts';
 import { examineServers } from './doctor-distributed.ts';
 
-const FLAGS = ['data', 'redisUrl', 'databaseUrl', 'redisPrefix'] as const;
+const FLAGS = ['data', 'redisUrl', 'databaseUrl', 'pipeUrl', 'redisPrefix'] as const;
 
 /**
  * The doctor looks and never touches: it makes, changes and removes nothing in the data folder, also not the files that
@@ -41,7 +41,8 @@ export const doctor: Command = {
 
 Checks versions, configuration, data folder, ledger and disk, a line for each: ok, or what to do. With REDIS_URL or
 DATABASE_URL: Redis, the database, their clocks, settings that weaken a promise, and whether workers run. It changes
-nothing, and may run while a server does.
+nothing, and may run while a server does. With PIPE_URL: the broker; queues or a topic that are missing there are made, as
+a worker would make them.
 
 ${settingHelp(FLAGS)}
   --json  print the checks as JSON

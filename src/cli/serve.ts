@@ -18,12 +18,16 @@ const SETTINGS = [
   'data',
   'redisUrl',
   'databaseUrl',
+  'pipeUrl',
   'redisPrefix',
   'answerWithinMs',
   'pipeMax',
   'writerLock',
   'adminKeys',
   'authSecrets',
+  'paymentsSandbox',
+  'paymentSecrets',
+  'webhooksPrivate',
   'rateLimitBuyer',
   'rateLimitAddress',
   'trustProxy',
@@ -83,7 +87,10 @@ ${settingHelp(SETTINGS)}`,
       throw new TerminalError('bad_config', '--no-worker needs REDIS_URL: a process alone has nobody to do its work');
     }
     const options = { worker: flags['no-worker'] !== true, migrate: flags['migrate'] === true || demo };
-    const opening = new OpeningShop(config, options, runtime);
+    // Who tries it out has the other end of a webhook on this machine, where the demo is and nobody else can reach it.
+    const webhooksPrivate = config.webhooksPrivate || demo;
+    const settings = { ...config, paymentsSandbox: config.paymentsSandbox || demo, webhooksPrivate };
+    const opening = new OpeningShop(settings, options, runtime);
     const first = await opening.tryOpen();
     const app = await createServer({
       shop: opening,
@@ -98,6 +105,7 @@ ${settingHelp(SETTINGS)}`,
         metricsPublic: config.metricsPublic || demo,
         inFlightMax: config.inFlightMax,
         eventLoopDelayMsMax: config.eventLoopDelayMsMax,
+        paymentSecrets: config.paymentSecrets,
       },
       runtime,
       trustProxy: config.trustProxy,

@@ -6,7 +6,16 @@ import { sleep, within } from '../base/timers.ts';
 import { deploymentOf, openShop } from '../engine/open.ts';
 import { type Command, configOf, parseFlags, settingFlags, settingHelp } from './command.ts';
 
-const SETTINGS = ['redisUrl', 'databaseUrl', 'redisPrefix', 'writerLock', 'logLevel'] as const;
+const SETTINGS = [
+  'redisUrl',
+  'databaseUrl',
+  'pipeUrl',
+  'redisPrefix',
+  'writerLock',
+  'paymentsSandbox',
+  'webhooksPrivate',
+  'logLevel',
+] as const;
 const OPEN_RETRY_MS = 1000;
 const DRAIN_MS_MAX = 9_500;
 

@@ -24,13 +24,22 @@ function words<const T extends readonly string[]>(values: T) {
 }
 
 /** `type: [string, null]` and not a union: the serialiser would try each branch of a union with a validator. */
-function nullable(of: Type.TString) {
+export function nullable(of: Type.TString) {
   return Type.Unsafe<string | null>({ ...of, type: ['string', 'null'] });
 }
 
 export const Money = Type.Object(
   {
     amount: Type.Integer({ minimum: 0, maximum: AMOUNT_MAX, description: 'Minor units' }),
+    currency: Type.String({ pattern: '^[A-Z]{3}$', examples: ['CNY'] }),
+  },
+  strict,
+);
+
+/** Of an order: up to a hundred units of the dearest item. */
+const Total = Type.Object(
+  {
+    amount: Type.Integer({ minimum: 0, maximum: AMOUNT_MAX * BOUNDS.quantityMax, description: 'Minor units' }),
     currency: Type.String({ pattern: '^[A-Z]{3}$', examples: ['CNY'] }),
   },
   strict,
@@ -114,6 +123,12 @@ export const StockChange = Type.Object(
 
 export const Nothing = Type.Object({}, strict);
 
+const Payment = Type.Object({
+  state: words(['none', 'pending', 'captured', 'failed', 'refunding', 'refunded'] as const),
+  provider: Type.String(),
+  reference: nullable(Type.String()),
+});
+
 export const Order = Type.Object({
   id: Id,
   saleId: Id,
@@ -124,12 +139,61 @@ export const Order = Type.Object({
   amount: Type.Object({ amount: Type.Integer({ minimum: 0, description: 'Minor units' }), currency: Type.String() }),
   status: words(ORDER_STATUSES),
   reason: Type.Unsafe<RejectReason | null>({ type: ['string', 'null'], enum: [...REJECT_REASONS, null] }),
-  payment: Type.Null({ description: 'Nothing is paid yet' }),
+  payment: Type.Unsafe<Static<typeof Payment> | null>({ ...Payment, type: ['object', 'null'] }),
   expiresAt: nullable(Time),
   createdAt: Time,
   updatedAt: Time,
   version: Type.Integer(),
+  revives: Type.Optional(Id),
 });
+
+/** What became of a payment: the order, and where the buyer has to go if there is something left to do. */
+export const PendingOrder = Type.Object({ ...Order.properties, redirectUrl: Type.Optional(Type.String()) });
+
+export const PayOrder = Type.Object(
+  {
+    method: Type.String({
+      minLength: 1,
+      maxLength: 32,
+      description: 'The payment provider: `sandbox`, or one of the shop’s',
+    }),
+    token: Type.Optional(Type.String({ maxLength: 1024, description: 'What the provider gave to the buyer’s client' })),
+  },
+  strict,
+);
+
+export const ConfirmOrder = Type.Object(
+  {
+    reference: Type.String({ minLength: 1, maxLength: 200, description: 'The shop’s own name for this payment' }),
+    amount: Total,
+  },
+  strict,
+);
+
+export const PaymentNews = Type.Object(
+  {
+    id: Type.String({ minLength: 1, maxLength: 200 }),
+    type: words(['payment.captured', 'payment.failed', 'payment.refunded'] as const),
+    orderId: Id,
+    reference: Type.String({ minLength: 1, maxLength: 200 }),
+    amount: Total,
+  },
+  strict,
+);
+
+export const AuditEntry = Type.Object({
+  id: Id,
+  at: Time,
+  actor: Type.String(),
+  origin: nullable(Type.String()),
+  action: Type.String(),
+  subject: Type.String(),
+  detail: Type.Unknown(),
+});
+
+export type PayOrderBody = Static<typeof PayOrder>;
+export type ConfirmOrderBody = Static<typeof ConfirmOrder>;
+export type PaymentNewsBody = Static<typeof PaymentNews>;
 
 export const NewOrder = Type.Object(
   {

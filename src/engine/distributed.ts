@@ -12,12 +12,14 @@ import type { OrderMessage, OrderRecord } from '../model/order.ts';
 import { queuedOrder } from '../orders/acks.ts';
 import { Owed } from '../orders/owed.ts';
 import { OrderWire } from '../orders/redis/wire.ts';
-import type { DeadLetters, Undeliverable } from '../pipe/port.ts';
+import { BrokerPipe } from '../pipe/brokers/pipe.ts';
+import type { Carrier } from '../pipe/brokers/port.ts';
+import type { DeadLetters, SharedPipe, Undeliverable } from '../pipe/port.ts';
 import { RedisStreamsPipe } from '../pipe/redis-streams/pipe.ts';
 import { Keeper } from './keeper.ts';
 import { presentOrder } from './present.ts';
 import { Rebuilder } from './rebuild.ts';
-import { type Readiness, Shop } from './shop.ts';
+import { type LifeOptions, NO_PAYMENTS, type Readiness, Shop } from './shop.ts';
 
 export interface DistributedOptions {
   readonly redis: RedisTarget;
@@ -28,8 +30,11 @@ export interface DistributedOptions {
   readonly pipeMax: number;
   /** Whether this process carries orders to the ledger. */
   readonly worker: boolean;
+  /** A broker that carries orders to the workers; null: they read the streams in Redis. */
+  readonly carrier?: Carrier | null;
   /** `buyer`: a batch is written under its buyers' locks (sources/000). Not needed, and tested to be not needed. */
   readonly writerLock: 'off' | 'buyer';
+  readonly life?: LifeOptions;
   /** How long one command to Redis may take. */
   readonly commandMs?: number;
 }
@@ -41,6 +46,9 @@ const LOCKED_MAX = 100;
 const INSTALL_MS_MAX = 5000;
 const KEEPER_MS_MAX = 2000;
 const STOP_MS_MAX = 5000;
+const BROKER_MS_MAX = 5000;
+const RELAY_LEASE_MS = 3000;
+const ORDER_LOCK_OUTAGE_MS = 500;
 const LOOK_EVERY_MS = 500;
 const LOOK_MS_MAX = 1000;
 const PROBE_EVERY_MS = 2000;
@@ -54,8 +62,9 @@ const PROBE_EVERY_MS = 2000;
  */
 export class DistributedShop extends Shop {
   readonly #gate: RedisGate;
-  readonly #pipe: RedisStreamsPipe;
+  readonly #pipe: SharedPipe;
   readonly #locks: Locks;
+  readonly #orderLocks: Locks;
   readonly #wire: OrderWire;
   readonly #owed: Owed;
   readonly #rebuilder: Rebuilder;
@@ -70,9 +79,16 @@ export class DistributedShop extends Shop {
   /** Needs a ledger whose schema is up to date. Redis need not be there yet: until then orders get `unavailable`. */
   static async open(ledger: Ledger, options: DistributedOptions, runtime: Runtime): Promise<DistributedShop> {
     const shop = new DistributedShop(ledger, options, runtime);
+    await shop.webhooks.open();
     await shop.#wire.listen();
     // So that it can take orders also when the ledger goes out before the first.
     await shop.prefetchIds();
+    try {
+      await shop.#openBroker();
+    } catch (error) {
+      await shop.close();
+      throw error;
+    }
     if (options.worker) shop.#work();
     else shop.#pipe.observe();
     return shop;
@@ -89,11 +105,40 @@ export class DistributedShop extends Shop {
       anchor,
     };
     const gate = new RedisGate({ ...common, pipeMax: options.pipeMax }, runtime);
-    const pipe = new RedisStreamsPipe({ ...common, redis: options.redis }, runtime);
+    const locks = createLocks({
+      redis: options.redis,
+      prefix: `${options.prefix}:lock`,
+      log: runtime.log,
+      runtime,
+    });
+    const { carrier = null, worker } = options;
+    const pipe =
+      carrier !== null && worker
+        ? new BrokerPipe(
+            {
+              ...common,
+              redis: options.redis,
+              carrier,
+              // A short lease: two that lead only make duplicates, and a dead one is missed soon.
+              lead: (job, work) => locks.leader(job, ({ signal }) => work(signal), { lease: RELAY_LEASE_MS }),
+            },
+            runtime,
+          )
+        : new RedisStreamsPipe({ ...common, redis: options.redis }, runtime);
+    // An order's lock saves calls; where it cannot be had soon, one goes on without.
+    const orderLocks = createLocks({
+      redis: options.redis,
+      prefix: `${options.prefix}:lock`,
+      log: runtime.log,
+      runtime,
+      outageMs: ORDER_LOCK_OUTAGE_MS,
+    });
     super(
       {
         ledger,
         gate,
+        locks: orderLocks,
+        life: options.life ?? NO_PAYMENTS,
         patience: { answerWithinMs: options.answerWithinMs, queued: (message) => this.#remember(message) },
         orderIdBlock: ORDER_ID_BLOCK,
         metrics: {
@@ -102,6 +147,12 @@ export class DistributedShop extends Shop {
           unresolved: () => 0,
           owed: () => this.#owed.size,
           deadLetters: () => pipe.counters.letters,
+          ...(pipe instanceof BrokerPipe && {
+            relay: () => {
+              const { relayed, resent, recovered } = pipe.counters;
+              return { relayed, resent, recovered };
+            },
+          }),
         },
       },
       runtime,
@@ -111,7 +162,8 @@ export class DistributedShop extends Shop {
     this.#anchor = anchor;
     this.#gate = gate;
     this.#pipe = pipe;
-    this.#locks = createLocks({ redis: options.redis, prefix: `${options.prefix}:lock`, log: runtime.log, runtime });
+    this.#locks = locks;
+    this.#orderLocks = orderLocks;
     this.#wire = new OrderWire(common, runtime, (orderId, decision) => this.acks.heard(orderId, decision));
     this.#rebuilder = new Rebuilder({
       runtime,
@@ -120,6 +172,7 @@ export class DistributedShop extends Shop {
       ledger,
       locks: this.#locks,
       rebuilt: (_, pauseMs) => this.metrics.rebuilt(pauseMs),
+      inPlace: (snapshot) => this.releaseSince(snapshot),
     });
     this.#owed = new Owed({
       runtime,
@@ -148,6 +201,11 @@ export class DistributedShop extends Shop {
     );
   }
 
+  /** One that is out is waited for while orders are taken; one that is not what we need ends the start. */
+  async #openBroker(): Promise<void> {
+    if (this.#pipe instanceof BrokerPipe) await this.#within(BROKER_MS_MAX, this.#pipe.open());
+  }
+
   #work(): void {
     const { writerLock } = this.#options;
     this.#pipe.consume(
@@ -155,6 +213,8 @@ export class DistributedShop extends Shop {
       () => this.ledger.probe(),
     );
     this.#keeper?.start();
+    this.life.start(this.#locks);
+    this.webhooks.start(this.#locks);
   }
 
   /** As sources/000 has it: nobody else writes orders of these buyers meanwhile. The ledger holds without it. */
@@ -164,7 +224,12 @@ export class DistributedShop extends Shop {
     for (let from = 0; from < batch.length; from += LOCKED_MAX) {
       const some = batch.slice(from, from + LOCKED_MAX);
       const names = new Set(some.map(({ saleId, buyer }) => `order:${saleId}:${buyer}`));
-      undeliverable.push(...(await this.#locks.multi([...names]).run(() => this.#writer.write(some))));
+      const found = await this.#locks.multi([...names]).run(async () => {
+        const handled = await this.#writer.write(some);
+        await handled.told;
+        return handled.undeliverable;
+      });
+      undeliverable.push(...found);
     }
     return undeliverable;
   }
@@ -328,7 +393,7 @@ export class DistributedShop extends Shop {
       );
     }
     this.#owed.close();
-    await this.#locks.close();
+    await Promise.all([this.#locks.close(), this.#orderLocks.close()]);
     this.#wire.close();
     void this.#pipe.close();
     this.#gate.close();

@@ -1,11 +1,13 @@
 import type { Runtime } from '../base/runtime.ts';
 import { MemoryGate } from '../gate/memory.ts';
-import { KEY_KEPT_MS, type Ledger } from '../ledger/port.ts';
+import { KEY_KEPT_MS, type Ledger, RELEASES_KEPT_MS } from '../ledger/port.ts';
 import { SqliteLedger } from '../ledger/sqlite/ledger.ts';
 import { Writer } from '../ledger/writer.ts';
+import { createLocks, type Locks } from '../locks/locks.ts';
+import { MemorySpace } from '../locks/memory/space.ts';
 import type { OrderRecord } from '../model/order.ts';
 import { MemoryPipe } from '../pipe/memory.ts';
-import { type Readiness, Shop } from './shop.ts';
+import { type LifeOptions, NO_PAYMENTS, type Readiness, Shop } from './shop.ts';
 
 const ORDER_ID_BLOCK = 20_000;
 const PRUNE_EVERY_MS = 60_000;
@@ -23,29 +25,39 @@ const REBUILD_RETRY_MS = 500;
 export class EmbeddedShop extends Shop {
   readonly #pipe: MemoryPipe;
   readonly #writer: Writer;
+  readonly #locks: Locks;
+  readonly #space: MemorySpace;
   readonly #rebuilding = new Map<string, Promise<void>>();
   /** Sales the gate was given. */
   readonly #installed = new Set<string>();
   readonly #cancelPruning: () => void;
 
   /** Opens the ledger in `folder` and builds the gates of all sales that may still admit. */
-  static async open(folder: string, runtime: Runtime): Promise<EmbeddedShop> {
-    return EmbeddedShop.on(SqliteLedger.open(folder, runtime), runtime);
+  static async open(folder: string, runtime: Runtime, life: LifeOptions = NO_PAYMENTS): Promise<EmbeddedShop> {
+    return EmbeddedShop.on(SqliteLedger.open(folder, runtime), runtime, life);
   }
 
   /** The same on a ledger that is open, and that nobody else writes to. Closes it at its end. */
-  static async on(ledger: Ledger, runtime: Runtime): Promise<EmbeddedShop> {
-    const shop = new EmbeddedShop(ledger, runtime);
+  static async on(ledger: Ledger, runtime: Runtime, life: LifeOptions = NO_PAYMENTS): Promise<EmbeddedShop> {
+    const shop = new EmbeddedShop(ledger, runtime, life);
     try {
+      // Tokens come from the clock, which may have stepped back since the last run.
+      shop.#space.mintedElsewhere(Number(await ledger.highestFence()));
       for (const saleId of await ledger.openSaleIds()) await shop.install(saleId);
     } catch (error) {
       await shop.close();
       throw error;
     }
+    await shop.webhooks.open();
+    shop.life.start(null);
+    shop.webhooks.start(null);
     return shop;
   }
 
-  private constructor(ledger: Ledger, runtime: Runtime) {
+  private constructor(ledger: Ledger, runtime: Runtime, life: LifeOptions) {
+    // Of this shop alone: another one in this process has other orders.
+    const space = new MemorySpace(runtime.clock);
+    const locks = createLocks({ space, log: runtime.log, runtime });
     const pipe = new MemoryPipe(runtime);
     const gate = new MemoryGate(runtime, (message) => pipe.push(message));
     super(
@@ -54,6 +66,8 @@ export class EmbeddedShop extends Shop {
         gate,
         patience: null,
         orderIdBlock: ORDER_ID_BLOCK,
+        locks,
+        life,
         metrics: {
           pipeDepth: () => pipe.depth,
           ledgerBacklog: () => ledger.backlog,
@@ -63,6 +77,8 @@ export class EmbeddedShop extends Shop {
       runtime,
     );
     this.#pipe = pipe;
+    this.#locks = locks;
+    this.#space = space;
     this.#writer = new Writer(ledger, runtime, {
       stored: (order, inserted) => this.#stored(order, inserted),
       rejected: (order) => this.#rejected(order),
@@ -113,6 +129,7 @@ export class EmbeddedShop extends Shop {
 
   protected override async finish(): Promise<void> {
     await this.#pipe.drained();
+    await this.#locks.close();
     this.#cancelPruning();
     await this.#writer.foldBeforeClosing();
     this.#writer.close();
@@ -145,7 +162,10 @@ export class EmbeddedShop extends Shop {
     const beganMs = this.runtime.clock.monotonic();
     const snapshot = await this.watched(this.ledger.rebuildSnapshot(saleId));
     if (snapshot === null) return;
-    await this.gate.install(snapshot, () => this.ledger.getSale(saleId));
+    await this.gate.install(snapshot, async () => {
+      await this.releaseSince(snapshot);
+      return await this.ledger.getSale(saleId);
+    });
     this.#installed.add(saleId);
     this.metrics.rebuilt(this.runtime.clock.monotonic() - beganMs);
   }
@@ -180,9 +200,10 @@ export class EmbeddedShop extends Shop {
     try {
       await this.gate.pruneKeys(beforeMs);
       await this.#letGo();
-      while ((await this.ledger.pruneKeys(beforeMs)) > 0 && !this.closing) {
-        await new Promise<void>((resolve) => this.runtime.timers.nextTurn(resolve));
-      }
+      const turn = (): Promise<void> => new Promise((resolve) => this.runtime.timers.nextTurn(resolve));
+      while ((await this.ledger.pruneKeys(beforeMs)) > 0 && !this.closing) await turn();
+      const keptMs = this.runtime.clock.now() - RELEASES_KEPT_MS;
+      while ((await this.ledger.pruneReleases(keptMs)) > 0 && !this.closing) await turn();
     } catch (error) {
       this.#writer.reportFailure(error);
     }

@@ -2,7 +2,7 @@ import { messageOf } from '../base/errors.ts';
 import type { Runtime } from '../base/runtime.ts';
 import { pause } from '../base/timers.ts';
 import type { SharedGate } from '../gate/port.ts';
-import { KEY_KEPT_MS, type Ledger } from '../ledger/port.ts';
+import { KEY_KEPT_MS, type Ledger, RELEASES_KEPT_MS } from '../ledger/port.ts';
 import type { Leader } from '../locks/leader.ts';
 import type { Locks } from '../locks/locks.ts';
 import type { Rebuilder } from './rebuild.ts';
@@ -105,6 +105,7 @@ export class Keeper {
     const beforeMs = runtime.clock.now() - KEY_KEPT_MS;
     await gate.pruneKeys(beforeMs);
     while ((await ledger.pruneKeys(beforeMs)) > 0);
+    while ((await ledger.pruneReleases(runtime.clock.now() - RELEASES_KEPT_MS)) > 0);
   }
 
   /** Whoever took units out to lower a total has died, or Redis was out when it gave them back. */

@@ -6,13 +6,25 @@ import { RedisLink, RedisUnavailableError } from '../base/redis/link.ts';
 import type { Runtime } from '../base/runtime.ts';
 import type { ExclusiveState } from '../ledger/sql/exclusive.ts';
 import { openSqlLedger } from '../ledger/sql/open.ts';
+import type { Reached } from '../orders/life/points.ts';
+import type { PaymentProvider } from '../payments/port.ts';
+import type { Carrier } from '../pipe/brokers/port.ts';
 import { DistributedShop } from './distributed.ts';
 import { EmbeddedShop } from './embedded.ts';
-import type { Shop } from './shop.ts';
+import type { LifeOptions, Shop } from './shop.ts';
 
 export type Deployment = Pick<
   Config,
-  'data' | 'redisUrl' | 'databaseUrl' | 'redisPrefix' | 'answerWithinMs' | 'pipeMax' | 'writerLock'
+  | 'data'
+  | 'redisUrl'
+  | 'databaseUrl'
+  | 'pipeUrl'
+  | 'redisPrefix'
+  | 'answerWithinMs'
+  | 'pipeMax'
+  | 'writerLock'
+  | 'paymentsSandbox'
+  | 'webhooksPrivate'
 >;
 
 export interface OpenOptions {
@@ -20,11 +32,25 @@ export interface OpenOptions {
   readonly worker: boolean;
   /** Brings the schema of a shared database up to date; else an old one is refused. */
   readonly migrate: boolean;
+  /** Payment providers of the shop's own. */
+  readonly providers?: readonly PaymentProvider[];
+  /** For tests that end the process between two steps. */
+  readonly reached?: Reached;
 }
 
 /** Which deployment the settings make, or why none. */
-export function deploymentOf({ redisUrl, databaseUrl }: Pick<Deployment, 'redisUrl' | 'databaseUrl'>) {
+export function deploymentOf({
+  redisUrl,
+  databaseUrl,
+  pipeUrl,
+}: Pick<Deployment, 'redisUrl' | 'databaseUrl' | 'pipeUrl'>) {
   const shared = databaseUrl !== null && !databaseUrl.startsWith('sqlite:');
+  if (pipeUrl !== null && redisUrl === null) {
+    throw new TerminalError(
+      'bad_config',
+      'PIPE_URL is set and REDIS_URL is not: a broker carries what the gate in Redis admits',
+    );
+  }
   if (redisUrl === null) return shared ? 'alone' : 'embedded';
   if (databaseUrl === null) {
     throw new TerminalError('bad_config', 'REDIS_URL is set and DATABASE_URL is not: the ledger needs a database');
@@ -47,28 +73,45 @@ export function ledgerFolder({ databaseUrl, data }: Pick<Deployment, 'databaseUr
 
 /** Opens the shop that the settings describe. A RetryableError: not now, try again. */
 export async function openShop(settings: Deployment, options: OpenOptions, runtime: Runtime): Promise<Shop> {
-  const { redisUrl, databaseUrl, redisPrefix: prefix, answerWithinMs, pipeMax, writerLock } = settings;
+  const { redisUrl, databaseUrl, pipeUrl, redisPrefix: prefix, answerWithinMs, pipeMax, writerLock } = settings;
+  const life: LifeOptions = {
+    payments: { sandbox: settings.paymentsSandbox, providers: options.providers ?? [] },
+    webhooks: { allowPrivate: settings.webhooksPrivate },
+    ...(options.reached && { reached: options.reached }),
+  };
   switch (deploymentOf(settings)) {
     case 'embedded':
-      return EmbeddedShop.open(ledgerFolder(settings), runtime);
+      return EmbeddedShop.open(ledgerFolder(settings), runtime, life);
     case 'alone':
       // Nobody else writes to this database, so that it may be migrated at once.
-      return openAlone(databaseUrl!, runtime);
+      return openAlone(databaseUrl!, runtime, life);
     case 'distributed': {
       await checkRedis(redisUrl!, runtime);
       const ledger = await openSqlLedger(databaseUrl!, runtime, { migrate: options.migrate, exclusive: false });
       const { worker } = options;
+      // Who only takes orders has nothing to do with the broker.
+      const carrier = worker && pipeUrl !== null ? await carrierOf(pipeUrl, prefix, runtime) : null;
       return DistributedShop.open(
         ledger,
-        { redis: redisUrl!, prefix, answerWithinMs, pipeMax, worker, writerLock },
+        { redis: redisUrl!, prefix, answerWithinMs, pipeMax, worker, carrier, writerLock, life },
         runtime,
       );
     }
   }
 }
 
+/** The broker that the address names. Loaded only where it is used: its client is not small. */
+export async function carrierOf(url: string, prefix: string, runtime: Runtime): Promise<Carrier> {
+  if (url.startsWith('kafka')) {
+    const { KafkaCarrier } = await import('../pipe/kafka/carrier.ts');
+    return new KafkaCarrier({ url, prefix }, runtime);
+  }
+  const { RabbitCarrier } = await import('../pipe/rabbitmq/carrier.ts');
+  return new RabbitCarrier({ url, prefix }, runtime);
+}
+
 /** The gate is in this process: it is right as long as nobody else writes to the database. */
-async function openAlone(databaseUrl: string, runtime: Runtime): Promise<EmbeddedShop> {
+async function openAlone(databaseUrl: string, runtime: Runtime, life: LifeOptions): Promise<EmbeddedShop> {
   let shop: EmbeddedShop | null = null;
   const onExclusive = (state: ExclusiveState): void => {
     // The ledger refuses every write while it is not sure, and for good if another has it.
@@ -76,7 +119,7 @@ async function openAlone(databaseUrl: string, runtime: Runtime): Promise<Embedde
     else runtime.log.error({ state }, 'the lock that keeps the database to this process was lost');
   };
   const ledger = await openSqlLedger(databaseUrl, runtime, { migrate: true, exclusive: true, onExclusive });
-  shop = await EmbeddedShop.on(ledger, runtime);
+  shop = await EmbeddedShop.on(ledger, runtime, life);
   return shop;
 }
 

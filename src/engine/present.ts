@@ -2,6 +2,7 @@ import type { ItemView } from '../gate/port.ts';
 import type { Money } from '../model/money.ts';
 import type { OrderRecord, OrderStatus } from '../model/order.ts';
 import type { RejectReason } from '../model/outcome.ts';
+import { type OrderPayment, type PaymentAttempt, paymentStateOf } from '../model/payment.ts';
 import { type ItemKind, ledgerFree, type SaleRecord, type SaleState, saleState } from '../model/sale.ts';
 
 /** How sales and orders read, to HTTP and to the library alike. Ids and times are strings. */
@@ -42,11 +43,14 @@ export interface Order {
   amount: Money;
   status: OrderStatus;
   reason: RejectReason | null;
-  payment: null;
+  /** Null: nobody has tried to pay it. */
+  payment: OrderPayment | null;
   expiresAt: string | null;
   createdAt: string;
   updatedAt: string;
   version: number;
+  /** The order that expired before its money came: this one has it. */
+  revives?: string;
 }
 
 /** The ledger's rows and the gate's queue. A unit that is queued is not yet in the ledger's `reserved`. */
@@ -73,7 +77,8 @@ export function presentSale(sale: SaleRecord, gate: readonly ItemView[] | null, 
   };
 }
 
-export function presentOrder(order: OrderRecord): Order {
+/** `attempt`: the last one to pay it, if there is any. */
+export function presentOrder(order: OrderRecord, attempt: PaymentAttempt | null = null): Order {
   return {
     id: order.id,
     saleId: order.saleId,
@@ -84,12 +89,17 @@ export function presentOrder(order: OrderRecord): Order {
     amount: order.amount,
     status: order.status,
     reason: order.reason,
-    payment: null,
+    payment: attempt && presentPayment(attempt),
     expiresAt: order.expiresAtMs === null ? null : iso(order.expiresAtMs),
     createdAt: iso(order.createdAtMs),
     updatedAt: iso(order.updatedAtMs),
     version: order.version,
+    ...(order.revives !== null && { revives: order.revives }),
   };
+}
+
+function presentPayment({ state, provider, reference }: PaymentAttempt): OrderPayment {
+  return { state: paymentStateOf(state), provider, reference };
 }
 
 /** All orders of a commit carry the same two instants: formatting them again for each costs more than the lookup. */

@@ -4,6 +4,7 @@ import { sleep } from '../base/timers.ts';
 import type { Gate } from '../gate/port.ts';
 import type { Ledger } from '../ledger/port.ts';
 import type { Locks } from '../locks/locks.ts';
+import type { SaleSnapshot } from '../model/snapshot.ts';
 import type { Pipe } from '../pipe/port.ts';
 
 const RETRY_MS = 250;
@@ -23,6 +24,8 @@ export interface RebuildDependencies {
   locks: Locks;
   /** How long orders of the sale were refused. */
   rebuilt: (saleId: string, pauseMs: number) => void;
+  /** The gate is in place and not open yet; what it was built from may be older than units that came back since. */
+  inPlace: (snapshot: SaleSnapshot) => Promise<void>;
 }
 
 /**
@@ -122,7 +125,7 @@ export class Rebuilder {
 
   /** False: the sale cannot admit any more, and needs no gate. */
   async #once(saleId: string, above: number, sinceMs: number): Promise<boolean> {
-    const { runtime, gate, pipe, ledger, rebuilt } = this.#on;
+    const { runtime, gate, pipe, ledger, rebuilt, inPlace } = this.#on;
     // Somebody else may have done it while we waited for the lock.
     const inForce = await gate.epochOf(saleId);
     if (inForce !== null && inForce > above) return true;
@@ -132,7 +135,10 @@ export class Rebuilder {
     const drained = await pipe.caughtUp(saleId, DRAIN_MS_MAX);
     const snapshot = await ledger.rebuildSnapshot(saleId, above);
     if (snapshot === null || snapshot.closed || snapshot.closesAtMs <= runtime.clock.now()) return false;
-    await gate.install(snapshot, () => ledger.getSale(saleId));
+    await gate.install(snapshot, async () => {
+      await inPlace(snapshot);
+      return await ledger.getSale(saleId);
+    });
     const pauseMs = runtime.clock.monotonic() - sinceMs;
     rebuilt(saleId, pauseMs);
     runtime.log.info(

@@ -1,24 +1,52 @@
 import { EventEmitter } from 'node:events';
 import { RetryableError, unavailable } from '../base/errors.ts';
-import { IdSequence, isId } from '../base/ids.ts';
+import { type IdKind, IdSequence, isId } from '../base/ids.ts';
 import type { Runtime } from '../base/runtime.ts';
+import { sleep, within } from '../base/timers.ts';
 import type { Gate } from '../gate/port.ts';
-import type { Ledger, OrderFilter, Page, SaleChange } from '../ledger/port.ts';
+import type {
+  Actor,
+  AuditEntry,
+  KeyScope,
+  Ledger,
+  Move,
+  Moved,
+  OrderFilter,
+  Page,
+  SaleChange,
+} from '../ledger/port.ts';
+import type { Locks } from '../locks/locks.ts';
+import type { Money } from '../model/money.ts';
 import { hasEnded, type OrderRecord } from '../model/order.ts';
+import type { PaymentAttempt } from '../model/payment.ts';
 import type { NewSale, SalePatch } from '../model/sale.ts';
+import type { SaleSnapshot } from '../model/snapshot.ts';
 import { type MetricSources, Metrics } from '../observe/metrics.ts';
 import { Acks } from '../orders/acks.ts';
+import type { EndResult, PayResult } from '../orders/life/life.ts';
+import type { Reached } from '../orders/life/points.ts';
 import { type Patience, PlaceOrder, type PlaceRequest, type PlaceResult } from '../orders/place.ts';
+import type { ProviderNews } from '../payments/port.ts';
 import type { DeadLetters } from '../pipe/port.ts';
 import { type Caller, ManageSales } from '../sales/manage.ts';
 import { Board, type SaleEvent } from './board.ts';
+import { type PaymentOptions, ShopLife } from './life.ts';
 import { type Order, presentOrder, presentSale, type Sale } from './present.ts';
+import { NO_PRIVATE_WEBHOOKS, ShopWebhooks, type WebhookOptions } from './webhooks.ts';
 
 const OTHER_ID_BLOCK = 100;
+/** Payments come in a rush, as orders do. */
+const LIFE_ID_BLOCK = 20_000;
+const QUEUED_LOOK_MS = 50;
+const LIFE_STOP_MS_MAX = 1000;
 
 export interface ShopEvents {
   'order.reserved': [order: Order];
   'order.rejected': [order: Order];
+  'order.paid': [order: Order];
+  'order.cancelled': [order: Order];
+  'order.expired': [order: Order];
+  'order.refunded': [order: Order];
   'sale.changed': [saleId: string];
 }
 
@@ -34,8 +62,26 @@ export interface ShopParts {
   readonly patience: Patience | null;
   /** Ids of a kind that a crowd uses up come in larger blocks; one block is one commit. */
   readonly orderIdBlock: number;
-  readonly metrics: Omit<MetricSources, 'ready'>;
+  readonly metrics: Omit<MetricSources, 'ready' | 'unsettled'>;
+  readonly locks: Locks;
+  readonly life: LifeOptions;
 }
+
+export interface LifeOptions {
+  readonly payments: PaymentOptions;
+  readonly webhooks?: WebhookOptions;
+  /** For tests that end the process between two steps. */
+  readonly reached?: Reached;
+}
+
+export const NO_PAYMENTS: LifeOptions = { payments: { sandbox: false } };
+
+const EVENT_OF = {
+  pay: 'order.paid',
+  cancel: 'order.cancelled',
+  expire: 'order.expired',
+  refund: 'order.refunded',
+} as const satisfies Record<Move['event'], keyof ShopEvents>;
 
 /**
  * A shop, whatever it is made of: what HTTP and the library call. A deployment (embedded.ts, distributed.ts) chooses the
@@ -44,29 +90,38 @@ export interface ShopParts {
 export abstract class Shop {
   readonly metrics: Metrics;
   readonly runtime: Runtime;
+  readonly webhooks: ShopWebhooks;
   protected readonly ledger: Ledger;
   protected readonly gate: Gate;
   protected readonly acks = new Acks();
   protected readonly board: Board;
+  protected readonly life: ShopLife;
   readonly #orderIds: IdSequence;
   readonly #place: PlaceOrder;
   readonly #manage: ManageSales;
   readonly #events = new EventEmitter<ShopEvents>();
   readonly #orderWatchers = new Map<string, Set<(order: Order) => void>>();
+  readonly #queuedMsMax: number;
   #closing: string | null = null;
   #closed: Promise<void> | null = null;
   /** Orders being placed, and who waits until there are none. */
   #placing = 0;
   readonly #onPlaced: (() => void)[] = [];
 
-  protected constructor({ ledger, gate, patience, orderIdBlock, metrics }: ShopParts, runtime: Runtime) {
+  protected constructor(parts: ShopParts, runtime: Runtime) {
+    const { ledger, gate, patience, orderIdBlock, metrics, locks, life } = parts;
     this.runtime = runtime;
+    this.#queuedMsMax = patience?.answerWithinMs ?? 0;
     this.ledger = ledger;
     this.gate = gate;
-    this.metrics = new Metrics({ ...metrics, ready: () => this.readiness().status === 'ok' });
+    this.metrics = new Metrics({
+      ...metrics,
+      unsettled: () => this.life.keepers.counters,
+      ready: () => this.readiness().status === 'ok',
+    });
     this.board = new Board(runtime, ledger, gate);
     const takeBlock: Ledger['takeIdBlock'] = (kind, size) => this.watched(ledger.takeIdBlock(kind, size));
-    const ids = (kind: 'sale' | 'item' | 'order' | 'audit', block = OTHER_ID_BLOCK): IdSequence =>
+    const ids = (kind: IdKind, block = OTHER_ID_BLOCK): IdSequence =>
       new IdSequence(kind, takeBlock, runtime.clock, block);
     this.#orderIds = ids('order', orderIdBlock);
     this.#place = new PlaceOrder({
@@ -79,13 +134,38 @@ export abstract class Shop {
       closedBecause: () => this.cannotPlace(),
       rebuild: (saleId) => this.rebuild(saleId),
     });
+    const auditIds = ids('audit', LIFE_ID_BLOCK);
+    this.life = new ShopLife({
+      runtime,
+      ledger,
+      gate,
+      locks,
+      attemptIds: ids('attempt', LIFE_ID_BLOCK),
+      auditIds,
+      payments: life.payments,
+      reached: life.reached ?? (() => undefined),
+      place: (request) => this.#place.place(request),
+      touched: (saleId) => this.board.touch(saleId),
+      moved: (move, moved) => this.#moved(move, moved),
+      committed: (moves, durationMs) => this.metrics.commit(moves, durationMs),
+      watched: (work) => this.watched(work),
+    });
+    this.webhooks = new ShopWebhooks({
+      runtime,
+      ledger,
+      metrics: this.metrics,
+      endpointIds: ids('webhook'),
+      deliveryIds: ids('delivery', LIFE_ID_BLOCK),
+      auditIds,
+      options: life.webhooks ?? NO_PRIVATE_WEBHOOKS,
+    });
     this.#manage = new ManageSales({
       runtime,
       gate,
       ledger,
       saleIds: ids('sale'),
       itemIds: ids('item'),
-      auditIds: ids('audit'),
+      auditIds,
       gateOutlivesUs: patience !== null,
       install: (saleId) => this.install(saleId),
       present: (sale) => JSON.stringify(presentSale(sale, null, runtime.clock.now())),
@@ -176,12 +256,128 @@ export abstract class Shop {
       found = await this.queuedOrder(orderId, true).catch(() => null);
       if (found === null) throw error;
     }
-    return found && presentOrder(found);
+    return found && presentOrder(found, await this.#attemptOf(found));
+  }
+
+  /** The last attempt to pay it; what never was in the ledger has none. */
+  async #attemptOf({ id, status }: OrderRecord): Promise<PaymentAttempt | null> {
+    if (status === 'queued' || status === 'rejected') return null;
+    return (await this.ledger.lastAttempts([id])).get(id) ?? null;
   }
 
   async listOrders(filter: OrderFilter, page: Page): Promise<Order[]> {
     if (filter.saleId !== undefined && !isId(filter.saleId)) return [];
-    return (await this.ledger.listOrders(filter, page)).map(presentOrder);
+    const orders = await this.ledger.listOrders(filter, page);
+    const attempts = await this.ledger.lastAttempts(orders.map(({ id }) => id));
+    return orders.map((order) => presentOrder(order, attempts.get(order.id)));
+  }
+
+  // The life of an order
+
+  async payOrder(orderId: string, paid: { method: string; token: string | null }, by: Actor): Promise<PayResult> {
+    if (!isId(orderId)) return { ok: false, code: 'not_found' };
+    const result = await this.#living(() => this.life.life.pay(orderId, paid, by));
+    return (await this.#ifQueued(orderId, result, 'order_not_payable')) ?? result;
+  }
+
+  async confirmOrder(orderId: string, reference: string, amount: Money, by: Actor): Promise<PayResult> {
+    if (!isId(orderId)) return { ok: false, code: 'not_found' };
+    const result = await this.#living(() => this.life.life.confirm(orderId, reference, amount, by));
+    return (await this.#ifQueued(orderId, result, 'order_not_payable')) ?? result;
+  }
+
+  /** One that is queued is waited for: there is nothing to cancel before its commit. */
+  async cancelOrder(orderId: string, by: Actor): Promise<EndResult> {
+    if (!isId(orderId)) return { ok: false, code: 'not_found' };
+    const waiting = await this.#whileQueued(orderId);
+    if (waiting !== null) return { ok: false, code: 'order_not_cancellable', order: waiting };
+    return await this.#living(() => this.life.life.cancel(orderId, by));
+  }
+
+  async refundOrder(orderId: string, by: Actor): Promise<EndResult> {
+    if (!isId(orderId)) return { ok: false, code: 'not_found' };
+    const result = await this.#living(() => this.life.life.refund(orderId, by));
+    return (await this.#ifQueued(orderId, result, 'order_not_refundable')) ?? result;
+  }
+
+  /** False: it is about nothing that we know. */
+  async paymentNews(news: ProviderNews): Promise<boolean> {
+    if (!isId(news.orderId)) return false;
+    return await this.#living(() => this.life.life.heard(news));
+  }
+
+  async audit(filter: { subject?: string }, page: Page): Promise<AuditEntry[]> {
+    return await this.ledger.audit(filter, page);
+  }
+
+  async boundAnswer(scope: KeyScope): Promise<{ fingerprint: string; answer: string } | null> {
+    const bound = await this.ledger.findKey(scope);
+    return bound?.answer == null ? null : { fingerprint: bound.fingerprint, answer: bound.answer };
+  }
+
+  bindAnswer(scope: KeyScope & { fingerprint: string }, answer: string): Promise<void> {
+    return this.watched(this.ledger.bindAnswer(scope, answer));
+  }
+
+  /** What has begun is finished before the shop closes, and nothing is begun then. */
+  async #living<T>(work: () => Promise<T>): Promise<T> {
+    if (this.#closing !== null) throw unavailable(this.#closing);
+    this.#placing++;
+    try {
+      return await work();
+    } finally {
+      if (--this.#placing === 0) for (const resolve of this.#onPlaced.splice(0)) resolve();
+    }
+  }
+
+  /** The ledger does not know it; it may be on its way there. */
+  async #ifQueued<C extends string>(
+    orderId: string,
+    result: PayResult | EndResult,
+    code: C,
+  ): Promise<{ ok: false; code: C; order: OrderRecord } | null> {
+    if (result.ok || result.code !== 'not_found') return null;
+    const order = await this.queuedOrder(orderId, false);
+    return order === null ? null : { ok: false, code, order };
+  }
+
+  /** The order if it is still queued when the bound is over; else null. */
+  async #whileQueued(orderId: string): Promise<OrderRecord | null> {
+    const { clock, timers } = this.runtime;
+    const untilMs = clock.monotonic() + this.#queuedMsMax;
+    for (;;) {
+      if ((await this.storedOrder(orderId)) !== null) return null;
+      const queued = await this.queuedOrder(orderId, false);
+      if (queued?.status !== 'queued') return null;
+      if (clock.monotonic() >= untilMs) return queued;
+      await sleep(timers, QUEUED_LOOK_MS);
+    }
+  }
+
+  /** Units that came back while a gate was being built: whoever gave them back did so to the gate before it. */
+  protected async releaseSince({ saleId, items }: SaleSnapshot): Promise<void> {
+    const revs = new Map(items.map(({ id, rev }) => [id, rev]));
+    for (const { orderId, buyer } of await this.ledger.releasesSince(saleId, revs)) {
+      await this.gate.release(saleId, { orderId, buyer });
+    }
+  }
+
+  #moved({ event }: Move, { outcome, order, attempt }: Moved): void {
+    if (outcome !== 'moved') return;
+    this.board.touch(order!.saleId);
+    const name = EVENT_OF[event];
+    if (attempt !== null || !this.#isHeard(name)) {
+      this.announce(name, order!, attempt);
+      return;
+    }
+    // A payment that failed or was given up shows, too.
+    this.#attemptOf(order!)
+      .catch(() => null)
+      .then((last) => this.announce(name, order!, last));
+  }
+
+  #isHeard(event: keyof ShopEvents): boolean {
+    return this.#events.listenerCount(event) > 0 || this.#orderWatchers.size > 0;
   }
 
   /** Calls `hear` with the order as it is and then at every change. The returned function ends it. */
@@ -215,9 +411,13 @@ export abstract class Shop {
   }
 
   /** Tells watchers and listeners, if there are any. */
-  protected announce(event: 'order.reserved' | 'order.rejected', record: OrderRecord): void {
-    if (this.#events.listenerCount(event) === 0 && this.#orderWatchers.size === 0) return;
-    const order = presentOrder(record);
+  protected announce(
+    event: Exclude<keyof ShopEvents, 'sale.changed'>,
+    record: OrderRecord,
+    attempt: PaymentAttempt | null = null,
+  ): void {
+    if (!this.#isHeard(event)) return;
+    const order = presentOrder(record, attempt);
     this.tellWatchers(order);
     this.#emit(event, order);
   }
@@ -296,6 +496,9 @@ export abstract class Shop {
     this.stop();
     // Not only the pipe: an order may still be on its way to the gate.
     if (this.#placing > 0) await new Promise<void>((resolve) => this.#onPlaced.push(resolve));
+    // Whatever hangs: its lease ends by itself, and others go on with what is left.
+    const stopped = Promise.all([this.life.stop(), this.webhooks.stop()]);
+    await within(this.runtime.timers, stopped, LIFE_STOP_MS_MAX);
     await this.finish();
     this.board.close();
     this.#events.removeAllListeners();

@@ -28,6 +28,8 @@ export interface HttpOptions {
   metricsPublic: boolean;
   inFlightMax: number;
   eventLoopDelayMsMax: number;
+  /** Secrets of signed webhooks; none: they are all refused. */
+  paymentSecrets: string[];
 }
 
 export const HTTP_DEFAULTS: HttpOptions = {
@@ -41,6 +43,7 @@ export const HTTP_DEFAULTS: HttpOptions = {
   metricsPublic: false,
   inFlightMax: 5000,
   eventLoopDelayMsMax: 250,
+  paymentSecrets: [],
 };
 
 /** What the routes share. */

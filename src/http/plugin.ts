@@ -18,8 +18,10 @@ import { SECURE_HEADERS, sendProblem } from './reply.ts';
 import { opsRoutes } from './routes/ops.ts';
 import { orderRoutes } from './routes/orders.ts';
 import { pageRoutes } from './routes/pages.ts';
+import { paymentRoutes } from './routes/payments.ts';
 import { saleRoutes } from './routes/sales.ts';
 import { systemRoutes, timeRoutes } from './routes/system.ts';
+import { webhookRoutes } from './routes/webhooks.ts';
 import { EventStreams } from './sse.ts';
 
 export interface PluginOptions {
@@ -101,7 +103,9 @@ export async function doorbusterRoutes(app: FastifyInstance, { shop, http, runti
     timeRoutes(api, context);
     saleRoutes(api, context);
     orderRoutes(api, context);
+    paymentRoutes(api, context);
     opsRoutes(api, context);
+    webhookRoutes(api, context);
   });
   let openApi: string | null = null;
   app.get('/openapi.json', { schema: { hide: true } }, (_, reply) => {

@@ -7,7 +7,7 @@ declare module 'fastify' {
   }
 }
 
-import { Id, Time } from '../contract/schemas.ts';
+import { Id, Order, Time } from '../contract/schemas.ts';
 import { PROBLEMS, type ProblemCode } from './problem.ts';
 
 const Problem = Type.Object(
@@ -20,6 +20,7 @@ const Problem = Type.Object(
     errors: Type.Optional(Type.Array(Type.Object({ path: Type.String(), message: Type.String() }))),
     opensAt: Type.Optional(Time),
     closesAt: Type.Optional(Time),
+    order: Type.Optional({ ...Order, description: 'The order as it is now: the state that won' }),
     orders: Type.Optional(Type.Array(Id, { description: 'Ids of the buyer’s live orders' })),
   },
   { description: 'RFC 9457', additionalProperties: false },

@@ -16,10 +16,12 @@ import { HTTP_DEFAULTS, type HttpOptions } from '../http/context.ts';
 import { problem } from '../http/problem.ts';
 import type { Page, SaleChange } from '../ledger/port.ts';
 import type { Money } from '../model/money.ts';
-import type { OrderStatus } from '../model/order.ts';
+import type { OrderRecord, OrderStatus } from '../model/order.ts';
 import { BOUNDS, type Fault } from '../model/sale.ts';
 import { KEY_PATTERN } from '../model/text.ts';
+import type { EndResult, PayResult } from '../orders/life/life.ts';
 import type { PlaceResult } from '../orders/place.ts';
+import type { PaymentProvider } from '../payments/port.ts';
 
 export interface DoorbusterOptions {
   /** The folder of the ledger, for a shop of one process; it belongs to one process at a time. */
@@ -28,6 +30,8 @@ export interface DoorbusterOptions {
   database?: string;
   /** `redis:`, `rediss:`, `redis+sentinel:`, `redis+cluster:`, with `database`: a shop of many processes. */
   redis?: string;
+  /** With `redis`: a broker that carries orders to the workers, `amqp:` or `kafka:`; left out: Redis Streams. */
+  pipe?: string;
   /** With `redis`: what every key begins with. Default `doorbuster`. */
   redisPrefix?: string;
   /** With `redis`: how long an order waits for its commit before it is left `queued`. Default 2 000 ms. */
@@ -36,6 +40,12 @@ export interface DoorbusterOptions {
   worker?: boolean;
   /** Brings the schema of a shared database up to date; else an old one is refused. */
   migrate?: boolean;
+  /** Payment providers of the shop's own (docs/guides/payments.md). */
+  providers?: PaymentProvider[];
+  /** Webhooks may go to addresses that are not public (docs/guides/webhooks.md). */
+  webhooksPrivate?: boolean;
+  /** True: orders can be paid with the sandbox provider, which takes no money. */
+  sandbox?: boolean;
   /** For `handler()`: the admin key, or `alice:key1,bob:key2`. */
   adminKey?: string;
   /** For `handler()`: the secret of the buyers' tokens. */
@@ -95,6 +105,25 @@ export type OrderRefusal =
 
 export type Placed = { ok: true; order: Order; replayed: boolean } | OrderRefusal;
 
+export type Paid =
+  | { ok: true; state: 'paid'; order: Order }
+  | { ok: true; state: 'pending'; order: Order; redirectUrl: string | null }
+  | { ok: false; code: 'payment_failed'; order: Order; reason: string }
+  | { ok: false; code: 'invalid_request'; errors: Fault[] }
+  | {
+      ok: false;
+      code: 'order_not_payable' | 'payment_in_progress' | 'amount_mismatch' | 'not_found' | 'unknown_method';
+      order: Order | null;
+    };
+
+export type Ended =
+  | { ok: true; order: Order }
+  | {
+      ok: false;
+      code: 'order_not_cancellable' | 'order_not_refundable' | 'payment_in_progress' | 'not_found';
+      order: Order | null;
+    };
+
 export type SaleResult =
   | { ok: true; sale: Sale }
   | {
@@ -124,6 +153,13 @@ export interface Doorbuster extends AsyncDisposable {
   };
   readonly orders: {
     place(order: PlaceInput): Promise<Placed>;
+    /** Pays with one of the shop's providers: one capture, however often it is called. */
+    pay(orderId: string, payment: { method: string; token?: string }): Promise<Paid>;
+    /** The shop itself took the money; the same reference again has no effect. */
+    confirm(orderId: string, taken: { reference: string; amount: Money }): Promise<Paid>;
+    cancel(orderId: string): Promise<Ended>;
+    /** The money goes back, then the units are free again. */
+    refund(orderId: string): Promise<Ended>;
     get(orderId: string): Promise<Order | null>;
     list(filter?: {
       saleId?: string;
@@ -152,9 +188,10 @@ export function engineOf(shop: Doorbuster): { shop: Shop; runtime: Runtime; opti
 }
 
 const CALLER = { actor: 'library', keyed: null };
+const ACTOR = { actor: 'library', origin: null };
 
 export async function createDoorbuster(options: DoorbusterOptions): Promise<Doorbuster> {
-  const { data, database, redis, redisPrefix, answerWithinMs, worker = true, migrate = false } = options ?? {};
+  const { data, database, redis, pipe, redisPrefix, answerWithinMs, worker = true, migrate = false } = options ?? {};
   if (typeof (data ?? database) !== 'string' || (data ?? database) === '') {
     throw new TerminalError(
       'bad_config',
@@ -163,9 +200,11 @@ export async function createDoorbuster(options: DoorbusterOptions): Promise<Door
   }
   const runtime = systemRuntime(options.log);
   // The same table and the same checks as for the server.
-  const given = { data, 'database-url': database, 'redis-url': redis, 'redis-prefix': redisPrefix };
+  const given = { data, 'database-url': database, 'redis-url': redis, 'pipe-url': pipe, 'redis-prefix': redisPrefix };
   const config = readConfig({ ...given, 'answer-within-ms': answerWithinMs?.toString() }, {});
-  const shop = await openShop(config, { worker, migrate }, runtime);
+  const { sandbox = false, providers = [], webhooksPrivate = false } = options;
+  const settings = { ...config, paymentsSandbox: sandbox, webhooksPrivate };
+  const shop = await openShop(settings, { worker, migrate, providers }, runtime);
 
   const changed = async (change: SaleChange): Promise<SaleResult> => {
     switch (change.outcome) {
@@ -178,6 +217,23 @@ export async function createDoorbuster(options: DoorbusterOptions): Promise<Door
       default:
         return { ok: false, code: change.outcome };
     }
+  };
+  /** As it is now, with its payment. */
+  const now = async (order: OrderRecord): Promise<Order> => (await shop.getOrder(order.id)) ?? presentOrder(order);
+  const paid = async (result: PayResult): Promise<Paid> => {
+    if (!result.ok) {
+      const order = 'order' in result && result.order ? await now(result.order) : null;
+      if (result.code === 'payment_failed')
+        return { ok: false, code: result.code, order: order!, reason: result.reason };
+      return { ok: false, code: result.code, order };
+    }
+    const order = presentOrder(result.order, result.attempt);
+    if (result.state === 'paid') return { ok: true, state: 'paid', order };
+    return { ok: true, state: 'pending', order, redirectUrl: result.redirectUrl };
+  };
+  const ended = async (result: EndResult): Promise<Ended> => {
+    if (result.ok) return { ok: true, order: await now(result.order) };
+    return { ok: false, code: result.code, order: 'order' in result && result.order ? await now(result.order) : null };
   };
   const listed = <T extends { id: string }>(rows: T[], limit: number): Listed<T> => ({
     data: rows.slice(0, limit),
@@ -222,6 +278,18 @@ export async function createDoorbuster(options: DoorbusterOptions): Promise<Door
         if (errors) return { ok: false, code: 'invalid_request', errors };
         return presentPlaced(await shop.place({ saleId: sale, itemCode: item, buyer, quantity, key: key ?? null }));
       },
+      async pay(orderId, { method, token }) {
+        const errors = faultless(S.PayOrder, { method, ...(token !== undefined && { token }) });
+        if (errors) return { ok: false, code: 'invalid_request', errors };
+        return await paid(await shop.payOrder(orderId, { method, token: token ?? null }, ACTOR));
+      },
+      async confirm(orderId, { reference, amount }) {
+        const errors = faultless(S.ConfirmOrder, { reference, amount });
+        if (errors) return { ok: false, code: 'invalid_request', errors };
+        return await paid(await shop.confirmOrder(orderId, reference, amount, ACTOR));
+      },
+      cancel: async (orderId) => await ended(await shop.cancelOrder(orderId, ACTOR)),
+      refund: async (orderId) => await ended(await shop.refundOrder(orderId, ACTOR)),
       get: (orderId) => shop.getOrder(orderId),
       async list({ limit: asked, cursor, ...filter } = {}) {
         const page = { ...(asked !== undefined && { limit: asked }), ...(cursor !== undefined && { cursor }) };

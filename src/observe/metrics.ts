@@ -9,6 +9,10 @@ export interface MetricSources {
   /** Orders answered as queued and not decided yet; left out where there are none. */
   owed?: () => number;
   deadLetters?: () => number;
+  /** What this process carried to a broker; left out where there is none. */
+  relay?: () => { relayed: number; resent: number; recovered: number };
+  /** Payments that did not settle at the last try, as far as this process looks after them. */
+  unsettled: () => { stranded: number; owedMoney: number };
   ready: () => boolean;
 }
 
@@ -30,6 +34,7 @@ export class Metrics {
   readonly #rebuilds;
   readonly #rebuildSeconds;
   readonly #backstops;
+  readonly #webhookTries;
 
   constructor(sources: MetricSources) {
     const registers = [this.registry];
@@ -73,6 +78,12 @@ export class Metrics {
       labelNames: ['reason'],
       registers,
     });
+    this.#webhookTries = new Counter({
+      name: 'doorbuster_webhook_tries_total',
+      help: 'Webhooks sent, by what became of it: alert on any that failed (it is not tried any more)',
+      labelNames: ['outcome'],
+      registers,
+    });
     gauge('doorbuster_pipe_orders', 'Admitted orders that the ledger has not decided', sources.pipeDepth);
     gauge(
       'doorbuster_ledger_tail_orders',
@@ -92,6 +103,28 @@ export class Metrics {
       );
     if (sources.deadLetters)
       gauge('doorbuster_dead_letters', 'Messages that the ledger could not take: alert on any', sources.deadLetters);
+    const { relay } = sources;
+    if (relay) {
+      new Counter({
+        name: 'doorbuster_relay_entries_total',
+        help: 'Entries carried to the broker; resent: not known to be confirmed before; recovered: lost by the broker',
+        labelNames: ['outcome'],
+        registers,
+        collect() {
+          this.reset();
+          for (const [outcome, count] of Object.entries(relay())) this.inc({ outcome }, count);
+        },
+      });
+    }
+    new Gauge({
+      name: 'doorbuster_payments_unsettled',
+      help: 'stranded: a unit is held since the provider does not answer; owedMoney: money without goods that is not back',
+      labelNames: ['kind'],
+      registers,
+      collect() {
+        for (const [kind, count] of Object.entries(sources.unsettled())) this.set({ kind }, count);
+      },
+    });
     gauge('doorbuster_ready', '1 while the shop can take orders', () => (sources.ready() ? 1 : 0));
     this.registry.registerMetric(this.requests as never);
 
@@ -123,6 +156,10 @@ export class Metrics {
 
   backstop(reason: string): void {
     this.#backstops.inc({ reason });
+  }
+
+  webhookTry(outcome: 'delivered' | 'retried' | 'failed'): void {
+    this.#webhookTries.inc({ outcome });
   }
 
   /** `read` gives milliseconds. */

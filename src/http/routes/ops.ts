@@ -8,17 +8,25 @@ import { HttpProblem } from '../problem.ts';
 import { page, pageOf } from '../request.ts';
 import { problems } from '../responses.ts';
 
-/** A letter that nobody could read has no order; its id is then that of its entry. */
-const LetterId = Type.String({ pattern: '^[0-9a-z-]{1,64}$' });
+/** A letter that nobody could read has no order; its id is then that of its entry, or of what a broker brought. */
+const LetterId = Type.String({ pattern: '^[0-9A-Za-z._-]{1,300}$' });
 
 const LettersQuery = Type.Object(
   { limit: S.PageQuery.limit, cursor: Type.Optional(LetterId) },
   { additionalProperties: false },
 );
 
+const AuditQuery = Type.Object(
+  {
+    ...S.PageQuery,
+    subject: Type.Optional(Type.String({ maxLength: 128, description: '`order:<id>`, `sale:<id>`, …' })),
+  },
+  { additionalProperties: false },
+);
+
 const DeadLetter = Type.Object({
   id: LetterId,
-  saleId: S.Id,
+  saleId: S.nullable(S.Id),
   buyer: Type.String(),
   item: Type.String(),
   quantity: Type.Integer(),
@@ -55,6 +63,31 @@ export function opsRoutes(app: FastifyInstance, { shop, auth }: HttpContext): vo
         const letters = (await shop.get().deadLetters?.list(limit, before)) ?? [];
         return letters.map(presentLetter);
       });
+    },
+  );
+
+  app.get<{ Querystring: { limit?: string; cursor?: string; subject?: string } }>(
+    '/v1/ops/audit',
+    {
+      schema: {
+        tags,
+        ...admin,
+        summary: 'Who did what, when, from where: sales, stock, orders; newest first',
+        querystring: AuditQuery,
+        response: { 200: S.listOf(S.AuditEntry), ...problems('unauthenticated', 'forbidden', 'invalid_request') },
+      },
+      onRequest: async (request) => void auth.admin(request),
+    },
+    (request) => {
+      const { subject, limit, cursor } = request.query;
+      const filter = subject === undefined ? {} : { subject };
+      return page(pageOf({ limit, cursor }), async (asked) =>
+        (await shop.get().audit(filter, asked)).map(({ atMs, detail, ...entry }) => ({
+          ...entry,
+          at: iso(atMs),
+          detail: JSON.parse(detail) as unknown,
+        })),
+      );
     },
   );
 
@@ -112,5 +145,6 @@ function unknown(): HttpProblem {
 
 function presentLetter({ message, error, attempts, diedAtMs }: Letter) {
   const { orderId: id, saleId, buyer, itemCode: item, quantity } = message;
-  return { id, saleId, buyer, item, quantity, error, attempts, diedAt: iso(diedAtMs) };
+  // What is not ours is of no sale.
+  return { id, saleId: saleId || null, buyer, item, quantity, error, attempts, diedAt: iso(diedAtMs) };
 }

@@ -1,0 +1,88 @@
+import { createHash } from 'node:crypto';
+import type { FastifyReply, FastifyRequest } from 'fastify';
+import type { KeyScope } from '../ledger/port.ts';
+import type { HttpContext } from './context.ts';
+import { HttpProblem, PROBLEM_TYPE, PROBLEMS } from './problem.ts';
+import { keyOf } from './request.ts';
+
+type Answer =
+  | { readonly status: number; readonly body: unknown }
+  /** As it was written. */
+  | { readonly status: number; readonly problem: string };
+
+/** A repeat waits this long for the first try, then is told to come back. */
+const REPEAT_WAIT_MS = 5000;
+
+/**
+ * Idempotency-Keys of calls that move an order. Such a call has one effect by itself, however often it is sent: what the key
+ * adds is that a repeat gets the first answer to the letter. So the answer is bound after the effect; a process that dies in
+ * between has the repeat do it again, which changes nothing.
+ */
+export class Keyed {
+  readonly #context: HttpContext;
+  readonly #running = new Map<string, Promise<unknown>>();
+
+  constructor(context: HttpContext) {
+    this.#context = context;
+  }
+
+  /** `now`: what a repeat of a 202 gets: how it stands by then. */
+  async run(
+    request: FastifyRequest,
+    reply: FastifyReply,
+    path: string,
+    work: () => Promise<Answer>,
+    now?: () => Promise<Answer>,
+  ): Promise<FastifyReply> {
+    const key = keyOf(request);
+    if (key === null) return send(reply, await work());
+    const { auth, shop, runtime } = this.#context;
+    const { admin, buyer } = auth.anyone(request);
+    const scope: KeyScope = { caller: admin === null ? `buyer:${buyer}` : `admin:${admin}`, path: `POST ${path}`, key };
+    const fingerprint = createHash('sha256')
+      .update(JSON.stringify(request.body ?? {}))
+      .digest('hex');
+    const name = JSON.stringify([scope.caller, scope.path, scope.key]);
+    const untilMs = runtime.clock.monotonic() + REPEAT_WAIT_MS;
+    for (let first = this.#running.get(name); first; first = this.#running.get(name)) {
+      const leftMs = untilMs - runtime.clock.monotonic();
+      const late = new Promise<'late'>(
+        (resolve) => void runtime.timers.after(Math.max(leftMs, 0), () => resolve('late')),
+      );
+      if ((await Promise.race([first, late])) === 'late') {
+        throw new HttpProblem('idempotency_in_flight', undefined, undefined, { 'retry-after': '1' });
+      }
+    }
+    const mine = Promise.withResolvers<void>();
+    this.#running.set(name, mine.promise);
+    try {
+      const bound = await shop.get().boundAnswer(scope);
+      if (bound !== null) {
+        if (bound.fingerprint !== fingerprint) throw new HttpProblem('idempotency_key_reused');
+        reply.header('idempotent-replayed', 'true');
+        const first = JSON.parse(bound.answer) as Answer;
+        return send(reply, first.status === 202 && now ? await now() : first);
+      }
+      let answer: Answer;
+      try {
+        answer = await work();
+      } catch (error) {
+        // A declined payment is an answer; whoever wants to try again takes another key.
+        if (!(error instanceof HttpProblem) || error.code !== 'payment_failed') throw error;
+        answer = { status: PROBLEMS[error.code].status, problem: error.body };
+      }
+      await shop.get().bindAnswer({ ...scope, fingerprint }, JSON.stringify(answer));
+      return send(reply, answer);
+    } finally {
+      this.#running.delete(name);
+      mine.resolve();
+    }
+  }
+}
+
+function send(reply: FastifyReply, answer: Answer): FastifyReply {
+  reply.code(answer.status);
+  return 'problem' in answer
+    ? reply.header('content-type', PROBLEM_TYPE).send(answer.problem)
+    : reply.send(answer.body);
+}

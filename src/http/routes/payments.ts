@@ -1,0 +1,267 @@
+import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify';
+import Type from 'typebox';
+import { isId } from '../../base/ids.ts';
+import { signatureFault } from '../../base/signature.ts';
+import * as S from '../../contract/schemas.ts';
+import { faults } from '../../contract/validate.ts';
+import { type Order, presentOrder } from '../../engine/present.ts';
+import type { Actor } from '../../ledger/port.ts';
+import type { OrderRecord } from '../../model/order.ts';
+import type { EndResult, PayResult } from '../../orders/life/life.ts';
+import type { Identity } from '../auth.ts';
+import type { HttpContext } from '../context.ts';
+import { Keyed } from '../keyed.ts';
+import { HttpProblem, invalid } from '../problem.ts';
+import { problems } from '../responses.ts';
+
+interface OfOrder {
+  Params: { id: string };
+}
+
+const BODY = ['malformed_json', 'body_too_large', 'unsupported_media_type', 'invalid_request'] as const;
+const KEYED = ['idempotency_key_reused', 'idempotency_in_flight'] as const;
+/** A buyer who cancels what is still queued waits for its commit so long. */
+const RETRY_AFTER = { 'retry-after': '1' };
+
+/** What moves an order. Every answer is the order as the ledger has it; a lost race answers with the state that won. */
+export function paymentRoutes(app: FastifyInstance, context: HttpContext): void {
+  const { shop, auth } = context;
+  const keyed = new Keyed(context);
+  const tags = ['Orders'];
+  const params = Type.Object({ id: Type.String() });
+  const headers = Type.Object({
+    'idempotency-key': Type.Optional(Type.String({ description: '1–255 printable ASCII characters' })),
+  });
+  const owner = { tags, params, headers, querystring: S.NoQuery, 'x-security': [{ buyer: [] }, { admin: [] }] };
+  const admin = { ...owner, 'x-security': [{ admin: [] }] };
+  const noBody = async (request: FastifyRequest): Promise<void> => {
+    if (request.body === undefined) request.body = {};
+  };
+
+  app.post<OfOrder & { Body: S.PayOrderBody }>(
+    '/v1/orders/:id/pay',
+    {
+      schema: {
+        ...owner,
+        summary: 'Pay: one capture, however often it is sent',
+        body: S.PayOrder,
+        response: {
+          200: { ...S.Order, description: 'Paid' },
+          202: { ...S.PendingOrder, description: 'The provider has not decided yet: follow the order' },
+          ...problems(
+            'unauthenticated',
+            'payment_failed',
+            'forbidden',
+            'not_found',
+            'payment_in_progress',
+            'order_not_payable',
+            'amount_mismatch',
+            ...KEYED,
+            ...BODY,
+          ),
+        },
+      },
+      // Nobody pays in somebody else's name but by saying so.
+      onRequest: async (request) => void auth.buyer(request),
+    },
+    (request, reply) =>
+      keyed.run(
+        request,
+        reply,
+        `/v1/orders/${request.params.id}/pay`,
+        async () => {
+          const { who } = await visible(request);
+          const { method, token } = request.body;
+          const paid = { method, token: token ?? null };
+          return await answerPaid(await shop.get().payOrder(request.params.id, paid, actorOf(who, request)));
+        },
+        async () => {
+          const { order } = await visible(request);
+          return { status: order.payment?.state === 'pending' ? 202 : 200, body: order };
+        },
+      ),
+  );
+
+  app.post<OfOrder & { Body: S.ConfirmOrderBody }>(
+    '/v1/orders/:id/confirm',
+    {
+      schema: {
+        ...admin,
+        summary: 'The shop itself took the money',
+        body: S.ConfirmOrder,
+        response: {
+          200: S.Order,
+          ...problems(
+            'unauthenticated',
+            'forbidden',
+            'not_found',
+            'payment_in_progress',
+            'order_not_payable',
+            'amount_mismatch',
+            ...KEYED,
+            ...BODY,
+          ),
+        },
+      },
+      onRequest: async (request) => void auth.admin(request),
+    },
+    (request, reply) =>
+      keyed.run(request, reply, `/v1/orders/${request.params.id}/confirm`, async () => {
+        const { who } = await visible(request);
+        const { reference, amount } = request.body;
+        return await answerPaid(
+          await shop.get().confirmOrder(request.params.id, reference, amount, actorOf(who, request)),
+        );
+      }),
+  );
+
+  app.post<OfOrder>(
+    '/v1/orders/:id/cancel',
+    {
+      schema: {
+        ...owner,
+        summary: 'Cancel: the units are free again',
+        body: S.Nothing,
+        response: {
+          200: S.Order,
+          ...problems(
+            'unauthenticated',
+            'not_found',
+            'order_not_cancellable',
+            'payment_in_progress',
+            ...KEYED,
+            ...BODY,
+          ),
+        },
+      },
+      onRequest: async (request) => void auth.anyone(request),
+      preValidation: noBody,
+    },
+    (request, reply) =>
+      keyed.run(request, reply, `/v1/orders/${request.params.id}/cancel`, async () => {
+        const { who } = await visible(request);
+        return await answerEnded(await shop.get().cancelOrder(request.params.id, actorOf(who, request)));
+      }),
+  );
+
+  app.post<OfOrder>(
+    '/v1/orders/:id/refund',
+    {
+      schema: {
+        ...admin,
+        summary: 'Refund: the money goes back, then the units are free again',
+        body: S.Nothing,
+        response: {
+          200: S.Order,
+          ...problems('unauthenticated', 'forbidden', 'not_found', 'order_not_refundable', ...KEYED, ...BODY),
+        },
+      },
+      onRequest: async (request) => void auth.admin(request),
+      preValidation: noBody,
+    },
+    (request, reply) =>
+      keyed.run(request, reply, `/v1/orders/${request.params.id}/refund`, async () => {
+        const { who } = await visible(request);
+        return await answerEnded(await shop.get().refundOrder(request.params.id, actorOf(who, request)));
+      }),
+  );
+
+  void app.register(async (hooks) => webhookRoute(hooks, context));
+
+  /** Somebody else's order is not there: its existence is nobody's business. */
+  async function visible(request: FastifyRequest): Promise<{ who: Identity; order: Order }> {
+    const who = auth.anyone(request);
+    const { id } = request.params as { id: string };
+    const order = isId(id) ? await shop.get().getOrder(id) : null;
+    const mine = order !== null && (order.buyer === who.buyer || (who.admin !== null && who.buyer === null));
+    if (!mine) throw new HttpProblem('not_found', 'there is no such order');
+    return { who, order };
+  }
+
+  async function answerPaid(result: PayResult): Promise<{ status: number; body: unknown }> {
+    if (result.ok) {
+      const body = presentOrder(result.order, result.attempt);
+      if (result.state === 'paid') return { status: 200, body };
+      const { redirectUrl } = result;
+      return { status: 202, body: { ...body, ...(redirectUrl !== null && { redirectUrl }) } };
+    }
+    switch (result.code) {
+      case 'not_found':
+        throw new HttpProblem('not_found', 'there is no such order');
+      case 'unknown_method':
+        throw invalid('/method', 'is no payment provider of this shop');
+      case 'payment_failed':
+        throw new HttpProblem('payment_failed', result.reason, await asItIs(result.order));
+      case 'payment_in_progress':
+        throw new HttpProblem(result.code, undefined, await asItIs(result.order), RETRY_AFTER);
+      default:
+        throw new HttpProblem(result.code, undefined, await asItIs(result.order));
+    }
+  }
+
+  async function answerEnded(result: EndResult): Promise<{ status: number; body: unknown }> {
+    if (result.ok) return { status: 200, body: (await asItIs(result.order))?.order };
+    if (result.code === 'not_found') throw new HttpProblem('not_found', 'there is no such order');
+    const again = result.code === 'payment_in_progress' || result.order?.status === 'queued' ? RETRY_AFTER : undefined;
+    throw new HttpProblem(result.code, undefined, await asItIs(result.order), again);
+  }
+
+  /** The state that won, with its payment. */
+  async function asItIs(order: OrderRecord | null): Promise<{ order: Order } | undefined> {
+    const now = order && (await shop.get().getOrder(order.id));
+    return now === null ? undefined : { order: now };
+  }
+}
+
+function actorOf({ admin, buyer }: Identity, request: FastifyRequest): Actor {
+  return { actor: admin === null ? `buyer:${buyer}` : `admin:${admin}`, origin: request.ip };
+}
+
+/** What a provider tells. The signature is of the bytes as they came, so nothing parses them before. */
+function webhookRoute(app: FastifyInstance, { shop, options, runtime }: HttpContext): void {
+  app.removeAllContentTypeParsers();
+  app.addContentTypeParser('application/json', { parseAs: 'string' }, (_request, body, done) => done(null, body));
+
+  app.post<{ Params: { provider: string }; Body: string }>(
+    '/v1/webhooks/payments/:provider',
+    {
+      schema: {
+        tags: ['Payments'],
+        summary: 'News of a payment, signed by its provider; a repeat has no effect',
+        params: Type.Object({ provider: Type.String() }),
+        querystring: S.NoQuery,
+        headers: Type.Object({
+          'doorbuster-signature': Type.Optional(
+            Type.String({ description: 't=<unix seconds>,v1=<hex HMAC-SHA256 of "t.body">' }),
+          ),
+        }),
+        response: {
+          200: { ...S.Nothing, description: 'Taken in' },
+          ...problems('unauthenticated', 'not_found', ...BODY),
+        },
+      },
+    },
+    async (request, reply): Promise<FastifyReply> => {
+      const { provider } = request.params;
+      const body = request.body ?? '';
+      const header = request.headers['doorbuster-signature'];
+      const signature = Array.isArray(header) ? header[0] : header;
+      const fault = signatureFault(options.paymentSecrets, body, signature, runtime.clock.now());
+      if (fault !== null) throw new HttpProblem('unauthenticated', fault);
+      let news: unknown;
+      try {
+        news = JSON.parse(body);
+      } catch {
+        throw new HttpProblem('malformed_json');
+      }
+      const errors = faults(S.PaymentNews, news);
+      if (errors.length > 0) {
+        throw new HttpProblem('invalid_request', `${errors[0]?.path}: ${errors[0]?.message}`, { errors });
+      }
+      if (!(await shop.get().paymentNews({ ...(news as S.PaymentNewsBody), provider }))) {
+        runtime.log.error({ provider, news }, 'a provider tells of a payment that nobody here has asked for');
+      }
+      return reply.send({});
+    },
+  );
+}
