@@ -50,6 +50,7 @@ function withCalls<T extends object>(real: T, calls: Calls<T>): T {
       const value = Reflect.get(target, name, target) as unknown;
       return typeof value === 'function' ? value.bind(target) : value;
     },
+    set: (target, name, value) => Reflect.set(target, name, value, target),
   });
 }
 
@@ -72,7 +73,7 @@ async function start(options: Process = {}): Promise<DistributedShop> {
   const ledger = await openSqlLedger(database.url, systemRuntime(), { migrate: true, exclusive: false });
   const shop = await DistributedShop.open(
     withCalls(ledger, calls),
-    { redis: redisUrl, prefix, answerWithinMs, pipeMax: 10_000, worker, writerLock },
+    { redis: redisUrl, prefix, answerWithinMs, pipeMax: 10_000, worker, carrier: null, writerLock },
     systemRuntime(),
   );
   ends.push(() => shop.close());
@@ -414,7 +415,15 @@ describeWithRedis('the distributed shop, reviewed', () => {
       const runtime = { ...systemRuntime(), clock };
       const pipe = new RedisStreamsPipe({ redis: redis.url, prefix }, runtime);
       const locks = openLocks();
-      const rebuilder = new Rebuilder({ runtime, gate, pipe, ledger, locks, rebuilt: () => {} });
+      const rebuilder = new Rebuilder({
+        runtime,
+        gate,
+        pipe,
+        ledger,
+        locks,
+        rebuilt: () => {},
+        inPlace: async () => {},
+      });
       ends.push(
         () => pipe.close(),
         () => rebuilder.close(),

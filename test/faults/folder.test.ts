@@ -337,7 +337,7 @@ describe('serve with a wrong setting', () => {
     ['ANSWER_WITHIN_MS', '5'],
     ['PIPE_MAX', '0'],
     ['WRITER_LOCK', 'yes'],
-    ['PIPE_URL', 'amqp://127.0.0.1'],
+    ['PIPE_URL', 'nats://127.0.0.1'],
   ])('%s=%s is refused by name', (name, value) => {
     expect(() => readConfig({}, { [name]: value })).toThrow(name);
   });

@@ -67,6 +67,14 @@ export class DistributedCrowd {
     });
   }
 
+  /** New buyers come, one order each, until told to stop. */
+  async keepBuying(saleId: string, atOnce: number, stopped: () => boolean): Promise<void> {
+    await crowdOf(this.#lateBuyers(), atOnce, async (buyer) => {
+      await this.#persist({ saleId, buyer, key: 'k' });
+      return !stopped();
+    });
+  }
+
   /** With a key again until there is an answer; without one only when it is certain that nothing happened. */
   async #persist(wish: Wish): Promise<Try> {
     for (let tries = 1; ; tries++) {

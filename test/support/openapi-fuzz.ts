@@ -96,6 +96,9 @@ export interface Told {
 export interface World {
   sales: string[];
   orders: string[];
+  /** Endpoints of webhooks, and deliveries of another one. */
+  webhooks: string[];
+  deliveries: string[];
 }
 
 export const BUYERS = ['alice', 'bob', 'carol'];
@@ -182,6 +185,11 @@ const HINTS: Record<string, fc.Arbitrary<unknown>> = {
   limit: fc.constantFrom('1', '2', '200'),
   buyer: fc.constantFrom(...BUYERS),
   user: fc.constantFrom(...BUYERS),
+  method: fc.constant('sandbox'),
+  // Not those that let us wait.
+  token: fc.constantFrom('ok', 'declined'),
+  // Where nobody listens.
+  url: fc.constant('http://127.0.0.1:9/'),
 };
 
 /** Any value that the schema allows. */
@@ -354,7 +362,8 @@ export function plans(operation: Operation): fc.Arbitrary<Plan> {
 
 /** Ids and tokens filled in: what goes over the wire. */
 export function sentOf(operation: Operation, plan: Plan, world: World): Sent {
-  const known = operation.path.startsWith('/v1/orders') ? world.orders : world.sales;
+  const kind = /^\/v1\/(?:ops\/webhooks\/)?(orders|deliveries)\b|^\/v1\/ops\/(webhooks)\b/.exec(operation.path);
+  const known = world[(kind?.[1] ?? kind?.[2] ?? 'sales') as keyof World];
   const path = operation.path.replaceAll(/\{(\w+)\}/g, (_, name: string) => {
     const value = plan.params[name]!;
     return typeof value === 'number' ? (known[value % known.length] ?? '1') : value;

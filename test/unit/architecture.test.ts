@@ -104,7 +104,7 @@ function worldFaults(program: Node): string[] {
 
 // The rooms
 
-const STAGES = ['gate', 'pipe', 'ledger', 'orders', 'sales', 'social', 'locks', 'payments', 'reconcile'];
+const STAGES = ['gate', 'pipe', 'ledger', 'orders', 'sales', 'social', 'locks', 'payments', 'webhooks', 'reconcile'];
 /** Files that put a whole deployment together. */
 const ROOTS = [
   'engine/shop.ts',

@@ -1,7 +1,7 @@
 import { describe, expect, it } from 'vitest';
 import { RetryableError, TerminalError } from '../../src/base/errors.ts';
 import { driverError as mysqlError } from '../../src/ledger/mysql/errors.ts';
-import { inlined, textLiteral } from '../../src/ledger/mysql/literal.ts';
+import { inlined, literalsAlike, textLiteral } from '../../src/ledger/mysql/literal.ts';
 import { driverError as postgresError } from '../../src/ledger/postgres/errors.ts';
 import { ConflictError } from '../../src/ledger/sql/errors.ts';
 import {
@@ -92,6 +92,11 @@ describe('literals of MySQL', () => {
     for (const text of ["o'hara", 'a\\', 'é', '\n', '\u0000', '\u{1f389}', '\u00a5']) {
       expect(textLiteral(text)).toBe(`_utf8mb4 X'${Buffer.from(text).toString('hex')}'`);
     }
+  });
+
+  it('of one expression are all of one form', () => {
+    expect(literalsAlike(['a', null, 1n])).toEqual(["'a'", 'NULL', '1']);
+    expect(literalsAlike(['a', 'é', null])).toEqual(["_utf8mb4 X'61'", "_utf8mb4 X'c3a9'", 'NULL']);
   });
 
   it('stand where the places are, in order and in number', () => {

@@ -23,6 +23,7 @@ const ORDER: OrderRecord = {
   updatedAtMs: T0,
   expiresAtMs: T0 + 1,
   version: 1,
+  revives: null,
 };
 
 describe('placing an order', () => {

@@ -1,0 +1,107 @@
+import { describe, expect, it } from 'vitest';
+import { RetryableError } from '../../src/base/errors.ts';
+import { systemRuntime } from '../../src/base/runtime.ts';
+import { Grouped } from '../../src/orders/life/grouped.ts';
+import { Releaser } from '../../src/orders/life/releaser.ts';
+
+const runtime = systemRuntime();
+
+/** What the promise gives, or `hangs`. */
+function orHangs<T>(promise: Promise<T>): Promise<T | 'hangs'> {
+  return Promise.race([promise, new Promise<'hangs'>((resolve) => setTimeout(resolve, 500, 'hangs'))]);
+}
+
+async function microtasks(count: number): Promise<void> {
+  for (let hop = 0; hop < count; hop++) await null;
+}
+
+describe('requests that are grouped', () => {
+  it('nobody is forgotten who asks in the very instant in which the work ends', async () => {
+    const grouped = new Grouped<number, number>(async (batch) => batch, runtime);
+    for (let hops = 0; hops < 12; hops++) {
+      await grouped.ask(1);
+      await microtasks(hops);
+      expect([hops, await orHangs(grouped.ask(hops))]).toEqual([hops, hops]);
+    }
+  });
+
+  it('what comes in one turn is one batch; what comes during a commit is the next; each hears its own answer', async () => {
+    const batches: number[][] = [];
+    const commit = async (batch: number[]): Promise<number[]> => {
+      batches.push(batch);
+      await new Promise((resolve) => setTimeout(resolve, 5));
+      return batch.map((one) => one * 10);
+    };
+    const grouped = new Grouped(commit, runtime);
+    const first = [grouped.ask(1), grouped.ask(2)];
+    await new Promise((resolve) => setTimeout(resolve, 2));
+    const second = [grouped.ask(3), grouped.ask(4), grouped.ask(5)];
+    expect(await Promise.all([...first, ...second])).toEqual([10, 20, 30, 40, 50]);
+    expect(batches).toEqual([
+      [1, 2],
+      [3, 4, 5],
+    ]);
+    await grouped.idle();
+  });
+
+  it('one that cannot be committed fails alone; a ledger that is out fails all, once', async () => {
+    let calls = 0;
+    const commit = async (batch: number[]): Promise<number[]> => {
+      calls++;
+      if (batch.includes(13)) throw new Error('thirteen');
+      if (batch.includes(99)) throw new RetryableError('unavailable', 'the ledger is out');
+      return batch;
+    };
+    const grouped = new Grouped(commit, runtime);
+    const ends = await Promise.allSettled([1, 13, 2].map((one) => grouped.ask(one)));
+    expect(ends.map(({ status }) => status)).toEqual(['fulfilled', 'rejected', 'fulfilled']);
+    calls = 0;
+    const out = await Promise.allSettled([1, 99, 2].map((one) => grouped.ask(one)));
+    expect(out.map(({ status }) => status)).toEqual(['rejected', 'rejected', 'rejected']);
+    expect(calls).toBe(1);
+  });
+
+  it('whoever hears of it first hears it after the commit and before those who wait', async () => {
+    const heard: string[] = [];
+    const grouped = new Grouped<number, number>(
+      async (batch) => {
+        heard.push('committed');
+        return batch;
+      },
+      runtime,
+      (request) => heard.push(`answered ${request}`),
+    );
+    await Promise.all([1, 2].map((one) => grouped.ask(one).then(() => heard.push(`waited ${one}`))));
+    expect(heard).toEqual(['committed', 'answered 1', 'answered 2', 'waited 1', 'waited 2']);
+  });
+});
+
+describe('units on their way back', () => {
+  it('no release is forgotten that comes in the very instant in which the work ends', async () => {
+    for (let hops = 0; hops < 12; hops++) {
+      const released: string[] = [];
+      let done = 0;
+      const second = Promise.withResolvers<void>();
+      const releaser = new Releaser(
+        {
+          ledger: {
+            releases: async () => [],
+            released: async (ids) => {
+              released.push(...ids);
+              if (++done === 1)
+                void microtasks(hops).then(() => releaser.add({ orderId: '2', saleId: 's', buyer: 'b' }));
+              if (released.includes('2')) second.resolve();
+            },
+          },
+          gate: { release: async () => undefined },
+          touched: () => undefined,
+          reached: () => undefined,
+        },
+        runtime,
+      );
+      releaser.add({ orderId: '1', saleId: 's', buyer: 'b' });
+      await orHangs(second.promise);
+      expect([hops, released]).toEqual([hops, ['1', '2']]);
+    }
+  });
+});
