@@ -4,7 +4,9 @@ const scenarios: Record<string, () => Promise<{ run(args: string[]): Promise<voi
   locks: () => import('./locks.ts'),
   gate: () => import('./gate.ts'),
   ledger: () => import('./ledger.ts'),
+  pay: () => import('./pay.ts'),
   shop: () => import('./shop.ts'),
+  pipe: () => import('./pipe.ts'),
 };
 
 const [name, ...args] = process.argv.slice(2);

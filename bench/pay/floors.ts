@@ -1,0 +1,36 @@
+import { composeId, ID_EPOCH_MS } from '../../src/base/ids.ts';
+
+export const ITEM_ID = '2';
+export const PRICE = { amount: 8000, currency: 'CNY' };
+
+/** What a baseline does with orders of one item that are reserved; all of it on the ledger's own tables. */
+export interface PayFloors {
+  /**
+   * One transaction for one order, as sources/002 has it, statement by statement: SELECT … FOR UPDATE, conditional UPDATE
+   * of the order, INSERT of the payment, conditional UPDATE of the item. The hot row comes last, which is its best.
+   */
+  payOne(orderId: string): Promise<void>;
+  /** The same without a look at the order first, in as few trips as can be: two. */
+  payOneBlindly(orderId: string): Promise<void>;
+  /** The rows that `confirm` writes for these orders, in one transaction; nothing is looked at, no count is checked. */
+  confirmAll(orderIds: readonly string[]): Promise<void>;
+  /** The rows that `pay` writes for these orders, in two transactions: the attempts, and then the moves with their captures. */
+  payAll(orderIds: readonly string[]): Promise<void>;
+  end(): Promise<void>;
+}
+
+let drawn = 2 ** 31;
+
+/** An id like the ledger's own, so that rows are appended as ours are; from a part of the sequence that ours does not reach. */
+export function freshId(): string {
+  return composeId(Math.floor((Date.now() - ID_EPOCH_MS) / 1000), drawn++);
+}
+
+export function detailOf(paymentId: string): string {
+  return JSON.stringify({ from: 'reserved', to: 'paid', attempt: paymentId, provider: 'bare' });
+}
+
+/** A baseline that pays nothing would be the fastest. */
+export function must(right: boolean): void {
+  if (!right) throw new Error('a baseline found a row that is not as it should be');
+}

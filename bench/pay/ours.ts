@@ -1,0 +1,76 @@
+import { IdSequence } from '../../src/base/ids.ts';
+import { systemRuntime } from '../../src/base/runtime.ts';
+import { ShopLife } from '../../src/engine/life.ts';
+import { MemoryGate } from '../../src/gate/memory.ts';
+import type { Ledger } from '../../src/ledger/port.ts';
+import { createLocks, MemorySpace } from '../../src/locks/index.ts';
+import type { PayResult } from '../../src/orders/life/life.ts';
+import type { PaymentProvider } from '../../src/payments/port.ts';
+import { PRICE } from './floors.ts';
+
+/** The life of orders as a shop has it, without its keepers: nobody's time is over, and no payment is left open. */
+export interface Ours {
+  /** With a provider that answers at once, in this process. Resolves when its own commit is done. */
+  pay(orderId: string): Promise<void>;
+  /** The shop took the money itself. */
+  confirm(orderId: string): Promise<void>;
+  /** Moves and the transactions that they were grouped into, so far. */
+  readonly moved: { moves: number; commits: number };
+  end(): Promise<void>;
+}
+
+/** As in engine/shop.ts. */
+const LIFE_ID_BLOCK = 2000;
+const BUYER = { actor: 'buyer:bench', origin: '127.0.0.1' };
+
+const nothing = (): never => {
+  throw new Error('nobody asks for this here');
+};
+
+const provider: PaymentProvider = {
+  name: 'instant',
+  capture: async ({ attemptId, amount }) => ({ state: 'captured', reference: `ref-${attemptId}`, amount }),
+  query: nothing,
+  void: nothing,
+  refund: nothing,
+};
+
+/** `redis`: where the orders' locks are, as in a distributed shop; null: in this process, as in an embedded one. */
+export function openOurs(ledger: Ledger, redis: string | null): Ours {
+  const runtime = systemRuntime();
+  const place = redis === null ? { space: new MemorySpace(runtime.clock) } : { redis, prefix: 'bench:lock' };
+  const locks = createLocks({ ...place, log: runtime.log, runtime });
+  const ids = (kind: 'attempt' | 'audit'): IdSequence =>
+    new IdSequence(kind, (of, size) => ledger.takeIdBlock(of, size), runtime.clock, LIFE_ID_BLOCK);
+  const moved = { moves: 0, commits: 0 };
+  const shop = new ShopLife({
+    runtime,
+    ledger,
+    gate: new MemoryGate(runtime, nothing),
+    locks,
+    attemptIds: ids('attempt'),
+    auditIds: ids('audit'),
+    payments: { sandbox: false, providers: [provider] },
+    reached: () => undefined,
+    place: nothing,
+    touched: () => undefined,
+    moved: () => undefined,
+    committed: (moves) => {
+      moved.moves += moves;
+      moved.commits++;
+    },
+    watched: (work) => work,
+  });
+  const mustBePaid = (result: PayResult): void => {
+    if (!result.ok || result.state !== 'paid') throw new Error(`not paid: ${JSON.stringify(result)}`);
+  };
+  return {
+    pay: async (orderId) => mustBePaid(await shop.life.pay(orderId, { method: provider.name, token: null }, BUYER)),
+    confirm: async (orderId) => mustBePaid(await shop.life.confirm(orderId, `till-${orderId}`, PRICE, BUYER)),
+    moved,
+    end: async () => {
+      await shop.stop();
+      await locks.close();
+    },
+  };
+}

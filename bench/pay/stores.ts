@@ -1,0 +1,90 @@
+import { join } from 'node:path';
+import { DatabaseSync } from 'node:sqlite';
+import { systemRuntime } from '../../src/base/runtime.ts';
+import type { Ledger } from '../../src/ledger/port.ts';
+import { openSqlLedger } from '../../src/ledger/sql/open.ts';
+import { LEDGER_FILE } from '../../src/ledger/sqlite/folder.ts';
+import { SqliteLedger } from '../../src/ledger/sqlite/ledger.ts';
+import { childrenOf } from '../../test/support/servers/family.ts';
+import { startMariadb } from '../../test/support/servers/mariadb.ts';
+import { startPostgres } from '../../test/support/servers/postgres.ts';
+import { cpuMs, temporaryFolder } from '../support.ts';
+import type { PayFloors } from './floors.ts';
+import type { Ask } from './orders.ts';
+
+/** A database of the benchmark's own, as durable as in production. */
+export interface Store {
+  readonly version: string;
+  readonly ledger: Ledger;
+  /** Its own way to the rows, beside the ledger. */
+  readonly ask: Ask;
+  /** Connections that a baseline may have; one: there are no others. */
+  readonly pools: readonly number[];
+  floors(poolMax: number): Promise<PayFloors>;
+  /** What a server does by itself after a while, or its planner takes the tables for empty. */
+  analyse(): Promise<unknown>;
+  /** CPU time of the database's own processes so far; 0 where it has none. */
+  cpuMs(): number;
+  end(): Promise<void>;
+}
+
+/** What shops begin with, and twice as many. */
+const POOLS = [10, 20];
+
+export const STORES: Record<string, () => Promise<Store>> = { sqlite, mariadb, postgres };
+
+async function sqlite(): Promise<Store> {
+  const folder = temporaryFolder();
+  const file = join(folder, LEDGER_FILE);
+  const ledger = SqliteLedger.open(folder, systemRuntime());
+  const db = new DatabaseSync(file, { timeout: 1000 });
+  const ask: Ask = async (sql) => db.prepare(sql).all();
+  const [{ version }] = (await ask('SELECT sqlite_version() AS version')) as [{ version: string }];
+  return {
+    version: `SQLite ${version}`,
+    ledger,
+    ask,
+    pools: [1],
+    floors: async () => (await import('../baselines/pay-sqlite.ts')).open(file),
+    // Nobody does it for a shop either.
+    analyse: async () => undefined,
+    cpuMs: () => 0,
+    end: async () => {
+      db.close();
+      await ledger.close();
+    },
+  };
+}
+
+async function mariadb(): Promise<Store> {
+  const server = await startMariadb({ args: ['--innodb-buffer-pool-size=1G', '--innodb-log-file-size=512M'] });
+  const [{ version }] = (await server.query('SELECT version() AS version')) as [{ version: string }];
+  const ledger = await openSqlLedger(server.url, systemRuntime(), { migrate: true, exclusive: false });
+  return {
+    version,
+    ledger,
+    ask: (sql) => server.query(sql),
+    pools: POOLS,
+    floors: async (poolMax) => (await import('../baselines/pay-mysql.ts')).open(server.url, poolMax),
+    analyse: () => server.query('ANALYZE TABLE orders, payments, items, audit'),
+    cpuMs: () => cpuMs(server.pid) ?? 0,
+    end: () => ledger.close(),
+  };
+}
+
+async function postgres(): Promise<Store> {
+  const server = await startPostgres({ args: ['-c', 'shared_buffers=1GB', '-c', 'max_wal_size=4GB'] });
+  const asked = `SELECT split_part(version(), ' (', 1) AS version`;
+  const [{ version }] = (await server.query(asked)) as [{ version: string }];
+  const ledger = await openSqlLedger(server.url, systemRuntime(), { migrate: true, exclusive: false });
+  return {
+    version,
+    ledger,
+    ask: (sql) => server.query(sql),
+    pools: POOLS,
+    floors: async (poolMax) => (await import('../baselines/pay-postgres.ts')).open(server.url, poolMax),
+    analyse: () => server.query('ANALYZE'),
+    cpuMs: () => [server.pid, ...childrenOf(server.pid)].reduce((sum, pid) => sum + (cpuMs(pid) ?? 0), 0),
+    end: () => ledger.close(),
+  };
+}
