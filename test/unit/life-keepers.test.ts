@@ -212,6 +212,25 @@ it('P6: news of a provider that cannot be asked do not overrule what has come si
   await world.judgeSettled();
 });
 
+it.each(['down', 'mute'] as const)(
+  'P6: news that are told again while the provider is %s do not buy with money that is gone',
+  async (mood) => {
+    await open();
+    const order = await place();
+    await pay(order, 'lost');
+    world.bank.chargeBack([...world.bank.book.keys()][0]!);
+    const [captured] = world.bank.news;
+    await world.until(world.shop.paymentNews(captured!));
+    expect(await status(order)).toBe('reserved');
+    // It was asked, and said that the money is back. Now it cannot be asked, and repeats what it told first.
+    world.bank.mood = mood;
+    await world.until(world.shop.paymentNews(captured!).catch(() => false));
+    expect(await status(order)).toBe('reserved');
+    await world.settle();
+    await world.judgeSettled();
+  },
+);
+
 it('P7: after a restart with a clock that stepped back orders can still be paid and cancelled', async () => {
   await open();
   const [paid, cancelled] = [await place('alice'), await place('bob')];

@@ -438,6 +438,8 @@ export class OrderLife {
     const provider = this.#on.providers.get(news.provider);
     if (provider === undefined || !['open', 'failed', 'voided'].includes(attempt.state)) return news;
     const said = await within(this.#on.runtime.timers, provider.query(attempt.id), NEWS_ASK_MS).catch(() => null);
+    // One that somebody has closed was closed for a reason: old news alone do not open it again. Whoever tells them repeats.
+    if (said === null && attempt.state !== 'open') throw unavailable('the payment provider cannot be asked');
     switch (said?.state) {
       case 'captured':
         // What it told of a capture is held against the order, too.
