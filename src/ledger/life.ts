@@ -37,6 +37,10 @@ export interface LifeLedger {
    * move, and stays as it is here.) The reference is kept only where the attempt has none: it is found by its own.
    */
   finishRefund(attemptId: string, reference: string | null): Promise<PaymentAttempt | null>;
+  /** One that ended without money (failed, voided) may have it after all: its provider has to be asked, from now on. */
+  doubtAttempt(attemptId: string, error: string): Promise<PaymentAttempt | null>;
+  /** The doubt is gone, unless there was another one since the attempt was read like this. */
+  clearDoubt(read: PaymentAttempt): Promise<PaymentAttempt | null>;
   /** It did not work this time; it is due again at `nextAtMs`, an open one also when its order's time is over. */
   postponeAttempt(attemptId: string, error: string, nextAtMs: number): Promise<void>;
   getAttempt(attemptId: string): Promise<PaymentAttempt | null>;

@@ -29,7 +29,7 @@ export interface PaymentAttempt {
   reference: string | null;
   /** Why it failed, or what went wrong last. */
   error: string | null;
-  /** What has to be done about it (open, late, refunding) is tried next at this time; null: nothing. */
+  /** What has to be done about it (open, late, refunding, or closed and in doubt) is tried next at this time; null: nothing. */
   nextAtMs: number | null;
   tries: number;
   createdAtMs: number;

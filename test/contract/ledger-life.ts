@@ -796,6 +796,32 @@ export function lifeContract(name: string, make: () => Promise<LifeUnderTest>, s
         await kit.ledger.postponeAttempt('424242', 'no', T0);
       });
 
+      it('that ended without money are in doubt until it is cleared, and another doubt is not', async () => {
+        const order = await kit.order('alice');
+        const attemptId = await kit.opened(order);
+        const open = await attemptOf(attemptId);
+        expect(await kit.ledger.doubtAttempt(attemptId, 'no')).toEqual(open);
+        expect(await kit.ledger.doubtAttempt('424242', 'no')).toBeNull();
+        await kit.ledger.closeAttempt(attemptId, { state: 'voided', error: null });
+        expect(await kit.ledger.dueAttempts(9)).toEqual([]);
+        const first = await kit.ledger.doubtAttempt(attemptId, 'told of its money');
+        expect(first).toMatchObject({ state: 'voided', nextAtMs: kit.nowMs, tries: 0, error: 'told of its money' });
+        expect(await kit.ledger.dueAttempts(9)).toEqual([first]);
+        const second = await kit.ledger.doubtAttempt(attemptId, 'told again');
+        expect(await kit.ledger.clearDoubt(first!), 'of the first one').toEqual(second);
+        await kit.ledger.postponeAttempt(attemptId, 'down', T0 + 5000);
+        const later = await attemptOf(attemptId);
+        expect(later).toMatchObject({ state: 'voided', tries: 1, nextAtMs: T0 + 5000 });
+        expect(await kit.ledger.clearDoubt(second!)).toEqual(later);
+        expect(await kit.ledger.clearDoubt(later!)).toMatchObject({ state: 'voided', nextAtMs: null });
+        await kit.ledger.doubtAttempt(attemptId, 'told of its money');
+        const { outcome } = await kit.one(kit.capture(order, attemptId));
+        expect(outcome).toBe('moved');
+        const paid = await attemptOf(attemptId);
+        expect(paid).toMatchObject({ state: 'captured', pays: true, nextAtMs: null });
+        expect(await kit.ledger.doubtAttempt(attemptId, 'no')).toEqual(paid);
+      });
+
       it('are listed newest first, and an order shows the one that it is paid with', async () => {
         const order = await kit.order('alice');
         const ids: string[] = [];
@@ -859,7 +885,8 @@ export function lifeContract(name: string, make: () => Promise<LifeUnderTest>, s
           { state: `'captured'`, pays: 0 },
           { state: `'open'`, pays: 1, next_at: 5 },
           { state: `'lost'` },
-          { next_at: 5 },
+          { state: `'refunded'`, next_at: 5 },
+          { state: `'captured'`, pays: 1, next_at: 5 },
         ];
         for (const [at, over] of wrong.entries()) {
           await expect(insert(10 + at, over), JSON.stringify(over)).rejects.toThrow();

@@ -51,7 +51,13 @@ class Slowness {
     this.#random = random;
   }
 
+  /** From now on at once: what is under way, too. */
+  end(): void {
+    this.tick(Number.POSITIVE_INFINITY);
+  }
+
   wait(): Promise<void> {
+    if (this.nowMs === Number.POSITIVE_INFINITY) return Promise.resolve();
     const ms = this.#random.fraction() < 0.3 ? 0 : below(this.#random, AROUND_MS);
     return new Promise((resolve) => void this.#waiting.push({ atMs: this.nowMs + ms, resolve }));
   }
@@ -131,13 +137,8 @@ async function race(random: Random, label: string, rivalsMax: number): Promise<T
       // At the instant itself, and around it, whatever is under way.
       if (ms % 128 === AROUND_MS) await world.judge();
     }
-    slowness.tick(Number.POSITIVE_INFINITY);
-    const never = setInterval(() => slowness.tick(Number.POSITIVE_INFINITY), 0);
-    try {
-      await world.settle();
-    } finally {
-      clearInterval(never);
-    }
+    slowness.end();
+    await world.settle();
     await world.judgeSettled();
 
     const tally: Tally = { paid: 0, expired: 0, revived: 0, refunded: 0 };

@@ -326,6 +326,7 @@ export class LifeWorld {
       if ((!tells || this.bank.news.length === told.size) && (await this.#unfinished()).length === 0) return;
     }
     expect(await this.#unfinished(), 'what does not settle by itself').toEqual([]);
+    expect(told.size, 'news that were taken in').toBe(this.bank.news.length);
   }
 
   #unfinished(): Promise<unknown[]> {

@@ -231,6 +231,26 @@ it.each(['down', 'mute'] as const)(
   },
 );
 
+it.each(['down', 'mute'] as const)(
+  'P6: a capture that is told once, of a payment that was closed, while the provider is %s, is found all the same',
+  async (mood) => {
+    await open();
+    const order = await place();
+    await pay(order, 'declined');
+    // The buyer tries again at the bank, and it works; it is told while nobody can be asked, and never again.
+    world.bank.finish([...world.bank.book.keys()][0]!, 'captured');
+    world.bank.mood = mood;
+    expect(await world.until(world.shop.paymentNews(world.bank.news.at(-1)!))).toBe(true);
+    expect(await status(order)).toBe('reserved');
+    await world.reopen();
+    await world.advance(5_000);
+    expect(await status(order)).toBe('reserved');
+    await world.settle({ tells: false });
+    expect(await status(order)).toBe('paid');
+    await world.judgeSettled();
+  },
+);
+
 it('P7: after a restart with a clock that stepped back orders can still be paid and cancelled', async () => {
   await open();
   const [paid, cancelled] = [await place('alice'), await place('bob')];

@@ -161,6 +161,25 @@ export function finishRefund(
   });
 }
 
+export function doubtAttempt(attemptId: string, error: string, dialect: LifeDialect): Work<PaymentAttempt | null> {
+  return changeAttempt(attemptId, dialect, null, (attempt, nowMs) => {
+    if (!isClosed(attempt)) return attempt;
+    // Another doubt is another time, by which whoever is about to clear the first one sees it.
+    const nextAtMs = attempt.nextAtMs === nowMs ? nowMs + 1 : nowMs;
+    return { ...attempt, error: cut(error), nextAtMs, tries: 0 };
+  });
+}
+
+export function clearDoubt({ id, nextAtMs }: PaymentAttempt, dialect: LifeDialect): Work<PaymentAttempt | null> {
+  return changeAttempt(id, dialect, null, (attempt) =>
+    isClosed(attempt) && attempt.nextAtMs === nextAtMs ? { ...attempt, nextAtMs: null } : attempt,
+  );
+}
+
+function isClosed({ state }: PaymentAttempt): boolean {
+  return state === 'failed' || state === 'voided';
+}
+
 export function* postponeAttempt(attemptId: string, error: string, nextAtMs: number, dialect: LifeDialect): Work<void> {
   const [expiry] = yield [
     query(

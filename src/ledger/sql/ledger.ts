@@ -257,6 +257,14 @@ export class SqlLedger implements Ledger {
     return this.#change(() => payments.finishRefund(attemptId, reference, this.#life.dialect));
   }
 
+  async doubtAttempt(attemptId: string, error: string): Promise<PaymentAttempt | null> {
+    return this.#change(() => payments.doubtAttempt(attemptId, error, this.#life.dialect));
+  }
+
+  async clearDoubt(read: PaymentAttempt): Promise<PaymentAttempt | null> {
+    return this.#change(() => payments.clearDoubt(read, this.#life.dialect));
+  }
+
   async postponeAttempt(attemptId: string, error: string, nextAtMs: number): Promise<void> {
     await this.#change(() => payments.postponeAttempt(attemptId, error, nextAtMs, this.#life.dialect));
   }

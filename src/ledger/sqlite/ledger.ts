@@ -294,6 +294,14 @@ export class SqliteLedger implements Ledger {
     return this.#change(payments.finishRefund(attemptId, reference, LIFE_DIALECT));
   }
 
+  async doubtAttempt(attemptId: string, error: string): Promise<PaymentAttempt | null> {
+    return this.#change(payments.doubtAttempt(attemptId, error, LIFE_DIALECT));
+  }
+
+  async clearDoubt(read: PaymentAttempt): Promise<PaymentAttempt | null> {
+    return this.#change(payments.clearDoubt(read, LIFE_DIALECT));
+  }
+
   async postponeAttempt(attemptId: string, error: string, nextAtMs: number): Promise<void> {
     this.#change(payments.postponeAttempt(attemptId, error, nextAtMs, LIFE_DIALECT));
   }

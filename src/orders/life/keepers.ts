@@ -145,6 +145,11 @@ export class LifeKeepers {
         return;
       case 'refunding':
         await this.#refund(attempt, fence);
+        return;
+      case 'failed':
+      case 'voided':
+        if ((await life.settle(attempt, fence, SWEEPER, true)) !== 'open') this.#unsettled.delete(attempt.id);
+        else await this.#postpone(attempt, 'the provider does not say whether it has the money', true);
     }
   }
 

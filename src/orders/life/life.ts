@@ -349,7 +349,7 @@ export class OrderLife {
   // What the provider says
 
   /**
-   * Asks the provider what has become of an open attempt, and does what follows. With `give up`, what is not captured is
+   * Asks the provider what has become of an attempt that is open or in doubt, and does what follows. With `give up`, what is not captured is
    * voided. `open`: it cannot be said yet.
    */
   async settle(attempt: PaymentAttempt, fence: string | null, by: Actor, giveUp: boolean): Promise<Settled> {
@@ -390,11 +390,14 @@ export class OrderLife {
         return moved.order?.status === 'paid' ? 'paid' : 'closed';
       }
       case 'declined':
-        await ledger.closeAttempt(attempt.id, { state: 'failed', error: said.reason, reference: said.reference });
+        if (attempt.state === 'open') {
+          await ledger.closeAttempt(attempt.id, { state: 'failed', error: said.reason, reference: said.reference });
+        } else await ledger.clearDoubt(attempt);
         return 'closed';
       case 'voided':
       case 'refunded':
-        await ledger.closeAttempt(attempt.id, { state: 'voided', error: null });
+        if (attempt.state === 'open') await ledger.closeAttempt(attempt.id, { state: 'voided', error: null });
+        else await ledger.clearDoubt(attempt);
         return 'closed';
       default:
         return 'open';
@@ -403,16 +406,23 @@ export class OrderLife {
 
   /** Returns false when it is about nothing that we know. */
   async heard(news: ProviderNews): Promise<boolean> {
-    const { withLock, reached, runtime } = this.#on;
+    const { ledger, withLock, reached, runtime } = this.#on;
     const by: Actor = { actor: `provider:${news.provider}`, origin: null };
     const found = await this.#attemptOf(news);
     if (found === null) return false;
     const act = async (fence: string | null, tries = TRIES_MAX): Promise<void> => {
       reached('webhook:locked');
-      const attempt = (await this.#on.ledger.getAttempt(found.id)) ?? found;
+      const attempt = (await ledger.getAttempt(found.id)) ?? found;
       const latest = await this.#latest(news, attempt);
+      if (latest === null) {
+        // What somebody has closed was closed for a reason: old news alone do not open it again. It is asked about until it is known.
+        if (news.type === 'payment.captured') {
+          await ledger.doubtAttempt(attempt.id, 'the provider told of its money, and cannot be asked');
+        }
+        return;
+      }
       // Somebody else has heard of it while we asked: what we know is of before.
-      const now = await this.#on.ledger.getAttempt(found.id);
+      const now = await ledger.getAttempt(found.id);
       if (now !== null && now.state !== attempt.state && tries > 1) return await act(fence, tries - 1);
       // A provider may tell it once: should the lock have passed on meanwhile, the conditional UPDATE alone decides.
       const moved = await this.#act(latest, attempt, by, fence);
@@ -432,14 +442,13 @@ export class OrderLife {
 
   /**
    * News come in any order: of a payment whose end we do not know yet they are a reason to ask. Where the provider cannot say
-   * (or not more than that it is under way), the news count as they are.
+   * (or not more than that it is under way), the news of an open one count as they are; null: those of a closed one do not.
    */
-  async #latest(news: ProviderNews, attempt: PaymentAttempt): Promise<ProviderNews> {
+  async #latest(news: ProviderNews, attempt: PaymentAttempt): Promise<ProviderNews | null> {
     const provider = this.#on.providers.get(news.provider);
     if (provider === undefined || !['open', 'failed', 'voided'].includes(attempt.state)) return news;
     const said = await within(this.#on.runtime.timers, provider.query(attempt.id), NEWS_ASK_MS).catch(() => null);
-    // One that somebody has closed was closed for a reason: old news alone do not open it again. Whoever tells them repeats.
-    if (said === null && attempt.state !== 'open') throw unavailable('the payment provider cannot be asked');
+    if (said === null && attempt.state !== 'open') return null;
     switch (said?.state) {
       case 'captured':
         // What it told of a capture is held against the order, too.

@@ -100,8 +100,9 @@ CREATE TABLE payments (
   error      TEXT,
   CONSTRAINT payments_state CHECK
     (state IN ('open', 'captured', 'failed', 'voided', 'late', 'refunding', 'refunded') AND pays IN (0, 1)),
-  -- P6: nothing is forgotten about that somebody still has to do something about.
-  CONSTRAINT payments_next CHECK ((state IN ('open', 'late', 'refunding')) = (next_at IS NOT NULL)),
+  -- P6: nothing is forgotten about that somebody still has to do something about. One that ended without money may be in doubt.
+  CONSTRAINT payments_next CHECK (CASE WHEN state IN ('open', 'late', 'refunding') THEN next_at IS NOT NULL
+    ELSE next_at IS NULL OR state IN ('failed', 'voided') END),
   CONSTRAINT payments_paid CHECK
     (CASE pays WHEN 1 THEN state IN ('captured', 'refunding', 'refunded') ELSE state <> 'captured' END)
 );

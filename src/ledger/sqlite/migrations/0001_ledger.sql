@@ -92,8 +92,9 @@ CREATE TABLE payments (
   tries      INTEGER NOT NULL,
   created_at INTEGER NOT NULL,
   updated_at INTEGER NOT NULL,
-  -- P6: nothing is forgotten about that somebody still has to do something about.
-  CHECK ((state IN ('open', 'late', 'refunding')) = (next_at IS NOT NULL)),
+  -- P6: nothing is forgotten about that somebody still has to do something about. One that ended without money may be in doubt.
+  CHECK (CASE WHEN state IN ('open', 'late', 'refunding') THEN next_at IS NOT NULL
+    ELSE next_at IS NULL OR state IN ('failed', 'voided') END),
   CHECK (CASE pays WHEN 1 THEN state IN ('captured', 'refunding', 'refunded') ELSE state <> 'captured' END)
 ) STRICT;
 CREATE INDEX payments_order ON payments (order_id, id);
