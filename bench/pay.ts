@@ -79,7 +79,7 @@ export async function run(args: string[]): Promise<void> {
       'HTTP, tokens and schemas; keepers, webhooks and events beside the payments',
       'several processes that pay orders of one item: each groups for itself',
       'double clicks, declined payments, orders that expire meanwhile: nobody waits for the lock of an order',
-      'the audit and the attempt before the provider is called, for one transaction each: it writes neither, ours writes both',
+      'the audit, which no baseline writes and ours does; and, for one transaction each, the attempt before the provider is called',
       'tables larger than memory, replication, a binary log',
     ],
     { versions, rounds: all },

@@ -17,6 +17,9 @@ const audited = (orderId: string, id: string): string =>
   `(${freshId()},${Date.now()},'buyer:bench','127.0.0.1','bare','order:${orderId}','${detailOf(id)}')`;
 const audit = (orderIds: readonly string[], ids: readonly string[]): string =>
   `INSERT INTO audit (id, at, actor, origin, action, subject, detail) VALUES ${orderIds.map((id, at) => audited(id, ids[at]!)).join()}`;
+const captures = (ids: string): string =>
+  `UPDATE payments FORCE INDEX (PRIMARY) SET state = 'captured', pays = 1, reference = concat('ref-', id), next_at = NULL,
+   updated_at = ${Date.now()} WHERE id IN (${ids})`;
 const changed = (result: unknown): boolean => (result as ResultSetHeader).affectedRows === 1;
 
 export async function open(url: string, poolMax: number): Promise<PayFloors> {
@@ -39,6 +42,23 @@ export async function open(url: string, poolMax: number): Promise<PayFloors> {
         must(changed(await ask(`${item(1)} AND reserved >= 1`)));
         await ask('COMMIT');
       }),
+    payInTwo: (orderId) =>
+      withOne(async (ask) => {
+        const look = async (): Promise<void> => {
+          const sql = `START TRANSACTION; SELECT status, amount FROM orders WHERE id = ${orderId} FOR UPDATE`;
+          const [, found] = (await ask(sql)) as [unknown, RowDataPacket[]];
+          must(found[0]?.status === 'reserved' && Number(found[0].amount) === amount);
+        };
+        const id = freshId();
+        await look();
+        await ask(PAYMENTS + opened(orderId, id));
+        await ask('COMMIT');
+        await look();
+        must(changed(await ask(paid(`id = ${orderId}`))));
+        must(changed(await ask(`${captures(id)} AND state = 'open'`)));
+        must(changed(await ask(`${item(1)} AND reserved >= 1`)));
+        await ask('COMMIT');
+      }),
     payOneBlindly: (orderId) =>
       withOne(async (ask) => {
         const payment = PAYMENTS + captured(orderId);
@@ -55,12 +75,9 @@ export async function open(url: string, poolMax: number): Promise<PayFloors> {
     },
     async payAll(orderIds) {
       const ids = orderIds.map(freshId);
-      const fences = `UPDATE orders FORCE INDEX (PRIMARY) SET fence = 1 WHERE id IN (${orderIds.join()})`;
       const payments = PAYMENTS + orderIds.map((orderId, at) => opened(orderId, ids[at]!)).join();
-      await pool.query(`START TRANSACTION; ${fences}; ${payments}; ${audit(orderIds, ids)}; COMMIT`);
-      const captures = `UPDATE payments FORCE INDEX (PRIMARY) SET state = 'captured', pays = 1, reference = concat('ref-', id),
-        next_at = NULL, updated_at = ${Date.now()} WHERE id IN (${ids.join()})`;
-      const rest = `${captures}; ${audit(orderIds, ids)}; ${item(orderIds.length)}; COMMIT`;
+      await pool.query(`START TRANSACTION; ${payments}; ${audit(orderIds, ids)}; COMMIT`);
+      const rest = `${captures(ids.join())}; ${audit(orderIds, ids)}; ${item(orderIds.length)}; COMMIT`;
       await pool.query(`START TRANSACTION; ${paid(`id IN (${orderIds.join()})`)}; ${rest}`);
     },
     end: () => pool.end(),

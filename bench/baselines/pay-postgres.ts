@@ -9,8 +9,10 @@ const SQL = {
   look: 'SELECT status, amount FROM orders WHERE id = $1 FOR UPDATE',
   paid: `UPDATE orders SET status = 'paid', version = version + 1, updated_at = $2 WHERE id = $1 AND status = 'reserved'`,
   payment: `INSERT INTO payments (${COLUMNS}) VALUES ($1, $2, 'bare', 'captured', 1, $3, $4, $5, NULL, 0, $6, $6)`,
+  opened: `INSERT INTO payments (${COLUMNS}) VALUES ($1, $2, 'bare', 'open', 0, $3, $4, NULL, $5::bigint + 10000, 0, $5, $5)`,
+  captured: `UPDATE payments SET state = 'captured', pays = 1, reference = $2, next_at = NULL, updated_at = $3
+    WHERE id = $1 AND state = 'open'`,
   item: 'UPDATE items SET reserved = reserved - $1::int, sold = sold + $1::int, rev = rev + 1 WHERE id = $2 AND reserved >= $1::int',
-  fences: 'UPDATE orders SET fence = 1 WHERE id = ANY ($1::bigint[])',
   allPaid: `UPDATE orders SET status = 'paid', version = version + 1, updated_at = $2
     WHERE id = ANY ($1::bigint[]) AND status = 'reserved'`,
   allCaptured: `INSERT INTO payments (${COLUMNS}) SELECT id, o, 'bare', 'captured', 1, $3::bigint, $4, 'ref-' || id, NULL, 0,
@@ -45,6 +47,22 @@ export async function open(url: string, poolMax: number): Promise<PayFloors> {
         must((await ask(one, 'item', 1, ITEM_ID)).rowCount === 1);
         await one.query('COMMIT');
       }),
+    payInTwo: (orderId) =>
+      withOne(async (one) => {
+        const look = async (): Promise<void> => {
+          const [, found] = await Promise.all([one.query('BEGIN'), ask(one, 'look', orderId)]);
+          must(found.rows[0]?.status === 'reserved' && Number(found.rows[0].amount) === amount);
+        };
+        const id = freshId();
+        await look();
+        await ask(one, 'opened', id, orderId, amount, currency, Date.now());
+        await one.query('COMMIT');
+        await look();
+        must((await ask(one, 'paid', orderId, Date.now())).rowCount === 1);
+        must((await ask(one, 'captured', id, `ref-${id}`, Date.now())).rowCount === 1);
+        must((await ask(one, 'item', 1, ITEM_ID)).rowCount === 1);
+        await one.query('COMMIT');
+      }),
     payOneBlindly: (orderId) =>
       withOne(async (one) => {
         const first = [one.query('BEGIN'), ask(one, 'paid', orderId, Date.now()), payment(one, orderId)];
@@ -70,7 +88,6 @@ export async function open(url: string, poolMax: number): Promise<PayFloors> {
         const details = ids.map(detailOf);
         await Promise.all([
           one.query('BEGIN'),
-          ask(one, 'fences', orderIds),
           ask(one, 'allOpened', ids, orderIds, amount, currency, now),
           ask(one, 'audit', orderIds.map(freshId), orderIds, details, now),
           one.query('COMMIT'),

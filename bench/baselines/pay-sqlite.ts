@@ -20,7 +20,6 @@ export async function open(file: string): Promise<PayFloors> {
   const captures = db.prepare(
     `UPDATE payments SET state = 'captured', pays = 1, reference = 'ref-' || id, next_at = NULL, updated_at = ?2 WHERE id IN ${MANY}`,
   );
-  const fences = db.prepare(`UPDATE orders SET fence = 1 WHERE id IN ${MANY}`);
   const audit = db.prepare(`INSERT INTO audit VALUES (?, ?, 'buyer:bench', '127.0.0.1', 'bare', ?, ?)`);
   const item = db.prepare(
     `UPDATE items SET reserved = reserved - ?1, sold = sold + ?1, rev = rev + 1 WHERE id = ${ITEM_ID} AND reserved >= ?1`,
@@ -51,6 +50,22 @@ export async function open(file: string): Promise<PayFloors> {
       must(found?.status === 'reserved' && found.amount === amount);
       pay(orderId);
     },
+    async payInTwo(orderId) {
+      const id = freshId();
+      const looked = (): void => {
+        begin.run();
+        const found = look.get(BigInt(orderId));
+        must(found?.status === 'reserved' && found.amount === amount);
+      };
+      looked();
+      writeAll([orderId], [id], 'open');
+      commit.run();
+      looked();
+      must(paid.run(BigInt(orderId), Date.now()).changes === 1);
+      must(captures.run(`[${id}]`, Date.now()).changes === 1);
+      must(item.run(1).changes === 1);
+      commit.run();
+    },
     async payOneBlindly(orderId) {
       begin.run();
       pay(orderId);
@@ -67,7 +82,6 @@ export async function open(file: string): Promise<PayFloors> {
     async payAll(orderIds) {
       const ids = orderIds.map(freshId);
       begin.run();
-      fences.run(`[${orderIds}]`);
       writeAll(orderIds, ids, 'open');
       auditAll(orderIds, ids);
       commit.run();

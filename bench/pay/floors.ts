@@ -10,7 +10,12 @@ export interface PayFloors {
    * of the order, INSERT of the payment, conditional UPDATE of the item. The hot row comes last, which is its best.
    */
   payOne(orderId: string): Promise<void>;
-  /** The same without a look at the order first, in as few trips as can be: two. */
+  /**
+   * The same in two transactions, as a payment through a provider needs it and `pay` does it: the attempt is committed before
+   * the provider would be called. (SELECT … FOR UPDATE, INSERT; then SELECT … FOR UPDATE and the three UPDATEs.)
+   */
+  payInTwo(orderId: string): Promise<void>;
+  /** The first without a look at the order first, in as few trips as can be: two. */
   payOneBlindly(orderId: string): Promise<void>;
   /** The rows that `confirm` writes for these orders, in one transaction; nothing is looked at, no count is checked. */
   confirmAll(orderIds: readonly string[]): Promise<void>;

@@ -20,7 +20,7 @@ export interface Ours {
 }
 
 /** As in engine/shop.ts. */
-const LIFE_ID_BLOCK = 2000;
+const LIFE_ID_BLOCK = 20_000;
 const BUYER = { actor: 'buyer:bench', origin: '127.0.0.1' };
 
 const nothing = (): never => {

@@ -4,7 +4,8 @@ import { Orders } from './orders.ts';
 import { type Ours, openOurs } from './ours.ts';
 import { STORES, type Store } from './stores.ts';
 
-const CALLERS = 256;
+/** Who waits for an answer at a time; each way has the number that it does best with. */
+const CALLERS_TRIED = [256, 1024];
 const CALLERS_FEW = 64;
 /** Orders that wait to be paid, for a second of measuring; who is quicker ends early. */
 const FILL_FAST = 30_000;
@@ -120,14 +121,16 @@ export class Bench {
     const largest = floors.at(-1)!;
 
     const own = inProcess();
-    const locked = await this.#best(
-      floors.map((one) => each('one transaction each, order locked in process', one.setting, locking(one.floors, own))),
-      tryMs,
+    const bestEach = (what: string, pay: (floors: PayFloors) => (orderId: string) => Promise<void>): Promise<Target> =>
+      this.#best(
+        floors.flatMap((one) => CALLERS_TRIED.map((callers) => each(what, callers, one.setting, pay(one.floors)))),
+        tryMs,
+      );
+    const locked = await bestEach('one transaction each, order locked in process', (some) => locking(some.payOne, own));
+    const inTwo = await bestEach('attempt and order, each alone, order locked in process', (some) =>
+      locking(some.payInTwo, own),
     );
-    const blind = await this.#best(
-      floors.map((one) => each('one transaction each, no lock, no SELECT', one.setting, one.floors.payOneBlindly)),
-      tryMs,
-    );
+    const blind = await bestEach('one transaction each, no lock, no SELECT', (some) => some.payOneBlindly);
     const ways = quick ? BATCHES_TRIED_QUICK : BATCHES_TRIED;
     const tried = pools.length === 1 ? ways.map(({ size }) => ({ size, writers: 1 })) : ways;
     const inBatches = (what: string, pay: PayFloors['payAll']): Promise<Target> =>
@@ -139,13 +142,19 @@ export class Bench {
     const rowsOfConfirm = await inBatches('bare rows of confirm, in batches', largest.floors.confirmAll);
 
     const ours = this.#ours(null);
-    const pay = grouped('pay, locks in process', ours, 'pay');
-    const confirm = grouped('confirm, locks in process', ours, 'confirm');
+    const bestGrouped = (what: string, mine: Ours, how: 'pay' | 'confirm'): Promise<Target> =>
+      this.#best(
+        CALLERS_TRIED.map((callers) => grouped(what, callers, mine, how)),
+        tryMs,
+      );
+    const pay = await bestGrouped('pay, locks in process', ours, 'pay');
+    const confirm = await bestGrouped('confirm, locks in process', ours, 'confirm');
     const plan: Plan = {
-      targets: [locked, blind, rowsOfPay, rowsOfConfirm, pay, confirm],
+      targets: [locked, inTwo, blind, rowsOfPay, rowsOfConfirm, pay, confirm],
       judged: [
-        [pay, locked],
         [confirm, locked],
+        [pay, inTwo],
+        [pay, locked],
       ],
       beside: [
         [pay, blind],
@@ -155,30 +164,28 @@ export class Bench {
       ],
     };
     if (!quick) {
-      const lockedFew = few(locked);
-      const payFew = few(pay);
-      plan.targets.push(lockedFew, payFew);
-      plan.judged.push([payFew, lockedFew]);
+      const [inTwoFew, payFew, lockedFew, confirmFew] = [few(inTwo), few(pay), few(locked), few(confirm)];
+      plan.targets.push(inTwoFew, payFew, lockedFew, confirmFew);
+      plan.beside.push([confirmFew, lockedFew], [payFew, inTwoFew], [payFew, lockedFew]);
     }
     if (this.#redis !== null) {
       const redis = await inRedis(this.#redis);
       this.#closing.push(() => redis.end());
-      const lockedShared = await this.#best(
-        floors.map((one) =>
-          each('one transaction each, order locked in Redis', one.setting, locking(one.floors, redis)),
-        ),
-        tryMs,
+      const lockedShared = await bestEach('one transaction each, order locked in Redis', (some) =>
+        locking(some.payOne, redis),
       );
-      const itemLocked = each(
-        'one transaction each, item locked in process',
-        largest.setting,
-        locking(largest.floors, own, 'item'),
+      const inTwoShared = await bestEach('attempt and order, each alone, order locked in Redis', (some) =>
+        locking(some.payInTwo, redis),
+      );
+      const itemLocked = await bestEach('one transaction each, item locked in process', (some) =>
+        locking(some.payOne, own, 'item'),
       );
       const oursShared = this.#ours(this.#redis);
-      const payShared = grouped('pay, locks in Redis', oursShared, 'pay');
-      const confirmShared = grouped('confirm, locks in Redis', oursShared, 'confirm');
-      plan.targets.push(lockedShared, itemLocked, payShared, confirmShared);
-      plan.judged.push([payShared, lockedShared], [confirmShared, lockedShared], [pay, itemLocked]);
+      const payShared = await bestGrouped('pay, locks in Redis', oursShared, 'pay');
+      const confirmShared = await bestGrouped('confirm, locks in Redis', oursShared, 'confirm');
+      plan.targets.push(lockedShared, inTwoShared, itemLocked, payShared, confirmShared);
+      plan.judged.push([confirmShared, lockedShared], [payShared, inTwoShared], [payShared, lockedShared]);
+      plan.judged.push([pay, itemLocked]);
     }
     for (const target of plan.targets) if (target.moved !== undefined) await this.measure(target, tryMs);
     await this.store.analyse();
@@ -202,22 +209,22 @@ export class Bench {
   }
 }
 
-function each(what: string, setting: string, pay: (orderId: string) => Promise<void>): Target {
-  const callers = `${CALLERS} callers${setting}`;
-  return { what, setting: callers, writers: CALLERS, size: 1, fast: false, pay: ([orderId]) => pay(orderId!) };
+function each(what: string, callers: number, setting: string, pay: (orderId: string) => Promise<void>): Target {
+  const all = `${callers} callers${setting}`;
+  return { what, setting: all, writers: callers, size: 1, fast: false, pay: ([orderId]) => pay(orderId!) };
 }
 
 /** sources/002 names the item (票档) as what to lock; the order is kinder, since orders of one item then only meet in its row. */
-function locking(floors: PayFloors, lock: PayLock, what: 'order' | 'item' = 'order') {
+function locking(pay: (orderId: string) => Promise<void>, lock: PayLock, what: 'order' | 'item' = 'order') {
   return (orderId: string): Promise<void> =>
-    lock.run(what === 'order' ? `order:${orderId}` : 'item', () => floors.payOne(orderId));
+    lock.run(what === 'order' ? `order:${orderId}` : 'item', () => pay(orderId));
 }
 
-function grouped(what: string, ours: Ours, how: 'pay' | 'confirm'): Target {
-  return { ...each(what, '', ours[how]), fast: true, moved: ours.moved };
+function grouped(what: string, callers: number, ours: Ours, how: 'pay' | 'confirm'): Target {
+  return { ...each(what, callers, '', ours[how]), fast: true, moved: ours.moved };
 }
 
 function few(target: Target): Target {
-  const setting = target.setting.replace(`${CALLERS} callers`, `${CALLERS_FEW} callers`);
+  const setting = target.setting.replace(`${target.writers} callers`, `${CALLERS_FEW} callers`);
   return { ...target, setting, writers: CALLERS_FEW };
 }

@@ -75,9 +75,11 @@ export class ShopLife {
         return moved;
       },
       runtime,
-      (move, moved) => parts.moved(move, moved),
+      { atOnce: ledger.atOnce, answered: (move, moved) => parts.moved(move, moved) },
     );
-    this.#attempts = new Grouped((batch) => parts.watched(ledger.openAttempts(batch)), runtime);
+    this.#attempts = new Grouped((batch) => parts.watched(ledger.openAttempts(batch)), runtime, {
+      atOnce: ledger.atOnce,
+    });
     for (const provider of payments.providers ?? []) this.providers.set(provider.name, provider);
     const lock = new OrderLock(locks, runtime);
     const withLock: typeof lock.run = (orderId, waitMs, work) => lock.run(orderId, waitMs, work);

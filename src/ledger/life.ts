@@ -118,6 +118,11 @@ export interface Move {
     | { readonly taken: string; readonly attemptId: string; readonly amount: Money };
   /** With `pay` for late money: the ended order whose money this was. */
   readonly revives?: string;
+  /**
+   * With `capture`: order and open attempt as they were when it was opened, a moment ago. Where nothing has happened since
+   * they need not be read again: every row is written on the condition that it is so, else all are read.
+   */
+  readonly believed?: Opened;
   /** With `refund`: the attempt whose money is back. Refused if that is not what the order was paid with. */
   readonly refunds?: string;
 }
@@ -164,8 +169,15 @@ export interface NewAttempt {
   readonly askAfterMs: number;
 }
 
+export interface Opened {
+  readonly order: OrderRecord;
+  readonly attempt: PaymentAttempt;
+  /** The highest token under which something was stored about the order, with this one's. */
+  readonly fence: bigint;
+}
+
 export type AttemptOpened =
-  | { readonly outcome: 'opened'; readonly order: OrderRecord; readonly attempt: PaymentAttempt }
+  | ({ readonly outcome: 'opened' } & Opened)
   | { readonly outcome: 'payment_open'; readonly order: OrderRecord; readonly attempt: PaymentAttempt }
   | { readonly outcome: 'not_payable' | 'fenced'; readonly order: OrderRecord }
   | { readonly outcome: 'unknown' };

@@ -8,6 +8,7 @@ import type {
   Move,
   Moved,
   NewAttempt,
+  Opened,
   Release,
   StoredOrder,
 } from '../../src/ledger/port.ts';
@@ -41,6 +42,8 @@ type MoveOver = Partial<Move>;
 export class LifeKit {
   readonly world: LifeUnderTest;
   #lastId = 1000;
+  readonly #opened = new Map<string, Opened>();
+  #captures = 0;
 
   constructor(world: LifeUnderTest) {
     this.world = world;
@@ -128,7 +131,10 @@ export class LifeKit {
     over: MoveOver & { reference?: string | null; amount?: Money | null } = {},
   ): Move {
     const { reference = `ref-${attemptId}`, amount = order.amount, ...rest } = over;
-    return this.move('pay', order, { money: { capture: attemptId, reference, amount }, ...rest });
+    // Every other one believes what its attempt was opened with, however old that is: it must make no difference.
+    const opened = this.#opened.get(attemptId);
+    const believed = opened?.order.id === order.id && this.#captures++ % 2 === 0 ? { believed: opened } : {};
+    return this.move('pay', order, { money: { capture: attemptId, reference, amount }, ...believed, ...rest });
   }
 
   taken(order: OrderRecord, reference: string, over: MoveOver & { amount?: Money; attemptId?: string } = {}): Move {
@@ -196,8 +202,15 @@ export class LifeKit {
     };
   }
 
-  open(order: { id: string }, over: Partial<NewAttempt> = {}): Promise<AttemptOpened> {
-    return this.ledger.openAttempt(this.attempt(order, over));
+  async open(order: { id: string }, over: Partial<NewAttempt> = {}): Promise<AttemptOpened> {
+    const [opened] = await this.openAll([this.attempt(order, over)]);
+    return opened!;
+  }
+
+  async openAll(batch: readonly NewAttempt[]): Promise<AttemptOpened[]> {
+    const opened = await this.ledger.openAttempts(batch);
+    for (const one of opened) if (one.outcome === 'opened') this.#opened.set(one.attempt.id, one);
+    return opened;
   }
 
   async opened(order: { id: string }, over: Partial<NewAttempt> = {}): Promise<string> {

@@ -204,11 +204,33 @@ export function sqlLifeSuite(product: Product): void {
       const [ledger] = await ledgers(1);
       ledger!.keepEvents = true;
       const rounds = vi.spyOn((product === 'mysql' ? MysqlSteps : PostgresSteps).prototype, 'run');
-      const some = await orders(ledger!, 256);
+      const [first, ...some] = await orders(ledger!, 257);
+      // What items are called is asked once.
+      await ledger!.moveOrders([taken(first!, 'first')]);
       rounds.mockClear();
       await ledger!.moveOrders(some.map((order) => taken(order, order.id)));
       await ledger!.moveOrders(some.map((order) => move('refund', order.id)));
       expect(rounds).toHaveBeenCalledTimes(4);
+      const more = await orders(ledger!, 256);
+      const opened = await ledger!.openAttempts(
+        more.map(({ id: orderId }) => ({
+          ...{ id: id(), orderId, provider: 'p', fence: null, by: BY, auditId: id(), askAfterMs: 1000 },
+        })),
+      );
+      rounds.mockClear();
+      const moved = await ledger!.moveOrders(
+        opened.map((one): Move => {
+          if (one.outcome !== 'opened') throw new Error('should be opened');
+          const money = { capture: one.attempt.id, reference: null, amount: null };
+          return { ...move('pay', one.order.id), money, believed: one };
+        }),
+      );
+      expect(new Set(moved.map(({ outcome }) => outcome))).toEqual(new Set(['moved']));
+      const asked = rounds.mock.calls.flatMap(([, sent]) => sent);
+      expect(
+        asked.filter((step) => step.do === 'query' && step.sql.includes('FROM orders')),
+        'read again',
+      ).toEqual([]);
       rounds.mockRestore();
       ledger!.keepEvents = false;
     });

@@ -376,7 +376,7 @@ class Run {
       model.attempts.push({ id, order, provider: 'sandbox', state: 'open', pays: false, reference: null, units });
       return 'opened';
     });
-    const opened = await this.#kit.ledger.openAttempts(wanted);
+    const opened = await this.#kit.openAll(wanted);
     expect(opened.map(({ outcome }) => outcome)).toEqual(expected);
   }
 

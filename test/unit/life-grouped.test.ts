@@ -44,6 +44,32 @@ describe('requests that are grouped', () => {
     await grouped.idle();
   });
 
+  it('where the ledger has room, what waits is shared out; the next ones fill while they are under way', async () => {
+    const batches: number[] = [];
+    let underWay = 0;
+    let most = 0;
+    const commit = async (batch: number[]): Promise<number[]> => {
+      batches.push(batch.length);
+      most = Math.max(most, ++underWay);
+      await new Promise((resolve) => setTimeout(resolve, 5));
+      underWay--;
+      return batch.map((one) => one * 10);
+    };
+    const grouped = new Grouped(commit, runtime, { atOnce: 2 });
+    const asked = (count: number): Promise<number>[] => Array.from({ length: count }, (_, at) => grouped.ask(at));
+    const first = [...asked(201)];
+    await new Promise((resolve) => setTimeout(resolve, 2));
+    expect(batches).toEqual([101, 100]);
+    const second = [...asked(40)];
+    expect(await Promise.all([...first, ...second])).toEqual([...first, ...second].map((_, at) => (at % 201) * 10));
+    expect(batches).toEqual([101, 100, 40]);
+    expect(most).toBe(2);
+    await Promise.all(asked(33));
+    expect(batches.slice(3), 'a few are hardly worth two').toEqual([32, 1]);
+    await grouped.idle();
+    expect(underWay).toBe(0);
+  });
+
   it('one that cannot be committed fails alone; a ledger that is out fails all, once', async () => {
     let calls = 0;
     const commit = async (batch: number[]): Promise<number[]> => {
@@ -69,7 +95,7 @@ describe('requests that are grouped', () => {
         return batch;
       },
       runtime,
-      (request) => heard.push(`answered ${request}`),
+      { answered: (request) => void heard.push(`answered ${request}`) },
     );
     await Promise.all([1, 2].map((one) => grouped.ask(one).then(() => heard.push(`waited ${one}`))));
     expect(heard).toEqual(['committed', 'answered 1', 'answered 2', 'waited 1', 'waited 2']);

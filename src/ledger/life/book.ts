@@ -1,6 +1,7 @@
 import type { OrderRecord, OrderStatus } from '../../model/order.ts';
 import type { PaymentAttempt } from '../../model/payment.ts';
-import type { Value } from '../sql/session.ts';
+import type { Opened } from '../life.ts';
+import type { Row } from '../sql/session.ts';
 import type { MoneyState, OrderState } from './decide.ts';
 import { attemptOfRow, orderOfRow, SELECT_ATTEMPTS } from './rows.ts';
 import { CLOCK, type LifeDialect, nowOf, query, type Step, type Work } from './step.ts';
@@ -9,17 +10,46 @@ import { CLOCK, type LifeDialect, nowOf, query, type Step, type Work } from './s
 export interface Entry {
   readonly first: { readonly status: OrderStatus; readonly version: number; readonly fence: bigint };
   order: OrderRecord;
+  /** The highest token under which the order was moved or one of its attempts opened. */
   fence: bigint;
   /** As stored: '1' or '1,2'. */
   readonly slots: string;
   readonly seated: boolean;
 }
 
+export function raiseFence(entry: Entry, token: bigint): void {
+  if (token > entry.fence) entry.fence = token;
+}
+
+/** What a sale's items are called and whether they have seats: it never changes, so that each is read once. */
+export class ItemFacts {
+  readonly #facts = new Map<string, { readonly code: string; readonly seated: boolean }>();
+
+  of(itemId: string): { readonly code: string; readonly seated: boolean } {
+    return this.#facts.get(itemId)!;
+  }
+
+  /** Reads those that are not known yet: none, after the first orders of an item. */
+  *learn(itemIds: ReadonlySet<string>): Work<void> {
+    const unknown = [...itemIds].filter((id) => !this.#facts.has(id)).map(BigInt);
+    if (unknown.length === 0) return;
+    const [found] = yield [query('SELECT id, code, kind FROM items WHERE id IN (?)', unknown)];
+    for (const { id, code, kind } of found!.rows) {
+      this.#facts.set(id as string, { code: code as string, seated: kind === 'seated' });
+    }
+  }
+}
+
 export interface Wanted {
   readonly orderIds: ReadonlySet<string>;
+  /** Beside those of the orders. A new one's own id is not looked for: the primary key knows. */
   readonly attemptIds: ReadonlySet<string>;
   readonly references: ReadonlySet<string>;
+  /** Orders that are not read, with their open attempts. */
+  readonly believed?: ReadonlyMap<string, Opened>;
 }
+
+const NONE = new Map<never, never>();
 
 /**
  * Orders and payments that a batch is about, locked and read in one round, and changed in memory while the batch is
@@ -35,50 +65,84 @@ export class Book {
   readonly #byReference = new Map<string, string>();
   /** As they were read; those that are not here are new. */
   readonly #stored: ReadonlyMap<string, PaymentAttempt>;
+  /** The tokens under which attempts were opened, by their ids. */
+  readonly #fences: Map<string, bigint>;
 
-  static *open(dialect: LifeDialect, { orderIds, attemptIds, references }: Wanted): Work<Book> {
+  static *open(
+    dialect: LifeDialect,
+    items: ItemFacts,
+    { orderIds, attemptIds, references, believed = NONE }: Wanted,
+  ): Work<Book> {
     const ids = [...orderIds].map(BigInt);
-    const steps: Step[] = [
-      query(
-        `SELECT id, sale_id, item_id, buyer, quantity, slots, amount, currency, status, reason, created_at, updated_at,
-           expires_at, version, fence, revives
-         FROM orders ${dialect.byPrimaryKey} WHERE id IN (?) ORDER BY id ${dialect.forUpdate}`,
-        ids,
-      ),
-      query('SELECT id, code, kind FROM items WHERE id IN (SELECT item_id FROM orders WHERE id IN (?))', ids),
-      // Which of them count is looked at here: SQLite would take the index of all that were ever paid for it.
-      query(`${SELECT_ATTEMPTS} WHERE order_id IN (?)`, ids),
-      CLOCK,
-    ];
-    const also = (where: string, value: Value): void =>
-      void steps.push(query(`${SELECT_ATTEMPTS} WHERE ${where}`, value));
-    if (attemptIds.size > 0) also('id IN (?)', [...attemptIds].map(BigInt));
-    if (references.size > 0) also('reference IN (?)', [...references]);
-    const [orders, items, ofOrders, clock, ...named] = yield steps;
-
-    const itemsById = new Map(items!.rows.map((row) => [row.id as string, row]));
-    const entries = new Map<string, Entry>();
-    for (const row of orders!.rows) {
-      const item = itemsById.get(row.item_id as string)!;
-      const order = orderOfRow({ ...row, item_code: item.code! });
-      const fence = BigInt(row.fence as string);
-      entries.set(order.id, {
-        first: { status: order.status, version: order.version, fence },
-        order,
-        fence,
-        slots: row.slots as string,
-        seated: item.kind === 'seated',
-      });
+    const steps: Step[] = [];
+    if (ids.length > 0) {
+      steps.push(
+        query(
+          `SELECT id, sale_id, item_id, buyer, quantity, slots, amount, currency, status, reason, created_at, updated_at,
+             expires_at, version, fence, revives
+           FROM orders ${dialect.byPrimaryKey} WHERE id IN (?) ORDER BY id ${dialect.forUpdate}`,
+          ids,
+        ),
+        // Which of them count is looked at here: SQLite would take the index of all that were ever paid for it.
+        query(`${SELECT_ATTEMPTS} WHERE order_id IN (?)`, ids),
+      );
     }
-    const counting = ofOrders!.rows.map(attemptOfRow).filter(({ state, pays }) => state === 'open' || pays);
-    const attempts = [...counting, ...named.flatMap(({ rows }) => rows.map(attemptOfRow))];
-    return new Book(entries, attempts, nowOf(clock));
+    if (references.size > 0) steps.push(query(`${SELECT_ATTEMPTS} WHERE reference IN (?)`, [...references]));
+    // When the locks are ours.
+    steps.push(CLOCK);
+    const found = [...(yield steps)];
+    const clock = found.pop();
+    const orders = ids.length > 0 ? found.shift()!.rows : [];
+    const attempts = new Map<string, PaymentAttempt>();
+    const fences = new Map<string, bigint>();
+    const ofOrder = new Map<string, bigint>();
+    const read = (rows: readonly Row[]): void => {
+      for (const row of rows) {
+        const attempt = attemptOfRow(row);
+        attempts.set(attempt.id, attempt);
+        const fence = BigInt(row.fence!);
+        fences.set(attempt.id, fence);
+        if (fence > (ofOrder.get(attempt.orderId) ?? 0n)) ofOrder.set(attempt.orderId, fence);
+      }
+    };
+    for (const { rows } of found) read(rows);
+    for (const { attempt } of believed.values()) attempts.set(attempt.id, attempt);
+    // Almost every attempt that is named is of an order that is named with it.
+    const elsewhere = [...attemptIds].filter((id) => !attempts.has(id)).map(BigInt);
+    if (elsewhere.length > 0) {
+      const [named] = yield [query(`${SELECT_ATTEMPTS} WHERE id IN (?)`, elsewhere)];
+      read(named!.rows);
+    }
+    yield* items.learn(new Set(orders.map((row) => row.item_id as string)));
+
+    const entries = new Map<string, Entry>();
+    for (const row of orders) {
+      const { code, seated } = items.of(row.item_id as string);
+      row.item_code = code;
+      const order = orderOfRow(row);
+      const { status, version } = order;
+      const [own, opened] = [BigInt(row.fence!), ofOrder.get(order.id) ?? 0n];
+      const fence = own > opened ? own : opened;
+      entries.set(order.id, { first: { status, version, fence }, order, fence, slots: row.slots as string, seated });
+    }
+    for (const { order, fence } of believed.values()) {
+      const { status, version } = order;
+      // A capture frees nothing; and nobody's token was stored after that of an attempt that is still open.
+      entries.set(order.id, { first: { status, version, fence }, order, fence, slots: '', seated: false });
+    }
+    return new Book(entries, attempts, fences, nowOf(clock));
   }
 
-  private constructor(orders: ReadonlyMap<string, Entry>, attempts: readonly PaymentAttempt[], nowMs: number) {
+  private constructor(
+    orders: ReadonlyMap<string, Entry>,
+    attempts: ReadonlyMap<string, PaymentAttempt>,
+    fences: Map<string, bigint>,
+    nowMs: number,
+  ) {
     this.nowMs = nowMs;
     this.#orders = orders;
-    this.#stored = new Map(attempts.map((attempt) => [attempt.id, attempt]));
+    this.#stored = attempts;
+    this.#fences = fences;
     for (const attempt of this.#stored.values()) this.put(attempt);
   }
 
@@ -105,6 +169,22 @@ export class Book {
     const referenced =
       at === undefined || reference === null ? undefined : this.#byReference.get(`${at}\n${reference}`);
     return { named, referenced: referenced === undefined ? null : this.#attempts.get(referenced)! };
+  }
+
+  /** A new one, under the token of the order's lock. From now on whoever had the lock before is too late. */
+  open(attempt: PaymentAttempt, fence: string | null): void {
+    this.put(attempt);
+    if (fence === null) return;
+    const token = BigInt(fence);
+    this.#fences.set(attempt.id, token);
+    raiseFence(this.#orders.get(attempt.orderId)!, token);
+  }
+
+  /** Of the lock of the order that it is of: one that has moved to another order has none. */
+  fenceOf({ id, orderId }: PaymentAttempt): bigint {
+    const before = this.#stored.get(id);
+    if (before !== undefined && before.orderId !== orderId) return 0n;
+    return this.#fences.get(id) ?? 0n;
   }
 
   put(attempt: PaymentAttempt): void {

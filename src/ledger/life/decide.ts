@@ -165,7 +165,7 @@ export function decideOpening(
   if (named !== null) {
     // Its answer was lost, and it is asked for again.
     const same = named.orderId === order.id && named.provider === wanted.provider && named.state === 'open';
-    if (same) return { outcome: 'opened', order, attempt: named };
+    if (same) return { outcome: 'opened', order, attempt: named, fence: state.fence };
     throw new TerminalError('attempt_id_reused', `attempt ${wanted.id} is stored with other content`);
   }
   if (stepOf(order.status, 'pay') !== 'paid' || isOver(order, nowMs)) return { outcome: 'not_payable', order };
@@ -185,7 +185,8 @@ export function decideOpening(
     createdAtMs: nowMs,
     updatedAtMs: nowMs,
   };
-  return { outcome: 'opened', order, attempt };
+  const fence = wanted.fence === null ? state.fence : BigInt(wanted.fence);
+  return { outcome: 'opened', order, attempt, fence };
 }
 
 function stays(outcome: Moved['outcome'], attempt: PaymentAttempt | null): Decision {

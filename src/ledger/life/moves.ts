@@ -1,9 +1,10 @@
 import { unitsAt } from '../../model/life.ts';
 import type { OrderRecord } from '../../model/order.ts';
-import type { Move, Moved } from '../life.ts';
+import type { Move, Moved, Opened } from '../life.ts';
+import { ConflictError } from '../sql/errors.ts';
 import { byId } from '../sql/judge.ts';
 import { auditStep, type NewAuditEntry } from './audit.ts';
-import { Book, type Entry } from './book.ts';
+import { Book, type Entry, type ItemFacts, raiseFence, type Wanted } from './book.ts';
 import { CONFIRM, type Decision, decideMove, type MoneyState } from './decide.ts';
 import { eventStep } from './events.ts';
 import { writePayments } from './payments.ts';
@@ -15,6 +16,13 @@ export interface Freed {
   readonly buyer: string;
 }
 
+export interface MoveOptions {
+  /** Events of them are kept for those who subscribed. */
+  readonly keepEvents: boolean;
+  /** What moves believe is taken for true. If it is not, a row is not there or a constraint is hurt, and nothing is stored. */
+  readonly believing: boolean;
+}
+
 /**
  * Moves of a batch, in its order: each is decided by what those before it have left. Then all of it is written in one
  * round: an order once, whatever was done to it, and the hot rows of the items last.
@@ -22,14 +30,19 @@ export interface Freed {
 export function* moveOrders(
   batch: readonly Move[],
   dialect: LifeDialect,
-  keepEvents: boolean,
+  items: ItemFacts,
+  { keepEvents, believing }: MoveOptions,
 ): Work<{ moved: Moved[]; freed: Freed[] }> {
   if (batch.length === 0) return { moved: [], freed: [] };
-  const book = yield* Book.open(dialect, wantedBy(batch));
+  const book = yield* Book.open(dialect, items, wantedBy(batch, believing));
   const changes = new Changes();
   const moved = batch.map((move): Moved => {
     const entry = book.entry(move.orderId);
     const decision = decideMove(move, entry && book.stateOf(entry), moneyOf(book, move), book.nowMs);
+    // Of a belief only a move can be sure: its rows say whether it was true. Anything else is worth a look.
+    if (believing && move.believed !== undefined && decision.outcome !== 'moved') {
+      throw new ConflictError(`order ${move.orderId} is not as believed: ${decision.outcome}`);
+    }
     if (entry !== null) changes.note(move, decision, entry, book);
     return { outcome: decision.outcome, order: entry?.order ?? null, attempt: decision.attempt };
   });
@@ -39,17 +52,28 @@ export function* moveOrders(
   return { moved, freed: changes.freed.map(({ order }) => ({ orderId: order.id, buyer: order.buyer })) };
 }
 
-function wantedBy(batch: readonly Move[]) {
-  const wanted = { orderIds: new Set<string>(), attemptIds: new Set<string>(), references: new Set<string>() };
-  for (const { orderId, money, revives } of batch) {
+function wantedBy(batch: readonly Move[], believing: boolean): Wanted {
+  const wanted = {
+    orderIds: new Set<string>(),
+    attemptIds: new Set<string>(),
+    references: new Set<string>(),
+    believed: new Map<string, Opened>(),
+  };
+  for (const { orderId, money, revives, believed } of batch) {
+    if (believing && believed !== undefined) {
+      wanted.believed.set(orderId, believed);
+      continue;
+    }
     wanted.orderIds.add(orderId);
     // Late money is moved under the locks of both orders.
     if (revives !== undefined) wanted.orderIds.add(revives);
     if (money === undefined) continue;
-    wanted.attemptIds.add('capture' in money ? money.capture : money.attemptId);
+    if ('capture' in money) wanted.attemptIds.add(money.capture);
     const reference = 'capture' in money ? money.reference : money.taken;
     if (reference !== null) wanted.references.add(reference);
   }
+  // What is read is better.
+  for (const orderId of wanted.orderIds) wanted.believed.delete(orderId);
   return wanted;
 }
 
@@ -88,7 +112,7 @@ class Changes {
         updatedAtMs: Math.max(book.nowMs, before.updatedAtMs),
         revives: revives ?? before.revives,
       };
-      if (move.fence !== null) entry.fence = BigInt(move.fence);
+      if (move.fence !== null) raiseFence(entry, BigInt(move.fence));
       this.#versions.push(entry.order);
       const detail = { from: before.status, to, ...named, ...(revives === null ? {} : { revives }) };
       this.#audit.push({ auditId, by, action: `order.${event}`, subject, detail });
@@ -139,11 +163,14 @@ function timed({ event, money }: Move): Timed {
 }
 
 function updateOrders(entries: readonly Entry[], condition: string | null, nowMs: number) {
+  // Seldom: a token that its attempt does not have already, and late money.
+  const fenced = entries.some(({ fence, first }) => fence !== first.fence);
+  const revives = entries.some(({ order }) => order.revives !== null);
   return {
     do: 'update' as const,
     table: 'orders',
     match: ['id', 'status', 'version'],
-    set: ['status', 'version', 'fence', 'revives', 'updated_at'],
+    set: ['status', 'version', 'updated_at', ...(fenced ? ['fence'] : []), ...(revives ? ['revives'] : [])],
     rows: entries.map(
       ({ order, first, fence }): Cells => [
         BigInt(order.id),
@@ -151,9 +178,9 @@ function updateOrders(entries: readonly Entry[], condition: string | null, nowMs
         first.version,
         order.status,
         order.version,
-        fence,
-        order.revives === null ? null : BigInt(order.revives),
         order.updatedAtMs,
+        ...(fenced ? [fence] : []),
+        ...(revives ? [order.revives === null ? null : BigInt(order.revives)] : []),
       ],
     ),
     ...(condition === null ? {} : { and: { sql: condition, values: [nowMs] } }),

@@ -1,7 +1,7 @@
 import type { PaymentAttempt } from '../../model/payment.ts';
 import type { Actor, AttemptEnd, AttemptOpened, NewAttempt } from '../life.ts';
 import { auditStep } from './audit.ts';
-import { Book } from './book.ts';
+import { Book, type ItemFacts } from './book.ts';
 import { decideOpening, refunded } from './decide.ts';
 import { ATTEMPT_COLUMNS, attemptOfRow, cellsOfAttempt, SELECT_ATTEMPTS } from './rows.ts';
 import { type Cells, CLOCK, type LifeDialect, nowOf, query, type Work, Writes } from './step.ts';
@@ -9,63 +9,74 @@ import { type Cells, CLOCK, type LifeDialect, nowOf, query, type Work, Writes } 
 /** What a provider says of a failure may be long. */
 const ERROR_MAX = 500;
 
-const SET = ATTEMPT_COLUMNS.filter((column) => column !== 'id' && column !== 'provider' && column !== 'created_at');
+/**
+ * Of those that change; others are written where they change in one of the batch. These may have been changed by somebody
+ * who left the state as it was.
+ */
+const ALWAYS_WRITTEN = new Set(['error', 'next_at', 'tries', 'updated_at']);
 
 /** New attempts, and those that have changed, each only as it was when it was read. */
 export function writePayments(writes: Writes, book: Book): void {
-  const changed = book.changedAttempts();
-  const fresh = changed.filter(({ before }) => before === null).map(({ now }) => cellsOfAttempt(now));
+  const fresh: Cells[] = [];
+  const changed: Changed[] = [];
+  for (const { before, now } of book.changedAttempts()) {
+    const fence = book.fenceOf(now);
+    if (before === null) fresh.push(cellsOfAttempt(now, fence));
+    else changed.push({ before, now, fence: [before.orderId === now.orderId ? fence : null, fence] });
+  }
   // Those that change first: an attempt that ends makes room for the next one under the order's constraints.
-  writes.addRows(updateAttempts(changed.flatMap(({ before, now }) => (before === null ? [] : [{ before, now }]))));
+  writes.addRows(updateAttempts(changed));
   writes.addRows({ do: 'insert', table: 'payments', columns: ATTEMPT_COLUMNS, rows: fresh });
 }
 
-function updateAttempts(changed: readonly { before: PaymentAttempt; now: PaymentAttempt }[]) {
+interface Changed {
+  readonly before: PaymentAttempt;
+  readonly now: PaymentAttempt;
+  /** Before and now; it changes with the order only. */
+  readonly fence: readonly [before: bigint | null, now: bigint | null];
+}
+
+/** An attempt never comes back to a state that it has left: so id and state say that it is as it was read. */
+function updateAttempts(changed: readonly Changed[]) {
+  const before = changed.map((one) => cellsOfAttempt(one.before, one.fence[0]));
+  const now = changed.map((one) => cellsOfAttempt(one.now, one.fence[1]));
+  const written = ATTEMPT_COLUMNS.flatMap((column, at) =>
+    ALWAYS_WRITTEN.has(column) || now.some((cells, row) => cells[at] !== before[row]![at]) ? [{ column, at }] : [],
+  );
   return {
     do: 'update' as const,
     table: 'payments',
-    match: ['id', 'state', 'order_id'],
-    set: SET,
-    rows: changed.map(({ before, now }): Cells => {
-      const cells = cellsOfAttempt(now);
-      const set = SET.map((column) => cells[ATTEMPT_COLUMNS.indexOf(column)]!);
-      return [BigInt(before.id), before.state, BigInt(before.orderId), ...set];
+    match: ['id', 'state'],
+    set: written.map(({ column }) => column),
+    rows: now.map((cells, row): Cells => {
+      const { id, state } = changed[row]!.before;
+      return [BigInt(id), state, ...written.map(({ at }) => cells[at]!)];
     }),
   };
 }
 
-export function* openAttempts(batch: readonly NewAttempt[], dialect: LifeDialect): Work<AttemptOpened[]> {
+export function* openAttempts(
+  batch: readonly NewAttempt[],
+  dialect: LifeDialect,
+  items: ItemFacts,
+): Work<AttemptOpened[]> {
   if (batch.length === 0) return [];
-  const book = yield* Book.open(dialect, {
+  const book = yield* Book.open(dialect, items, {
     orderIds: new Set(batch.map(({ orderId }) => orderId)),
-    attemptIds: new Set(batch.map(({ id }) => id)),
+    attemptIds: new Set(),
     references: new Set(),
   });
-  const fences: Cells[] = [];
   const opened: NewAttempt[] = [];
   const answers = batch.map((wanted): AttemptOpened => {
     const entry = book.entry(wanted.orderId);
     const { named } = book.moneyOf(wanted.id, null, null);
     const answer = decideOpening(wanted, entry && book.stateOf(entry), named, book.nowMs);
     if (answer.outcome !== 'opened' || answer.attempt === named) return answer;
-    book.put(answer.attempt);
+    book.open(answer.attempt, wanted.fence);
     opened.push(wanted);
     return answer;
   });
-  for (const { orderId, fence } of opened) {
-    const { order, first } = book.entry(orderId)!;
-    // Whoever had the lock before is from now on too late.
-    if (fence === null || BigInt(fence) <= first.fence) continue;
-    fences.push([BigInt(orderId), order.status, order.version, BigInt(fence)]);
-  }
   const writes = new Writes();
-  writes.addRows({
-    do: 'update',
-    table: 'orders',
-    match: ['id', 'status', 'version'],
-    set: ['fence'],
-    rows: fences,
-  });
   writePayments(writes, book);
   const audited = opened.map(({ id, orderId, provider, by, auditId }) => ({
     auditId,
@@ -102,7 +113,8 @@ function* changeAttempt(
   const taken = others?.rows.some(({ id, provider }) => id !== attemptId && provider === before.provider) ?? false;
   const now = { ...changed, reference: before.reference ?? (taken ? null : reference), updatedAtMs: nowMs };
   const writes = new Writes();
-  writes.addRows(updateAttempts([{ before, now }]));
+  const fence = [null, null] as const;
+  writes.addRows(updateAttempts([{ before, now, fence }]));
   if (audited !== undefined) {
     const { by, auditId, action } = audited;
     const detail = { attempt: attemptId, provider: before.provider, from: before.state };
@@ -200,8 +212,8 @@ function cut(error: string | null): string | null {
 }
 
 export function* highestFence(): Work<bigint> {
-  const [found] = yield [query('SELECT MAX(fence) AS fence FROM orders')];
-  return BigInt(found!.rows[0]?.fence ?? 0);
+  const found = yield ['orders', 'payments'].map((table) => query(`SELECT MAX(fence) AS fence FROM ${table}`));
+  return found.map(({ rows }) => BigInt(rows[0]?.fence ?? 0)).reduce((a, b) => (a > b ? a : b));
 }
 
 export function* getAttempt(attemptId: string): Work<PaymentAttempt | null> {

@@ -39,6 +39,7 @@ export const ATTEMPT_COLUMNS = [
   'tries',
   'created_at',
   'updated_at',
+  'fence',
 ] as const;
 
 export const SELECT_ATTEMPTS = `SELECT ${ATTEMPT_COLUMNS.join(', ')} FROM payments`;
@@ -61,7 +62,7 @@ export function attemptOfRow(row: Row): PaymentAttempt {
 }
 
 /** In the order of ATTEMPT_COLUMNS. */
-export function cellsOfAttempt(attempt: PaymentAttempt): Cells {
+export function cellsOfAttempt(attempt: PaymentAttempt, fence: bigint | null): Cells {
   return [
     BigInt(attempt.id),
     BigInt(attempt.orderId),
@@ -76,6 +77,7 @@ export function cellsOfAttempt(attempt: PaymentAttempt): Cells {
     attempt.tries,
     attempt.createdAtMs,
     attempt.updatedAtMs,
+    fence,
   ];
 }
 

@@ -7,6 +7,7 @@ import { inlined, literal, literalsAlike } from './literal.ts';
 const PACKET_CHARACTERS_MAX = 400_000;
 /** A statement with more rows than these is several. */
 const ROWS_MAX = 500;
+const LEAF_MAX = 4;
 
 export const LIFE_DIALECT: LifeDialect = {
   forUpdate: 'FOR UPDATE',
@@ -87,7 +88,22 @@ function cellOf(id: string, rows: readonly Cells[], at: number): string {
   const first = rows[0]![at];
   if (rows.every((cells) => cells[at] === first)) return literal(first);
   const values = literalsAlike(rows.map((cells) => cells[at]!));
-  return `CASE t.${quoted(id)} ${rows.map(([name], place) => `WHEN ${literal(name)} THEN ${values[place]}`).join(' ')} END`;
+  const places = rows.map(([name], place) => ({ name: BigInt(name!), value: values[place]! }));
+  return chosen(
+    `t.${quoted(id)}`,
+    places.sort((a, b) => (a.name < b.name ? -1 : 1)),
+  );
+}
+
+/** By halves: a CASE is tried from its beginning for every row. */
+function chosen(id: string, places: readonly { name: bigint; value: string }[]): string {
+  if (places.length <= LEAF_MAX) {
+    const [last, ...others] = places.toReversed();
+    if (others.length === 0) return last!.value;
+    return `CASE ${id} ${others.map(({ name, value }) => `WHEN ${name} THEN ${value}`).join(' ')} ELSE ${last!.value} END`;
+  }
+  const middle = places.length >> 1;
+  return `IF(${id} < ${places[middle]!.name}, ${chosen(id, places.slice(0, middle))}, ${chosen(id, places.slice(middle))})`;
 }
 
 function quoted(name: string): string {

@@ -34,7 +34,7 @@ function connectionOptions(url: string): ClientConfig {
 const numbered = new Map<string, string>();
 
 /** `?` as $1, $2 …, and a list as an array. */
-function withNumbers(sql: string): string {
+export function withNumbers(sql: string): string {
   let text = numbered.get(sql);
   if (text === undefined) {
     let count = 0;

@@ -1,6 +1,7 @@
 import type { Cells, LifeDialect, Step } from '../life/step.ts';
 import type { StepStatements } from '../sql/dialect.ts';
 import type { Result, Session, Value } from '../sql/session.ts';
+import { PostgresSession, type Prepared, withNumbers } from './session.ts';
 
 export const LIFE_DIALECT: LifeDialect = {
   forUpdate: 'FOR UPDATE',
@@ -36,9 +37,10 @@ const TYPES: Record<string, 'bigint' | 'int'> = {
 /** A round in one go: statements follow each other without waiting for answers, and rows go in as one array for each column. */
 export class PostgresSteps implements StepStatements {
   async run(session: Session, steps: readonly Step[]): Promise<Result[]> {
+    if (!(session instanceof PostgresSession)) throw new TypeError('a session of PostgreSQL is needed');
     const sent = steps.map((step) => {
       const { sql, values } = statementOf(step);
-      return session.query(sql, values);
+      return values.length === 0 ? session.query(sql) : session.prepared(preparedOf(sql), values.map(arrayOf));
     });
     // All are awaited, whichever fails: those behind it fail with it.
     const results = await Promise.allSettled(sent);
@@ -46,6 +48,25 @@ export class PostgresSteps implements StepStatements {
     if (failed !== undefined) throw failed.reason;
     return results.map((result) => (result as PromiseFulfilledResult<Result>).value);
   }
+}
+
+const prepared = new Map<string, Prepared>();
+
+/** Every batch runs them: the database parses each once for each connection. */
+function preparedOf(sql: string): Prepared {
+  let statement = prepared.get(sql);
+  if (statement === undefined) {
+    statement = { name: `life-${prepared.size + 1}`, text: withNumbers(sql) };
+    // There are not many: statements are written out in the source, or differ by the columns of a table that they write.
+    prepared.set(sql, statement);
+  }
+  return statement;
+}
+
+/** Numbers need no quotes: the driver would look at each of them as at a text. */
+function arrayOf(value: Value): unknown {
+  if (!Array.isArray(value) || !value.every((one) => one === null || typeof one !== 'string')) return value;
+  return `{${value.map((one) => one ?? 'NULL').join(',')}}`;
 }
 
 function statementOf(step: Step): { sql: string; values: readonly Value[] } {

@@ -1,3 +1,4 @@
+import { RetryableError } from '../../base/errors.ts';
 import type { IdBlock, IdKind } from '../../base/ids.ts';
 import type { Runtime } from '../../base/runtime.ts';
 import type { OrderMessage, OrderRecord } from '../../model/order.ts';
@@ -5,6 +6,7 @@ import type { PaymentAttempt, SandboxIntent } from '../../model/payment.ts';
 import type { NewSale, SalePatch, SaleRecord } from '../../model/sale.ts';
 import { type SaleSnapshot, saleValues } from '../../model/snapshot.ts';
 import * as audit from '../life/audit.ts';
+import { ItemFacts } from '../life/book.ts';
 import * as events from '../life/events.ts';
 import { moveOrders } from '../life/moves.ts';
 import * as payments from '../life/payments.ts';
@@ -63,12 +65,14 @@ export const POOL_MAX_DEFAULT = 10;
 
 /** The ledger on a database with a server. Every method is one transaction of it. */
 export class SqlLedger implements Ledger {
+  readonly atOnce = 2;
   readonly #database: Database;
   readonly #exclusive: Exclusive | null;
   readonly #keys: Keys;
   readonly #sales: Sales;
   readonly #orders: Orders;
   readonly #life: Life;
+  readonly #items = new ItemFacts();
   readonly webhooks: WebhookBook;
 
   protected static async prepare(
@@ -229,8 +233,21 @@ export class SqlLedger implements Ledger {
   // The life of orders
 
   async moveOrders(batch: readonly Move[]): Promise<Moved[]> {
-    const { moved } = await this.#change(() => moveOrders(batch, this.#life.dialect, this.keepEvents));
-    return moved;
+    let believing = batch.some(({ believed }) => believed !== undefined);
+    const work = () => {
+      const { keepEvents } = this;
+      const moves = moveOrders(batch, this.#life.dialect, this.#items, { keepEvents, believing });
+      believing = false;
+      return moves;
+    };
+    const believed = believing;
+    try {
+      return (await this.#change(work)).moved;
+    } catch (error) {
+      // A reference that is another's is known by its constraint then: who has it, is read.
+      if (!believed || error instanceof RetryableError) throw error;
+      return (await this.#change(work)).moved;
+    }
   }
 
   async openAttempt(attempt: NewAttempt): Promise<AttemptOpened> {
@@ -238,7 +255,7 @@ export class SqlLedger implements Ledger {
   }
 
   async openAttempts(batch: readonly NewAttempt[]): Promise<AttemptOpened[]> {
-    return this.#change(() => payments.openAttempts(batch, this.#life.dialect));
+    return this.#change(() => payments.openAttempts(batch, this.#life.dialect, this.#items));
   }
 
   async nameAttempt(attemptId: string, reference: string): Promise<PaymentAttempt | null> {

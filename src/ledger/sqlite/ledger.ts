@@ -10,6 +10,7 @@ import type { PaymentAttempt, SandboxIntent } from '../../model/payment.ts';
 import type { NewSale, SalePatch, SaleRecord } from '../../model/sale.ts';
 import { type SaleSnapshot, saleValues } from '../../model/snapshot.ts';
 import * as audit from '../life/audit.ts';
+import { ItemFacts } from '../life/book.ts';
 import * as events from '../life/events.ts';
 import { moveOrders } from '../life/moves.ts';
 import * as payments from '../life/payments.ts';
@@ -60,6 +61,7 @@ const CHECKED_ON_START_BYTES_MAX = 64 * 1024 * 1024;
  * `blockedMs` says how long it has held the loop, so that overload protection does not count it.
  */
 export class SqliteLedger implements Ledger {
+  readonly atOnce = 1;
   readonly #runtime: Runtime;
   readonly #db: DatabaseSync;
   readonly #unlock: () => void;
@@ -67,6 +69,7 @@ export class SqliteLedger implements Ledger {
   readonly #commit;
   readonly #tail = new Tail();
   readonly #keys: Keys;
+  readonly #items = new ItemFacts();
   readonly #sales: Sales;
   readonly #orders: Orders;
   readonly #fold: Fold;
@@ -265,7 +268,9 @@ export class SqliteLedger implements Ledger {
   // The life of orders
 
   async moveOrders(batch: readonly Move[]): Promise<Moved[]> {
-    const { moved, freed } = this.#change(moveOrders(batch, LIFE_DIALECT, this.keepEvents));
+    const { moved, freed } = this.#change(
+      moveOrders(batch, LIFE_DIALECT, this.#items, { keepEvents: this.keepEvents, believing: false }),
+    );
     for (const { buyer, orderId } of freed) this.#tail.end(buyer, orderId);
     return moved;
   }
@@ -275,7 +280,7 @@ export class SqliteLedger implements Ledger {
   }
 
   async openAttempts(batch: readonly NewAttempt[]): Promise<AttemptOpened[]> {
-    return this.#change(payments.openAttempts(batch, LIFE_DIALECT));
+    return this.#change(payments.openAttempts(batch, LIFE_DIALECT, this.#items));
   }
 
   async nameAttempt(attemptId: string, reference: string): Promise<PaymentAttempt | null> {

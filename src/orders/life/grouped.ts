@@ -3,6 +3,8 @@ import type { Runtime } from '../../base/runtime.ts';
 
 /** Of one transaction: bounds how long the rows of hot items are held. */
 const BATCH_MAX = 256;
+/** What waits is shared out among transactions that can be under way together, but not in smaller parts. */
+const SHARE_MIN = 32;
 
 interface Waiting<Q, A> {
   readonly request: Q;
@@ -13,43 +15,58 @@ interface Waiting<Q, A> {
 /**
  * Groups requests into transactions as the writer groups orders: a rush of payments of one item would otherwise be one
  * transaction each on one hot row. While one is being committed the next one fills; who waits hears after its own commit.
+ * Several may be under way where the ledger has room for them: one is put together while the database works on another.
  */
 export class Grouped<Q, A> {
   readonly #commit: (batch: Q[]) => Promise<A[]>;
   /** After the commit and before anybody who waits hears. */
   readonly #answered: (request: Q, answer: A) => void;
   readonly #runtime: Runtime;
+  readonly #atOnce: number;
   #waiting: Waiting<Q, A>[] = [];
-  #busy: Promise<void> | null = null;
+  #turn: Promise<void> | null = null;
+  readonly #underWay = new Set<Promise<void>>();
 
   constructor(
     commit: (batch: Q[]) => Promise<A[]>,
     runtime: Runtime,
-    answered: (request: Q, answer: A) => void = () => undefined,
+    { atOnce = 1, answered = () => undefined }: { atOnce?: number; answered?: (request: Q, answer: A) => void } = {},
   ) {
     this.#commit = commit;
     this.#runtime = runtime;
+    this.#atOnce = atOnce;
     this.#answered = answered;
   }
 
   ask(request: Q): Promise<A> {
     return new Promise((resolve, reject) => {
       this.#waiting.push({ request, resolve, reject });
-      this.#busy ??= this.#work();
+      if (this.#underWay.size < this.#atOnce) this.#turn ??= this.#nextTurn();
     });
   }
 
   /** Resolves when nothing is under way. */
   async idle(): Promise<void> {
-    while (this.#busy !== null) await this.#busy;
+    while (this.#turn !== null || this.#underWay.size > 0) await (this.#turn ?? Promise.all(this.#underWay));
   }
 
-  async #work(): Promise<void> {
-    // What arrives in one turn shares a transaction.
+  /** What arrives in one turn shares transactions. */
+  async #nextTurn(): Promise<void> {
     await new Promise<void>((resolve) => this.#runtime.timers.nextTurn(resolve));
-    while (this.#waiting.length > 0) await this.#together(this.#waiting.splice(0, BATCH_MAX));
-    // In the same turn as the last look: who comes next starts anew.
-    this.#busy = null;
+    this.#turn = null;
+    this.#start();
+  }
+
+  #start(): void {
+    for (let free = this.#atOnce - this.#underWay.size; free > 0 && this.#waiting.length > 0; free--) {
+      const share = Math.max(SHARE_MIN, Math.ceil(this.#waiting.length / free));
+      const work = this.#together(this.#waiting.splice(0, Math.min(share, BATCH_MAX))).then(() => {
+        this.#underWay.delete(work);
+        // In the same turn: who comes next starts anew.
+        this.#start();
+      });
+      this.#underWay.add(work);
+    }
   }
 
   async #together(batch: readonly Waiting<Q, A>[]): Promise<void> {

@@ -2,7 +2,7 @@ import { messageOf, unavailable } from '../../base/errors.ts';
 import type { IdSequence } from '../../base/ids.ts';
 import type { Runtime } from '../../base/runtime.ts';
 import { within } from '../../base/timers.ts';
-import type { Actor, AttemptOpened, Ledger, Move, Moved, NewAttempt } from '../../ledger/port.ts';
+import type { Actor, AttemptOpened, Ledger, Move, Moved, NewAttempt, Opened } from '../../ledger/port.ts';
 import { unitsAt } from '../../model/life.ts';
 import type { Money } from '../../model/money.ts';
 import type { OrderRecord } from '../../model/order.ts';
@@ -151,20 +151,20 @@ export class OrderLife {
         }
         case 'opened':
           reached('pay:attempt-open');
-          return await this.#capture(opened.order, opened.attempt, provider, token, by, fence);
+          return await this.#capture(opened, provider, token, by, fence);
       }
     }
   }
 
   async #capture(
-    order: OrderRecord,
-    attempt: PaymentAttempt,
+    opened: Opened,
     provider: PaymentProvider,
     token: string | null,
     by: Actor,
     fence: string | null,
   ): Promise<PayResult> {
     const { runtime, ledger, answerWithinMs, reached } = this.#on;
+    const { order, attempt } = opened;
     const request = { attemptId: attempt.id, orderId: order.id, buyer: order.buyer, amount: order.amount, token };
     let result: CaptureResult | null;
     try {
@@ -195,7 +195,8 @@ export class OrderLife {
       }
       case 'captured': {
         const { reference, amount } = result;
-        const moved = await this.#money(order.id, { capture: attempt.id, reference, amount }, by, fence);
+        const money = { capture: attempt.id, reference, amount };
+        const moved = await this.#move(order.id, 'pay', by, fence, { money, believed: opened });
         reached('pay:committed');
         return this.#payResult(moved);
       }
@@ -517,7 +518,7 @@ export class OrderLife {
     event: Move['event'],
     by: Actor,
     fence: string | null,
-    more: Pick<Move, 'money' | 'revives' | 'refunds'> = {},
+    more: Pick<Move, 'money' | 'revives' | 'refunds' | 'believed'> = {},
   ): Promise<Moved> {
     const { moves, auditIds, release } = this.#on;
     const moved = await moves.ask({ orderId, event, by, fence, auditId: await auditIds.next(), ...more });

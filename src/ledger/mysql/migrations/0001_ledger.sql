@@ -101,16 +101,15 @@ CREATE TABLE IF NOT EXISTS payments (
   -- The provider's own name for it.
   reference  VARBINARY(512) NULL,
   error      VARCHAR(500)   CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NULL,
+  -- The token of its order's lock under which it was opened; 0: none. So the order itself need not be written for that.
+  fence      BIGINT         NOT NULL DEFAULT 0,
   next_at    BIGINT         NULL,
   tries      INT            NOT NULL,
   created_at BIGINT         NOT NULL,
   updated_at BIGINT         NOT NULL,
-  open_order BIGINT         GENERATED ALWAYS AS (CASE WHEN state = 'open' THEN order_id END) VIRTUAL,
-  paid_order BIGINT         GENERATED ALWAYS AS (CASE WHEN pays = 1 THEN order_id END) VIRTUAL,
-  KEY payments_order (order_id, id),
-  -- P6: at most one attempt of an order whose end nobody knows, and at most one that it was paid with.
-  UNIQUE KEY payments_open (open_order),
-  UNIQUE KEY payments_pays (paid_order),
+  counts     SMALLINT       GENERATED ALWAYS AS (CASE WHEN state = 'open' THEN 0 WHEN pays = 1 THEN 1 END) VIRTUAL,
+  -- P6: at most one attempt of an order whose end nobody knows, and at most one that it was paid with. Also the way to its attempts.
+  UNIQUE KEY payments_order (order_id, counts),
   UNIQUE KEY payments_reference (reference, provider),
   KEY payments_due (next_at),
   CONSTRAINT payments_state CHECK

@@ -86,6 +86,8 @@ CREATE TABLE payments (
   id         BIGINT   NOT NULL PRIMARY KEY,
   order_id   BIGINT   NOT NULL,
   amount     BIGINT   NOT NULL,
+  -- The token of its order's lock under which it was opened; 0: none. So the order itself need not be written for that.
+  fence      BIGINT NOT NULL DEFAULT 0,
   next_at    BIGINT,
   created_at BIGINT   NOT NULL,
   updated_at BIGINT   NOT NULL,
@@ -106,10 +108,8 @@ CREATE TABLE payments (
   CONSTRAINT payments_paid CHECK
     (CASE pays WHEN 1 THEN state IN ('captured', 'refunding', 'refunded') ELSE state <> 'captured' END)
 );
-CREATE INDEX payments_order ON payments (order_id, id);
--- P6: at most one attempt of an order whose end nobody knows, and at most one that it was paid with.
-CREATE UNIQUE INDEX payments_open ON payments (order_id) WHERE state = 'open';
-CREATE UNIQUE INDEX payments_pays ON payments (order_id) WHERE pays = 1;
+-- P6: at most one attempt of an order whose end nobody knows, and at most one that it was paid with. Also the way to its attempts.
+CREATE UNIQUE INDEX payments_order ON payments (order_id, (CASE WHEN state = 'open' THEN 0 WHEN pays = 1 THEN 1 END));
 CREATE UNIQUE INDEX payments_reference ON payments (reference, provider) WHERE reference IS NOT NULL;
 CREATE INDEX payments_due ON payments (next_at) WHERE next_at IS NOT NULL;
 

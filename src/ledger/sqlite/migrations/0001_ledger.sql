@@ -88,6 +88,8 @@ CREATE TABLE payments (
   -- The provider's own name for it.
   reference  TEXT,
   error      TEXT,
+  -- The token of its order's lock under which it was opened; 0: none. So the order itself need not be written for that.
+  fence      INTEGER NOT NULL DEFAULT 0,
   next_at    INTEGER,
   tries      INTEGER NOT NULL,
   created_at INTEGER NOT NULL,
@@ -97,10 +99,8 @@ CREATE TABLE payments (
     ELSE next_at IS NULL OR state IN ('failed', 'voided') END),
   CHECK (CASE pays WHEN 1 THEN state IN ('captured', 'refunding', 'refunded') ELSE state <> 'captured' END)
 ) STRICT;
-CREATE INDEX payments_order ON payments (order_id, id);
--- P6: at most one attempt of an order whose end nobody knows, and at most one that it was paid with.
-CREATE UNIQUE INDEX payments_open ON payments (order_id) WHERE state = 'open';
-CREATE UNIQUE INDEX payments_pays ON payments (order_id) WHERE pays = 1;
+-- P6: at most one attempt of an order whose end nobody knows, and at most one that it was paid with. Also the way to its attempts.
+CREATE UNIQUE INDEX payments_order ON payments (order_id, CASE WHEN state = 'open' THEN 0 WHEN pays = 1 THEN 1 END);
 CREATE UNIQUE INDEX payments_reference ON payments (reference, provider) WHERE reference IS NOT NULL;
 CREATE INDEX payments_due ON payments (next_at) WHERE next_at IS NOT NULL;
 
