@@ -19,7 +19,10 @@ export interface Freed {
 export interface MoveOptions {
   /** Events of them are kept for those who subscribed. */
   readonly keepEvents: boolean;
-  /** What moves believe is taken for true. If it is not, a row is not there or a constraint is hurt, and nothing is stored. */
+  /**
+   * What moves believe is taken for true, and that nobody else has their references. If it is not so, a row is not there or a
+   * constraint is hurt, and nothing is stored: it is to be done again without.
+   */
   readonly believing: boolean;
 }
 
@@ -70,7 +73,7 @@ function wantedBy(batch: readonly Move[], believing: boolean): Wanted {
     if (money === undefined) continue;
     if ('capture' in money) wanted.attemptIds.add(money.capture);
     const reference = 'capture' in money ? money.reference : money.taken;
-    if (reference !== null) wanted.references.add(reference);
+    if (reference !== null && !believing) wanted.references.add(reference);
   }
   // What is read is better.
   for (const orderId of wanted.orderIds) wanted.believed.delete(orderId);

@@ -63,10 +63,19 @@ function preparedOf(sql: string): Prepared {
   return statement;
 }
 
-/** Numbers need no quotes: the driver would look at each of them as at a text. */
+const SPECIAL = /["\\]/;
+
+/** A list as PostgreSQL writes it: the driver is generous with its time where nothing has to be escaped. */
 function arrayOf(value: Value): unknown {
-  if (!Array.isArray(value) || !value.every((one) => one === null || typeof one !== 'string')) return value;
-  return `{${value.map((one) => one ?? 'NULL').join(',')}}`;
+  if (typeof value !== 'object' || value === null) return value;
+  let text = '';
+  for (const one of value) {
+    if (text !== '') text += ',';
+    if (one === null) text += 'NULL';
+    else if (typeof one !== 'string') text += one;
+    else text += `"${SPECIAL.test(one) ? one.replaceAll('\\', '\\\\').replaceAll('"', '\\"') : one}"`;
+  }
+  return `{${text}}`;
 }
 
 function statementOf(step: Step): { sql: string; values: readonly Value[] } {

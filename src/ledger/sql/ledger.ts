@@ -233,19 +233,17 @@ export class SqlLedger implements Ledger {
   // The life of orders
 
   async moveOrders(batch: readonly Move[]): Promise<Moved[]> {
-    let believing = batch.some(({ believed }) => believed !== undefined);
+    let believing = true;
     const work = () => {
-      const { keepEvents } = this;
-      const moves = moveOrders(batch, this.#life.dialect, this.#items, { keepEvents, believing });
+      const moves = moveOrders(batch, this.#life.dialect, this.#items, { keepEvents: this.keepEvents, believing });
       believing = false;
       return moves;
     };
-    const believed = believing;
     try {
       return (await this.#change(work)).moved;
     } catch (error) {
-      // A reference that is another's is known by its constraint then: who has it, is read.
-      if (!believed || error instanceof RetryableError) throw error;
+      // A reference may be another's, whose constraint says so: then it is read who has it.
+      if (error instanceof RetryableError) throw error;
       return (await this.#change(work)).moved;
     }
   }
