@@ -3,8 +3,8 @@ import type { Runtime } from '../../base/runtime.ts';
 
 /** Of one transaction: bounds how long the rows of hot items are held. */
 const BATCH_MAX = 256;
-/** What waits is shared out among transactions that can be under way together, but not in smaller parts. */
-const SHARE_MIN = 32;
+/** So many are worth a transaction of their own beside one that is under way; fewer go with the next one. */
+const SHARE_MIN = 64;
 
 interface Waiting<Q, A> {
   readonly request: Q;
@@ -41,7 +41,7 @@ export class Grouped<Q, A> {
   ask(request: Q): Promise<A> {
     return new Promise((resolve, reject) => {
       this.#waiting.push({ request, resolve, reject });
-      if (this.#underWay.size < this.#atOnce) this.#turn ??= this.#nextTurn();
+      if (this.#parts > 0) this.#turn ??= this.#nextTurn();
     });
   }
 
@@ -57,9 +57,16 @@ export class Grouped<Q, A> {
     this.#start();
   }
 
+  /** How many transactions what waits is worth now. */
+  get #parts(): number {
+    const alone = this.#underWay.size === 0 && this.#waiting.length > 0 ? 1 : 0;
+    const worth = Math.max(alone, Math.floor(this.#waiting.length / SHARE_MIN));
+    return Math.min(worth, this.#atOnce - this.#underWay.size);
+  }
+
   #start(): void {
-    for (let free = this.#atOnce - this.#underWay.size; free > 0 && this.#waiting.length > 0; free--) {
-      const share = Math.max(SHARE_MIN, Math.ceil(this.#waiting.length / free));
+    for (let parts = this.#parts; parts > 0; parts--) {
+      const share = Math.ceil(this.#waiting.length / parts);
       const work = this.#together(this.#waiting.splice(0, Math.min(share, BATCH_MAX))).then(() => {
         this.#underWay.delete(work);
         // In the same turn: who comes next starts anew.
