@@ -8,7 +8,8 @@ describeWithRedis('the distributed shop', () => {
     describeWithOwnKafka('through Kafka', () =>
       brokerFaults(KAFKA_KIND, MARIADB_KIND, {
         outages: ['kill -9'],
-        rebuilds: ['its items are gone'],
+        // In the long run only, as the overload: RabbitMQ has them in the short one.
+        rebuilds: [],
         overload: false,
       }),
     );

@@ -175,7 +175,8 @@ function crowd(urls: string[], args: string[] = []) {
   return run(['crowd', ...urls.flatMap((url) => ['--url', url]), ...fixed, ...args], KEYS);
 }
 
-describe('against a shop that answers 202', () => {
+// Each has a shop of its own, and mostly waits: side by side.
+describe.concurrent('against a shop that answers 202', () => {
   it('every order is followed to its end, through 404, 503 and broken connections', async () => {
     const shop = await FakeShop.open(1, { rejectsEvery: 5, stumblesEvery: 6, knowsLate: true });
     const { code, stdout } = await crowd(shop.urls, ['--rate', '100']);
@@ -219,7 +220,7 @@ describe('against a shop that answers 202', () => {
   });
 });
 
-describe('several addresses of one shop', () => {
+describe.concurrent('several addresses of one shop', () => {
   it.each([
     ['repeated', (urls: string[]) => urls],
     ['with commas', (urls: string[]) => [urls.join(',')]],

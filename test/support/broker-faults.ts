@@ -67,7 +67,7 @@ export function brokerFaults(kind: BrokerKind, databaseKind: DatabaseKind, quick
   });
   const shopOf = async (): Promise<BrokerShop> => {
     last = last === null ? await BrokerShop.start(ground) : await last.mended(2, 2);
-    await sleep(ground.preparedMs + kind.lastsAfterMs - performance.now());
+    await sleep(Math.max(ground.preparedMs + kind.lastsAfterMs - performance.now(), 0));
     return last;
   };
   afterAll(async () => {

@@ -117,7 +117,8 @@ export class BrokerShop {
     const job = `relay:${carrier.name}:${partitionOf(saleId, PARTITIONS)}`;
     const { holders } = await locks.inspect('fair', `leader:${job}`);
     await carrier.close();
-    const pid = holders.length === 0 ? null : Number(/\/(\d+)/.exec(holders[0]!.info)![1]);
+    // Whom the lock was handed on to says who it is with the next renewal.
+    const pid = Number(/\/(\d+)/.exec(holders[0]?.info ?? '')?.[1]);
     return this.workers.find((worker) => worker.process.pid === pid) ?? null;
   }
 
