@@ -69,7 +69,8 @@ async function killRedis(world: World): Promise<void> {
 /** The process that holds the lock of the rebuild, if any. */
 async function rebuilding(locks: Locks, saleId: string): Promise<number | null> {
   const { holders } = await locks.inspect('mutex', `rebuild:${saleId}`);
-  return holders.length === 0 ? null : Number(/\/(\d+)/.exec(holders[0]!.info)![1]);
+  const pid = /\/(\d+)/.exec(holders[0]?.info ?? '')?.[1];
+  return pid === undefined ? null : Number(pid);
 }
 
 /** A master and its replica, behind an address that may come to mean the other. */
