@@ -4,17 +4,18 @@ import { detailOf, freshId, ITEM_ID, must, type PayFloors, PRICE } from '../pay/
 
 const { amount, currency } = PRICE;
 const PAYMENTS = `INSERT INTO payments (id, order_id, provider, state, pays, amount, currency, reference, error, next_at, tries,
-  created_at, updated_at) VALUES `;
+  created_at, updated_at, actor, origin) VALUES `;
+const BY = `'buyer:bench','127.0.0.1'`;
 const item = (units: number): string =>
   `UPDATE items SET reserved = reserved - ${units}, sold = sold + ${units}, rev = rev + 1 WHERE id = ${ITEM_ID}`;
 const paid = (where: string): string =>
   `UPDATE orders FORCE INDEX (PRIMARY) SET status = 'paid', version = version + 1, updated_at = ${Date.now()} WHERE ${where} AND status = 'reserved'`;
 const captured = (orderId: string, id = freshId(), now = Date.now()): string =>
-  `(${id},${orderId},'bare','captured',1,${amount},'${currency}','ref-${id}',NULL,NULL,0,${now},${now})`;
+  `(${id},${orderId},'bare','captured',1,${amount},'${currency}','ref-${id}',NULL,NULL,0,${now},${now},${BY})`;
 const opened = (orderId: string, id: string, now = Date.now()): string =>
-  `(${id},${orderId},'bare','open',0,${amount},'${currency}',NULL,NULL,${now + 10_000},0,${now},${now})`;
+  `(${id},${orderId},'bare','open',0,${amount},'${currency}',NULL,NULL,${now + 10_000},0,${now},${now},${BY})`;
 const audited = (orderId: string, id: string): string =>
-  `(${freshId()},${Date.now()},'buyer:bench','127.0.0.1','bare','order:${orderId}','${detailOf(id)}')`;
+  `(${freshId()},${Date.now()},${BY},'bare','order:${orderId}','${detailOf(id)}')`;
 const audit = (orderIds: readonly string[], ids: readonly string[]): string =>
   `INSERT INTO audit (id, at, actor, origin, action, subject, detail) VALUES ${orderIds.map((id, at) => audited(id, ids[at]!)).join()}`;
 const captures = (ids: string): string =>
@@ -76,7 +77,7 @@ export async function open(url: string, poolMax: number): Promise<PayFloors> {
     async payAll(orderIds) {
       const ids = orderIds.map(freshId);
       const payments = PAYMENTS + orderIds.map((orderId, at) => opened(orderId, ids[at]!)).join();
-      await pool.query(`START TRANSACTION; ${payments}; ${audit(orderIds, ids)}; COMMIT`);
+      await pool.query(`START TRANSACTION; ${payments}; COMMIT`);
       const rest = `${captures(ids.join())}; ${audit(orderIds, ids)}; ${item(orderIds.length)}; COMMIT`;
       await pool.query(`START TRANSACTION; ${paid(`id IN (${orderIds.join()})`)}; ${rest}`);
     },

@@ -4,24 +4,25 @@ import { detailOf, freshId, ITEM_ID, must, type PayFloors, PRICE } from '../pay/
 
 const { amount, currency } = PRICE;
 const COLUMNS =
-  'id, order_id, provider, state, pays, amount, currency, reference, next_at, tries, created_at, updated_at';
+  'id, order_id, provider, state, pays, amount, currency, reference, next_at, tries, created_at, updated_at, actor, origin';
+const BY = `'buyer:bench', '127.0.0.1'`;
 const SQL = {
   look: 'SELECT status, amount FROM orders WHERE id = $1 FOR UPDATE',
   paid: `UPDATE orders SET status = 'paid', version = version + 1, updated_at = $2 WHERE id = $1 AND status = 'reserved'`,
-  payment: `INSERT INTO payments (${COLUMNS}) VALUES ($1, $2, 'bare', 'captured', 1, $3, $4, $5, NULL, 0, $6, $6)`,
-  opened: `INSERT INTO payments (${COLUMNS}) VALUES ($1, $2, 'bare', 'open', 0, $3, $4, NULL, $5::bigint + 10000, 0, $5, $5)`,
+  payment: `INSERT INTO payments (${COLUMNS}) VALUES ($1, $2, 'bare', 'captured', 1, $3, $4, $5, NULL, 0, $6, $6, ${BY})`,
+  opened: `INSERT INTO payments (${COLUMNS}) VALUES ($1, $2, 'bare', 'open', 0, $3, $4, NULL, $5::bigint + 10000, 0, $5, $5, ${BY})`,
   captured: `UPDATE payments SET state = 'captured', pays = 1, reference = $2, next_at = NULL, updated_at = $3
     WHERE id = $1 AND state = 'open'`,
   item: 'UPDATE items SET reserved = reserved - $1::int, sold = sold + $1::int, rev = rev + 1 WHERE id = $2 AND reserved >= $1::int',
   allPaid: `UPDATE orders SET status = 'paid', version = version + 1, updated_at = $2
     WHERE id = ANY ($1::bigint[]) AND status = 'reserved'`,
   allCaptured: `INSERT INTO payments (${COLUMNS}) SELECT id, o, 'bare', 'captured', 1, $3::bigint, $4, 'ref-' || id, NULL, 0,
-    $5::bigint, $5::bigint FROM unnest($1::bigint[], $2::bigint[]) AS r (id, o)`,
+    $5::bigint, $5::bigint, ${BY} FROM unnest($1::bigint[], $2::bigint[]) AS r (id, o)`,
   allOpened: `INSERT INTO payments (${COLUMNS}) SELECT id, o, 'bare', 'open', 0, $3::bigint, $4, NULL, $5::bigint + 10000, 0,
-    $5::bigint, $5::bigint FROM unnest($1::bigint[], $2::bigint[]) AS r (id, o)`,
+    $5::bigint, $5::bigint, ${BY} FROM unnest($1::bigint[], $2::bigint[]) AS r (id, o)`,
   captures: `UPDATE payments SET state = 'captured', pays = 1, reference = 'ref-' || id, next_at = NULL, updated_at = $2
     WHERE id = ANY ($1::bigint[])`,
-  audit: `INSERT INTO audit (id, at, actor, origin, action, subject, detail) SELECT id, $4::bigint, 'buyer:bench', '127.0.0.1',
+  audit: `INSERT INTO audit (id, at, actor, origin, action, subject, detail) SELECT id, $4::bigint, ${BY},
     'bare', 'order:' || o, detail FROM unnest($1::bigint[], $2::bigint[], $3::text[]) AS r (id, o, detail)`,
 };
 
@@ -89,7 +90,6 @@ export async function open(url: string, poolMax: number): Promise<PayFloors> {
         await Promise.all([
           one.query('BEGIN'),
           ask(one, 'allOpened', ids, orderIds, amount, currency, now),
-          ask(one, 'audit', orderIds.map(freshId), orderIds, details, now),
           one.query('COMMIT'),
         ]);
         await Promise.all([

@@ -4,7 +4,7 @@ import { detailOf, freshId, ITEM_ID, must, type PayFloors, PRICE } from '../pay/
 
 const { amount, currency } = PRICE;
 const COLUMNS =
-  'id, order_id, provider, state, pays, amount, currency, reference, next_at, tries, created_at, updated_at';
+  'id, order_id, provider, state, pays, amount, currency, reference, next_at, tries, created_at, updated_at, actor, origin';
 const PAID = `UPDATE orders SET status = 'paid', version = version + 1, updated_at = ?2`;
 const MANY = '(SELECT value FROM json_each(?1))';
 
@@ -15,7 +15,7 @@ export async function open(file: string): Promise<PayFloors> {
   const paid = db.prepare(`${PAID} WHERE id = ?1 AND status = 'reserved'`);
   const allPaid = db.prepare(`${PAID} WHERE id IN ${MANY} AND status = 'reserved'`);
   const payment = db.prepare(
-    `INSERT INTO payments (${COLUMNS}) VALUES (?, ?, 'bare', ?, ?, ${amount}, '${currency}', ?, ?, 0, ?, ?)`,
+    `INSERT INTO payments (${COLUMNS}) VALUES (?, ?, 'bare', ?, ?, ${amount}, '${currency}', ?, ?, 0, ?, ?, 'buyer:bench', '127.0.0.1')`,
   );
   const captures = db.prepare(
     `UPDATE payments SET state = 'captured', pays = 1, reference = 'ref-' || id, next_at = NULL, updated_at = ?2 WHERE id IN ${MANY}`,
@@ -83,7 +83,6 @@ export async function open(file: string): Promise<PayFloors> {
       const ids = orderIds.map(freshId);
       begin.run();
       writeAll(orderIds, ids, 'open');
-      auditAll(orderIds, ids);
       commit.run();
       begin.run();
       allPaid.run(`[${orderIds}]`, Date.now());

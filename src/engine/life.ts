@@ -9,7 +9,7 @@ import { Grouped } from '../orders/life/grouped.ts';
 import { LifeKeepers } from '../orders/life/keepers.ts';
 import { OrderLife } from '../orders/life/life.ts';
 import type { Reached } from '../orders/life/points.ts';
-import { Releaser } from '../orders/life/releaser.ts';
+import { Releaser, type ReleaserCounters } from '../orders/life/releaser.ts';
 import type { PlaceRequest, PlaceResult } from '../orders/place.ts';
 import type { PaymentProvider } from '../payments/port.ts';
 import { SandboxProvider } from '../payments/sandbox.ts';
@@ -42,8 +42,11 @@ export interface ShopLifeParts {
 }
 
 const ROUND_MS = 250;
+/** What fails is tried less and less often, but soon enough after an outage. */
+const ROUND_MS_MAX = 2000;
 const ANSWER_WITHIN_MS = 5000;
-const FAILURES_MAX = 20;
+/** That is about twenty seconds. */
+const FAILURES_MAX = 12;
 
 /**
  * The life of orders in a shop, put together:
@@ -150,7 +153,13 @@ export class ShopLife {
     } finally {
       ended.abort();
       this.keepers.forget();
+      this.#releaser.forget();
     }
+  }
+
+  /** Units on their way back to the gate, as far as this process looks after them. */
+  get releases(): ReleaserCounters {
+    return this.#releaser.counters;
   }
 
   async #goOn(part: () => Promise<boolean>, signal: AbortSignal): Promise<void> {
@@ -165,7 +174,7 @@ export class ShopLife {
         if (++failures === FAILURES_MAX && this.#inLine) throw error;
         if (failures === 1) log.warn({ reason: messageOf(error) }, 'a keeper of orders failed; it tries on');
       }
-      await pause(timers, ROUND_MS, signal);
+      await pause(timers, Math.min(ROUND_MS * 2 ** failures, ROUND_MS_MAX), signal);
     }
   }
 

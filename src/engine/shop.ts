@@ -62,7 +62,7 @@ export interface ShopParts {
   readonly patience: Patience | null;
   /** Ids of a kind that a crowd uses up come in larger blocks; one block is one commit. */
   readonly orderIdBlock: number;
-  readonly metrics: Omit<MetricSources, 'ready' | 'unsettled'>;
+  readonly metrics: Omit<MetricSources, 'ready' | 'unsettled' | 'releases'>;
   readonly locks: Locks;
   readonly life: LifeOptions;
 }
@@ -117,6 +117,7 @@ export abstract class Shop {
     this.metrics = new Metrics({
       ...metrics,
       unsettled: () => this.life.keepers.counters,
+      releases: () => this.life.releases,
       ready: () => this.readiness().status === 'ok',
     });
     this.board = new Board(runtime, ledger, gate);

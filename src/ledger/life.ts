@@ -27,7 +27,7 @@ export interface LifeLedger {
   /** Many in one transaction: a rush of payments would otherwise be one each. Answers in the same order. */
   openAttempts(batch: readonly NewAttempt[]): Promise<AttemptOpened[]>;
   /** Ends an open attempt without money. One that is not open stays as it is. Returns it as it is now; null: none. */
-  closeAttempt(attemptId: string, end: AttemptEnd): Promise<PaymentAttempt | null>;
+  closeAttempt(attemptId: string, end: AttemptEnd, by: Actor, auditId: string): Promise<PaymentAttempt | null>;
   /** The provider's own name for an open attempt, by which its news will be known. */
   nameAttempt(attemptId: string, reference: string): Promise<PaymentAttempt | null>;
   /** From `captured` (of a paid order) or `late` to `refunding`: from then on it is asked of the provider until it succeeds. */
@@ -163,8 +163,8 @@ export interface NewAttempt {
   readonly orderId: string;
   readonly provider: string;
   readonly fence: string | null;
+  /** Kept with the attempt. The audit has what becomes of it. */
   readonly by: Actor;
-  readonly auditId: string;
   /** The provider is asked about it after so long, or when the order's time is over, should nobody have heard of its end. */
   readonly askAfterMs: number;
 }

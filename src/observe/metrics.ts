@@ -13,6 +13,8 @@ export interface MetricSources {
   relay?: () => { relayed: number; resent: number; recovered: number };
   /** Payments that did not settle at the last try, as far as this process looks after them. */
   unsettled: () => { stranded: number; owedMoney: number };
+  /** Units on their way back to the gate, as far as this process looks after them. */
+  releases: () => { waiting: number; oldestMs: number };
   ready: () => boolean;
 }
 
@@ -124,6 +126,12 @@ export class Metrics {
       collect() {
         for (const [kind, count] of Object.entries(sources.unsettled())) this.set({ kind }, count);
       },
+    });
+    gauge('doorbuster_releases_waiting', 'Orders that have ended and whose units the gate has not got back', () => {
+      return sources.releases().waiting;
+    });
+    gauge('doorbuster_releases_oldest_seconds', 'How long the oldest of them has waited', () => {
+      return sources.releases().oldestMs / 1000;
     });
     gauge('doorbuster_ready', '1 while the shop can take orders', () => (sources.ready() ? 1 : 0));
     this.registry.registerMetric(this.requests as never);

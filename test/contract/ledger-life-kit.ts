@@ -3,6 +3,7 @@ import { dueOrders } from '../../src/ledger/life/releases.ts';
 import type { LifeDialect } from '../../src/ledger/life/step.ts';
 import type {
   AdminCall,
+  AttemptEnd,
   AttemptOpened,
   Ledger,
   Move,
@@ -14,6 +15,7 @@ import type {
 } from '../../src/ledger/port.ts';
 import type { Money } from '../../src/model/money.ts';
 import { type OrderMessage, type OrderRecord, orderFingerprint } from '../../src/model/order.ts';
+import type { PaymentAttempt } from '../../src/model/payment.ts';
 import type { ItemRecord, NewSale } from '../../src/model/sale.ts';
 import { judgeLife, type Rows } from '../support/life-judge.ts';
 import type { LedgerUnderTest, State } from './ledger.ts';
@@ -196,7 +198,6 @@ export class LifeKit {
       provider: 'sandbox',
       fence: null,
       by: { actor: 'buyer:alice', origin: null },
-      auditId: this.id(),
       askAfterMs: 10_000,
       ...over,
     };
@@ -219,6 +220,10 @@ export class LifeKit {
     return opened.attempt.id;
   }
 
+  closeAttempt(attemptId: string, end: AttemptEnd): Promise<PaymentAttempt | null> {
+    return this.ledger.closeAttempt(attemptId, end, { actor: 'provider:sandbox', origin: null }, this.id());
+  }
+
   /** An order that is paid through a provider. */
   async paid(buyer: string, over: Partial<OrderMessage> = {}): Promise<{ order: OrderRecord; attemptId: string }> {
     const order = await this.order(buyer, over);
@@ -232,7 +237,7 @@ export class LifeKit {
   async late(buyer: string, over: Partial<OrderMessage> = {}): Promise<{ order: OrderRecord; attemptId: string }> {
     const order = await this.order(buyer, over);
     const attemptId = await this.opened(order);
-    await this.ledger.closeAttempt(attemptId, { state: 'voided', error: null });
+    await this.closeAttempt(attemptId, { state: 'voided', error: null });
     this.world.clock.advance(PAY_WITHIN_MS);
     expect(await this.outcome(this.move('expire', order))).toBe('moved');
     expect(await this.outcome(this.capture(order, attemptId))).toBe('late');

@@ -111,10 +111,11 @@ export function sqlLifeSuite(product: Product): void {
       const some = await orders(all[0]!, 90);
       // Given up by us, and yet the money comes: it may come for as long as the order is reserved.
       const attempts = some.map(({ id: orderId }) => ({
-        ...{ id: id(), orderId, provider: 'sandbox', fence: null, by: BY, auditId: id(), askAfterMs: 1000 },
+        ...{ id: id(), orderId, provider: 'sandbox', fence: null, by: BY, askAfterMs: 1000 },
       }));
       await all[0]!.openAttempts(attempts);
-      for (const attempt of attempts) await all[0]!.closeAttempt(attempt.id, { state: 'voided', error: null });
+      for (const attempt of attempts)
+        await all[0]!.closeAttempt(attempt.id, { state: 'voided', error: null }, BY, id());
       nowMs += 60_000;
       const kinds = [
         (at: number) => move('expire', some[at]!.id),
@@ -162,7 +163,6 @@ export function sqlLifeSuite(product: Product): void {
               provider: 'p',
               fence: null,
               by: BY,
-              auditId: id(),
               askAfterMs: 1,
             }),
           ),
@@ -178,7 +178,7 @@ export function sqlLifeSuite(product: Product): void {
       const more = await orders(all[0]!, 1);
       const wants = Array.from({ length: 6 }, (_, at) =>
         all[at % 2]!.openAttempt({
-          ...{ id: id(), orderId: more[0]!.id, provider: 'p', fence: null, by: BY, auditId: id(), askAfterMs: 1 },
+          ...{ id: id(), orderId: more[0]!.id, provider: 'p', fence: null, by: BY, askAfterMs: 1 },
         }),
       );
       const outcomes = (await Promise.all(wants)).map(({ outcome }) => outcome);
@@ -214,7 +214,7 @@ export function sqlLifeSuite(product: Product): void {
       const more = await orders(ledger!, 256);
       const opened = await ledger!.openAttempts(
         more.map(({ id: orderId }) => ({
-          ...{ id: id(), orderId, provider: 'p', fence: null, by: BY, auditId: id(), askAfterMs: 1000 },
+          ...{ id: id(), orderId, provider: 'p', fence: null, by: BY, askAfterMs: 1000 },
         })),
       );
       rounds.mockClear();

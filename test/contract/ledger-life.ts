@@ -80,7 +80,7 @@ export function lifeContract(name: string, make: () => Promise<LifeUnderTest>, s
         async (state) => {
           const order = await kit.order('alice');
           const attemptId = await kit.opened(order);
-          await kit.ledger.closeAttempt(attemptId, { state, error: null });
+          await kit.closeAttempt(attemptId, { state, error: null });
           expect(await kit.outcome(kit.capture(order, attemptId))).toBe('moved');
         },
       );
@@ -89,7 +89,7 @@ export function lifeContract(name: string, make: () => Promise<LifeUnderTest>, s
         for (const end of ['cancel', 'expire'] as const) {
           const order = await kit.order(end);
           const attemptId = await kit.opened(order);
-          await kit.ledger.closeAttempt(attemptId, { state: 'voided', error: null });
+          await kit.closeAttempt(attemptId, { state: 'voided', error: null });
           if (end === 'expire') await expire(order);
           else expect(await kit.outcome(kit.move('cancel', order))).toBe('moved');
           const before = await kit.item();
@@ -120,7 +120,7 @@ export function lifeContract(name: string, make: () => Promise<LifeUnderTest>, s
       it('of one attempt while another is open: late; the open one may still pay', async () => {
         const order = await kit.order('alice');
         const first = await kit.opened(order);
-        await kit.ledger.closeAttempt(first, { state: 'failed', error: 'declined' });
+        await kit.closeAttempt(first, { state: 'failed', error: 'declined' });
         const second = await kit.opened(order);
         const { outcome, order: stored } = await kit.one(kit.capture(order, first));
         expect([outcome, stored!.status, stored!.version]).toEqual(['late', 'reserved', 1]);
@@ -131,7 +131,7 @@ export function lifeContract(name: string, make: () => Promise<LifeUnderTest>, s
       it('of a second attempt when the first has paid: late (P6: exactly one capture)', async () => {
         const order = await kit.order('alice');
         const first = await kit.opened(order);
-        await kit.ledger.closeAttempt(first, { state: 'voided', error: null });
+        await kit.closeAttempt(first, { state: 'voided', error: null });
         const second = await kit.opened(order);
         expect(await kit.outcome(kit.capture(order, second))).toBe('moved');
         const { outcome, attempt, order: stored } = await kit.one(kit.capture(order, first));
@@ -167,7 +167,7 @@ export function lifeContract(name: string, make: () => Promise<LifeUnderTest>, s
         const attemptId = await kit.opened(order);
         expect(await kit.unmoved(kit.capture(order, attemptId, { reference: `ref-${first}` }))).toBe('refused');
         // The same name at another provider is another payment.
-        await kit.ledger.closeAttempt(attemptId, { state: 'voided', error: null });
+        await kit.closeAttempt(attemptId, { state: 'voided', error: null });
         const elsewhere = await kit.opened(order, { provider: 'bank' });
         expect(await kit.outcome(kit.capture(order, elsewhere, { reference: `ref-${first}` }))).toBe('moved');
       });
@@ -252,7 +252,7 @@ export function lifeContract(name: string, make: () => Promise<LifeUnderTest>, s
         const attemptId = await kit.opened(order);
         const open = await kit.one(kit.taken(order, 'a'));
         expect([open.outcome, open.attempt!.id]).toEqual(['payment_open', attemptId]);
-        await kit.ledger.closeAttempt(attemptId, { state: 'voided', error: null });
+        await kit.closeAttempt(attemptId, { state: 'voided', error: null });
         await expire(order);
         expect(await kit.unmoved(kit.taken(order, 'a'))).toBe('refused');
       });
@@ -326,7 +326,7 @@ export function lifeContract(name: string, make: () => Promise<LifeUnderTest>, s
           expect(await kit.unmoved(kit.move(event, order))).toBe('payment_open');
           expect((await kit.one(kit.move(event, order))).attempt!.id).toBe(attemptId);
         }
-        await kit.ledger.closeAttempt(attemptId, { state: 'failed', error: 'declined' });
+        await kit.closeAttempt(attemptId, { state: 'failed', error: 'declined' });
         expect(await kit.outcome(kit.move('expire', order))).toBe('moved');
       });
 
@@ -387,7 +387,7 @@ export function lifeContract(name: string, make: () => Promise<LifeUnderTest>, s
       it('of late money does not end the order that is paid with other money', async () => {
         const order = await kit.order('alice');
         const first = await kit.opened(order);
-        await kit.ledger.closeAttempt(first, { state: 'voided', error: null });
+        await kit.closeAttempt(first, { state: 'voided', error: null });
         const second = await kit.opened(order);
         await kit.one(kit.capture(order, second));
         expect(await kit.outcome(kit.capture(order, first))).toBe('late');
@@ -458,7 +458,7 @@ export function lifeContract(name: string, make: () => Promise<LifeUnderTest>, s
       it('made late and moved on in one batch', async () => {
         const lost = await kit.order('alice');
         const attemptId = await kit.opened(lost);
-        await kit.ledger.closeAttempt(attemptId, { state: 'voided', error: null });
+        await kit.closeAttempt(attemptId, { state: 'voided', error: null });
         await kit.one(kit.move('cancel', lost));
         const order = await kit.order('alice');
         const moved = await kit.all(kit.capture(lost, attemptId), revive(order, lost, attemptId));
@@ -486,7 +486,7 @@ export function lifeContract(name: string, make: () => Promise<LifeUnderTest>, s
         expect(await kit.unmoved(kit.taken(order, 'a', low))).toBe('fenced');
         expect(await kit.unmoved(kit.move('cancel', order, low))).toBe('fenced');
         expect(await kit.unmoved(kit.move('expire', order, low))).toBe('fenced');
-        await kit.ledger.closeAttempt(attemptId, { state: 'voided', error: null });
+        await kit.closeAttempt(attemptId, { state: 'voided', error: null });
         expect((await kit.open(order, low)).outcome).toBe('fenced');
         expect(await kit.outcome(kit.taken(order, 'a', { fence: '10' }))).toBe('moved');
         expect(await kit.unmoved(kit.move('refund', order, low))).toBe('fenced');
@@ -497,7 +497,7 @@ export function lifeContract(name: string, make: () => Promise<LifeUnderTest>, s
       it('a capture that believes what it was opened with neither lowers it nor passes it', async () => {
         for (const fence of [null, '12', '14'] as const) {
           const order = await kit.order(`b${fence}`);
-          await kit.ledger.closeAttempt(await kit.opened(order, { fence: '12' }), { state: 'voided', error: null });
+          await kit.closeAttempt(await kit.opened(order, { fence: '12' }), { state: 'voided', error: null });
           const opened = await kit.open(order, { fence });
           if (opened.outcome !== 'opened') throw new Error('should be opened');
           expect(opened.fence).toBe(fence === '14' ? 14n : 12n);
@@ -535,9 +535,9 @@ export function lifeContract(name: string, make: () => Promise<LifeUnderTest>, s
           await opened('twin'),
         ];
         await kit.one(kit.capture(paid.order, paid.id));
-        await kit.ledger.closeAttempt(gone.id, { state: 'voided', error: null });
+        await kit.closeAttempt(gone.id, { state: 'voided', error: null });
         await kit.one(kit.move('cancel', gone.order));
-        await kit.ledger.closeAttempt(voided.id, { state: 'voided', error: null });
+        await kit.closeAttempt(voided.id, { state: 'voided', error: null });
         await kit.one(kit.capture(other.order, other.id, { reference: 'one' }));
         const fresh = await opened('fresh');
         const moved = await kit.all(
@@ -780,7 +780,7 @@ export function lifeContract(name: string, make: () => Promise<LifeUnderTest>, s
         kit.world.clock.advance(PAY_WITHIN_MS - 1);
         const inTime = await kit.opened(late);
         expect((await attemptOf(inTime)).nextAtMs, 'due when the time is over').toBe(late.expiresAtMs);
-        await kit.ledger.closeAttempt(inTime, { state: 'voided', error: null });
+        await kit.closeAttempt(inTime, { state: 'voided', error: null });
         kit.world.clock.advance(1);
         expect(await kit.open(late)).toEqual({ outcome: 'not_payable', order: late });
         expect(await kit.count('payments')).toBe(3);
@@ -792,7 +792,7 @@ export function lifeContract(name: string, make: () => Promise<LifeUnderTest>, s
         const opened = await kit.openAll([...wanted, wanted[0]!]);
         expect(opened.map(({ outcome }) => outcome)).toEqual(['opened', 'payment_open', 'opened']);
         expect(await kit.ledger.openAttempt(wanted[0]!)).toEqual(opened[0]);
-        expect(await kit.count('audit', `action = 'payment.open'`)).toBe(1);
+        expect(await kit.count('payments')).toBe(1);
         const other = { ...wanted[0]!, orderId: (await kit.order('bob')).id };
         await expect(kit.ledger.openAttempt(other)).rejects.toThrow();
         expect(await kit.count('payments')).toBe(1);
@@ -802,7 +802,7 @@ export function lifeContract(name: string, make: () => Promise<LifeUnderTest>, s
         const order = await kit.order('alice');
         const attemptId = await kit.opened(order);
         kit.world.clock.advance(9);
-        const closed = await kit.ledger.closeAttempt(attemptId, { state: 'failed', error: 'no', reference: 'r' });
+        const closed = await kit.closeAttempt(attemptId, { state: 'failed', error: 'no', reference: 'r' });
         expect(closed).toMatchObject({
           state: 'failed',
           error: 'no',
@@ -810,14 +810,14 @@ export function lifeContract(name: string, make: () => Promise<LifeUnderTest>, s
           nextAtMs: null,
           updatedAtMs: T0 + 9,
         });
-        expect(await kit.ledger.closeAttempt(attemptId, { state: 'voided', error: null })).toEqual(closed);
+        expect(await kit.closeAttempt(attemptId, { state: 'voided', error: null })).toEqual(closed);
         expect(await kit.ledger.findAttempt('sandbox', 'r')).toEqual(closed);
         expect(await kit.ledger.findAttempt('bank', 'r')).toBeNull();
         expect(await kit.ledger.findAttempt('sandbox', 'R')).toBeNull();
-        expect(await kit.ledger.closeAttempt('424242', { state: 'voided', error: null })).toBeNull();
+        expect(await kit.closeAttempt('424242', { state: 'voided', error: null })).toBeNull();
         // A reference that another has is not told to a second one, and nothing fails for it.
         const second = await kit.opened(order);
-        const again = await kit.ledger.closeAttempt(second, { state: 'failed', error: null, reference: 'r' });
+        const again = await kit.closeAttempt(second, { state: 'failed', error: null, reference: 'r' });
         expect(again).toMatchObject({ id: second, state: 'failed', reference: null });
         expect((await kit.ledger.findAttempt('sandbox', 'r'))!.id).toBe(attemptId);
       });
@@ -825,7 +825,7 @@ export function lifeContract(name: string, make: () => Promise<LifeUnderTest>, s
       it('with money are not closed', async () => {
         const { attemptId } = await kit.paid('alice');
         const before = await attemptOf(attemptId);
-        expect(await kit.ledger.closeAttempt(attemptId, { state: 'voided', error: null })).toEqual(before);
+        expect(await kit.closeAttempt(attemptId, { state: 'voided', error: null })).toEqual(before);
         expect(await attemptOf(attemptId)).toEqual(before);
       });
 
@@ -857,7 +857,7 @@ export function lifeContract(name: string, make: () => Promise<LifeUnderTest>, s
         kit.world.clock.advance(PAY_WITHIN_MS);
         await kit.ledger.postponeAttempt(attemptId, 'hangs', T0 + 2 * PAY_WITHIN_MS);
         expect(await attemptOf(attemptId)).toMatchObject({ tries: 3, nextAtMs: T0 + 2 * PAY_WITHIN_MS });
-        await kit.ledger.closeAttempt(attemptId, { state: 'voided', error: null });
+        await kit.closeAttempt(attemptId, { state: 'voided', error: null });
         const closed = await attemptOf(attemptId);
         await kit.ledger.postponeAttempt(attemptId, 'no', T0);
         expect(await attemptOf(attemptId), 'nothing is to be done about it').toEqual(closed);
@@ -870,7 +870,7 @@ export function lifeContract(name: string, make: () => Promise<LifeUnderTest>, s
         const open = await attemptOf(attemptId);
         expect(await kit.ledger.doubtAttempt(attemptId, 'no')).toEqual(open);
         expect(await kit.ledger.doubtAttempt('424242', 'no')).toBeNull();
-        await kit.ledger.closeAttempt(attemptId, { state: 'voided', error: null });
+        await kit.closeAttempt(attemptId, { state: 'voided', error: null });
         expect(await kit.ledger.dueAttempts(9)).toEqual([]);
         const first = await kit.ledger.doubtAttempt(attemptId, 'told of its money');
         expect(first).toMatchObject({ state: 'voided', nextAtMs: kit.nowMs, tries: 0, error: 'told of its money' });
@@ -895,7 +895,7 @@ export function lifeContract(name: string, make: () => Promise<LifeUnderTest>, s
         const ids: string[] = [];
         for (let i = 0; i < 3; i++) {
           ids.unshift(await kit.opened(order));
-          await kit.ledger.closeAttempt(ids[0]!, { state: 'failed', error: null });
+          await kit.closeAttempt(ids[0]!, { state: 'failed', error: null });
         }
         const bare = await kit.order('bob');
         expect((await kit.ledger.attemptsOf(order.id)).map(({ id }) => id)).toEqual(ids);
@@ -934,8 +934,8 @@ export function lifeContract(name: string, make: () => Promise<LifeUnderTest>, s
       const insert = (id: number, over: Record<string, string | number>) => {
         const row = { order_id: 424242, state: `'failed'`, pays: 0, reference: 'NULL', next_at: 'NULL', ...over };
         return kit.world.change(
-          `INSERT INTO payments (id, order_id, provider, state, pays, amount, currency, reference, next_at, tries, created_at, updated_at)
-           VALUES (${id}, ${row.order_id}, 'confirm', ${row.state}, ${row.pays}, 1, 'CNY', ${row.reference}, ${row.next_at}, 0, 1, 1)`,
+          `INSERT INTO payments (id, order_id, provider, state, pays, amount, currency, reference, next_at, tries, created_at, updated_at, actor)
+           VALUES (${id}, ${row.order_id}, 'confirm', ${row.state}, ${row.pays}, 1, 'CNY', ${row.reference}, ${row.next_at}, 0, 1, 1, 'till')`,
         );
       };
 
@@ -1147,6 +1147,10 @@ export function lifeContract(name: string, make: () => Promise<LifeUnderTest>, s
       it('has who did what, when and from where, for every change and for nothing else', async () => {
         const order = await kit.order('alice');
         kit.world.clock.advance(1);
+        const failed = await kit.opened(order, { by: { actor: 'buyer:alice', origin: '203.0.113.9' } });
+        const [began] = await kit.world.rows(`SELECT actor, origin FROM payments WHERE id = ${failed}`);
+        expect(began).toEqual({ actor: 'buyer:alice', origin: '203.0.113.9' });
+        for (let times = 0; times < 2; times++) await kit.closeAttempt(failed, { state: 'failed', error: 'no' });
         const attemptId = await kit.opened(order);
         kit.world.clock.advance(1);
         await kit.one(kit.capture(order, attemptId, { by: { actor: 'provider:sandbox', origin: '198.51.100.1' } }));
@@ -1157,7 +1161,7 @@ export function lifeContract(name: string, make: () => Promise<LifeUnderTest>, s
         await kit.one(kit.move('refund', order, { by: { actor: 'sweeper', origin: null } }));
         const entries = (await of(`order:${order.id}`)).reverse();
         expect(entries.map(({ actor, origin, action, atMs }) => [actor, origin, action, atMs - T0])).toEqual([
-          ['buyer:alice', null, 'payment.open', 1],
+          ['provider:sandbox', null, 'payment.failed', 1],
           ['provider:sandbox', '198.51.100.1', 'order.pay', 2],
           ['admin:ada', null, 'payment.refund', 2],
           ['sweeper', null, 'order.refund', 2],

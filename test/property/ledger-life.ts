@@ -292,7 +292,7 @@ class Run {
         const attempt = this.#latest(model.attempts, op.attempt);
         if (attempt === undefined) return;
         if (attempt.state === 'open') attempt.state = op.state;
-        const closed = await ledger.closeAttempt(attempt.id, { state: op.state, error: null });
+        const closed = await kit.closeAttempt(attempt.id, { state: op.state, error: null });
         expect(closed!.state).toBe(attempt.state);
         break;
       }

@@ -263,8 +263,9 @@ export function brokerFaults(kind: BrokerKind, databaseKind: DatabaseKind, quick
     5 * MINUTES,
   );
 
-  describe('a rebuild under a new epoch while old messages wait in the broker', () => {
-    it.each(LONG ? (['FLUSHALL', 'its items are gone'] as const) : quick.rebuilds)(
+  const rebuilds = LONG ? (['FLUSHALL', 'its items are gone'] as const) : quick.rebuilds;
+  describe.runIf(rebuilds.length > 0)('a rebuild under a new epoch while old messages wait in the broker', () => {
+    it.each(rebuilds)(
       'P3, P9: they end rejected or were committed, and the rest is sold: %s',
       async (loss) => {
         const { random, label } = seedOf(`${kind.name}, rebuild: ${loss}`);

@@ -1,6 +1,9 @@
+import { join } from 'node:path';
+import { DatabaseSync } from 'node:sqlite';
 import { expect } from 'vitest';
 import { sign } from '../../src/base/signature.ts';
 import type { Item, Order } from '../../src/engine/present.ts';
+import { LEDGER_FILE } from '../../src/ledger/sqlite/folder.ts';
 import type { ProviderNews } from '../../src/payments/port.ts';
 import { countFaults, saleNow } from './crowd-judge.ts';
 import { until } from './fault-wait.ts';
@@ -105,10 +108,15 @@ export async function auditOf(server: Server, { id }: Pick<Order, 'id'>): Promis
   return (body.data as AuditRow[]).reverse();
 }
 
-/** Ids of the attempts to pay it, as the audit knows them; the sandbox calls each `sandbox-<id>`. */
-export async function attemptsOf(server: Server, one: Pick<Order, 'id'>): Promise<string[]> {
-  const opened = (await auditOf(server, one)).filter(({ action }) => action === 'payment.open');
-  return opened.map(({ detail }) => detail.attempt as string);
+/** Ids of the attempts to pay it, oldest first, as the ledger in that folder has them; the sandbox calls each `sandbox-<id>`. */
+export function attemptsOf({ data }: { data: string }, { id }: Pick<Order, 'id'>): string[] {
+  const db = new DatabaseSync(join(data, LEDGER_FILE), { readOnly: true });
+  try {
+    const found = db.prepare('SELECT CAST(id AS TEXT) AS id FROM payments WHERE order_id = ? ORDER BY payments.id');
+    return found.all(BigInt(id)).map((row) => row.id as string);
+  } finally {
+    db.close();
+  }
 }
 
 export interface TellOptions {

@@ -15,6 +15,7 @@ import { ADMIN_KEY, AUTH_SECRET, caller } from './server.ts';
 export interface ServedShop {
   shop: EmbeddedShop;
   bank: Bank;
+  data: string;
   url: string;
   call: ReturnType<typeof caller>;
   close(): Promise<void>;
@@ -45,6 +46,7 @@ export async function serveShop(options: ServedOptions = {}): Promise<ServedShop
   return {
     shop,
     bank,
+    data,
     url,
     call: caller(url),
     close: async () => {

@@ -1,6 +1,7 @@
 import { describe, expect, it } from 'vitest';
 import { RetryableError } from '../../src/base/errors.ts';
 import { systemRuntime } from '../../src/base/runtime.ts';
+import type { Release } from '../../src/ledger/port.ts';
 import { Grouped } from '../../src/orders/life/grouped.ts';
 import { Releaser } from '../../src/orders/life/releaser.ts';
 
@@ -136,5 +137,48 @@ describe('units on their way back', () => {
       await orHangs(second.promise);
       expect([hops, released]).toEqual([hops, ['1', '2']]);
     }
+  });
+
+  it('those that cannot come back do not hold up others; the oldest are counted, and alerted once after five minutes', async () => {
+    const errors: Record<string, unknown>[] = [];
+    const log = { ...runtime.log, warn: () => undefined, error: (what: object) => void errors.push({ ...what }) };
+    const bornMs = Date.now() - 299_000;
+    let left = Array.from({ length: 700 }, (_, at): Release => {
+      const saleId = at < 500 ? 'stuck' : 'fine';
+      return { orderId: String(at), saleId, itemId: 'i', buyer: 'b', units: 1, rev: at, createdAtMs: bornMs };
+    });
+    let stuck = true;
+    const releaser = new Releaser(
+      {
+        ledger: {
+          releases: async (limit, _, after) =>
+            left.filter(({ rev }) => after === undefined || rev > after.rev).slice(0, limit),
+          released: async (ids) => {
+            left = left.filter(({ orderId }) => !ids.includes(orderId));
+          },
+        },
+        gate: {
+          release: async (saleId) => {
+            if (stuck && saleId === 'stuck') throw new Error('its part of the gate is out');
+          },
+        },
+        touched: () => undefined,
+        reached: () => undefined,
+      },
+      { ...runtime, log: log as unknown as typeof runtime.log },
+    );
+    await expect(releaser.sweep()).rejects.toThrow('out');
+    expect(await releaser.sweep()).toBe(200);
+    expect(left.length).toBe(500);
+    expect(releaser.counters.waiting).toBe(500);
+    expect(releaser.counters.oldestMs).toBeGreaterThan(290_000);
+    expect(errors).toEqual([]);
+
+    left = left.map((one) => ({ ...one, createdAtMs: bornMs - 2000 }));
+    for (let times = 0; times < 4; times++) await releaser.sweep().catch(() => undefined);
+    expect(errors).toMatchObject([{ waiting: 500, orderId: '0', saleId: 'stuck' }]);
+    stuck = false;
+    while ((await releaser.sweep().catch(() => 1)) > 0);
+    expect([left.length, releaser.counters]).toEqual([0, { waiting: 0, oldestMs: 0 }]);
   });
 });

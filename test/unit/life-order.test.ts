@@ -498,10 +498,10 @@ describe('a lock that is somebody else’s', () => {
     await flow(pay(one, 'pending'));
     const attemptId = bank.pending()[0]!.id;
     // Somebody with a later token has worked on it since; our own lock was given away while we were stopped.
-    const future = { id: id(), orderId: one.id, provider: 'bank', by: BY, auditId: id(), askAfterMs: 1000 };
-    await ledger.closeAttempt(attemptId, { state: 'voided', error: null });
+    const future = { id: id(), orderId: one.id, provider: 'bank', by: BY, askAfterMs: 1000 };
+    await ledger.closeAttempt(attemptId, { state: 'voided', error: null }, BY, id());
     await ledger.openAttempt({ ...future, fence: String(9e18) });
-    await ledger.closeAttempt(future.id, { state: 'voided', error: null });
+    await ledger.closeAttempt(future.id, { state: 'voided', error: null }, BY, id());
     expect(await life().pay(one.id, { method: 'bank', token: 'captured' }, BY)).toMatchObject({
       ok: false,
       code: 'payment_in_progress',

@@ -1,6 +1,6 @@
 import type { OrderRecord, OrderStatus } from '../../model/order.ts';
 import type { PaymentAttempt } from '../../model/payment.ts';
-import type { Opened } from '../life.ts';
+import type { Actor, Opened } from '../life.ts';
 import type { Row } from '../sql/session.ts';
 import type { MoneyState, OrderState } from './decide.ts';
 import { attemptOfRow, orderOfRow, SELECT_ATTEMPTS } from './rows.ts';
@@ -67,6 +67,8 @@ export class Book {
   readonly #stored: ReadonlyMap<string, PaymentAttempt>;
   /** The tokens under which attempts were opened, by their ids. */
   readonly #fences: Map<string, bigint>;
+  /** Who began those that are new. */
+  readonly #beginners = new Map<string, Actor>();
 
   static *open(
     dialect: LifeDialect,
@@ -172,12 +174,22 @@ export class Book {
   }
 
   /** A new one, under the token of the order's lock. From now on whoever had the lock before is too late. */
-  open(attempt: PaymentAttempt, fence: string | null): void {
+  open(attempt: PaymentAttempt, by: Actor, fence: string | null): void {
     this.put(attempt);
+    this.#beginners.set(attempt.id, by);
     if (fence === null) return;
     const token = BigInt(fence);
     this.#fences.set(attempt.id, token);
     raiseFence(this.#orders.get(attempt.orderId)!, token);
+  }
+
+  has(attemptId: string): boolean {
+    return this.#attempts.has(attemptId);
+  }
+
+  /** Of a new one. */
+  beginnerOf(attemptId: string): Actor {
+    return this.#beginners.get(attemptId)!;
   }
 
   /** Of the lock of the order that it is of: one that has moved to another order has none. */

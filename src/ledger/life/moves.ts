@@ -104,7 +104,10 @@ class Changes {
     const before = entry.order;
     const subject = `order:${orderId}`;
     const named = attempt === null ? {} : { attempt: attempt.id, provider: attempt.provider };
-    if (stores && attempt !== null) book.put(attempt);
+    if (stores && attempt !== null) {
+      if (book.has(attempt.id)) book.put(attempt);
+      else book.open(attempt, by, null);
+    }
     if (to !== null) {
       if (!this.#orders.has(entry)) this.#orders.set(entry, timed(move));
       entry.order = {

@@ -9,6 +9,8 @@ import { type Cells, CLOCK, type LifeDialect, nowOf, query, type Work, Writes } 
 /** What a provider says of a failure may be long. */
 const ERROR_MAX = 500;
 
+const NEW_COLUMNS = [...ATTEMPT_COLUMNS, 'actor', 'origin'];
+
 /**
  * Of those that change; others are written where they change in one of the batch. These may have been changed by somebody
  * who left the state as it was.
@@ -21,12 +23,15 @@ export function writePayments(writes: Writes, book: Book): void {
   const changed: Changed[] = [];
   for (const { before, now } of book.changedAttempts()) {
     const fence = book.fenceOf(now);
-    if (before === null) fresh.push(cellsOfAttempt(now, fence));
-    else changed.push({ before, now, fence: [before.orderId === now.orderId ? fence : null, fence] });
+    if (before === null) {
+      const { actor, origin } = book.beginnerOf(now.id);
+      fresh.push([...cellsOfAttempt(now, fence), actor, origin]);
+    }
+    if (before !== null) changed.push({ before, now, fence: [before.orderId === now.orderId ? fence : null, fence] });
   }
   // Those that change first: an attempt that ends makes room for the next one under the order's constraints.
   writes.addRows(updateAttempts(changed));
-  writes.addRows({ do: 'insert', table: 'payments', columns: ATTEMPT_COLUMNS, rows: fresh });
+  writes.addRows({ do: 'insert', table: 'payments', columns: NEW_COLUMNS, rows: fresh });
 }
 
 interface Changed {
@@ -66,28 +71,23 @@ export function* openAttempts(
     attemptIds: new Set(),
     references: new Set(),
   });
-  const opened: NewAttempt[] = [];
   const answers = batch.map((wanted): AttemptOpened => {
     const entry = book.entry(wanted.orderId);
     const { named } = book.moneyOf(wanted.id, null, null);
     const answer = decideOpening(wanted, entry && book.stateOf(entry), named, book.nowMs);
     if (answer.outcome !== 'opened' || answer.attempt === named) return answer;
-    book.open(answer.attempt, wanted.fence);
-    opened.push(wanted);
+    book.open(answer.attempt, wanted.by, wanted.fence);
     return answer;
   });
   const writes = new Writes();
   writePayments(writes, book);
-  const audited = opened.map(({ id, orderId, provider, by, auditId }) => ({
-    auditId,
-    by,
-    action: 'payment.open',
-    subject: `order:${orderId}`,
-    detail: { attempt: id, provider },
-  }));
-  writes.addRows(auditStep(audited, book.nowMs));
   yield* writes.done();
   return answers;
+}
+
+export interface Audited {
+  readonly by: Actor;
+  readonly auditId: string;
 }
 
 /** Changes one attempt, if `change` says so; returns it as it is then. */
@@ -96,7 +96,7 @@ function* changeAttempt(
   dialect: LifeDialect,
   reference: string | null,
   change: (attempt: PaymentAttempt, nowMs: number) => PaymentAttempt,
-  audited?: { by: Actor; auditId: string; action: string },
+  audited?: Audited & { action: string },
 ): Work<PaymentAttempt | null> {
   const [found, clock, others] = yield [
     query(`${SELECT_ATTEMPTS} WHERE id = ? ${dialect.forUpdate}`, BigInt(attemptId)),
@@ -127,12 +127,19 @@ function* changeAttempt(
 export function closeAttempt(
   attemptId: string,
   { state, error, reference = null }: AttemptEnd,
+  audited: Audited,
   dialect: LifeDialect,
 ): Work<PaymentAttempt | null> {
-  return changeAttempt(attemptId, dialect, reference, (attempt) => {
-    if (attempt.state !== 'open') return attempt;
-    return { ...attempt, state, error: cut(error), nextAtMs: null };
-  });
+  return changeAttempt(
+    attemptId,
+    dialect,
+    reference,
+    (attempt) => {
+      if (attempt.state !== 'open') return attempt;
+      return { ...attempt, state, error: cut(error), nextAtMs: null };
+    },
+    { ...audited, action: `payment.${state}` },
+  );
 }
 
 /** The provider's own name for one that is open. */
@@ -142,13 +149,7 @@ export function nameAttempt(attemptId: string, reference: string, dialect: LifeD
   );
 }
 
-export function startRefund(
-  attemptId: string,
-  by: Actor,
-  auditId: string,
-  dialect: LifeDialect,
-): Work<PaymentAttempt | null> {
-  const audited = { by, auditId, action: 'payment.refund' };
+export function startRefund(attemptId: string, audited: Audited, dialect: LifeDialect): Work<PaymentAttempt | null> {
   return changeAttempt(
     attemptId,
     dialect,
@@ -157,7 +158,7 @@ export function startRefund(
       if (attempt.state !== 'captured' && attempt.state !== 'late') return attempt;
       return { ...attempt, state: 'refunding', error: null, nextAtMs: nowMs, tries: 0 };
     },
-    audited,
+    { ...audited, action: 'payment.refund' },
   );
 }
 

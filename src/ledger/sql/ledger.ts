@@ -260,12 +260,12 @@ export class SqlLedger implements Ledger {
     return this.#change(() => payments.nameAttempt(attemptId, reference, this.#life.dialect));
   }
 
-  async closeAttempt(attemptId: string, end: AttemptEnd): Promise<PaymentAttempt | null> {
-    return this.#change(() => payments.closeAttempt(attemptId, end, this.#life.dialect));
+  async closeAttempt(attemptId: string, end: AttemptEnd, by: Actor, auditId: string): Promise<PaymentAttempt | null> {
+    return this.#change(() => payments.closeAttempt(attemptId, end, { by, auditId }, this.#life.dialect));
   }
 
   async startRefund(attemptId: string, by: Actor, auditId: string): Promise<PaymentAttempt | null> {
-    return this.#change(() => payments.startRefund(attemptId, by, auditId, this.#life.dialect));
+    return this.#change(() => payments.startRefund(attemptId, { by, auditId }, this.#life.dialect));
   }
 
   async finishRefund(attemptId: string, reference: string | null): Promise<PaymentAttempt | null> {

@@ -287,12 +287,12 @@ export class SqliteLedger implements Ledger {
     return this.#change(payments.nameAttempt(attemptId, reference, LIFE_DIALECT));
   }
 
-  async closeAttempt(attemptId: string, end: AttemptEnd): Promise<PaymentAttempt | null> {
-    return this.#change(payments.closeAttempt(attemptId, end, LIFE_DIALECT));
+  async closeAttempt(attemptId: string, end: AttemptEnd, by: Actor, auditId: string): Promise<PaymentAttempt | null> {
+    return this.#change(payments.closeAttempt(attemptId, end, { by, auditId }, LIFE_DIALECT));
   }
 
   async startRefund(attemptId: string, by: Actor, auditId: string): Promise<PaymentAttempt | null> {
-    return this.#change(payments.startRefund(attemptId, by, auditId, LIFE_DIALECT));
+    return this.#change(payments.startRefund(attemptId, { by, auditId }, LIFE_DIALECT));
   }
 
   async finishRefund(attemptId: string, reference: string | null): Promise<PaymentAttempt | null> {

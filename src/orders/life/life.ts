@@ -2,7 +2,7 @@ import { messageOf, unavailable } from '../../base/errors.ts';
 import type { IdSequence } from '../../base/ids.ts';
 import type { Runtime } from '../../base/runtime.ts';
 import { within } from '../../base/timers.ts';
-import type { Actor, AttemptOpened, Ledger, Move, Moved, NewAttempt, Opened } from '../../ledger/port.ts';
+import type { Actor, AttemptEnd, AttemptOpened, Ledger, Move, Moved, NewAttempt, Opened } from '../../ledger/port.ts';
 import { unitsAt } from '../../model/life.ts';
 import type { Money } from '../../model/money.ts';
 import type { OrderRecord } from '../../model/order.ts';
@@ -121,11 +121,10 @@ export class OrderLife {
     by: Actor,
     fence: string | null,
   ): Promise<PayResult> {
-    const { attempts, attemptIds, auditIds, runtime, reached } = this.#on;
+    const { attempts, attemptIds, runtime, reached } = this.#on;
     for (let tries = 1; ; tries++) {
       const opened = await attempts.ask({
         id: await attemptIds.next(),
-        auditId: await auditIds.next(),
         orderId,
         provider: provider.name,
         fence,
@@ -188,7 +187,7 @@ export class OrderLife {
       }
       case 'declined': {
         const { reference, reason } = result;
-        const closed = await ledger.closeAttempt(attempt.id, { state: 'failed', error: reason, reference });
+        const closed = await this.#close(attempt, { state: 'failed', error: reason, reference }, by);
         // Its webhook was quicker, and said otherwise.
         if (closed?.state === 'captured') return await this.#asItIs(order.id);
         return { ok: false, code: 'payment_failed', order, reason };
@@ -392,12 +391,12 @@ export class OrderLife {
       }
       case 'declined':
         if (attempt.state === 'open') {
-          await ledger.closeAttempt(attempt.id, { state: 'failed', error: said.reason, reference: said.reference });
+          await this.#close(attempt, { state: 'failed', error: said.reason, reference: said.reference }, by);
         } else await ledger.clearDoubt(attempt);
         return 'closed';
       case 'voided':
       case 'refunded':
-        if (attempt.state === 'open') await ledger.closeAttempt(attempt.id, { state: 'voided', error: null });
+        if (attempt.state === 'open') await this.#close(attempt, { state: 'voided', error: null }, by);
         else await ledger.clearDoubt(attempt);
         return 'closed';
       default:
@@ -471,7 +470,7 @@ export class OrderLife {
       case 'payment.captured':
         return await this.#money(attempt.orderId, { capture: attempt.id, reference, amount }, by, fence);
       case 'payment.failed':
-        await ledger.closeAttempt(attempt.id, { state: 'failed', error: 'the provider declined', reference });
+        await this.#close(attempt, { state: 'failed', error: 'the provider declined', reference }, by);
         return null;
       case 'payment.refunded':
         // Also without our asking (a chargeback): the goods must not stay without their money.
@@ -479,7 +478,7 @@ export class OrderLife {
           await ledger.startRefund(attempt.id, by, await this.#on.auditIds.next());
         } else if (attempt.state !== 'refunding') {
           // It came and went before we had heard of it.
-          await ledger.closeAttempt(attempt.id, { state: 'voided', error: 'refunded by the provider', reference });
+          await this.#close(attempt, { state: 'voided', error: 'refunded by the provider', reference }, by);
           return null;
         }
         await ledger.finishRefund(attempt.id, reference);
@@ -505,6 +504,10 @@ export class OrderLife {
       if ('reference' in said && said.reference === reference) return attempt;
     }
     return null;
+  }
+
+  async #close({ id }: PaymentAttempt, end: AttemptEnd, by: Actor): Promise<PaymentAttempt | null> {
+    return await this.#on.ledger.closeAttempt(id, end, by, await this.#on.auditIds.next());
   }
 
   // Moves

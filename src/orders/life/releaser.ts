@@ -1,7 +1,7 @@
 import { messageOf } from '../../base/errors.ts';
 import type { Runtime } from '../../base/runtime.ts';
 import type { Gate } from '../../gate/port.ts';
-import type { LifeLedger } from '../../ledger/port.ts';
+import type { LifeLedger, Release } from '../../ledger/port.ts';
 
 export interface Freed {
   readonly orderId: string;
@@ -21,6 +21,15 @@ export interface ReleaserOptions {
 const SWEEP_MAX = 500;
 /** Whoever moved an order tells the gate itself within this time. */
 const OLD_MS = 1000;
+/** Units that are free in the ledger and could not be sold again for so long: somebody must look. */
+const ALERT_MS = 5 * 60_000;
+
+export interface ReleaserCounters {
+  /** Releases that the gate has not heard of, at the last look; more than a page count as a page. */
+  readonly waiting: number;
+  /** How long the oldest of them has waited. */
+  readonly oldestMs: number;
+}
 
 /**
  * Units on their way from the ledger, which has committed that they are free, back to the gate (P4). The row of the outbox
@@ -32,6 +41,10 @@ export class Releaser {
   #fresh: { freed: Freed; done: () => void }[] = [];
   #busy: Promise<void> | null = null;
   #told = false;
+  #alerted = false;
+  #counters: ReleaserCounters = { waiting: 0, oldestMs: 0 };
+  /** Behind those that could not be given back at the last look: they do not hold up the others. */
+  #after: Release | undefined;
 
   constructor(options: ReleaserOptions, runtime: Runtime) {
     this.#on = options;
@@ -44,6 +57,17 @@ export class Releaser {
       this.#fresh.push({ freed, done });
       this.#busy ??= this.#work();
     });
+  }
+
+  get counters(): ReleaserCounters {
+    return this.#counters;
+  }
+
+  /** Another process looks after them now. */
+  forget(): void {
+    this.#counters = { waiting: 0, oldestMs: 0 };
+    this.#after = undefined;
+    this.#alerted = false;
   }
 
   async idle(): Promise<void> {
@@ -63,11 +87,33 @@ export class Releaser {
     this.#busy = null;
   }
 
-  /** What others left, or could not tell the gate. Returns how many; throws when it cannot be done now. */
+  /** What others left, or could not tell the gate. Returns how many; throws when some of it cannot be done now. */
   async sweep(): Promise<number> {
-    const left = await this.#on.ledger.releases(SWEEP_MAX, OLD_MS);
+    const after = this.#after;
+    const left = await this.#on.ledger.releases(SWEEP_MAX, OLD_MS, after);
+    this.#after = left.length === SWEEP_MAX ? left.at(-1) : undefined;
+    if (after === undefined) this.#watch(left);
     await this.#release(left);
+    // All of a page is given back: what is left begins anew.
+    if (after === undefined) this.#after = undefined;
     return left.length;
+  }
+
+  #watch(left: readonly Release[]): void {
+    const { clock, log } = this.#runtime;
+    const oldestMs = left.length === 0 ? 0 : Math.max(clock.now() - left[0]!.createdAtMs, 0);
+    this.#counters = { waiting: left.length, oldestMs };
+    if (oldestMs < ALERT_MS) {
+      this.#alerted = false;
+      return;
+    }
+    if (this.#alerted) return;
+    this.#alerted = true;
+    const { orderId, saleId } = left[0]!;
+    log.error(
+      { waiting: left.length, oldestMs, orderId, saleId },
+      'units that are free do not come back to the gate: nobody can buy them',
+    );
   }
 
   async #release(some: readonly Freed[]): Promise<void> {

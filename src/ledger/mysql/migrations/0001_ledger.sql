@@ -98,6 +98,9 @@ CREATE TABLE IF NOT EXISTS payments (
   pays       SMALLINT       NOT NULL,
   amount     BIGINT         NOT NULL,
   currency   VARCHAR(8)     CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+  -- Who began it, and from where; NULL: from inside.
+  actor      VARCHAR(200)   CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
+  origin     VARCHAR(200)   CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NULL,
   -- The provider's own name for it.
   reference  VARBINARY(512) NULL,
   error      VARCHAR(500)   CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NULL,

@@ -97,6 +97,9 @@ CREATE TABLE payments (
   provider   TEXT     COLLATE "C" NOT NULL,
   state      TEXT     COLLATE "C" NOT NULL,
   currency   TEXT     COLLATE "C" NOT NULL,
+  -- Who began it, and from where; NULL: from inside.
+  actor      TEXT NOT NULL,
+  origin     TEXT,
   -- The provider's own name for it.
   reference  TEXT     COLLATE "C",
   error      TEXT,

@@ -85,6 +85,9 @@ CREATE TABLE payments (
   pays       INTEGER NOT NULL CHECK (pays IN (0, 1)),
   amount     INTEGER NOT NULL,
   currency   TEXT    NOT NULL,
+  -- Who began it, and from where; NULL: from inside.
+  actor      TEXT    NOT NULL,
+  origin     TEXT,
   -- The provider's own name for it.
   reference  TEXT,
   error      TEXT,
