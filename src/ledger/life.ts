@@ -122,7 +122,7 @@ export interface Move {
    * With `capture`: order and open attempt as they were when it was opened, a moment ago. Where nothing has happened since
    * they need not be read again: every row is written on the condition that it is so, else all are read.
    */
-  readonly believed?: Opened;
+  readonly believed?: Believed;
   /** With `refund`: the attempt whose money is back. Refused if that is not what the order was paid with. */
   readonly refunds?: string;
 }
@@ -174,6 +174,11 @@ export interface Opened {
   readonly attempt: PaymentAttempt;
   /** The highest token under which something was stored about the order, with this one's. */
   readonly fence: bigint;
+}
+
+export interface Believed extends Opened {
+  /** The ledger's clock, as far as the time that has gone by since the opening tells. */
+  readonly nowMs: number;
 }
 
 export type AttemptOpened =

@@ -5,6 +5,7 @@ import type {
   AdminCall,
   AttemptEnd,
   AttemptOpened,
+  Believed,
   Ledger,
   Move,
   Moved,
@@ -135,7 +136,8 @@ export class LifeKit {
     const { reference = `ref-${attemptId}`, amount = order.amount, ...rest } = over;
     // Every other one believes what its attempt was opened with, however old that is: it must make no difference.
     const opened = this.#opened.get(attemptId);
-    const believed = opened?.order.id === order.id && this.#captures++ % 2 === 0 ? { believed: opened } : {};
+    const believed =
+      opened?.order.id === order.id && this.#captures++ % 2 === 0 ? { believed: this.believing(opened) } : {};
     return this.move('pay', order, { money: { capture: attemptId, reference, amount }, ...believed, ...rest });
   }
 
@@ -218,6 +220,10 @@ export class LifeKit {
     const opened = await this.open(order, over);
     if (opened.outcome !== 'opened') throw new Error(`should be opened: ${opened.outcome}`);
     return opened.attempt.id;
+  }
+
+  believing(opened: Opened): Believed {
+    return { ...opened, nowMs: this.nowMs };
   }
 
   closeAttempt(attemptId: string, end: AttemptEnd): Promise<PaymentAttempt | null> {

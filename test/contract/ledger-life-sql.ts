@@ -222,15 +222,11 @@ export function sqlLifeSuite(product: Product): void {
         opened.map((one): Move => {
           if (one.outcome !== 'opened') throw new Error('should be opened');
           const money = { capture: one.attempt.id, reference: null, amount: null };
-          return { ...move('pay', one.order.id), money, believed: one };
+          return { ...move('pay', one.order.id), money, believed: { ...one, nowMs } };
         }),
       );
       expect(new Set(moved.map(({ outcome }) => outcome))).toEqual(new Set(['moved']));
-      const asked = rounds.mock.calls.flatMap(([, sent]) => sent);
-      expect(
-        asked.filter((step) => step.do === 'query' && step.sql.includes('FROM orders')),
-        'read again',
-      ).toEqual([]);
+      expect(rounds, 'nothing is read again').toHaveBeenCalledTimes(1);
       rounds.mockRestore();
       ledger!.keepEvents = false;
     });

@@ -501,7 +501,7 @@ export function lifeContract(name: string, make: () => Promise<LifeUnderTest>, s
           const opened = await kit.open(order, { fence });
           if (opened.outcome !== 'opened') throw new Error('should be opened');
           expect(opened.fence).toBe(fence === '14' ? 14n : 12n);
-          const believing = { believed: opened, fence };
+          const believing = { believed: kit.believing(opened), fence };
           expect(await kit.unmoved(kit.capture(order, opened.attempt.id, { ...believing, fence: '11' }))).toBe(
             'fenced',
           );
@@ -523,7 +523,7 @@ export function lifeContract(name: string, make: () => Promise<LifeUnderTest>, s
         const order = await kit.order(buyer);
         const one = await kit.open(order);
         if (one.outcome !== 'opened') throw new Error('should be opened');
-        return { order, id: one.attempt.id, believed: one };
+        return { order, id: one.attempt.id, believed: kit.believing(one) };
       };
 
       it('is not believed where it is not so: each is told what a look would have told (P6)', async () => {

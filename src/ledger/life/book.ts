@@ -1,6 +1,6 @@
 import type { OrderRecord, OrderStatus } from '../../model/order.ts';
 import type { PaymentAttempt } from '../../model/payment.ts';
-import type { Actor, Opened } from '../life.ts';
+import type { Actor, Believed } from '../life.ts';
 import type { Row } from '../sql/session.ts';
 import type { MoneyState, OrderState } from './decide.ts';
 import { attemptOfRow, orderOfRow, SELECT_ATTEMPTS } from './rows.ts';
@@ -46,7 +46,7 @@ export interface Wanted {
   readonly attemptIds: ReadonlySet<string>;
   readonly references: ReadonlySet<string>;
   /** Orders that are not read, with their open attempts. */
-  readonly believed?: ReadonlyMap<string, Opened>;
+  readonly believed?: ReadonlyMap<string, Believed>;
 }
 
 const NONE = new Map<never, never>();
@@ -90,10 +90,12 @@ export class Book {
       );
     }
     if (references.size > 0) steps.push(query(`${SELECT_ATTEMPTS} WHERE reference IN (?)`, [...references]));
+    // Where nothing is read, nothing is waited for: what is written goes out at once.
+    const alone = steps.length === 0 && attemptIds.size === 0 && believed.size > 0;
     // When the locks are ours.
-    steps.push(CLOCK);
-    const found = [...(yield steps)];
-    const clock = found.pop();
+    if (!alone) steps.push(CLOCK);
+    const found = alone ? [] : [...(yield steps)];
+    const nowMs = alone ? Math.max(...[...believed.values()].map((one) => one.nowMs)) : nowOf(found.pop());
     const orders = ids.length > 0 ? found.shift()!.rows : [];
     const attempts = new Map<string, PaymentAttempt>();
     const fences = new Map<string, bigint>();
@@ -132,7 +134,7 @@ export class Book {
       // A capture frees nothing; and nobody's token was stored after that of an attempt that is still open.
       entries.set(order.id, { first: { status, version, fence }, order, fence, slots: '', seated: false });
     }
-    return new Book(entries, attempts, fences, nowOf(clock));
+    return new Book(entries, attempts, fences, nowMs);
   }
 
   private constructor(

@@ -1,6 +1,6 @@
 import { unitsAt } from '../../model/life.ts';
 import type { OrderRecord } from '../../model/order.ts';
-import type { Move, Moved, Opened } from '../life.ts';
+import type { Believed, Move, Moved } from '../life.ts';
 import { ConflictError } from '../sql/errors.ts';
 import { byId } from '../sql/judge.ts';
 import { auditStep, type NewAuditEntry } from './audit.ts';
@@ -60,7 +60,7 @@ function wantedBy(batch: readonly Move[], believing: boolean): Wanted {
     orderIds: new Set<string>(),
     attemptIds: new Set<string>(),
     references: new Set<string>(),
-    believed: new Map<string, Opened>(),
+    believed: new Map<string, Believed>(),
   };
   for (const { orderId, money, revives, believed } of batch) {
     if (believing && believed !== undefined) {

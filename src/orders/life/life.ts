@@ -164,6 +164,7 @@ export class OrderLife {
   ): Promise<PayResult> {
     const { runtime, ledger, answerWithinMs, reached } = this.#on;
     const { order, attempt } = opened;
+    const openedMs = runtime.clock.monotonic();
     const request = { attemptId: attempt.id, orderId: order.id, buyer: order.buyer, amount: order.amount, token };
     let result: CaptureResult | null;
     try {
@@ -195,7 +196,8 @@ export class OrderLife {
       case 'captured': {
         const { reference, amount } = result;
         const money = { capture: attempt.id, reference, amount };
-        const moved = await this.#move(order.id, 'pay', by, fence, { money, believed: opened });
+        const nowMs = attempt.createdAtMs + Math.floor(runtime.clock.monotonic() - openedMs);
+        const moved = await this.#move(order.id, 'pay', by, fence, { money, believed: { ...opened, nowMs } });
         reached('pay:committed');
         return this.#payResult(moved);
       }
