@@ -140,7 +140,7 @@ export class ShopLife {
     const parts = [
       () => this.keepers.expire(),
       () => this.keepers.payments(),
-      async () => (await this.#releaser.sweep()) > 0,
+      () => this.#releaser.sweep(),
       async () => {
         await this.#sandbox?.round();
         return false;

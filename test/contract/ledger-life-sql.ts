@@ -226,7 +226,8 @@ export function sqlLifeSuite(product: Product): void {
         }),
       );
       expect(new Set(moved.map(({ outcome }) => outcome))).toEqual(new Set(['moved']));
-      expect(rounds, 'nothing is read again').toHaveBeenCalledTimes(1);
+      // PostgreSQL would go on after a BEGIN that failed: it is waited for.
+      expect(rounds, 'nothing is read again').toHaveBeenCalledTimes(product === 'mysql' ? 1 : 2);
       rounds.mockRestore();
       ledger!.keepEvents = false;
     });

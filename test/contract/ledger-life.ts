@@ -551,6 +551,49 @@ export function lifeContract(name: string, make: () => Promise<LifeUnderTest>, s
         expect(moved.map(({ outcome }) => outcome)).toEqual(['repeat', 'late', 'moved', 'refused', 'moved', 'repeat']);
       });
 
+      it('a reference that is another’s is refused before all else: amount, time, token, an open payment', async () => {
+        const first = await kit.order('first');
+        await kit.one(kit.taken(first, 'till'));
+        const [wrong, low, open, late] = [
+          await kit.order('wrong'),
+          await kit.order('low'),
+          await kit.order('open'),
+          await kit.order('late', { payWithinSeconds: 60 }),
+        ];
+        await kit.ledger.closeAttempt(
+          await kit.opened(low, { fence: '9' }),
+          { state: 'voided', error: null },
+          { actor: 'x', origin: null },
+          kit.id(),
+        );
+        const openId = await kit.opened(open);
+        kit.world.clock.advance(60_000);
+        for (const move of [
+          kit.taken(wrong, 'till', { amount: { amount: 1, currency: 'CNY' } }),
+          kit.taken(low, 'till', { fence: '5' }),
+          kit.taken(open, 'till'),
+          kit.taken(late, 'till'),
+        ]) {
+          expect(await kit.unmoved(move), move.orderId).toBe('refused');
+        }
+        expect((await kit.ledger.getAttempt(openId))!.state).toBe('open');
+      });
+
+      it('an attempt keeps its token beside late money that moves to another order', async () => {
+        const { order: lost, attemptId } = await kit.late('lost');
+        const revived = await kit.order('lost', { slots: [2] });
+        const other = await kit.order('other');
+        const one = await kit.open(other, { fence: '6' });
+        if (one.outcome !== 'opened') throw new Error('should be opened');
+        const believed = kit.believing(one);
+        const moved = await kit.all(
+          kit.capture(revived, attemptId, { revives: lost.id }),
+          kit.capture(other, one.attempt.id, { believed, fence: '6' }),
+        );
+        expect(moved.map(({ outcome }) => outcome)).toEqual(['moved', 'moved']);
+        expect(await kit.unmoved(kit.move('refund', other, { fence: '5' }))).toBe('fenced');
+      });
+
       it('is judged by its constraint, too: a reference is another’s', async () => {
         const [first, second, third] = [await opened('a'), await opened('b'), await opened('c')];
         const reference = 'one';

@@ -47,35 +47,43 @@ describe('requests that are grouped', () => {
 
   it('where the ledger has room, what waits is shared out; the next ones fill while they are under way', async () => {
     const batches: number[] = [];
-    let underWay = 0;
-    let most = 0;
+    const underWay: (() => void)[] = [];
     const commit = async (batch: number[]): Promise<number[]> => {
       batches.push(batch.length);
-      most = Math.max(most, ++underWay);
-      await new Promise((resolve) => setTimeout(resolve, 5));
-      underWay--;
+      await new Promise<void>((resolve) => void underWay.push(resolve));
       return batch.map((one) => one * 10);
     };
     const grouped = new Grouped(commit, runtime, { atOnce: 2 });
-    const asked = (count: number): Promise<number>[] => Array.from({ length: count }, (_, at) => grouped.ask(at));
-    const first = [...asked(301)];
-    await new Promise((resolve) => setTimeout(resolve, 2));
+    const turn = (): Promise<void> => new Promise((resolve) => setTimeout(resolve, 1));
+    const ask = async (count: number): Promise<Promise<number>[]> => {
+      const asked = Array.from({ length: count }, (_, at) => grouped.ask(at));
+      await turn();
+      return asked;
+    };
+    const end = async (): Promise<void> => {
+      underWay.shift()!();
+      await turn();
+    };
+    const all = [...(await ask(301))];
     expect(batches).toEqual([151, 150]);
-    const second = [...asked(127)];
-    expect(await Promise.all([...first, ...second])).toEqual([...first, ...second].map((_, at) => (at % 301) * 10));
+    all.push(...(await ask(127)));
+    expect(batches, 'no room').toEqual([151, 150]);
+    await end();
     expect(batches).toEqual([151, 150, 127]);
-    expect(most).toBe(2);
-    const third = [...asked(127)];
-    await new Promise((resolve) => setTimeout(resolve, 2));
-    const fourth = [...asked(63)];
-    await new Promise((resolve) => setTimeout(resolve, 1));
-    expect(batches.slice(3), 'a few wait for the one that is under way').toEqual([127]);
-    const fifth = [...asked(1)];
-    await new Promise((resolve) => setTimeout(resolve, 1));
-    expect(batches.slice(4), 'enough do not').toEqual([64]);
-    await Promise.all([...third, ...fourth, ...fifth]);
+    await end();
+    all.push(...(await ask(63)));
+    expect(batches, 'a few wait for the one that is under way').toEqual([151, 150, 127]);
+    all.push(...(await ask(1)));
+    expect(batches, 'enough do not').toEqual([151, 150, 127, 64]);
+    all.push(...(await ask(2)));
+    await end();
+    expect(batches).toEqual([151, 150, 127, 64]);
+    await end();
+    expect(batches, 'alone').toEqual([151, 150, 127, 64, 2]);
+    await end();
+    expect((await Promise.all(all)).length).toBe(494);
     await grouped.idle();
-    expect(underWay).toBe(0);
+    expect(underWay).toEqual([]);
   });
 
   it('one that cannot be committed fails alone; a ledger that is out fails all, once', async () => {
@@ -168,7 +176,6 @@ describe('units on their way back', () => {
       { ...runtime, log: log as unknown as typeof runtime.log },
     );
     await expect(releaser.sweep()).rejects.toThrow('out');
-    expect(await releaser.sweep()).toBe(200);
     expect(left.length).toBe(500);
     expect(releaser.counters.waiting).toBe(500);
     expect(releaser.counters.oldestMs).toBeGreaterThan(290_000);
@@ -178,7 +185,9 @@ describe('units on their way back', () => {
     for (let times = 0; times < 4; times++) await releaser.sweep().catch(() => undefined);
     expect(errors).toMatchObject([{ waiting: 500, orderId: '0', saleId: 'stuck' }]);
     stuck = false;
-    while ((await releaser.sweep().catch(() => 1)) > 0);
+    expect(await releaser.sweep()).toBe(false);
+    expect(left.length).toBe(0);
+    expect(await releaser.sweep()).toBe(false);
     expect([left.length, releaser.counters]).toEqual([0, { waiting: 0, oldestMs: 0 }]);
   });
 });

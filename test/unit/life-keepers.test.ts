@@ -251,6 +251,23 @@ it.each(['down', 'mute'] as const)(
   },
 );
 
+it.each(['pending', 'voided'] as const)(
+  'P6: a capture that is told of a payment that was closed, while its provider says %s, buys nothing',
+  async (state) => {
+    await open();
+    const order = await place();
+    await pay(order, 'declined');
+    const [id] = [...world.bank.book.keys()];
+    const [told] = world.bank.news;
+    const intent = world.bank.book.get(id!)!;
+    world.bank.book.set(id!, { ...intent, state });
+    await world.until(world.shop.paymentNews({ ...told!, type: 'payment.captured' }));
+    expect(await status(order)).toBe('reserved');
+    await world.settle({ tells: false });
+    await world.judgeSettled();
+  },
+);
+
 it('P7: after a restart with a clock that stepped back orders can still be paid and cancelled', async () => {
   await open();
   const [paid, cancelled] = [await place('alice'), await place('bob')];

@@ -110,7 +110,10 @@ export class Book {
       }
     };
     for (const { rows } of found) read(rows);
-    for (const { attempt } of believed.values()) attempts.set(attempt.id, attempt);
+    for (const { attempt, fence } of believed.values()) {
+      attempts.set(attempt.id, attempt);
+      fences.set(attempt.id, fence);
+    }
     // Almost every attempt that is named is of an order that is named with it.
     const elsewhere = [...attemptIds].filter((id) => !attempts.has(id)).map(BigInt);
     if (elsewhere.length > 0) {

@@ -42,8 +42,9 @@ export function* moveOrders(
   const moved = batch.map((move): Moved => {
     const entry = book.entry(move.orderId);
     const decision = decideMove(move, entry && book.stateOf(entry), moneyOf(book, move), book.nowMs);
-    // Of a belief only a move can be sure: its rows say whether it was true. Anything else is worth a look.
-    if (believing && move.believed !== undefined && decision.outcome !== 'moved') {
+    // Of a belief only a move can be sure: its rows say whether it was true. Anything else is worth a look, also for money
+    // whose reference was not looked for: who has it is judged before all else.
+    if (believing && move.money !== undefined && decision.outcome !== 'moved') {
       throw new ConflictError(`order ${move.orderId} is not as believed: ${decision.outcome}`);
     }
     if (entry !== null) changes.note(move, decision, entry, book);
@@ -133,7 +134,8 @@ class Changes {
   }
 
   write(writes: Writes, book: Book, { seatsApart }: LifeDialect, keepEvents: boolean): void {
-    const entries = [...this.#orders.keys()];
+    // In one order, as they are locked where they are read: nobody waits in a circle.
+    const entries = [...this.#orders.keys()].sort((a, b) => byId(a.order.id, b.order.id));
     for (const time of ['over', 'left', 'any'] as const) {
       const some = entries.filter((entry) => this.#orders.get(entry) === time);
       writes.addRows(updateOrders(some, CONDITIONS[time], book.nowMs));

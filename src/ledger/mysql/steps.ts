@@ -18,6 +18,8 @@ export const LIFE_DIALECT: LifeDialect = {
 
 /** A round as text, in one packet: as the batched writer does it, and for the same reason. */
 export class MysqlSteps implements StepStatements {
+  readonly stopsAtFailure = true;
+
   async run(session: Session, steps: readonly Step[]): Promise<Result[]> {
     const results: Result[] = steps.map(() => ({ rows: [], affected: 0 }));
     let packet: { at: number; sql: string }[] = [];

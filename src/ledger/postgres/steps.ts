@@ -36,6 +36,8 @@ const TYPES: Record<string, 'bigint' | 'int'> = {
 
 /** A round in one go: statements follow each other without waiting for answers, and rows go in as one array for each column. */
 export class PostgresSteps implements StepStatements {
+  readonly stopsAtFailure = false;
+
   async run(session: Session, steps: readonly Step[]): Promise<Result[]> {
     if (!(session instanceof PostgresSession)) throw new TypeError('a session of PostgreSQL is needed');
     const sent = steps.map((step) => {

@@ -79,6 +79,8 @@ export interface OrderStatements {
 
 /** The steps of work that is written once for every ledger. */
 export interface StepStatements {
+  /** Whether a statement that fails keeps those behind it in its round from being run, also outside a transaction. */
+  readonly stopsAtFailure: boolean;
   /** A round, in one trip: one result for each step, in which the rows of all its statements count. */
   run(session: Session, steps: readonly Step[]): Promise<Result[]>;
 }

@@ -40,6 +40,11 @@ export class Life {
   async #do<T>(session: Session, work: Work<T>, first: readonly Step[]): Promise<T> {
     let ahead = first;
     let round = work.next();
+    // What writes must be known to be inside the transaction: a BEGIN that fails would leave it outside.
+    if (ahead.length > 0 && !round.done && round.value.some(isWrite) && !this.#database.dialect.steps.stopsAtFailure) {
+      await this.#round(session, ahead);
+      ahead = [];
+    }
     while (!round.done) {
       const results = await this.#round(session, [...ahead, ...round.value]);
       round = work.next(results.slice(ahead.length));
@@ -61,4 +66,8 @@ export class Life {
       return step.do === 'clock' ? { rows: [{ now_ms: fixedNow() }], affected: 0 } : results.shift()!;
     });
   }
+}
+
+function isWrite(step: Step): boolean {
+  return step.do !== 'clock' && (step.do !== 'query' || !step.sql.startsWith('SELECT'));
 }

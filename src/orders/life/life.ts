@@ -388,7 +388,8 @@ export class OrderLife {
       case 'captured': {
         const { reference, amount } = said;
         const moved = await this.#money(attempt.orderId, { capture: attempt.id, reference, amount }, by, fence);
-        if (moved.outcome === 'fenced') return 'open';
+        // Refused: the provider gives two payments one name. Somebody must look; until then it is open.
+        if (moved.outcome === 'fenced' || moved.outcome === 'refused') return 'open';
         return moved.order?.status === 'paid' ? 'paid' : 'closed';
       }
       case 'declined':
@@ -450,7 +451,8 @@ export class OrderLife {
     const provider = this.#on.providers.get(news.provider);
     if (provider === undefined || !['open', 'failed', 'voided'].includes(attempt.state)) return news;
     const said = await within(this.#on.runtime.timers, provider.query(attempt.id), NEWS_ASK_MS).catch(() => null);
-    if (said === null && attempt.state !== 'open') return null;
+    const closed = attempt.state !== 'open';
+    if (closed && (said === null || said.state === 'pending' || said.state === 'unknown')) return null;
     switch (said?.state) {
       case 'captured':
         // What it told of a capture is held against the order, too.
@@ -460,6 +462,9 @@ export class OrderLife {
         return { ...news, type: 'payment.failed' };
       case 'refunded':
         return { ...news, type: 'payment.refunded' };
+      case 'voided':
+        // It will never have the money, whatever it told before.
+        return closed ? { ...news, type: 'payment.failed' } : news;
       default:
         return news;
     }

@@ -19,6 +19,7 @@ export interface ReleaserOptions {
 }
 
 const SWEEP_MAX = 500;
+const PAGES_MAX = 20;
 /** Whoever moved an order tells the gate itself within this time. */
 const OLD_MS = 1000;
 /** Units that are free in the ledger and could not be sold again for so long: somebody must look. */
@@ -87,16 +88,25 @@ export class Releaser {
     this.#busy = null;
   }
 
-  /** What others left, or could not tell the gate. Returns how many; throws when some of it cannot be done now. */
-  async sweep(): Promise<number> {
-    const after = this.#after;
-    const left = await this.#on.ledger.releases(SWEEP_MAX, OLD_MS, after);
-    this.#after = left.length === SWEEP_MAX ? left.at(-1) : undefined;
-    if (after === undefined) this.#watch(left);
-    await this.#release(left);
-    // All of a page is given back: what is left begins anew.
-    if (after === undefined) this.#after = undefined;
-    return left.length;
+  /**
+   * What others left, or could not tell the gate. Returns whether there may be more; throws when some of it cannot be done
+   * now, after it has tried those behind.
+   */
+  async sweep(): Promise<boolean> {
+    let failure: unknown = null;
+    for (let pages = 1; ; pages++) {
+      const left = await this.#on.ledger.releases(SWEEP_MAX, OLD_MS, this.#after);
+      if (this.#after === undefined) this.#watch(left);
+      await this.#release(left).catch((error: unknown) => {
+        failure ??= error;
+      });
+      const full = left.length === SWEEP_MAX;
+      // What was given back is not met again.
+      this.#after = full && failure !== null ? left.at(-1) : undefined;
+      if (full && pages < PAGES_MAX) continue;
+      if (failure !== null) throw failure;
+      return full;
+    }
   }
 
   #watch(left: readonly Release[]): void {
