@@ -6,7 +6,7 @@ import type { Page } from './port.ts';
 
 /**
  * The ledger's part in the life of an order. Every method is one transaction, durable when its promise resolves; times are
- * the ledger's own clock, read inside the transaction.
+ * the ledger's own clock, read inside the transaction (but for what a capture believes).
  */
 export interface LifeLedger {
   /**
