@@ -560,12 +560,7 @@ export function lifeContract(name: string, make: () => Promise<LifeUnderTest>, s
           await kit.order('open'),
           await kit.order('late', { payWithinSeconds: 60 }),
         ];
-        await kit.ledger.closeAttempt(
-          await kit.opened(low, { fence: '9' }),
-          { state: 'voided', error: null },
-          { actor: 'x', origin: null },
-          kit.id(),
-        );
+        await kit.closeAttempt(await kit.opened(low, { fence: '9' }), { state: 'voided', error: null });
         const openId = await kit.opened(open);
         kit.world.clock.advance(60_000);
         for (const move of [

@@ -26,8 +26,9 @@ export function writePayments(writes: Writes, book: Book): void {
     if (before === null) {
       const { actor, origin } = book.beginnerOf(now.id);
       fresh.push([...cellsOfAttempt(now, fence), actor, origin]);
+    } else {
+      changed.push({ before, now, fence: [before.orderId === now.orderId ? fence : null, fence] });
     }
-    if (before !== null) changed.push({ before, now, fence: [before.orderId === now.orderId ? fence : null, fence] });
   }
   // Those that change first: an attempt that ends makes room for the next one under the order's constraints.
   writes.addRows(updateAttempts(changed));

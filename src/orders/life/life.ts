@@ -351,8 +351,8 @@ export class OrderLife {
   // What the provider says
 
   /**
-   * Asks the provider what has become of an attempt that is open or in doubt, and does what follows. With `give up`, what is not captured is
-   * voided. `open`: it cannot be said yet.
+   * Asks the provider what has become of an attempt that is open or in doubt, and does what follows. With `give up`, what is
+   * not captured is voided. `open`: it cannot be said yet.
    */
   async settle(attempt: PaymentAttempt, fence: string | null, by: Actor, giveUp: boolean): Promise<Settled> {
     const { providers, runtime, reached } = this.#on;
@@ -418,7 +418,8 @@ export class OrderLife {
       const attempt = (await ledger.getAttempt(found.id)) ?? found;
       const latest = await this.#latest(news, attempt);
       if (latest === null) {
-        // What somebody has closed was closed for a reason: old news alone do not open it again. It is asked about until it is known.
+        // What somebody has closed was closed for a reason: old news alone do not open it again. It is asked about until it is
+        // known.
         if (news.type === 'payment.captured') {
           await ledger.doubtAttempt(attempt.id, 'the provider told of its money, and cannot be asked');
         }
