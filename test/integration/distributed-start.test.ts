@@ -1,7 +1,6 @@
 import { spawn } from 'node:child_process';
 import { afterAll, afterEach, beforeAll, describe, expect, it, vi } from 'vitest';
 import { main } from '../../src/cli/main.ts';
-import { startWorker } from '../support/distributed.ts';
 import { admin, place } from '../support/distributed-calls.ts';
 import { until } from '../support/fault-wait.ts';
 import { expectProblem } from '../support/openapi-wire.ts';
@@ -236,14 +235,12 @@ describeWithRedis('servers that come later', () => {
     it('serve listens before Redis and the database: 503, the part is named; it works when they are there', async () => {
       await redis.kill();
       await database.kill();
-      const [server, other, waiting] = await Promise.all([
+      const [server, other, waiting, worker] = await Promise.all([
         startServer({ env, args: ['--no-worker'] }),
         startServer({ env }),
         startWaitingWorker(env),
+        startWaitingWorker(env),
       ]);
-      const starting = startWorker(env);
-      // A worker that waits says so, once.
-      starting.catch(() => undefined);
 
       const order = await place(server, '1', 'alice');
       expectProblem(order, 503, 'unavailable');
@@ -268,7 +265,8 @@ describeWithRedis('servers that come later', () => {
       });
       await database.restart();
       await until('the server is ready', 8_000, async () => (await server.call('GET', '/readyz')).status === 200);
-      const worker = await starting;
+      await until('the worker works', 8_000, () => worker.output().includes('doorbuster: working'));
+      // One that waits says so, once.
       expect(worker.output().match(/trying again/g)).toHaveLength(1);
       const saleId = await createSale(server);
       expect((await place(server, saleId, 'alice')).status).toBe(201);
@@ -279,16 +277,21 @@ describeWithRedis('servers that come later', () => {
 });
 
 /** A worker that has said what it waits for. */
-async function startWaitingWorker(env: Record<string, string>): Promise<{ stop(): Promise<number | null> }> {
+async function startWaitingWorker(
+  env: Record<string, string>,
+): Promise<{ output(): string; stop(): Promise<number | null> }> {
   const worker = spawn(process.execPath, [BIN, 'worker'], { env: { ...process.env, ...env } });
   track(worker);
   let said = '';
-  worker.stderr.on('data', (chunk) => {
-    said += chunk;
-  });
+  for (const stream of [worker.stdout, worker.stderr]) {
+    stream.on('data', (chunk) => {
+      said += chunk;
+    });
+  }
   const ended = new Promise<number | null>((resolve) => worker.on('close', resolve));
   await until('the worker waits', 10_000, () => /trying again/.test(said));
   return {
+    output: () => said,
     stop: () => {
       worker.kill('SIGTERM');
       return ended;

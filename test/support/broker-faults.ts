@@ -115,7 +115,7 @@ export function brokerFaults(kind: BrokerKind, databaseKind: DatabaseKind, quick
         const enough = crowd.record.accepted().size + buyers / 4;
         const inTheMiddle = (): Promise<unknown> =>
           until('the crowd is there', MINUTES, () => crowd.record.accepted().size > enough);
-        const relaying = await until('somebody relays', 20_000, () => broker.relaying(saleId));
+        const relaying = await broker.relaying(saleId);
         const other = broker.workers.find((worker) => worker !== relaying)!;
         const workers = victims.flatMap(({ victim }) => {
           return victim === 'relay' ? [relaying] : victim === 'worker' ? [other] : [];

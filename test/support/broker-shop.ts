@@ -1,3 +1,4 @@
+import { inspect } from 'node:util';
 import { expect } from 'vitest';
 import { createLocks } from '../../src/locks/locks.ts';
 import { partitionOf } from '../../src/pipe/brokers/parcel.ts';
@@ -82,7 +83,6 @@ export class BrokerShop {
       REDIS_PREFIX: prefix,
       PIPE_URL: kind.pipeUrl(broker, prefix),
       ANSWER_WITHIN_MS: String(ANSWER_WITHIN_MS),
-      LOG_LEVEL: 'error',
     };
     const shop = await startShop({ redisUrl: redis.url, databaseUrl, servers, workers, env });
     return new BrokerShop(ground, shop, env);
@@ -109,17 +109,27 @@ export class BrokerShop {
     return this;
   }
 
-  /** The worker that carries the sale's orders to the broker; null: none does at this moment. */
-  async relaying(saleId: string): Promise<TestWorker | null> {
+  /** The worker that carries the sale's orders to the broker. */
+  async relaying(saleId: string): Promise<TestWorker> {
     const { redis, kind, broker } = this.ground;
     const carrier = await carrierAt(kind, broker, this.prefix);
     await using locks = createLocks({ redis: redis.url, prefix: `${this.prefix}:lock` });
-    const job = `relay:${carrier.name}:${partitionOf(saleId, PARTITIONS)}`;
-    const { holders } = await locks.inspect('fair', `leader:${job}`);
+    const leadership = `leader:relay:${carrier.name}:${partitionOf(saleId, PARTITIONS)}`;
     await carrier.close();
-    // Whom the lock was handed on to says who it is with the next renewal.
-    const pid = Number(/\/(\d+)/.exec(holders[0]?.info ?? '')?.[1]);
-    return this.workers.find((worker) => worker.process.pid === pid) ?? null;
+    return await until(
+      'somebody relays',
+      20_000,
+      async () => {
+        const { holders } = await locks.inspect('fair', leadership);
+        // Whom the lock was handed on to says who it is with the next renewal.
+        const pid = Number(/\/(\d+)/.exec(holders[0]?.info ?? '')?.[1]);
+        return this.workers.find((worker) => worker.process.pid === pid) ?? null;
+      },
+      async () => {
+        const workers = this.workers.map((worker) => `${worker.process.pid} says ${worker.output()}`);
+        return `${leadership} ${inspect(await locks.inspect('fair', leadership), { depth: 4 })}; ${workers.join('; ')}`;
+      },
+    );
   }
 
   query(sql: string): Promise<Record<string, unknown>[]> {
