@@ -434,11 +434,11 @@ class SentScript {
   readonly promise = undefined;
   /** Not to be traced: what is traced is wrapped in promises again. */
   readonly isTraced = true;
-  readonly asker: Asker;
+  asker: Asker;
   readonly script: Script;
   readonly keys: number;
   readonly parts: number;
-  readonly wire: string;
+  wire: string;
   readonly sentMs: number;
   open = true;
   readonly #finish: (sent: SentScript, error: Error | null, reply: unknown) => void;
@@ -469,17 +469,24 @@ class SentScript {
   }
 
   resolve(reply: unknown): void {
-    if (!this.open) return;
-    this.open = false;
-    this.#finish(this, null, asText(reply));
+    this.#close(null, asText(reply));
   }
 
   reject(error: Error): void {
+    this.#close(error, null);
+  }
+
+  #close(error: Error | null, reply: unknown): void {
     if (!this.open) return;
     this.open = false;
-    this.#finish(this, error, null);
+    this.#finish(this, error, reply);
+    // It stands among those under way a while longer. What hangs on it would grow old there, and be no cheap garbage any more.
+    this.asker = NOBODY;
+    this.wire = '';
   }
 }
+
+const NOBODY: Asker = { answered: () => undefined, failed: () => undefined };
 
 const NO_ARGS: readonly string[] = [];
 

@@ -40,7 +40,11 @@ interface Want {
 interface Lane {
   readonly saleId: string;
   waiting: Entry[];
-  inFlight: number;
+  /**
+   * Under way, at most IN_FLIGHT_MAX. Not a Set: V8 makes a new table for one every few additions, and the old tables keep
+   * each other, and what stood in them, from being cheap garbage.
+   */
+  readonly inFlight: Batch[];
   /** What every call begins with, for the epoch it was made for. */
   epoch: number;
   keys: string;
@@ -76,7 +80,6 @@ export class Admissions {
   readonly #on: AdmissionsOn;
   readonly #lanes = new Map<string, Lane>();
   readonly #due = new Set<Lane>();
-  readonly #underWay = new Set<Batch>();
   /** Orders whose verdict was read in this turn of the event loop, and replies left for the next. */
   #readInTurn = 0;
   readonly #unread: { batch: Batch; reply: unknown }[] = [];
@@ -100,15 +103,16 @@ export class Admissions {
       if (lane === undefined) {
         // What cannot be a sale's id is not asked for: it would be part of a key's name.
         if (!isId(saleId)) return resolve(STALE);
-        lane = { saleId, waiting: [], inFlight: 0, epoch: -1, keys: '', head: '' };
+        lane = { saleId, waiting: [], inFlight: [], epoch: -1, keys: '', head: '' };
         this.#lanes.set(saleId, lane);
       }
       if (lane.waiting.length >= BATCH_MAX) {
-        if (lane.inFlight >= IN_FLIGHT_MAX) return reject(overloaded('too many orders are waiting for the gate'));
+        if (lane.inFlight.length >= IN_FLIGHT_MAX)
+          return reject(overloaded('too many orders are waiting for the gate'));
         this.#next(lane);
       }
       lane.waiting.push({ request, resolve, reject });
-      if (lane.inFlight < IN_FLIGHT_MAX) this.#schedule(lane);
+      if (lane.inFlight.length < IN_FLIGHT_MAX) this.#schedule(lane);
     });
   }
 
@@ -128,7 +132,7 @@ export class Admissions {
     const due = [...this.#due];
     this.#due.clear();
     try {
-      for (const lane of due) if (lane.inFlight < IN_FLIGHT_MAX) this.#next(lane);
+      for (const lane of due) if (lane.inFlight.length < IN_FLIGHT_MAX) this.#next(lane);
     } finally {
       this.#on.link.expected();
     }
@@ -146,9 +150,8 @@ export class Admissions {
       this.#settle(lane);
       return;
     }
-    lane.inFlight++;
     const batch = new Batch(this, lane, entries, this.#on.runtime.clock.monotonic());
-    this.#underWay.add(batch);
+    lane.inFlight.push(batch);
     this.#send(batch);
   }
 
@@ -258,13 +261,11 @@ export class Admissions {
 
   /** A batch is over, or there was nothing to send: the next may go. */
   #settle(lane: Lane, batch?: Batch): void {
-    if (batch) {
-      lane.inFlight--;
-      this.#underWay.delete(batch);
-    }
+    const at = batch ? lane.inFlight.indexOf(batch) : -1;
+    if (at >= 0) lane.inFlight.splice(at, 1);
     if (lane.waiting.length > 0) {
       this.#schedule(lane);
-    } else if (lane.inFlight === 0 && this.#on.epochs.of(lane.saleId) === 0) {
+    } else if (lane.inFlight.length === 0 && this.#on.epochs.of(lane.saleId) === 0) {
       // Whoever asks for sales that do not exist leaves nothing behind.
       this.#lanes.delete(lane.saleId);
     }
@@ -285,8 +286,9 @@ export class Admissions {
     this.#closed = true;
     this.dropWaiting();
     // A connection to a server that is silent takes its time to end.
-    for (const { entries } of this.#underWay)
-      for (const { reject } of entries) reject(unavailable('the gate is closed'));
+    for (const { inFlight } of this.#lanes.values()) {
+      for (const { entries } of inFlight) for (const { reject } of entries) reject(unavailable('the gate is closed'));
+    }
   }
 }
 
