@@ -40,8 +40,7 @@ function snapshot(saleId: string, epoch: number, holders: readonly Order[]): Sal
 }
 
 function admit(gate: RedisGate, [buyer, orderId]: Order, key: string | null = null) {
-  const request = { saleId: '7', orderId, itemCode: 'voucher', buyer, quantity: 1, fingerprint: 'voucher x1' };
-  return gate.admit({ ...request, key });
+  return gate.admit({ saleId: '7', orderId, itemCode: 'voucher', buyer, quantity: 1, fingerprint: 'voucher x1', key });
 }
 
 /** The gate as its callers use it: `parallel` of them, one order at a time each, and a verdict for every order. */

@@ -3,21 +3,55 @@ import type { OrderMessage } from './order.ts';
 /**
  * How a batch of admitted orders stands in a stream: one entry, whose fields the gate's script writes and the pipe reads
  * (docs/internals/distributed.md). Names hold no control characters, so that a line feed separates.
+ *
+ *   ''          epoch, payWithin, process
+ *   i<number>   item id, item code, amount, currency
+ *   o<count>    item number, slots with dots, fingerprint; then for each of the orders that have these: order id, buyer
+ *   k<count>    the same with keys: order id, buyer, key (nothing: none)
  */
 
 /** Field and value, one after the other, as they stand in an entry. */
 export type EntryFields = readonly string[];
 
+/** Orders that are alike, as they stand in one field. */
+interface Group {
+  readonly common: readonly string[];
+  readonly orders: readonly (readonly string[])[];
+}
+
+const COMMON = 3;
+const ORDER_ID = /^\d{1,20}$/;
+const GROUP = /^([ok])(\d{1,6})$/;
+
+/** Null: this field holds no orders. Throws if it should, and does not. */
+function groupIn(field: string, value: string): Group | null {
+  const [, kind, count] = GROUP.exec(field) ?? [];
+  if (kind === undefined) return null;
+  const lines = value.split('\n');
+  const each = kind === 'k' ? 3 : 2;
+  if (lines.length !== COMMON + each * Number(count)) {
+    throw new Error(`a field of ${count} orders has ${lines.length} parts`);
+  }
+  const orders: string[][] = [];
+  for (let at = COMMON; at < lines.length; at += each) orders.push(lines.slice(at, at + each));
+  return { common: lines.slice(0, COMMON), orders };
+}
+
 export function encodeEntry(message: OrderMessage): string[] {
   const { orderId, itemId, itemCode, buyer, slots, price, payWithinSeconds, epoch, key, fingerprint, from } = message;
+  const order = key === null ? [orderId, buyer] : [orderId, buyer, key];
   return [
     '',
     [epoch, payWithinSeconds, from ?? ''].join('\n'),
     'i1',
     [itemId, itemCode, price.amount, price.currency].join('\n'),
-    orderId,
-    ['1', slots.join('.'), buyer, key ?? '', fingerprint].join('\n'),
+    ...encodeGroup({ common: ['1', slots.join('.'), fingerprint], orders: [order] }),
   ];
+}
+
+function encodeGroup({ common, orders }: Group): [field: string, value: string] {
+  const kind = orders[0]!.length === 3 ? 'k' : 'o';
+  return [`${kind}${orders.length}`, [...common, ...orders.flat()].join('\n')];
 }
 
 /** Throws on what no gate has written. */
@@ -28,35 +62,68 @@ export function decodeEntry(saleId: string, fields: EntryFields): OrderMessage[]
   const messages: OrderMessage[] = [];
   for (let at = 2; at < fields.length; at += 2) {
     const field = fields[at]!;
-    if (field.startsWith('i')) {
-      const [itemId, itemCode, amount, currency] = partsOf(fields[at + 1]!, 4);
+    const value = fields[at + 1]!;
+    const group = groupIn(field, value);
+    if (group === null) {
+      if (!field.startsWith('i')) throw new Error(`an entry of the stream has a field ${JSON.stringify(field)}`);
+      const [itemId, itemCode, amount, currency] = partsOf(value, 4);
       items.set(field.slice(1), { itemId, itemCode, price: { amount: Number(amount), currency } });
       continue;
     }
-    const [number, slots, buyer, key, fingerprint] = partsOf(fields[at + 1]!, 5);
+    const [number, slots, fingerprint] = group.common as [string, string, string];
     const item = items.get(number);
-    if (item === undefined) throw new Error(`order ${field} is of item ${number}, which its entry does not have`);
     const taken = slots.split('.').map(Number);
-    messages.push({
-      orderId: field,
-      saleId,
-      ...item,
-      buyer,
-      quantity: taken.length,
-      slots: taken,
-      payWithinSeconds: Number(payWithin),
-      epoch: Number(epoch),
-      key: key === '' ? null : key,
-      fingerprint,
-      ...(from === '' ? {} : { from }),
-    });
+    for (const [orderId, buyer, key = ''] of group.orders as [string, string, string?][]) {
+      if (item === undefined) throw new Error(`order ${orderId} is of item ${number}, which its entry does not have`);
+      messages.push({
+        orderId,
+        saleId,
+        ...item,
+        buyer,
+        quantity: taken.length,
+        slots: taken,
+        payWithinSeconds: Number(payWithin),
+        epoch: Number(epoch),
+        key: key === '' ? null : key,
+        fingerprint,
+        ...(from === '' ? {} : { from }),
+      });
+    }
   }
   return messages;
 }
 
+/** The same orders, each in an entry of its own; and what is left, if some of it is nothing that can be taken apart. */
+export function splitEntry(fields: EntryFields): {
+  orders: { orderId: string; fields: EntryFields }[];
+  rest: EntryFields | null;
+} {
+  const common: string[] = [];
+  const strange: string[] = [];
+  const groups: Group[] = [];
+  for (let at = 0; at < fields.length; at += 2) {
+    const pair = [fields[at]!, fields[at + 1] ?? ''] as const;
+    try {
+      const group = groupIn(...pair);
+      if (group?.orders.every(([orderId]) => ORDER_ID.test(orderId!))) groups.push(group);
+      else if (pair[0] === '' || pair[0].startsWith('i')) common.push(...pair);
+      else strange.push(...pair);
+    } catch {
+      strange.push(...pair);
+    }
+  }
+  const orders = groups.flatMap((group) =>
+    group.orders.map((order) => ({
+      orderId: order[0]!,
+      fields: [...common, ...encodeGroup({ common: group.common, orders: [order] })],
+    })),
+  );
+  const isAll = strange.length === 0 && orders.length > 0;
+  return { orders, rest: isAll ? null : [...common, ...strange] };
+}
+
 function partsOf(value: string, count: 3): [string, string, string];
 function partsOf(value: string, count: 4): [string, string, string, string];
-function partsOf(value: string, count: 5): [string, string, string, string, string];
 function partsOf(value: string, count: number): string[] {
   const parts = value.split('\n');
   if (parts.length !== count) throw new Error(`an entry of the stream has ${parts.length} parts instead of ${count}`);

@@ -318,25 +318,27 @@ describeWithRedis('the pipe on Redis Streams, when something goes wrong', () => 
       await feeder.open('1', 1);
       const header = ['', '1\n60\n'];
       const item = ['i1', '2\nv\n1\nCNY'];
-      const good = (id: string): string[] => [id, '1\n1\nb\n\nf'];
+      const good = (id: string): string[] => ['o1', `1\n1\nf\n${id}\nb`];
       const add = (...fields: string[]): Promise<unknown> => client.xadd(feeder.stream(), '*', ...fields);
-      await add(...header, ...item, ...good('1'), '2', '1\n1\nb', ...good('3'));
+      await add(...header, ...item, ...good('1'), 'o1', '7\n1\nf\n2\nb', ...good('3'));
       await add('what', 'is this');
       await add(...header, ...good('4'));
+      await add(...header, ...item, 'k2', '1\n1\nf\n6\nb\nkey', ...good('7'), 'o1', '1\n1\nf\nno id\nb', ...good('8'));
       await feeder.write([orderMessage('5')]);
       const seen = collect(pipe);
       expect(await pipe.caughtUp('1', 5000)).toBe(true);
-      expect(seen).toEqual(['1', '3', '5']);
+      expect(seen).toEqual(['1', '3', '7', '8', '5']);
       const letters = await pipe.letters.list(10, null);
       expect(letters.map(({ message }) => message.orderId)).toEqual([
         '4',
         '2',
         expect.stringMatching(/^entry-\d+-\d+$/),
+        expect.stringMatching(/^entry-\d+-\d+$/),
       ]);
       for (const letter of letters) expect(letter).toMatchObject({ attempts: 1, message: { saleId: '1', epoch: 1 } });
       expect(letters[0]!.error).toContain('item 1');
       // Put back, it is what it was: for a version that can read it.
-      const odd = letters[2]!.message.orderId;
+      const odd = letters[3]!.message.orderId;
       await pipe.stop();
       expect(await pipe.letters.retry(odd)).toBe(true);
       const [entry] = await client.xrange(feeder.stream(), '-', '+');

@@ -145,7 +145,7 @@ describeWithRedis('dead letters', () => {
 
     it('an order of which only the id can be read is listed, and can be dropped', async () => {
       const sale = await createSale(server, { stock: 5 });
-      await forge(sale, ['', '1\n900\n', '77', 'no item']);
+      await forge(sale, ['', '1\n900\n', 'o1', '1\n1\nf\n77\nno item']);
       await until('a letter', 5_000, async () => (await letters(sale)).some(({ id }) => id === '77'));
       const dropped = await admin(server, 'DELETE', '/v1/ops/dead-letters/77');
       expect(dropped.status, JSON.stringify(dropped.body)).toBe(204);

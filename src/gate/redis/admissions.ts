@@ -315,6 +315,8 @@ class Batch implements Asker {
     this.entries = entries;
     this.sentMs = sentMs;
     const { wants, places } = this;
+    let width = 0;
+    for (const { request } of entries) width = Math.max(width, request.orderId.length);
     let ids = '';
     let buyers = '';
     let keys = '';
@@ -338,7 +340,7 @@ class Batch implements Asker {
       }
       places.push(place);
       different.add(buyer);
-      ids += bulk(orderId);
+      ids += orderId.padStart(width);
       buyers += bulk(buyer);
       if (key === null) keys += NOTHING;
       else {
@@ -348,11 +350,16 @@ class Batch implements Asker {
     }
     const n = entries.length;
     const w = wants.length;
-    let head = bulk(String(n)) + bulk(String(w)) + (keyed ? YES : NOTHING) + (different.size < n ? YES : NOTHING);
+    let head =
+      bulk(String(n)) +
+      bulk(String(w)) +
+      (keyed ? YES : NOTHING) +
+      (different.size < n ? YES : NOTHING) +
+      bulk(String(width));
     for (const want of wants) head += bulk(want.itemCode) + bulk(String(want.quantity)) + bulk(want.fingerprint);
     const numbers = w > 1 ? places.map((each) => bulk(String(each + 1))).join('') : '';
-    this.wire = head + ids + buyers + numbers + (keyed ? keys : '');
-    this.parts = 4 + 3 * w + n * (2 + (w > 1 ? 1 : 0) + (keyed ? 1 : 0));
+    this.wire = head + bulk(ids) + buyers + numbers + (keyed ? keys : '');
+    this.parts = 5 + 3 * w + 1 + n * (1 + (w > 1 ? 1 : 0) + (keyed ? 1 : 0));
   }
 
   answered(reply: unknown): void {

@@ -1,6 +1,6 @@
 import { messageOf } from '../../base/errors.ts';
 import type { OrderMessage } from '../../model/order.ts';
-import { decodeEntry, type EntryFields, encodeEntry } from '../../model/stream-entry.ts';
+import { decodeEntry, type EntryFields, encodeEntry, splitEntry } from '../../model/stream-entry.ts';
 
 /** An entry of a stream, as far as it could be read. */
 export interface Entry {
@@ -27,7 +27,6 @@ export function sizeOf({ messages, unreadable }: Entry): number {
 
 /** The last field of an entry that came back. The gate writes none, and nobody but the pipe sees it. */
 const TRIES = 'tries';
-const ORDER_ID = /^\d+$/;
 
 /** Never throws: one order that cannot be read takes no other with it. */
 export function readEntry(saleId: string, id: string, written: EntryFields): Entry {
@@ -50,21 +49,14 @@ function readOneByOne(
   fields: EntryFields,
   error: string,
 ): Pick<Entry, 'messages' | 'unreadable'> {
-  const orders: string[] = [];
-  const rest: string[] = [];
-  for (let at = 0; at < fields.length; at += 2) {
-    const into = ORDER_ID.test(fields[at]!) ? orders : rest;
-    into.push(fields[at]!, fields[at + 1] ?? '');
-  }
-  if (orders.length === 0) return { messages: [], unreadable: [{ letterId: `entry-${id}`, fields, error }] };
+  const { orders, rest } = splitEntry(fields);
   const messages: OrderMessage[] = [];
-  const unreadable: Unreadable[] = [];
-  for (let at = 0; at < orders.length; at += 2) {
-    const alone = [...rest, orders[at]!, orders[at + 1]!];
+  const unreadable: Unreadable[] = rest === null ? [] : [{ letterId: `entry-${id}`, fields: rest, error }];
+  for (const { orderId, fields: alone } of orders) {
     try {
       messages.push(...decodeEntry(saleId, alone));
     } catch (own) {
-      unreadable.push({ letterId: orders[at]!, fields: alone, error: messageOf(own) });
+      unreadable.push({ letterId: orderId, fields: alone, error: messageOf(own) });
     }
   }
   return { messages, unreadable };

@@ -15,8 +15,10 @@
   ARGV[7]     w: how many different things they want
   ARGV[8]     1 if some have a key
   ARGV[9]     1 if a buyer comes more than once
+  ARGV[10]    how long an order id is
   then        w times: item code, quantity, fingerprint
-              n order ids; n buyers; if w > 1, for each order the number of what it wants (1 … w);
+              all n order ids in one, with blanks before those that are shorter; n buyers;
+              if w > 1, for each order the number of what it wants (1 … w);
               if ARGV[8] is 1, for each order `<buyer>\n<key>`, or nothing
 
   Returns a number if nothing was decided: 0, the gate is stale; else the epoch in force, which is not the caller's.
@@ -29,7 +31,7 @@
 ]]
 -- Locals are found faster than globals, and these are asked for with every order.
 local KEYS, ARGV = KEYS, ARGV
-local call, find, match = redis.call, string.find, string.match
+local call, find, match, sub, concat = redis.call, string.find, string.match, string.sub, table.concat
 
 local gate = call('HMGET', KEYS[1], 'epoch', 'run', 'shut', 'opens', 'closes', 'paused', 'closed', 'perBuyer', 'payWithin')
 local epoch, run = gate[1], gate[2]
@@ -39,22 +41,28 @@ if not find(call('INFO', 'server'), 'run_id:' .. run, 1, true) then return 0 end
 if epoch ~= ARGV[1] then return tonumber(epoch) end
 
 local pipeMax, n, w, keyed, repeated = tonumber(ARGV[2]), tonumber(ARGV[6]), tonumber(ARGV[7]), ARGV[8] == '1', ARGV[9] == '1'
-local idsAt = 9 + 3 * w
-local buyersAt = idsAt + n
+local ids, width = ARGV[11 + 3 * w], tonumber(ARGV[10])
+local buyersAt = 11 + 3 * w
 local wantsAt = buyersAt + n
 local keysAt = w > 1 and wantsAt + n or wantsAt
-if n < 1 or #ARGV ~= (keyed and keysAt + n or keysAt) then error('admit: arguments are missing') end
+if n < 1 or #ARGV ~= (keyed and keysAt + n or keysAt) or #ids ~= n * width then error('admit: arguments are missing') end
+
+local padded = find(ids, ' ', 1, true)
+local function idOf(i)
+  local id = sub(ids, width * (i - 1) + 1, width * i)
+  return padded and match(id, '%S+') or id
+end
 
 -- What they want: the items, each once.
 local fields = { 'n', 'Q' }
-for i = 1, w do fields[i + 2] = 'c:' .. ARGV[7 + 3 * i] end
+for i = 1, w do fields[i + 2] = 'c:' .. ARGV[8 + 3 * i] end
 local numbers = call('HMGET', KEYS[2], unpack(fields))
 if not numbers[1] then return 0 end
 local unsettled = tonumber(numbers[2])
 
 local items, wants, static = {}, {}, {}
 for i = 1, w do
-  local quantity, number = tonumber(ARGV[8 + 3 * i]), numbers[i + 2]
+  local quantity, number = tonumber(ARGV[9 + 3 * i]), numbers[i + 2]
   if not quantity or quantity < 1 or quantity % 1 ~= 0 then error('admit: not a quantity') end
   wants[i], static[i] = false, ''
   if number then
@@ -76,7 +84,7 @@ for i = 1, w do
     -- What a buyer who holds nothing gets.
     local slots = '1'
     for slot = 2, quantity do slots = slots .. '.' .. slot end
-    wants[i] = { item = item, quantity = quantity, fingerprint = ARGV[9 + 3 * i], slots = slots }
+    wants[i] = { item = item, quantity = quantity, fingerprint = ARGV[10 + 3 * i], slots = slots }
     static[i] = number .. ' ' .. item.text
   end
 end
@@ -122,15 +130,25 @@ local holds = call('HMGET', KEYS[3], unpack(ARGV, buyersAt + 1, buyersAt + n))
 local bound = keyed and call('HMGET', KEYS[4], unpack(ARGV, keysAt + 1, keysAt + n))
 local boundAt = keyed and ' ' .. string.format('%.0f', nowMs) .. ' '
 
--- What is written in the end. An admitted order adds two values to `holdArgs` and to `entry`, hence one count for both.
-local holdArgs, keyArgs = {}, {}
+-- What is written in the end.
+local holdArgs, added, keyArgs, k = {}, 0, {}, 0
 local entry = { 'NOMKSTREAM', '*', '', epoch .. '\n' .. gate[9] .. '\n' .. ARGV[3] }
 for _, item in pairs(items) do
   local id, amount, currency, code = match(item.text, '^(%S+) (%S+) (%S+) (.*)$')
   entry[#entry + 1] = 'i' .. item.number
   entry[#entry + 1] = id .. '\n' .. code .. '\n' .. amount .. '\n' .. currency
 end
-local head, added, k = #entry, 0, 0
+-- Admitted orders that are alike stand together, as one field: what they have in common, then two lines for each (with keys,
+-- three).
+local groupKind = keyed and 'k' or 'o'
+local groupHead, group, g, grouped = nil, {}, 0, 0
+local function beginGroup(head)
+  if grouped > 0 then
+    local e = #entry
+    entry[e + 1], entry[e + 2] = groupKind .. grouped, groupHead .. '\n' .. concat(group, '\n', 1, g)
+  end
+  groupHead, g, grouped = head, 0, 0
+end
 -- Where a buyer comes twice, what this batch has changed: later orders of it see earlier ones.
 local newHolds, newKeys = {}, {}
 
@@ -146,7 +164,7 @@ local function judge(i)
   local want = only
   if w > 1 then want = wants[tonumber(ARGV[wantsAt + i])] end
   if not want then return '10' end
-  local item, orderId, buyer = want.item, ARGV[idsAt + i], ARGV[buyersAt + i]
+  local item, orderId, buyer = want.item, idOf(i), ARGV[buyersAt + i]
   local mine = newHolds[buyer] or holds[i]
   local slots, others = want.slots, ''
   if mine then
@@ -174,9 +192,11 @@ local function judge(i)
   local hold = orderId .. ',' .. item.number .. ',q,' .. slots
   if mine then hold = mine .. ';' .. hold end
   holdArgs[added + 1], holdArgs[added + 2] = buyer, hold
-  entry[head + added + 1] = orderId
-  entry[head + added + 2] = item.number .. '\n' .. slots .. '\n' .. (name or buyer .. '\n') .. '\n' .. want.fingerprint
   added = added + 2
+  local head = item.number .. '\n' .. slots .. '\n' .. want.fingerprint
+  if head ~= groupHead then beginGroup(head) end
+  group[g + 1], group[g + 2] = orderId, name or (keyed and buyer .. '\n' or buyer)
+  g, grouped = g + 2, grouped + 1
   newHolds[buyer] = hold
   if name then newKeys[name] = bind(name, orderId, want.fingerprint) end
   item.free = item.free - quantity
@@ -191,7 +211,7 @@ local replies, r, last, times = {}, 0, nil, 0
 -- What happens nearly always: all want the same, nobody comes twice, the sale is open. Those who hold nothing and whose key
 -- is new are decided here, without a look at anything that is the same for all of them.
 local quick = only and not repeated and not closedBy and only.quantity <= perBuyer
-local item, quantity, admitted, holdTail, entryHead, entryTail, bareTail, fingerprint
+local item, quantity, admitted, holdTail, quickHead, fingerprint
 local room, refused, taken = 0, nil, 0
 local function measure()
   item.free = item.free - taken * quantity
@@ -205,9 +225,7 @@ if quick then
   item, quantity, fingerprint = only.item, only.quantity, only.fingerprint
   admitted = '0 ' .. only.slots
   holdTail = ',' .. item.number .. ',q,' .. only.slots
-  entryHead = item.number .. '\n' .. only.slots .. '\n'
-  entryTail = '\n' .. fingerprint
-  bareTail = '\n' .. entryTail
+  quickHead = item.number .. '\n' .. only.slots .. '\n' .. fingerprint
   measure()
 end
 
@@ -221,17 +239,20 @@ for i = 1, n do
     measure()
     reply = refused
   else
-    local orderId, buyer, name = ARGV[idsAt + i], ARGV[buyersAt + i], keyed and ARGV[keysAt + i]
+    local buyer, orderId = ARGV[buyersAt + i], padded and idOf(i) or sub(ids, width * (i - 1) + 1, width * i)
     holdArgs[added + 1], holdArgs[added + 2] = buyer, orderId .. holdTail
-    local e = head + added
-    entry[e + 1] = orderId
-    if name and name ~= '' then
-      entry[e + 2] = entryHead .. name .. entryTail
-      bind(name, orderId, fingerprint)
-    else
-      entry[e + 2] = entryHead .. buyer .. bareTail
-    end
     added = added + 2
+    if keyed then
+      local name = ARGV[keysAt + i]
+      if name == '' then buyer = buyer .. '\n'
+      else
+        buyer = name
+        bind(name, orderId, fingerprint)
+      end
+    end
+    if groupHead ~= quickHead then beginGroup(quickHead) end
+    group[g + 1], group[g + 2] = orderId, buyer
+    g, grouped = g + 2, grouped + 1
     taken = taken + 1
     reply = admitted
   end
@@ -255,6 +276,7 @@ if added > 0 then
     counts[c + 1], counts[c + 2] = 'h:' .. number, each.held + each.queued - each.before
     counts[c + 3], counts[c + 4] = 'q:' .. number, each.queued
   end
+  beginGroup(nil)
   if not call('XADD', KEYS[5], unpack(entry)) then return 0 end
   call('HSET', KEYS[3], unpack(holdArgs))
   if k > 0 then call('HSET', KEYS[4], unpack(keyArgs)) end
@@ -263,4 +285,4 @@ if added > 0 then
 end
 
 return gate[9] .. ' ' .. gate[4] .. ' ' .. gate[5] .. ' ' .. gate[8] .. '\n'
-  .. table.concat(static, '\n') .. '\n' .. table.concat(replies, '\n')
+  .. concat(static, '\n') .. '\n' .. concat(replies, '\n')

@@ -1,0 +1,64 @@
+import fc from 'fast-check';
+import { describe, expect, it } from 'vitest';
+import { decodeEntry, encodeEntry, splitEntry } from '../../src/model/stream-entry.ts';
+import { entryOf, orderMessage } from '../support/streams.ts';
+
+const line = fc.string({ unit: fc.constantFrom('a', 'ü', '键', ' ', ',', ';', '0', 'o', 'k', '$'), minLength: 1 });
+const message = fc
+  .record({
+    orderId: fc.bigInt({ min: 1n, max: 2n ** 63n - 1n }).map(String),
+    buyer: line,
+    key: fc.option(line),
+    fingerprint: line,
+    slots: fc.uniqueArray(fc.integer({ min: 1, max: 9 }), { minLength: 1 }),
+  })
+  .map(({ orderId, slots, ...over }) => orderMessage(orderId, { ...over, slots, quantity: slots.length }));
+
+describe('an entry of a stream', () => {
+  it('is read as it was written; taken apart it is the same orders', () => {
+    fc.assert(
+      fc.property(fc.array(message, { minLength: 1, maxLength: 8 }), (messages) => {
+        const fields = entryOf(messages);
+        expect(decodeEntry('1', fields)).toEqual(messages);
+        const { orders, rest } = splitEntry(fields);
+        expect(rest).toBeNull();
+        expect(orders.map(({ orderId }) => orderId)).toEqual(messages.map(({ orderId }) => orderId));
+        expect(orders.flatMap((each) => decodeEntry('1', each.fields))).toEqual(messages);
+      }),
+    );
+  });
+
+  it('with orders that are alike in one field, as the gate writes them', () => {
+    const header = ['', '3\n900\nprocess-1', 'i2', '11\nvoucher, red\n8000\nCNY'];
+    const bare = decodeEntry('7', [...header, 'o2', '2\n1.2\nvoucher x2\n101\nalice\n102\nbob']);
+    const common = {
+      ...{ saleId: '7', itemId: '11', itemCode: 'voucher, red', quantity: 2, slots: [1, 2], payWithinSeconds: 900 },
+      ...{ price: { amount: 8000, currency: 'CNY' }, epoch: 3, fingerprint: 'voucher x2', from: 'process-1' },
+    };
+    expect(bare).toEqual([
+      { ...common, orderId: '101', buyer: 'alice', key: null },
+      { ...common, orderId: '102', buyer: 'bob', key: null },
+    ]);
+    const keyed = decodeEntry('7', [...header, 'k2', '2\n1.2\nvoucher x2\n101\nalice\nk1\n102\nbob\n']);
+    expect(keyed.map(({ key }) => key)).toEqual(['k1', null]);
+  });
+
+  it.each([
+    ['no header', ['i1', '2\nv\n1\nCNY'], 'no header'],
+    ['a field that is nothing', ['', '1\n1\n', 'what', 'is this'], 'what'],
+    ['fewer orders than it says', ['', '1\n1\n', 'i1', '2\nv\n1\nCNY', 'o2', '1\n1\nf\n1\nb'], '2 orders'],
+    ['more orders than it says', ['', '1\n1\n', 'i1', '2\nv\n1\nCNY', 'o1', '1\n1\nf\n1\nb\n2\nc'], '1 orders'],
+    ['an item that is not in it', ['', '1\n1\n', 'o1', '4\n1\nf\n1\nb'], 'item 4'],
+  ])('that no gate has written is refused: %s', (_, fields, words) => {
+    expect(() => decodeEntry('1', fields)).toThrow(words);
+  });
+
+  it('what cannot be taken apart is what is left', () => {
+    const good = encodeEntry(orderMessage('5'));
+    const odd = ['o9', 'x', 'what', 'is this', 'o1', '1\n1\nf\nno id\nb'];
+    const { orders, rest } = splitEntry([...good, ...odd]);
+    expect(orders).toEqual([{ orderId: '5', fields: good }]);
+    expect(rest).toEqual([...good.slice(0, 4), ...odd]);
+    expect(splitEntry(['what', 'is this'])).toEqual({ orders: [], rest: ['what', 'is this'] });
+  });
+});
