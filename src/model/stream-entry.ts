@@ -6,8 +6,8 @@ import type { OrderMessage } from './order.ts';
  *
  *   ''          epoch, payWithin, process
  *   i<number>   item id, item code, amount, currency
- *   o<count>    item number, slots with dots, fingerprint; then for each of the orders that have these: order id, buyer
- *   k<count>    the same with keys: order id, buyer, key (nothing: none)
+ *   o<count>    item number, slots with dots, fingerprint; the ids of the orders that have these, with blanks; their buyers
+ *   k<count>    the same with keys, after each buyer: key (nothing: none)
  */
 
 /** Field and value, one after the other, as they stand in an entry. */
@@ -16,7 +16,7 @@ export type EntryFields = readonly string[];
 /** Orders that are alike, as they stand in one field. */
 interface Group {
   readonly common: readonly string[];
-  readonly orders: readonly (readonly string[])[];
+  readonly orders: readonly Pick<OrderMessage, 'orderId' | 'buyer' | 'key'>[];
 }
 
 const COMMON = 3;
@@ -28,30 +28,34 @@ function groupIn(field: string, value: string): Group | null {
   const [, kind, count] = GROUP.exec(field) ?? [];
   if (kind === undefined) return null;
   const lines = value.split('\n');
-  const each = kind === 'k' ? 3 : 2;
-  if (lines.length !== COMMON + each * Number(count)) {
-    throw new Error(`a field of ${count} orders has ${lines.length} parts`);
+  const ids = lines[COMMON]?.split(' ') ?? [];
+  const each = kind === 'k' ? 2 : 1;
+  if (ids.length !== Number(count) || lines.length !== COMMON + 1 + each * ids.length) {
+    throw new Error(`a field of ${count} orders has ${ids.length} ids and ${lines.length} parts`);
   }
-  const orders: string[][] = [];
-  for (let at = COMMON; at < lines.length; at += each) orders.push(lines.slice(at, at + each));
+  const orders = ids.map((orderId, at) => {
+    const nameAt = COMMON + 1 + at * each;
+    return { orderId, buyer: lines[nameAt]!, key: (kind === 'k' && lines[nameAt + 1]) || null };
+  });
   return { common: lines.slice(0, COMMON), orders };
 }
 
 export function encodeEntry(message: OrderMessage): string[] {
   const { orderId, itemId, itemCode, buyer, slots, price, payWithinSeconds, epoch, key, fingerprint, from } = message;
-  const order = key === null ? [orderId, buyer] : [orderId, buyer, key];
   return [
     '',
     [epoch, payWithinSeconds, from ?? ''].join('\n'),
     'i1',
     [itemId, itemCode, price.amount, price.currency].join('\n'),
-    ...encodeGroup({ common: ['1', slots.join('.'), fingerprint], orders: [order] }),
+    ...encodeGroup({ common: ['1', slots.join('.'), fingerprint], orders: [{ orderId, buyer, key }] }),
   ];
 }
 
 function encodeGroup({ common, orders }: Group): [field: string, value: string] {
-  const kind = orders[0]!.length === 3 ? 'k' : 'o';
-  return [`${kind}${orders.length}`, [...common, ...orders.flat()].join('\n')];
+  const keyed = orders.some(({ key }) => key !== null);
+  const ids = orders.map(({ orderId }) => orderId).join(' ');
+  const names = orders.flatMap(({ buyer, key }) => (keyed ? [buyer, key ?? ''] : [buyer]));
+  return [`${keyed ? 'k' : 'o'}${orders.length}`, [...common, ids, ...names].join('\n')];
 }
 
 /** Throws on what no gate has written. */
@@ -73,7 +77,7 @@ export function decodeEntry(saleId: string, fields: EntryFields): OrderMessage[]
     const [number, slots, fingerprint] = group.common as [string, string, string];
     const item = items.get(number);
     const taken = slots.split('.').map(Number);
-    for (const [orderId, buyer, key = ''] of group.orders as [string, string, string?][]) {
+    for (const { orderId, buyer, key } of group.orders) {
       if (item === undefined) throw new Error(`order ${orderId} is of item ${number}, which its entry does not have`);
       messages.push({
         orderId,
@@ -84,7 +88,7 @@ export function decodeEntry(saleId: string, fields: EntryFields): OrderMessage[]
         slots: taken,
         payWithinSeconds: Number(payWithin),
         epoch: Number(epoch),
-        key: key === '' ? null : key,
+        key,
         fingerprint,
         ...(from === '' ? {} : { from }),
       });
@@ -105,7 +109,7 @@ export function splitEntry(fields: EntryFields): {
     const pair = [fields[at]!, fields[at + 1] ?? ''] as const;
     try {
       const group = groupIn(...pair);
-      if (group?.orders.every(([orderId]) => ORDER_ID.test(orderId!))) groups.push(group);
+      if (group?.orders.every(({ orderId }) => ORDER_ID.test(orderId))) groups.push(group);
       else if (pair[0] === '' || pair[0].startsWith('i')) common.push(...pair);
       else strange.push(...pair);
     } catch {
@@ -114,7 +118,7 @@ export function splitEntry(fields: EntryFields): {
   }
   const orders = groups.flatMap((group) =>
     group.orders.map((order) => ({
-      orderId: order[0]!,
+      orderId: order.orderId,
       fields: [...common, ...encodeGroup({ common: group.common, orders: [order] })],
     })),
   );

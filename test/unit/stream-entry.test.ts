@@ -30,7 +30,7 @@ describe('an entry of a stream', () => {
 
   it('with orders that are alike in one field, as the gate writes them', () => {
     const header = ['', '3\n900\nprocess-1', 'i2', '11\nvoucher, red\n8000\nCNY'];
-    const bare = decodeEntry('7', [...header, 'o2', '2\n1.2\nvoucher x2\n101\nalice\n102\nbob']);
+    const bare = decodeEntry('7', [...header, 'o2', '2\n1.2\nvoucher x2\n101 102\nalice\nbob']);
     const common = {
       ...{ saleId: '7', itemId: '11', itemCode: 'voucher, red', quantity: 2, slots: [1, 2], payWithinSeconds: 900 },
       ...{ price: { amount: 8000, currency: 'CNY' }, epoch: 3, fingerprint: 'voucher x2', from: 'process-1' },
@@ -39,7 +39,7 @@ describe('an entry of a stream', () => {
       { ...common, orderId: '101', buyer: 'alice', key: null },
       { ...common, orderId: '102', buyer: 'bob', key: null },
     ]);
-    const keyed = decodeEntry('7', [...header, 'k2', '2\n1.2\nvoucher x2\n101\nalice\nk1\n102\nbob\n']);
+    const keyed = decodeEntry('7', [...header, 'k2', '2\n1.2\nvoucher x2\n101 102\nalice\nk1\nbob\n']);
     expect(keyed.map(({ key }) => key)).toEqual(['k1', null]);
   });
 
@@ -47,7 +47,7 @@ describe('an entry of a stream', () => {
     ['no header', ['i1', '2\nv\n1\nCNY'], 'no header'],
     ['a field that is nothing', ['', '1\n1\n', 'what', 'is this'], 'what'],
     ['fewer orders than it says', ['', '1\n1\n', 'i1', '2\nv\n1\nCNY', 'o2', '1\n1\nf\n1\nb'], '2 orders'],
-    ['more orders than it says', ['', '1\n1\n', 'i1', '2\nv\n1\nCNY', 'o1', '1\n1\nf\n1\nb\n2\nc'], '1 orders'],
+    ['more orders than it says', ['', '1\n1\n', 'i1', '2\nv\n1\nCNY', 'o1', '1\n1\nf\n1 2\nb\nc'], '1 orders'],
     ['an item that is not in it', ['', '1\n1\n', 'o1', '4\n1\nf\n1\nb'], 'item 4'],
   ])('that no gate has written is refused: %s', (_, fields, words) => {
     expect(() => decodeEntry('1', fields)).toThrow(words);

@@ -340,7 +340,7 @@ class Batch implements Asker {
       }
       places.push(place);
       different.add(buyer);
-      ids += orderId.padStart(width);
+      ids += ids === '' ? orderId.padStart(width) : orderId.padStart(width + 1);
       buyers += bulk(buyer);
       if (key === null) keys += NOTHING;
       else {

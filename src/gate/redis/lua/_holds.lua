@@ -2,8 +2,14 @@
   Included by the commands that read holds. Not a command of its own.
 
   All live holds of a buyer are one value: `<order id>,<item number>,<q or s>,<slots with dots>` joined by `;`, oldest
-  first. q: queued, the ledger has not stored the order yet; s: settled.
+  first. q: queued, the ledger has not stored the order yet; s: settled. What a crowd takes stands there as the order id alone:
+  the first item, queued, slot 1.
 ]]
+local CROWD = ',1,q,1'
+
+local function wholeHolds(mine)
+  return string.find(mine, ',', 1, true) and mine or mine .. CROWD
+end
 
 -- Where the hold of an order begins in `mine`, its item number, its state and its slots; nil if there is none.
 local function holdIn(mine, orderId)

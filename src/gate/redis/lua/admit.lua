@@ -17,7 +17,7 @@
   ARGV[9]     1 if a buyer comes more than once
   ARGV[10]    how long an order id is
   then        w times: item code, quantity, fingerprint
-              all n order ids in one, with blanks before those that are shorter; n buyers;
+              all n order ids in one, a blank between them and blanks before those that are shorter; n buyers;
               if w > 1, for each order the number of what it wants (1 … w);
               if ARGV[8] is 1, for each order `<buyer>\n<key>`, or nothing
 
@@ -45,11 +45,12 @@ local ids, width = ARGV[11 + 3 * w], tonumber(ARGV[10])
 local buyersAt = 11 + 3 * w
 local wantsAt = buyersAt + n
 local keysAt = w > 1 and wantsAt + n or wantsAt
-if n < 1 or #ARGV ~= (keyed and keysAt + n or keysAt) or #ids ~= n * width then error('admit: arguments are missing') end
+if n < 1 or #ARGV ~= (keyed and keysAt + n or keysAt) or #ids ~= n * (width + 1) - 1 then error('admit: arguments are missing') end
 
-local padded = find(ids, ' ', 1, true)
+local stride = width + 1
+local padded = find(ids, '  ', 1, true) or sub(ids, 1, 1) == ' '
 local function idOf(i)
-  local id = sub(ids, width * (i - 1) + 1, width * i)
+  local id = sub(ids, stride * (i - 1) + 1, stride * i - 1)
   return padded and match(id, '%S+') or id
 end
 
@@ -138,16 +139,19 @@ for _, item in pairs(items) do
   entry[#entry + 1] = 'i' .. item.number
   entry[#entry + 1] = id .. '\n' .. code .. '\n' .. amount .. '\n' .. currency
 end
--- Admitted orders that are alike stand together, as one field: what they have in common, then two lines for each (with keys,
--- three).
-local groupKind = keyed and 'k' or 'o'
-local groupHead, group, g, grouped = nil, {}, 0, 0
+-- Admitted orders that are alike stand together, as one field: what they have in common, their ids, and their buyers (with
+-- keys: each with its key).
+local groupHead, groupIds, groupNames, grouped = nil, {}, {}, 0
+local function writeGroup(count, head, allIds, allNames)
+  local e = #entry
+  entry[e + 1] = (keyed and 'k' or 'o') .. count
+  entry[e + 2] = head .. '\n' .. allIds .. '\n' .. allNames
+end
 local function beginGroup(head)
   if grouped > 0 then
-    local e = #entry
-    entry[e + 1], entry[e + 2] = groupKind .. grouped, groupHead .. '\n' .. concat(group, '\n', 1, g)
+    writeGroup(grouped, groupHead, concat(groupIds, ' ', 1, grouped), concat(groupNames, '\n', 1, grouped))
   end
-  groupHead, g, grouped = head, 0, 0
+  groupHead, grouped = head, 0
 end
 -- Where a buyer comes twice, what this batch has changed: later orders of it see earlier ones.
 local newHolds, newKeys = {}, {}
@@ -168,6 +172,7 @@ local function judge(i)
   local mine = newHolds[buyer] or holds[i]
   local slots, others = want.slots, ''
   if mine then
+    mine = wholeHolds(mine)
     local at, number, _, taken = holdIn(mine, orderId)
     if at then return number == item.number and '0 ' .. taken or '-1' end
   end
@@ -195,8 +200,8 @@ local function judge(i)
   added = added + 2
   local head = item.number .. '\n' .. slots .. '\n' .. want.fingerprint
   if head ~= groupHead then beginGroup(head) end
-  group[g + 1], group[g + 2] = orderId, name or (keyed and buyer .. '\n' or buyer)
-  g, grouped = g + 2, grouped + 1
+  grouped = grouped + 1
+  groupIds[grouped], groupNames[grouped] = orderId, name or (keyed and buyer .. '\n' or buyer)
   newHolds[buyer] = hold
   if name then newKeys[name] = bind(name, orderId, want.fingerprint) end
   item.free = item.free - quantity
@@ -225,11 +230,29 @@ if quick then
   item, quantity, fingerprint = only.item, only.quantity, only.fingerprint
   admitted = '0 ' .. only.slots
   holdTail = ',' .. item.number .. ',q,' .. only.slots
+  if holdTail == CROWD then holdTail = '' end
   quickHead = item.number .. '\n' .. only.slots .. '\n' .. fingerprint
   measure()
 end
 
-for i = 1, n do
+-- The heart of a crowd: nobody holds anything or has a key, and there is room for all.
+local crowd = quick and not keyed and not padded and room >= n
+for i = 1, crowd and n or 0 do
+  if holds[i] then
+    crowd = false
+    break
+  end
+end
+if crowd then
+  for i = 1, n do
+    holdArgs[2 * i - 1] = ARGV[buyersAt + i]
+    holdArgs[2 * i] = sub(ids, stride * (i - 1) + 1, stride * i - 1) .. holdTail
+  end
+  added, taken, last, times = 2 * n, n, admitted, n
+  writeGroup(n, quickHead, ids, concat(ARGV, '\n', buyersAt + 1, buyersAt + n))
+end
+
+for i = crowd and n + 1 or 1, n do
   local reply
   if not quick or holds[i] or (keyed and bound[i]) then
     if quick then measure() end
@@ -239,7 +262,7 @@ for i = 1, n do
     measure()
     reply = refused
   else
-    local buyer, orderId = ARGV[buyersAt + i], padded and idOf(i) or sub(ids, width * (i - 1) + 1, width * i)
+    local buyer, orderId = ARGV[buyersAt + i], idOf(i)
     holdArgs[added + 1], holdArgs[added + 2] = buyer, orderId .. holdTail
     added = added + 2
     if keyed then
@@ -251,8 +274,8 @@ for i = 1, n do
       end
     end
     if groupHead ~= quickHead then beginGroup(quickHead) end
-    group[g + 1], group[g + 2] = orderId, buyer
-    g, grouped = g + 2, grouped + 1
+    grouped = grouped + 1
+    groupIds[grouped], groupNames[grouped] = orderId, buyer
     taken = taken + 1
     reply = admitted
   end

@@ -23,7 +23,10 @@ for i = 1, n do
   local orderId, buyer, name = ARGV[2 + i], ARGV[2 + n + i], ARGV[2 + 2 * n + i]
   local mine = newHolds[buyer] or holds[i]
   local at, number, state, slots
-  if mine then at, number, state, slots = holdIn(mine, orderId) end
+  if mine then
+    mine = wholeHolds(mine)
+    at, number, state, slots = holdIn(mine, orderId)
+  end
   if at then
     local last = at + #orderId + #number + #slots + 3
     -- Its neighbours, with one separator between them.

@@ -14,6 +14,6 @@
 
 local mine = redis.call('HGET', KEYS[3], ARGV[3])
 if not mine then return nil end
-local at, number, state, slots = holdIn(mine, ARGV[2])
+local at, number, state, slots = holdIn(wholeHolds(mine), ARGV[2])
 if not at then return nil end
 return { state, slots, ARGV[1], redis.call('HGET', KEYS[2], 's:' .. number) }

@@ -24,7 +24,7 @@ local over = {}
 for i, name in ipairs(names) do
   if bound[i] == ARGV[2 * i + 1] then
     local at, _, state
-    if holds[i] then at, _, state = holdIn(holds[i], string.match(bound[i], '^%S+')) end
+    if holds[i] then at, _, state = holdIn(wholeHolds(holds[i]), string.match(bound[i], '^%S+')) end
     if not (at and state == 'q') then over[#over + 1] = name end
   end
 end

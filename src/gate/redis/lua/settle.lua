@@ -21,17 +21,24 @@ local h, settled = 0, 0
 for i = 1, n do
   local orderId, buyer = ARGV[2 + i], ARGV[2 + n + i]
   local mine = newHolds[buyer] or holds[i]
-  if mine then
-    local at, number, state, slots = holdIn(mine, orderId)
+  local now, number, count
+  if mine == orderId then
+    now, number, count = orderId .. ',1,s,1', '1', 1
+  elseif mine then
+    mine = wholeHolds(mine)
+    local at, of, state, slots = holdIn(mine, orderId)
     if at and state == 'q' then
-      local stateAt = at + #orderId + #number + 2
-      mine = string.sub(mine, 1, stateAt - 1) .. 's' .. string.sub(mine, stateAt + 1)
-      newHolds[buyer] = mine
-      holdArgs[h + 1], holdArgs[h + 2] = buyer, mine
-      h = h + 2
-      units[number] = (units[number] or 0) + unitsOf(slots)
-      settled = settled + 1
+      local stateAt = at + #orderId + #of + 2
+      now = string.sub(mine, 1, stateAt - 1) .. 's' .. string.sub(mine, stateAt + 1)
+      number, count = of, unitsOf(slots)
     end
+  end
+  if now then
+    newHolds[buyer] = now
+    holdArgs[h + 1], holdArgs[h + 2] = buyer, now
+    h = h + 2
+    units[number] = (units[number] or 0) + count
+    settled = settled + 1
   end
 end
 if settled > 0 then
