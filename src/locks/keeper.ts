@@ -1,9 +1,11 @@
 import type { Runtime } from '../base/runtime.ts';
 import type { Hold } from './hold.ts';
 
-/** Most locks are given back within a few milliseconds and never need a timer. */
+/** Most locks are given back within a few milliseconds, and in a rush within a tenth of a second: they never need a timer. */
 const YOUNG_MS = 10;
 const YOUNG_LEASE_MS_MIN = 200;
+const SETTLED_MS = 100;
+const SETTLED_LEASE_MS_MIN = 2000;
 const RETRY_MS_MIN = 50;
 const RETRY_MS_MAX = 1000;
 
@@ -22,32 +24,27 @@ export interface KeptBy {
 export class Keeper {
   readonly #runtime: Runtime;
   readonly #renew: (hold: Hold, leaseMs: number) => Promise<boolean>;
-  readonly #onOld: (hold: Hold) => void;
-  #young: Hold[] = [];
-  #stopSweep: (() => void) | null = null;
+  readonly #young: Ward;
+  readonly #settled: Ward;
 
   constructor(runtime: Runtime, desk: KeptBy) {
     this.#runtime = runtime;
     this.#renew = desk.renew;
-    this.#onOld = desk.onOld;
+    this.#young = new Ward(runtime, YOUNG_MS, (hold) => {
+      if (this.#leftMs(hold) < SETTLED_LEASE_MS_MIN) this.#arm(hold);
+      else this.#settled.add(hold);
+      desk.onOld(hold);
+    });
+    this.#settled = new Ward(runtime, SETTLED_MS, (hold) => this.#arm(hold));
   }
 
   add(hold: Hold): void {
-    if (hold.deadlineMs - this.#runtime.clock.monotonic() < YOUNG_LEASE_MS_MIN) {
-      this.#arm(hold);
-      return;
-    }
-    this.#young.push(hold);
-    this.#stopSweep ??= this.#runtime.timers.after(YOUNG_MS, () => {
-      this.#stopSweep = null;
-      const young = this.#young;
-      this.#young = [];
-      for (const each of young) {
-        if (each.state !== 'held' || each.disarm) continue;
-        this.#arm(each);
-        this.#onOld(each);
-      }
-    });
+    if (this.#leftMs(hold) < YOUNG_LEASE_MS_MIN) this.#arm(hold);
+    else this.#young.add(hold);
+  }
+
+  #leftMs(hold: Hold): number {
+    return hold.deadlineMs - this.#runtime.clock.monotonic();
   }
 
   /** The deadline has moved. */
@@ -88,7 +85,37 @@ export class Keeper {
   }
 
   close(): void {
-    this.#stopSweep?.();
-    this.#young = [];
+    this.#young.close();
+    this.#settled.close();
+  }
+}
+
+/** Holds that are looked at together, once, after a while; those that are over by then, or have their timers, not at all. */
+class Ward {
+  readonly #runtime: Runtime;
+  readonly #afterMs: number;
+  readonly #visit: (hold: Hold) => void;
+  #holds: Hold[] = [];
+  #stop: (() => void) | null = null;
+
+  constructor(runtime: Runtime, afterMs: number, visit: (hold: Hold) => void) {
+    this.#runtime = runtime;
+    this.#afterMs = afterMs;
+    this.#visit = visit;
+  }
+
+  add(hold: Hold): void {
+    this.#holds.push(hold);
+    this.#stop ??= this.#runtime.timers.after(this.#afterMs, () => {
+      this.#stop = null;
+      const holds = this.#holds;
+      this.#holds = [];
+      for (const each of holds) if (each.state === 'held' && !each.disarm) this.#visit(each);
+    });
+  }
+
+  close(): void {
+    this.#stop?.();
+    this.#holds = [];
   }
 }

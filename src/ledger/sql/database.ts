@@ -1,5 +1,6 @@
 import { DoorbusterError, unavailable } from '../../base/errors.ts';
 import type { Runtime } from '../../base/runtime.ts';
+import { Tally } from '../../base/tally.ts';
 import { sleep, within } from '../../base/timers.ts';
 import type { Dialect } from './dialect.ts';
 import { ConflictError } from './errors.ts';
@@ -15,7 +16,7 @@ export class Database {
   readonly dialect: Dialect;
   readonly #runtime: Runtime;
   readonly #nowMs: (() => number) | null;
-  readonly #running = new Set<Promise<unknown>>();
+  readonly #running = new Tally();
   #ended: Promise<void> | null = null;
 
   constructor(dialect: Dialect, runtime: Runtime, nowMs: (() => number) | null) {
@@ -87,19 +88,13 @@ export class Database {
 
   async #end(): Promise<void> {
     const { timers } = this.#runtime;
-    await within(timers, Promise.allSettled(this.#running), END_MS_MAX);
+    await within(timers, this.#running.idle(), END_MS_MAX);
     await within(timers, this.dialect.connections.end(), END_MS_MAX);
   }
 
   async #once<T>(run: (session: Session) => Promise<T>): Promise<T> {
     if (this.#ended !== null) throw unavailable('the ledger is closed');
-    const running = this.#inSession(run);
-    this.#running.add(running);
-    try {
-      return await running;
-    } finally {
-      this.#running.delete(running);
-    }
+    return await this.#running.during(this.#inSession(run));
   }
 
   async #inSession<T>(run: (session: Session) => Promise<T>): Promise<T> {

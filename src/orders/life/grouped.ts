@@ -1,5 +1,6 @@
 import { RetryableError } from '../../base/errors.ts';
 import type { Runtime } from '../../base/runtime.ts';
+import { Tally } from '../../base/tally.ts';
 
 /** Of one transaction: bounds how long the rows of hot items are held. */
 const BATCH_MAX = 256;
@@ -25,7 +26,7 @@ export class Grouped<Q, A> {
   readonly #atOnce: number;
   #waiting: Waiting<Q, A>[] = [];
   #turn: Promise<void> | null = null;
-  readonly #underWay = new Set<Promise<void>>();
+  readonly #underWay = new Tally();
 
   constructor(
     commit: (batch: Q[]) => Promise<A[]>,
@@ -47,7 +48,7 @@ export class Grouped<Q, A> {
 
   /** Resolves when nothing is under way. */
   async idle(): Promise<void> {
-    while (this.#turn !== null || this.#underWay.size > 0) await (this.#turn ?? Promise.all(this.#underWay));
+    while (this.#turn !== null || this.#underWay.count > 0) await (this.#turn ?? this.#underWay.idle());
   }
 
   /** What arrives in one turn shares transactions. */
@@ -59,20 +60,17 @@ export class Grouped<Q, A> {
 
   /** How many transactions what waits is worth now. */
   get #parts(): number {
-    const alone = this.#underWay.size === 0 && this.#waiting.length > 0 ? 1 : 0;
+    const alone = this.#underWay.count === 0 && this.#waiting.length > 0 ? 1 : 0;
     const worth = Math.max(alone, Math.floor(this.#waiting.length / SHARE_MIN));
-    return Math.min(worth, this.#atOnce - this.#underWay.size);
+    return Math.min(worth, this.#atOnce - this.#underWay.count);
   }
 
   #start(): void {
     for (let parts = this.#parts; parts > 0; parts--) {
       const share = Math.ceil(this.#waiting.length / parts);
-      const work = this.#together(this.#waiting.splice(0, Math.min(share, BATCH_MAX))).then(() => {
-        this.#underWay.delete(work);
-        // In the same turn: who comes next starts anew.
-        this.#start();
-      });
-      this.#underWay.add(work);
+      const work = this.#together(this.#waiting.splice(0, Math.min(share, BATCH_MAX)));
+      // In the same turn: who comes next starts anew.
+      void this.#underWay.during(work).then(() => this.#start());
     }
   }
 
