@@ -12,12 +12,14 @@ export class Tally {
     return this.#count;
   }
 
-  async during<T>(work: Promise<T>): Promise<T> {
+  /** `ended` is called in the moment in which it does not count any more. What it begins, counts at once. */
+  async during<T>(work: Promise<T>, ended?: () => void): Promise<T> {
     this.#count++;
     try {
       return await work;
     } finally {
       this.#count--;
+      ended?.();
       if (this.#count === 0) {
         this.#idle?.resolve();
         this.#idle = null;

@@ -62,12 +62,13 @@ export class Keeper {
       if (hold.isHeld()) this.#arm(hold);
     });
     let stopRenewal: (() => void) | null = null;
+    let disarmed = false;
     let retryMs = RETRY_MS_MIN;
     const renewAfter = (ms: number): void => {
       stopRenewal = timers.after(ms, () => {
         void this.#renew(hold, hold.leaseMs).then((renewed) => {
           // Renewed: `move` has armed it anew. Not renewed, and still held by our clock: try again.
-          if (renewed || hold.state !== 'held') return;
+          if (renewed || disarmed || hold.state !== 'held') return;
           renewAfter(retryMs);
           retryMs = Math.min(retryMs * 2, RETRY_MS_MAX, hold.leaseMs / 10);
         });
@@ -79,6 +80,7 @@ export class Keeper {
       renewAfter(Math.max(0, dueMs - nowMs));
     }
     hold.disarm = () => {
+      disarmed = true;
       stopDeadline();
       stopRenewal?.();
     };
@@ -110,7 +112,7 @@ class Ward {
       this.#stop = null;
       const holds = this.#holds;
       this.#holds = [];
-      for (const each of holds) if (each.state === 'held' && !each.disarm) this.#visit(each);
+      for (const each of holds) if (!each.disarm && each.isHeld()) this.#visit(each);
     });
   }
 

@@ -33,6 +33,8 @@ function groupIn(field: string, value: string): Group | null {
   if (ids.length !== Number(count) || lines.length !== COMMON + 1 + each * ids.length) {
     throw new Error(`a field of ${count} orders has ${ids.length} ids and ${lines.length} parts`);
   }
+  const odd = ids.find((id) => !ORDER_ID.test(id));
+  if (odd !== undefined) throw new Error(`${JSON.stringify(odd)} is no order id`);
   const orders = ids.map((orderId, at) => {
     const nameAt = COMMON + 1 + at * each;
     return { orderId, buyer: lines[nameAt]!, key: (kind === 'k' && lines[nameAt + 1]) || null };
@@ -109,7 +111,7 @@ export function splitEntry(fields: EntryFields): {
     const pair = [fields[at]!, fields[at + 1] ?? ''] as const;
     try {
       const group = groupIn(...pair);
-      if (group?.orders.every(({ orderId }) => ORDER_ID.test(orderId))) groups.push(group);
+      if (group) groups.push(group);
       else if (pair[0] === '' || pair[0].startsWith('i')) common.push(...pair);
       else strange.push(...pair);
     } catch {

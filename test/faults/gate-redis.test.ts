@@ -193,6 +193,26 @@ describeWithRedis('the gate in Redis', () => {
       expect(await gate.view(SALE)).toMatchObject([{ queued: 3, held: 1 }]);
     });
 
+    it('a pipe that is full in the middle of a batch, and goods that end there: those before it are admitted', async () => {
+      const gate = gateAt(server.url, { pipeMax: 5 });
+      await gate.install(snapshot());
+      const buyers = (count: number, name: string) => Array.from({ length: count }, (_, at) => `${name} ${at}`);
+      const some = buyers(8, 'buyer').map((buyer, at) => request(buyer, { orderId: String(96 + at) }));
+      const fate = await Promise.allSettled(some.map((each) => gate.admit(each)));
+      expect(fate.map(({ status }) => status)).toEqual([...Array(5).fill('fulfilled'), ...Array(3).fill('rejected')]);
+      expect((await emitted()).map(({ orderId }) => orderId)).toEqual(['96', '97', '98', '99', '100']);
+      // Again, as after a lost reply: nothing is taken twice.
+      expect(await fates(some.slice(0, 5).map((each) => gate.admit(each)))).toEqual({ admitted: 5 });
+      await gate.settle(SALE, await emitted());
+      const free = (await gate.view(SALE))![0]!.free;
+      const wide = gateAt(server.url);
+      expect(await fates(buyers(free + 7, 'more').map((buyer) => wide.admit(request(buyer))))).toEqual({
+        admitted: free,
+        sold_out: 7,
+      });
+      expect(await wide.view(SALE)).toMatchObject([{ free: 0, queued: free, held: 5 }]);
+    });
+
     it('before a silent Redis: four full calls and one more batch wait, the rest is refused at once', async () => {
       const gate = gateAt(server.url, { commandMs: 1500, retryMs: 100 });
       await gate.install(snapshot());
@@ -205,6 +225,25 @@ describeWithRedis('the gate in Redis', () => {
       expect(refused).toBe(2000 - 5 * 256);
       expect(await fates(asked)).toEqual({ overloaded: 2000 - 5 * 256, unavailable: 5 * 256 });
       expect(performance.now() - startMs).toBeLessThan(4000);
+    });
+
+    it('those who come after a full batch that was given up are answered when it is closed, as everybody is', async () => {
+      const gate = gateAt(server.url, { commandMs: 20_000, retryMs: 20_000 });
+      await gate.install(snapshot());
+      // The sale is not known to this one: it has asked for another only.
+      const fresh = gateAt(server.url, { commandMs: 20_000, retryMs: 20_000 });
+      expect(await fresh.admit(request('x', { saleId: '8' }))).toEqual({ outcome: 'stale' });
+      await server.pause();
+      const gone = new AbortController();
+      const given = Array.from({ length: 256 }, (_, at) => fresh.admit(request(`gone ${at}`, { signal: gone.signal })));
+      gone.abort();
+      const late = ['x', 'y'].map((buyer) => fresh.admit(request(buyer)));
+      expect(await fates(given)).toEqual({ aborted: 256 });
+      await sleep(50);
+      const startMs = performance.now();
+      fresh.close();
+      expect(await fates(late)).toEqual({ unavailable: 2 });
+      expect(performance.now() - startMs).toBeLessThan(200);
     });
 
     it('an order that was given up before it was sent is not sent', async () => {

@@ -133,7 +133,8 @@ class Run {
   readonly #prefix = ownPrefix();
   readonly #requests: AdmitRequest[] = [];
   readonly #admitted: { message: OrderMessage; atMs: number }[] = [];
-  #lastId = 100;
+  /** Ids of two and of three digits meet in one batch. */
+  #lastId = 95;
   #epoch = 1;
 
   constructor(target: string, eye: Redis) {

@@ -26,6 +26,26 @@ describe('requests that are grouped', () => {
     }
   });
 
+  it('it is not idle between two batches, whenever that is asked', async () => {
+    for (let hops = 0; hops < 12; hops++) {
+      let committed = 0;
+      const commit = async (batch: number[]): Promise<number[]> => {
+        await new Promise((resolve) => setTimeout(resolve, 1));
+        committed += batch.length;
+        return batch;
+      };
+      const grouped = new Grouped(commit, runtime);
+      const first = grouped.ask(1);
+      await new Promise((resolve) => setImmediate(resolve));
+      const second = grouped.ask(2);
+      await first;
+      await microtasks(hops);
+      await grouped.idle();
+      expect([hops, committed]).toEqual([hops, 2]);
+      await second;
+    }
+  });
+
   it('what comes in one turn is one batch; what comes during a commit is the next; each hears its own answer', async () => {
     const batches: number[][] = [];
     const commit = async (batch: number[]): Promise<number[]> => {

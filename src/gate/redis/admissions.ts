@@ -110,6 +110,8 @@ export class Admissions {
         if (lane.inFlight.length >= IN_FLIGHT_MAX)
           return reject(overloaded('too many orders are waiting for the gate'));
         this.#next(lane);
+        // All of them may have been given up, and the lane with them.
+        this.#lanes.set(saleId, lane);
       }
       lane.waiting.push({ request, resolve, reject });
       if (lane.inFlight.length < IN_FLIGHT_MAX) this.#schedule(lane);

@@ -41,7 +41,9 @@ export class Batches<Request, Reply> {
   readonly #runtime: Runtime;
   readonly #command: Command<Request, Reply>;
   readonly #onTime: (sentMs: number, storeUs: number) => void;
-  readonly #waiting = new Map<number, Entry<Request, Reply>[]>();
+  /** By bucket, and which buckets these are. No Map: each one that is cleared would keep what stood in it, see base/tally.ts. */
+  readonly #waiting: (Entry<Request, Reply>[] | undefined)[] = [];
+  #buckets: number[] = [];
   readonly #frames = new Map<number, { keys: string; args: string }>();
 
   constructor(
@@ -61,13 +63,13 @@ export class Batches<Request, Reply> {
   send(bucket: number, request: Request): Promise<Reply> {
     return new Promise((resolve, reject) => {
       const entry = { request, resolve, reject };
-      const batch = this.#waiting.get(bucket);
+      const batch = this.#waiting[bucket];
       if (batch) {
         batch.push(entry);
         return;
       }
-      this.#waiting.set(bucket, [entry]);
-      if (this.#waiting.size > 1) return;
+      this.#waiting[bucket] = [entry];
+      if (this.#buckets.push(bucket) > 1) return;
       this.#link.expect();
       // With nothing under way there is nobody to wait for but those who go on by the same answer as we did. A tick that is
       // asked for by a promise's callback runs when all of these have.
@@ -77,10 +79,13 @@ export class Batches<Request, Reply> {
   }
 
   readonly #flush = (): void => {
-    const waiting = [...this.#waiting];
-    this.#waiting.clear();
+    const buckets = this.#buckets;
+    this.#buckets = [];
+    const batches = buckets.map((bucket) => this.#waiting[bucket]!);
+    for (const bucket of buckets) this.#waiting[bucket] = undefined;
     try {
-      for (const [bucket, entries] of waiting) {
+      for (const [at, entries] of batches.entries()) {
+        const bucket = buckets[at]!;
         for (let from = 0; from < entries.length; from += BATCH_MAX) {
           this.#call(bucket, entries.length <= BATCH_MAX ? entries : entries.slice(from, from + BATCH_MAX));
         }

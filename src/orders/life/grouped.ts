@@ -70,7 +70,7 @@ export class Grouped<Q, A> {
       const share = Math.ceil(this.#waiting.length / parts);
       const work = this.#together(this.#waiting.splice(0, Math.min(share, BATCH_MAX)));
       // In the same turn: who comes next starts anew.
-      void this.#underWay.during(work).then(() => this.#start());
+      void this.#underWay.during(work, () => this.#start());
     }
   }
 

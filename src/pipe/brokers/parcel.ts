@@ -14,7 +14,8 @@ export interface Parcel {
   readonly fields: EntryFields | null;
 }
 
-const VERSION = 1;
+/** 2: the fields of an entry hold orders that are alike together. */
+const VERSION = 2;
 const ENTRY_ID = /^\d+-\d+$/;
 const SALE_ID = /^\d+$/;
 
