@@ -128,8 +128,9 @@ export class Book {
       row.item_code = code;
       const order = orderOfRow(row);
       const { status, version } = order;
-      const [own, opened] = [BigInt(row.fence!), ofOrder.get(order.id) ?? 0n];
-      const fence = own > opened ? own : opened;
+      const opened = ofOrder.get(order.id) ?? 0n;
+      let fence = BigInt(row.fence!);
+      if (opened > fence) fence = opened;
       entries.set(order.id, { first: { status, version, fence }, order, fence, slots: row.slots as string, seated });
     }
     for (const { order, fence } of believed.values()) {

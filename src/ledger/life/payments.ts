@@ -215,7 +215,12 @@ function cut(error: string | null): string | null {
 
 export function* highestFence(): Work<bigint> {
   const found = yield ['orders', 'payments'].map((table) => query(`SELECT MAX(fence) AS fence FROM ${table}`));
-  return found.map(({ rows }) => BigInt(rows[0]?.fence ?? 0)).reduce((a, b) => (a > b ? a : b));
+  let highest = 0n;
+  for (const { rows } of found) {
+    const fence = BigInt(rows[0]?.fence ?? 0);
+    if (fence > highest) highest = fence;
+  }
+  return highest;
 }
 
 export function* getAttempt(attemptId: string): Work<PaymentAttempt | null> {
