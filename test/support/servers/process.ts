@@ -18,12 +18,15 @@ export const HOST = '127.0.0.1';
  */
 const PORT_MIN = 12_000;
 const PORT_MAX = 21_999;
+/** Each worker of a test run draws from a part of its own: a server that was killed finds its port free when it comes back. */
+const PARTS = 4;
+const PART = Number(process.env.VITEST_POOL_ID ?? 0) % PARTS;
 const taken = new Set<number>();
 
 /** A port that nobody listens on, drawn once only in this process. `above`: these offsets must be free, too. */
 export async function freePort(above: readonly number[] = []): Promise<number> {
   for (let tries = 0; tries < 100; tries++) {
-    const port = PORT_MIN + Math.floor(Math.random() * (PORT_MAX - PORT_MIN + 1));
+    const port = PORT_MIN + Math.floor(((PART + Math.random()) / PARTS) * (PORT_MAX - PORT_MIN + 1));
     if (taken.has(port)) continue;
     const free = await Promise.all([port, ...above.map((offset) => port + offset)].map(isFree));
     if (!free.every(Boolean)) continue;
