@@ -444,7 +444,7 @@ describeWithRedis('the gate in Redis', () => {
       await until(
         'the replica has it',
         5000,
-        async () => (await replica.command('EXISTS', `${PREFIX}:{7:0}:gate`)) === 1,
+        async () => (await replica.command('HEXISTS', `${PREFIX}:{7:0}:1:holds`, 'x')) === 1,
       );
       const there = gateAt(replica.url, { commandMs: 300 });
       // A replica takes no writes: it is not asked to decide.

@@ -128,7 +128,8 @@ describeWithRedis('locks: kinds', () => {
         agents.flatMap((agent) => [1, 2].map(() => agent.call('readAndWrite', { name: 'rw', rounds }))),
       );
       expect(crossed).toEqual([0, 0, 0, 0, 0, 0]);
-      expect((await keysOf(redis.port)).filter((key) => /^together:\{0\}:(?!clock)/.test(key))).toEqual([]);
+      // Ids that somebody gave up waiting under, on a busy machine, are remembered for two minutes.
+      expect((await keysOf(redis.port)).filter((key) => /^together:\{0\}:(?!clock|gone)/.test(key))).toEqual([]);
     });
 
     it('a crashed reader keeps a writer out until its own lease ends, however long the other readers stay', async () => {
