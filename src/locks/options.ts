@@ -50,6 +50,11 @@ function duration(value: unknown, what: string, least: number): number {
   return Math.ceil(ms);
 }
 
+export function checkedFlag(value: unknown, what: string): boolean {
+  if (typeof value !== 'boolean') throw new TerminalError('invalid_argument', `${what} must be true or false`);
+  return value;
+}
+
 export { count as checkedCount, duration as checkedDuration, span as checkedSpan };
 
 export function checkedLease(value: unknown): number {

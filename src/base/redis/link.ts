@@ -4,6 +4,7 @@ import { messageOf, RetryableError } from '../errors.ts';
 import type { Runtime } from '../runtime.ts';
 import { placeOf, type RedisTarget, redisClient } from './address.ts';
 import type { Script } from './scripts.ts';
+import { Vigil } from './vigil.ts';
 
 /** The way to Redis is out: the command may or may not have been carried out. */
 export class RedisUnavailableError extends RetryableError {
@@ -17,6 +18,8 @@ export interface LinkOptions {
   readonly commandMs: number;
   /** In a cluster: hears what is sent by PUBLISH on any node, instead of SPUBLISH on the node of the channel's name. */
   readonly broadcast?: boolean;
+  /** Stays awake for a moment while a script's answer is about to come, see vigil.ts. */
+  readonly attentive?: boolean;
 }
 
 export interface LinkEvents {
@@ -46,6 +49,7 @@ export class RedisLink {
   readonly #client: Redis | Cluster;
   readonly #anchor: Anchor;
   readonly #underWay: UnderWay;
+  readonly #vigil: Vigil | null;
   /** Channels that somebody wanted to hear, to be subscribed to again with each new connection. */
   readonly #channels = new Set<string>();
   readonly #listening = new Map<string, Promise<void>>();
@@ -64,6 +68,7 @@ export class RedisLink {
     this.#underWay = new UnderWay(runtime, options.commandMs, () => {
       if (this.#client instanceof Redis && !this.#closed) this.#client.disconnect(true);
     });
+    this.#vigil = options.attentive ? new Vigil(runtime.timers, () => this.#underWay.isEmpty) : null;
     this.#events = events;
     this.#target = target;
     this.#client = this.#connect('commands');
@@ -172,11 +177,13 @@ export class RedisLink {
       this.#corked = (client as unknown as { stream: Corkable }).stream;
       this.#corked.cork();
     }
+    this.#vigil?.sent();
     void client.sendCommand(sent as unknown as Parameters<Redis['sendCommand']>[0]);
   }
 
   readonly #finish = (sent: SentScript, error: Error | null, reply: unknown): void => {
     this.#anchor.drop();
+    this.#vigil?.answered();
     if (error === null) sent.asker.answered(reply);
     else if (error.message.startsWith('NOSCRIPT')) this.#sendSlowly(sent.script, sent.keys, sent.wire, sent.asker);
     else sent.asker.failed(this.#failure(error, 'EVALSHA'));

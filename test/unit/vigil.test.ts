@@ -1,0 +1,68 @@
+import { describe, expect, it } from 'vitest';
+import { Vigil } from '../../src/base/redis/vigil.ts';
+import { systemTimers, type Timers } from '../../src/base/timers.ts';
+
+/** A link whose answers come after so many turns; turns are run by hand. */
+class Link {
+  readonly #turns: (() => void)[] = [];
+  readonly #timers: Timers = { ...systemTimers, nextTurn: (run) => this.#turns.push(run) };
+  readonly vigil = new Vigil(this.#timers, () => !this.waiting);
+  waiting = false;
+
+  /** Sends something that is answered after `turns` turns; how many turns it stayed awake for it. */
+  ask(turns: number): number {
+    this.waiting = true;
+    this.vigil.sent();
+    let awake = 0;
+    for (; this.#turns.length > 0; awake++) {
+      if (awake === turns) this.#answer();
+      this.#turns.shift()!();
+    }
+    if (this.waiting) this.#answer();
+    return awake;
+  }
+
+  #answer(): void {
+    this.waiting = false;
+    this.vigil.answered();
+  }
+}
+
+const NEVER = Number.MAX_SAFE_INTEGER;
+
+describe('Vigil', () => {
+  it('stays awake until the answer is there, and not for longer', () => {
+    const link = new Link();
+    expect(link.ask(20)).toBe(21);
+    expect(link.ask(0)).toBe(1);
+  });
+
+  it('falls asleep after 64 turns', () => {
+    expect(new Link().ask(NEVER)).toBe(64);
+  });
+
+  it('is tried only now and then once it was in vain too often, and again when it is worth it', () => {
+    const link = new Link();
+    for (let i = 0; i < 8; i++) expect(link.ask(NEVER)).toBe(64);
+    const tries = Array.from({ length: 640 }, () => link.ask(NEVER));
+    expect(tries.filter((turns) => turns > 0)).toHaveLength(10);
+    // Nearer now: the next that is tried finds out.
+    while (link.ask(20) === 0);
+    expect(link.ask(20)).toBe(21);
+  });
+
+  it('what is sent meanwhile has its own 64 turns', () => {
+    const turns: (() => void)[] = [];
+    const vigil = new Vigil({ ...systemTimers, nextTurn: (run) => turns.push(run) }, () => false);
+    const turn = (times: number): void => {
+      for (let i = 0; i < times; i++) turns.shift()?.();
+    };
+    vigil.sent();
+    turn(60);
+    vigil.sent();
+    turn(63);
+    expect(turns).toHaveLength(1);
+    turn(1);
+    expect(turns).toHaveLength(0);
+  });
+});
