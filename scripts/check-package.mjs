@@ -38,7 +38,7 @@ const needed = [
   'dist/fastify.js',
   'dist/locks/index.js',
   'dist/locks/index.d.ts',
-  'dist/locks/redis/lua/mutex-acquire.lua',
+  'dist/locks/redis/lua/mutex-serve.lua',
   'dist/cli/main.js',
   'dist/ledger/sqlite/migrations/0001_ledger.sql',
   'dist/ledger/mysql/migrations/0001_ledger.sql',

@@ -11,6 +11,7 @@ import type {
   AcquireReply,
   AcquireRequest,
   Address,
+  Given,
   LockKind,
   LockStore,
   Mode,
@@ -124,8 +125,9 @@ class Waiter implements AcquireRequest {
 /** Who waits for one lock in this process, oldest first, and the timer that looks after the oldest. */
 interface Line {
   readonly waiters: Set<Waiter>;
-  /** Grants that went from one of them to the next, past those who wait elsewhere. */
+  /** Grants that went from one of them to the next, past those who wait elsewhere; and since when. */
   inARow: number;
+  rowSinceMs: number;
   stop: (() => void) | null;
   dueMs: number;
 }
@@ -133,7 +135,9 @@ interface Line {
 /** A silent queue is looked at when the present lease ends, and at least so often: a lease may be an hour. */
 const LOOK_MS_MAX = 3000;
 const LOOK_MS_MIN = 10;
-const IN_A_ROW_MAX = 16;
+/** So many times at least, and for so long: who holds it for a moment only changes process seldom, and nobody waits long. */
+const IN_A_ROW_MIN = 16;
+const IN_A_ROW_MS = 10;
 const CLOSING_LOOK_MS = 20;
 /** A replica that has only just joined says for the first time after a second that it is there. */
 const REPLICAS_MS = 1500;
@@ -478,8 +482,10 @@ export class Desk implements StoreEvents, HoldKeeper, GrantDesk {
       for (let retryMs = RETRY_MS_MIN; ; retryMs = Math.min(retryMs * 2, RETRY_MS_MAX)) {
         try {
           const { handOverMs } = this.settings;
+          const sentMs = this.nowMs();
           const reply = await this.#store.release({ backTo: '', next: '', ...what, handOverMs });
-          if (reply === 'handed' || reply === 'moved') this.#watch(what);
+          if (typeof reply === 'object') this.#given(reply, sentMs);
+          else if (reply === 'handed' || reply === 'moved') this.#watch(what);
           return;
         } catch (error) {
           if (!(error instanceof UnavailableError) || this.nowMs() >= endMs || this.#closing) return;
@@ -499,7 +505,7 @@ export class Desk implements StoreEvents, HoldKeeper, GrantDesk {
     this.#queued(waiter, ticket);
     let line = this.#lines.get(key);
     if (!line) {
-      line = { waiters: new Set(), inARow: 0, stop: null, dueMs: Infinity };
+      line = { waiters: new Set(), inARow: 0, rowSinceMs: 0, stop: null, dueMs: Infinity };
       this.#lines.set(key, line);
     }
     line.waiters.add(waiter);
@@ -736,7 +742,7 @@ export class Desk implements StoreEvents, HoldKeeper, GrantDesk {
     return this.#release(hold, hold.ambiguous).then(
       (reply) => {
         if (typeof reply === 'object') {
-          this.#given(hold.next, reply.given, sentMs);
+          this.#given(reply, sentMs);
           return;
         }
         if (reply === 'handed') this.#watch(hold);
@@ -757,7 +763,8 @@ export class Desk implements StoreEvents, HoldKeeper, GrantDesk {
   #nextHere(hold: Hold): string {
     const line = this.#lines.get(keyOf(hold));
     if (!line) return '';
-    if (++line.inARow > IN_A_ROW_MAX) {
+    if (line.inARow === 0) line.rowSinceMs = this.nowMs();
+    if (++line.inARow > IN_A_ROW_MIN && this.nowMs() > line.rowSinceMs + IN_A_ROW_MS) {
       line.inARow = 0;
       return '';
     }
@@ -765,11 +772,17 @@ export class Desk implements StoreEvents, HoldKeeper, GrantDesk {
     return '';
   }
 
-  #given(rid: string, token: number, sentMs: number): void {
-    const waiter = this.#waiters.get(rid);
+  #given({ given, to }: Given, sentMs: number): void {
+    const waiter = this.#waiters.get(to);
     // Given up meanwhile: its clean-up, sent after this, has given it on.
     if (!waiter) return;
-    const hold = this.#hold(waiter, token, sentMs, this.settings.handOverMs);
+    const { handOverMs } = this.settings;
+    // Answered late, or to be had on replicas as well: ask before believing it.
+    if (this.nowMs() >= sentMs + handOverMs / 2 || waiter.terms.replicas > 0) {
+      this.#ask(waiter);
+      return;
+    }
+    const hold = this.#hold(waiter, given, sentMs, handOverMs);
     if (waiter.asking) hold.ambiguous = true;
     this.#settle(waiter, hold);
     this.#confirm(hold, waiter.terms);
@@ -801,7 +814,7 @@ export class Desk implements StoreEvents, HoldKeeper, GrantDesk {
         // in force by our own clock.
         const sentMs = this.nowMs();
         const reply = await this.#release(hold, true);
-        if (typeof reply === 'object') this.#given(hold.next, reply.given, sentMs);
+        if (typeof reply === 'object') this.#given(reply, sentMs);
         else if (reply === 'handed') this.#watch(hold);
         return;
       } catch (error) {

@@ -75,9 +75,10 @@ export interface ReleaseRequest extends Address {
  */
 export type ReleaseReply = 'released' | 'handed' | 'dequeued' | 'absent' | 'moved' | Given;
 
-/** Given back, and `next` has it now, for `handOverMs` unless it is confirmed. */
+/** Given back, and `to`, another request of this client, has it now, for `handOverMs` unless it is confirmed: its token. */
 export interface Given {
   readonly given: number;
+  readonly to: string;
 }
 
 export interface RenewRequest extends Address {

@@ -50,6 +50,21 @@ describeWithRedis('locks through Redis Sentinel', () => {
     await free(b, 'mutex', 'copied');
   });
 
+  it('replicas are asked for also where the one who gives it back hands it to a neighbour', async () => {
+    const grant = await a.mutex('handed').acquire();
+    const granted = a.mutex('handed').acquire({ replicas: 1, wait: 5000 });
+    await queued(a, 'mutex', 'handed', 1);
+    const refused = a.mutex('handed').acquire({ replicas: 2, wait: 5000 });
+    refused.catch(() => undefined);
+    await queued(a, 'mutex', 'handed', 2);
+    await grant.release();
+    const second = await granted;
+    expect(await servers.replicas[0]!.command('KEYS', '*handed*')).not.toEqual([]);
+    await second.release();
+    await expect(refused).rejects.toMatchObject({ code: 'lock_unavailable' });
+    await free(b, 'mutex', 'handed');
+  });
+
   it.skipIf(!LONG)(
     'a failover in the middle: the holder keeps it or is told, waiters get through, tokens grow (only with DOORBUSTER_TEST_LONG=1: it takes seconds)',
     async () => {

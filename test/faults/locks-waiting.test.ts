@@ -122,6 +122,32 @@ describeWithRedis('locks: waiting', () => {
     expect(await leftovers(own.port)).toEqual([]);
   });
 
+  it('what is given up in the moment it is granted goes to the next of the same process at once', async () => {
+    const own = await startRedis();
+    await using locks = createLocks({ redis: own.url });
+    const lock = locks.fair('f');
+    // So that it listens already, and asks with the right to wait.
+    const first = await lock.acquire();
+    const second = lock.acquire();
+    await until('it waits', 5000, async () => (await lock.inspect()).waiting === 1);
+    await first.release();
+    await (await second).release();
+
+    await own.pause();
+    const controller = new AbortController();
+    const givenUp = ending(lock.acquire({ signal: controller.signal }));
+    const next = ending(lock.acquire());
+    await sleep(50);
+    controller.abort();
+    expect((await givenUp).error).toBeInstanceOf(AbortedError);
+    await own.resume();
+    const resumedMs = performance.now();
+    const { value } = await next;
+    // Else it would be let in by the timer that looks after silent queues, after three seconds.
+    expect(performance.now() - resumedMs).toBeLessThan(1000);
+    await value!.release();
+  });
+
   describe.concurrent('side by side', () => {
     it('a wait of 3 s ends at 3.0–3.4 s, for every kind', async () => {
       const prefix = 'patience';

@@ -22,6 +22,8 @@ const LEASE_MS = 60_000;
 
 type Step =
   | { do: 'acquire'; client: number; mode: Mode; permits: number; queue: boolean }
+  /** Gives back and asks in the same turn: in Redis one call. */
+  | { do: 'both'; pick: number; mode: Mode; permits: number; queue: boolean; askFirst: boolean }
   | { do: 'again' | 'release' | 'renew' | 'finish'; pick: number }
   | { do: 'change'; pick: number; to: Mode; queue: boolean }
   | { do: 'force' }
@@ -52,6 +54,17 @@ const step: fc.Arbitrary<Step> = fc.oneof(
         'finish' as const,
       ),
       pick: fc.nat(),
+    }),
+  },
+  {
+    weight: 4,
+    arbitrary: fc.record({
+      do: fc.constant('both' as const),
+      pick: fc.nat(),
+      mode,
+      permits: fc.integer({ min: 1, max: 3 }),
+      queue: fc.boolean(),
+      askFirst: fc.boolean(),
     }),
   },
   {
@@ -136,6 +149,25 @@ async function take(
       const reply = await side.stores[at.client]!.acquire(request);
       return reply.outcome === 'done' ? reply : reply.outcome;
     }
+    case 'both': {
+      const { client, number, mode, permits } = asked[at.pick % asked.length]!;
+      const store = side.stores[client]!;
+      const held = { ...address, ...terms, mode, permits, rid: side.ridOf({ client, number }) };
+      const release = () => store.release({ ...held, ambiguous: false, backTo: '', next: nextOf(at.pick) });
+      const acquire = () => store.acquire({ ...address, ...terms, ...at, rid: side.ridOf(fresh) });
+      const nextOf = (pick: number): string => {
+        if (kind !== 'mutex' || pick % 3 !== 0) return '';
+        const other = asked.findLast((each) => each.client === client && each.number !== number);
+        return other ? side.ridOf(other) : '';
+      };
+      const [first, second] = at.askFirst ? [acquire, release] : [release, acquire];
+      const replies = await Promise.all([first(), second()]);
+      return replies.map((reply) => {
+        if (typeof reply === 'string') return reply;
+        if ('given' in reply) return `given to ${side.plain(reply.to)}`;
+        return reply.outcome;
+      });
+    }
     case 'again':
     case 'release':
     case 'renew':
@@ -157,7 +189,7 @@ async function take(
             : undefined;
         const next = kind === 'mutex' && other ? side.ridOf(other) : '';
         const reply = await store.release({ ...request, ambiguous: false, backTo: '', next });
-        return typeof reply === 'object' ? 'given' : reply;
+        return typeof reply === 'object' ? `given to ${side.plain(reply.to)}` : reply;
       }
       if (at.do === 'renew') return await store.renew({ ...request, exactly: false });
       if (at.do === 'finish') return kind === 'once' ? await store.finish(name, request.rid, 'it', 60_000) : null;
@@ -208,7 +240,14 @@ describeWithAnyRedis('the two stores', () => {
           const memory = new Side((events) => new MemoryLockStore(space, 'model', runtime, events));
           const anchor = new Anchor();
           const redis = new Side((events) => {
-            const options = { target: url, prefix: 'model', commandMs: 2000, handOverMs: HANDOVER_MS, anchor };
+            const options = {
+              target: url,
+              prefix: 'model',
+              commandMs: 2000,
+              attentive: true,
+              handOverMs: HANDOVER_MS,
+              anchor,
+            };
             return new RedisLockStore(options, runtime, events);
           });
           try {
@@ -224,13 +263,15 @@ describeWithAnyRedis('the two stores', () => {
                 await new Promise((resolve) => setTimeout(resolve, 20));
                 continue;
               }
-              const from = at.do === 'acquire' ? at : at.do === 'change' ? asked[at.pick % asked.length] : null;
+              const picks = at.do === 'change' || at.do === 'both';
+              const from = at.do === 'acquire' ? at : picks ? asked[at.pick % asked.length] : null;
+              if (at.do === 'both' && !from) continue;
               if (from && !redis.isOpen(from.client)) continue;
-              const permits = kind === 'semaphore' && at.do === 'acquire' ? at.permits : 1;
-              const asMode =
-                kind === 'readwrite' ? (at.do === 'acquire' ? at.mode : at.do === 'change' ? at.to : 'read') : 'write';
+              const asks = at.do === 'acquire' || at.do === 'both';
+              const permits = kind === 'semaphore' && asks ? at.permits : 1;
+              const asMode = kind === 'readwrite' ? (asks ? at.mode : at.do === 'change' ? at.to : 'read') : 'write';
               const fresh = { client: from?.client ?? 0, number: ++number, mode: asMode, permits };
-              const as = at.do === 'acquire' ? { ...at, mode: asMode, permits } : at;
+              const as = asks ? { ...at, mode: asMode, permits } : at;
               const [fromModel, fromRedis] = [
                 await take(memory, kind, name, as, asked, fresh),
                 await take(redis, kind, name, as, asked, fresh),

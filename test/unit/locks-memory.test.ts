@@ -180,16 +180,30 @@ describe.each(['mutex', 'fair', 'once'] as const)('in-process %s', (kind) => {
   });
 
   it('skips a waiter whose client is closed', async () => {
-    const a = new Client(kind);
-    const b = new Client(kind);
-    const [a1, b1, a2] = [a.rid(), b.rid(), a.rid()];
+    const [a, b, c] = [new Client(kind), new Client(kind), new Client(kind)];
+    const [a1, b1, c1] = [a.rid(), b.rid(), c.rid()];
     await a.ask(a1);
     await b.ask(b1);
-    await a.ask(a2);
+    await c.ask(c1);
     await b.store.close();
     expect(await a.release(a1)).toBe('handed');
-    expect(await a.heard()).toEqual([a2]);
+    expect(await c.heard()).toEqual([c1]);
     expect(b.told).toEqual([]);
+  });
+
+  it('tells a waiter of the client that gives it back by the reply, and nobody else', async () => {
+    const [a, b] = [new Client(kind), new Client(kind)];
+    const [a1, a2, b1] = [a.rid(), a.rid(), b.rid()];
+    await a.ask(a1);
+    await a.ask(a2);
+    await b.ask(b1);
+    const reply = await a.release(a1);
+    const [holder] = (await a.inspect()).holders;
+    expect(holder?.rid).toBe(a2);
+    expect(reply).toEqual({ given: holder?.token, to: a2 });
+    expect([...(await a.heard()), ...(await b.heard())]).toEqual([]);
+    expect(await a.release(a2)).toBe('handed');
+    expect(await b.heard()).toEqual([b1]);
   });
 
   it('keeps a place by its ticket when the queue was lost', async () => {
@@ -720,14 +734,14 @@ describe('in-process space', () => {
   });
 
   it('wakes after the command, never inside it', async () => {
-    const a = new Client('mutex');
-    const [a1, a2] = [a.rid(), a.rid()];
+    const [a, b] = [new Client('mutex'), new Client('mutex')];
+    const [a1, b1] = [a.rid(), b.rid()];
     await a.ask(a1);
-    await a.ask(a2);
+    await b.ask(b1);
     const releasing = a.release(a1);
-    expect(a.told).toEqual([]);
+    expect(b.told).toEqual([]);
     await releasing;
-    expect(await a.heard()).toEqual([a2]);
+    expect(await b.heard()).toEqual([b1]);
   });
 });
 

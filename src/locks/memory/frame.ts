@@ -16,6 +16,12 @@ export const QUEUE_MS = 60_000;
 /** When to look again where no lease will end. */
 export const RETRY_MS = 10_000;
 
+/** Who made a request id: the part before the first point. */
+export function clientOf(rid: string): string {
+  const end = rid.indexOf('.');
+  return end === -1 ? rid : rid.slice(0, end);
+}
+
 /** What every command has at hand: the counterpart of `_frame.lua`. Time stands still while a command runs. */
 export interface Frame {
   /** Judges leases: monotonic. */

@@ -1,5 +1,22 @@
-import type { AcquireReply, AcquireRequest, HolderState, ReleaseReply, ReleaseRequest, RenewRequest } from '../port.ts';
-import { type Frame, type Hold, holderOf, type LockCell, remainingMs, renewHold, type Sight } from './frame.ts';
+import type {
+  AcquireReply,
+  AcquireRequest,
+  Given,
+  HolderState,
+  ReleaseReply,
+  ReleaseRequest,
+  RenewRequest,
+} from '../port.ts';
+import {
+  clientOf,
+  type Frame,
+  type Hold,
+  holderOf,
+  type LockCell,
+  remainingMs,
+  renewHold,
+  type Sight,
+} from './frame.ts';
 import { WaitQueue } from './queue.ts';
 
 /** A mutex, fair or not: step by step what `_mutex.lua` and the `mutex-….lua` do. */
@@ -24,15 +41,17 @@ export class MutexCell implements LockCell {
 
   /**
    * The lock is nobody's now: gives it to the first in the queue that still lives and tells only that one. `asker` is only
-   * taken from the queue: it reads its grant from the reply.
+   * taken from the queue: it reads its grant from the reply. So does a request of the client that gave it back, `giver`:
+   * then that reply is returned.
    */
-  #handOver(frame: Frame, handOverMs: number, asker: string | null): void {
+  #handOver(frame: Frame, handOverMs: number, asker: string | null, giver: string | null = null): Given | null {
     this.holder = null;
     for (;;) {
       const head = this.queue.pop();
-      if (!head || head.rid === asker) return;
+      if (!head || head.rid === asker) return null;
       const token = this.#hold(frame, head.rid, handOverMs, '');
-      if (frame.tellGranted(head.rid, token)) return;
+      if (giver !== null && clientOf(head.rid) === clientOf(giver)) return { given: token, to: head.rid };
+      if (frame.tellGranted(head.rid, token)) return null;
       this.holder = null;
     }
   }
@@ -63,10 +82,9 @@ export class MutexCell implements LockCell {
     this.prune(frame.nowMs);
     let reply: ReleaseReply;
     if (this.holder?.rid === rid && next !== '' && this.queue.leave(next)) {
-      reply = { given: this.#hold(frame, next, handOverMs, '') };
+      reply = { given: this.#hold(frame, next, handOverMs, ''), to: next };
     } else if (this.holder?.rid === rid) {
-      this.#handOver(frame, handOverMs, null);
-      reply = this.holder ? 'handed' : 'released';
+      reply = this.#handOver(frame, handOverMs, null, rid) ?? (this.holder ? 'handed' : 'released');
     } else {
       reply = this.queue.leave(rid) ? 'dequeued' : 'absent';
       // Its lease had run out, or that of another: whoever comes by sees to the queue.

@@ -15,7 +15,7 @@ import type {
   StoreEvents,
   Wake,
 } from '../port.ts';
-import { type Frame, GONE_MS, type LockCell } from './frame.ts';
+import { clientOf, type Frame, GONE_MS, type LockCell } from './frame.ts';
 import { LatchCell } from './latch.ts';
 import { MutexCell, OnceCell } from './mutex.ts';
 import { ReadWriteCell } from './read-write.ts';
@@ -352,9 +352,3 @@ const MAKE = {
   readwrite: () => new ReadWriteCell(),
   semaphore: () => new SemaphoreCell(),
 } satisfies Record<LockKind, () => LockCell>;
-
-/** The part of a request id before the first point. */
-function clientOf(rid: string): string {
-  const end = rid.indexOf('.');
-  return end === -1 ? rid : rid.slice(0, end);
-}

@@ -3,25 +3,34 @@ import type { Script } from '../../base/redis/scripts.ts';
 import type { Runtime } from '../../base/runtime.ts';
 import type { Layout } from './layout.ts';
 
-/** How a command is put into a call and its reply is read. */
-export interface Command<Request, Reply> {
+/** A script that serves many requests in one call. */
+export interface Command<Address> {
   readonly script: Script;
-  /** The replies begin with the server's time. */
-  readonly timed: boolean;
   /** For how long a lock is handed over unless that is confirmed: a setting of the client, the same for all. */
   readonly graceMs: number;
-  /** How many keys and arguments a request has; and each of these as it is written on the wire. */
+  /** How many keys and arguments a request has; and its keys as they are written on the wire. */
   readonly keys: number;
   readonly args: number;
-  writeKeys(bucket: number, request: Request): string;
-  writeArgs(request: Request): string;
-  read(reply: unknown): Reply;
+  writeKeys(bucket: number, address: Address): string;
   failed(error: unknown): unknown;
 }
 
-interface Entry<Request, Reply> {
-  readonly request: Request;
-  resolve(reply: Reply): void;
+/** What can be asked of a script: how a request is put to it, and how its reply is read. */
+export interface Verb<Request, Reply> {
+  /** The reply to a lone request, when it is a number, is (nearly) the server's time. */
+  readonly timed: boolean;
+  /** The arguments, as they are written on the wire. */
+  write(request: Request): string;
+  read(reply: unknown, request: Request): Reply;
+}
+
+// biome-ignore lint/suspicious/noExplicitAny: requests of several kinds stand in one batch, each beside the verb that knows it.
+type AnyVerb = Verb<any, any>;
+
+interface Entry<Address> {
+  readonly verb: AnyVerb;
+  readonly request: Address;
+  resolve(reply: unknown): void;
   reject(error: unknown): void;
 }
 
@@ -31,18 +40,18 @@ const FRAME_KEYS = 2;
 const FRAME_ARGS = 3;
 
 /**
- * Requests of one command for one bucket that are made in the same turn of the event loop go to Redis in one call. A lone
+ * Requests to one script for one bucket that are made in the same turn of the event loop go to Redis in one call. A lone
  * request is not delayed. This is what makes us faster than one call for each: most of the cost of a lock is the way there
  * and back, on our side of the socket.
  */
-export class Batches<Request, Reply> {
+export class Batches<Address> {
   readonly #link: RedisLink;
   readonly #layout: Layout;
   readonly #runtime: Runtime;
-  readonly #command: Command<Request, Reply>;
+  readonly #command: Command<Address>;
   readonly #onTime: (sentMs: number, storeUs: number) => void;
   /** By bucket, and which buckets these are. No Map: each one that is cleared would keep what stood in it, see base/tally.ts. */
-  readonly #waiting: (Entry<Request, Reply>[] | undefined)[] = [];
+  readonly #waiting: (Entry<Address>[] | undefined)[] = [];
   #buckets: number[] = [];
   readonly #frames = new Map<number, { keys: string; args: string }>();
 
@@ -50,7 +59,7 @@ export class Batches<Request, Reply> {
     link: RedisLink,
     layout: Layout,
     runtime: Runtime,
-    command: Command<Request, Reply>,
+    command: Command<Address>,
     onTime: (sentMs: number, storeUs: number) => void,
   ) {
     this.#link = link;
@@ -60,9 +69,9 @@ export class Batches<Request, Reply> {
     this.#onTime = onTime;
   }
 
-  send(bucket: number, request: Request): Promise<Reply> {
+  send<Request extends Address, Reply>(bucket: number, verb: Verb<Request, Reply>, request: Request): Promise<Reply> {
     return new Promise((resolve, reject) => {
-      const entry = { request, resolve, reject };
+      const entry: Entry<Address> = { verb, request, resolve: resolve as (reply: unknown) => void, reject };
       const batch = this.#waiting[bucket];
       if (batch) {
         batch.push(entry);
@@ -95,12 +104,12 @@ export class Batches<Request, Reply> {
     }
   };
 
-  #call(bucket: number, entries: Entry<Request, Reply>[]): void {
+  #call(bucket: number, entries: Entry<Address>[]): void {
     const command = this.#command;
     let { keys, args } = this.#frameOf(bucket);
-    for (const { request } of entries) {
+    for (const { verb, request } of entries) {
       keys += command.writeKeys(bucket, request);
-      args += command.writeArgs(request);
+      args += verb.write(request);
     }
     const sentMs = this.#runtime.clock.monotonic();
     const count = FRAME_KEYS + entries.length * command.keys;
@@ -123,24 +132,23 @@ export class Batches<Request, Reply> {
   }
 
   /** For our own calls. */
-  answered(entries: readonly Entry<Request, Reply>[], sentMs: number, reply: unknown): void {
-    // The short answer to one request: a token is also (nearly) the time.
+  answered(entries: readonly Entry<Address>[], sentMs: number, reply: unknown): void {
     if (typeof reply === 'number') {
-      if (this.#command.timed) this.#onTime(sentMs, reply);
-      entries[0]!.resolve(this.#command.read(reply));
+      const { verb, request, resolve } = entries[0]!;
+      if (verb.timed) this.#onTime(sentMs, reply);
+      resolve(verb.read(reply, request));
       return;
     }
-    const replies = reply as unknown[];
-    let first = 0;
-    if (this.#command.timed) {
-      this.#onTime(sentMs, Number(replies[0]));
-      first = 1;
+    const [timeUs, ...replies] = reply as [number, ...unknown[]];
+    if (timeUs > 0) this.#onTime(sentMs, timeUs);
+    for (let i = 0; i < entries.length; i++) {
+      const { verb, request, resolve } = entries[i]!;
+      resolve(verb.read(replies[i], request));
     }
-    for (let i = 0; i < entries.length; i++) entries[i]!.resolve(this.#command.read(replies[i + first]));
   }
 
   /** For our own calls. */
-  failed(bucket: number, entries: readonly Entry<Request, Reply>[], error: unknown): void {
+  failed(bucket: number, entries: readonly Entry<Address>[], error: unknown): void {
     // One key of another type must not fail its neighbours. Each is idempotent, so that half a batch is no harm.
     if (entries.length > 1 && error instanceof Error && error.name === 'ReplyError') {
       for (const entry of entries) this.#call(bucket, [entry]);
@@ -151,18 +159,13 @@ export class Batches<Request, Reply> {
 }
 
 /** One call under way: one object, where two closures would be three. */
-class Call<Request, Reply> implements Asker {
-  readonly #batches: Batches<Request, Reply>;
+class Call<Address> implements Asker {
+  readonly #batches: Batches<Address>;
   readonly #bucket: number;
-  readonly #entries: readonly Entry<Request, Reply>[];
+  readonly #entries: readonly Entry<Address>[];
   readonly #sentMs: number;
 
-  constructor(
-    batches: Batches<Request, Reply>,
-    bucket: number,
-    entries: readonly Entry<Request, Reply>[],
-    sentMs: number,
-  ) {
+  constructor(batches: Batches<Address>, bucket: number, entries: readonly Entry<Address>[], sentMs: number) {
     this.#batches = batches;
     this.#bucket = bucket;
     this.#entries = entries;

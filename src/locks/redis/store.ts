@@ -23,18 +23,19 @@ import type {
   StoreEvents,
   Wake,
 } from '../port.ts';
-import { Batches, type Command } from './batches.ts';
+import { Batches, type Command, type Verb as Question } from './batches.ts';
 import { inspectionOf } from './inspection.ts';
 import { Layout } from './layout.ts';
 
-type Verb = 'acquire' | 'release' | 'renew' | 'force' | 'inspect';
+type BatchedVerb = 'acquire' | 'release' | 'renew';
+type Verb = BatchedVerb | 'force' | 'inspect';
 
 /** Which script serves a verb, and the keys of one lock in the order that script takes them. */
 type Family = Record<Verb, readonly [script: string, parts: readonly string[]]>;
 
 const MUTEX: Family = {
-  acquire: ['mutex-acquire', ['lock', 'queue']],
-  release: ['mutex-release', ['lock', 'queue']],
+  acquire: ['mutex-serve', ['lock', 'queue']],
+  release: ['mutex-serve', ['lock', 'queue']],
   renew: ['mutex-renew', ['lock']],
   force: ['mutex-force', ['lock', 'queue']],
   inspect: ['mutex-inspect', ['lock', 'queue']],
@@ -76,6 +77,7 @@ export interface RedisStoreOptions {
   readonly prefix: string;
   readonly commandMs: number;
   readonly handOverMs: number;
+  readonly attentive: boolean;
   readonly anchor: Anchor;
 }
 
@@ -89,9 +91,9 @@ export class RedisLockStore implements LockStore {
   readonly #runtime: Runtime;
   readonly #commandMs: number;
   readonly #graceMs: number;
-  readonly #acquires = new Map<LockKind, Batches<AcquireRequest, AcquireReply>>();
-  readonly #releases = new Map<LockKind, Batches<ReleaseRequest, ReleaseReply>>();
-  readonly #renewals = new Map<LockKind, Batches<RenewRequest, boolean>>();
+  readonly #acquires = new Map<LockKind, Batches<Address>>();
+  readonly #releases = new Map<LockKind, Batches<Address>>();
+  readonly #renewals = new Map<LockKind, Batches<Address>>();
   #reading: (ClockReading & { roundTripMs: number }) | null = null;
 
   constructor(options: RedisStoreOptions, runtime: Runtime, events: StoreEvents) {
@@ -100,7 +102,8 @@ export class RedisLockStore implements LockStore {
     this.#runtime = runtime;
     this.#commandMs = options.commandMs;
     this.#graceMs = options.handOverMs;
-    this.#link = new RedisLink(options.target, { commandMs: options.commandMs }, runtime, options.anchor, {
+    const linkOptions = { commandMs: options.commandMs, attentive: options.attentive };
+    this.#link = new RedisLink(options.target, linkOptions, runtime, options.anchor, {
       message: (channel, message) => this.#heard(channel, message),
       interrupted: () => {
         // It may be another server now, with another clock.
@@ -130,54 +133,61 @@ export class RedisLockStore implements LockStore {
     return parts.map((part) => this.#layout.key(bucket, kind, part, name));
   }
 
-  /** The batches of a command for a kind; made at first use. */
-  #batches<Q extends Address, R>(
-    all: Map<LockKind, Batches<Q, R>>,
-    verb: Verb,
-    kind: LockKind,
-    args: (request: Q) => string,
-    read: (reply: unknown) => R,
-  ): Batches<Q, R> {
+  /** The batches of a verb for a kind; made at first use. */
+  #batches(all: Map<LockKind, Batches<Address>>, verb: BatchedVerb, kind: LockKind): Batches<Address> {
     let batches = all.get(kind);
     if (!batches) {
-      const [script, parts] = FAMILIES[kind][verb];
-      const command: Command<Q, R> = {
-        script: scriptNamed(script),
-        timed: verb === 'acquire',
-        graceMs: this.#graceMs,
-        keys: parts.length,
-        args: ARGS[verb](kind),
-        writeKeys: (bucket, { name }) => {
-          const bytes = Buffer.byteLength(name);
-          let wire = '';
-          for (const begin of this.#layout.begins(bucket, kind, parts)) {
-            wire += `$${begin.length + bytes}\r\n${begin}${name}\r\n`;
-          }
-          return wire;
-        },
-        writeArgs: args,
-        read,
-        failed: asLockError,
-      };
-      batches = new Batches(this.#link, this.#layout, this.#runtime, command, this.#read);
+      const { acquire, [verb]: mine } = FAMILIES[kind];
+      // Where one script serves both, what is taken and what is given back go in one call.
+      const shared = verb === 'release' && mine[0] === acquire[0];
+      batches = shared ? this.#batches(this.#acquires, 'acquire', kind) : this.#newBatches(kind, verb);
       all.set(kind, batches);
     }
     return batches;
   }
 
+  #newBatches(kind: LockKind, verb: BatchedVerb): Batches<Address> {
+    const [script, parts] = FAMILIES[kind][verb];
+    const command: Command<Address> = {
+      script: scriptNamed(script),
+      graceMs: this.#graceMs,
+      keys: parts.length,
+      args: ARGS[verb](kind),
+      writeKeys: (bucket, { name }) => {
+        const bytes = Buffer.byteLength(name);
+        let wire = '';
+        for (const begin of this.#layout.begins(bucket, kind, parts)) {
+          wire += `$${begin.length + bytes}\r\n${begin}${name}\r\n`;
+        }
+        return wire;
+      },
+      failed: asLockError,
+    };
+    return new Batches(this.#link, this.#layout, this.#runtime, command, this.#read);
+  }
+
   acquire(request: AcquireRequest): Promise<AcquireReply> {
-    const batches = this.#batches(this.#acquires, 'acquire', request.kind, acquireArgs, acquireReply);
-    return batches.send(this.#layout.bucketOf(request.name), request);
+    return this.#batches(this.#acquires, 'acquire', request.kind).send(
+      this.#layout.bucketOf(request.name),
+      ACQUIRE,
+      request,
+    );
   }
 
   release(request: ReleaseRequest): Promise<ReleaseReply> {
-    const batches = this.#batches(this.#releases, 'release', request.kind, releaseArgs, releaseReply);
-    return batches.send(this.#layout.bucketOf(request.name), request);
+    return this.#batches(this.#releases, 'release', request.kind).send(
+      this.#layout.bucketOf(request.name),
+      RELEASE,
+      request,
+    );
   }
 
   renew(request: RenewRequest): Promise<boolean> {
-    const batches = this.#batches(this.#renewals, 'renew', request.kind, renewArgs, (reply) => reply === 1);
-    return batches.send(this.#layout.bucketOf(request.name), request);
+    return this.#batches(this.#renewals, 'renew', request.kind).send(
+      this.#layout.bucketOf(request.name),
+      RENEW,
+      request,
+    );
   }
 
   /** One command that is not batched: its script, and the keys and arguments after the frame. */
@@ -342,12 +352,10 @@ export class RedisLockStore implements LockStore {
 }
 
 /** How many arguments a request has after the frame. */
-const ARGS: Record<'acquire' | 'release' | 'renew' | 'force' | 'inspect', (kind: LockKind) => number> = {
+const ARGS: Record<BatchedVerb, (kind: LockKind) => number> = {
   acquire: (kind) => (kind === 'readwrite' ? 5 : kind === 'semaphore' ? 6 : 4),
-  release: (kind) => (kind === 'semaphore' ? 4 : 3),
+  release: (kind) => (kind === 'readwrite' ? 3 : 4),
   renew: (kind) => (kind === 'readwrite' ? 5 : 4),
-  force: () => 0,
-  inspect: () => 0,
 };
 
 /** Plain characters only, so that their number is their length on the wire. */
@@ -386,16 +394,23 @@ function acquireReply(reply: unknown): AcquireReply {
 }
 
 function releaseArgs(request: ReleaseRequest): string {
-  const wire = plain(request.rid) + (request.ambiguous ? '$1\r\n1\r\n' : '$1\r\n0\r\n');
-  if (request.kind === 'readwrite') return wire + plain(request.backTo);
-  if (request.kind === 'semaphore') return wire + plain(String(request.permits)) + plain(String(request.limit));
-  return wire + plain(request.next);
+  const { kind, rid, ambiguous } = request;
+  if (kind === 'readwrite' || kind === 'semaphore') {
+    const wire = plain(rid) + (ambiguous ? '$1\r\n1\r\n' : '$1\r\n0\r\n');
+    if (kind === 'readwrite') return wire + plain(request.backTo);
+    return wire + plain(String(request.permits)) + plain(String(request.limit));
+  }
+  return `${plain(rid)}${ambiguous ? '$1\r\n!\r\n' : '$1\r\n-\r\n'}${plain(request.next)}$0\r\n\r\n`;
 }
 
-function releaseReply(reply: unknown): ReleaseReply {
+function releaseReply(reply: unknown, { next }: ReleaseRequest): ReleaseReply {
+  if (typeof reply === 'object') {
+    const [given, to] = reply as [number, string];
+    return { given, to };
+  }
   // Not by looking a token up: so large an index is looked up as a text.
   const number = reply as number;
-  return number < RELEASED.length ? RELEASED[number]! : { given: number };
+  return number < RELEASED.length ? RELEASED[number]! : { given: number, to: next };
 }
 
 function renewArgs(request: RenewRequest): string {
@@ -403,6 +418,10 @@ function renewArgs(request: RenewRequest): string {
   const wire = plain(request.rid) + plain(String(request.leaseMs)) + bulk(request.info) + exactly;
   return request.kind === 'readwrite' ? wire + plain(request.mode) : wire;
 }
+
+const ACQUIRE: Question<AcquireRequest, AcquireReply> = { timed: true, write: acquireArgs, read: acquireReply };
+const RELEASE: Question<ReleaseRequest, ReleaseReply> = { timed: false, write: releaseArgs, read: releaseReply };
+const RENEW: Question<RenewRequest, boolean> = { timed: false, write: renewArgs, read: (reply) => reply === 1 };
 
 /** The port speaks of locks: whoever calls it need not know that there is a Redis. */
 function asLockError(error: unknown): unknown {

@@ -1,5 +1,5 @@
 --[[
-  Included by mutex-acquire.lua and once-acquire.lua: takes a free lock, or joins its queue. Not a command of its own.
+  Included by mutex-serve.lua and once-acquire.lua: takes a free lock, or joins its queue. Not a command of its own.
 ]]
 local function contended(lock, queue, rid, leaseMs, place, info)
   local value = redis.call('GET', lock)

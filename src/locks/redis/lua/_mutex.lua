@@ -22,9 +22,9 @@ end
 --[[
   The lock is nobody's now: gives it to the first in the queue that still lives and tells only that one; `asker` is not
   told, it reads its grant from the reply. It has `graceMs` to confirm. Returns whose it is, or nil (and the lock's key
-  is gone).
+  is gone). A request of the client that gave it back, `giver`, is not told either: then its token is returned as well.
 ]]
-local function handOver(lock, queue, asker)
+local function handOver(lock, queue, asker, giver)
   while true do
     local head = redis.call('ZPOPMIN', queue)[1]
     if not head then
@@ -34,6 +34,7 @@ local function handOver(lock, queue, asker)
     if head == asker then return head end
     -- The token is used up even if nobody listens: numbers are cheap, and a grant must never be told before it is made.
     local token = hold(lock, head, graceMs, '')
+    if giver and string.match(giver, '^[^.]+') == string.match(head, '^[^.]+') then return head, token end
     if wake(head, grantMessage(head, token)) then return head end
   end
 end

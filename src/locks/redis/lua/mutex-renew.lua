@@ -7,24 +7,24 @@
   ARGV[1..3]  channel, publish, grace (not used here)
   ARGV[4i..]  for request i: rid, lease ms, info ('' leaves it as it is), 1 to make it shorter if need be
 
-  Returns for each request
+  Returns {0, reply of request 1, …}; a reply is
     1  renewed
     0  not ours any more
 ]]
 -- @include _frame
 -- @include _mutex
 
-local replies = {}
+local replies = {0}
 for i = 1, #KEYS - 2 do
   local lock, rid, leaseMs, info = KEYS[i + 2], ARGV[4 * i], tonumber(ARGV[4 * i + 1]), ARGV[4 * i + 2]
   local value = redis.call('GET', lock)
   if ownerOf(value) ~= rid then
-    replies[i] = 0
+    replies[i + 1] = 0
   else
     if ARGV[4 * i + 3] == '0' then leaseMs = math.max(leaseMs, redis.call('PTTL', lock)) end
     redis.call('PEXPIRE', lock, leaseMs)
     if info ~= '' then redis.call('SET', lock, string.match(value, '^%S+ %d+ %d+ ') .. info, 'PX', leaseMs) end
-    replies[i] = 1
+    replies[i + 1] = 1
   end
 end
 return replies

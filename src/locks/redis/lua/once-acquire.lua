@@ -1,5 +1,5 @@
 --[[
-  Takes the right to run a `once`, joins those who wait for its result, or gives the result. Like mutex-acquire.lua, with a
+  Takes the right to run a `once`, joins those who wait for its result, or gives the result. Like mutex-serve.lua, with a
   result before it.
 
   KEYS[1..2]     clock, gone (see _frame.lua)

@@ -1,6 +1,6 @@
 --[[
   Takes a read-write lock to read or to write, or joins its queue. Idempotent by request id, and sees to a silent queue
-  (see mutex-acquire.lua).
+  (see mutex-serve.lua).
 
   KEYS[1..2]     clock, gone (see _frame.lua)
   KEYS[5i-2..]   for request i: writer, readers, details, read-queue, write-queue (see _readwrite.lua)

@@ -7,7 +7,7 @@
   ARGV[3i+1..]   for request i: rid, 1 to remember the id as gone, and the id of the read hold that it becomes again (''
                  none): for an upgrade that is given up, and may have come true
 
-  Returns for each request
+  Returns {0, reply of request 1, …}; a reply is
     1  released, nobody was let in
     2  released, and somebody was let in who has yet to confirm
     3  left the queue
@@ -48,11 +48,11 @@ local function release(rid, backTo)
   return left > 0 and 3 or 0
 end
 
-local replies = {}
+local replies = {0}
 for i = 1, (#KEYS - 2) / 5 do
   use(5 * i - 2)
   local a = 3 * i + 1
-  replies[i] = release(ARGV[a], ARGV[a + 2])
+  replies[i + 1] = release(ARGV[a], ARGV[a + 2])
   if ARGV[a + 1] == '1' then rememberGone(ARGV[a]) end
 end
 keepMinted()

@@ -7,7 +7,7 @@
   ARGV[5i-1..]   for request i: rid, lease ms, info ('' leaves it as it is), 1 to make it shorter if need be,
                  read or write
 
-  Returns for each request
+  Returns {0, reply of request 1, …}; a reply is
     1  renewed
     0  not ours any more
 ]]
@@ -31,10 +31,10 @@ local function renew(rid, leaseMs, info, exactly, mode)
   return 1
 end
 
-local replies = {}
+local replies = {0}
 for i = 1, (#KEYS - 2) / 5 do
   use(5 * i - 2)
   local a = 5 * i - 1
-  replies[i] = renew(ARGV[a], tonumber(ARGV[a + 1]), ARGV[a + 2], ARGV[a + 3], ARGV[a + 4])
+  replies[i + 1] = renew(ARGV[a], tonumber(ARGV[a + 1]), ARGV[a + 2], ARGV[a + 3], ARGV[a + 4])
 end
 return replies

@@ -1,6 +1,6 @@
 --[[
   Takes permits of a semaphore, or joins its queue. Idempotent by request id, and sees to a silent queue (see
-  mutex-acquire.lua).
+  mutex-serve.lua).
 
   KEYS[1..2]     clock, gone (see _frame.lua)
   KEYS[4i-1..]   for request i: holders, details, queue, size (see _semaphore.lua)

@@ -6,7 +6,7 @@
   ARGV[1..3]     channel, publish, grace (see _frame.lua)
   ARGV[4i..]     for request i: rid, 1 to remember the id as gone, permits, size where none is stored
 
-  Returns for each request
+  Returns {0, reply of request 1, …}; a reply is
     1  released, nobody was let in
     2  released, and somebody was let in who has yet to confirm
     3  left the queue
@@ -16,7 +16,7 @@
 -- @include _frame
 -- @include _semaphore
 
-local replies = {}
+local replies = {0}
 for i = 1, (#KEYS - 2) / 4 do
   local a = 4 * i
   local rid = ARGV[a]
@@ -25,7 +25,7 @@ for i = 1, (#KEYS - 2) / 4 do
   local held = dropHolder(rid)
   local queued = redis.call('ZREM', queueKey, rid .. ' ' .. ARGV[a + 2]) == 1
   local told = settle()
-  if held then replies[i] = told > 0 and 2 or 1 else replies[i] = told > 0 and 4 or (queued and 3 or 0) end
+  if held then replies[i + 1] = told > 0 and 2 or 1 else replies[i + 1] = told > 0 and 4 or (queued and 3 or 0) end
   if ARGV[a + 1] == '1' then rememberGone(rid) end
 end
 keepMinted()

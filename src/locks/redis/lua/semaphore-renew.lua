@@ -7,20 +7,20 @@
   ARGV[1..3]     channel, publish, grace (see _frame.lua)
   ARGV[4i..]     for request i: rid, lease ms, info ('' leaves it as it is), 1 to make it shorter if need be
 
-  Returns for each request
+  Returns {0, reply of request 1, …}; a reply is
     1  renewed
     0  not ours any more
 ]]
 -- @include _frame
 -- @include _semaphore
 
-local replies = {}
+local replies = {0}
 for i = 1, (#KEYS - 2) / 4 do
   local rid, leaseMs, info = ARGV[4 * i], tonumber(ARGV[4 * i + 1]), ARGV[4 * i + 2]
   use(4 * i - 1, '0')
   purge()
   local details = redis.call('HGET', detailsKey, rid)
-  replies[i] = details and 1 or 0
+  replies[i + 1] = details and 1 or 0
   if details then
     extendTo(rid, leaseMs, ARGV[4 * i + 3])
     if info ~= '' then redis.call('HSET', detailsKey, rid, string.match(details, '^%d+ %d+ %d+ ') .. info) end
