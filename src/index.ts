@@ -10,7 +10,7 @@
 export { DoorbusterError, RetryableError, TerminalError } from './base/errors.ts';
 export type { Logger } from './base/log.ts';
 export type { SaleEvent } from './engine/board.ts';
-export type { Item, Order, Sale } from './engine/present.ts';
+export type { Consistency, Item, Order, Sale } from './engine/present.ts';
 export type { Readiness, ShopEvents } from './engine/shop.ts';
 export {
   createDoorbuster,
@@ -25,6 +25,7 @@ export {
   type SalePatchInput,
   type SaleResult,
 } from './library/doorbuster.ts';
+export type { Finding } from './model/finding.ts';
 export type { Money } from './model/money.ts';
 export type {
   CaptureRequest,

@@ -1,12 +1,12 @@
 import { MessageChannel } from 'node:worker_threads';
-import { parseAdminKeys } from '../base/config.ts';
-import { messageOf, TerminalError } from '../base/errors.ts';
+import { TerminalError } from '../base/errors.ts';
 import { systemRuntime } from '../base/runtime.ts';
 import { type CrowdOptions, type CrowdReport, sendCrowd } from '../crowd/crowd.ts';
 import { showProgress } from '../crowd/progress.ts';
 import { introduction, reportWords } from '../crowd/report.ts';
 import { BOUNDS } from '../model/sale.ts';
 import { type Command, optionHelp, parseFlags, UsageError, wholeFlag } from './command.ts';
+import { adminKeyOf, type Flags, urlOf, withKeyJoined } from './remote.ts';
 
 const BUYERS_MAX = 200_000;
 const SEED_MAX = 2 ** 32 - 1;
@@ -107,16 +107,6 @@ function exitCode({ verdict, endedEarly }: CrowdReport, interrupted: boolean): n
   return interrupted ? INTERRUPTED : 1;
 }
 
-/** A random key may begin with a dash, which would be taken for another flag; what follows --admin-key is the key. */
-function withKeyJoined(args: string[]): string[] {
-  const at = args.indexOf('--admin-key');
-  const key = args[at + 1];
-  if (at < 0 || key === undefined) return args;
-  return [...args.slice(0, at), `--admin-key=${key}`, ...args.slice(at + 2)];
-}
-
-type Flags = Record<string, string | boolean | undefined>;
-
 function optionsOf(flags: Flags): CrowdOptions {
   const whole = (name: string, fallback: number, min: number, max: number): number =>
     wholeFlag(name, flags[name], fallback, min, max);
@@ -133,7 +123,7 @@ function optionsOf(flags: Flags): CrowdOptions {
     item: (flags.item as string | undefined) ?? null,
     quantity: whole('quantity', 1, 1, BOUNDS.quantityMax),
     topUp: wholeOrNull('top-up', 1, BOUNDS.stockMax),
-    adminKey: adminKeyOf(flags),
+    adminKey: adminKeyOf(flags, 'to compare with the lists'),
     authSecret: process.env.DOORBUSTER_AUTH_SECRET?.split(',')[0]?.trim() || null,
     seed: wholeOrNull('seed', 0, SEED_MAX) ?? Math.floor(systemRuntime().random.fraction() * SEED_MAX),
   };
@@ -154,23 +144,4 @@ function urlsOf(flags: Flags): URL[] {
   needed({ url }, 'url', 'where the server is, for instance http://127.0.0.1:8080');
   const urls = url.split(',').map(urlOf);
   return [...new Map(urls.map((one) => [one.href, one])).values()];
-}
-
-function urlOf(text: string): URL {
-  const url = URL.canParse(text) ? new URL(text) : null;
-  if (url === null || !['http:', 'https:'].includes(url.protocol))
-    throw new UsageError(`--url must be an http or https address, not ${text}`);
-  return url;
-}
-
-function adminKeyOf(flags: Flags): string {
-  const given = flags['admin-key'];
-  const text = given ?? process.env.DOORBUSTER_ADMIN_KEY;
-  if (typeof text !== 'string' || text === '')
-    throw new UsageError('an admin key is needed to compare with the lists: --admin-key, or DOORBUSTER_ADMIN_KEY');
-  try {
-    return parseAdminKeys(text)[0]!.key;
-  } catch (error) {
-    throw new UsageError(`${given === undefined ? 'DOORBUSTER_ADMIN_KEY' : '--admin-key'} ${messageOf(error)}`);
-  }
 }

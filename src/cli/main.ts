@@ -25,6 +25,11 @@ const COMMANDS: { name: string; summary: string; load: () => Promise<Command> }[
     load: async () => (await import('./doctor.ts')).doctor,
   },
   {
+    name: 'check',
+    summary: 'look for units and money that do not come to their end by themselves',
+    load: async () => (await import('./check.ts')).check,
+  },
+  {
     name: 'crowd',
     summary: 'send a crowd of buyers and check the promises',
     load: async () => (await import('./crowd.ts')).crowd,

@@ -1,4 +1,5 @@
 import Type, { type Static } from 'typebox';
+import { CHECKS } from '../model/finding.ts';
 import { AMOUNT_MAX } from '../model/money.ts';
 import { ORDER_STATUSES } from '../model/order.ts';
 import { REJECT_REASONS, type RejectReason } from '../model/outcome.ts';
@@ -190,6 +191,27 @@ export const AuditEntry = Type.Object({
   subject: Type.String(),
   detail: Type.Unknown(),
 });
+
+export const Finding = Type.Object({
+  id: Type.String({ description: 'The same for the same trouble, however often it is found' }),
+  check: words(CHECKS),
+  saleId: Id,
+  subject: Type.String({ description: '`order:<id>`' }),
+  expected: Type.String(),
+  actual: Type.String(),
+  cause: Type.String(),
+  repair: Type.String({ description: 'What to do about it' }),
+});
+
+export const CheckReport = Type.Object({
+  checkedAt: Time,
+  status: words(['consistent', 'inconsistent']),
+  checks: Type.Array(words(CHECKS), { description: 'What was looked at' }),
+  findings: Type.Array(Finding, { description: 'At most 1 000; `more` says whether there are others' }),
+  more: Type.Boolean(),
+});
+
+export const CheckBody = Type.Object({ saleId: Type.Optional(Id) }, strict);
 
 export type PayOrderBody = Static<typeof PayOrder>;
 export type ConfirmOrderBody = Static<typeof ConfirmOrder>;

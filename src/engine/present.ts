@@ -1,4 +1,5 @@
 import type { ItemView } from '../gate/port.ts';
+import { CHECKS, type CheckName, type CheckReport, type Finding } from '../model/finding.ts';
 import type { Money } from '../model/money.ts';
 import type { OrderRecord, OrderStatus } from '../model/order.ts';
 import type { RejectReason } from '../model/outcome.ts';
@@ -113,4 +114,20 @@ export function iso(ms: number): string {
     remembered.set(ms, text);
   }
   return text;
+}
+
+/** What does not come to its end by itself. */
+export interface Consistency {
+  checkedAt: string;
+  status: 'consistent' | 'inconsistent';
+  /** What was looked at. */
+  checks: readonly CheckName[];
+  findings: readonly Finding[];
+  /** There are more than a report holds. */
+  more: boolean;
+}
+
+export function presentReport({ checkedAtMs, findings, more }: CheckReport): Consistency {
+  const status = findings.length === 0 ? 'consistent' : 'inconsistent';
+  return { checkedAt: iso(checkedAtMs), status, checks: CHECKS, findings, more };
 }

@@ -16,6 +16,7 @@ import type {
   SaleChange,
 } from '../ledger/port.ts';
 import type { Locks } from '../locks/locks.ts';
+import type { CheckReport } from '../model/finding.ts';
 import type { Money } from '../model/money.ts';
 import { hasEnded, type OrderRecord } from '../model/order.ts';
 import type { PaymentAttempt } from '../model/payment.ts';
@@ -23,6 +24,7 @@ import type { NewSale, SalePatch } from '../model/sale.ts';
 import type { SaleSnapshot } from '../model/snapshot.ts';
 import { type MetricSources, Metrics } from '../observe/metrics.ts';
 import { Acks } from '../orders/acks.ts';
+import { checkLife } from '../orders/life/check.ts';
 import type { EndResult, PayResult } from '../orders/life/life.ts';
 import type { Reached } from '../orders/life/points.ts';
 import { type Patience, PlaceOrder, type PlaceRequest, type PlaceResult } from '../orders/place.ts';
@@ -102,6 +104,7 @@ export abstract class Shop {
   readonly #events = new EventEmitter<ShopEvents>();
   readonly #orderWatchers = new Map<string, Set<(order: Order) => void>>();
   readonly #queuedMsMax: number;
+  #checked: CheckReport | null = null;
   #closing: string | null = null;
   #closed: Promise<void> | null = null;
   /** Orders being placed, and who waits until there are none. */
@@ -309,6 +312,19 @@ export abstract class Shop {
 
   async audit(filter: { subject?: string }, page: Page): Promise<AuditEntry[]> {
     return await this.ledger.audit(filter, page);
+  }
+
+  /** Looks for what does not come to its end by itself, in one sale or in all. */
+  async check(saleId: string | null = null): Promise<CheckReport> {
+    if (saleId !== null && !isId(saleId)) return { checkedAtMs: this.runtime.clock.now(), findings: [], more: false };
+    const report = await checkLife(this.ledger, this.runtime.clock, saleId);
+    if (saleId === null) this.#checked = report;
+    return report;
+  }
+
+  /** The last report of all sales that this process made; the first one is made now. */
+  async lastCheck(): Promise<CheckReport> {
+    return this.#checked ?? (await this.check());
   }
 
   async boundAnswer(scope: KeyScope): Promise<{ fingerprint: string; answer: string } | null> {

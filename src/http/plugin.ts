@@ -254,19 +254,19 @@ function openApiOf(app: FastifyInstance): Record<string, unknown> {
   return (app as unknown as Record<typeof OPENAPI, () => Record<string, unknown>>)[OPENAPI]();
 }
 
-/** A call with nothing to say may leave the body out; the generator knows only bodies that must be there. */
+/** A call that need not say anything may leave the body out; the generator knows only bodies that must be there. */
 function bodiesThatMayBeMissing(document: { swaggerObject?: unknown; openapiObject?: unknown }): never {
   const { paths = {} } = document.openapiObject as { paths?: Record<string, { post?: { requestBody?: OpenApiBody } }> };
   for (const { post } of Object.values(paths)) {
     const schema = post?.requestBody?.content?.['application/json']?.schema;
-    if (schema && Object.keys(schema.properties ?? {}).length === 0) post!.requestBody!.required = false;
+    if (schema && (schema.required ?? []).length === 0) post!.requestBody!.required = false;
   }
   return document.openapiObject as never;
 }
 
 interface OpenApiBody {
   required?: boolean;
-  content?: Record<string, { schema?: { properties?: object } }>;
+  content?: Record<string, { schema?: { required?: string[] } }>;
 }
 
 function openApiHead() {

@@ -1,6 +1,6 @@
 import type { OrderEvent } from '../model/life.ts';
 import type { Money } from '../model/money.ts';
-import type { OrderRecord } from '../model/order.ts';
+import type { OrderRecord, OrderStatus } from '../model/order.ts';
 import type { PaymentAttempt } from '../model/payment.ts';
 import type { Page } from './port.ts';
 
@@ -53,6 +53,9 @@ export interface LifeLedger {
   lastAttempts(orderIds: readonly string[]): Promise<Map<string, PaymentAttempt>>;
   /** Open, late and refunding ones that are due, the longest due first. */
   dueAttempts(limit: number): Promise<PaymentAttempt[]>;
+
+  /** What has to be done about them was tried so often at least, and is not done. The longest due first, by index. */
+  unsettledAttempts(tries: number, limit: number, saleId: string | null): Promise<Unsettled[]>;
 
   // Expiry
 
@@ -191,6 +194,12 @@ export interface AttemptEnd {
   readonly state: 'failed' | 'voided';
   readonly error: string | null;
   readonly reference?: string | null;
+}
+
+export interface Unsettled {
+  readonly attempt: PaymentAttempt;
+  readonly saleId: string;
+  readonly orderStatus: OrderStatus;
 }
 
 export interface DueOrder {

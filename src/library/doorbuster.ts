@@ -10,7 +10,7 @@ import * as S from '../contract/schemas.ts';
 import { faults } from '../contract/validate.ts';
 import type { SaleEvent } from '../engine/board.ts';
 import { openShop } from '../engine/open.ts';
-import { iso, type Order, presentOrder, type Sale } from '../engine/present.ts';
+import { type Consistency, iso, type Order, presentOrder, presentReport, type Sale } from '../engine/present.ts';
 import type { Readiness, Shop, ShopEvents } from '../engine/shop.ts';
 import { HTTP_DEFAULTS, type HttpOptions } from '../http/context.ts';
 import { problem } from '../http/problem.ts';
@@ -172,6 +172,8 @@ export interface Doorbuster extends AsyncDisposable {
   on<E extends keyof ShopEvents>(event: E, listener: (...args: ShopEvents[E]) => void): void;
   off<E extends keyof ShopEvents>(event: E, listener: (...args: ShopEvents[E]) => void): void;
   readiness(): Readiness;
+  /** Looks for units and money that do not come to their end by themselves, in one sale or in all. */
+  check(saleId?: string): Promise<Consistency>;
   /** All routes of the HTTP contract as a listener for node:http or Express. Needs `adminKey` and `authSecret`. */
   handler(): (request: IncomingMessage, response: ServerResponse) => void;
   /** Stops accepting, finishes what is in flight, closes in order. */
@@ -300,6 +302,7 @@ export async function createDoorbuster(options: DoorbusterOptions): Promise<Door
     on: (event, hear) => shop.on(event, hear),
     off: (event, hear) => shop.off(event, hear),
     readiness: () => shop.readiness(),
+    check: async (saleId) => presentReport(await shop.check(saleId ?? null)),
     handler() {
       const http = httpOptions(options);
       listener ??= (async () => {

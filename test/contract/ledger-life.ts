@@ -958,6 +958,30 @@ export function lifeContract(name: string, make: () => Promise<LifeUnderTest>, s
         expect(await due()).toEqual([ids[1], ids[2], ids[0]]);
         expect(await due(1)).toEqual([ids[1]]);
       });
+
+      it('that were tried in vain so often are found, due or not, until they are settled', async () => {
+        const [first, second] = [await kit.order('alice'), await kit.order('bob')];
+        const [a, b] = [await kit.opened(first), await kit.opened(second)];
+        const found = async (tries: number, limit = 9, saleId: string | null = null) =>
+          (await kit.ledger.unsettledAttempts(tries, limit, saleId)).map(({ attempt }) => attempt.id);
+        expect(await found(1)).toEqual([]);
+        // Before their orders' time is over: then they would be due at the latest.
+        const soonMs = kit.world.clock.now() + 1000;
+        await kit.ledger.postponeAttempt(b, 'no answer', soonMs);
+        for (let tries = 1; tries <= 2; tries++) await kit.ledger.postponeAttempt(a, 'no answer', soonMs + 1);
+        expect(await found(1)).toEqual([b, a]);
+        expect(await found(1, 1)).toEqual([b]);
+        expect(await found(2)).toEqual([a]);
+        expect(await found(3)).toEqual([]);
+        expect(await found(1, 9, first.saleId)).toEqual([b, a]);
+        expect(await found(1, 9, '1')).toEqual([]);
+        expect(await kit.ledger.unsettledAttempts(2, 9, null)).toEqual([
+          { attempt: await kit.ledger.getAttempt(a), saleId: first.saleId, orderStatus: 'reserved' },
+        ]);
+        await kit.one(kit.capture(first, a));
+        await kit.closeAttempt(b, { state: 'failed', error: null });
+        expect(await found(1)).toEqual([]);
+      });
     });
 
     describe('constraints below every statement (P6)', () => {

@@ -302,6 +302,21 @@ function suite(product: Product): void {
         expect(await now(server, d!)).toMatchObject({ status: 'paid' });
         const waiting = await query(`SELECT CAST(order_id AS ${text}) AS id FROM release_outbox WHERE done_at IS NULL`);
         expect(waiting.map(({ id }) => id).sort()).toEqual([b!.id, c!.id].sort());
+
+        // Five minutes later they are a finding.
+        const check = (body: object) => server.call('POST', '/v1/ops/consistency/check', { admin: true, body });
+        expect((await check({})).body).toMatchObject({ status: 'consistent', findings: [] });
+        await query('UPDATE release_outbox SET created_at = created_at - 300001 WHERE done_at IS NULL');
+        const { body: report } = await check({});
+        expect(report.findings.map(({ id }: { id: string }) => id).sort()).toEqual(
+          [`release-${b!.id}`, `release-${c!.id}`].sort(),
+        );
+        expect(report.findings[0]).toMatchObject({
+          check: 'releases',
+          saleId: sale,
+          expected: "1 unit back in the gate within 300 s of the order's end",
+        });
+        expect((await check({ saleId: sale })).body).toMatchObject({ status: 'inconsistent' });
       } finally {
         await own.resume();
       }
@@ -311,6 +326,8 @@ function suite(product: Product): void {
       await until('nothing waits', 15_000, async () => {
         return (await query('SELECT order_id FROM release_outbox WHERE done_at IS NULL')).length === 0;
       });
+      const { body: healed } = await server.call('POST', '/v1/ops/consistency/check', { admin: true });
+      expect(healed).toMatchObject({ status: 'consistent', findings: [] });
       await tables.judge();
       expect(await counts(server, sale)).toMatchObject({ free: 3, reserved: 0, sold: 2 });
       for (const [buyer, status] of [

@@ -1,7 +1,7 @@
-import type { FastifyInstance } from 'fastify';
+import type { FastifyInstance, FastifyRequest } from 'fastify';
 import Type from 'typebox';
 import * as S from '../../contract/schemas.ts';
-import { iso } from '../../engine/present.ts';
+import { iso, presentReport } from '../../engine/present.ts';
 import type { DeadLetter as Letter } from '../../pipe/port.ts';
 import type { HttpContext } from '../context.ts';
 import { HttpProblem } from '../problem.ts';
@@ -91,6 +91,44 @@ export function opsRoutes(app: FastifyInstance, { shop, auth }: HttpContext): vo
     },
   );
 
+  app.get(
+    '/v1/ops/consistency',
+    {
+      schema: {
+        tags,
+        ...admin,
+        summary: 'The last report of this process about what does not come to its end by itself',
+        querystring: S.NoQuery,
+        response: { 200: S.CheckReport, ...problems('unauthenticated', 'forbidden', 'invalid_request') },
+      },
+      onRequest: async (request) => void auth.admin(request),
+    },
+    async () => presentReport(await shop.get().lastCheck()),
+  );
+
+  app.post<{ Body: { saleId?: string } }>(
+    '/v1/ops/consistency/check',
+    {
+      schema: {
+        tags,
+        ...admin,
+        summary: 'Looks now for what does not come to its end by itself, in all sales or in one',
+        querystring: S.NoQuery,
+        body: S.CheckBody,
+        response: { 200: S.CheckReport, ...problems(...refusals, ...BODY) },
+      },
+      onRequest: async (request) => void auth.admin(request),
+      preValidation: bodyMayBeMissing,
+    },
+    async (request) => {
+      const { saleId } = request.body;
+      if (saleId !== undefined && (await shop.get().getSale(saleId)) === null) {
+        throw new HttpProblem('not_found', 'there is no such sale');
+      }
+      return presentReport(await shop.get().check(saleId ?? null));
+    },
+  );
+
   app.post<{ Params: { id: string } }>(
     '/v1/ops/dead-letters/:id/retry',
     {
@@ -107,9 +145,7 @@ export function opsRoutes(app: FastifyInstance, { shop, auth }: HttpContext): vo
         },
       },
       onRequest: async (request) => void auth.admin(request),
-      preValidation: async (request) => {
-        if (request.body === undefined) request.body = {};
-      },
+      preValidation: bodyMayBeMissing,
     },
     async (request, reply) => {
       const { id } = request.params;
@@ -137,6 +173,10 @@ export function opsRoutes(app: FastifyInstance, { shop, auth }: HttpContext): vo
       return reply.code(204).send();
     },
   );
+}
+
+async function bodyMayBeMissing(request: FastifyRequest): Promise<void> {
+  if (request.body === undefined) request.body = {};
 }
 
 function unknown(): HttpProblem {

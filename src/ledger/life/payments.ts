@@ -1,5 +1,6 @@
+import type { OrderStatus } from '../../model/order.ts';
 import type { PaymentAttempt } from '../../model/payment.ts';
-import type { Actor, AttemptEnd, AttemptOpened, NewAttempt } from '../life.ts';
+import type { Actor, AttemptEnd, AttemptOpened, NewAttempt, Unsettled } from '../life.ts';
 import { auditStep } from './audit.ts';
 import { Book, type ItemFacts } from './book.ts';
 import { decideOpening, refunded } from './decide.ts';
@@ -253,4 +254,23 @@ export function* dueAttempts(limit: number): Work<PaymentAttempt[]> {
   const [clock] = yield [CLOCK];
   const [found] = yield [query(`${SELECT_ATTEMPTS} WHERE next_at <= ? ORDER BY next_at LIMIT ?`, nowOf(clock), limit)];
   return found!.rows.map(attemptOfRow);
+}
+
+export function* unsettledAttempts(tries: number, limit: number, saleId: string | null): Work<Unsettled[]> {
+  const [found] = yield [
+    query(
+      `SELECT o.sale_id, o.status AS order_status, ${ATTEMPT_COLUMNS.map((name) => `p.${name}`).join(', ')}
+       FROM payments p JOIN orders o ON o.id = p.order_id
+       WHERE p.next_at IS NOT NULL AND p.tries >= ? ${saleId === null ? '' : 'AND o.sale_id = ?'}
+       ORDER BY p.next_at, p.id LIMIT ?`,
+      tries,
+      ...(saleId === null ? [] : [BigInt(saleId)]),
+      limit,
+    ),
+  ];
+  return found!.rows.map((row) => ({
+    attempt: attemptOfRow(row),
+    saleId: row.sale_id as string,
+    orderStatus: row.order_status as OrderStatus,
+  }));
 }

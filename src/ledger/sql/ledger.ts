@@ -35,6 +35,7 @@ import type {
   SaleChange,
   SaleIds,
   StoredOrder,
+  Unsettled,
 } from '../port.ts';
 import { Database } from './database.ts';
 import type { Dialect, Isolation } from './dialect.ts';
@@ -306,6 +307,10 @@ export class SqlLedger implements Ledger {
 
   async dueAttempts(limit: number): Promise<PaymentAttempt[]> {
     return this.#life.look(() => payments.dueAttempts(limit));
+  }
+
+  async unsettledAttempts(tries: number, limit: number, saleId: string | null): Promise<Unsettled[]> {
+    return this.#life.look(() => payments.unsettledAttempts(tries, limit, saleId));
   }
 
   async dueOrders(limit: number): Promise<DueOrder[]> {

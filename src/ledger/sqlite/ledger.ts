@@ -39,6 +39,7 @@ import type {
   SaleChange,
   SaleIds,
   StoredOrder,
+  Unsettled,
 } from '../port.ts';
 import { damaged, isDamaged, ledgerError } from './errors.ts';
 import { Fold } from './fold.ts';
@@ -333,6 +334,10 @@ export class SqliteLedger implements Ledger {
 
   async dueAttempts(limit: number): Promise<PaymentAttempt[]> {
     return this.#look(payments.dueAttempts(limit));
+  }
+
+  async unsettledAttempts(tries: number, limit: number, saleId: string | null): Promise<Unsettled[]> {
+    return this.#look(payments.unsettledAttempts(tries, limit, saleId));
   }
 
   async dueOrders(limit: number): Promise<DueOrder[]> {

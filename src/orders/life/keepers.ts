@@ -36,7 +36,7 @@ const LOCK_WAIT_MS = 1000;
 const AGAIN_MS_MIN = 1000;
 const AGAIN_MS_MAX = 5 * 60_000;
 /** After so many tries, which is about twenty minutes, somebody must look. */
-const TRIES_ALERT = 12;
+export const TRIES_ALERT = 12;
 
 /**
  * What happens to orders without anybody's asking: their time is over, or their money is on its way. One process of the

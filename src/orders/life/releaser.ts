@@ -23,7 +23,7 @@ const PAGES_MAX = 20;
 /** Whoever moved an order tells the gate itself within this time. */
 const OLD_MS = 1000;
 /** Units that are free in the ledger and could not be sold again for so long: somebody must look. */
-const ALERT_MS = 5 * 60_000;
+export const RELEASE_ALERT_MS = 5 * 60_000;
 
 export interface ReleaserCounters {
   /** Releases that the gate has not heard of, at the last look; more than a page count as a page. */
@@ -113,7 +113,7 @@ export class Releaser {
     const { clock, log } = this.#runtime;
     const oldestMs = left.length === 0 ? 0 : Math.max(clock.now() - left[0]!.createdAtMs, 0);
     this.#counters = { waiting: left.length, oldestMs };
-    if (oldestMs < ALERT_MS) {
+    if (oldestMs < RELEASE_ALERT_MS) {
       this.#alerted = false;
       return;
     }

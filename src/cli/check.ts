@@ -1,0 +1,68 @@
+import type { Static } from 'typebox';
+import { TerminalError } from '../base/errors.ts';
+import type { CheckReport } from '../contract/schemas.ts';
+import { Client, detailOf } from '../crowd/client.ts';
+import { type Command, optionHelp, parseFlags } from './command.ts';
+import { adminKeyOf, urlOf, withKeyJoined } from './remote.ts';
+
+type Report = Static<typeof CheckReport>;
+
+const FLAGS = {
+  url: { type: 'string' },
+  sale: { type: 'string' },
+  'admin-key': { type: 'string' },
+  json: { type: 'boolean' },
+} as const;
+const URL_DEFAULT = 'http://127.0.0.1:8080';
+
+export const check: Command = {
+  help: `Usage: doorbuster check [options]
+
+Asks a running server to look for what does not come to its end by itself, and prints what it found:
+  releases  units of ended orders that are not back in the gate five minutes after
+  payments  payments about which a provider gave no answer in twelve tries: units that stay held, money without goods
+
+${optionHelp([
+  ['--url', `where the server is (default ${URL_DEFAULT})`],
+  ['--sale', 'only this sale'],
+  ['--admin-key', 'DOORBUSTER_ADMIN_KEY'],
+  ['--json', 'print the report as one JSON object'],
+])}
+
+Exit code: 0 nothing was found, 1 something was, or the server could not be asked, 2 wrong use.`,
+  async run(args) {
+    const flags = parseFlags(withKeyJoined(args), FLAGS);
+    const url = urlOf((flags.url as string | undefined) ?? URL_DEFAULT);
+    const adminKey = adminKeyOf(flags, 'to ask for a check');
+    const report = await ask(url, adminKey, flags.sale as string | undefined);
+    console.log(flags.json === true ? JSON.stringify(report) : words(report));
+    return report.status === 'consistent' ? 0 : 1;
+  },
+};
+
+async function ask(url: URL, adminKey: string, saleId: string | undefined): Promise<Report> {
+  const client = new Client(url, 1);
+  try {
+    const body = saleId === undefined ? {} : { saleId };
+    const reply = await client.call('POST', '/v1/ops/consistency/check', { bearer: adminKey, body });
+    if (reply.ok && reply.status === 200) return reply.body as Report;
+    throw new TerminalError('cannot_start', `${url.origin} did not check: ${detailOf(reply)}`);
+  } finally {
+    client.close();
+  }
+}
+
+function words({ checks, findings, more }: Report): string {
+  if (findings.length === 0) return `nothing was found (looked at ${checks.join(', ')})`;
+  const blocks = findings.map(({ check, saleId, subject, expected, actual, cause, repair }) =>
+    [
+      `✗ ${check}: ${subject} of sale ${saleId}`,
+      `    expected  ${expected}`,
+      `    actual    ${actual}`,
+      `    cause     ${cause}`,
+      `    to do     ${repair}`,
+    ].join('\n'),
+  );
+  const count = `${findings.length}${more ? ' and more' : ''} found (looked at ${checks.join(', ')})`;
+  return [...blocks, count].join('\n');
+}

@@ -1,0 +1,85 @@
+import type { Clock } from '../../base/clock.ts';
+import type { LifeLedger, Release, Unsettled } from '../../ledger/port.ts';
+import type { CheckReport, Finding } from '../../model/finding.ts';
+import type { PaymentAttempt } from '../../model/payment.ts';
+import { TRIES_ALERT } from './keepers.ts';
+import { RELEASE_ALERT_MS } from './releaser.ts';
+
+/** A report is for people, and read as a whole. */
+const FINDINGS_MAX = 1000;
+const PAGE = 500;
+
+/**
+ * What the keepers of orders could not bring to an end within its bound: the same bounds after which they raise an alert.
+ * Reads the ledger by index, and only what has not ended: a million orders cost nothing here.
+ */
+export async function checkLife(
+  ledger: Pick<LifeLedger, 'releases' | 'unsettledAttempts'>,
+  clock: Clock,
+  saleId: string | null,
+): Promise<CheckReport> {
+  const checkedAtMs = clock.now();
+  const findings: Finding[] = [];
+  for await (const release of oldReleases(ledger)) {
+    if (findings.length > FINDINGS_MAX) break;
+    if (saleId === null || release.saleId === saleId) findings.push(stuckRelease(release));
+  }
+  const unsettled = await ledger.unsettledAttempts(TRIES_ALERT, FINDINGS_MAX + 1, saleId);
+  findings.push(...unsettled.map(unsettledPayment));
+  return { checkedAtMs, findings: findings.slice(0, FINDINGS_MAX), more: findings.length > FINDINGS_MAX };
+}
+
+async function* oldReleases(ledger: Pick<LifeLedger, 'releases'>): AsyncGenerator<Release> {
+  let after: Release | undefined;
+  do {
+    const page = await ledger.releases(PAGE, RELEASE_ALERT_MS, after);
+    yield* page;
+    after = page.length === PAGE ? page.at(-1) : undefined;
+  } while (after !== undefined);
+}
+
+function stuckRelease({ orderId, saleId, units, createdAtMs }: Release): Finding {
+  return {
+    id: `release-${orderId}`,
+    check: 'releases',
+    saleId,
+    subject: `order:${orderId}`,
+    expected: `${units} ${units === 1 ? 'unit' : 'units'} back in the gate within ${RELEASE_ALERT_MS / 1000} s of the order's end`,
+    actual: `not back; the order ended at ${new Date(createdAtMs).toISOString()}`,
+    cause: 'the gate has not taken them: Redis is out, or no process looks after releases',
+    repair: 'bring Redis back and see that a serve or a worker runs: it gives them back by itself',
+  };
+}
+
+function unsettledPayment({ attempt, saleId, orderStatus }: Unsettled): Finding {
+  const { id, orderId, provider, reference, tries, error } = attempt;
+  return {
+    id: `payment-${id}`,
+    check: 'payments',
+    saleId,
+    subject: `order:${orderId}`,
+    ...trouble(attempt, orderStatus),
+    cause: `${tries} tries at ${provider}, the last one: ${error ?? 'no answer'}`,
+    repair: `ask ${provider} about payment ${reference ?? id}: it is tried on, and settles with an answer or a webhook`,
+  };
+}
+
+function trouble({ state, amount }: PaymentAttempt, orderStatus: string): Pick<Finding, 'expected' | 'actual'> {
+  const money = `${amount.amount} ${amount.currency} (smallest unit)`;
+  switch (state) {
+    case 'open':
+      return {
+        expected: `to know whether ${money} came`,
+        actual: `nobody knows; the order is ${orderStatus} and its units are held`,
+      };
+    case 'late':
+      return { expected: `goods for ${money}, or the money back`, actual: `neither; the order is ${orderStatus}` };
+    case 'refunding':
+      return { expected: `${money} back with the buyer`, actual: `not back; the order is ${orderStatus}` };
+    default:
+      return {
+        expected: `no money, since the payment ${state === 'voided' ? 'was given up' : 'failed'}`,
+        actual: `${money} may have come after all; the order is ${orderStatus}`,
+      };
+  }
+}
