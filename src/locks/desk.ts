@@ -81,6 +81,8 @@ class Waiter implements AcquireRequest {
   asking = false;
   /** To be asked once more when that is answered. */
   again = false;
+  /** It was told that it has it, and asks only to be sure. */
+  called = false;
   /** Its acquire may have been carried out more than once, or without our knowledge. */
   ambiguous = false;
   /** Since when the store has not been reachable for it; 0: it is. */
@@ -125,9 +127,6 @@ class Waiter implements AcquireRequest {
 /** Who waits for one lock in this process, oldest first, and the timer that looks after the oldest. */
 interface Line {
   readonly waiters: Set<Waiter>;
-  /** Grants that went from one of them to the next, past those who wait elsewhere; and since when. */
-  inARow: number;
-  rowSinceMs: number;
   stop: (() => void) | null;
   dueMs: number;
 }
@@ -135,7 +134,9 @@ interface Line {
 /** A silent queue is looked at when the present lease ends, and at least so often: a lease may be an hour. */
 const LOOK_MS_MAX = 3000;
 const LOOK_MS_MIN = 10;
-/** So many times at least, and for so long: who holds it for a moment only changes process seldom, and nobody waits long. */
+/** How long a store keeps a queue that nobody tends. */
+const QUEUE_MS = 60_000;
+/** So many times, or for so long if they take only a moment each. */
 const IN_A_ROW_MIN = 16;
 const IN_A_ROW_MS = 10;
 const CLOSING_LOOK_MS = 20;
@@ -150,6 +151,7 @@ class ReplicasError extends UnavailableError {}
 const DONE = Promise.resolve();
 
 const describe = ({ kind, name }: Address): string => `${kind} "${name}"`;
+const wantedOf = ({ kind, name, mode, permits, limit }: Wanted): Wanted => ({ kind, name, mode, permits, limit });
 const keyOf = ({ kind, name }: Address): string => `${kind} ${name}`;
 
 /**
@@ -407,7 +409,7 @@ export class Desk implements StoreEvents, HoldKeeper, GrantDesk {
     waiter.outSinceMs = 0;
     waiter.retryMs = RETRY_MS_MIN;
     if (reply.outcome === 'granted') {
-      if (waiter.ticket !== 0) this.#askOthers(waiter);
+      if (waiter.ticket !== 0 && !waiter.called) this.#askOthers(waiter);
       this.#settle(waiter, this.#hold(waiter, reply.token, sentMs, waiter.leaseMs));
       return;
     }
@@ -447,8 +449,12 @@ export class Desk implements StoreEvents, HoldKeeper, GrantDesk {
    * the queue, or messages. Those who wait with it have been lost as well, most likely.
    */
   #askOthers(waiter: Waiter): void {
-    for (const other of this.#lines.get(waiter.key)?.waiters ?? []) {
-      if (other !== waiter && !other.asking) this.#ask(other);
+    this.#askLine(waiter.wanted, waiter);
+  }
+
+  #askLine(address: Address, but: Waiter | null = null): void {
+    for (const waiter of this.#lines.get(keyOf(address))?.waiters ?? []) {
+      if (waiter !== but && !waiter.asking) this.#ask(waiter);
     }
   }
 
@@ -465,7 +471,8 @@ export class Desk implements StoreEvents, HoldKeeper, GrantDesk {
     const ambiguous = waiter.asking || waiter.ambiguous;
     const { from } = waiter;
     const backTo = from?.mode === 'read' ? from.rid : '';
-    const cleaning = this.#cleanUp({ ...wanted, rid, ambiguous, backTo }, terms.leaseMs);
+    // A place in the queue lasts for longer than a short lease.
+    const cleaning = this.#cleanUp({ ...wanted, rid, ambiguous, backTo }, Math.max(terms.leaseMs, QUEUE_MS));
     // Until then nobody knows as what the old hold is known there.
     if (from) {
       from.changing = cleaning.then(() => {
@@ -484,8 +491,9 @@ export class Desk implements StoreEvents, HoldKeeper, GrantDesk {
           const { handOverMs } = this.settings;
           const sentMs = this.nowMs();
           const reply = await this.#store.release({ backTo: '', next: '', ...what, handOverMs });
-          if (typeof reply === 'object') this.#given(reply, sentMs);
+          if (typeof reply === 'object') this.#given(reply, sentMs, what, null);
           else if (reply === 'handed' || reply === 'moved') this.#watch(what);
+          else if (retryMs > RETRY_MS_MIN) this.#askLine(what);
           return;
         } catch (error) {
           if (!(error instanceof UnavailableError) || this.nowMs() >= endMs || this.#closing) return;
@@ -505,7 +513,7 @@ export class Desk implements StoreEvents, HoldKeeper, GrantDesk {
     this.#queued(waiter, ticket);
     let line = this.#lines.get(key);
     if (!line) {
-      line = { waiters: new Set(), inARow: 0, rowSinceMs: 0, stop: null, dueMs: Infinity };
+      line = { waiters: new Set(), stop: null, dueMs: Infinity };
       this.#lines.set(key, line);
     }
     line.waiters.add(waiter);
@@ -550,9 +558,9 @@ export class Desk implements StoreEvents, HoldKeeper, GrantDesk {
   }
 
   /** Handed on, not yet confirmed: if that process is stopped or cut off, the store moves on when somebody comes by. */
-  #watch({ kind, name, mode, permits, limit }: Wanted): void {
+  #watch(of: Wanted): void {
     if (!this.#store.remote || this.#closed) return;
-    const address = { kind, name, mode, permits, limit };
+    const address = wantedOf(of);
     const key = keyOf(address);
     if (this.#watched.has(key)) return;
     const look = async (): Promise<void> => {
@@ -600,11 +608,10 @@ export class Desk implements StoreEvents, HoldKeeper, GrantDesk {
     // Heard late (we were stopped, or the network was slow), or from a clock that jumped: ask before believing it.
     const fresh = atMs !== null && atMs <= nowMs && nowMs < atMs + graceMs / 2;
     if (!fresh || waiter.terms.replicas > 0) {
+      waiter.called = true;
       this.#ask(waiter);
       return;
     }
-    const line = this.#lines.get(waiter.key);
-    if (line) line.inARow = 0;
     const hold = this.#hold(waiter, wake.token, atMs, graceMs);
     // An ask that is under way for it may still come after its release.
     if (waiter.asking) hold.ambiguous = true;
@@ -742,7 +749,8 @@ export class Desk implements StoreEvents, HoldKeeper, GrantDesk {
     return this.#release(hold, hold.ambiguous).then(
       (reply) => {
         if (typeof reply === 'object') {
-          this.#given(reply, sentMs);
+          // Whoever is first of all begins a row of its own.
+          this.#given(reply, sentMs, hold, reply.to === hold.next ? hold : null);
           return;
         }
         if (reply === 'handed') this.#watch(hold);
@@ -763,26 +771,31 @@ export class Desk implements StoreEvents, HoldKeeper, GrantDesk {
   #nextHere(hold: Hold): string {
     const line = this.#lines.get(keyOf(hold));
     if (!line) return '';
-    if (line.inARow === 0) line.rowSinceMs = this.nowMs();
-    if (++line.inARow > IN_A_ROW_MIN && this.nowMs() > line.rowSinceMs + IN_A_ROW_MS) {
-      line.inARow = 0;
-      return '';
-    }
+    if (hold.inARow >= IN_A_ROW_MIN && this.nowMs() > hold.rowSinceMs + IN_A_ROW_MS) return '';
     for (const waiter of line.waiters) if (!waiter.asking) return waiter.rid;
     return '';
   }
 
-  #given({ given, to }: Given, sentMs: number): void {
+  /** What was given back went to another request of this process. `row`: the hold before it, of which it continues the row. */
+  #given({ given, to }: Given, sentMs: number, of: Wanted, row: Hold | null): void {
     const waiter = this.#waiters.get(to);
-    // Given up meanwhile: its clean-up, sent after this, has given it on.
-    if (!waiter) return;
+    if (!waiter) {
+      // Given up meanwhile. Its own clean-up may have ended before.
+      void this.#cleanUp({ ...wantedOf(of), rid: to, ambiguous: true }, QUEUE_MS);
+      return;
+    }
     const { handOverMs } = this.settings;
     // Answered late, or to be had on replicas as well: ask before believing it.
     if (this.nowMs() >= sentMs + handOverMs / 2 || waiter.terms.replicas > 0) {
+      waiter.called = true;
       this.#ask(waiter);
       return;
     }
     const hold = this.#hold(waiter, given, sentMs, handOverMs);
+    if (row !== null) {
+      hold.inARow = row.inARow + 1;
+      hold.rowSinceMs = row.rowSinceMs;
+    }
     if (waiter.asking) hold.ambiguous = true;
     this.#settle(waiter, hold);
     this.#confirm(hold, waiter.terms);
@@ -805,7 +818,7 @@ export class Desk implements StoreEvents, HoldKeeper, GrantDesk {
       // After its deadline the lease ends by itself: trying on would help nobody.
       if (this.#closing || this.nowMs() + retryMs >= endMs) {
         // The caller is told; the store still is when it comes back, while it could hold it.
-        this.#cleanUp({ ...this.#wantedOf(hold), rid: hold.rid, ambiguous: true }, hold.deadlineMs - this.nowMs());
+        this.#cleanUp({ ...wantedOf(hold), rid: hold.rid, ambiguous: true }, hold.deadlineMs - this.nowMs());
         throw failure;
       }
       await sleep(this.runtime.timers, retryMs);
@@ -814,17 +827,15 @@ export class Desk implements StoreEvents, HoldKeeper, GrantDesk {
         // in force by our own clock.
         const sentMs = this.nowMs();
         const reply = await this.#release(hold, true);
-        if (typeof reply === 'object') this.#given(reply, sentMs);
+        if (typeof reply === 'object') this.#given(reply, sentMs, hold, reply.to === hold.next ? hold : null);
         else if (reply === 'handed') this.#watch(hold);
+        // The first one may have given it to a neighbour, and nobody here heard of it.
+        else this.#askLine(hold);
         return;
       } catch (error) {
         failure = error;
       }
     }
-  }
-
-  #wantedOf({ kind, name, mode, permits, limit }: Hold): Wanted {
-    return { kind, name, mode, permits, limit };
   }
 
   /** Ours no more by our own will: no timers, no loss. */
@@ -913,7 +924,7 @@ export class Desk implements StoreEvents, HoldKeeper, GrantDesk {
     for (const waiter of this.#waiters.values()) this.#giveUp(waiter, new AbortedError('the locks were closed'));
     for (const hold of this.#holds.values()) {
       hold.lose('closed');
-      void this.#cleanUp({ ...this.#wantedOf(hold), rid: hold.rid, ambiguous: hold.ambiguous }, 0);
+      void this.#cleanUp({ ...wantedOf(hold), rid: hold.rid, ambiguous: hold.ambiguous }, 0);
     }
     for (const look of this.#looks.values()) look();
     this.#keeper.close();

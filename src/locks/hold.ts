@@ -64,6 +64,10 @@ export class Hold implements ReleaseRequest {
   readonly handOverMs: number;
   readonly backTo = '';
   next = '';
+  /** Grants that went from one request of this process to the next before this one, past those who wait elsewhere. */
+  inARow = 0;
+  /** Since when. */
+  rowSinceMs: number;
   /** The desk that keeps it: grants of other clients are not ours to share. */
   readonly of: HoldKeeper;
   #controller: AbortController | null = null;
@@ -86,6 +90,7 @@ export class Hold implements ReleaseRequest {
     this.#token = token;
     // Reckoned from when it was sent: a little more than the truth, and no second look at the clock.
     this.sinceMs = sentMs;
+    this.rowSinceMs = sentMs;
     this.untilMs = sentMs + terms.maxHoldMs;
     this.deadlineMs = Math.min(sentMs + leaseMs - marginMs(leaseMs), this.untilMs);
   }

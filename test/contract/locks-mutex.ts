@@ -43,6 +43,31 @@ export function mutexContract(ground: Ground): void {
       await next.release();
     });
 
+    it('two who take turns do not keep out one who waits elsewhere', async () => {
+      const { mine, theirs, name } = door();
+      let turns = 0;
+      let over = false;
+      const loop = async (): Promise<void> => {
+        while (!over) {
+          await mine.run(async () => {
+            turns++;
+            await sleep(1);
+          });
+        }
+      };
+      const first = await mine.acquire();
+      const loops = [loop(), loop()];
+      await queued(ground.a, kind, name, 2);
+      const waiting = theirs.acquire({ wait: 5000 });
+      await queued(ground.a, kind, name, 3);
+      await first.release();
+      const had = await waiting;
+      over = true;
+      expect(turns).toBeLessThan(40);
+      await had.release();
+      await Promise.all(loops);
+    });
+
     it('acquire waits and has it as soon as it is released', async () => {
       const { mine, theirs, name } = door();
       const grant = await mine.acquire();

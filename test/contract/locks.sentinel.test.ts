@@ -60,6 +60,7 @@ describeWithRedis('locks through Redis Sentinel', () => {
     await grant.release();
     const second = await granted;
     expect(await servers.replicas[0]!.command('KEYS', '*handed*')).not.toEqual([]);
+    expect((await a.mutex('handed').inspect()).holders[0]!.info).not.toBe('');
     await second.release();
     await expect(refused).rejects.toMatchObject({ code: 'lock_unavailable' });
     await free(b, 'mutex', 'handed');

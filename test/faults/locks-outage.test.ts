@@ -349,6 +349,79 @@ describeWithRedis('locks: outage', () => {
       await locks.mutex('new').run(() => undefined);
     });
 
+    it('a full Redis takes back what is given back in the same turn in which something new is asked for', async () => {
+      const redis = await startRedis();
+      // Nothing is tried a second time.
+      await using locks = impatient(redis.url, { outageMs: 0 });
+      await using other = createLocks({ redis: redis.url });
+      const grants = await Promise.all(KINDS.map((lock) => lockOf(locks, lock).acquire()));
+      await redis.command('CONFIG', 'SET', 'maxmemory', '1');
+      const asked = KINDS.map((lock) => ending(lockOf(locks, `${lock}-new` as LockName).acquire({ wait: 300 })));
+      const given = await each(grants, (grant) => ending(grant.release()));
+      for (const [i, { failed }] of given.entries()) expect(failed, KINDS[i]!).toBeNull();
+      // Refused, unless what came before it in the same call has made room.
+      expect((await asked[0])!.error).toBeInstanceOf(UnavailableError);
+      await Promise.all(asked);
+      await redis.command('CONFIG', 'SET', 'maxmemory', '0');
+      await each(KINDS, async (lock) => expect(await lockOf(other, lock).tryAcquire(), lock).not.toBeNull());
+    });
+
+    it('a key of another type fails who asks for it, and nobody who asks in the same turn', async () => {
+      const redis = await startRedis();
+      await using locks = createLocks({ redis: redis.url });
+      for (const kind of ['mutex', 'fair']) {
+        await redis.command('SADD', `doorbuster:lock:{0}:${kind}:lock:spoilt`, 'something else');
+      }
+      await each(['mutex', 'fair'] as const, async (kind) => {
+        const grant = await locks[kind]('fine').acquire();
+        const waiting = locks[kind]('fine').acquire();
+        await until('it waits', 5000, async () => (await locks[kind]('fine').inspect()).waiting === 1);
+        const beganMs = performance.now();
+        const released = grant.release();
+        const spoilt = ending(locks[kind]('spoilt').acquire());
+        await released;
+        await (await waiting).release();
+        expect(performance.now() - beganMs).toBeLessThan(1000);
+        expect((await spoilt).error).toMatchObject({ message: expect.stringContaining('WRONGTYPE') });
+      });
+    });
+
+    it('a release that is not answered in time: the neighbour to whom it went has it as soon as Redis goes on', async () => {
+      const redis = await startRedis();
+      await using locks = createLocks({ redis: redis.url, commandMs: 300 });
+      const lock = locks.fair('f');
+      const grant = await lock.acquire();
+      const waiting = lock.acquire();
+      await until('it waits', 5000, async () => (await lock.inspect()).waiting === 1);
+      await redis.pause();
+      const released = ending(grant.release());
+      await sleep(500);
+      await redis.resume();
+      const resumedMs = performance.now();
+      await (await waiting).release();
+      // Not only when somebody looks after a silent queue, after three seconds.
+      expect(performance.now() - resumedMs).toBeLessThan(2000);
+      expect((await released).failed).toBeNull();
+    });
+
+    it('who gives up while Redis is out leaves the queue when it is back, also if its lease would be over', async () => {
+      const redis = await startRedis();
+      const proxy = await startProxy(redis.port);
+      await using locks = createLocks({ redis: `redis://${proxy.host}:${proxy.port}`, commandMs: 200 });
+      await using holder = createLocks({ redis: redis.url });
+      const held = await holder.fair('f').acquire();
+      const waiting = ending(locks.fair('f').acquire({ lease: 300, wait: 400 }));
+      await until('it waits', 5000, async () => (await holder.fair('f').inspect()).waiting === 1);
+      await proxy.refuse(true);
+      proxy.cut();
+      expect((await waiting).failed).not.toBeNull();
+      await sleep(1500);
+      expect((await holder.fair('f').inspect()).waiting).toBe(1);
+      await proxy.refuse(false);
+      await until('it is gone', 5000, async () => (await holder.fair('f').inspect()).waiting === 0);
+      await held.release();
+    });
+
     it('each way to fail has an error of its own', async () => {
       const redis = await startRedis();
       await using locks = impatient(redis.url);

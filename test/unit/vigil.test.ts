@@ -8,11 +8,12 @@ class Link {
   readonly #timers: Timers = { ...systemTimers, nextTurn: (run) => this.#turns.push(run) };
   readonly vigil = new Vigil(this.#timers, () => !this.waiting);
   waiting = false;
+  #sentAt = 0;
 
   /** Sends something that is answered after `turns` turns; how many turns it stayed awake for it. */
   ask(turns: number): number {
     this.waiting = true;
-    this.vigil.sent();
+    this.#sentAt = this.vigil.sent();
     let awake = 0;
     for (; this.#turns.length > 0; awake++) {
       if (awake === turns) this.#answer();
@@ -24,7 +25,7 @@ class Link {
 
   #answer(): void {
     this.waiting = false;
-    this.vigil.answered();
+    this.vigil.answered(this.#sentAt);
   }
 }
 
@@ -49,6 +50,22 @@ describe('Vigil', () => {
     // Nearer now: the next that is tried finds out.
     while (link.ask(20) === 0);
     expect(link.ask(20)).toBe(21);
+  });
+
+  it('notices that it is in vain also where something is always being sent', () => {
+    const turns: (() => void)[] = [];
+    let awake = 0;
+    const vigil = new Vigil({ ...systemTimers, nextTurn: (run) => turns.push(run) }, () => false);
+    // Something is sent in every tenth turn and answered a hundred turns after.
+    const answers: { at: number; sentAt: number }[] = [];
+    for (let now = 0; now < 10_000; now++) {
+      if (now % 10 === 0) answers.push({ at: now + 100, sentAt: vigil.sent() });
+      if (answers[0]?.at === now) vigil.answered(answers.shift()!.sentAt);
+      if (turns.length > 0) awake++;
+      turns.shift()?.();
+    }
+    // For the first few, and for 64 turns of every 640.
+    expect(awake).toBeLessThan(2000);
   });
 
   it('what is sent meanwhile has its own 64 turns', () => {

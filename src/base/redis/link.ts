@@ -177,16 +177,16 @@ export class RedisLink {
       this.#corked = (client as unknown as { stream: Corkable }).stream;
       this.#corked.cork();
     }
-    this.#vigil?.sent();
+    if (this.#vigil) sent.vigil = this.#vigil.sent();
     void client.sendCommand(sent as unknown as Parameters<Redis['sendCommand']>[0]);
   }
 
   readonly #finish = (sent: SentScript, error: Error | null, reply: unknown): void => {
     this.#anchor.drop();
-    this.#vigil?.answered();
+    this.#vigil?.answered(sent.vigil);
     if (error === null) sent.asker.answered(reply);
     else if (error.message.startsWith('NOSCRIPT')) this.#sendSlowly(sent.script, sent.keys, sent.wire, sent.asker);
-    else sent.asker.failed(this.#failure(error, 'EVALSHA'));
+    else sent.asker.failed(this.failure(error, 'EVALSHA'));
   };
 
   #sendSlowly(script: Script, keys: number, wire: string, asker: Asker): void {
@@ -212,7 +212,7 @@ export class RedisLink {
       if (this.#client.status !== 'ready') await this.#ready(this.#client);
       return await this.#within(this.#client.call(command, ...args) as Promise<unknown>, command);
     } catch (error) {
-      throw this.#failure(error, command);
+      throw this.failure(error, command);
     } finally {
       this.#anchor.drop();
     }
@@ -234,7 +234,7 @@ export class RedisLink {
         return reply;
       });
     } catch (error) {
-      throw this.#failure(error, calls[0]![0]);
+      throw this.failure(error, calls[0]![0]);
     } finally {
       client.disconnect();
       this.#anchor.drop();
@@ -249,7 +249,7 @@ export class RedisLink {
       for (const node of this.#client instanceof Cluster ? this.#client.nodes('master') : [this.#client])
         await visit(node);
     } catch (error) {
-      throw this.#failure(error, 'SCAN');
+      throw this.failure(error, 'SCAN');
     } finally {
       this.#anchor.drop();
     }
@@ -281,7 +281,7 @@ export class RedisLink {
       await this.#within(this.#subscribe(subscriber, channel), 'SUBSCRIBE');
       this.#heard.add(channel);
     } catch (error) {
-      throw this.#failure(error, 'SUBSCRIBE');
+      throw this.failure(error, 'SUBSCRIBE');
     } finally {
       this.#anchor.drop();
     }
@@ -381,7 +381,8 @@ export class RedisLink {
     });
   }
 
-  #failure(error: unknown, command: string): unknown {
+  /** What an error of a command is to its caller: a RedisUnavailableError if it will pass. */
+  failure(error: unknown, command: string): unknown {
     if (error instanceof RedisUnavailableError) return error;
     // A mistake of ours is not an outage, and not to be tried again.
     if (error instanceof TypeError || error instanceof RangeError) return error;
@@ -447,6 +448,8 @@ class SentScript {
   readonly parts: number;
   wire: string;
   readonly sentMs: number;
+  /** When, to the vigil. */
+  vigil = 0;
   open = true;
   readonly #finish: (sent: SentScript, error: Error | null, reply: unknown) => void;
 

@@ -5,6 +5,8 @@ const TURNS_MAX = 64;
 /** So often in a row in vain, and it is only tried now and then. */
 const WORTH_MAX = 8;
 const SKIPPED_MAX = 64;
+/** Nobody stayed awake for it. */
+const UNATTENDED = -1;
 
 /**
  * Stays awake for a moment while an answer is about to come. A process that sleeps until its answer is there pays for
@@ -17,8 +19,10 @@ export class Vigil {
   readonly #timers: Timers;
   /** Whether there is nothing to wait for. */
   readonly #over: () => boolean;
+  /** Turns so far; what was asleep in between counts as very many. */
+  #turns = 0;
+  #until = 0;
   #turning = false;
-  #left = 0;
   #worth = WORTH_MAX;
   #skipped = 0;
 
@@ -27,29 +31,34 @@ export class Vigil {
     this.#over = over;
   }
 
-  /** Something was sent. */
-  sent(): void {
-    if (this.#worth === 0 && ++this.#skipped < SKIPPED_MAX) return;
+  /** Something was sent. What is returned is to be given to `answered`. */
+  sent(): number {
+    if (this.#worth === 0 && ++this.#skipped < SKIPPED_MAX) return UNATTENDED;
     this.#skipped = 0;
-    this.#left = TURNS_MAX;
-    if (this.#turning) return;
-    this.#turning = true;
-    this.#timers.nextTurn(this.#turn);
+    this.#until = this.#turns + TURNS_MAX;
+    if (!this.#turning) {
+      this.#turning = true;
+      this.#timers.nextTurn(this.#turn);
+    }
+    return this.#turns;
   }
 
-  /** Something was answered. */
-  answered(): void {
-    if (this.#turning && this.#worth < WORTH_MAX) this.#worth++;
+  /** It was answered: soon enough, or in vain. */
+  answered(sentAt: number): void {
+    if (sentAt === UNATTENDED) return;
+    const soon = this.#turns - sentAt <= TURNS_MAX;
+    this.#worth = soon ? Math.min(this.#worth + 1, WORTH_MAX) : Math.max(this.#worth - 1, 0);
   }
 
   readonly #turn = (): void => {
+    this.#turns++;
     if (this.#over()) {
       this.#turning = false;
-    } else if (--this.#left > 0) {
+    } else if (this.#turns < this.#until) {
       this.#timers.nextTurn(this.#turn);
     } else {
       this.#turning = false;
-      if (this.#worth > 0) this.#worth--;
+      this.#turns += TURNS_MAX;
     }
   };
 }

@@ -60,7 +60,8 @@ export class MutexCell implements LockCell {
     this.prune(frame.nowMs);
     const { rid, leaseMs, handOverMs, info } = request;
     if (this.holder?.rid === rid) {
-      renewHold(this.holder, frame.nowMs, leaseMs, '');
+      // One that was handed over is confirmed by this.
+      renewHold(this.holder, frame.nowMs, leaseMs, this.holder.info === '' ? info : '');
       return { outcome: 'granted', token: this.holder.token };
     }
     if (frame.isGone(rid)) return { outcome: 'gone' };

@@ -114,7 +114,7 @@ export class Batches<Address> {
     const sentMs = this.#runtime.clock.monotonic();
     const count = FRAME_KEYS + entries.length * command.keys;
     const parts = count + FRAME_ARGS + entries.length * command.args;
-    this.#link.send(command.script, count, parts, keys + args, sentMs, new Call(this, bucket, entries, sentMs));
+    this.#link.send(command.script, count, parts, keys + args, sentMs, new Call(this, entries, sentMs));
   }
 
   /** What every call for a bucket begins with. */
@@ -142,32 +142,33 @@ export class Batches<Address> {
     const [timeUs, ...replies] = reply as [number, ...unknown[]];
     if (timeUs > 0) this.#onTime(sentMs, timeUs);
     for (let i = 0; i < entries.length; i++) {
-      const { verb, request, resolve } = entries[i]!;
-      resolve(verb.read(replies[i], request));
+      const { verb, request, resolve, reject } = entries[i]!;
+      const failure = failureIn(replies[i]);
+      if (failure === null) resolve(verb.read(replies[i], request));
+      else reject(this.#command.failed(this.#link.failure(failure, 'EVALSHA')));
     }
   }
 
   /** For our own calls. */
-  failed(bucket: number, entries: readonly Entry<Address>[], error: unknown): void {
-    // One key of another type must not fail its neighbours. Each is idempotent, so that half a batch is no harm.
-    if (entries.length > 1 && error instanceof Error && error.name === 'ReplyError') {
-      for (const entry of entries) this.#call(bucket, [entry]);
-    } else {
-      for (const entry of entries) entry.reject(this.#command.failed(error));
-    }
+  failed(entries: readonly Entry<Address>[], error: unknown): void {
+    for (const entry of entries) entry.reject(this.#command.failed(error));
   }
+}
+
+/** Of a request that failed while its neighbours did not: see `guarded` in _frame.lua. */
+function failureIn(reply: unknown): Error | null {
+  if (!Array.isArray(reply) || reply[0] !== -9) return null;
+  return Object.assign(new Error(String(reply[1])), { name: 'ReplyError' });
 }
 
 /** One call under way: one object, where two closures would be three. */
 class Call<Address> implements Asker {
   readonly #batches: Batches<Address>;
-  readonly #bucket: number;
   readonly #entries: readonly Entry<Address>[];
   readonly #sentMs: number;
 
-  constructor(batches: Batches<Address>, bucket: number, entries: readonly Entry<Address>[], sentMs: number) {
+  constructor(batches: Batches<Address>, entries: readonly Entry<Address>[], sentMs: number) {
     this.#batches = batches;
-    this.#bucket = bucket;
     this.#entries = entries;
     this.#sentMs = sentMs;
   }
@@ -177,6 +178,6 @@ class Call<Address> implements Asker {
   }
 
   failed(error: unknown): void {
-    this.#batches.failed(this.#bucket, this.#entries, error);
+    this.#batches.failed(this.#entries, error);
   }
 }

@@ -10,6 +10,9 @@
     ARGV[3]  grace    for how many ms a lock is handed over, unless its new holder confirms
 
   Redis' own TIME is the only clock. It stands still while a script runs.
+
+  Every command of a batch returns {TIME in microseconds (0: not asked for), reply of request 1, …}; of a request that
+  failed the reply is {-9, error}.
 ]]
 local graceMs = tonumber(ARGV[3])
 local timeUs, minted, mintedAtStart
@@ -65,6 +68,14 @@ end
 
 -- A queue that nobody tends any more goes by itself; who waits joins again at least three times in this span.
 local QUEUE_MS = 60000
+
+-- One request of a batch: a key of another type, or a Redis that is full, must not fail its neighbours, of whom some may
+-- have been served already.
+local function guarded(serve, ...)
+  local fine, reply = pcall(serve, ...)
+  if fine then return reply end
+  return {-9, type(reply) == 'table' and reply.err or tostring(reply)}
+end
 
 local deaf = {}
 -- Whether the client that made `rid` listens: else that process is gone. Not by what PUBLISH returns: that counts those who

@@ -5,7 +5,10 @@ local function contended(lock, queue, rid, leaseMs, place, info)
   local value = redis.call('GET', lock)
   local owner = ownerOf(value)
   if owner == rid then
-    redis.call('PEXPIRE', lock, math.max(leaseMs, redis.call('PTTL', lock)))
+    leaseMs = math.max(leaseMs, redis.call('PTTL', lock))
+    redis.call('PEXPIRE', lock, leaseMs)
+    -- It was handed over, and is confirmed by this.
+    if string.find(value, '^%S+ %d+ %d+ $') then redis.call('SET', lock, value .. info, 'PX', leaseMs) end
     return tokenOf(value)
   end
   if isGone(rid) then return {-2} end

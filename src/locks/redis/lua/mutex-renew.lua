@@ -14,17 +14,16 @@
 -- @include _frame
 -- @include _mutex
 
-local replies = {0}
-for i = 1, #KEYS - 2 do
+local function renew(i)
   local lock, rid, leaseMs, info = KEYS[i + 2], ARGV[4 * i], tonumber(ARGV[4 * i + 1]), ARGV[4 * i + 2]
   local value = redis.call('GET', lock)
-  if ownerOf(value) ~= rid then
-    replies[i + 1] = 0
-  else
-    if ARGV[4 * i + 3] == '0' then leaseMs = math.max(leaseMs, redis.call('PTTL', lock)) end
-    redis.call('PEXPIRE', lock, leaseMs)
-    if info ~= '' then redis.call('SET', lock, string.match(value, '^%S+ %d+ %d+ ') .. info, 'PX', leaseMs) end
-    replies[i + 1] = 1
-  end
+  if ownerOf(value) ~= rid then return 0 end
+  if ARGV[4 * i + 3] == '0' then leaseMs = math.max(leaseMs, redis.call('PTTL', lock)) end
+  redis.call('PEXPIRE', lock, leaseMs)
+  if info ~= '' then redis.call('SET', lock, string.match(value, '^%S+ %d+ %d+ ') .. info, 'PX', leaseMs) end
+  return 1
 end
+
+local replies = {0}
+for i = 1, #KEYS - 2 do replies[i + 1] = guarded(renew, i) end
 return replies

@@ -159,7 +159,7 @@ end
 local replies = {nowUs()}
 for i = 1, (#KEYS - 2) / 2 do
   local serve = (ARGV[4 * i + 1] == '-' or ARGV[4 * i + 1] == '!') and giveBack or take
-  replies[i + 1] = serve(KEYS[2 * i + 1], KEYS[2 * i + 2], 4 * i)
+  replies[i + 1] = guarded(serve, KEYS[2 * i + 1], KEYS[2 * i + 2], 4 * i)
 end
 keepMinted()
 return replies

@@ -19,10 +19,14 @@
 -- @include _mutex
 -- @include _mutex-take
 
+local function run(lock, queue, resultKey, a)
+  local result = redis.call('GET', resultKey)
+  return result and {-3, string.match(result, '^%S+ (.*)$')} or take(lock, queue, a)
+end
+
 local replies = {nowUs()}
 for i = 1, (#KEYS - 2) / 3 do
-  local result = redis.call('GET', KEYS[3 * i + 2])
-  replies[i + 1] = result and {-3, string.match(result, '^%S+ (.*)$')} or take(KEYS[3 * i], KEYS[3 * i + 1], 4 * i)
+  replies[i + 1] = guarded(run, KEYS[3 * i], KEYS[3 * i + 1], KEYS[3 * i + 2], 4 * i)
 end
 keepMinted()
 return replies

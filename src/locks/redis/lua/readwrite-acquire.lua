@@ -72,7 +72,7 @@ for i = 1, (#KEYS - 2) / 5 do
   use(5 * i - 2)
   local a = 5 * i - 1
   asker = ARGV[a]
-  replies[i + 1] = acquire(ARGV[a], tonumber(ARGV[a + 1]), ARGV[a + 2], ARGV[a + 3], ARGV[a + 4])
+  replies[i + 1] = guarded(acquire, ARGV[a], tonumber(ARGV[a + 1]), ARGV[a + 2], ARGV[a + 3], ARGV[a + 4])
 end
 keepMinted()
 return replies

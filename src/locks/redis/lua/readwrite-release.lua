@@ -52,8 +52,8 @@ local replies = {0}
 for i = 1, (#KEYS - 2) / 5 do
   use(5 * i - 2)
   local a = 3 * i + 1
-  replies[i + 1] = release(ARGV[a], ARGV[a + 2])
-  if ARGV[a + 1] == '1' then rememberGone(ARGV[a]) end
+  replies[i + 1] = guarded(release, ARGV[a], ARGV[a + 2])
+  if ARGV[a + 1] == '1' then guarded(rememberGone, ARGV[a]) end
 end
 keepMinted()
 return replies

@@ -35,6 +35,6 @@ local replies = {0}
 for i = 1, (#KEYS - 2) / 5 do
   use(5 * i - 2)
   local a = 5 * i - 1
-  replies[i + 1] = renew(ARGV[a], tonumber(ARGV[a + 1]), ARGV[a + 2], ARGV[a + 3], ARGV[a + 4])
+  replies[i + 1] = guarded(renew, ARGV[a], tonumber(ARGV[a + 1]), ARGV[a + 2], ARGV[a + 3], ARGV[a + 4])
 end
 return replies

@@ -18,7 +18,8 @@
 -- @include _frame
 -- @include _semaphore
 
-local function acquire(rid, leaseMs, place, info, permits)
+local function acquire(i, rid, leaseMs, place, info, permits)
+  use(4 * i - 1, ARGV[6 * i + 3])
   purge()
   local details = redis.call('HGET', detailsKey, rid)
   if details then
@@ -46,8 +47,7 @@ end
 local replies = {nowUs()}
 for i = 1, (#KEYS - 2) / 4 do
   local a = 6 * i - 2
-  use(4 * i - 1, ARGV[a + 5])
-  replies[i + 1] = acquire(ARGV[a], tonumber(ARGV[a + 1]), ARGV[a + 2], ARGV[a + 3], tonumber(ARGV[a + 4]))
+  replies[i + 1] = guarded(acquire, i, ARGV[a], tonumber(ARGV[a + 1]), ARGV[a + 2], ARGV[a + 3], tonumber(ARGV[a + 4]))
 end
 keepMinted()
 return replies

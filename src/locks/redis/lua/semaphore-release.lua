@@ -16,8 +16,7 @@
 -- @include _frame
 -- @include _semaphore
 
-local replies = {0}
-for i = 1, (#KEYS - 2) / 4 do
+local function release(i)
   local a = 4 * i
   local rid = ARGV[a]
   use(4 * i - 1, ARGV[a + 3])
@@ -25,8 +24,12 @@ for i = 1, (#KEYS - 2) / 4 do
   local held = dropHolder(rid)
   local queued = redis.call('ZREM', queueKey, rid .. ' ' .. ARGV[a + 2]) == 1
   local told = settle()
-  if held then replies[i + 1] = told > 0 and 2 or 1 else replies[i + 1] = told > 0 and 4 or (queued and 3 or 0) end
   if ARGV[a + 1] == '1' then rememberGone(rid) end
+  if held then return told > 0 and 2 or 1 end
+  return told > 0 and 4 or (queued and 3 or 0)
 end
+
+local replies = {0}
+for i = 1, (#KEYS - 2) / 4 do replies[i + 1] = guarded(release, i) end
 keepMinted()
 return replies

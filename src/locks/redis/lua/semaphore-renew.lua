@@ -14,16 +14,17 @@
 -- @include _frame
 -- @include _semaphore
 
-local replies = {0}
-for i = 1, (#KEYS - 2) / 4 do
+local function renew(i)
   local rid, leaseMs, info = ARGV[4 * i], tonumber(ARGV[4 * i + 1]), ARGV[4 * i + 2]
   use(4 * i - 1, '0')
   purge()
   local details = redis.call('HGET', detailsKey, rid)
-  replies[i + 1] = details and 1 or 0
-  if details then
-    extendTo(rid, leaseMs, ARGV[4 * i + 3])
-    if info ~= '' then redis.call('HSET', detailsKey, rid, string.match(details, '^%d+ %d+ %d+ ') .. info) end
-  end
+  if not details then return 0 end
+  extendTo(rid, leaseMs, ARGV[4 * i + 3])
+  if info ~= '' then redis.call('HSET', detailsKey, rid, string.match(details, '^%d+ %d+ %d+ ') .. info) end
+  return 1
 end
+
+local replies = {0}
+for i = 1, (#KEYS - 2) / 4 do replies[i + 1] = guarded(renew, i) end
 return replies
