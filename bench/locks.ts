@@ -234,7 +234,6 @@ function fixed(value: number | null, digits = 2): number | null {
 /** Settings under which fewer of the waiters than this ever get the lock are not a library's best. */
 const SERVED_MIN = 0.25;
 const HAND_OVERS = SCORES.contended['hand-overs/s']!;
-const PAIRS = SCORES.uncontended['pairs/s']!;
 
 /** What a grant costs as the crowd grows, each library with the settings that hand over most often in that crowd. */
 function costRows(measurements: Measurement[], libraries: string[]): Record<string, unknown>[] {
@@ -267,7 +266,16 @@ interface Verdict {
   verdict: 'pass' | 'miss' | 'not measured' | 'no target';
 }
 
-function targets(measurements: Measurement[], costs: Record<string, unknown>[]): Verdict[] {
+/** Round trips a second of one client that asks for nothing, in a process of its own. */
+function roundTrips(server: Server, durationMs: number): number {
+  const file = join(ROOT, 'bench/locks/round-trips.ts');
+  const { port } = new URL(server.url);
+  const child = spawnSync(process.execPath, [file, port, String(durationMs)], { encoding: 'utf8' });
+  if (child.status !== 0) throw new Error(`round-trips.ts failed: ${child.stderr}`);
+  return Number(child.stdout);
+}
+
+function targets(measurements: Measurement[], costs: Record<string, unknown>[], tripsPerSecond: number): Verdict[] {
   const verdicts: Verdict[] = [];
   const judge = (target: string, figure: number | null, passes: (figure: number) => boolean): void => {
     const verdict = figure === null ? 'not measured' : passes(figure) ? 'pass' : 'miss';
@@ -301,14 +309,11 @@ function targets(measurements: Measurement[], costs: Record<string, unknown>[]):
       }
     }
     if (kind === 'uncontended') continue;
-    // A hand-over needs a release to reach Redis and its news to reach the next: one round trip. A pair of the floor is two.
-    const alone = measurements.find((each) => each.kind === 'uncontended' && each.title.includes(', 1 at'));
-    const pairs = alone?.of(alone.leader(PAIRS, FLOOR), PAIRS) ?? null;
+    // A hand-over needs a release to reach Redis and its news to reach the next: one round trip.
     const handed = measurement.of(measurement.leader(HAND_OVERS, OURS), HAND_OVERS);
-    const share = pairs === null || handed === null ? null : handed / (2 * pairs);
     verdicts.push({
-      target: `${title}: hand-overs/s as a share of the round trips/s of one client (2 × the floor's pairs/s)`,
-      figure: fixed(share, 3),
+      target: `${title}: hand-overs/s as a share of the round trips/s of one client that asks for nothing`,
+      figure: handed === null ? null : fixed(handed / tripsPerSecond, 3),
       verdict: 'no target',
     });
     const p50Ms = measurement.of(measurement.leader(HAND_OVERS, OURS), (outcome) => outcome.p50Ms);
@@ -372,7 +377,10 @@ export async function run(args: string[]): Promise<void> {
     await measurement.tryAll(server, tried, tryWarmMs, tryMs);
     if (measurement.waiters === 20) few = measurement;
   }
+  const trips: number[] = [];
   for (let round = 1; round <= rounds.uncontended; round++) {
+    trips.push(roundTrips(server, durationMs / 3));
+    console.error(`round ${round}: ${trips.at(-1)!.toFixed(0)} round trips/s of one client that asks for nothing`);
     for (const measurement of measurements) {
       if (round > rounds[measurement.kind]) continue;
       console.error(`round ${round} of ${rounds[measurement.kind]}: ${measurement.title}`);
@@ -384,11 +392,12 @@ export async function run(args: string[]): Promise<void> {
     }
   }
 
+  const tripsPerSecond = median(trips);
   const libraries = [...new Set(settings.map(({ library }) => library))];
   const tables = Object.fromEntries(measurements.map((measurement) => [measurement.title, measurement.rows()]));
   const costs = costRows(measurements, libraries);
   tables['cost of a grant'] = costs;
-  tables.targets = targets(measurements, costs).map((verdict) => ({ ...verdict }));
+  tables.targets = targets(measurements, costs, tripsPerSecond).map((verdict) => ({ ...verdict }));
   if (leftOut.length > 0) tables['left out'] = leftOut;
   report(
     'locks',
@@ -404,6 +413,7 @@ export async function run(args: string[]): Promise<void> {
       rounds,
       durationMs,
       tryMs,
+      tripsPerSecond,
       tried: measurements.flatMap((measurement) => measurement.tried()),
       outcomes: measurements.flatMap((measurement) => measurement.rounds()),
     },

@@ -672,6 +672,8 @@ describe('the system’s own routes', () => {
         'POST /v1/orders/{id}/refund',
         'POST /v1/webhooks/payments/{provider}',
         'GET /v1/ops/audit',
+        'GET /v1/ops/consistency',
+        'POST /v1/ops/consistency/check',
         'GET /v1/ops/webhooks',
         'POST /v1/ops/webhooks',
         'DELETE /v1/ops/webhooks/{id}',
