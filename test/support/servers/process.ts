@@ -18,9 +18,13 @@ export const HOST = '127.0.0.1';
  */
 const PORT_MIN = 12_000;
 const PORT_MAX = 21_999;
-/** Each worker of a test run draws from a part of its own: a server that was killed finds its port free when it comes back. */
-const PARTS = 4;
-const PART = Number(process.env.VITEST_POOL_ID ?? 0) % PARTS;
+/**
+ * Each worker of a test run draws from a part of its own: a server that was killed finds its port free when it comes back.
+ * Who is alone has them all: a night of histories needs thousands.
+ */
+const POOL = process.env.VITEST_POOL_ID;
+const PARTS = POOL === undefined ? 1 : 4;
+const PART = Number(POOL ?? 0) % PARTS;
 const taken = new Set<number>();
 
 /** A port that nobody listens on, drawn once only in this process. `above`: these offsets must be free, too. */
