@@ -780,8 +780,9 @@ export class Desk implements StoreEvents, HoldKeeper, GrantDesk {
   #given({ given, to }: Given, sentMs: number, of: Wanted, row: Hold | null): void {
     const waiter = this.#waiters.get(to);
     if (!waiter) {
-      // Given up meanwhile. Its own clean-up may have ended before.
-      void this.#cleanUp({ ...wantedOf(of), rid: to, ambiguous: true }, QUEUE_MS);
+      // Given up meanwhile, and its own clean-up may have ended before. Or it heard of it otherwise: then it is in use, and
+      // must not be given back.
+      if (!this.#holds.has(to)) void this.#cleanUp({ ...wantedOf(of), rid: to, ambiguous: true }, QUEUE_MS);
       return;
     }
     const { handOverMs } = this.settings;
