@@ -1,0 +1,115 @@
+import { describe, expect, it } from 'vitest';
+import { Anchor } from '../../src/base/anchor.ts';
+import { systemRuntime } from '../../src/base/runtime.ts';
+import { Desk, type Wanted } from '../../src/locks/desk.ts';
+import { UnavailableError } from '../../src/locks/errors.ts';
+import { Emitter } from '../../src/locks/events.ts';
+import { Hold } from '../../src/locks/hold.ts';
+import type { AcquireReply, AcquireRequest, LockStore, ReleaseReply, ReleaseRequest } from '../../src/locks/port.ts';
+
+/** The desk over a store whose answers the test gives, one by one: for orders of events that a real one shows once a night. */
+interface Asked<Request, Reply> {
+  readonly request: Request;
+  answer(reply: Reply): void;
+  fail(): void;
+}
+
+class Store {
+  readonly client = 'client';
+  readonly remote = true;
+  readonly clock = null;
+  readonly acquires: Asked<AcquireRequest, AcquireReply>[] = [];
+  readonly releases: Asked<ReleaseRequest, ReleaseReply>[] = [];
+
+  hears(): boolean {
+    return true;
+  }
+
+  #asked<Q extends object, R>(all: Asked<Q, R>[], request: Q): Promise<R> {
+    return new Promise((answer, reject) => {
+      all.push({ request: { ...request }, answer, fail: () => reject(new UnavailableError('out')) });
+    });
+  }
+
+  acquire(request: AcquireRequest): Promise<AcquireReply> {
+    return this.#asked(this.acquires, request);
+  }
+
+  release(request: ReleaseRequest): Promise<ReleaseReply> {
+    return this.#asked(this.releases, request);
+  }
+}
+
+const WANTED: Wanted = { kind: 'fair', name: 'f', mode: 'write', permits: 1, limit: 1 };
+
+function open(): { desk: Desk; store: Store } {
+  const settings = { leaseMs: 30_000, handOverMs: 500, outageMs: 5000, owner: 'host/1' };
+  const desk = new Desk(settings, systemRuntime(), new Emitter(() => undefined), new Anchor());
+  const store = new Store();
+  desk.attach(store as unknown as LockStore);
+  return { desk, store };
+}
+
+async function until(what: () => boolean): Promise<void> {
+  while (!what()) await new Promise((resolve) => setTimeout(resolve, 1));
+}
+
+/** One holds, one waits, and the first release was not answered: it is sent again. */
+async function handingOver() {
+  const { desk, store } = open();
+  const holding = desk.take(WANTED, desk.plainTerms);
+  store.acquires[0]!.answer({ outcome: 'granted', token: 1 });
+  const held = (await holding) as Hold;
+  const waiting = desk.take(WANTED, desk.plainTerms);
+  store.acquires[1]!.answer({ outcome: 'queued', retryMs: 30_000, ticket: 7 });
+  const { rid } = store.acquires[1]!.request;
+  const released = desk.giveBack(held);
+  store.releases[0]!.fail();
+  await until(() => store.releases.length === 2);
+  return { desk, store, waiting, released, rid };
+}
+
+const turns = () => new Promise((resolve) => setTimeout(resolve, 30));
+
+describe('Desk', () => {
+  it('what a waiter had by asking is not given back when the hand-over is told after it', async () => {
+    const { desk, store, waiting, released, rid } = await handingOver();
+    desk.interrupted();
+    expect(store.acquires[2]!.request.rid).toBe(rid);
+    // Of two answers that come together the one that went by a slower way through our own code is heard last.
+    store.acquires[2]!.answer({ outcome: 'granted', token: 2 });
+    store.releases[1]!.answer({ given: 2, to: rid });
+    const hold = (await waiting) as Hold;
+    await released;
+    await turns();
+    expect(hold).toBeInstanceOf(Hold);
+    expect(hold.isHeld()).toBe(true);
+    expect(store.releases.map(({ request }) => request.rid)).not.toContain(rid);
+  });
+
+  it('what is handed to a waiter that has given up is given back', async () => {
+    const { desk, store, waiting, released, rid } = await handingOver();
+    waiting.catch(() => undefined);
+    const controller = new AbortController();
+    const aborted = desk.take(WANTED, { ...desk.plainTerms, signal: controller.signal });
+    aborted.catch(() => undefined);
+    const { rid: gone } = store.acquires[2]!.request;
+    store.acquires[2]!.answer({ outcome: 'queued', retryMs: 30_000, ticket: 8 });
+    await turns();
+    controller.abort();
+    // Its own clean-up got through, so that all was well; and then the store gives it to that one all the same.
+    store.releases[2]!.answer('dequeued');
+    store.releases[1]!.answer({ given: 2, to: gone });
+    await released;
+    await turns();
+    expect(store.releases[3]!.request).toMatchObject({ rid: gone, ambiguous: true });
+    expect(rid).not.toBe(gone);
+  });
+
+  it('a release that was sent again and finds nothing has those who wait here ask', async () => {
+    const { store, released, rid } = await handingOver();
+    store.releases[1]!.answer('absent');
+    await released;
+    expect(store.acquires[2]!.request.rid).toBe(rid);
+  });
+});
