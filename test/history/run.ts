@@ -18,6 +18,8 @@ const PREFIX = 'history';
 const END_WITHIN_MS = 14_000;
 /** The most by which an operation makes its lease longer; and what a busy machine needs to do anything at all. */
 const EXTRA_MS = 300;
+/** Of the longest lease that a schedule asks for. */
+const MARGIN_MS = 15;
 const SLACK_MS = 500;
 const BEAT_MS = 5;
 const STALL_MS = 30;
@@ -336,6 +338,8 @@ class Performance {
     const lastUs = Math.max(0, ...this.#killed.map(({ t }) => t), ...this.#troubles.map(({ to }) => to));
     const untilUs = Math.max(nowUs(), lastUs + leaseUs) + SLACK_MS * 1000;
     try {
+      // A lease that ended at its holder ends at Redis a little later, by the margin and what the two clocks differ by.
+      await sleep(MARGIN_MS);
       // Nobody was killed or cut off: nothing may wait for a newcomer to be cleared away.
       const untidy = lastUs === 0 ? await this.#listed(newcomer) : [];
       await Promise.all(
