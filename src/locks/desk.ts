@@ -81,8 +81,9 @@ class Waiter implements AcquireRequest {
   asking = false;
   /** To be asked once more when that is answered. */
   again = false;
-  /** It was told that it has it, and asks only to be sure. */
+  /** It was told that it has it, and asks only to be sure; and by whom: its hold continues that one's row. */
   called = false;
+  after: Hold | null = null;
   /** Its acquire may have been carried out more than once, or without our knowledge. */
   ambiguous = false;
   /** Since when the store has not been reachable for it; 0: it is. */
@@ -410,9 +411,14 @@ export class Desk implements StoreEvents, HoldKeeper, GrantDesk {
     waiter.retryMs = RETRY_MS_MIN;
     if (reply.outcome === 'granted') {
       if (waiter.ticket !== 0 && !waiter.called) this.#askOthers(waiter);
-      this.#settle(waiter, this.#hold(waiter, reply.token, sentMs, waiter.leaseMs));
+      const hold = this.#hold(waiter, reply.token, sentMs, waiter.leaseMs);
+      if (waiter.after !== null) hold.follow(waiter.after);
+      this.#settle(waiter, hold);
       return;
     }
+    // Told in vain, or long ago.
+    waiter.called = false;
+    waiter.after = null;
     if (reply.outcome === 'queued' && reply.rejoined) this.#askOthers(waiter);
     if (reply.outcome === 'held' && waiter.terms.waitMs > 0 && !heard) {
       // Again, with the right to wait.
@@ -471,8 +477,9 @@ export class Desk implements StoreEvents, HoldKeeper, GrantDesk {
     const ambiguous = waiter.asking || waiter.ambiguous;
     const { from } = waiter;
     const backTo = from?.mode === 'read' ? from.rid : '';
-    // A place in the queue lasts for longer than a short lease.
-    const cleaning = this.#cleanUp({ ...wanted, rid, ambiguous, backTo }, Math.max(terms.leaseMs, QUEUE_MS));
+    // A place in the queue lasts for longer than a short lease. One that changes is waited for, and ends with its own.
+    const forMs = from === null ? Math.max(terms.leaseMs, QUEUE_MS) : terms.leaseMs;
+    const cleaning = this.#cleanUp({ ...wanted, rid, ambiguous, backTo }, forMs);
     // Until then nobody knows as what the old hold is known there.
     if (from) {
       from.changing = cleaning.then(() => {
@@ -789,14 +796,12 @@ export class Desk implements StoreEvents, HoldKeeper, GrantDesk {
     // Answered late, or to be had on replicas as well: ask before believing it.
     if (this.nowMs() >= sentMs + handOverMs / 2 || waiter.terms.replicas > 0) {
       waiter.called = true;
+      waiter.after = row;
       this.#ask(waiter);
       return;
     }
     const hold = this.#hold(waiter, given, sentMs, handOverMs);
-    if (row !== null) {
-      hold.inARow = row.inARow + 1;
-      hold.rowSinceMs = row.rowSinceMs;
-    }
+    if (row !== null) hold.follow(row);
     if (waiter.asking) hold.ambiguous = true;
     this.#settle(waiter, hold);
     this.#confirm(hold, waiter.terms);

@@ -99,6 +99,12 @@ export class Hold implements ReleaseRequest {
     return BigInt(this.#token);
   }
 
+  /** It was had from one of the same process, past those who wait elsewhere. */
+  follow(before: Hold): void {
+    this.inARow = before.inARow + 1;
+    this.rowSinceMs = before.rowSinceMs;
+  }
+
   changesWith(change: Promise<unknown>): void {
     const done = (): void => undefined;
     this.changing = change.then(done, done);

@@ -42,8 +42,8 @@ class Store {
 
 const WANTED: Wanted = { kind: 'fair', name: 'f', mode: 'write', permits: 1, limit: 1 };
 
-function open(): { desk: Desk; store: Store } {
-  const settings = { leaseMs: 30_000, handOverMs: 500, outageMs: 5000, owner: 'host/1' };
+function open(handOverMs = 500): { desk: Desk; store: Store } {
+  const settings = { leaseMs: 30_000, handOverMs, outageMs: 5000, owner: 'host/1' };
   const desk = new Desk(settings, systemRuntime(), new Emitter(() => undefined), new Anchor());
   const store = new Store();
   desk.attach(store as unknown as LockStore);
@@ -104,6 +104,43 @@ describe('Desk', () => {
     await turns();
     expect(store.releases[3]!.request).toMatchObject({ rid: gone, ambiguous: true });
     expect(rid).not.toBe(gone);
+  });
+
+  it.each([
+    ['at once', 500],
+    ['late, so that they ask', 0],
+  ])('neighbours who hear of it %s pass it on to each other only so often', async (_, handOverMs) => {
+    const { desk, store } = open(handOverMs);
+    const wanted: Wanted = { ...WANTED, kind: 'mutex' };
+    const queued = { outcome: 'queued', retryMs: 30_000, ticket: 7 } as const;
+    const answered = (rid: string, reply: AcquireReply): void => {
+      store.acquires.findLast(({ request }) => request.rid === rid)!.answer(reply);
+    };
+    let holding = desk.take(wanted, desk.plainTerms);
+    store.acquires[0]!.answer({ outcome: 'granted', token: 1 });
+    let waiting = desk.take(wanted, desk.plainTerms);
+    store.acquires[1]!.answer(queued);
+    const next: string[] = [];
+    for (let token = 2; token < 60; token++) {
+      const held = (await holding) as Hold;
+      await new Promise((resolve) => setTimeout(resolve, 1));
+      const released = desk.giveBack(held);
+      const { request, answer } = store.releases.at(-1)!;
+      next.push(request.next);
+      if (request.next === '') {
+        answer('handed');
+        break;
+      }
+      holding = waiting;
+      waiting = desk.take(wanted, desk.plainTerms);
+      const { rid } = store.acquires.at(-1)!.request;
+      answer({ given: token, to: request.next });
+      answered(rid, queued);
+      await released;
+      if (handOverMs === 0) answered(request.next, { outcome: 'granted', token });
+    }
+    expect(next.at(-1)).toBe('');
+    expect(next.length).toBeGreaterThan(16);
   });
 
   it('a release that was sent again and finds nothing has those who wait here ask', async () => {

@@ -393,6 +393,12 @@ export class RedisLink {
     return answered ? error : new RedisUnavailableError(`${command}: ${message}`, error);
   }
 
+  /** What it is connected to is not the master any more. */
+  reconnect(): void {
+    if (this.#client instanceof Redis && !this.#closed && this.#client.status === 'ready')
+      this.#client.disconnect(true);
+  }
+
   get closed(): boolean {
     return this.#closed;
   }

@@ -114,7 +114,7 @@ export class Batches<Address> {
     const sentMs = this.#runtime.clock.monotonic();
     const count = FRAME_KEYS + entries.length * command.keys;
     const parts = count + FRAME_ARGS + entries.length * command.args;
-    this.#link.send(command.script, count, parts, keys + args, sentMs, new Call(this, entries, sentMs));
+    this.#link.send(command.script, count, parts, keys + args, sentMs, new Call(this, bucket, entries, sentMs));
   }
 
   /** What every call for a bucket begins with. */
@@ -146,17 +146,24 @@ export class Batches<Address> {
       const failure = failureIn(replies[i]);
       if (failure === null) resolve(verb.read(replies[i], request));
       else reject(this.#command.failed(this.#link.failure(failure, 'EVALSHA')));
+      // As for an error that is an answer of its own: whoever is master now is found by connecting anew.
+      if (failure?.message.startsWith('READONLY')) this.#link.reconnect();
     }
   }
 
   /** For our own calls. */
-  failed(entries: readonly Entry<Address>[], error: unknown): void {
+  failed(bucket: number, entries: readonly Entry<Address>[], error: unknown): void {
+    // One key that we may not touch: Redis has refused the whole call before it began.
+    if (entries.length > 1 && error instanceof Error && error.message.startsWith('NOPERM')) {
+      for (const entry of entries) this.#call(bucket, [entry]);
+      return;
+    }
     for (const entry of entries) entry.reject(this.#command.failed(error));
   }
 }
 
 /** Of a request that failed while its neighbours did not: see `guarded` in _frame.lua. */
-function failureIn(reply: unknown): Error | null {
+export function failureIn(reply: unknown): Error | null {
   if (!Array.isArray(reply) || reply[0] !== -9) return null;
   return Object.assign(new Error(String(reply[1])), { name: 'ReplyError' });
 }
@@ -164,11 +171,13 @@ function failureIn(reply: unknown): Error | null {
 /** One call under way: one object, where two closures would be three. */
 class Call<Address> implements Asker {
   readonly #batches: Batches<Address>;
+  readonly #bucket: number;
   readonly #entries: readonly Entry<Address>[];
   readonly #sentMs: number;
 
-  constructor(batches: Batches<Address>, entries: readonly Entry<Address>[], sentMs: number) {
+  constructor(batches: Batches<Address>, bucket: number, entries: readonly Entry<Address>[], sentMs: number) {
     this.#batches = batches;
+    this.#bucket = bucket;
     this.#entries = entries;
     this.#sentMs = sentMs;
   }
@@ -178,6 +187,6 @@ class Call<Address> implements Asker {
   }
 
   failed(error: unknown): void {
-    this.#batches.failed(this.#entries, error);
+    this.#batches.failed(this.#bucket, this.#entries, error);
   }
 }

@@ -23,7 +23,7 @@ import type {
   StoreEvents,
   Wake,
 } from '../port.ts';
-import { Batches, type Command, type Verb as Question } from './batches.ts';
+import { Batches, type Command, failureIn, type Verb as Question } from './batches.ts';
 import { inspectionOf } from './inspection.ts';
 import { Layout } from './layout.ts';
 
@@ -242,6 +242,8 @@ export class RedisLockStore implements LockStore {
     const [storeUs, reply] =
       typeof replies[0] === 'number' ? [replies[0], replies[0]] : (replies[0] as [number, unknown]);
     this.#read(sentMs, storeUs);
+    const failure = failureIn(reply);
+    if (failure !== null) throw asLockError(this.#link.failure(failure, 'EVAL'));
     return [acquireReply(reply), replies[1] as number];
   }
 
