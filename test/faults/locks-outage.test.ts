@@ -334,6 +334,23 @@ describeWithRedis('locks: outage', () => {
       await expectFree(redis);
     });
 
+    it('a master that becomes a replica is left: what is held is renewed at the new one', async () => {
+      const [old, fresh] = [await startRedis(), await startRedis()];
+      await fresh.command('REPLICAOF', '127.0.0.1', String(old.port));
+      const proxy = await startProxy(old.port);
+      await using locks = impatient(`redis://127.0.0.1:${proxy.port}`, { lease: 900 });
+      const grants = await Promise.all(KINDS.map((lock) => lockOf(locks, lock).acquire()));
+      const keys = async (redis: RedisServer) => (await redis.command('DBSIZE')) as number;
+      await until('the replica has them', 5000, async () => (await keys(fresh)) === (await keys(old)));
+      await fresh.command('REPLICAOF', 'NO', 'ONE');
+      await old.command('REPLICAOF', '127.0.0.1', String(fresh.port));
+      // Connections that are open stay where they are: nobody cuts them.
+      proxy.target(fresh.port);
+      await sleep(2000);
+      for (const [i, grant] of grants.entries()) expect(() => grant.assertHeld(), KINDS[i]!).not.toThrow();
+      await each(grants, async (grant, i) => expect((await ending(grant.release())).failed, KINDS[i]!).toBeNull());
+    });
+
     it('a full Redis takes no new locks, but renews and gives back those it has', async () => {
       const redis = await startRedis();
       await using locks = impatient(redis.url, { lease: 900 });
