@@ -1,11 +1,13 @@
 import fc from 'fast-check';
-import { afterAll, expect, it } from 'vitest';
+import { Redis } from 'ioredis';
+import { afterAll, beforeAll, expect, it } from 'vitest';
 import { Anchor } from '../../src/base/anchor.ts';
 import { systemRuntime } from '../../src/base/runtime.ts';
 import { MemorySpace } from '../../src/locks/memory/space.ts';
 import { MemoryLockStore } from '../../src/locks/memory/store.ts';
 import type { LockKind, LockStore, Mode, StoreEvents, Wake } from '../../src/locks/port.ts';
 import { RedisLockStore } from '../../src/locks/redis/store.ts';
+import { until } from '../support/fault-wait.ts';
 import { cleanUpServers } from '../support/servers/clean-up.ts';
 import { describeWithAnyRedis } from '../support/servers/describe.ts';
 import { redisUrl } from '../support/servers/redis.ts';
@@ -225,8 +227,16 @@ async function settled(redis: Side, memory: Side): Promise<void> {
 }
 
 describeWithAnyRedis('the two stores', () => {
-  afterAll(cleanUpServers);
+  let control: Redis;
   let names = 0;
+
+  beforeAll(async () => {
+    control = new Redis(await redisUrl());
+  });
+  afterAll(async () => {
+    control.disconnect();
+    await cleanUpServers();
+  });
 
   it.each<LockKind>(['mutex', 'readwrite', 'semaphore', 'once'])(
     'P7: Redis does what the model does: %s',
@@ -258,9 +268,13 @@ describeWithAnyRedis('the two stores', () => {
               if (at.do === 'leave') {
                 // The last one stays, to look.
                 if (at.client === 0 || !redis.isOpen(at.client)) continue;
+                const channel = `model:{0}:wake:${redis.stores[at.client]!.client}`;
                 await Promise.all([redis.leave(at.client), memory.leave(at.client)]);
                 // Redis learns of it a moment later.
-                await new Promise((resolve) => setTimeout(resolve, 20));
+                await until('nobody listens there', 5000, async () => {
+                  const [, listeners] = (await control.pubsub('NUMSUB', channel)) as [string, number];
+                  return Number(listeners) === 0;
+                });
                 continue;
               }
               const picks = at.do === 'change' || at.do === 'both';
