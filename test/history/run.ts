@@ -338,8 +338,12 @@ class Performance {
     const lastUs = Math.max(0, ...this.#killed.map(({ t }) => t), ...this.#troubles.map(({ to }) => to));
     const untilUs = Math.max(nowUs(), lastUs + leaseUs) + SLACK_MS * 1000;
     try {
-      // A lease that ended at its holder ends at Redis a little later, by the margin and what the two clocks differ by.
-      await sleep(MARGIN_MS);
+      // A lease that ran out at its holder a moment ago runs out at Redis a little later: by the margin, and what clocks differ.
+      const sinceUs = nowUs() - MARGIN_MS * 1000;
+      const ranOut = this.#read().some(({ e, t, ...event }) => {
+        return e === 'lost' && t > sinceUs && 'reason' in event && event.reason === 'expired';
+      });
+      if (ranOut) await sleep(MARGIN_MS);
       // Nobody was killed or cut off: nothing may wait for a newcomer to be cleared away.
       const untidy = lastUs === 0 ? await this.#listed(newcomer) : [];
       await Promise.all(
