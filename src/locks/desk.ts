@@ -77,6 +77,11 @@ class Waiter implements AcquireRequest {
   readonly reject: (error: unknown) => void;
   /** It stands in the store's queue, as far as we know. */
   queued = false;
+  /** Where it waits here, once it does. */
+  line: Line | null = null;
+  /** It waits here only, for its turn in a row: it has not asked the store; and somebody has, to give it to this one. */
+  parked = false;
+  named = false;
   /** A command is under way for it. */
   asking = false;
   /** To be asked once more when that is answered. */
@@ -127,9 +132,14 @@ class Waiter implements AcquireRequest {
 
 /** Who waits for one lock in this process, oldest first, and the timer that looks after the oldest. */
 interface Line {
+  readonly key: string;
   readonly waiters: Set<Waiter>;
   stop: (() => void) | null;
   dueMs: number;
+  /** Of a mutex that goes from one to the next in this process, or did a moment ago: ends the timer that looks after those who are parked. */
+  row: (() => void) | null;
+  /** It has since that looked. */
+  moved: boolean;
 }
 
 /** A silent queue is looked at when the present lease ends, and at least so often: a lease may be an hour. */
@@ -140,6 +150,8 @@ const QUEUE_MS = 60_000;
 /** So many times, or for so long if they take only a moment each. */
 const IN_A_ROW_MIN = 16;
 const IN_A_ROW_MS = 10;
+/** Who has waited for its turn in a row for so long asks the store after all. */
+const PARKED_MS = 100;
 const CLOSING_LOOK_MS = 20;
 /** A replica that has only just joined says for the first time after a second that it is there. */
 const REPLICAS_MS = 1500;
@@ -275,6 +287,7 @@ export class Desk implements StoreEvents, HoldKeeper, GrantDesk {
     if (this.emitter.hears('asked')) this.emitter.tell('asked', this.#eventOf(waiter));
     if (terms.waitMs > 0 && terms.waitMs !== Infinity) this.#limit(waiter);
     if (terms.signal) this.#follow(waiter, terms.signal);
+    if (this.#lines.size > 0 && wanted.kind === 'mutex' && this.#park(waiter)) return;
     waiter.asking = true;
     this.#send(waiter, waiter.beganMs);
   }
@@ -296,7 +309,7 @@ export class Desk implements StoreEvents, HoldKeeper, GrantDesk {
   #settle(waiter: Waiter, end: Hold | Done | null, error: unknown = undefined): void {
     waiter.settled = true;
     this.#waiters.delete(waiter.rid);
-    if (waiter.queued) this.#leaveLine(waiter);
+    if (waiter.line) this.#leaveLine(waiter, waiter.line);
     waiter.stopTimer?.();
     waiter.stopSignal?.();
     this.#anchor.drop();
@@ -323,6 +336,7 @@ export class Desk implements StoreEvents, HoldKeeper, GrantDesk {
   }
 
   #send(waiter: Waiter, sentMs = this.nowMs()): void {
+    waiter.parked = false;
     const wantsQueue = waiter.terms.waitMs > 0;
     const hears = wantsQueue && this.#store.hears(waiter.wanted);
     // Who may be queued must be able to hear. A first try without the queue spares most processes the connection.
@@ -468,7 +482,8 @@ export class Desk implements StoreEvents, HoldKeeper, GrantDesk {
   #giveUp(waiter: Waiter, error: unknown): void {
     if (waiter.settled) return;
     this.#settle(waiter, null, error);
-    this.#clean(waiter);
+    if (!waiter.parked || waiter.named) this.#clean(waiter);
+    this.#represent(waiter);
   }
 
   #clean(waiter: Waiter): void {
@@ -497,10 +512,11 @@ export class Desk implements StoreEvents, HoldKeeper, GrantDesk {
         try {
           const { handOverMs } = this.settings;
           const sentMs = this.nowMs();
-          const reply = await this.#store.release({ backTo: '', next: '', ...what, handOverMs });
+          const reply = await this.#store.release({ backTo: '', next: '', nextQueued: false, ...what, handOverMs });
           if (typeof reply === 'object') this.#given(reply, sentMs, what, null);
           else if (reply === 'handed' || reply === 'moved') this.#watch(what);
           else if (retryMs > RETRY_MS_MIN) this.#askLine(what);
+          this.#represent(what);
           return;
         } catch (error) {
           if (!(error instanceof UnavailableError) || this.nowMs() >= endMs || this.#closing) return;
@@ -516,38 +532,114 @@ export class Desk implements StoreEvents, HoldKeeper, GrantDesk {
   // Waiting
 
   #joinLine(waiter: Waiter, retryMs: number, ticket: number): void {
-    const { key } = waiter;
     this.#queued(waiter, ticket);
-    let line = this.#lines.get(key);
-    if (!line) {
-      line = { waiters: new Set(), stop: null, dueMs: Infinity };
-      this.#lines.set(key, line);
+    if (!waiter.line) {
+      const { key } = waiter;
+      let line = this.#lines.get(key);
+      if (!line) {
+        line = { key, waiters: new Set(), stop: null, dueMs: Infinity, row: null, moved: false };
+        this.#lines.set(key, line);
+      }
+      this.#stand(waiter, line);
     }
+    this.#tend(waiter.line!, retryMs);
+  }
+
+  #stand(waiter: Waiter, line: Line): void {
+    waiter.line = line;
     line.waiters.add(waiter);
-    this.#tend(key, line, retryMs);
   }
 
   #queued(waiter: Waiter, ticket: number): void {
     waiter.queued = true;
     waiter.ticket = ticket;
+    this.#tellWaiting(waiter);
+  }
+
+  #tellWaiting(waiter: Waiter): void {
     if (waiter.told) return;
     waiter.told = true;
     if (this.emitter.hears('waiting')) this.emitter.tell('waiting', this.#eventOf(waiter));
   }
 
-  #leaveLine(waiter: Waiter): void {
-    const { key } = waiter;
-    const line = this.#lines.get(key);
-    if (!line?.waiters.delete(waiter) || line.waiters.size > 0) return;
+  #leaveLine(waiter: Waiter, line: Line): void {
+    waiter.line = null;
+    line.waiters.delete(waiter);
+    if (line.row === null) this.#closeLine(line);
+  }
+
+  /** Unless somebody waits there. */
+  #closeLine(line: Line): void {
+    if (line.waiters.size > 0) return;
     line.stop?.();
-    this.#lines.delete(key);
+    this.#lines.delete(line.key);
+  }
+
+  /**
+   * While a mutex goes from one to the next in this process, who asks for it waits here only: its turn in the row comes
+   * before the store could say more than "wait". False: there is no row, or it must ask all the same.
+   */
+  #park(waiter: Waiter): boolean {
+    const line = this.#lines.get(waiter.key);
+    if (!line || line.row === null || waiter.terms.waitMs === 0 || waiter.terms.replicas > 0) return false;
+    waiter.parked = true;
+    this.#stand(waiter, line);
+    this.#tellWaiting(waiter);
+    return true;
+  }
+
+  /** Nobody is parked for long: whoever looks at the store is to see who waits, and it is the store that heals what is lost. */
+  #lookAfterRow(line: Line): () => void {
+    return this.runtime.timers.after(PARKED_MS, () => {
+      const sinceMs = this.nowMs() - PARKED_MS;
+      let parked = false;
+      for (const waiter of line.waiters) {
+        if (!waiter.parked) continue;
+        if (waiter.beganMs <= sinceMs) this.#ask(waiter);
+        else parked = true;
+      }
+      if (parked || line.moved) {
+        line.moved = false;
+        line.row = this.#lookAfterRow(line);
+      } else {
+        line.row = null;
+        this.#closeLine(line);
+      }
+    });
+  }
+
+  /** What went from one to the next here is elsewhere now: one of those who are parked asks for all. */
+  #represent(address: Address): void {
+    const line = this.#lineOf(address);
+    if (!line || line.row === null) return;
+    let first: Waiter | null = null;
+    for (const waiter of line.waiters) {
+      if (waiter.asking || waiter.queued) return;
+      first ??= waiter;
+    }
+    if (first) this.#ask(first);
+    else this.#endRow(address);
+  }
+
+  /** Nobody is parked there any more: those who are ask the store. */
+  #endRow(address: Address): void {
+    const line = this.#lineOf(address);
+    if (!line || line.row === null) return;
+    line.row();
+    line.row = null;
+    for (const waiter of line.waiters) if (waiter.parked) this.#ask(waiter);
+    this.#closeLine(line);
+  }
+
+  #lineOf(address: Address): Line | undefined {
+    return this.#lines.size > 0 ? this.#lines.get(keyOf(address)) : undefined;
   }
 
   /**
    * The one timer of a line. Wake-ups do the work; this heals what a wake-up cannot: a holder that died (its lease ends),
    * a message that was lost. The oldest waiter asks again, by its ticket, which also lets the store move on.
    */
-  #tend(key: string, line: Line, retryMs: number): void {
+  #tend(line: Line, retryMs: number): void {
     const afterMs = Math.min(Math.max(retryMs, LOOK_MS_MIN), LOOK_MS_MAX) + 2;
     const dueMs = this.nowMs() + afterMs;
     if (line.stop && line.dueMs <= dueMs) return;
@@ -559,7 +651,7 @@ export class Desk implements StoreEvents, HoldKeeper, GrantDesk {
       const [oldest] = line.waiters;
       if (!oldest) return;
       // Should its answer not come, the line must still be tended.
-      this.#tend(key, line, LOOK_MS_MAX);
+      this.#tend(line, LOOK_MS_MAX);
       this.#ask(oldest);
     });
   }
@@ -577,7 +669,7 @@ export class Desk implements StoreEvents, HoldKeeper, GrantDesk {
         if (this.#closing && (await this.#isConfirmed(address))) break;
       }
       this.#watched.delete(key);
-      const nobody = { rid: `${this.#store.client}.0`, ambiguous: false, backTo: '', next: '' };
+      const nobody = { rid: `${this.#store.client}.0`, ambiguous: false, backTo: '', next: '', nextQueued: false };
       const reply = await this.#store.release({ ...address, ...nobody, handOverMs: this.settings.handOverMs });
       // That one was stopped, too, perhaps.
       if (reply === 'moved') this.#watch(address);
@@ -620,6 +712,8 @@ export class Desk implements StoreEvents, HoldKeeper, GrantDesk {
       return;
     }
     const hold = this.#hold(waiter, wake.token, atMs, graceMs);
+    // `atMs` is early to be on the safe side, by more than a row lasts if the clocks were compared long ago.
+    hold.rowSinceMs = nowMs;
     // An ask that is under way for it may still come after its release.
     if (waiter.asking) hold.ambiguous = true;
     this.#settle(waiter, hold);
@@ -724,6 +818,7 @@ export class Desk implements StoreEvents, HoldKeeper, GrantDesk {
 
   onLost(hold: Hold, reason: LossReason): void {
     this.#holds.delete(hold.rid);
+    this.#endRow(hold);
     const heldMs = this.nowMs() - hold.sinceMs;
     this.runtime.log.warn({ kind: hold.kind, name: hold.name, reason, heldMs }, 'a lock was lost');
     if (this.emitter.hears('lost')) {
@@ -751,23 +846,34 @@ export class Desk implements StoreEvents, HoldKeeper, GrantDesk {
     // A change that was given up is being taken back: before that, nobody knows by which id it is held.
     if (hold.changing) return hold.changing.then(() => this.giveBack(this.#countedAgain(hold)));
     this.#drop(hold);
-    if (hold.kind === 'mutex' && this.#lines.size > 0) hold.next = this.#nextHere(hold);
     const sentMs = this.nowMs();
-    return this.#release(hold, hold.ambiguous).then(
-      (reply) => {
-        if (typeof reply === 'object') {
-          // Whoever is first of all begins a row of its own.
-          this.#given(reply, sentMs, hold, reply.to === hold.next ? hold : null);
-          return;
-        }
-        if (reply === 'handed') this.#watch(hold);
-        if (reply !== 'absent' && reply !== 'moved') return;
-        hold.state = 'held';
-        hold.lose('refused');
-        throw hold.loss;
-      },
-      (error: unknown) => this.#releaseAgain(hold, error),
-    );
+    if (hold.kind === 'mutex') this.#passOn(hold, sentMs);
+    return new Promise((resolve, reject) => {
+      this.#release(hold, hold.ambiguous).then(
+        (reply) => {
+          if (typeof reply === 'object') {
+            // Whoever is first of all begins a row of its own.
+            this.#given(reply, sentMs, hold, reply.to === hold.next ? hold : null);
+            // The new holder goes first: what it has to say to the store is on its way while we go on.
+            this.runtime.timers.nextTurn(resolve);
+            return;
+          }
+          if (reply === 'handed') this.#watch(hold);
+          if (reply !== 'absent' && reply !== 'moved') {
+            this.#represent(hold);
+            resolve();
+            return;
+          }
+          hold.state = 'held';
+          hold.lose('refused');
+          reject(hold.loss);
+        },
+        (error: unknown) => {
+          this.#endRow(hold);
+          this.#releaseAgain(hold, error).then(resolve, reject);
+        },
+      );
+    });
   }
 
   /**
@@ -775,12 +881,19 @@ export class Desk implements StoreEvents, HoldKeeper, GrantDesk {
    * some times in a row, since that costs one message where the other way costs three (and wakes nobody). Redis decides all
    * the same, and mints each its token. A fair lock never asks for it.
    */
-  #nextHere(hold: Hold): string {
-    const line = this.#lines.get(keyOf(hold));
-    if (!line) return '';
-    if (hold.inARow >= IN_A_ROW_MIN && this.nowMs() > hold.rowSinceMs + IN_A_ROW_MS) return '';
-    for (const waiter of line.waiters) if (!waiter.asking) return waiter.rid;
-    return '';
+  #passOn(hold: Hold, nowMs: number): void {
+    const line = this.#lineOf(hold);
+    if (!line) return;
+    if (hold.inARow >= IN_A_ROW_MIN && nowMs > hold.rowSinceMs + IN_A_ROW_MS) return;
+    for (const waiter of line.waiters) {
+      if (waiter.asking) continue;
+      hold.next = waiter.rid;
+      hold.nextQueued = waiter.queued;
+      waiter.named = true;
+      line.moved = true;
+      line.row ??= this.#lookAfterRow(line);
+      return;
+    }
   }
 
   /** What was given back went to another request of this process. `row`: the hold before it, of which it continues the row. */
@@ -836,7 +949,11 @@ export class Desk implements StoreEvents, HoldKeeper, GrantDesk {
         if (typeof reply === 'object') this.#given(reply, sentMs, hold, reply.to === hold.next ? hold : null);
         else if (reply === 'handed') this.#watch(hold);
         // The first one may have given it to a neighbour, and nobody here heard of it.
-        else this.#askLine(hold);
+        else {
+          this.#askLine(hold);
+          // … who may not want it any more.
+          if (hold.next !== '') this.#watch(hold);
+        }
         return;
       } catch (error) {
         failure = error;
@@ -927,6 +1044,10 @@ export class Desk implements StoreEvents, HoldKeeper, GrantDesk {
   async #close(): Promise<void> {
     // Its own timers would let the process end before it is done.
     this.#anchor.hold();
+    for (const line of this.#lines.values()) {
+      line.row?.();
+      line.row = null;
+    }
     for (const waiter of this.#waiters.values()) this.#giveUp(waiter, new AbortedError('the locks were closed'));
     for (const hold of this.#holds.values()) {
       hold.lose('closed');

@@ -64,6 +64,7 @@ export class Hold implements ReleaseRequest {
   readonly handOverMs: number;
   readonly backTo = '';
   next = '';
+  nextQueued = false;
   /** Grants that went from one request of this process to the next before this one, past those who wait elsewhere. */
   inARow = 0;
   /** Since when. */

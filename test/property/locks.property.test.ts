@@ -155,7 +155,8 @@ async function take(
       const { client, number, mode, permits } = asked[at.pick % asked.length]!;
       const store = side.stores[client]!;
       const held = { ...address, ...terms, mode, permits, rid: side.ridOf({ client, number }) };
-      const release = () => store.release({ ...held, ambiguous: false, backTo: '', next: nextOf(at.pick) });
+      const release = () =>
+        store.release({ ...held, ambiguous: false, backTo: '', next: nextOf(at.pick), nextQueued: true });
       const acquire = () => store.acquire({ ...address, ...terms, ...at, rid: side.ridOf(fresh) });
       const nextOf = (pick: number): string => {
         if (kind !== 'mutex' || pick % 3 !== 0) return '';
@@ -184,13 +185,16 @@ async function take(
         return reply.outcome === 'done' ? reply : reply.outcome;
       }
       if (at.do === 'release') {
-        // Sometimes to another of the same client, past the queue.
+        // Sometimes to another of the same client, past the queue, or to one that never asked.
+        const toNew = at.pick % 3 === 1;
         const other =
           at.pick % 3 === 0
             ? asked.findLast(({ client, number }) => client === one.client && number !== one.number)
-            : undefined;
+            : toNew
+              ? fresh
+              : undefined;
         const next = kind === 'mutex' && other ? side.ridOf(other) : '';
-        const reply = await store.release({ ...request, ambiguous: false, backTo: '', next });
+        const reply = await store.release({ ...request, ambiguous: false, backTo: '', next, nextQueued: !toNew });
         return typeof reply === 'object' ? `given to ${side.plain(reply.to)}` : reply;
       }
       if (at.do === 'renew') return await store.renew({ ...request, exactly: false });
@@ -277,7 +281,7 @@ describeWithAnyRedis('the two stores', () => {
                 });
                 continue;
               }
-              const picks = at.do === 'change' || at.do === 'both';
+              const picks = at.do === 'change' || at.do === 'both' || at.do === 'release';
               const from = at.do === 'acquire' ? at : picks ? asked[at.pick % asked.length] : null;
               if (at.do === 'both' && !from) continue;
               if (from && !redis.isOpen(from.client)) continue;

@@ -65,6 +65,7 @@ class Client {
       ambiguous,
       backTo: '',
       next: '',
+      nextQueued: false,
     });
   }
 

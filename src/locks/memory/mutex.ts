@@ -79,10 +79,10 @@ export class MutexCell implements LockCell {
     return request.queue ? { outcome: 'queued', retryMs, ticket } : { outcome: 'held', retryMs, ticket: 0 };
   }
 
-  release(frame: Frame, { rid, handOverMs, ambiguous, next }: ReleaseRequest): ReleaseReply {
+  release(frame: Frame, { rid, handOverMs, ambiguous, next, nextQueued }: ReleaseRequest): ReleaseReply {
     this.prune(frame.nowMs);
     let reply: ReleaseReply;
-    if (this.holder?.rid === rid && next !== '' && this.queue.leave(next)) {
+    if (this.holder?.rid === rid && next !== '' && (this.queue.leave(next) || !nextQueued)) {
       reply = { given: this.#hold(frame, next, handOverMs, ''), to: next };
     } else if (this.holder?.rid === rid) {
       reply = this.#handOver(frame, handOverMs, null, rid) ?? (this.holder ? 'handed' : 'released');
@@ -94,7 +94,11 @@ export class MutexCell implements LockCell {
         if (this.holder) reply = 'moved';
       }
     }
-    if (ambiguous) frame.rememberGone(rid);
+    if (ambiguous) {
+      // A copy of its acquire may have come after it was given to it.
+      this.queue.leave(rid);
+      frame.rememberGone(rid);
+    }
     return reply;
   }
 

@@ -23,7 +23,7 @@ import type {
   StoreEvents,
   Wake,
 } from '../port.ts';
-import { Batches, type Command, failureIn, type Verb as Question } from './batches.ts';
+import { Batches, type Command, failureIn, type Verb as Question, type Shortcut } from './batches.ts';
 import { inspectionOf } from './inspection.ts';
 import { Layout } from './layout.ts';
 
@@ -162,8 +162,26 @@ export class RedisLockStore implements LockStore {
         return wire;
       },
       failed: asLockError,
+      ...(kind === 'mutex' && verb === 'acquire' ? { shortcut: this.#passing() } : {}),
     };
     return new Batches(this.#link, this.#layout, this.#runtime, command, this.#read);
+  }
+
+  /** From one request of this process to the next. */
+  #passing(): Shortcut {
+    const script = scriptNamed('mutex-pass');
+    const grace = plain(String(this.#graceMs));
+    return {
+      script,
+      write: (bucket, verb, request: ReleaseRequest) => {
+        if (verb !== RELEASE || request.next === '' || request.ambiguous) return null;
+        const { rid, next, nextQueued } = request;
+        const keys = nextQueued ? ['lock', 'queue'] : ['lock'];
+        let wire = bulk(this.#layout.clock(bucket));
+        for (const part of keys) wire += bulk(this.#layout.key(bucket, 'mutex', part, request.name));
+        return { keys: keys.length + 1, parts: keys.length + 4, wire: wire + plain(rid) + plain(next) + grace };
+      },
+    };
   }
 
   acquire(request: AcquireRequest): Promise<AcquireReply> {
@@ -402,7 +420,8 @@ function releaseArgs(request: ReleaseRequest): string {
     if (kind === 'readwrite') return wire + plain(request.backTo);
     return wire + plain(String(request.permits)) + plain(String(request.limit));
   }
-  return `${plain(rid)}${ambiguous ? '$1\r\n!\r\n' : '$1\r\n-\r\n'}${plain(request.next)}$0\r\n\r\n`;
+  const next = `${plain(request.next)}${request.next === '' || request.nextQueued ? '$0\r\n\r\n' : '$1\r\n>\r\n'}`;
+  return `${plain(rid)}${ambiguous ? '$1\r\n!\r\n' : '$1\r\n-\r\n'}${next}`;
 }
 
 function releaseReply(reply: unknown, { next }: ReleaseRequest): ReleaseReply {

@@ -12,7 +12,7 @@
   ARGV[1..3]     channel, publish, grace (see _frame.lua)
   ARGV[4i..]     for request i, to take: rid, lease ms, place ('' do not queue, 0 a new one, else the ticket it had), info;
                  to give back: rid, '-' (or '!' to remember the id as gone), a request of the same client that is to
-                 have it next if it waits ('' whoever is first), ''
+                 have it next if it waits ('' whoever is first), '' (or '>' to give it to that one even if it does not)
 
   Returns {TIME in microseconds (0: not asked for), reply of request 1, …}, or, for one request that is answered by a
   number, that number alone. A reply to taking is
@@ -95,7 +95,7 @@ if takes or gives then
     local value = redis.call('GET', lock)
     local owned = value and string.find(value, giver .. ' ', 1, true) == 1
     if owned and not (takes and redis.call('ZSCORE', gone, rid)) then
-      local head = wanted ~= '' and redis.call('ZREM', queue, wanted) == 1 and wanted
+      local head = wanted ~= '' and (redis.call('ZREM', queue, wanted) == 1 or ARGV[gives + 3] == '>') and wanted
       head = head or redis.call('ZPOPMIN', queue)[1]
       if not head and not takes then
         redis.call('DEL', lock)
@@ -138,11 +138,11 @@ local function giveBack(lock, queue, a)
   local owner = ownerOf(redis.call('GET', lock))
   local reply
   if owner == rid then
-    if redis.call('EXISTS', queue) == 0 then
+    if wanted ~= '' and (redis.call('ZREM', queue, wanted) == 1 or ARGV[a + 3] == '>') then
+      reply = hold(lock, wanted, graceMs, '')
+    elseif redis.call('EXISTS', queue) == 0 then
       redis.call('DEL', lock)
       reply = 1
-    elseif wanted ~= '' and redis.call('ZREM', queue, wanted) == 1 then
-      reply = hold(lock, wanted, graceMs, '')
     else
       local head, token = handOver(lock, queue, nil, rid)
       reply = token and {token, head} or (head and 2 or 1)
@@ -152,7 +152,11 @@ local function giveBack(lock, queue, a)
     -- Its lease had run out, or that of another: whoever comes by sees to the queue.
     if not owner and redis.call('EXISTS', queue) == 1 and handOver(lock, queue) then reply = 4 end
   end
-  if ARGV[a + 1] == '!' then rememberGone(rid) end
+  if ARGV[a + 1] == '!' then
+    -- A copy of its acquire may have come after it was given to it.
+    redis.call('ZREM', queue, rid)
+    rememberGone(rid)
+  end
   return reply
 end
 
