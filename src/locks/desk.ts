@@ -483,7 +483,8 @@ export class Desk implements StoreEvents, HoldKeeper, GrantDesk {
     if (waiter.settled) return;
     this.#settle(waiter, null, error);
     if (!waiter.parked || waiter.named) this.#clean(waiter);
-    this.#represent(waiter);
+    // It may have asked for all.
+    if (!waiter.parked) this.#represent(waiter);
   }
 
   #clean(waiter: Waiter): void {

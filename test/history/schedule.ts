@@ -131,13 +131,27 @@ export function scheduleOf(seed: number): Schedule {
     outageMs: dice.pick([500, 1500]),
     persistence: dice.pick(['none', 'aof']),
   };
-  const locks = drawLocks(dice);
+  // Many in few processes want one mutex for a moment each, so that it goes round in one of them.
+  const rush = dice.chance(0.3);
+  const locks = rush ? RUSH_LOCKS.slice(0, dice.between(1, 2)) : drawLocks(dice);
   const count = dice.between(2, 4);
   // Forcing excuses every overlap of that name around it: most schedules do without.
   const forces = dice.chance(0.15);
-  const workers = Array.from({ length: count }, (_, index) => drawWorker(dice, `${index}`, locks, settings, forces));
-  const faults = drawFaults(dice, workers.length, locks, settings);
+  const workers = Array.from({ length: count }, (_, index) =>
+    drawWorker(dice, `${index}`, locks, settings, { forces, rush }),
+  );
+  const faults = drawFaults(dice, workers.length, locks, settings, rush);
   return { seed, settings, locks, workers, faults };
+}
+
+const RUSH_LOCKS: readonly LockPlan[] = [
+  { name: 'm1', kind: 'mutex', permits: 1 },
+  { name: 'm2', kind: 'mutex', permits: 1 },
+];
+
+interface Manner {
+  readonly forces: boolean;
+  readonly rush: boolean;
 }
 
 function drawLocks(dice: Dice): LockPlan[] {
@@ -159,16 +173,17 @@ function drawWorker(
   id: string,
   locks: readonly LockPlan[],
   settings: Settings,
-  forces: boolean,
+  manner: Manner,
 ): WorkerPlan {
-  const fibres = Array.from({ length: dice.between(2, 3) }, (_, fibre) => {
+  const { rush } = manner;
+  const fibres = Array.from({ length: rush ? dice.between(3, 6) : dice.between(2, 3) }, (_, fibre) => {
     const ops: Op[] = [];
     let spentMs = 0;
     while (spentMs < BUSY_MS) {
-      const op = drawOp(dice, `${id}.${fibre}.${ops.length}`, locks, settings, forces);
+      const op = drawOp(dice, `${id}.${fibre}.${ops.length}`, locks, settings, manner);
       ops.push(op);
       // Most of the time goes into waiting for others.
-      spentMs += op.thinkMs + 2.5 * op.holdMs + 30;
+      spentMs += op.thinkMs + 2.5 * op.holdMs + (rush ? 15 : 30);
     }
     return ops;
   });
@@ -180,10 +195,11 @@ function drawWorker(
   };
 }
 
-function drawOp(dice: Dice, id: string, locks: readonly LockPlan[], settings: Settings, forces: boolean): Op {
+function drawOp(dice: Dice, id: string, locks: readonly LockPlan[], settings: Settings, manner: Manner): Op {
+  const { forces, rush } = manner;
   const lock = dice.pick(locks);
   const mutexes = locks.filter(({ kind }) => kind === 'mutex').map(({ name }) => name);
-  const multi = lock.kind === 'mutex' && mutexes.length > 1 && dice.chance(0.25);
+  const multi = lock.kind === 'mutex' && mutexes.length > 1 && dice.chance(rush ? 0.1 : 0.25);
   const reads = lock.kind === 'readwrite' && dice.chance(0.6);
   const fixed = dice.chance(0.25);
   const waits = dice.chance(0.8);
@@ -193,12 +209,12 @@ function drawOp(dice: Dice, id: string, locks: readonly LockPlan[], settings: Se
     locks: multi ? mutexes : [lock.name],
     mode: reads ? 'read' : 'write',
     permits: lock.kind === 'semaphore' && dice.chance(0.3) ? 2 : 1,
-    thinkMs: dice.between(0, 40),
+    thinkMs: dice.between(0, rush ? 3 : 40),
     tries: !waits && dice.chance(0.5),
     waitMs: !waits ? 0 : dice.chance(0.5) ? null : dice.between(20, 900),
     abortMs: waits && dice.chance(0.1) ? dice.between(5, 300) : null,
     leaseMs,
-    holdMs: dice.chance(0.15) ? dice.between(150, 2 * settings.leaseMs) : dice.between(0, 60),
+    holdMs: dice.chance(rush ? 0.02 : 0.15) ? dice.between(150, 2 * settings.leaseMs) : dice.between(0, rush ? 2 : 60),
     stepMs: dice.between(1, 15),
     reenters: !multi && lock.kind !== 'semaphore' && dice.chance(0.15),
     extendMs: dice.chance(0.1) ? dice.between(0, 300) : null,
@@ -208,7 +224,13 @@ function drawOp(dice: Dice, id: string, locks: readonly LockPlan[], settings: Se
   };
 }
 
-function drawFaults(dice: Dice, workers: number, locks: readonly LockPlan[], settings: Settings): Fault[] {
+function drawFaults(
+  dice: Dice,
+  workers: number,
+  locks: readonly LockPlan[],
+  settings: Settings,
+  rush: boolean,
+): Fault[] {
   const faults: Fault[] = [];
   const count = dice.chance(0.08) ? 0 : dice.between(1, 5);
   for (let i = 0; i < count; i++) {
@@ -228,7 +250,9 @@ function drawFaults(dice: Dice, workers: number, locks: readonly LockPlan[], set
         faults.push({ kind, atMs, forMs, worker });
         break;
       case 'kill': {
-        const next = dice.chance(0.7) ? drawWorker(dice, `${worker}k${i}`, locks, settings, false) : null;
+        const next = dice.chance(0.7)
+          ? drawWorker(dice, `${worker}k${i}`, locks, settings, { forces: false, rush })
+          : null;
         // The rest of the time, not all of it again.
         const short = next && { ...next, fibres: next.fibres.map((ops) => ops.slice(0, Math.ceil(ops.length / 2))) };
         faults.push({ kind, atMs, worker, next: short });

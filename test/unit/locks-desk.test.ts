@@ -1,7 +1,7 @@
 import { describe, expect, it } from 'vitest';
 import { Anchor } from '../../src/base/anchor.ts';
 import { systemRuntime } from '../../src/base/runtime.ts';
-import { Desk, type Wanted } from '../../src/locks/desk.ts';
+import { Desk, type Terms, type Wanted } from '../../src/locks/desk.ts';
 import { UnavailableError } from '../../src/locks/errors.ts';
 import { Emitter } from '../../src/locks/events.ts';
 import { Hold } from '../../src/locks/hold.ts';
@@ -20,6 +20,7 @@ class Store {
   readonly clock = null;
   readonly acquires: Asked<AcquireRequest, AcquireReply>[] = [];
   readonly releases: Asked<ReleaseRequest, ReleaseReply>[] = [];
+  readonly replicated: AcquireRequest[] = [];
 
   hears(): boolean {
     return true;
@@ -33,6 +34,11 @@ class Store {
 
   acquire(request: AcquireRequest): Promise<AcquireReply> {
     return this.#asked(this.acquires, request);
+  }
+
+  acquireReplicated(request: AcquireRequest): Promise<never> {
+    this.replicated.push(request);
+    return new Promise(() => undefined);
   }
 
   release(request: ReleaseRequest): Promise<ReleaseReply> {
@@ -148,5 +154,134 @@ describe('Desk', () => {
     store.releases[1]!.answer('absent');
     await released;
     expect(store.acquires[2]!.request.rid).toBe(rid);
+  });
+});
+
+/** A mutex that goes round in this process: one has it from a neighbour, the other waits for it here only. */
+async function goingRound() {
+  const { desk, store } = open();
+  const wanted: Wanted = { ...WANTED, kind: 'mutex' };
+  const take = (terms: Partial<Terms> = {}) => desk.take(wanted, { ...desk.plainTerms, ...terms }) as Promise<Hold>;
+  const first = take();
+  store.acquires[0]!.answer({ outcome: 'granted', token: 1 });
+  const second = take();
+  store.acquires[1]!.answer({ outcome: 'queued', retryMs: 30_000, ticket: 7 });
+  await turns();
+  const released = desk.giveBack(await first);
+  const { request, answer } = store.releases[0]!;
+  expect(request).toMatchObject({ next: store.acquires[1]!.request.rid, nextQueued: true });
+  answer({ given: 2, to: request.next });
+  await released;
+  return { desk, store, take, held: await second };
+}
+
+describe('who waits for a mutex that goes round in this process', () => {
+  it('does not ask, and has it from the neighbour', async () => {
+    const { desk, store, take, held } = await goingRound();
+    const [one, two] = [take(), take()];
+    await turns();
+    expect(store.acquires).toHaveLength(2);
+    const released = desk.giveBack(held);
+    const { request, answer } = store.releases[1]!;
+    expect(request.nextQueued).toBe(false);
+    answer({ given: 3, to: request.next });
+    await released;
+    const hold = await one;
+    expect(hold.rid).toBe(request.next);
+    void desk.giveBack(hold);
+    const last = store.releases[2]!;
+    expect(last.request.next).not.toBe('');
+    last.answer({ given: 4, to: last.request.next });
+    expect((await two).token).toBe(4n);
+    expect(store.acquires).toHaveLength(2);
+  });
+
+  it('asks all the same where it does not want to wait, or wants replicas', async () => {
+    const { store, take } = await goingRound();
+    void take({ waitMs: 0 });
+    expect(store.acquires).toHaveLength(3);
+    void take({ replicas: 1 });
+    expect(store.replicated).toHaveLength(1);
+  });
+
+  it('asks after a while, when it is held for longer', async () => {
+    const { store, take, held } = await goingRound();
+    for (const waiting of [take(), take()]) waiting.catch(() => undefined);
+    await until(() => store.acquires.length === 4);
+    expect(held.isHeld()).toBe(true);
+  });
+
+  it('asks at once when nobody here has it any more', async () => {
+    const { desk, store, take, held } = await goingRound();
+    const released = desk.giveBack(held);
+    expect(store.releases[1]!.request.next).toBe('');
+    // Comes while nobody knows yet that it is free …
+    const taking = take();
+    expect(store.acquires).toHaveLength(2);
+    store.releases[1]!.answer('released');
+    await released;
+    expect(store.acquires).toHaveLength(3);
+    store.acquires[2]!.answer({ outcome: 'granted', token: 3 });
+    const again = desk.giveBack(await taking);
+    store.releases[2]!.answer('released');
+    await again;
+    // … and after that.
+    void take();
+    expect(store.acquires).toHaveLength(4);
+  });
+
+  it('is represented by one when it went to another process', async () => {
+    const { desk, store, take, held } = await goingRound();
+    const controller = new AbortController();
+    const released = desk.giveBack(held);
+    const [one, two] = [take({ signal: controller.signal }), take()];
+    two.catch(() => undefined);
+    store.releases[1]!.answer('handed');
+    await released;
+    expect(store.acquires).toHaveLength(3);
+    store.acquires[2]!.answer({ outcome: 'queued', retryMs: 30_000, ticket: 9 });
+    await turns();
+    expect(store.acquires).toHaveLength(3);
+    // … and when that one gives up, by the next.
+    controller.abort();
+    await expect(one).rejects.toThrow();
+    expect(store.acquires).toHaveLength(4);
+  });
+
+  it.each([
+    [
+      'the release gets no answer',
+      async (desk: Desk, store: Store, held: Hold) => {
+        desk.giveBack(held).catch(() => undefined);
+        store.releases[1]!.fail();
+      },
+    ],
+    ['what was held is lost', async (_: Desk, __: Store, held: Hold) => held.lose('forced')],
+  ])('asks, everybody, when %s', async (_, happens) => {
+    const { desk, store, take, held } = await goingRound();
+    const waiting = [take(), take(), take()];
+    for (const each of waiting) each.catch(() => undefined);
+    await happens(desk, store, held);
+    await turns();
+    expect(store.acquires).toHaveLength(5);
+  });
+
+  it('gives up without a word to the store, unless it was just to have it', async () => {
+    const { desk, store, take, held } = await goingRound();
+    const [early, late] = [new AbortController(), new AbortController()];
+    const [one, two] = [take({ signal: early.signal }), take({ signal: late.signal })];
+    early.abort();
+    await expect(one).rejects.toThrow();
+    expect(store.releases).toHaveLength(1);
+    const released = desk.giveBack(held);
+    const { request, answer } = store.releases[1]!;
+    late.abort();
+    await expect(two).rejects.toThrow();
+    expect(store.releases[2]!.request.rid).toBe(request.next);
+    store.releases[2]!.answer('released');
+    answer({ given: 3, to: request.next });
+    await released;
+    await turns();
+    expect(store.releases[3]!.request).toMatchObject({ rid: request.next, ambiguous: true });
   });
 });
