@@ -609,13 +609,16 @@ export class Desk implements StoreEvents, HoldKeeper, GrantDesk {
     });
   }
 
-  /** What went from one to the next here is elsewhere now: one of those who are parked asks for all. */
-  #represent(address: Address): void {
+  /**
+   * What went from one to the next here goes elsewhere now: one of those who are parked asks for all. `free`: the store says
+   * that nobody waits, so that who believes to be in its queue is not.
+   */
+  #represent(address: Address, free = false): void {
     const line = this.#lineOf(address);
-    if (!line || line.row === null) return;
+    if (!line || (line.row === null && !free)) return;
     let first: Waiter | null = null;
     for (const waiter of line.waiters) {
-      if (waiter.asking || waiter.queued) return;
+      if (waiter.asking || (waiter.queued && !free)) return;
       first ??= waiter;
     }
     if (first) this.#ask(first);
@@ -820,6 +823,10 @@ export class Desk implements StoreEvents, HoldKeeper, GrantDesk {
   onLost(hold: Hold, reason: LossReason): void {
     this.#holds.delete(hold.rid);
     this.#endRow(hold);
+    // A renewal whose answer we did not have in time may stand there, for nobody.
+    if (hold.renewals > 0 && !hold.changing && (reason === 'expired' || reason === 'max_hold')) {
+      void this.#cleanUp({ ...wantedOf(hold), rid: hold.rid, ambiguous: true }, hold.leaseMs);
+    }
     const heldMs = this.nowMs() - hold.sinceMs;
     this.runtime.log.warn({ kind: hold.kind, name: hold.name, reason, heldMs }, 'a lock was lost');
     if (this.emitter.hears('lost')) {
@@ -849,6 +856,7 @@ export class Desk implements StoreEvents, HoldKeeper, GrantDesk {
     this.#drop(hold);
     const sentMs = this.nowMs();
     if (hold.kind === 'mutex') this.#passOn(hold, sentMs);
+    const oneByOne = hold.kind === 'mutex' || hold.kind === 'fair';
     return new Promise((resolve, reject) => {
       this.#release(hold, hold.ambiguous).then(
         (reply) => {
@@ -861,7 +869,7 @@ export class Desk implements StoreEvents, HoldKeeper, GrantDesk {
           }
           if (reply === 'handed') this.#watch(hold);
           if (reply !== 'absent' && reply !== 'moved') {
-            this.#represent(hold);
+            if (oneByOne) this.#represent(hold, reply === 'released');
             resolve();
             return;
           }
@@ -874,6 +882,8 @@ export class Desk implements StoreEvents, HoldKeeper, GrantDesk {
           this.#releaseAgain(hold, error).then(resolve, reject);
         },
       );
+      // In the same call.
+      if (hold.next === '' && oneByOne) this.#represent(hold);
     });
   }
 
@@ -939,6 +949,7 @@ export class Desk implements StoreEvents, HoldKeeper, GrantDesk {
       if (this.#closing || this.nowMs() + retryMs >= endMs) {
         // The caller is told; the store still is when it comes back, while it could hold it.
         this.#cleanUp({ ...wantedOf(hold), rid: hold.rid, ambiguous: true }, hold.deadlineMs - this.nowMs());
+        this.#cleanNext(hold);
         throw failure;
       }
       await sleep(this.runtime.timers, retryMs);
@@ -952,14 +963,20 @@ export class Desk implements StoreEvents, HoldKeeper, GrantDesk {
         // The first one may have given it to a neighbour, and nobody here heard of it.
         else {
           this.#askLine(hold);
-          // … who may not want it any more.
-          if (hold.next !== '') this.#watch(hold);
+          this.#cleanNext(hold);
         }
         return;
       } catch (error) {
         failure = error;
       }
     }
+  }
+
+  /** The one that was to have it next may have been given it after it had given up. */
+  #cleanNext(hold: Hold): void {
+    const { next } = hold;
+    if (next === '' || this.#waiters.has(next) || this.#holds.has(next)) return;
+    void this.#cleanUp({ ...wantedOf(hold), rid: next, ambiguous: true }, QUEUE_MS);
   }
 
   /** Ours no more by our own will: no timers, no loss. */
@@ -1048,6 +1065,7 @@ export class Desk implements StoreEvents, HoldKeeper, GrantDesk {
     for (const line of this.#lines.values()) {
       line.row?.();
       line.row = null;
+      this.#closeLine(line);
     }
     for (const waiter of this.#waiters.values()) this.#giveUp(waiter, new AbortedError('the locks were closed'));
     for (const hold of this.#holds.values()) {

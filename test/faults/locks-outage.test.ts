@@ -336,6 +336,8 @@ describeWithRedis('locks: outage', () => {
 
     it('a master that becomes a replica is left: what is held is renewed at the new one', async () => {
       const [old, fresh] = [await startRedis(), await startRedis()];
+      // A master waits five seconds for more replicas to come before it serves the first.
+      await old.command('CONFIG', 'SET', 'repl-diskless-sync-delay', '0');
       await fresh.command('REPLICAOF', '127.0.0.1', String(old.port));
       const proxy = await startProxy(old.port);
       await using locks = impatient(`redis://127.0.0.1:${proxy.port}`, { lease: 900 });
@@ -381,6 +383,25 @@ describeWithRedis('locks: outage', () => {
       await Promise.all(asked);
       await redis.command('CONFIG', 'SET', 'maxmemory', '0');
       await each(KINDS, async (lock) => expect(await lockOf(other, lock).tryAcquire(), lock).not.toBeNull());
+    });
+
+    it('a full Redis goes on giving a mutex to those who wait beside it', async () => {
+      const redis = await startRedis();
+      await using locks = impatient(redis.url);
+      const take = () => locks.mutex('m').acquire();
+      const first = await take();
+      const second = take();
+      await until('it waits', 5000, async () => (await locks.mutex('m').inspect()).waiting === 1);
+      await first.release();
+      // It goes round here: these have not asked.
+      const held = await second;
+      const waiting = [take(), take(), take()];
+      await redis.command('CONFIG', 'SET', 'maxmemory', '1');
+      expect((await ending(held.release())).failed).toBeNull();
+      for (const each of waiting) {
+        const end = await ending(each.then((grant) => grant.release()));
+        expect(end.failed).toBeNull();
+      }
     });
 
     it('a key of another type fails who asks for it, and nobody who asks in the same turn', async () => {

@@ -21,6 +21,7 @@ class Store {
   readonly acquires: Asked<AcquireRequest, AcquireReply>[] = [];
   readonly releases: Asked<ReleaseRequest, ReleaseReply>[] = [];
   readonly replicated: AcquireRequest[] = [];
+  renewals = 0;
 
   hears(): boolean {
     return true;
@@ -38,6 +39,12 @@ class Store {
 
   acquireReplicated(request: AcquireRequest): Promise<never> {
     this.replicated.push(request);
+    return new Promise(() => undefined);
+  }
+
+  /** Never answered. */
+  renew(): Promise<never> {
+    this.renewals++;
     return new Promise(() => undefined);
   }
 
@@ -215,36 +222,51 @@ describe('who waits for a mutex that goes round in this process', () => {
     const { desk, store, take, held } = await goingRound();
     const released = desk.giveBack(held);
     expect(store.releases[1]!.request.next).toBe('');
-    // Comes while nobody knows yet that it is free …
     const taking = take();
-    expect(store.acquires).toHaveLength(2);
-    store.releases[1]!.answer('released');
-    await released;
     expect(store.acquires).toHaveLength(3);
+    store.releases[1]!.answer('released');
     store.acquires[2]!.answer({ outcome: 'granted', token: 3 });
+    await released;
     const again = desk.giveBack(await taking);
     store.releases[2]!.answer('released');
     await again;
-    // … and after that.
     void take();
     expect(store.acquires).toHaveLength(4);
   });
 
-  it('is represented by one when it went to another process', async () => {
+  it('is represented by one when the row is over', async () => {
     const { desk, store, take, held } = await goingRound();
     const controller = new AbortController();
-    const released = desk.giveBack(held);
     const [one, two] = [take({ signal: controller.signal }), take()];
     two.catch(() => undefined);
-    store.releases[1]!.answer('handed');
-    await released;
+    held.inARow = 1000;
+    held.rowSinceMs = 0;
+    const released = desk.giveBack(held);
+    expect(store.releases[1]!.request.next).toBe('');
+    // Together with the release, and not after it.
     expect(store.acquires).toHaveLength(3);
+    store.releases[1]!.answer('handed');
     store.acquires[2]!.answer({ outcome: 'queued', retryMs: 30_000, ticket: 9 });
+    await released;
     await turns();
     expect(store.acquires).toHaveLength(3);
     // … and when that one gives up, by the next.
     controller.abort();
     await expect(one).rejects.toThrow();
+    expect(store.acquires).toHaveLength(4);
+  });
+
+  it('is not believed to be in the queue when the store says that nobody waits', async () => {
+    const { desk, store, take, held } = await goingRound();
+    const waiting = take();
+    waiting.catch(() => undefined);
+    await until(() => store.acquires.length === 3);
+    store.acquires[2]!.answer({ outcome: 'queued', retryMs: 30_000, ticket: 9 });
+    await turns();
+    const released = desk.giveBack(held);
+    // The queue was lost.
+    store.releases[1]!.answer('released');
+    await released;
     expect(store.acquires).toHaveLength(4);
   });
 
@@ -283,5 +305,47 @@ describe('who waits for a mutex that goes round in this process', () => {
     await released;
     await turns();
     expect(store.releases[3]!.request).toMatchObject({ rid: request.next, ambiguous: true });
+  });
+
+  it('is given back what it was given by a pass that came after it had given up', async () => {
+    const { desk, store, take, held } = await goingRound();
+    const controller = new AbortController();
+    const waiting = take({ signal: controller.signal });
+    const released = desk.giveBack(held);
+    const { next } = store.releases[1]!.request;
+    store.releases[1]!.fail();
+    await until(() => store.acquires.length === 3);
+    controller.abort();
+    await expect(waiting).rejects.toThrow();
+    await until(() => store.releases.length === 4);
+    // In whichever order the two came: that of the waiter, and the first one again.
+    const again = store.releases.slice(2).find(({ request }) => request.rid === held.rid)!;
+    store.releases
+      .slice(2)
+      .find(({ request }) => request.rid === next)!
+      .answer('dequeued');
+    again.answer('absent');
+    await released;
+    expect(store.releases[4]!.request).toMatchObject({ rid: next, ambiguous: true });
+  });
+});
+
+describe('a hold that was lost here', () => {
+  it('is given back when it may have been renewed there', async () => {
+    const { desk, store } = open(100);
+    const wanted: Wanted = { ...WANTED, kind: 'mutex' };
+    const first = desk.take(wanted, desk.plainTerms);
+    store.acquires[0]!.answer({ outcome: 'granted', token: 1 });
+    const second = desk.take(wanted, desk.plainTerms);
+    store.acquires[1]!.answer({ outcome: 'queued', retryMs: 30_000, ticket: 7 });
+    await turns();
+    const released = desk.giveBack((await first) as Hold);
+    const { request, answer } = store.releases[0]!;
+    answer({ given: 2, to: request.next });
+    await released;
+    const held = (await second) as Hold;
+    await until(() => store.renewals === 1);
+    await until(() => !held.isHeld());
+    expect(store.releases[1]!.request).toMatchObject({ rid: held.rid, ambiguous: true });
   });
 });

@@ -82,6 +82,8 @@ export class MutexCell implements LockCell {
   release(frame: Frame, { rid, handOverMs, ambiguous, next, nextQueued }: ReleaseRequest): ReleaseReply {
     this.prune(frame.nowMs);
     let reply: ReleaseReply;
+    // A copy of its acquire may have come after it was given to it.
+    if (this.holder?.rid === rid && ambiguous) this.queue.leave(rid);
     if (this.holder?.rid === rid && next !== '' && (this.queue.leave(next) || !nextQueued)) {
       reply = { given: this.#hold(frame, next, handOverMs, ''), to: next };
     } else if (this.holder?.rid === rid) {
@@ -94,11 +96,7 @@ export class MutexCell implements LockCell {
         if (this.holder) reply = 'moved';
       }
     }
-    if (ambiguous) {
-      // A copy of its acquire may have come after it was given to it.
-      this.queue.leave(rid);
-      frame.rememberGone(rid);
-    }
+    if (ambiguous) frame.rememberGone(rid);
     return reply;
   }
 

@@ -153,33 +153,36 @@ export class RedisLockStore implements LockStore {
       graceMs: this.#graceMs,
       keys: parts.length,
       args: ARGS[verb](kind),
-      writeKeys: (bucket, { name }) => {
-        const bytes = Buffer.byteLength(name);
-        let wire = '';
-        for (const begin of this.#layout.begins(bucket, kind, parts)) {
-          wire += `$${begin.length + bytes}\r\n${begin}${name}\r\n`;
-        }
-        return wire;
-      },
+      writeKeys: (bucket, { name }) => this.#writeKeys(bucket, kind, parts, name),
       failed: asLockError,
       ...(kind === 'mutex' && verb === 'acquire' ? { shortcut: this.#passing() } : {}),
     };
     return new Batches(this.#link, this.#layout, this.#runtime, command, this.#read);
   }
 
+  #writeKeys(bucket: number, kind: LockKind, parts: readonly string[], name: string): string {
+    const bytes = Buffer.byteLength(name);
+    let wire = '';
+    for (const begin of this.#layout.begins(bucket, kind, parts)) {
+      wire += `$${begin.length + bytes}\r\n${begin}${name}\r\n`;
+    }
+    return wire;
+  }
+
   /** From one request of this process to the next. */
   #passing(): Shortcut {
     const script = scriptNamed('mutex-pass');
+    const [, parts] = MUTEX.release;
+    const clocks: string[] = [];
     const grace = plain(String(this.#graceMs));
     return {
       script,
       write: (bucket, verb, request: ReleaseRequest) => {
         if (verb !== RELEASE || request.next === '' || request.ambiguous) return null;
-        const { rid, next, nextQueued } = request;
-        const keys = nextQueued ? ['lock', 'queue'] : ['lock'];
-        let wire = bulk(this.#layout.clock(bucket));
-        for (const part of keys) wire += bulk(this.#layout.key(bucket, 'mutex', part, request.name));
-        return { keys: keys.length + 1, parts: keys.length + 4, wire: wire + plain(rid) + plain(next) + grace };
+        const { name, rid, next, nextQueued } = request;
+        let wire = (clocks[bucket] ??= bulk(this.#layout.clock(bucket)));
+        wire += this.#writeKeys(bucket, 'mutex', parts, name) + plain(rid) + plain(next) + grace;
+        return nextQueued ? { keys: 3, parts: 7, wire: `${wire}$1\r\n1\r\n` } : { keys: 3, parts: 6, wire };
       },
     };
   }

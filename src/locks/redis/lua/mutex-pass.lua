@@ -4,10 +4,11 @@
 
   KEYS[1]  clock (see _frame.lua)
   KEYS[2]  lock
-  KEYS[3]  queue, if the next request stands in it
+  KEYS[3]  queue
   ARGV[1]  rid of the holder
   ARGV[2]  rid of the next
   ARGV[3]  grace (see _frame.lua)
+  ARGV[4]  there if the next one stands in the queue, and has given up if it does not
 
   Returns the token of the next; 0, and nothing is changed, if it is not as the client believes: then mutex-serve.lua does
   what is right.
@@ -15,7 +16,9 @@
 local lock = KEYS[2]
 local value = redis.call('GET', lock)
 if not value or string.find(value, ARGV[1] .. ' ', 1, true) ~= 1 then return 0 end
-if KEYS[3] and redis.call('ZREM', KEYS[3], ARGV[2]) == 0 then return 0 end
+-- Also of one that never asked: it may have, should this come late. And a Redis that is full lets those write who began with
+-- something that takes no memory.
+if redis.call('ZREM', KEYS[3], ARGV[2]) == 0 and ARGV[4] then return 0 end
 
 local time = redis.call('TIME')
 local fraction = time[2]

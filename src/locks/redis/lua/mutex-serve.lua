@@ -138,6 +138,8 @@ local function giveBack(lock, queue, a)
   local owner = ownerOf(redis.call('GET', lock))
   local reply
   if owner == rid then
+    -- A copy of its acquire may have come after it was given to it.
+    if ARGV[a + 1] == '!' then redis.call('ZREM', queue, rid) end
     if wanted ~= '' and (redis.call('ZREM', queue, wanted) == 1 or ARGV[a + 3] == '>') then
       reply = hold(lock, wanted, graceMs, '')
     elseif redis.call('EXISTS', queue) == 0 then
@@ -152,11 +154,7 @@ local function giveBack(lock, queue, a)
     -- Its lease had run out, or that of another: whoever comes by sees to the queue.
     if not owner and redis.call('EXISTS', queue) == 1 and handOver(lock, queue) then reply = 4 end
   end
-  if ARGV[a + 1] == '!' then
-    -- A copy of its acquire may have come after it was given to it.
-    redis.call('ZREM', queue, rid)
-    rememberGone(rid)
-  end
+  if ARGV[a + 1] == '!' then rememberGone(rid) end
   return reply
 end
 
