@@ -79,8 +79,9 @@ class Waiter implements AcquireRequest {
   queued = false;
   /** Where it waits here, once it does. */
   line: Line | null = null;
-  /** It waits here only, for its turn in a row: it has not asked the store; and somebody has, to give it to this one. */
+  /** It waits here only, for its turn in a row: it has not asked the store. */
   parked = false;
+  /** Somebody who gave it back has named it as the next: the store may know of it by that. */
   named = false;
   /** A command is under way for it. */
   asking = false;
@@ -136,7 +137,10 @@ interface Line {
   readonly waiters: Set<Waiter>;
   stop: (() => void) | null;
   dueMs: number;
-  /** Of a mutex that goes from one to the next in this process, or did a moment ago: ends the timer that looks after those who are parked. */
+  /**
+   * Of a mutex that goes from one to the next in this process, or did a moment ago: ends the timer that looks after those
+   * who are parked.
+   */
   row: (() => void) | null;
   /** It has since that looked. */
   moved: boolean;
@@ -589,7 +593,7 @@ export class Desk implements StoreEvents, HoldKeeper, GrantDesk {
     return true;
   }
 
-  /** Nobody is parked for long: whoever looks at the store is to see who waits, and it is the store that heals what is lost. */
+  /** Nobody is parked for long: `inspect` is to see who waits, and it is the store that heals what is lost. */
   #lookAfterRow(line: Line): () => void {
     return this.runtime.timers.after(PARKED_MS, () => {
       const sinceMs = this.nowMs() - PARKED_MS;

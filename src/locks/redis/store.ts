@@ -173,15 +173,15 @@ export class RedisLockStore implements LockStore {
   #passing(): Shortcut {
     const script = scriptNamed('mutex-pass');
     const [, parts] = MUTEX.release;
-    const clocks: string[] = [];
+    const clocks: (string | undefined)[] = [];
     const grace = plain(String(this.#graceMs));
     return {
       script,
       write: (bucket, verb, request: ReleaseRequest) => {
         if (verb !== RELEASE || request.next === '' || request.ambiguous) return null;
         const { name, rid, next, nextQueued } = request;
-        let wire = (clocks[bucket] ??= bulk(this.#layout.clock(bucket)));
-        wire += this.#writeKeys(bucket, 'mutex', parts, name) + plain(rid) + plain(next) + grace;
+        clocks[bucket] ??= bulk(this.#layout.clock(bucket));
+        const wire = clocks[bucket] + this.#writeKeys(bucket, 'mutex', parts, name) + plain(rid) + plain(next) + grace;
         return nextQueued ? { keys: 3, parts: 7, wire: `${wire}$1\r\n1\r\n` } : { keys: 3, parts: 6, wire };
       },
     };
