@@ -128,8 +128,10 @@ class Measurement {
 
   /** Each library's best settings by each score. */
   finalists(): Setting[] {
-    // A single trial is not sure to find the better of two: what the targets hang on, the floor without waiters, stays whole.
-    const sure = this.kind === 'uncontended' ? [...this.#tried.keys()].filter(({ library }) => library === FLOOR) : [];
+    // A single trial is not sure to find the better of two: what the targets hang on stays whole, the floor without waiters
+    // and our two kinds with them.
+    const whole = this.kind === 'uncontended' ? FLOOR : OURS;
+    const sure = [...this.#tried.keys()].filter(({ library }) => library === whole);
     const best = new Set<Setting>(sure);
     for (const library of new Set([...this.#tried.keys()].map((setting) => setting.library))) {
       for (const score of Object.values(this.scores)) {

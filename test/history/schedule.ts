@@ -132,7 +132,7 @@ export function scheduleOf(seed: number): Schedule {
     persistence: dice.pick(['none', 'aof']),
   };
   // Many in few processes want one mutex for a moment each, so that it goes round in one of them.
-  const rush = dice.chance(0.3);
+  const rush = dice.chance(0.2);
   const locks = rush ? RUSH_LOCKS.slice(0, dice.between(1, 2)) : drawLocks(dice);
   const count = dice.between(2, 4);
   // Forcing excuses every overlap of that name around it: most schedules do without.
@@ -183,7 +183,7 @@ function drawWorker(
       const op = drawOp(dice, `${id}.${fibre}.${ops.length}`, locks, settings, manner);
       ops.push(op);
       // Most of the time goes into waiting for others.
-      spentMs += op.thinkMs + 2.5 * op.holdMs + (rush ? 15 : 30);
+      spentMs += op.thinkMs + 2.5 * op.holdMs + (rush ? 25 : 30);
     }
     return ops;
   });
