@@ -143,6 +143,13 @@ export const SETTINGS = {
     'Orders of a sale that may wait for the ledger before new ones get 503 (with Redis)',
     whole(1, 10_000_000),
   ),
+  rebuildDrainMs: setting(
+    'REBUILD_DRAIN_MS',
+    'rebuild-drain-ms',
+    '60000',
+    'How long a rebuild of a gate waits for orders in the pipe while they are being decided (with Redis)',
+    whole(100, 3_600_000),
+  ),
   writerLock: setting(
     'WRITER_LOCK',
     'writer-lock',

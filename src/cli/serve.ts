@@ -22,6 +22,7 @@ const SETTINGS = [
   'redisPrefix',
   'answerWithinMs',
   'pipeMax',
+  'rebuildDrainMs',
   'writerLock',
   'adminKeys',
   'authSecrets',

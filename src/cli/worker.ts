@@ -11,6 +11,7 @@ const SETTINGS = [
   'databaseUrl',
   'pipeUrl',
   'redisPrefix',
+  'rebuildDrainMs',
   'writerLock',
   'paymentsSandbox',
   'webhooksPrivate',

@@ -36,6 +36,7 @@ export class Metrics {
   readonly #rebuilds;
   readonly #rebuildSeconds;
   readonly #backstops;
+  readonly #gateRebuilt;
   readonly #webhookTries;
 
   constructor(sources: MetricSources) {
@@ -72,6 +73,11 @@ export class Metrics {
       name: 'doorbuster_gate_rebuild_seconds',
       help: 'How long a sale could not be bought while its gate was built',
       buckets: [0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60],
+      registers,
+    });
+    this.#gateRebuilt = new Counter({
+      name: 'doorbuster_orders_gate_rebuilt_total',
+      help: 'Accepted orders that were rejected since their gate was rebuilt before the ledger had them: alert on any',
       registers,
     });
     this.#backstops = new Counter({
@@ -164,6 +170,7 @@ export class Metrics {
 
   backstop(reason: string): void {
     this.#backstops.inc({ reason });
+    if (reason === 'gate_rebuilt') this.#gateRebuilt.inc();
   }
 
   webhookTry(outcome: 'delivered' | 'retried' | 'failed'): void {

@@ -35,7 +35,7 @@ export class MemoryPipe implements Pipe, DeadLetters {
   /** Messages that have entered the queue, and that have left it: waiters are told when `left` reaches their mark. */
   #entered = 0;
   #left = 0;
-  #waiters: { mark: number; resolve: () => void }[] = [];
+  #waiters: { mark: number; resolve: () => void; moved: () => void }[] = [];
   /** Messages that were undeliverable, until they are decided, and how often. Those that wait for their next try. */
   readonly #tried = new Map<OrderMessage, number>();
   readonly #aside = new Map<OrderMessage, () => void>();
@@ -67,17 +67,25 @@ export class MemoryPipe implements Pipe, DeadLetters {
     while (this.depth > 0) await this.caughtUp();
   }
 
-  caughtUp(_saleId?: string, withinMs = Infinity): Promise<boolean> {
+  caughtUp(_saleId?: string, withinMs = Infinity, idleMs = Infinity): Promise<boolean> {
     if (this.depth === 0) return Promise.resolve(true);
     if (withinMs <= 0) return Promise.resolve(false);
     return new Promise((resolve) => {
-      const waiter = { mark: this.#entered, resolve: () => settle(true) };
+      const giveUpIn = (ms: number): (() => void) | null =>
+        ms === Infinity ? null : this.#runtime.timers.after(ms, () => settle(false));
       const settle = (caughtUp: boolean): void => {
-        cancel?.();
+        late?.();
+        idle?.();
         if (!caughtUp) this.#waiters = this.#waiters.filter((one) => one !== waiter);
         resolve(caughtUp);
       };
-      const cancel = withinMs === Infinity ? null : this.#runtime.timers.after(withinMs, () => settle(false));
+      const moved = (): void => {
+        idle?.();
+        idle = giveUpIn(idleMs);
+      };
+      const late = giveUpIn(withinMs);
+      let idle = giveUpIn(idleMs);
+      const waiter = { mark: this.#entered, resolve: () => settle(true), moved };
       this.#waiters.push(waiter);
     });
   }
@@ -117,6 +125,7 @@ export class MemoryPipe implements Pipe, DeadLetters {
     }
     this.#left += batch.length;
     if (undeliverable.length > 0 || this.#tried.size > 0) this.#putAside(batch, undeliverable);
+    if (undeliverable.length < batch.length) for (const { moved } of this.#waiters) moved();
     this.#tellWaiters();
     if (this.#waiting.length > 0) this.#schedule();
   }

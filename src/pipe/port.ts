@@ -15,8 +15,11 @@ export interface Pipe {
    * no more until `ready` resolves.
    */
   consume(handle: Handle, ready?: () => Promise<unknown>): void;
-  /** Resolves when all that is in the pipe of this sale now has left it: true; or false after `withinMs`. */
-  caughtUp(saleId: string, withinMs?: number): Promise<boolean>;
+  /**
+   * Resolves when all that is in the pipe of this sale now has left it: true; or false after `withinMs`, or when none of it was
+   * decided for `idleMs`. A message that is put aside to be tried again, or dies, was not decided.
+   */
+  caughtUp(saleId: string, withinMs?: number, idleMs?: number): Promise<boolean>;
   /** Messages of the sale that are in the pipe, also those to be tried again; dead letters are not. */
   depthOf(saleId: string): Promise<number>;
   /** Hands over no more; resolves when what was handed over is decided. What is left stays in the pipe. */

@@ -338,6 +338,45 @@ export function pipeContract(name: string, make: () => Promise<PipeUnderTest>): 
       expect(await world.pipe.caughtUp('1')).toBe(true);
     });
 
+    it('P3: is waited for while its messages are being decided, and not when none was for a while', async () => {
+      const idleMs = 500;
+      const consumer = slowConsumer();
+      let taken = 0;
+      for (;;) {
+        for (let batch = 0; batch < 3; batch++) await push(world.batchMax);
+        await consumer.has(++taken);
+        let [over, movedMs, longestMs] = [false, performance.now(), 0];
+        const startedMs = movedMs;
+        const waited = world.pipe.caughtUp('1', 20_000, idleMs);
+        void waited.then(() => (over = true));
+        for (let batch = 0; batch < 2; batch++) {
+          await sleep(0.55 * idleMs);
+          consumer.finish();
+          await consumer.has(++taken);
+          longestMs = Math.max(longestMs, performance.now() - movedMs);
+          movedMs = performance.now();
+        }
+        // On a machine that was stopped for so long this shows nothing.
+        if (longestMs < 0.8 * idleMs) {
+          expect(movedMs - startedMs).toBeGreaterThan(idleMs);
+          expect(over, 'one was decided after the other').toBe(false);
+          expect(await waited, 'the last one stands still').toBe(false);
+          // However quickly they are decided, there is an end to it.
+          expect(await world.pipe.caughtUp('1', 20, idleMs)).toBe(false);
+        }
+        consumer.finish();
+        expect(await world.pipe.caughtUp('1', 10_000, 10_000)).toBe(true);
+        if (longestMs < 0.8 * idleMs) return;
+      }
+    });
+
+    it('P10: a message that is tried again and again is not one that is decided', async () => {
+      world.pipe.consume(async (batch) => poison(batch, ...idsOf(batch)));
+      await push(1);
+      // It moves all the time, and is a dead letter in the end: out of the pipe.
+      expect(await world.pipe.caughtUp('1', 20_000, 2 * RETRY_MS)).toBe(false);
+    });
+
     it('catches up also if more is always there', async () => {
       let more = true;
       world.pipe.consume(async () => {

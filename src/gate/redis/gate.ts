@@ -129,7 +129,7 @@ export class RedisGate implements SharedGate {
       const [what, ...more] = (await this.#link.script(
         scriptNamed('remove'),
         [
-          ...[sale.gate, sale.epochs, sale.retry, sale.dead],
+          ...[sale.gate, sale.epochs, sale.retry, sale.dead, sale.decided],
           ...keys.flatMap((of) => [of.items, of.holds, of.keys, of.house, of.stream]),
         ],
         [condition, ...epochs],

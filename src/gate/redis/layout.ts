@@ -9,10 +9,13 @@ export interface EpochKeys {
 
 /** The keys of a sale; all share a hash tag, so that one script may touch them in a cluster. */
 export interface SaleKeys {
+  /** What the names of an epoch's keys begin with: `<epoch>:items` and so on follow. */
+  readonly begin: string;
   readonly gate: string;
   readonly epochs: string;
   readonly retry: string;
   readonly dead: string;
+  readonly decided: string;
   of(epoch: number | string): EpochKeys;
 }
 
@@ -33,10 +36,12 @@ export class Layout {
   sale(saleId: string): SaleKeys {
     const begin = `${this.#prefix}:{${saleId}:0}:`;
     return {
+      begin,
       gate: `${begin}gate`,
       epochs: `${begin}epochs`,
       retry: `${begin}retry`,
       dead: `${begin}dead`,
+      decided: `${begin}decided`,
       of: (epoch) => ({
         items: `${begin}${epoch}:items`,
         holds: `${begin}${epoch}:holds`,

@@ -189,8 +189,8 @@ export class BrokerPipe implements SharedPipe {
     return this.#store.depth(saleId);
   }
 
-  caughtUp(saleId: string, withinMs = Infinity): Promise<boolean> {
-    return this.#catchUp.wait(saleId, withinMs);
+  caughtUp(saleId: string, withinMs = Infinity, idleMs = Infinity): Promise<boolean> {
+    return this.#catchUp.wait(saleId, withinMs, idleMs);
   }
 
   stop(): Promise<void> {
@@ -208,6 +208,7 @@ export class BrokerPipe implements SharedPipe {
   }
 
   async close(): Promise<void> {
+    this.#catchUp.close();
     await this.stop();
     await this.#carrier.close();
     this.#store.close();

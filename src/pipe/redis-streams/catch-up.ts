@@ -18,30 +18,38 @@ export class CatchUp {
   /** Who waits, by sale: they look again when a batch of it was decided here. */
   readonly #watchers = new Map<string, Set<() => void>>();
 
+  #closed = false;
+
   constructor(store: StreamStore, runtime: Runtime, retryMs: number) {
     this.#store = store;
     this.#runtime = runtime;
     this.#retryMs = retryMs;
   }
 
-  async wait(saleId: string, withinMs: number): Promise<boolean> {
+  async wait(saleId: string, withinMs: number, idleMs = Infinity): Promise<boolean> {
     const { clock } = this.#runtime;
     const untilMs = clock.monotonic() + withinMs;
+    let movedMs = clock.monotonic();
+    let decided: number | null = null;
     let marks: Marks | null = null;
     let moving = false;
     let seenMs = 0;
     let pollMs = POLL_MS_MIN;
     for (;;) {
       const now = await this.#look(saleId);
+      const nowMs = clock.monotonic();
+      // With Redis out nobody can decide anything: only what it does not see counts as idleness.
+      if (now === null || now.decided !== decided) movedMs = nowMs;
       if (now !== null) {
-        const nowMs = clock.monotonic();
+        decided = now.decided;
         // Longer ago than a message takes from one try to the next: it may have come back unseen.
         if (marks === null || moving || nowMs - seenMs > this.#retryMs / 2) marks = now;
         seenMs = nowMs;
         moving = now.waiting > 0;
         if (!moving && hasPassed(now, marks)) return true;
       }
-      const leftMs = untilMs - clock.monotonic();
+      if (this.#closed) return false;
+      const leftMs = Math.min(untilMs, movedMs + idleMs) - clock.monotonic();
       if (leftMs <= 0) return false;
       await this.#watch(saleId, Math.min(pollMs, leftMs));
       pollMs = Math.min(pollMs * 2, POLL_MS_MAX, this.#retryMs / 4);
@@ -51,6 +59,12 @@ export class CatchUp {
   /** A batch of this sale was decided here. */
   decided(saleId: string): void {
     for (const look of this.#watchers.get(saleId) ?? []) look();
+  }
+
+  /** Nobody waits any longer. */
+  close(): void {
+    this.#closed = true;
+    for (const watchers of [...this.#watchers.values()]) for (const look of [...watchers]) look();
   }
 
   /** Null: Redis cannot be asked now. */

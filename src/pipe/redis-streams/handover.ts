@@ -2,7 +2,7 @@ import { RedisUnavailableError } from '../../base/redis/link.ts';
 import type { Runtime } from '../../base/runtime.ts';
 import type { Handle, Handled, Undeliverable } from '../port.ts';
 import type { CatchUp } from './catch-up.ts';
-import type { Entry } from './entry.ts';
+import { type Entry, sizeOf } from './entry.ts';
 import { movesOf, type RetryPolicy } from './moves.ts';
 import type { Slots } from './slots.ts';
 import type { StreamName, StreamStore } from './store.ts';
@@ -193,9 +193,10 @@ export class Handover {
     const { store, policy, catchUp } = this.#on;
     const moves = movesOf(stream, entries, undeliverable, policy, this.#runtime.log);
     const ids = entries.map(({ id }) => id);
+    const messages = entries.reduce((sum, entry) => sum + sizeOf(entry), 0);
     for (let delayMs = AGAIN_MS_MIN; ; delayMs = Math.min(delayMs * 2, AGAIN_MS_MAX)) {
       try {
-        await store.decide(stream, ids, moves);
+        await store.decide(stream, ids, messages, moves);
         break;
       } catch (error) {
         this.noteOutage(error);

@@ -201,8 +201,8 @@ export class RedisStreamsPipe implements SharedPipe {
     return this.#store.depth(saleId);
   }
 
-  caughtUp(saleId: string, withinMs = Infinity): Promise<boolean> {
-    return this.#catchUp.wait(saleId, withinMs);
+  caughtUp(saleId: string, withinMs = Infinity, idleMs = Infinity): Promise<boolean> {
+    return this.#catchUp.wait(saleId, withinMs, idleMs);
   }
 
   stop(): Promise<void> {
@@ -229,6 +229,7 @@ export class RedisStreamsPipe implements SharedPipe {
   }
 
   async close(): Promise<void> {
+    this.#catchUp.close();
     await this.stop();
     this.#store.close();
     if (this.#ownsAnchor) this.#anchor.close();

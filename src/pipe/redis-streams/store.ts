@@ -61,6 +61,8 @@ export type Move = { entry: number } & (
 
 export interface Marks {
   readonly waiting: number;
+  /** How many messages were ever decided; those that were put aside to be tried again, or died, are not among them. */
+  readonly decided: number;
   readonly streams: readonly { epoch: number; first: string; last: string }[];
 }
 
@@ -219,9 +221,16 @@ export class StreamStore {
     }
   }
 
-  async decide(stream: StreamName, entryIds: readonly string[], moves: readonly Move[]): Promise<number> {
-    const keys = [this.#stream(stream), ...this.#keys(stream.saleId, 'retry', 'dead', 'epochs')];
-    const args: (string | number)[] = [this.#group, stream.epoch, entryIds.length, ...entryIds];
+  /** `messages`: how many the entries hold, those that are moved included. */
+  async decide(
+    stream: StreamName,
+    entryIds: readonly string[],
+    messages: number,
+    moves: readonly Move[],
+  ): Promise<number> {
+    const keys = [this.#stream(stream), ...this.#keys(stream.saleId, 'retry', 'dead', 'epochs', 'decided')];
+    const decided = Math.max(messages - moves.length, 0);
+    const args: (string | number)[] = [this.#group, stream.epoch, entryIds.length, decided, ...entryIds];
     for (const move of moves) {
       if (move.to === 'retry') args.push(move.entry + 1, 'retry', move.inMs, move.member);
       else args.push(move.entry + 1, 'dead', move.letterId, move.letter);
@@ -277,13 +286,13 @@ export class StreamStore {
   }
 
   async marks(saleId: string): Promise<Marks> {
-    const reply = await this.#run('marks', this.#keys(saleId, 'epochs', 'retry'), [this.#begin(saleId)]);
-    const [waiting, ...rest] = reply as [number, ...string[]];
+    const reply = await this.#run('marks', this.#keys(saleId, 'epochs', 'retry', 'decided'), [this.#begin(saleId)]);
+    const [waiting, decided, ...rest] = reply as [number, number, ...string[]];
     const streams: { epoch: number; first: string; last: string }[] = [];
     for (let at = 0; at < rest.length; at += 3) {
       streams.push({ epoch: Number(rest[at]), first: rest[at + 1]!, last: rest[at + 2]! });
     }
-    return { waiting, streams };
+    return { waiting, decided, streams };
   }
 
   /** Ids of dead letters, with the sale of each. */

@@ -1,7 +1,7 @@
 --[[
   Takes a sale out, with all that is kept for it, in one step.
 
-  KEYS[1..4]  gate, epochs, retry, dead
+  KEYS[1..5]  gate, epochs, retry, dead, decided
   then        items, holds, keys, house, stream of each registered epoch
   ARGV[1]     'finished': only if it is shut, no stream has an entry, and nothing is to be tried again or dead
   then        these epochs
@@ -17,7 +17,7 @@ if not known then return { 'epochs', unpack(registered) } end
 if ARGV[1] == 'finished' then
   local open = call('EXISTS', KEYS[1]) == 1 and not call('HGET', KEYS[1], 'shut')
   local left = call('EXISTS', KEYS[3], KEYS[4])
-  for i = 9, #KEYS, 5 do left = left + call('XLEN', KEYS[i]) end
+  for i = 10, #KEYS, 5 do left = left + call('XLEN', KEYS[i]) end
   if open or left > 0 then return { 'busy' } end
 end
 for _, key in ipairs(KEYS) do call('UNLINK', key) end

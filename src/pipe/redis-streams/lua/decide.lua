@@ -10,10 +10,12 @@
   KEYS[2]  retry
   KEYS[3]  dead
   KEYS[4]  epochs
+  KEYS[5]  decided
   ARGV[1]  the group that was given the entries
   ARGV[2]  the stream's epoch
   ARGV[3]  how many entries
-  ARGV[4…] their ids
+  ARGV[4]  how many of their messages are decided, and not moved
+  ARGV[5…] their ids
   then for each message that is moved
     the number of its entry above (1 …)
     'retry'   and: in how many ms it is due, what stands in the set for it
@@ -22,17 +24,23 @@
   Returns how many entries left by this call.
 ]]
 local stream, retry, dead = KEYS[1], KEYS[2], KEYS[3]
-local last = tonumber(ARGV[3]) + 3
+local last = tonumber(ARGV[3]) + 4
 
-redis.call('XACK', stream, ARGV[1], unpack(ARGV, 4, last))
-if #ARGV == last then return redis.call('XDEL', stream, unpack(ARGV, 4, last)) end
+-- Whoever waits for the pipe sees by it that something is done. Not for entries that were gone: with their sale, perhaps.
+local function leave(left)
+  if left > 0 and ARGV[4] ~= '0' then redis.call('INCRBY', KEYS[5], ARGV[4]) end
+  return left
+end
+
+redis.call('XACK', stream, ARGV[1], unpack(ARGV, 5, last))
+if #ARGV == last then return leave(redis.call('XDEL', stream, unpack(ARGV, 5, last))) end
 
 local left, ours = 0, {}
 local forgotten = redis.call('SISMEMBER', KEYS[4], ARGV[2]) == 0
-for i = 4, last do
+for i = 5, last do
   local there = redis.call('XDEL', stream, ARGV[i]) == 1
   if there then left = left + 1 end
-  ours[i - 3] = there or forgotten
+  ours[i - 4] = there or forgotten
 end
 local time = redis.call('TIME')
 local nowMs = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -45,4 +53,4 @@ for i = last + 1, #ARGV, 4 do
     end
   end
 end
-return left
+return leave(left)

@@ -1,0 +1,19 @@
+-- Included by the commands that must know whether this server still is the one that a gate was opened on, and was its master
+-- all the time. A restart has another run id. A server that was demoted and promoted again has its old run id and may have lost
+-- its tail: every promotion gives it another replication id and keeps the one before as the second. Both also change when the
+-- first replica attaches and when the backlog is freed, but then the second one is all zeros, and nothing was lost.
+local NO_REPLID = string.rep('0', 40)
+
+local function serverInfo()
+  -- Redis 7 and later take two sections in one call, for the price of one.
+  if redis.REDIS_VERSION_NUM then return redis.call('INFO', 'server', 'replication') end
+  return redis.call('INFO', 'server') .. redis.call('INFO', 'replication')
+end
+
+-- `replid` is empty for a gate that an older version of this program has opened.
+local function isServer(run, replid)
+  local info = serverInfo()
+  if not string.find(info, 'run_id:' .. run, 1, true) then return false end
+  return string.find(info, 'master_replid:' .. replid, 1, true)
+    or string.find(info, 'master_replid2:' .. NO_REPLID, 1, true)
+end

@@ -1,0 +1,72 @@
+import { isLive, type OrderStatus } from '../model/order.ts';
+import type { SaleRecord } from '../model/sale.ts';
+import { type SaleSnapshot, type SnapshotPage, saleValues } from '../model/snapshot.ts';
+import { KEY_KEPT_MS } from './port.ts';
+
+/** Orders of one page: some milliseconds of the event loop, and about a megabyte. */
+export const PAGE_ORDERS = 2000;
+
+/** An order as a gate is built from it. */
+export interface GateRow {
+  readonly orderId: string;
+  readonly itemId: string;
+  readonly buyer: string;
+  /** As stored: '1' or '1,2'. */
+  readonly slots: string;
+  readonly status: OrderStatus;
+  readonly key: string | null;
+  readonly fingerprint: string;
+  readonly boundAtMs: number;
+}
+
+/** The sale as it was read when its epoch was raised, and the way to all that its gate holds. */
+export function snapshotOf(
+  sale: SaleRecord,
+  nowMs: number,
+  read: (afterId: string) => Promise<GateRow[]>,
+): SaleSnapshot {
+  return {
+    saleId: sale.id,
+    epoch: Math.max(...sale.items.map((item) => item.epoch)),
+    mayAdmit: !sale.closed && sale.closesAtMs > nowMs,
+    ...saleValues(sale),
+    items: sale.items.map(({ id, code, price, total, blocked, rev }) => ({ id, code, price, total, blocked, rev })),
+    content: gatePages(read, nowMs),
+  };
+}
+
+/**
+ * What a gate is built from, page by page. `read` gives the next PAGE_ORDERS orders of the sale by id, whatever became of them:
+ * a page is bounded by what is looked through and not by what is found, so that none takes long in a sale most of whose orders
+ * have ended. The next page is read while the caller works on this one.
+ */
+async function* gatePages(
+  read: (afterId: string) => Promise<GateRow[]>,
+  nowMs: number,
+): AsyncGenerator<SnapshotPage> {
+  let next: Promise<GateRow[]> | null = read('0');
+  while (next !== null) {
+    const rows: GateRow[] = await next;
+    next = rows.length < PAGE_ORDERS ? null : read(rows.at(-1)!.orderId);
+    // A caller that stops in the middle does not wait for it.
+    next?.catch(() => undefined);
+    if (rows.length > 0) yield pageOf(rows, nowMs);
+  }
+}
+
+function pageOf(rows: readonly GateRow[], nowMs: number): SnapshotPage {
+  const holds: SnapshotPage['holds'][number][] = [];
+  const keys: SnapshotPage['keys'][number][] = [];
+  for (const { orderId, itemId, buyer, slots, status, key, fingerprint, boundAtMs } of rows) {
+    if (status === 'rejected') continue;
+    if (isLive(status)) holds.push({ orderId, itemId, buyer, slots: parseSlots(slots) });
+    if (key !== null && boundAtMs > nowMs - KEY_KEPT_MS) keys.push({ buyer, key, fingerprint, orderId, boundAtMs });
+  }
+  // Ids are handed out before the commit: an older one may have come later.
+  keys.sort((a, b) => a.boundAtMs - b.boundAtMs);
+  return { holds, keys };
+}
+
+function parseSlots(slots: string): number[] {
+  return slots.length === 1 ? [Number(slots)] : slots.split(',').map(Number);
+}
