@@ -1,6 +1,7 @@
 import { systemRuntime } from '../src/base/runtime.ts';
 import { RedisGate } from '../src/gate/redis/gate.ts';
-import type { SaleSnapshot } from '../src/model/snapshot.ts';
+import { PAGE_ORDERS } from '../src/ledger/gate-pages.ts';
+import type { SaleSnapshot, SnapshotPage } from '../src/model/snapshot.ts';
 import { type Baseline, batched, type Order, onePerCall } from './baselines/gate/seckill.ts';
 import { Server } from './locks/server.ts';
 import { median, report } from './support.ts';
@@ -32,11 +33,18 @@ function snapshot(saleId: string, epoch: number, holders: readonly Order[]): Sal
   const price = { amount: 8000, currency: 'CNY' };
   return {
     ...{ saleId, epoch, version: 1, opensAtMs: nowMs - 1000, closesAtMs: nowMs + 3_600_000 },
-    ...{ paused: false, closed: false, perBuyer: 1, payWithinSeconds: 900 },
+    ...{ paused: false, closed: false, perBuyer: 1, payWithinSeconds: 900, mayAdmit: true },
     items: [{ id: '11', code: 'voucher', price, total: 1_000_000_000, blocked: 0, rev: 1 }],
-    holds: holders.map(([buyer, orderId]) => ({ orderId, itemId: '11', buyer, slots: [1] })),
-    keys: [],
+    content: pagesOf(holders),
   };
+}
+
+/** As the ledger hands them over, and with nothing to wait for. */
+function* pagesOf(holders: readonly Order[]): Generator<SnapshotPage> {
+  for (let from = 0; from < holders.length; from += PAGE_ORDERS) {
+    const some = holders.slice(from, from + PAGE_ORDERS);
+    yield { holds: some.map(([buyer, orderId]) => ({ orderId, itemId: '11', buyer, slots: [1] })), keys: [] };
+  }
 }
 
 function admit(gate: RedisGate, [buyer, orderId]: Order, key: string | null = null) {

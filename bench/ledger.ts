@@ -137,11 +137,13 @@ async function newSale(ledger: SqlLedger): Promise<Orders> {
   return new Orders('1', '2');
 }
 
-/** The gate of a sale with this many live orders is built from one read. */
+/** All that the gate of a sale with this many live orders is built from, read page by page. */
 async function rebuildMs(ledger: SqlLedger): Promise<{ liveOrders: number; rebuildMs: number }> {
   const startedMs = performance.now();
   const snapshot = await ledger.rebuildSnapshot('1');
-  return { liveOrders: snapshot!.holds.length, rebuildMs: Math.round(performance.now() - startedMs) };
+  let liveOrders = 0;
+  for await (const { holds } of snapshot!.content) liveOrders += holds.length;
+  return { liveOrders, rebuildMs: Math.round(performance.now() - startedMs) };
 }
 
 export async function run(args: string[]): Promise<void> {

@@ -28,6 +28,8 @@ export interface DistributedOptions {
   readonly answerWithinMs: number;
   /** Orders of one sale that may wait for the ledger; beyond, new ones are refused. */
   readonly pipeMax: number;
+  /** How long a rebuild waits at most for orders in the pipe, while they are being decided. */
+  readonly rebuildDrainMs?: number;
   /** Whether this process carries orders to the ledger. */
   readonly worker: boolean;
   /** A broker that carries orders to the workers; null: they read the streams in Redis. */
@@ -42,6 +44,7 @@ export interface DistributedOptions {
 /** While the ledger is out orders go on as long as there are ids: a block lasts for as many orders as wait in a pipe. */
 const ORDER_ID_BLOCK = 100_000;
 const COMMAND_MS = 1000;
+const REBUILD_DRAIN_MS = 60_000;
 const LOCKED_MAX = 100;
 const INSTALL_MS_MAX = 5000;
 const KEEPER_MS_MAX = 2000;
@@ -171,6 +174,7 @@ export class DistributedShop extends Shop {
       pipe,
       ledger,
       locks: this.#locks,
+      drainMsMax: options.rebuildDrainMs ?? REBUILD_DRAIN_MS,
       rebuilt: (_, pauseMs) => this.metrics.rebuilt(pauseMs),
       inPlace: (snapshot) => this.releaseSince(snapshot),
     });

@@ -22,6 +22,7 @@ export type Deployment = Pick<
   | 'redisPrefix'
   | 'answerWithinMs'
   | 'pipeMax'
+  | 'rebuildDrainMs'
   | 'writerLock'
   | 'paymentsSandbox'
   | 'webhooksPrivate'
@@ -73,7 +74,16 @@ export function ledgerFolder({ databaseUrl, data }: Pick<Deployment, 'databaseUr
 
 /** Opens the shop that the settings describe. A RetryableError: not now, try again. */
 export async function openShop(settings: Deployment, options: OpenOptions, runtime: Runtime): Promise<Shop> {
-  const { redisUrl, databaseUrl, pipeUrl, redisPrefix: prefix, answerWithinMs, pipeMax, writerLock } = settings;
+  const {
+    redisUrl,
+    databaseUrl,
+    pipeUrl,
+    redisPrefix: prefix,
+    answerWithinMs,
+    pipeMax,
+    rebuildDrainMs,
+    writerLock,
+  } = settings;
   const life: LifeOptions = {
     payments: { sandbox: settings.paymentsSandbox, providers: options.providers ?? [] },
     webhooks: { allowPrivate: settings.webhooksPrivate },
@@ -93,7 +103,7 @@ export async function openShop(settings: Deployment, options: OpenOptions, runti
       const carrier = worker && pipeUrl !== null ? await carrierOf(pipeUrl, prefix, runtime) : null;
       return DistributedShop.open(
         ledger,
-        { redis: redisUrl!, prefix, answerWithinMs, pipeMax, worker, carrier, writerLock, life },
+        { redis: redisUrl!, prefix, answerWithinMs, pipeMax, rebuildDrainMs, worker, carrier, writerLock, life },
         runtime,
       );
     }

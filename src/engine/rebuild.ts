@@ -4,13 +4,13 @@ import { sleep } from '../base/timers.ts';
 import type { Gate } from '../gate/port.ts';
 import type { Ledger } from '../ledger/port.ts';
 import type { Locks } from '../locks/locks.ts';
-import type { SaleSnapshot } from '../model/snapshot.ts';
+import type { SaleSnapshot, SnapshotPage } from '../model/snapshot.ts';
 import type { Pipe } from '../pipe/port.ts';
 
 const RETRY_MS = 250;
 const RETRY_MS_MAX = 2000;
-/** What was admitted may reach the ledger before its epoch is raised; later it can only be rejected. */
-const DRAIN_MS_MAX = 3000;
+/** What was admitted may reach the ledger before its epoch is raised; but not if nobody is there to bring it. */
+const DRAIN_IDLE_MS_MAX = 3000;
 /** Renewed while it works: who is stopped in the middle loses the lock, and the ledger's epoch is the fence. */
 const LEASE_MS = 10_000;
 /** Gates built at the same time: after Redis has lost everything there may be thousands to build. */
@@ -22,20 +22,46 @@ export interface RebuildDependencies {
   pipe: Pipe;
   ledger: Ledger;
   locks: Locks;
+  /** How long to wait for what is in the pipe, while some of it is being decided: later it can only be rejected. */
+  drainMsMax: number;
   /** How long orders of the sale were refused. */
   rebuilt: (saleId: string, pauseMs: number) => void;
   /** The gate is in place and not open yet; what it was built from may be older than units that came back since. */
   inPlace: (snapshot: SaleSnapshot) => Promise<void>;
 }
 
+interface Task {
+  readonly above: number;
+  readonly urgent: boolean;
+}
+
+/** Counts the live orders that pass. */
+class Counted implements AsyncIterable<SnapshotPage> {
+  readonly #content: SaleSnapshot['content'];
+  orders = 0;
+
+  constructor(content: SaleSnapshot['content']) {
+    this.#content = content;
+  }
+
+  async *[Symbol.asyncIterator](): AsyncGenerator<SnapshotPage> {
+    for await (const page of this.#content) {
+      this.orders += page.holds.length;
+      yield page;
+    }
+  }
+}
+
 /**
  * Builds gates that are stale, anywhere in the cluster, with nobody's hand on it:
  *
  *   1. one process takes the sale's lock: that saves work, and nothing rests on it;
- *   2. closes admission, and gives the pipe a bounded time to bring what was admitted to the ledger;
- *   3. in one transaction of the ledger the epoch is raised, and all that the gate is built from is read. From that
- *      commit on an admission of before can only end as `gate_rebuilt`, whoever carries it;
- *   4. the gate is built under the names of that epoch and put in place, if no higher one is in force by then;
+ *   2. closes admission, and waits while the pipe brings what was admitted to the ledger: until nothing is left, nothing was
+ *      decided for 3 s, or a bound is reached;
+ *   3. in one transaction of the ledger the epoch is raised, and the sale is read. From that commit on an admission of before can
+ *      only end as `gate_rebuilt`, whoever carries it;
+ *   4. the gate is built under the names of that epoch, from pages of orders that are read as they are needed, and put in place,
+ *      if no higher one is in force by then;
  *   5. what was changed in the ledger since step 3 is told to it: absolute values, of which older ones are ignored. Only
  *      then it opens.
  *
@@ -74,7 +100,7 @@ export class Rebuilder {
     return task.done;
   }
 
-  async #until(saleId: string, task: { readonly above: number; readonly urgent: boolean }): Promise<void> {
+  async #until(saleId: string, task: Task): Promise<void> {
     const { runtime, gate, locks } = this.#on;
     let retryMs = RETRY_MS;
     let told = false;
@@ -89,7 +115,7 @@ export class Rebuilder {
           if (grant !== null) {
             try {
               // Looked at once more: somebody may have asked for a higher one meanwhile.
-              if (await this.#once(saleId, task.above, sinceMs)) continue;
+              if (await this.#once(saleId, task, sinceMs)) continue;
               return;
             } finally {
               await grant.release().catch(() => undefined);
@@ -124,28 +150,46 @@ export class Rebuilder {
   }
 
   /** False: the sale cannot admit any more, and needs no gate. */
-  async #once(saleId: string, above: number, sinceMs: number): Promise<boolean> {
-    const { runtime, gate, pipe, ledger, rebuilt, inPlace } = this.#on;
+  async #once(saleId: string, { above, urgent }: Task, sinceMs: number): Promise<boolean> {
+    const { runtime, gate, ledger, rebuilt, inPlace } = this.#on;
     // Somebody else may have done it while we waited for the lock.
     const inForce = await gate.epochOf(saleId);
     if (inForce !== null && inForce > above) return true;
     // First: without a ledger no gate can be built, and the one in force had better go on.
     await ledger.probe();
     await gate.shut(saleId);
-    const drained = await pipe.caughtUp(saleId, DRAIN_MS_MAX);
+    const drained = await this.#drain(saleId, urgent);
+    if (this.#closed) return true;
     const snapshot = await ledger.rebuildSnapshot(saleId, above);
-    if (snapshot === null || snapshot.closed || snapshot.closesAtMs <= runtime.clock.now()) return false;
-    await gate.install(snapshot, async () => {
+    if (!snapshot?.mayAdmit) return false;
+    const content = new Counted(snapshot.content);
+    await gate.install({ ...snapshot, content }, async () => {
       await inPlace(snapshot);
       return await ledger.getSale(saleId);
     });
     const pauseMs = runtime.clock.monotonic() - sinceMs;
     rebuilt(saleId, pauseMs);
     runtime.log.info(
-      { saleId, epoch: snapshot.epoch, orders: snapshot.holds.length, drained, pauseMs: Math.round(pauseMs) },
+      { saleId, epoch: snapshot.epoch, orders: content.orders, drained, pauseMs: Math.round(pauseMs) },
       'the gate of a sale was built from the ledger',
     );
     return true;
+  }
+
+  /** Whether all that was in the pipe is decided. Its slot is another's meanwhile: this may take long, and costs little. */
+  async #drain(saleId: string, urgent: boolean): Promise<boolean> {
+    const { runtime, pipe, drainMsMax } = this.#on;
+    if (await pipe.caughtUp(saleId, 0)) return true;
+    this.#leaveSlot();
+    try {
+      if (await pipe.caughtUp(saleId, drainMsMax, DRAIN_IDLE_MS_MAX)) return true;
+    } finally {
+      await this.#slot(urgent);
+    }
+    if (this.#closed) return false;
+    const orders = await pipe.depthOf(saleId).catch(() => null);
+    runtime.log.error({ saleId, orders }, 'orders in the pipe are not waited for any longer: they end gate_rebuilt');
+    return false;
   }
 
   /** Tells the gate what the ledger has now. False: there is no such sale. */

@@ -3,7 +3,7 @@ import type { Runtime } from '../base/runtime.ts';
 import { takeSlots } from '../model/limit.ts';
 import type { OrderMessage } from '../model/order.ts';
 import { windowRefusal } from '../model/sale.ts';
-import { type SaleSnapshot, type SaleValues, saleValues } from '../model/snapshot.ts';
+import { type SaleSnapshot, type SaleValues, type SnapshotPage, saleValues } from '../model/snapshot.ts';
 import type { AdmitRequest, Gate, Held, HoldRef, ItemView, Latest, Verdict } from './port.ts';
 
 interface GateItem {
@@ -84,12 +84,9 @@ export class MemoryGate implements Gate {
   }
 
   async install(snapshot: SaleSnapshot, latest?: () => Promise<Latest | null>): Promise<void> {
-    const inForce = this.#sales.get(snapshot.saleId);
-    if (inForce && inForce.epoch >= snapshot.epoch) return;
-    // Values and totals that came while the snapshot was on its way here may be newer than it is: then they stay.
-    const newer = inForce && inForce.values.version > snapshot.version;
+    if (this.#isAtLeast(snapshot)) return;
     const sale: GateSale = {
-      values: newer ? inForce.values : saleValues(snapshot),
+      values: saleValues(snapshot),
       epoch: snapshot.epoch,
       shut: false,
       itemsByCode: new Map(),
@@ -98,9 +95,7 @@ export class MemoryGate implements Gate {
       buyers: new Map(),
       keys: new Map(),
     };
-    for (const { id, code, price, blocked, ...read } of snapshot.items) {
-      const before = inForce?.itemsById.get(id);
-      const { total, rev } = before && before.rev > read.rev ? before : read;
+    for (const { id, code, price, total, blocked, rev } of snapshot.items) {
       const item: GateItem = {
         id,
         code,
@@ -116,13 +111,16 @@ export class MemoryGate implements Gate {
       sale.itemsByCode.set(code, item);
       sale.itemsById.set(id, item);
     }
-    for (const { orderId, itemId, buyer, slots } of snapshot.holds) {
-      const item = sale.itemsById.get(itemId);
-      invariant(item !== undefined, `order ${orderId} holds an item that sale ${snapshot.saleId} does not have`);
-      addHold(sale, { orderId, item, buyer, slots: slots.length === 1 ? slots[0]! : slots, queued: false });
-    }
-    for (const { buyer, key, fingerprint, orderId, boundAtMs } of snapshot.keys) {
-      sale.keys.set(keyName(buyer, key), { orderId, fingerprint, boundAtMs });
+    for await (const page of snapshot.content) addPage(sale, snapshot.saleId, page);
+
+    // Turns have passed since the snapshot was read.
+    if (this.#isAtLeast(snapshot)) return;
+    const inForce = this.#sales.get(snapshot.saleId);
+    // Values and totals that came while the snapshot was on its way here may be newer than it is: then they stay.
+    if (inForce && inForce.values.version > snapshot.version) sale.values = inForce.values;
+    for (const item of sale.itemsById.values()) {
+      const before = inForce?.itemsById.get(item.id);
+      if (before && before.rev > item.rev) Object.assign(item, { total: before.total, rev: before.rev });
     }
     this.#sales.set(snapshot.saleId, sale);
     if (latest === undefined) return;
@@ -135,6 +133,12 @@ export class MemoryGate implements Gate {
       for (const { id, total, rev } of now.items) await this.applyTotal(snapshot.saleId, id, total, rev);
     }
     sale.shut = false;
+  }
+
+  /** A gate that is not older than the snapshot is in force. */
+  #isAtLeast({ saleId, epoch }: SaleSnapshot): boolean {
+    const inForce = this.#sales.get(saleId);
+    return inForce !== undefined && inForce.epoch >= epoch;
   }
 
   async shut(saleId: string, upTo = Infinity): Promise<void> {
@@ -317,6 +321,17 @@ function messageOf(sale: GateSale, saleId: string, hold: Hold, key: string | nul
     key,
     fingerprint,
   };
+}
+
+function addPage(sale: GateSale, saleId: string, { holds, keys }: SnapshotPage): void {
+  for (const { orderId, itemId, buyer, slots } of holds) {
+    const item = sale.itemsById.get(itemId);
+    invariant(item !== undefined, `order ${orderId} holds an item that sale ${saleId} does not have`);
+    addHold(sale, { orderId, item, buyer, slots: slots.length === 1 ? slots[0]! : slots, queued: false });
+  }
+  for (const { buyer, key, fingerprint, orderId, boundAtMs } of keys) {
+    sale.keys.set(keyName(buyer, key), { orderId, fingerprint, boundAtMs });
+  }
 }
 
 function addHold(sale: GateSale, hold: Hold): void {

@@ -13,8 +13,9 @@ import type { SaleSnapshot, SaleValues } from '../model/snapshot.ts';
  */
 export interface Gate {
   /**
-   * Installs a sale from the ledger, replacing what is there only if `snapshot.epoch` is higher. `latest` is asked when
-   * the gate is in place and before it opens: what was changed since the snapshot found no gate to tell, and is told now.
+   * Installs a sale from the ledger, replacing what is there only if `snapshot.epoch` is higher. Its content is taken page by
+   * page, and what is in force stays so until the last one. `latest` is asked when the gate is in place and before it opens:
+   * what was changed since the snapshot found no gate to tell, and is told now.
    */
   install(snapshot: SaleSnapshot, latest?: () => Promise<Latest | null>): Promise<void>;
   /**

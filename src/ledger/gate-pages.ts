@@ -40,10 +40,7 @@ export function snapshotOf(
  * a page is bounded by what is looked through and not by what is found, so that none takes long in a sale most of whose orders
  * have ended. The next page is read while the caller works on this one.
  */
-async function* gatePages(
-  read: (afterId: string) => Promise<GateRow[]>,
-  nowMs: number,
-): AsyncGenerator<SnapshotPage> {
+async function* gatePages(read: (afterId: string) => Promise<GateRow[]>, nowMs: number): AsyncGenerator<SnapshotPage> {
   let next: Promise<GateRow[]> | null = read('0');
   while (next !== null) {
     const rows: GateRow[] = await next;

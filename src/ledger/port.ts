@@ -49,7 +49,8 @@ export interface Ledger extends LifeLedger, SandboxBook {
   openSaleIds(): Promise<string[]>;
   /**
    * Raises the epoch of the sale's items, above that of a gate that may be in force (a ledger that was restored from a
-   * backup is behind it), and reads all that the gate is built from, in one transaction.
+   * backup is behind it), and reads the sale, in one transaction. What the gate holds is read afterwards, page by page and
+   * outside of any transaction: nobody waits for it.
    */
   rebuildSnapshot(saleId: string, above?: number): Promise<SaleSnapshot | null>;
 

@@ -8,15 +8,25 @@ export interface SaleValues extends SaleWindow {
   payWithinSeconds: number;
 }
 
-/** What a gate is built from: read from the ledger in the transaction that raised the epoch. */
+/** What a gate is built from: `content` in pages, all else read in the transaction that raised the epoch. */
 export interface SaleSnapshot extends SaleValues {
   saleId: string;
   epoch: number;
+  /** Not closed and its window not over, by the ledger's clock: otherwise it needs no gate. */
+  mayAdmit: boolean;
   items: { id: string; code: string; price: Money; total: number; blocked: number; rev: number }[];
+  /**
+   * To be read once. No order is added after the epoch was raised: admissions of before are rejected, and those of this epoch
+   * come when its gate is open. Orders may end meanwhile and be in a page or not: their releases follow.
+   */
+  content: AsyncIterable<SnapshotPage> | Iterable<SnapshotPage>;
+}
+
+export interface SnapshotPage {
   /** Live orders: their units are not free, their slots are taken. */
-  holds: { orderId: string; itemId: string; buyer: string; slots: number[] }[];
-  /** Keys younger than 24 hours, oldest first. */
-  keys: { buyer: string; key: string; fingerprint: string; orderId: string; boundAtMs: number }[];
+  readonly holds: readonly { orderId: string; itemId: string; buyer: string; slots: number[] }[];
+  /** Keys younger than 24 hours, oldest first: exactly so within a page, and nearly so from page to page. */
+  readonly keys: readonly { buyer: string; key: string; fingerprint: string; orderId: string; boundAtMs: number }[];
 }
 
 export function saleValues(from: SaleValues): SaleValues {

@@ -3,7 +3,7 @@ import type { Cluster, Redis } from 'ioredis';
 import type { ManualClock } from '../../src/base/clock.ts';
 import type { AdmitRequest, Gate, HoldRef, Verdict } from '../../src/gate/port.ts';
 import type { OrderMessage } from '../../src/model/order.ts';
-import { type SaleSnapshot, type SaleValues, saleValues } from '../../src/model/snapshot.ts';
+import { type SaleSnapshot, type SaleValues, type SnapshotPage, saleValues } from '../../src/model/snapshot.ts';
 import { decodeEntry } from '../../src/model/stream-entry.ts';
 
 /** A millisecond of the test's clock is a second of Redis': so that "one before it opens" can be met without a race. */
@@ -84,8 +84,11 @@ export class TranslatedGate implements Gate {
     await this.#now();
     const { saleId, epoch } = snapshot;
     const given = this.#given(saleValues(snapshot));
-    const keys = snapshot.keys.map((key) => ({ ...key, boundAtMs: this.#past(key.boundAtMs) }));
-    await this.inner.install({ ...snapshot, ...given.values, keys });
+    const content: SnapshotPage[] = [];
+    for await (const { holds, keys } of snapshot.content) {
+      content.push({ holds, keys: keys.map((key) => ({ ...key, boundAtMs: this.#past(key.boundAtMs) })) });
+    }
+    await this.inner.install({ ...snapshot, ...given.values, content });
     const sale = this.#sales.get(saleId);
     if (sale && sale.epoch >= epoch) return;
     const stays = sale?.given && sale.values.version > snapshot.version;

@@ -3,6 +3,7 @@ import type { ManualClock } from '../../src/base/clock.ts';
 import type { AdmitRequest, Gate, ItemView, Verdict } from '../../src/gate/port.ts';
 import { type OrderMessage, orderFingerprint } from '../../src/model/order.ts';
 import type { SaleSnapshot, SaleValues } from '../../src/model/snapshot.ts';
+import { paged, type WholeSnapshot } from '../support/snapshot.ts';
 import { countTests } from './count.ts';
 import { T0 } from './manual.ts';
 
@@ -20,8 +21,8 @@ const VOUCHER = '11';
 const POSTER = '12';
 
 /** An open sale, at most 2 units a buyer: 3 vouchers and 5 posters. */
-function snapshot(over: Partial<SaleSnapshot> = {}): SaleSnapshot {
-  return {
+function snapshot(over: Partial<WholeSnapshot> = {}): SaleSnapshot {
+  const all: WholeSnapshot = {
     saleId: SALE,
     epoch: 1,
     version: 1,
@@ -31,6 +32,7 @@ function snapshot(over: Partial<SaleSnapshot> = {}): SaleSnapshot {
     closed: false,
     perBuyer: 2,
     payWithinSeconds: 900,
+    mayAdmit: true,
     items: [
       { id: VOUCHER, code: 'voucher', price: { amount: 8000, currency: 'CNY' }, total: 3, blocked: 0, rev: 1 },
       { id: POSTER, code: 'poster', price: { amount: 500, currency: 'CNY' }, total: 5, blocked: 0, rev: 1 },
@@ -39,6 +41,8 @@ function snapshot(over: Partial<SaleSnapshot> = {}): SaleSnapshot {
     keys: [],
     ...over,
   };
+  // One order in a page: what belongs together comes in parts.
+  return paged(all, 1);
 }
 
 function values(over: Partial<SaleValues>): SaleValues {

@@ -4,6 +4,7 @@ import { KEY_KEPT_MS, type Move, ordersPath } from '../../src/ledger/port.ts';
 import { Writer } from '../../src/ledger/writer.ts';
 import type { OrderRecord } from '../../src/model/order.ts';
 import type { PaymentAttempt } from '../../src/model/payment.ts';
+import { wholeSnapshot } from '../support/snapshot.ts';
 import { countTests } from './count.ts';
 import { STATES, type State } from './ledger.ts';
 import { LifeKit, type LifeUnderTest, OTHER_SALE, PAY_WITHIN_MS, PRICE, SALE } from './ledger-life-kit.ts';
@@ -747,12 +748,12 @@ export function lifeContract(name: string, make: () => Promise<LifeUnderTest>, s
         expect(await kit.item(), 'a message that comes again takes nothing').toEqual(before);
         const [second] = await kit.commit(kit.message('alice', { slots: [2], key: 'k' }));
         expect(second!.order.reason, 'the key is bound').toBe('gate_rebuilt');
-        const snapshot = (await kit.ledger.rebuildSnapshot(SALE))!;
+        const snapshot = (await wholeSnapshot(kit.ledger, SALE))!;
         expect(snapshot.holds).toEqual([{ orderId: other.id, itemId: '501', buyer: 'bob', slots: [1, 3] }]);
         expect(snapshot.keys).toMatchObject([{ buyer: 'alice', key: 'k', orderId: order.id }]);
         kit.world.clock.advance(KEY_KEPT_MS);
         expect(await kit.ledger.findKey(scope)).toBeNull();
-        expect((await kit.ledger.rebuildSnapshot(SALE))!.keys).toEqual([]);
+        expect((await wholeSnapshot(kit.ledger, SALE))!.keys).toEqual([]);
       });
 
       it('a writer that meets it again gives nothing back and takes nothing', async () => {
@@ -1116,7 +1117,7 @@ export function lifeContract(name: string, make: () => Promise<LifeUnderTest>, s
           await kit.order('d', { saleId: OTHER_SALE }),
         ];
         await kit.one(kit.move('cancel', a));
-        const snapshot = (await kit.ledger.rebuildSnapshot(SALE))!;
+        const snapshot = (await wholeSnapshot(kit.ledger, SALE))!;
         expect(snapshot.holds.map(({ orderId }) => orderId)).toEqual([b.id, c.id]);
         await kit.all(...[b, c, d].map((order) => kit.move('cancel', order)));
         await kit.ledger.released([a.id, b.id]);
@@ -1124,7 +1125,7 @@ export function lifeContract(name: string, make: () => Promise<LifeUnderTest>, s
         const since = await kit.ledger.releasesSince(SALE, revs);
         expect(new Set(since.map(({ orderId }) => orderId))).toEqual(new Set([b.id, c.id]));
         expect(await kit.ledger.releasesSince(SALE, new Map())).toHaveLength(3);
-        const later = (await kit.ledger.rebuildSnapshot(SALE))!;
+        const later = (await wholeSnapshot(kit.ledger, SALE))!;
         expect(await kit.ledger.releasesSince(SALE, new Map(later.items.map(({ id, rev }) => [id, rev])))).toEqual([]);
       });
 

@@ -16,6 +16,7 @@ import { migrateSqlLedger, openSqlLedger } from '../../src/ledger/sql/open.ts';
 import type { OrderMessage } from '../../src/model/order.ts';
 import { until } from '../support/fault-wait.ts';
 import { cleanUpServers } from '../support/servers/clean-up.ts';
+import { wholeSnapshot } from '../support/snapshot.ts';
 import { judgeTables } from '../support/sql-judge.ts';
 import { emptyDatabase, freshDatabase, type Product, queryDatabase } from './ledger.sql.ts';
 
@@ -162,7 +163,7 @@ export function sqlLedgerSuite(product: Product): void {
       // The second time each is known, and only by its own name.
       const again = names.map((name, at) => message(name, { itemId: itemIds[at]!, itemCode: name }));
       expect(new Set(await verdicts(ledger, ...again))).toEqual(new Set(['limit_reached']));
-      const { holds, keys } = (await ledger.rebuildSnapshot(SALE))!;
+      const { holds, keys } = (await wholeSnapshot(ledger, SALE))!;
       expect(new Set(holds.map(({ buyer }) => buyer))).toEqual(new Set(names));
       expect(new Set(keys.map(({ key, fingerprint }) => `${key}${fingerprint}`))).toEqual(
         new Set(names.map((name) => name + name)),
@@ -186,7 +187,7 @@ export function sqlLedgerSuite(product: Product): void {
       const [stored] = await ledger.commitOrders([long]);
       expect(stored!.order).toMatchObject({ status: 'reserved', buyer, amount: { amount: 10 ** 14 } });
       expect(await ledger.getOrder(long.orderId)).toEqual(stored!.order);
-      expect((await ledger.rebuildSnapshot(SALE))!.holds).toMatchObject([{ buyer, slots }]);
+      expect((await wholeSnapshot(ledger, SALE))!.holds).toMatchObject([{ buyer, slots }]);
       if (product === 'postgres') return;
       const error = await errorOf(ledger.commitOrders([message(`${buyer}!`, { epoch: 2 })]));
       expect(error, 'a fault of the message').not.toBeInstanceOf(RetryableError);
@@ -290,7 +291,7 @@ export function sqlLedgerSuite(product: Product): void {
               return rows.length > 0;
             });
             const before = epoch;
-            const snapshot = (await rebuilder.rebuildSnapshot(SALE))!;
+            const snapshot = (await wholeSnapshot(rebuilder, SALE))!;
             epoch = snapshot.epoch;
             const rows = await queryDatabase(
               url,
@@ -553,7 +554,7 @@ export function sqlLedgerSuite(product: Product): void {
           () => ledger.commitOrders([message('alice')]),
           () => ledger.rejectOrders([message('alice')], 'admission_lost'),
           () => ledger.setPaused(SALE, true, call()),
-          () => ledger.rebuildSnapshot(SALE),
+          () => wholeSnapshot(ledger, SALE),
           () => ledger.takeIdBlock('order', 1),
           () => ledger.probe(),
         ]) {

@@ -12,6 +12,7 @@ import {
 import { Writer } from '../../src/ledger/writer.ts';
 import { type OrderMessage, type OrderRecord, orderFingerprint } from '../../src/model/order.ts';
 import { BOUNDS, type ItemRecord, type NewSale, type SaleRecord } from '../../src/model/sale.ts';
+import { wholeSnapshot } from '../support/snapshot.ts';
 import { countTests } from './count.ts';
 import { webhookContract } from './ledger-webhooks.ts';
 import { type ManualRuntime, T0 } from './manual.ts';
@@ -522,7 +523,7 @@ export function ledgerContract(name: string, make: () => Promise<LedgerUnderTest
 
       it('an older epoch is rejected: gate_rebuilt, and only it', async () => {
         await given(message({ buyer: 'early' }));
-        const snapshot = (await world.ledger.rebuildSnapshot(SALE))!;
+        const snapshot = (await wholeSnapshot(world.ledger, SALE))!;
         const before = await item();
         expect(await verdicts(message({ buyer: 'a' }))).toEqual(['gate_rebuilt']);
         expect(await item()).toEqual(before);
@@ -537,7 +538,7 @@ export function ledgerContract(name: string, make: () => Promise<LedgerUnderTest
 
       it('an older epoch ends as gate_rebuilt whatever else is wrong with it', async () => {
         await given(message({ buyer: 'early', slots: [1, 2, 3], key: 'k' }));
-        await world.ledger.rebuildSnapshot(SALE);
+        await wholeSnapshot(world.ledger, SALE);
         expect(await verdicts(message({ buyer: 'early' })), 'slot taken').toEqual(['gate_rebuilt']);
         expect(await verdicts(message({ buyer: 'a', slots: [4] })), 'no such slot').toEqual(['gate_rebuilt']);
         expect(await verdicts(message({ buyer: 'b', slots: [1, 2, 3] })), 'sold out').toEqual(['gate_rebuilt']);
@@ -545,7 +546,7 @@ export function ledgerContract(name: string, make: () => Promise<LedgerUnderTest
 
       it('an order of the epoch in force is not refused because of an older one of its batch', async () => {
         await given(message({ buyer: 'early' }));
-        const { epoch } = (await world.ledger.rebuildSnapshot(SALE))!;
+        const { epoch } = (await wholeSnapshot(world.ledger, SALE))!;
         // The new gate knows nothing of the first: it gave the same slot, and the same key is the buyer's retry.
         const batch = [message({ buyer: 'alice', key: 'k' }), message({ buyer: 'alice', key: 'k', epoch })];
         expect(await verdicts(...batch)).toEqual(['gate_rebuilt', 'reserved']);
@@ -559,7 +560,7 @@ export function ledgerContract(name: string, make: () => Promise<LedgerUnderTest
         expect(await keyOf('alice', 'k')).toBeNull();
         expect(await world.ledger.getOrder(lost.orderId)).toMatchObject({ status: 'rejected', expiresAtMs: null });
         expect(await commit(lost)).toMatchObject([{ inserted: false, order: { reason: 'sold_out' } }]);
-        expect((await world.ledger.rebuildSnapshot(SALE))!.holds).toMatchObject([{ buyer: 'early' }]);
+        expect((await wholeSnapshot(world.ledger, SALE))!.holds).toMatchObject([{ buyer: 'early' }]);
         expect(await verdicts(message({ buyer: 'alice', slots: [1, 2], key: 'k', epoch: 2 }))).toEqual(['reserved']);
         expect(await keyOf('alice', 'k')).not.toBeNull();
         expect(await item()).toMatchObject({ reserved: 5 });
@@ -581,7 +582,7 @@ export function ledgerContract(name: string, make: () => Promise<LedgerUnderTest
         const late = message({ buyer: 'alice', slots: [2], key: 'k2' });
         await commit(late);
         const before = (await world.ledger.getSale(SALE))!;
-        const snapshot = (await world.ledger.rebuildSnapshot(SALE))!;
+        const snapshot = (await wholeSnapshot(world.ledger, SALE))!;
         expect(snapshot).toMatchObject({ saleId: SALE, version: before.version, perBuyer: 3, payWithinSeconds: 900 });
         expect(snapshot.epoch).toBe(before.items[0]!.epoch + 1);
         expect(snapshot.items).toEqual(
@@ -717,7 +718,7 @@ export function ledgerContract(name: string, make: () => Promise<LedgerUnderTest
         expect(await world.ledger.findKey(scope)).toBeNull();
         expect(await world.ledger.listOrders({ buyer: 'alice' }, { limit: 9, before: null })).toHaveLength(1);
         expect(await verdicts(message({ buyer: 'alice', slots: [1, 2], key: 'k' }))).toEqual(['reserved']);
-        expect((await world.ledger.rebuildSnapshot(SALE))!.holds).toHaveLength(1);
+        expect((await wholeSnapshot(world.ledger, SALE))!.holds).toHaveLength(1);
       });
 
       it('leaves what is stored as it is', async () => {
@@ -753,7 +754,7 @@ export function ledgerContract(name: string, make: () => Promise<LedgerUnderTest
       });
 
       it('takes orders of any epoch and slot: they were lost, whatever they were', async () => {
-        await world.ledger.rebuildSnapshot(SALE);
+        await wholeSnapshot(world.ledger, SALE);
         const lost = [message({ buyer: 'a', epoch: 1 }), message({ buyer: 'b', slots: [7] })];
         const stored = await world.ledger.rejectOrders(lost, 'admission_lost');
         expect(stored.map(({ order }) => order.reason)).toEqual(['admission_lost', 'admission_lost']);
@@ -872,11 +873,11 @@ export function ledgerContract(name: string, make: () => Promise<LedgerUnderTest
 
       it('a rebuild raises the epoch of all items of that sale', async () => {
         await createSale(OTHER_SALE);
-        expect(await world.ledger.rebuildSnapshot(SALE)).toMatchObject({ epoch: 2, holds: [], keys: [] });
-        expect(await world.ledger.rebuildSnapshot(SALE)).toMatchObject({ epoch: 3 });
+        expect(await wholeSnapshot(world.ledger, SALE)).toMatchObject({ epoch: 2, holds: [], keys: [] });
+        expect(await wholeSnapshot(world.ledger, SALE)).toMatchObject({ epoch: 3 });
         expect((await world.ledger.getSale(SALE))!.items).toMatchObject([{ epoch: 3 }, { epoch: 3 }]);
         expect(await item('voucher', OTHER_SALE)).toMatchObject({ epoch: 1, rev: 0 });
-        expect(await world.ledger.rebuildSnapshot('424242')).toBeNull();
+        expect(await wholeSnapshot(world.ledger, '424242')).toBeNull();
       });
 
       it('a patch demands the version it is based on, and raises it', async () => {

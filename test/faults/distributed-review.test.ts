@@ -421,6 +421,7 @@ describeWithRedis('the distributed shop, reviewed', () => {
         pipe,
         ledger,
         locks,
+        drainMsMax: 5000,
         rebuilt: () => {},
         inPlace: async () => {},
       });

@@ -11,13 +11,14 @@ import { cleanUpServers } from '../support/servers/clean-up.ts';
 import { describeWithRedis } from '../support/servers/describe.ts';
 import { type FaultProxy, startProxy } from '../support/servers/proxy.ts';
 import { type RedisServer, startRedis, startRedisCluster, startRedisSentinel } from '../support/servers/redis.ts';
+import { paged, type WholeSnapshot } from '../support/snapshot.ts';
 
 const SALE = '7';
 const PREFIX = 'shop';
 const LONG = process.env.DOORBUSTER_TEST_LONG === '1';
 
-function snapshot(over: Partial<SaleSnapshot> = {}): SaleSnapshot {
-  return {
+function snapshot(over: Partial<WholeSnapshot> = {}): SaleSnapshot {
+  return paged({
     saleId: SALE,
     epoch: 1,
     version: 1,
@@ -27,14 +28,15 @@ function snapshot(over: Partial<SaleSnapshot> = {}): SaleSnapshot {
     closed: false,
     perBuyer: 1,
     payWithinSeconds: 900,
+    mayAdmit: true,
     items: [{ id: '11', code: 'voucher', price: { amount: 8000, currency: 'CNY' }, total: 300, blocked: 0, rev: 1 }],
     holds: [],
     keys: [],
     ...over,
-  };
+  });
 }
 
-function manyHolds(count: number): SaleSnapshot['holds'] {
+function manyHolds(count: number): WholeSnapshot['holds'] {
   return Array.from({ length: count }, (_, at) => {
     return { orderId: String(10_000_000 + at), itemId: '11', buyer: `owner ${at}`, slots: [1] };
   });
@@ -454,6 +456,75 @@ describeWithRedis('the gate in Redis', () => {
       expect(await there.view(SALE)).toMatchObject([{ free: 299 }]);
       await there.install(snapshot({ epoch: 2 }));
       expect(await there.admit(request('y'))).toMatchObject({ outcome: 'admitted' });
+    });
+
+    const AT_ONCE = ['--repl-diskless-sync-delay', '0', '--repl-backlog-ttl', '1'];
+    const field = async (of: RedisServer, name: string): Promise<string> =>
+      new RegExp(`^${name}:(.*?)\\r?$`, 'm').exec(String(await of.command('INFO', 'replication')))![1]!;
+
+    async function follows(replica: RedisServer, master: RedisServer): Promise<void> {
+      await replica.command('REPLICAOF', master.host, String(master.port));
+      await until('it follows', 10_000, async () => (await field(replica, 'master_link_status')) === 'up');
+    }
+
+    it('P1: a failover there and back before any rebuild is stale, though the run id is the same', async () => {
+      await use({ args: AT_ONCE });
+      const other = await startRedis({ args: AT_ONCE });
+      await follows(other, server);
+      const gate = gateAt(server.url);
+      await gate.install(snapshot());
+      await gate.admit(request('x'));
+      await until('it is copied', 5000, async () => (await other.command('EXISTS', `${PREFIX}:{7:0}:1:holds`)) === 1);
+      await other.command('REPLICAOF', 'NO', 'ONE');
+      // Admitted by the old master while the other one is in charge: gone with its tail.
+      expect(await gate.admit(request('lost'))).toMatchObject({ outcome: 'admitted' });
+      await follows(server, other);
+      await server.command('REPLICAOF', 'NO', 'ONE');
+      expect(await eye.hexists(`${PREFIX}:{7:0}:1:holds`, 'lost')).toBe(0);
+      expect(await gate.admit(request('y'))).toEqual({ outcome: 'stale' });
+      expect(await gate.epochOf(SALE)).toBeNull();
+      await gate.install(snapshot({ epoch: 2 }));
+      expect(await gate.admit(request('y'))).toMatchObject({ outcome: 'admitted' });
+      expect(await gate.epochOf(SALE)).toBe(2);
+    });
+
+    it('the first replica that attaches, and the backlog that is freed when it is gone, make nothing stale', async () => {
+      await use({ args: AT_ONCE });
+      const gate = gateAt(server.url);
+      await gate.install(snapshot());
+      const ids = [await field(server, 'master_replid')];
+      const replica = await startRedis({ args: AT_ONCE });
+      await follows(replica, server);
+      ids.push(await field(server, 'master_replid'));
+      expect(await gate.admit(request('x'))).toMatchObject({ outcome: 'admitted' });
+      expect(await gate.epochOf(SALE)).toBe(1);
+      await replica.command('REPLICAOF', 'NO', 'ONE');
+      await until('the backlog is freed', 10_000, async () => (await field(server, 'repl_backlog_active')) === '0');
+      ids.push(await field(server, 'master_replid'));
+      // Otherwise this test would show nothing.
+      expect(new Set(ids).size).toBe(3);
+      expect(await gate.admit(request('y'))).toMatchObject({ outcome: 'admitted' });
+      expect(await gate.epochOf(SALE)).toBe(1);
+    });
+
+    it('P1: a failover there and back while a gate is being built: it does not open', async () => {
+      await use({ args: AT_ONCE });
+      const other = await startRedis({ args: AT_ONCE });
+      await follows(other, server);
+      const gate = gateAt(server.url);
+      const thereAndBack = async (): Promise<WholeSnapshot['holds']> => {
+        await other.command('REPLICAOF', 'NO', 'ONE');
+        await follows(server, other);
+        await server.command('REPLICAOF', 'NO', 'ONE');
+        return [];
+      };
+      const content = (async function* () {
+        await until('it has begun', 5000, async () => (await eye.exists(`${PREFIX}:{7:0}:2:items`)) === 1);
+        await until('it is copied', 5000, async () => (await other.command('EXISTS', `${PREFIX}:{7:0}:2:items`)) === 1);
+        yield { holds: await thereAndBack(), keys: [] };
+      })();
+      await expect(gate.install({ ...snapshot({ epoch: 2 }), content })).rejects.toMatchObject({ code: 'unavailable' });
+      expect(await gate.epochOf(SALE)).toBeNull();
     });
 
     it.skipIf(!LONG)(

@@ -2,7 +2,7 @@ import { afterAll, afterEach, beforeAll, describe, expect, it, vi } from 'vitest
 import { type Runtime, systemRuntime } from '../../src/base/runtime.ts';
 import { EmbeddedShop } from '../../src/engine/embedded.ts';
 import { MemoryGate } from '../../src/gate/memory.ts';
-import type { SaleSnapshot } from '../../src/model/snapshot.ts';
+import type { SaleSnapshot, SnapshotPage } from '../../src/model/snapshot.ts';
 import type { PlaceResult } from '../../src/orders/place.ts';
 import { readLedger } from '../support/fault-ledger.ts';
 import { startCalmServer } from '../support/fault-server.ts';
@@ -172,6 +172,10 @@ describe('a gate that is wrong', () => {
     });
   }
 
+  async function* forgetting({ content }: SaleSnapshot, what: 'holds' | 'keys'): AsyncGenerator<SnapshotPage> {
+    for await (const page of content) yield { ...page, [what]: [] };
+  }
+
   type Outcome = 'ok' | 'replayed' | 'unavailable' | Extract<PlaceResult, { ok: false }>['code'];
 
   async function place(shop: EmbeddedShop, saleId: string, buyer: string, key: string | null = null, quantity = 1) {
@@ -254,7 +258,7 @@ describe('a gate that is wrong', () => {
     const saleId = await createSale(before, 100, 2);
     expect(await place(before, saleId, 'alice', null, 2)).toBe('ok');
     await before.close();
-    lieOnce((snapshot) => ({ ...snapshot, holds: [] }));
+    lieOnce((snapshot) => ({ ...snapshot, content: forgetting(snapshot, 'holds') }));
     const shop = await open(data);
     expect(await place(shop, saleId, 'alice')).toBe('limit_reached');
     await rebuilt(shop);
@@ -270,7 +274,7 @@ describe('a gate that is wrong', () => {
     const one = { saleId, itemCode: 'voucher', buyer: 'alice', quantity: 1, key: 'k' };
     const first = await before.place(one);
     await before.close();
-    lieOnce((snapshot) => ({ ...snapshot, keys: [] }));
+    lieOnce((snapshot) => ({ ...snapshot, content: forgetting(snapshot, 'keys') }));
     const shop = await open(data);
     expect(await place(shop, saleId, 'alice', 'k')).toBe('unavailable');
     await rebuilt(shop);

@@ -11,6 +11,7 @@ import { type ManualRuntime, manualRuntime, T0 } from '../contract/manual.ts';
 import { cleanUpServers } from '../support/servers/clean-up.ts';
 import { describeWithAnyRedis } from '../support/servers/describe.ts';
 import { redisUrl } from '../support/servers/redis.ts';
+import { paged } from '../support/snapshot.ts';
 import { LONG_TIMEOUT_MS, seeded } from './seed.ts';
 
 /**
@@ -247,27 +248,33 @@ class Run {
       if (message.key !== null) keys.set(`${message.buyer}\n${message.key}`, { message, atMs });
     }
     await this.#both((gate) =>
-      gate.install({
-        saleId: SALE,
-        epoch,
-        version: 1,
-        opensAtMs: T0,
-        closesAtMs: T0 + WINDOW_MS,
-        paused: false,
-        closed: false,
-        perBuyer,
-        payWithinSeconds: 900,
-        items: ITEMS.map(({ id, code }, at) => {
-          const price = { amount: 100 + at, currency: 'CNY' };
-          return { id, code, price, total: totals[at]!, blocked: Math.min(blocked, totals[at]!), rev: 1 };
-        }),
-        holds: [...live.values()].map(({ orderId, itemId, buyer, slots }) => ({ orderId, itemId, buyer, slots })),
-        keys: [...keys.values()]
-          .sort((a, b) => a.atMs - b.atMs)
-          .map(({ message: { buyer, key, fingerprint, orderId }, atMs }) => {
-            return { buyer, key: key!, fingerprint, orderId, boundAtMs: atMs };
-          }),
-      }),
+      gate.install(
+        paged(
+          {
+            saleId: SALE,
+            epoch,
+            version: 1,
+            opensAtMs: T0,
+            closesAtMs: T0 + WINDOW_MS,
+            paused: false,
+            closed: false,
+            perBuyer,
+            payWithinSeconds: 900,
+            mayAdmit: true,
+            items: ITEMS.map(({ id, code }, at) => {
+              const price = { amount: 100 + at, currency: 'CNY' };
+              return { id, code, price, total: totals[at]!, blocked: Math.min(blocked, totals[at]!), rev: 1 };
+            }),
+            holds: [...live.values()].map(({ orderId, itemId, buyer, slots }) => ({ orderId, itemId, buyer, slots })),
+            keys: [...keys.values()]
+              .sort((a, b) => a.atMs - b.atMs)
+              .map(({ message: { buyer, key, fingerprint, orderId }, atMs }) => {
+                return { buyer, key: key!, fingerprint, orderId, boundAtMs: atMs };
+              }),
+          },
+          2,
+        ),
+      ),
     );
   }
 

@@ -4,6 +4,7 @@ import { MemoryGate } from '../../src/gate/memory.ts';
 import type { AdmitRequest, Gate, ItemView } from '../../src/gate/port.ts';
 import { type OrderMessage, orderFingerprint } from '../../src/model/order.ts';
 import { type ManualRuntime, manualRuntime, T0 } from '../contract/manual.ts';
+import { paged } from '../support/snapshot.ts';
 import { GateModel } from './gate-model.ts';
 import { LONG_TIMEOUT_MS, seeded } from './seed.ts';
 
@@ -340,24 +341,30 @@ class Run {
   async #install(epoch: number): Promise<void> {
     const { items, opensAtMs, closesAtMs, perBuyer, paused, closed, version, units, bound } = this.#model;
     const orders = [...new Set(units.filter(({ queued }) => !queued).map(({ orderId }) => orderId))];
-    await this.#gate.install({
-      saleId: SALE,
-      epoch,
-      opensAtMs,
-      closesAtMs,
-      perBuyer,
-      paused,
-      closed,
-      version,
-      payWithinSeconds: 900,
-      items: items.map((item) => ({ ...item, price: { amount: 100, currency: 'CNY' } })),
-      holds: orders.map((orderId) => {
-        const mine = units.filter((unit) => unit.orderId === orderId);
-        const itemId = items.find(({ code }) => code === mine[0]!.item)!.id;
-        return { orderId, itemId, buyer: mine[0]!.buyer, slots: mine.map(({ slot }) => slot) };
-      }),
-      keys: bound.map(({ atMs, ...key }) => ({ ...key, boundAtMs: atMs })),
-    });
+    await this.#gate.install(
+      paged(
+        {
+          saleId: SALE,
+          epoch,
+          opensAtMs,
+          closesAtMs,
+          perBuyer,
+          paused,
+          closed,
+          version,
+          payWithinSeconds: 900,
+          mayAdmit: true,
+          items: items.map((item) => ({ ...item, price: { amount: 100, currency: 'CNY' } })),
+          holds: orders.map((orderId) => {
+            const mine = units.filter((unit) => unit.orderId === orderId);
+            const itemId = items.find(({ code }) => code === mine[0]!.item)!.id;
+            return { orderId, itemId, buyer: mine[0]!.buyer, slots: mine.map(({ slot }) => slot) };
+          }),
+          keys: bound.map(({ atMs, ...key }) => ({ ...key, boundAtMs: atMs })),
+        },
+        2,
+      ),
+    );
   }
 
   async #views(): Promise<ItemView[]> {

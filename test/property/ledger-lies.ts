@@ -5,6 +5,7 @@ import { type AdminCall, KEY_KEPT_MS, ordersPath } from '../../src/ledger/port.t
 import type { OrderMessage, OrderRecord } from '../../src/model/order.ts';
 import type { LedgerUnderTest } from '../contract/ledger.ts';
 import { T0 } from '../contract/manual.ts';
+import { wholeSnapshot } from '../support/snapshot.ts';
 import { LONG_TIMEOUT_MS, seeded } from './seed.ts';
 
 /**
@@ -302,7 +303,7 @@ class Run {
   async #rebuild(): Promise<void> {
     for (const saleId of SALES) {
       const [item] = (await this.#world.ledger.getSale(saleId))!.items;
-      const snapshot = (await this.#world.ledger.rebuildSnapshot(saleId))!;
+      const snapshot = (await wholeSnapshot(this.#world.ledger, saleId))!;
       expect(snapshot.epoch, 'a rebuild raises the epoch').toBe(item!.epoch + 1);
       const mine = this.#live().filter(({ message }) => message.saleId === saleId);
       expect(new Set(snapshot.holds.map(({ orderId }) => orderId))).toEqual(

@@ -5,6 +5,7 @@ import type { Money } from '../../src/model/money.ts';
 import type { OrderMessage, OrderRecord, OrderStatus } from '../../src/model/order.ts';
 import type { AttemptState, PaymentAttempt } from '../../src/model/payment.ts';
 import { LifeKit, type LifeUnderTest, PRICE, SALE } from '../contract/ledger-life-kit.ts';
+import { wholeSnapshot } from '../support/snapshot.ts';
 import { LONG_TIMEOUT_MS, seeded } from './seed.ts';
 
 const BUYERS = ['alice', 'bob', 'zoe'];
@@ -461,7 +462,7 @@ class Run {
   }
 
   async rebuild(): Promise<void> {
-    const { holds, keys } = (await this.#kit.ledger.rebuildSnapshot(SALE))!;
+    const { holds, keys } = (await wholeSnapshot(this.#kit.ledger, SALE))!;
     const live = this.#model.live().map(({ message: { orderId, itemId, buyer, slots } }) => ({
       ...{ orderId, itemId, buyer, slots },
     }));

@@ -1,7 +1,7 @@
 import { invariant, unavailable } from '../../base/errors.ts';
 import { bulk, type RedisLink } from '../../base/redis/link.ts';
 import type { Runtime } from '../../base/runtime.ts';
-import type { SaleSnapshot, SaleValues } from '../../model/snapshot.ts';
+import type { SaleSnapshot, SaleValues, SnapshotPage } from '../../model/snapshot.ts';
 import { keyName, type Layout } from './layout.ts';
 import { scriptNamed } from './scripts.ts';
 
@@ -11,8 +11,6 @@ import { scriptNamed } from './scripts.ts';
  */
 const CHUNK_FIELDS = 250;
 const CHUNKS_AT_ONCE = 2;
-/** Holds that are read in one turn of the event loop: some tenths of a millisecond. */
-const SLICE = 500;
 /** How often others may change the list of epochs under our hands. */
 const TRIES_MAX = 10;
 
@@ -41,29 +39,29 @@ export async function install(
   const begun = await link.script(
     scriptNamed('build-begin'),
     [sale.gate, sale.epochs, items, holds, keys, house],
-    [epoch, builder],
+    [epoch, builder, sale.begin],
   );
   if (typeof begun === 'number') return begun;
-  const [run] = begun as [string];
+  const [server] = begun as [string];
 
-  const { fields, buyers, boundKeys } = await contentOf(snapshot, runtime);
-  const chunks = chunksOf(
-    new Map([
-      [items, fields],
-      [holds, buyers],
-      [keys, boundKeys],
-    ]),
-  );
+  const chunks = chunksOf(snapshot, { items, holds, keys });
+  /** Fields that are there: what is missing when it is to be opened was lost. */
+  const added = new Map([items, holds, keys].map((key) => [key, 0]));
   const head = bulk(String(epoch)) + bulk(builder);
-  const write = ({ key, wire, parts }: Chunk): Promise<unknown> =>
+  const write = ({ key, wire, parts }: Chunk): Promise<number> =>
     new Promise((answered, failed) => {
-      const keysWire = bulk(sale.epochs) + bulk(items) + bulk(key);
+      const wires = [sale.epochs, items, key].map(bulk).join('') + head + bulk(key === holds ? '1' : '0') + wire;
       const sentMs = runtime.clock.monotonic();
-      link.send(scriptNamed('build-chunk'), 3, 5 + parts, keysWire + head + wire, sentMs, { answered, failed });
+      const asker = { answered: (reply: unknown) => answered(reply as number), failed };
+      link.send(scriptNamed('build-chunk'), 3, 6 + parts, wires, sentMs, asker);
     });
   // One that is refused is the last: leaving the loop ends the chunks for the other writers too, and opening tells why.
   const writer = async (): Promise<void> => {
-    for (const chunk of chunks) if ((await write(chunk)) !== 1) return;
+    for await (const chunk of chunks) {
+      const fields = await write(chunk);
+      if (fields < 0) return;
+      added.set(chunk.key, added.get(chunk.key)! + fields);
+    }
   };
   await Promise.all(Array.from({ length: CHUNKS_AT_ONCE }, writer));
 
@@ -76,7 +74,7 @@ export async function install(
         ...[sale.gate, sale.epochs, items, holds, keys, stream],
         ...lower.map((each) => sale.of(each)).flatMap((of) => [of.items, of.holds, of.keys, of.house, of.stream]),
       ],
-      [epoch, builder, run, buyers.size, boundKeys.size, ...values, shut ? 1 : 0, ...lower],
+      [epoch, builder, server, added.get(holds)!, added.get(keys)!, ...values, shut ? 1 : 0, ...lower],
     );
     if (typeof open === 'number') return open;
     const [what, ...more] = open as string[];
@@ -97,32 +95,29 @@ export function valueArgs(values: SaleValues): (string | number)[] {
   return [version, opensAtMs, closesAtMs, paused ? 1 : 0, closed ? 1 : 0, perBuyer, payWithinSeconds];
 }
 
-interface Content {
-  /** What `items`, `holds` and `keys` are to hold. */
-  readonly fields: Map<string, string>;
-  readonly buyers: Map<string, string>;
-  readonly boundKeys: Map<string, string>;
+interface Chunk {
+  readonly key: string;
+  readonly wire: string;
+  readonly parts: number;
 }
 
-/** Takes its time: a process that builds a gate serves the orders of other sales meanwhile. */
-async function contentOf({ saleId, items, holds, keys }: SaleSnapshot, { timers }: Runtime): Promise<Content> {
-  const nextTurn = (): Promise<void> => new Promise((resolve) => timers.nextTurn(resolve));
+/**
+ * Made when they are asked for, by whichever writer is free, and in between the next page is on its way here: no more of a sale
+ * than that is in memory.
+ */
+async function* chunksOf(
+  { saleId, items, content }: SaleSnapshot,
+  keys: { items: string; holds: string; keys: string },
+): AsyncGenerator<Chunk> {
   const numbers = new Map(items.map(({ id }, at) => [id, at + 1]));
-  const held = new Map<number, number>();
-  const buyers = new Map<string, string>();
-  for (const [at, { orderId, itemId, buyer, slots }] of holds.entries()) {
-    if (at % SLICE === SLICE - 1) await nextTurn();
-    const number = numbers.get(itemId);
-    invariant(number !== undefined, `order ${orderId} holds an item that sale ${saleId} does not have`);
-    held.set(number, (held.get(number) ?? 0) + slots.length);
-    const hold = `${orderId},${number},s,${slots.join('.')}`;
-    const mine = buyers.get(buyer);
-    buyers.set(buyer, mine === undefined ? hold : `${mine};${hold}`);
-  }
-  const boundKeys = new Map<string, string>();
-  for (const [at, { buyer, key, orderId, boundAtMs, fingerprint }] of keys.entries()) {
-    if (at % SLICE === SLICE - 1) await nextTurn();
-    boundKeys.set(keyName(buyer, key), `${orderId} ${boundAtMs} ${fingerprint}`);
+  const held = new Map<string, number>();
+  for await (const page of content) {
+    for (const { orderId, itemId, slots } of page.holds) {
+      invariant(numbers.has(itemId), `order ${orderId} holds an item that sale ${saleId} does not have`);
+      held.set(itemId, (held.get(itemId) ?? 0) + slots.length);
+    }
+    yield* chunked(keys.holds, holdFields(page, numbers));
+    yield* chunked(keys.keys, keyFields(page));
   }
   const fields = new Map([
     ['n', String(items.length)],
@@ -132,32 +127,42 @@ async function contentOf({ saleId, items, holds, keys }: SaleSnapshot, { timers 
     const k = numbers.get(id)!;
     fields.set(`c:${code}`, String(k));
     fields.set(`s:${k}`, `${id} ${price.amount} ${price.currency} ${code}`);
-    for (const [name, count] of Object.entries({ t: total, b: blocked, r: rev, h: held.get(k) ?? 0, q: 0, o: 0 })) {
+    for (const [name, count] of Object.entries({ t: total, b: blocked, r: rev, h: held.get(id) ?? 0, q: 0, o: 0 })) {
       fields.set(`${name}:${k}`, String(count));
     }
   }
-  return { fields, buyers, boundKeys };
+  yield* chunked(keys.items, fields);
 }
 
-interface Chunk {
-  readonly key: string;
-  readonly wire: string;
-  readonly parts: number;
-}
-
-/** Made when they are asked for, by whichever writer is free. */
-function* chunksOf(hashes: ReadonlyMap<string, ReadonlyMap<string, string>>): Generator<Chunk> {
-  for (const [key, fields] of hashes) {
-    let wire = '';
-    let parts = 0;
-    for (const [field, value] of fields) {
-      wire += bulk(field) + bulk(value);
-      parts += 2;
-      if (parts < 2 * CHUNK_FIELDS) continue;
-      yield { key, wire, parts };
-      wire = '';
-      parts = 0;
-    }
-    if (parts > 0) yield { key, wire, parts };
+/** A buyer's orders of one page stand together: a chunk names no buyer twice. */
+function holdFields({ holds }: SnapshotPage, numbers: ReadonlyMap<string, number>): Map<string, string> {
+  const buyers = new Map<string, string>();
+  for (const { orderId, itemId, buyer, slots } of holds) {
+    const hold = `${orderId},${numbers.get(itemId)},s,${slots.join('.')}`;
+    const mine = buyers.get(buyer);
+    buyers.set(buyer, mine === undefined ? hold : `${mine};${hold}`);
   }
+  return buyers;
+}
+
+function keyFields({ keys }: SnapshotPage): Map<string, string> {
+  return new Map(
+    keys.map(({ buyer, key, orderId, boundAtMs, fingerprint }) => {
+      return [keyName(buyer, key), `${orderId} ${boundAtMs} ${fingerprint}`];
+    }),
+  );
+}
+
+function* chunked(key: string, fields: ReadonlyMap<string, string>): Generator<Chunk> {
+  let wire = '';
+  let parts = 0;
+  for (const [field, value] of fields) {
+    wire += bulk(field) + bulk(value);
+    parts += 2;
+    if (parts < 2 * CHUNK_FIELDS) continue;
+    yield { key, wire, parts };
+    wire = '';
+    parts = 0;
+  }
+  if (parts > 0) yield { key, wire, parts };
 }

@@ -26,6 +26,7 @@ export async function postgresDialect(
     clock: 'SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now_ms',
     lockFirst: isolation === 'repeatable read',
     byPrimaryKey: '',
+    bySale: '',
     pruneAnswers: `DELETE FROM answers WHERE ctid = ANY (ARRAY(
       SELECT ctid FROM answers WHERE created_at < ? ORDER BY created_at LIMIT ?))`,
     leavePresent: () => 'ON CONFLICT DO NOTHING',

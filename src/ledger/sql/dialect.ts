@@ -21,6 +21,8 @@ export interface Dialect {
   readonly lockFirst: boolean;
   /** After the name of a table: go by its primary key, so that rows are locked in that order and no others with them. */
   readonly byPrimaryKey: string;
+  /** After `orders`: go by the sale's own index, and do not look through the orders of other sales. */
+  readonly bySale: string;
   /** Deletes the oldest answers kept since before `?`, at most `?` of them. */
   readonly pruneAnswers: string;
   /** After VALUES: leaves a row that is there already as it is, and does not count it. */

@@ -4,7 +4,8 @@ import type { Runtime } from '../../base/runtime.ts';
 import type { OrderMessage, OrderRecord } from '../../model/order.ts';
 import type { PaymentAttempt, SandboxIntent } from '../../model/payment.ts';
 import type { NewSale, SalePatch, SaleRecord } from '../../model/sale.ts';
-import { type SaleSnapshot, saleValues } from '../../model/snapshot.ts';
+import type { SaleSnapshot } from '../../model/snapshot.ts';
+import { snapshotOf } from '../gate-pages.ts';
 import * as audit from '../life/audit.ts';
 import { ItemFacts } from '../life/book.ts';
 import * as events from '../life/events.ts';
@@ -205,22 +206,18 @@ export class SqlLedger implements Ledger {
 
   async rebuildSnapshot(saleId: string, above = 0): Promise<SaleSnapshot | null> {
     this.#mustBeAlone();
-    // Each statement must see what was committed before it: the orders that are committed while we wait for the items belong
-    // to the gate. From then on no writer of this sale can commit. A sale's items never change.
+    // A sale's items never change.
     const itemIds = await this.#database.read((session) => this.#sales.itemIds(session, saleId));
     if (itemIds.length === 0) return null;
-    return this.#database.transaction(async (session) => {
+    // Each statement must see what was committed before it: the sale as of when its items were ours. From this commit on
+    // nobody can commit an order of this sale, and so the pages that are read afterwards hold all that there are.
+    const { sale, nowMs } = await this.#database.transaction(async (session) => {
       await this.#sales.raiseEpoch(session, itemIds, above);
-      const nowMs = await this.#database.now(session);
-      const sale = (await this.#sales.get(session, saleId))!;
-      return {
-        saleId,
-        epoch: Math.max(...sale.items.map((item) => item.epoch)),
-        ...saleValues(sale),
-        items: sale.items.map(({ id, code, price, total, blocked, rev }) => ({ id, code, price, total, blocked, rev })),
-        ...(await this.#orders.forGate(session, saleId, nowMs)),
-      };
+      return { nowMs: await this.#database.now(session), sale: (await this.#sales.get(session, saleId))! };
     }, this.#database.dialect.beginFresh);
+    return snapshotOf(sale, nowMs, (afterId) =>
+      this.#database.read((session) => this.#orders.gateRows(session, saleId, afterId)),
+    );
   }
 
   unfinishedTasks(beforeMs: number): Promise<GateTask[]> {

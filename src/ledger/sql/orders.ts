@@ -1,7 +1,7 @@
 import { TerminalError } from '../../base/errors.ts';
-import { firstRecord, isLive, type OrderMessage, type OrderRecord, type OrderStatus } from '../../model/order.ts';
+import { firstRecord, type OrderMessage, type OrderRecord, type OrderStatus } from '../../model/order.ts';
 import type { RejectReason } from '../../model/outcome.ts';
-import type { SaleSnapshot } from '../../model/snapshot.ts';
+import { type GateRow, PAGE_ORDERS } from '../gate-pages.ts';
 import { writeReserved } from '../life/events.ts';
 import { orderOfRow } from '../life/rows.ts';
 import { KEY_KEPT_MS, type OrderFilter, type Page, type StoredOrder } from '../port.ts';
@@ -292,42 +292,24 @@ export class Orders {
     return rows.map(orderOfRow);
   }
 
-  /** Everything the gate is built from: live orders, and the keys of the last 24 hours. */
-  async forGate(session: Session, saleId: string, nowMs: number): Promise<Pick<SaleSnapshot, 'holds' | 'keys'>> {
-    const holds: SaleSnapshot['holds'] = [];
-    const keys: SaleSnapshot['keys'] = [];
-    await session.each(
-      `SELECT id, item_id, buyer, slots, status, idem_key, fingerprint, created_at FROM orders
-       WHERE sale_id = ? AND status <> 'rejected' ORDER BY id`,
-      [BigInt(saleId)],
-      ({ id, item_id, buyer, slots, status, idem_key, fingerprint, created_at }) => {
-        if (isLive(status as OrderStatus)) {
-          holds.push({
-            orderId: id as string,
-            itemId: item_id as string,
-            buyer: buyer as string,
-            slots: parseSlots(slots as string),
-          });
-        }
-        const boundAtMs = Number(created_at);
-        if (idem_key === null || boundAtMs <= nowMs - KEY_KEPT_MS) return;
-        keys.push({
-          buyer: buyer as string,
-          key: idem_key as string,
-          fingerprint: fingerprint as string,
-          orderId: id as string,
-          boundAtMs,
-        });
-      },
+  /** A page of what a gate is built from: see gate-pages.ts. */
+  async gateRows(session: Session, saleId: string, afterId: string): Promise<GateRow[]> {
+    const { rows } = await session.query(
+      `SELECT id, item_id, buyer, slots, status, idem_key, fingerprint, created_at
+       FROM orders ${this.#database.dialect.bySale} WHERE sale_id = ? AND id > ? ORDER BY id LIMIT ${PAGE_ORDERS}`,
+      [BigInt(saleId), BigInt(afterId)],
     );
-    // Ids are handed out before the commit: an older one may have come later.
-    keys.sort((a, b) => a.boundAtMs - b.boundAtMs);
-    return { holds, keys };
+    return rows.map(({ id, item_id, buyer, slots, status, idem_key, fingerprint, created_at }) => ({
+      orderId: id as string,
+      itemId: item_id as string,
+      buyer: buyer as string,
+      slots: slots as string,
+      status: status as OrderStatus,
+      key: idem_key as string | null,
+      fingerprint: fingerprint as string,
+      boundAtMs: Number(created_at),
+    }));
   }
-}
-
-function parseSlots(slots: string): number[] {
-  return slots.length === 1 ? [Number(slots)] : slots.split(',').map(Number);
 }
 
 /** The same id with other content is a fault, be it stored before or further ahead in the batch. */

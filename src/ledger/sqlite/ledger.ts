@@ -8,7 +8,8 @@ import type { Runtime } from '../../base/runtime.ts';
 import type { OrderMessage, OrderRecord } from '../../model/order.ts';
 import type { PaymentAttempt, SandboxIntent } from '../../model/payment.ts';
 import type { NewSale, SalePatch, SaleRecord } from '../../model/sale.ts';
-import { type SaleSnapshot, saleValues } from '../../model/snapshot.ts';
+import type { SaleSnapshot } from '../../model/snapshot.ts';
+import { type GateRow, PAGE_ORDERS, snapshotOf } from '../gate-pages.ts';
 import * as audit from '../life/audit.ts';
 import { ItemFacts } from '../life/book.ts';
 import * as events from '../life/events.ts';
@@ -46,7 +47,7 @@ import { Fold } from './fold.ts';
 import { LEDGER_FILE, lockDataFolder } from './folder.ts';
 import { Keys } from './keys.ts';
 import { migrate } from './migrate.ts';
-import { listQuery, type OrderRow, Orders, orderOfRow } from './orders.ts';
+import { GATE_ROWS, listQuery, type OrderRow, Orders, orderOfRow } from './orders.ts';
 import { Reader } from './reader.ts';
 import { Sales } from './sales.ts';
 import { LIFE_DIALECT, Steps } from './steps.ts';
@@ -245,18 +246,19 @@ export class SqliteLedger implements Ledger {
   }
 
   async rebuildSnapshot(saleId: string, above = 0): Promise<SaleSnapshot | null> {
-    return this.#transaction(() => {
+    const { sale, nowMs } = this.#transaction(() => {
       this.#sales.raiseEpoch(saleId, above);
-      const sale = this.#sales.get(saleId);
-      if (sale === null) return null;
-      return {
-        saleId,
-        epoch: Math.max(...sale.items.map((item) => item.epoch)),
-        ...saleValues(sale),
-        items: sale.items.map(({ id, code, price, total, blocked, rev }) => ({ id, code, price, total, blocked, rev })),
-        ...this.#orders.forGate(saleId, this.#runtime.clock.now()),
-      };
+      return { sale: this.#sales.get(saleId), nowMs: this.#runtime.clock.now() };
     });
+    return sale && snapshotOf(sale, nowMs, (afterId) => this.#gateRows(saleId, afterId));
+  }
+
+  /** The first page in place: most sales have no second one, and need no thread. */
+  async #gateRows(saleId: string, afterId: string): Promise<GateRow[]> {
+    const values = [BigInt(saleId), BigInt(afterId), PAGE_ORDERS];
+    if (afterId === '0') return this.#read(() => this.#db.prepare(GATE_ROWS).all(...values) as unknown as GateRow[]);
+    this.#mustBeOpen();
+    return (await this.#reader.all(GATE_ROWS, values)) as GateRow[];
   }
 
   /** The gate dies with the process and is rebuilt from the ledger: it never has anything to hear. */

@@ -2,8 +2,7 @@ import type { DatabaseSync, SQLInputValue } from 'node:sqlite';
 import { TerminalError } from '../../base/errors.ts';
 import { firstRecord, isLive, type OrderMessage, type OrderRecord, type OrderStatus } from '../../model/order.ts';
 import type { RejectReason } from '../../model/outcome.ts';
-import type { SaleSnapshot } from '../../model/snapshot.ts';
-import { KEY_KEPT_MS, type OrderFilter, ordersPath, type Page, type StoredOrder } from '../port.ts';
+import { type OrderFilter, ordersPath, type Page, type StoredOrder } from '../port.ts';
 import type { Keys } from './keys.ts';
 import { parseSlots, type Tail, type TailOrder } from './tail.ts';
 
@@ -11,6 +10,11 @@ const COLUMNS = `CAST(o.id AS TEXT) AS id, CAST(o.sale_id AS TEXT) AS saleId, CA
   i.code AS itemCode, o.buyer, o.quantity, o.amount, o.currency, o.status, o.reason,
   o.created_at AS createdAtMs, o.updated_at AS updatedAtMs, o.expires_at AS expiresAtMs, o.version,
   CAST(o.revives AS TEXT) AS revives`;
+
+/** A page of what a gate is built from: see gate-pages.ts. */
+export const GATE_ROWS = `SELECT CAST(id AS TEXT) AS orderId, CAST(item_id AS TEXT) AS itemId, buyer, slots, status,
+  idem_key AS key, fingerprint, created_at AS boundAtMs
+  FROM orders INDEXED BY orders_sale WHERE sale_id = ? AND id > ? ORDER BY orders.id LIMIT ?`;
 
 export interface OrderRow extends Omit<OrderRecord, 'amount'> {
   amount: number;
@@ -286,32 +290,6 @@ export class Orders {
       .filter((order) => filter.status === undefined || order.status === filter.status);
     const all = new Map([...fresh, ...folded.map(orderOfRow)].map((order) => [order.id, order]));
     return [...all.values()].sort((a, b) => (BigInt(a.id) < BigInt(b.id) ? 1 : -1)).slice(0, page.limit);
-  }
-
-  /** Everything the gate is built from: live orders, and the keys of the last 24 hours. */
-  forGate(saleId: string, nowMs: number): Pick<SaleSnapshot, 'holds' | 'keys'> {
-    const holds: SaleSnapshot['holds'] = [];
-    const keys: SaleSnapshot['keys'] = [];
-    const rows = this.#db
-      .prepare(
-        `SELECT CAST(id AS TEXT) AS orderId, CAST(item_id AS TEXT) AS itemId, buyer, slots, status, idem_key AS key, fingerprint, created_at AS boundAtMs
-         FROM orders WHERE sale_id = ? AND status <> 'rejected' ORDER BY seq`,
-      )
-      .iterate(BigInt(saleId)) as Iterable<{
-      orderId: string;
-      itemId: string;
-      buyer: string;
-      slots: string;
-      status: OrderStatus;
-      key: string | null;
-      fingerprint: string;
-      boundAtMs: number;
-    }>;
-    for (const { orderId, itemId, buyer, slots, status, key, fingerprint, boundAtMs } of rows) {
-      if (isLive(status)) holds.push({ orderId, itemId, buyer, slots: parseSlots(slots) });
-      if (key !== null && boundAtMs > nowMs - KEY_KEPT_MS) keys.push({ buyer, key, fingerprint, orderId, boundAtMs });
-    }
-    return { holds, keys };
   }
 }
 

@@ -29,15 +29,18 @@
                   admitted: slots with dots    replayed: order id    limit_reached: the buyer's order ids
                 or -1: the order id stands for another item
 ]]
+-- @include _server
+
 -- Locals are found faster than globals, and these are asked for with every order.
 local KEYS, ARGV = KEYS, ARGV
 local call, find, match, sub, concat = redis.call, string.find, string.match, string.sub, table.concat
 
-local gate = call('HMGET', KEYS[1], 'epoch', 'run', 'shut', 'opens', 'closes', 'paused', 'closed', 'perBuyer', 'payWithin')
+local gate = call('HMGET', KEYS[1], 'epoch', 'run', 'shut', 'opens', 'closes', 'paused', 'closed', 'perBuyer', 'payWithin',
+  'replid')
 local epoch, run = gate[1], gate[2]
 if not epoch or not run or gate[3] then return 0 end
 -- A restart or a promoted replica may have lost its tail, and looks healthy otherwise.
-if not find(call('INFO', 'server'), 'run_id:' .. run, 1, true) then return 0 end
+if not isServer(run, gate[10] or '') then return 0 end
 if epoch ~= ARGV[1] then return tonumber(epoch) end
 
 local pipeMax, n, w, keyed, repeated = tonumber(ARGV[2]), tonumber(ARGV[6]), tonumber(ARGV[7]), ARGV[8] == '1', ARGV[9] == '1'

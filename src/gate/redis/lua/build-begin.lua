@@ -1,18 +1,32 @@
 --[[
-  Registers an epoch that is going to be built, and takes away what an earlier try has left of it.
+  Registers an epoch that is going to be built. Takes away what an earlier try has left of it, and what builders of lower epochs
+  have left that never opened: they died, or are overtaken by this one.
 
   KEYS[1..2]  gate, epochs
   KEYS[3..6]  items, holds, keys, house of the new epoch
   ARGV[1]     the new epoch
   ARGV[2]     the builder: a name that nobody else has
+  ARGV[3]     what the names of an epoch's keys begin with; `<epoch>:items` and so on follow
 
-  Returns {run id of this server}; or a number: the epoch in force, which is not below the new one.
+  Returns {this server's run id and replication id, a blank between}; or a number: the epoch in force, which is not below the
+  new one.
 ]]
+-- @include _server
+
 local call = redis.call
+local epoch = tonumber(ARGV[1])
 local inForce = tonumber(call('HGET', KEYS[1], 'epoch') or 0)
-if inForce >= tonumber(ARGV[1]) then return inForce end
-local run = string.match(call('INFO', 'server'), 'run_id:(%x+)')
+if inForce >= epoch then return inForce end
+for _, other in ipairs(call('SMEMBERS', KEYS[2])) do
+  local of = ARGV[3] .. other
+  if tonumber(other) < epoch and call('HEXISTS', of .. ':items', 'build') == 1 then
+    call('UNLINK', of .. ':items', of .. ':holds', of .. ':keys', of .. ':house')
+    if call('EXISTS', of .. ':stream') == 0 then call('SREM', KEYS[2], other) end
+  end
+end
+local info = serverInfo()
+local run, replid = string.match(info, 'run_id:(%x+)'), string.match(info, 'master_replid:(%x+)')
 call('SADD', KEYS[2], ARGV[1])
 call('UNLINK', KEYS[3], KEYS[4], KEYS[5], KEYS[6])
 call('HSET', KEYS[3], 'build', ARGV[2])
-return { run }
+return { run .. ' ' .. (replid or '') }

@@ -7,7 +7,7 @@
   then        items, holds, keys, house, stream of each lower epoch that is registered
   ARGV[1]     the new epoch
   ARGV[2]     the builder
-  ARGV[3]     the server's run id when building began
+  ARGV[3]     the server's run id and replication id when building began, a blank between
   ARGV[4..5]  how many fields were written to holds and to keys
   ARGV[6]     version
   ARGV[7..12] opens, closes, paused, closed, perBuyer, payWithin
@@ -17,14 +17,16 @@
   Returns {'opened'}; {'lost'}: what was built is not (all) there, or not of this build any more; {'epochs', …}: others are
   registered than the caller thought; or a number: the epoch in force, which is not below the new one.
 ]]
+-- @include _server
+
 local call = redis.call
 local epoch = tonumber(ARGV[1])
 local values = call('HMGET', KEYS[1], 'epoch', 'version', 'opens', 'closes', 'paused', 'closed', 'perBuyer', 'payWithin')
 local inForce = tonumber(values[1] or 0)
 if inForce >= epoch then return inForce end
 
-local run = string.match(call('INFO', 'server'), 'run_id:(%x+)')
-if run ~= ARGV[3]
+local run, replid = string.match(ARGV[3], '^(%x+) (%x*)$')
+if not isServer(run, replid)
   or call('SISMEMBER', KEYS[2], ARGV[1]) == 0
   or call('HGET', KEYS[3], 'build') ~= ARGV[2]
   or call('HLEN', KEYS[4]) ~= tonumber(ARGV[4])
@@ -70,7 +72,7 @@ local made = redis.pcall('XGROUP', 'CREATE', KEYS[6], 'ledger', '0', 'MKSTREAM')
 if made.err and not string.find(made.err, 'BUSYGROUP', 1, true) then return made end
 call('HDEL', KEYS[3], 'build')
 call('DEL', KEYS[1])
-call('HSET', KEYS[1], 'epoch', ARGV[1], 'run', run, 'version', values[2], 'opens', values[3], 'closes', values[4],
+call('HSET', KEYS[1], 'epoch', ARGV[1], 'run', run, 'replid', replid, 'version', values[2], 'opens', values[3], 'closes', values[4],
   'paused', values[5], 'closed', values[6], 'perBuyer', values[7], 'payWithin', values[8])
 if ARGV[13] == '1' then call('HSET', KEYS[1], 'shut', 1) end
 for i = 14, #ARGV do
