@@ -735,6 +735,33 @@ export function gateContract(name: string, make: () => Promise<GateUnderTest>): 
         expect(await outcome('alice', { key: 'k', itemCode: 'poster' })).toBe('idempotency_key_reused');
       });
 
+      it('P2: orders of one buyer come in several pages, and count together', async () => {
+        const mine = [
+          { orderId: '501', itemId: VOUCHER, buyer: 'alice', slots: [2] },
+          { orderId: '502', itemId: POSTER, buyer: 'bob', slots: [1] },
+          { orderId: '503', itemId: POSTER, buyer: 'alice', slots: [1] },
+        ];
+        await gate.install(snapshot({ epoch: 2, holds: mine }));
+        expect(await admit('alice')).toMatchObject({ outcome: 'limit_reached', orderIds: ['501', '503'] });
+        await gate.release(SALE, { orderId: '501', buyer: 'alice' });
+        expect(await gate.holdOf(SALE, { orderId: '503', buyer: 'alice' })).toMatchObject({ slots: [1] });
+        expect(await admitted('alice')).toMatchObject({ slots: [2], epoch: 2 });
+      });
+
+      it('P10: a ledger that fails between two pages leaves what is in force, and the next try opens', async () => {
+        await admitted('alice');
+        const content = (async function* () {
+          yield { holds: [holds[0]!], keys: [] };
+          throw new Error('the ledger is out');
+        })();
+        await changesNothing(() =>
+          expect(gate.install({ ...snapshot({ epoch: 2 }), content })).rejects.toThrow('the ledger is out'),
+        );
+        expect(await outcome('bob')).toBe('admitted');
+        await gate.install(snapshot({ epoch: 3, holds }));
+        expect(await voucher()).toMatchObject({ held: 1, queued: 0 });
+      });
+
       it('blocked units are not free', async () => {
         const items = snapshot().items.map((item) => ({ ...item, blocked: 2 }));
         await gate.install(snapshot({ epoch: 2, items }));

@@ -1,5 +1,7 @@
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { DoorbusterError } from '../../src/base/errors.ts';
+import { systemRuntime } from '../../src/base/runtime.ts';
+import { MemoryGate } from '../../src/gate/memory.ts';
 import { KEY_KEPT_MS, type Move, ordersPath } from '../../src/ledger/port.ts';
 import { Writer } from '../../src/ledger/writer.ts';
 import type { OrderRecord } from '../../src/model/order.ts';
@@ -1127,6 +1129,27 @@ export function lifeContract(name: string, make: () => Promise<LifeUnderTest>, s
         expect(await kit.ledger.releasesSince(SALE, new Map())).toHaveLength(3);
         const later = (await wholeSnapshot(kit.ledger, SALE))!;
         expect(await kit.ledger.releasesSince(SALE, new Map(later.items.map(({ id, rev }) => [id, rev])))).toEqual([]);
+      });
+
+      it('P4: orders that end while a gate is being built are in its pages or not, and released in any case', async () => {
+        const orders = [await kit.order('a'), await kit.order('b'), await kit.order('c')];
+        const snapshot = (await kit.ledger.rebuildSnapshot(SALE))!;
+        await kit.one(kit.move('cancel', orders[0]!));
+        const gate = new MemoryGate(systemRuntime(), () => undefined);
+        const content = (async function* () {
+          yield* snapshot.content;
+          await kit.one(kit.move('cancel', orders[1]!));
+        })();
+        await gate.install({ ...snapshot, content }, async () => {
+          const revs = new Map(snapshot.items.map(({ id, rev }) => [id, rev]));
+          const since = await kit.ledger.releasesSince(SALE, revs);
+          expect(since.map(({ orderId }) => orderId)).toEqual([orders[0]!.id, orders[1]!.id]);
+          for (const { orderId, buyer } of since) await gate.release(SALE, { orderId, buyer });
+          return await kit.ledger.getSale(SALE);
+        });
+        const { items } = (await kit.ledger.getSale(SALE))!;
+        expect((await gate.view(SALE))![0]).toMatchObject({ held: 1, free: items[0]!.total - 1 });
+        expect(await gate.holdOf(SALE, { orderId: orders[2]!.id, buyer: 'c' })).not.toBeNull();
       });
 
       it('are forgotten some time after the gate has them, and never before', async () => {

@@ -1,6 +1,7 @@
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import type { ManualClock } from '../../src/base/clock.ts';
 import { DoorbusterError } from '../../src/base/errors.ts';
+import { PAGE_ORDERS } from '../../src/ledger/gate-pages.ts';
 import {
   type AdminCall,
   KEY_KEPT_MS,
@@ -12,7 +13,8 @@ import {
 import { Writer } from '../../src/ledger/writer.ts';
 import { type OrderMessage, type OrderRecord, orderFingerprint } from '../../src/model/order.ts';
 import { BOUNDS, type ItemRecord, type NewSale, type SaleRecord } from '../../src/model/sale.ts';
-import { wholeSnapshot } from '../support/snapshot.ts';
+import type { SnapshotPage } from '../../src/model/snapshot.ts';
+import { whole, wholeSnapshot } from '../support/snapshot.ts';
 import { countTests } from './count.ts';
 import { webhookContract } from './ledger-webhooks.ts';
 import { type ManualRuntime, T0 } from './manual.ts';
@@ -878,6 +880,67 @@ export function ledgerContract(name: string, make: () => Promise<LedgerUnderTest
         expect((await world.ledger.getSale(SALE))!.items).toMatchObject([{ epoch: 3 }, { epoch: 3 }]);
         expect(await item('voucher', OTHER_SALE)).toMatchObject({ epoch: 1, rev: 0 });
         expect(await wholeSnapshot(world.ledger, '424242')).toBeNull();
+      });
+
+      it('what a gate is built from comes in pages: none, one order, a full page, and one more', async () => {
+        const price = { amount: 8000, currency: 'CNY' };
+        const items = ['voucher', 'poster'].map((code) => ({ code, name: code, price, stock: 1_000_000 }));
+        await createSale('700', { items, perBuyer: 1 });
+        const stored: string[] = [];
+        for (const count of [0, 1, PAGE_ORDERS - 1, PAGE_ORDERS, PAGE_ORDERS + 1]) {
+          const { epoch } = (await world.ledger.getSale('700'))!.items[0]!;
+          const more = Array.from({ length: count - stored.length }, (_, at) => {
+            const itemCode = at % 2 === 0 ? 'voucher' : 'poster';
+            const buyer = `buyer ${stored.length + at}`;
+            // Orders of another sale come in between.
+            if (at % 100 === 0) id();
+            return message({ saleId: '700', itemCode, price, buyer, epoch, key: at % 3 === 0 ? 'k' : null });
+          });
+          for (let from = 0; from < more.length; from += 500) await commit(...more.slice(from, from + 500));
+          stored.push(...more.map(({ orderId }) => orderId));
+          const pages: SnapshotPage[] = [];
+          for await (const page of (await world.ledger.rebuildSnapshot('700'))!.content) pages.push(page);
+          expect(pages.length, `${count} orders`).toBe(Math.ceil(count / PAGE_ORDERS));
+          expect(pages.flatMap(({ holds }) => holds.map(({ orderId }) => orderId))).toEqual(stored);
+          for (const { holds } of pages) expect(holds.length).toBeLessThanOrEqual(PAGE_ORDERS);
+        }
+        const { holds, keys } = (await wholeSnapshot(world.ledger, '700'))!;
+        expect(new Set(holds.map(({ itemId }) => itemId))).toEqual(new Set(['701', '702']));
+        expect(keys.length).toBeGreaterThan(PAGE_ORDERS / 3);
+      });
+
+      it('P10: a page is bounded by what is looked through: orders that were rejected fill pages, too', async () => {
+        await createSale('700', { perBuyer: 1 });
+        const lost = Array.from({ length: PAGE_ORDERS }, (_, at) => {
+          return message({ saleId: '700', buyer: `lost ${at}`, epoch: 99 });
+        });
+        for (let from = 0; from < lost.length; from += 500) await commit(...lost.slice(from, from + 500));
+        const last = message({ saleId: '700', buyer: 'last' });
+        await commit(last);
+        const pages: SnapshotPage[] = [];
+        for await (const page of (await world.ledger.rebuildSnapshot('700'))!.content) pages.push(page);
+        expect(pages).toMatchObject([{ holds: [], keys: [] }, { holds: [{ orderId: last.orderId }] }]);
+      });
+
+      it('P1: what is rejected after the epoch was raised is in no page that is read then', async () => {
+        const [early] = await commit(message({ buyer: 'early' }));
+        const snapshot = (await world.ledger.rebuildSnapshot(SALE))!;
+        expect(await commit(message({ buyer: 'late', key: 'k' }))).toMatchObject([
+          { order: { reason: 'gate_rebuilt' } },
+        ]);
+        expect(await whole(snapshot)).toMatchObject({ holds: [{ orderId: early!.order.id }], keys: [] });
+      });
+
+      it('whether a sale may still admit is judged by the clock of the ledger', async () => {
+        await createSale(OTHER_SALE, { closesAtMs: T0 + 10 });
+        await createSale('700');
+        await world.ledger.closeSale('700', call());
+        const mayAdmit = async (saleId: string) => (await world.ledger.rebuildSnapshot(saleId))!.mayAdmit;
+        expect([await mayAdmit(SALE), await mayAdmit(OTHER_SALE), await mayAdmit('700')]).toEqual([true, true, false]);
+        world.clock.advance(9);
+        expect(await mayAdmit(OTHER_SALE)).toBe(true);
+        world.clock.advance(1);
+        expect(await mayAdmit(OTHER_SALE), 'at its end').toBe(false);
       });
 
       it('a patch demands the version it is based on, and raises it', async () => {

@@ -621,6 +621,24 @@ describeWithRedis('the gate in Redis', () => {
       expect(await gate.admit(request('x'))).toMatchObject({ outcome: 'admitted' });
     });
 
+    it('P10: what a builder that died has left is taken away by the next one as it begins', async () => {
+      const gate = gateAt(server.url);
+      await gate.install(snapshot());
+      for (const epoch of [2, 3]) {
+        const content = (async function* () {
+          yield { holds: manyHolds(3000), keys: [] };
+          throw new Error('the ledger is out');
+        })();
+        await expect(gate.install({ ...snapshot({ epoch }), content })).rejects.toThrow('the ledger is out');
+        const left = (await eye.keys('*')).filter((key) => /:[23]:/.test(key));
+        expect(left.sort()).toEqual([`${PREFIX}:{7:0}:${epoch}:holds`, `${PREFIX}:{7:0}:${epoch}:items`]);
+      }
+      expect(await gate.admit(request('x')), 'the one in force goes on').toMatchObject({ outcome: 'admitted' });
+      await gate.install(snapshot({ epoch: 4, holds: manyHolds(5) }));
+      expect((await eye.keys('*')).filter((key) => /:[23]:/.test(key))).toEqual([]);
+      expect((await eye.smembers(`${PREFIX}:{7:0}:epochs`)).sort()).toEqual(['1', '4']);
+    });
+
     it('P9: a large gate is built whole', async () => {
       const gate = gateAt(server.url);
       const items = Array.from({ length: 200 }, (_, at) => {
