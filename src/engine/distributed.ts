@@ -184,7 +184,11 @@ export class DistributedShop extends Shop {
       ledger,
       rebuild: (saleId, above) => void this.#rebuilder.rebuild(saleId, above),
       // What a worker has decided, that worker has announced.
-      ended: (order, here) => (here ? this.announce('order.rejected', order) : this.tellWatchers(presentOrder(order))),
+      ended: (order, here) => {
+        if (!here) return this.tellWatchers(presentOrder(order));
+        this.metrics.lostToRebuild();
+        this.announce('order.rejected', order);
+      },
     });
     this.#writer = new StreamWriter(ledger, runtime, {
       decided: (stored, messages) => this.#decided(stored, messages),

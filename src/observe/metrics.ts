@@ -77,7 +77,7 @@ export class Metrics {
     });
     this.#gateRebuilt = new Counter({
       name: 'doorbuster_orders_gate_rebuilt_total',
-      help: 'Accepted orders that were rejected since their gate was rebuilt before the ledger had them: alert on any',
+      help: 'Accepted orders that ended rejected since their gate was rebuilt before the ledger had them: alert on any',
       registers,
     });
     this.#backstops = new Counter({
@@ -170,7 +170,12 @@ export class Metrics {
 
   backstop(reason: string): void {
     this.#backstops.inc({ reason });
-    if (reason === 'gate_rebuilt') this.#gateRebuilt.inc();
+    if (reason === 'gate_rebuilt') this.lostToRebuild();
+  }
+
+  /** An accepted order that did not reach the ledger before the gate that admitted it was replaced. */
+  lostToRebuild(): void {
+    this.#gateRebuilt.inc();
   }
 
   webhookTry(outcome: 'delivered' | 'retried' | 'failed'): void {

@@ -28,7 +28,8 @@ export async function mysqlDialect(
     clock: 'SELECT CAST(UNIX_TIMESTAMP(SYSDATE(3)) * 1000 AS SIGNED) AS now_ms',
     lockFirst: false,
     byPrimaryKey: 'FORCE INDEX (PRIMARY)',
-    bySale: 'FORCE INDEX (orders_sale)',
+    ordersAfter: (columns, saleId, afterId, limit) => `SELECT ${columns} FROM orders FORCE INDEX (orders_sale)
+      WHERE sale_id = ${saleId} AND id > ${afterId} ORDER BY id LIMIT ${limit}`,
     pruneAnswers: 'DELETE FROM answers WHERE created_at < ? ORDER BY created_at LIMIT ?',
     leavePresent: (column) => `ON DUPLICATE KEY UPDATE "${column}" = "${column}"`,
     life: LIFE_DIALECT,

@@ -89,27 +89,6 @@ class MysqlSession implements Session {
     return several ? (answer as (ResultHeader | Row[])[]).map(resultOf) : [resultOf(answer as ResultHeader | Row[])];
   }
 
-  each(sql: string, values: readonly Value[], row: (row: Row) => void): Promise<void> {
-    return exchange<void>(
-      this.#timers,
-      () => this.#connection.destroy(),
-      (done) => {
-        const over = (error: unknown): void => {
-          this.#connection.off('error', over);
-          done(error);
-        };
-        // A query without a callback does not hear that its connection is lost.
-        this.#connection.on('error', over);
-        this.#connection
-          .query(inlined(sql, values))
-          .on('result', row as (row: unknown) => void)
-          .on('error', over)
-          .on('end', () => over(null));
-      },
-      driverError,
-    );
-  }
-
   #run(sql: string): Promise<Answer> {
     return exchange<Answer>(
       this.#timers,

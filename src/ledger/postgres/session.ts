@@ -1,4 +1,4 @@
-import { Client, type ClientConfig, Pool, type PoolClient, Query, type QueryResult } from 'pg';
+import { Client, type ClientConfig, Pool, type PoolClient, type QueryResult } from 'pg';
 import { messageOf, TerminalError, unavailable } from '../../base/errors.ts';
 import type { Timers } from '../../base/timers.ts';
 import { codeOf } from '../sql/errors.ts';
@@ -71,21 +71,6 @@ export class PostgresSession implements Session {
 
   async prepared(statement: Prepared, values: unknown[]): Promise<Result> {
     return resultOf(await this.#run<QueryResult>({ ...statement, values }));
-  }
-
-  each(sql: string, values: readonly Value[], row: (row: Row) => void): Promise<void> {
-    return exchange<void>(
-      this.#timers,
-      () => this.#giveUp(),
-      (done) => {
-        this.#client
-          .query(new Query({ text: withNumbers(sql), values: values as unknown[] }))
-          .on('row', row as (row: unknown) => void)
-          .on('error', (error: unknown) => done(error))
-          .on('end', () => done(null));
-      },
-      driverError,
-    );
   }
 
   #run<T>(config: { name?: string; text: string; values?: unknown[] }): Promise<T> {

@@ -21,8 +21,11 @@ export interface Dialect {
   readonly lockFirst: boolean;
   /** After the name of a table: go by its primary key, so that rows are locked in that order and no others with them. */
   readonly byPrimaryKey: string;
-  /** After `orders`: go by the sale's own index, and do not look through the orders of other sales. */
-  readonly bySale: string;
+  /**
+   * The next orders of a sale by id, as a script whose only rows they are. It goes by the sale's own index, whatever the
+   * database knows of the table: one that sorts all orders of a sale for every page would take hours for a large one.
+   */
+  ordersAfter(columns: string, saleId: bigint, afterId: bigint, limit: number): string;
   /** Deletes the oldest answers kept since before `?`, at most `?` of them. */
   readonly pruneAnswers: string;
   /** After VALUES: leaves a row that is there already as it is, and does not count it. */

@@ -294,11 +294,10 @@ export class Orders {
 
   /** A page of what a gate is built from: see gate-pages.ts. */
   async gateRows(session: Session, saleId: string, afterId: string): Promise<GateRow[]> {
-    const { rows } = await session.query(
-      `SELECT id, item_id, buyer, slots, status, idem_key, fingerprint, created_at
-       FROM orders ${this.#database.dialect.bySale} WHERE sale_id = ? AND id > ? ORDER BY id LIMIT ${PAGE_ORDERS}`,
-      [BigInt(saleId), BigInt(afterId)],
-    );
+    const columns = 'id, item_id, buyer, slots, status, idem_key, fingerprint, created_at';
+    const { ordersAfter } = this.#database.dialect;
+    const results = await session.script(ordersAfter(columns, BigInt(saleId), BigInt(afterId), PAGE_ORDERS));
+    const rows = results.find((each) => each.rows.length > 0)?.rows ?? [];
     return rows.map(({ id, item_id, buyer, slots, status, idem_key, fingerprint, created_at }) => ({
       orderId: id as string,
       itemId: item_id as string,

@@ -22,8 +22,6 @@ export interface Session {
   query(sql: string, values?: readonly Value[]): Promise<Result>;
   /** Statements without values, with semicolons between them, in one round trip: one result each. */
   script(sql: string): Promise<Result[]>;
-  /** One statement whose rows are handed over as they come: none is kept. */
-  each(sql: string, values: readonly Value[], row: (row: Row) => void): Promise<void>;
 }
 
 export interface PooledSession extends Session {

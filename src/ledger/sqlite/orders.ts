@@ -4,7 +4,7 @@ import { firstRecord, isLive, type OrderMessage, type OrderRecord, type OrderSta
 import type { RejectReason } from '../../model/outcome.ts';
 import { type OrderFilter, ordersPath, type Page, type StoredOrder } from '../port.ts';
 import type { Keys } from './keys.ts';
-import { parseSlots, type Tail, type TailOrder } from './tail.ts';
+import type { Tail, TailOrder } from './tail.ts';
 
 const COLUMNS = `CAST(o.id AS TEXT) AS id, CAST(o.sale_id AS TEXT) AS saleId, CAST(o.item_id AS TEXT) AS itemId,
   i.code AS itemCode, o.buyer, o.quantity, o.amount, o.currency, o.status, o.reason,
