@@ -13,6 +13,7 @@ export interface SaleKeys {
   readonly epochs: string;
   readonly retry: string;
   readonly dead: string;
+  readonly emptied: string;
   of(epoch: number | string): EpochKeys;
 }
 
@@ -37,6 +38,7 @@ export class Layout {
       epochs: `${begin}epochs`,
       retry: `${begin}retry`,
       dead: `${begin}dead`,
+      emptied: `${begin}emptied`,
       of: (epoch) => ({
         items: `${begin}${epoch}:items`,
         holds: `${begin}${epoch}:holds`,
