@@ -18,7 +18,7 @@ import type {
 import type { Locks } from '../locks/locks.ts';
 import type { CheckReport } from '../model/finding.ts';
 import type { Money } from '../model/money.ts';
-import { hasEnded, hasGivenBack, type OrderRecord } from '../model/order.ts';
+import { hasEnded, type OrderRecord } from '../model/order.ts';
 import type { PaymentAttempt } from '../model/payment.ts';
 import type { NewSale, SalePatch, SaleRecord } from '../model/sale.ts';
 import type { SaleSnapshot } from '../model/snapshot.ts';
@@ -217,11 +217,8 @@ export abstract class Shop {
     // What nobody can read, or is of nothing that we sell, has no order to be rejected: it is only forgotten.
     if (sale?.items.some(({ id }) => id === message.itemId)) {
       const [stored] = await this.watched(this.ledger.rejectOrders([message], 'undeliverable'));
-      // A live order that is stored otherwise keeps its hold: the letter was a message that only bore its id.
+      // An order that is stored otherwise keeps its hold: the letter was a message that only bore its id.
       if (stored!.order.reason === 'undeliverable') await this.gate.withdraw(message.saleId, message);
-      else if (hasGivenBack(stored!.order.status)) {
-        await this.gate.release(message.saleId, { orderId, buyer: stored!.order.buyer });
-      }
       if (stored!.inserted) this.announce('order.rejected', stored!.order);
     }
     await this.deadLetters!.drop(orderId);
