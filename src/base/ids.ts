@@ -8,8 +8,9 @@ import type { Clock } from './clock.ts';
  *
  * The sequence comes in blocks from a ledger row that is committed before its first number is used, so a crash skips
  * numbers and never repeats one. Uniqueness rests on the sequence alone until it wraps (4.29 thousand million ids of
- * a kind), and after that on the seconds; a clock that steps back does not endanger it. Within a process ids only
- * grow: seconds never go back. In JSON and scripts ids are strings, since a double holds 53 bits.
+ * a kind), and after that on the seconds; a clock that steps back does not endanger it. Within a process seconds never go
+ * back, and ids of one second grow, but for numbers that were given back. In JSON and scripts ids are strings, since a
+ * double holds 53 bits.
  */
 export const ID_EPOCH_MS = Date.UTC(2025, 0, 1);
 
@@ -39,6 +40,8 @@ export function isId(text: string): boolean {
 /**
  * Hands out ids of one kind. The next block is fetched when half of the current one is used, so that a crowd does not
  * wait for it; if it is used up before the next has come, `take` returns null and `refill` waits.
+ *
+ * An id that came to nothing can be given back. Its number then serves again, with the seconds of that time.
  */
 export class IdSequence {
   readonly #kind: IdKind;
@@ -52,6 +55,9 @@ export class IdSequence {
   #seconds = 0;
   #low = -1;
   #base = 0n;
+  #baseText = '';
+  /** Ids that were given back; the last one is taken first. */
+  readonly #back: string[] = [];
 
   constructor(kind: IdKind, takeBlock: TakeBlock, clock: Clock, blockSize: number) {
     this.#kind = kind;
@@ -62,6 +68,8 @@ export class IdSequence {
 
   /** An id at once, or null if the block is used up: then await `refill()` and take again. */
   take(): string | null {
+    const back = this.#back.pop();
+    if (back !== undefined) return this.#again(back);
     if (this.#next === this.#end) {
       if (this.#following === null) return null;
       this.#next = this.#following.from;
@@ -74,16 +82,35 @@ export class IdSequence {
     }
     const low = this.#next++ % 2 ** 32;
     // Never back: not with the clock, and not where the sequence wraps within a second.
-    const seconds = Math.max(
-      Math.floor((this.#clock.now() - ID_EPOCH_MS) / 1000),
-      low > this.#low ? this.#seconds : this.#seconds + 1,
-    );
-    if (seconds !== this.#seconds) {
-      this.#seconds = seconds;
-      this.#base = BigInt(seconds) << 32n;
-    }
+    this.#advance(low > this.#low ? this.#seconds : this.#seconds + 1);
     this.#low = low;
     return (this.#base | BigInt(low)).toString();
+  }
+
+  /**
+   * The id was used for nothing, nowhere: its number may serve again. Whoever is not sure keeps it. Costs a crowd that is
+   * refused no more than this, whatever it sends.
+   */
+  giveBack(id: string): void {
+    // More than a block can only come from several at once; the rest is burnt, so that this stays bounded.
+    if (this.#back.length < this.#blockSize) this.#back.push(id);
+  }
+
+  /** A number that was given back, with the seconds of now. Within the same second that is the same id. */
+  #again(id: string): string {
+    this.#advance(this.#seconds);
+    const base = this.#baseText;
+    if (id.length === base.length && id >= base) return id;
+    return (this.#base | BigInt.asUintN(32, BigInt(id))).toString();
+  }
+
+  /** Seconds follow the clock, and are at least these. */
+  #advance(atLeast: number): void {
+    const seconds = Math.max(Math.floor((this.#clock.now() - ID_EPOCH_MS) / 1000), atLeast);
+    if (seconds === this.#seconds) return;
+    this.#seconds = seconds;
+    this.#base = BigInt(seconds) << 32n;
+    this.#baseText = this.#base.toString();
   }
 
   refill(): Promise<void> {

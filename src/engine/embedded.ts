@@ -5,13 +5,16 @@ import { SqliteLedger } from '../ledger/sqlite/ledger.ts';
 import { Writer } from '../ledger/writer.ts';
 import { createLocks, type Locks } from '../locks/locks.ts';
 import { MemorySpace } from '../locks/memory/space.ts';
-import type { OrderRecord } from '../model/order.ts';
+import { hasGivenBack, type OrderRecord } from '../model/order.ts';
+import type { SaleRecord } from '../model/sale.ts';
 import { MemoryPipe } from '../pipe/memory.ts';
 import { type LifeOptions, NO_PAYMENTS, type Readiness, Shop } from './shop.ts';
 
 const ORDER_ID_BLOCK = 20_000;
 const PRUNE_EVERY_MS = 60_000;
 const REBUILD_RETRY_MS = 500;
+/** So long a repeat after the end of its sale waits for what is in the pipe. */
+const EMPTIED_MS_MAX = 1000;
 
 /**
  * The embedded shop: one process, with its gate and pipe in memory. It reads like the way of an order:
@@ -127,6 +130,10 @@ export class EmbeddedShop extends Shop {
     this.#installed.delete(saleId);
   }
 
+  protected override async isEmptied({ id }: SaleRecord): Promise<boolean> {
+    return (await this.#pipe.caughtUp(id, EMPTIED_MS_MAX)) && this.#writer.unresolved === 0;
+  }
+
   protected override async finish(): Promise<void> {
     await this.#pipe.drained();
     await this.#locks.close();
@@ -138,7 +145,10 @@ export class EmbeddedShop extends Shop {
   // What follows from the ledger's decisions
 
   #stored(order: OrderRecord, inserted: boolean): void {
-    void this.gate.settle(order.saleId, [{ orderId: order.id, buyer: order.buyer }]);
+    const hold = { orderId: order.id, buyer: order.buyer };
+    // An ended order holds nothing, whoever is told first: this writer, or the gate by the outbox.
+    if (hasGivenBack(order.status)) void this.gate.release(order.saleId, hold);
+    else void this.gate.settle(order.saleId, [hold]);
     this.acks.decided(order);
     this.board.touch(order.saleId);
     if (inserted) this.announce('order.reserved', order);

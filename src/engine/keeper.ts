@@ -121,15 +121,15 @@ export class Keeper {
 
   /** Sales that cannot admit any more leave Redis, in one step, once nothing of theirs is in the pipe. */
   async #letGo(): Promise<void> {
-    const { gate, ledger } = this.#on;
+    const { gate, ledger, rebuilder } = this.#on;
     const kept = await gate.saleIds();
     // After that: a sale is in the ledger before it has keys, so that one made meanwhile is not taken for a finished one.
     const open = new Set(await ledger.openSaleIds());
     for (const saleId of kept) {
       if (open.has(saleId)) continue;
-      // Shut first: what is not in the pipe then cannot come into it.
-      await gate.shut(saleId);
-      await gate.retire(saleId);
+      // The gate has to know that the sale is over: it stays open until then, and answers for keys of what is in the pipe.
+      if (!(await rebuilder.apply(saleId))) continue;
+      if ((await gate.retire(saleId)) === 'stale') void rebuilder.rebuild(saleId, 0, false);
     }
   }
 

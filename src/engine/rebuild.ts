@@ -1,7 +1,7 @@
 import { messageOf } from '../base/errors.ts';
 import type { Runtime } from '../base/runtime.ts';
 import { sleep } from '../base/timers.ts';
-import type { Gate } from '../gate/port.ts';
+import type { SharedGate } from '../gate/port.ts';
 import type { Ledger } from '../ledger/port.ts';
 import type { Locks } from '../locks/locks.ts';
 import type { SaleSnapshot, SnapshotPage } from '../model/snapshot.ts';
@@ -18,7 +18,7 @@ const AT_ONCE_MAX = 8;
 
 export interface RebuildDependencies {
   runtime: Runtime;
-  gate: Gate;
+  gate: SharedGate;
   pipe: Pipe;
   ledger: Ledger;
   locks: Locks;
@@ -64,6 +64,9 @@ class Counted implements AsyncIterable<SnapshotPage> {
  *      if no higher one is in force by then;
  *   5. what was changed in the ledger since step 3 is told to it: absolute values, of which older ones are ignored. Only
  *      then it opens.
+ *
+ * A sale that cannot admit any more gets no gate. Its epoch is raised all the same once its pipe is empty, and that is noted:
+ * from then on the ledger can answer for every key of it. Until then nobody can (P5).
  *
  * Stopped anywhere and woken up later, it either goes on as if nothing had happened, or finds a higher epoch in its way.
  */
@@ -155,13 +158,21 @@ export class Rebuilder {
     // Somebody else may have done it while we waited for the lock.
     const inForce = await gate.epochOf(saleId);
     if (inForce !== null && inForce > above) return true;
+    if (await this.#isEmptied(saleId, above)) return false;
     // First: without a ledger no gate can be built, and the one in force had better go on.
     await ledger.probe();
     await gate.shut(saleId);
     const drained = await this.#drain(saleId, urgent);
     if (this.#closed) return true;
+    // Nobody can buy from a finished sale: what is in its pipe had better reach the ledger than be rejected.
+    if (!drained && above === 0 && !(await this.#mayAdmit(saleId))) return false;
+    if (!drained) await this.#sayLeft(saleId);
     const snapshot = await ledger.rebuildSnapshot(saleId, above);
-    if (!snapshot?.mayAdmit) return false;
+    if (snapshot === null) return false;
+    if (!snapshot.mayAdmit) {
+      await gate.setEmptied(saleId, snapshot.epoch);
+      return false;
+    }
     const content = new Counted(snapshot.content);
     await gate.install({ ...snapshot, content }, async () => {
       await inPlace(snapshot);
@@ -178,18 +189,33 @@ export class Rebuilder {
 
   /** Whether all that was in the pipe is decided. Its slot is another's meanwhile: this may take long, and costs little. */
   async #drain(saleId: string, urgent: boolean): Promise<boolean> {
-    const { runtime, pipe, drainMsMax } = this.#on;
+    const { pipe, drainMsMax } = this.#on;
     if (await pipe.caughtUp(saleId, 0)) return true;
     this.#leaveSlot();
     try {
-      if (await pipe.caughtUp(saleId, drainMsMax, DRAIN_IDLE_MS_MAX)) return true;
+      return await pipe.caughtUp(saleId, drainMsMax, DRAIN_IDLE_MS_MAX);
     } finally {
       await this.#slot(urgent);
     }
-    if (this.#closed) return false;
+  }
+
+  async #sayLeft(saleId: string): Promise<void> {
+    const { runtime, pipe } = this.#on;
     const orders = await pipe.depthOf(saleId).catch(() => null);
     runtime.log.error({ saleId, orders }, 'orders in the pipe are not waited for any longer: they end gate_rebuilt');
-    return false;
+  }
+
+  /** A finished sale whose ledger knows all that will ever become an order: there is nothing to build, and nothing to raise. */
+  async #isEmptied(saleId: string, above: number): Promise<boolean> {
+    const emptied = await this.#on.gate.emptiedAt(saleId);
+    if (emptied === null || emptied <= above) return false;
+    const sale = await this.#on.ledger.getSale(saleId);
+    return sale !== null && !mayAdmit(sale, this.#on.runtime) && sale.items.every(({ epoch }) => epoch <= emptied);
+  }
+
+  async #mayAdmit(saleId: string): Promise<boolean> {
+    const sale = await this.#on.ledger.getSale(saleId);
+    return sale !== null && mayAdmit(sale, this.#on.runtime);
   }
 
   /** Tells the gate what the ledger has now. False: there is no such sale. */
@@ -205,4 +231,8 @@ export class Rebuilder {
   close(): void {
     this.#closed = true;
   }
+}
+
+function mayAdmit({ closed, closesAtMs }: { closed: boolean; closesAtMs: number }, { clock }: Runtime): boolean {
+  return !closed && closesAtMs > clock.now();
 }

@@ -20,7 +20,7 @@ import type { CheckReport } from '../model/finding.ts';
 import type { Money } from '../model/money.ts';
 import { hasEnded, type OrderRecord } from '../model/order.ts';
 import type { PaymentAttempt } from '../model/payment.ts';
-import type { NewSale, SalePatch } from '../model/sale.ts';
+import type { NewSale, SalePatch, SaleRecord } from '../model/sale.ts';
 import type { SaleSnapshot } from '../model/snapshot.ts';
 import { type MetricSources, Metrics } from '../observe/metrics.ts';
 import { Acks } from '../orders/acks.ts';
@@ -137,6 +137,7 @@ export abstract class Shop {
       patience,
       closedBecause: () => this.cannotPlace(),
       rebuild: (saleId) => this.rebuild(saleId),
+      isEmptied: (sale) => this.isEmptied(sale),
     });
     const auditIds = ids('audit', LIFE_ID_BLOCK);
     this.life = new ShopLife({
@@ -190,6 +191,8 @@ export abstract class Shop {
   protected abstract install(saleId: string): Promise<void>;
   /** The gate of a sale is stale: has it built anew, in the background. */
   protected abstract rebuild(saleId: string): void;
+  /** Whether the ledger knows all that was admitted to a finished sale, which no gate answers for. */
+  protected abstract isEmptied(sale: SaleRecord): Promise<boolean>;
   /** A sale was closed for good. */
   protected abstract saleClosed(saleId: string): Promise<void>;
   /** Nothing is being placed any more: finishes the rest and closes the parts. */

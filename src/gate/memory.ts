@@ -4,7 +4,7 @@ import { takeSlots } from '../model/limit.ts';
 import type { OrderMessage } from '../model/order.ts';
 import { windowRefusal } from '../model/sale.ts';
 import { type SaleSnapshot, type SaleValues, type SnapshotPage, saleValues } from '../model/snapshot.ts';
-import type { AdmitRequest, Gate, Held, HoldRef, ItemView, Latest, Verdict } from './port.ts';
+import type { AdmitRequest, BoundTo, Gate, Held, HoldRef, ItemView, Latest, Verdict } from './port.ts';
 
 interface GateItem {
   readonly id: string;
@@ -192,6 +192,11 @@ export class MemoryGate implements Gate {
     const message = messageOf(sale, saleId, hold, key, fingerprint);
     this.#emit(message);
     return { outcome: 'admitted', message };
+  }
+
+  async keyOf(saleId: string, buyer: string, key: string): Promise<BoundTo | null> {
+    const bound = this.#sales.get(saleId)?.keys.get(keyName(buyer, key));
+    return bound === undefined ? null : { orderId: bound.orderId, fingerprint: bound.fingerprint };
   }
 
   async settle(saleId: string, holds: readonly HoldRef[]): Promise<void> {

@@ -1,3 +1,4 @@
+import { RetryableError } from '../base/errors.ts';
 import type { Money } from '../model/money.ts';
 import type { OrderMessage } from '../model/order.ts';
 import type { Refusal } from '../model/outcome.ts';
@@ -26,7 +27,10 @@ export interface Gate {
   /** Takes a finished sale out, with all that was kept for it; its orders then meet `stale`. */
   remove(saleId: string): Promise<void>;
 
+  /** Fails with a NotAdmittedError where that is certain; after any other error the order may have been admitted. */
   admit(request: AdmitRequest): Promise<Verdict>;
+  /** The order that a buyer's key is bound to; null: none that the gate knows of. Also answered by a gate that is shut. */
+  keyOf(saleId: string, buyer: string, key: string): Promise<BoundTo | null>;
 
   /** The ledger has stored these orders as reserved: they are out of the pipe. */
   settle(saleId: string, holds: readonly HoldRef[]): Promise<void>;
@@ -65,8 +69,16 @@ export interface SharedGate extends Gate {
   saleIds(): Promise<string[]>;
   /** These are among them, should the list have been lost. */
   enlist(saleIds: readonly string[]): Promise<void>;
-  /** Takes a sale out if it is shut and nothing of it is in the pipe or among the dead letters, judged in the same step. */
-  retire(saleId: string): Promise<boolean>;
+  /**
+   * Takes a finished sale out, in one step, and notes that it was emptied. `busy`: it may still admit, or something of it is in
+   * the pipe or among the dead letters; until then its gate answers for the keys of what is on its way (P5). `stale`: the
+   * pipe looks empty, but this gate may have forgotten: only the ledger's epoch can say so.
+   */
+  retire(saleId: string): Promise<'removed' | 'busy' | 'stale'>;
+  /** Nothing that was admitted up to this epoch can become an order that the ledger does not know; null: nobody has noted it. */
+  emptiedAt(saleId: string): Promise<number | null>;
+  /** The ledger has raised the epoch of a finished sale to this one: what was admitted before can only be rejected. */
+  setEmptied(saleId: string, epoch: number): Promise<void>;
   /** Units that the house has taken out, and since when. */
   houseHolds(saleId: string): Promise<HouseHold[]>;
 }
@@ -100,6 +112,11 @@ export interface Held {
   readonly epoch: number;
 }
 
+export interface BoundTo {
+  readonly orderId: string;
+  readonly fingerprint: string;
+}
+
 /** An AbortSignal, or anything else that knows whether somebody has left. */
 export interface Leaving {
   readonly aborted: boolean;
@@ -118,13 +135,24 @@ export interface AdmitRequest {
 }
 
 /** The accepted order's message went into the pipe in the same step as the admission. */
-export type Verdict =
-  | { outcome: 'admitted'; message: OrderMessage }
+export type Verdict = { outcome: 'admitted'; message: OrderMessage } | Refused;
+
+export type Refused = (
   | { outcome: 'replayed'; orderId: string }
   | { outcome: 'sale_not_open' | 'sale_closed' | 'sale_paused'; opensAtMs: number; closesAtMs: number }
   | { outcome: 'limit_reached'; orderIds: string[]; perBuyer: number }
   | { outcome: Exclude<Refusal, 'limit_reached' | 'sale_not_open' | 'sale_closed' | 'sale_paused'> }
-  | { outcome: 'stale' };
+  | { outcome: 'stale' }
+) & {
+  /**
+   * The request was sent more than once, since a reply was lost: an earlier copy may have been admitted, or may yet be
+   * executed. Absent: this order id has left no trace in the gate, and never will.
+   */
+  uncertain?: true;
+};
+
+/** An order that was certainly not admitted: never sent, or sent once and refused. Its id has left no trace in the gate. */
+export class NotAdmittedError extends RetryableError {}
 
 export interface ItemView {
   itemId: string;

@@ -5,7 +5,7 @@ import type { Ledger, StoredOrder } from './port.ts';
 
 /** What follows from a decision. The order is the design's: commit, then gate, then acknowledge. */
 export interface WriterEffects {
-  /** Stored as reserved, and perhaps paid or ended since: settle the hold, if it is still there, then tell who waits. */
+  /** Stored as reserved, and perhaps paid or ended since: settle the hold, or release it if ended, then tell who waits. */
   stored(order: OrderRecord, inserted: boolean): void;
   /** A backstop refused it: the gate was wrong about this sale. */
   rejected(order: OrderRecord): void;
@@ -109,8 +109,7 @@ export class Writer {
   }
 
   #decide(order: OrderRecord, inserted: boolean): void {
-    // Decided by the row as stored, and not by what this writer meant to store. Of one that has ended since the hold goes by
-    // the outbox, which has its row: nothing is given back here.
+    // Decided by the row as stored, and not by what this writer meant to store.
     if (order.status === 'rejected') this.#effects.rejected(order);
     else this.#effects.stored(order, inserted);
   }

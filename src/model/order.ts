@@ -14,6 +14,11 @@ export function hasEnded(status: OrderStatus): boolean {
   return !isLive(status);
 }
 
+/** It was reserved once and its units are free again; a rejected order never had any. */
+export function hasGivenBack(status: OrderStatus): boolean {
+  return status === 'cancelled' || status === 'expired' || status === 'refunded';
+}
+
 /** An order as the ledger stores it. */
 export interface OrderRecord {
   id: string;

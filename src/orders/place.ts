@@ -2,7 +2,7 @@ import { unavailable } from '../base/errors.ts';
 import { type IdSequence, idTimeMs, isId } from '../base/ids.ts';
 import type { Runtime } from '../base/runtime.ts';
 import { sleep, within } from '../base/timers.ts';
-import type { Gate, Leaving, Verdict } from '../gate/port.ts';
+import { type BoundTo, type Gate, type Leaving, NotAdmittedError, type Refused, type Verdict } from '../gate/port.ts';
 import { type Ledger, ordersPath } from '../ledger/port.ts';
 import { type OrderMessage, type OrderRecord, orderFingerprint } from '../model/order.ts';
 import type { RejectReason } from '../model/outcome.ts';
@@ -46,6 +46,11 @@ export interface PlaceDependencies {
   patience: Patience | null;
   /** The gate does not hold a sale that could sell: have it built. */
   rebuild: (saleId: string) => void;
+  /**
+   * No gate answers for a finished sale: whether the ledger knows every order that one of them has admitted. False: some may
+   * be on their way to it, or nobody can tell yet.
+   */
+  isEmptied: (sale: SaleRecord) => Promise<boolean>;
 }
 
 export interface Patience {
@@ -55,6 +60,8 @@ export interface Patience {
   queued: (message: OrderMessage) => Promise<void>;
 }
 
+/** So long an order waits for an id where an answer has no bound of its own. */
+const ID_WAIT_MS_MAX = 2000;
 /** How often a repeat looks for the decision of a first try that another process made. */
 const LOOK_EVERY_MS = 50;
 /** One look into a ledger that may be out. */
@@ -80,15 +87,17 @@ export class PlaceOrder {
     if (closed !== null) return this.#whileClosed(request, closed);
 
     const { saleId, itemCode, buyer, quantity, key } = request;
-    const orderId = orderIds.take() ?? (await orderIds.next());
-    const decision = acks.expect(orderId);
     const fingerprint = orderFingerprint(itemCode, quantity);
+    const orderId = orderIds.take() ?? (await this.#withoutIds(request, fingerprint));
+    if (typeof orderId !== 'string') return orderId;
+    const decision = acks.expect(orderId);
     let verdict: Verdict;
     try {
       const { signal } = request;
       verdict = await gate.admit({ saleId, orderId, itemCode, buyer, quantity, key, fingerprint, signal });
     } catch (error) {
       acks.forget(orderId);
+      if (error instanceof NotAdmittedError) orderIds.giveBack(orderId);
       throw error;
     }
     if (verdict.outcome === 'admitted') {
@@ -96,12 +105,37 @@ export class PlaceOrder {
       return this.#patiently(verdict.message, decision, this.#on.patience);
     }
     acks.forget(orderId);
+    // Refusing must cost nothing that is scarce: a crowd before a sold-out item would use up the ids of those who can buy.
+    if (verdict.uncertain === undefined) orderIds.giveBack(orderId);
     return this.#refuse(verdict, request, fingerprint);
+  }
+
+  /** All ids are used up, and the next have to come from a ledger that may be out. A repeat needs none: it gets its answer. */
+  async #withoutIds(request: PlaceRequest, fingerprint: string): Promise<string | PlaceResult> {
+    const { runtime, orderIds, patience } = this.#on;
+    const first = await this.#boundInGate(request, fingerprint);
+    if (first !== null) return first;
+    const coming = orderIds.next();
+    const asked = this.#boundInLedger(request, fingerprint).catch(() => null);
+    const id = await within(
+      runtime.timers,
+      coming.catch((error: unknown) => ({ error })),
+      patience?.answerWithinMs ?? ID_WAIT_MS_MAX,
+    );
+    if (typeof id === 'string') return id;
+    if (id === null) {
+      const giveBack = (late: string): void => orderIds.giveBack(late);
+      coming.then(giveBack, () => undefined);
+    }
+    const bound = await within(runtime.timers, asked, id === null ? 0 : LOOK_MS_MAX);
+    if (bound !== null) return bound;
+    if (id !== null) throw id.error;
+    throw unavailable('the ledger gives no ids for new orders now');
   }
 
   #answer(order: OrderRecord, replayed: boolean): PlaceResult {
     if (order.status === 'rejected') return refusedByLedger(order.reason!);
-    return { ok: true, order, replayed };
+    return { ok: true, order: order.status === 'reserved' ? order : firstAnswer(order), replayed };
   }
 
   /** Waits for the commit; if it does not come in time, looks once whether it was missed and whether the hold stands. */
@@ -117,7 +151,7 @@ export class PlaceOrder {
     // The hold first: between two looks the other way round, the order could be decided and be seen by neither.
     const held = await gate.holdOf(message.saleId, message);
     const stored = await this.#lookInLedger(message.orderId);
-    if (stored !== null) return this.#answer(firstAnswer(stored), false);
+    if (stored !== null) return this.#answer(stored, false);
     if (held === null) throw unavailable('the gate of this sale was rebuilt; try again');
     // Settled: it is in the ledger, which cannot be read now. Its key will tell.
     if (!held.queued) throw unavailable('the order is decided, and the ledger cannot be read now');
@@ -135,11 +169,7 @@ export class PlaceOrder {
     );
   }
 
-  async #refuse(
-    verdict: Exclude<Verdict, { outcome: 'admitted' }>,
-    request: PlaceRequest,
-    fingerprint: string,
-  ): Promise<PlaceResult> {
+  async #refuse(verdict: Refused, request: PlaceRequest, fingerprint: string): Promise<PlaceResult> {
     switch (verdict.outcome) {
       case 'sold_out':
         return SOLD_OUT;
@@ -189,7 +219,7 @@ export class PlaceOrder {
     for (;;) {
       const held = await gate.holdOf(saleId, { orderId, buyer });
       const stored = await this.#lookInLedger(orderId);
-      if (stored !== null) return this.#answer(firstAnswer(stored), true);
+      if (stored !== null) return this.#answer(stored, true);
       if (held === null) throw unavailable('the first try of this key is not decided yet');
       if (runtime.clock.monotonic() >= endMs) {
         if (!held.queued) throw unavailable('the first answer of this key cannot be read now');
@@ -206,12 +236,16 @@ export class PlaceOrder {
 
   /** The gate does not hold the sale: it does not exist, is over, or the gate is being rebuilt. */
   async #withoutGate(request: PlaceRequest, fingerprint: string): Promise<PlaceResult> {
-    const { runtime, rebuild } = this.#on;
+    const { runtime, rebuild, isEmptied } = this.#on;
     const sale = isId(request.saleId) ? await this.#saleOf(request.saleId) : null;
     if (sale === null || !sale.items.some(({ code }) => code === request.itemCode)) return NOT_FOUND;
+    const refusal = windowRefusal(sale, runtime.clock.now());
+    // Asked before the ledger is: what leaves the pipe between the two looks is in the ledger then.
+    const emptied = refusal !== 'sale_closed' || request.key === null || (await isEmptied(sale));
     const bound = await this.#boundInLedger(request, fingerprint);
     if (bound !== null) return bound;
-    const refusal = windowRefusal(sale, runtime.clock.now());
+    // P5: the first try of this key may be in the pipe, and become an order yet.
+    if (!emptied) throw unavailable('orders of this sale are still being decided');
     if (refusal === 'sale_closed') {
       return { ok: false, code: refusal, opensAtMs: sale.opensAtMs, closesAtMs: sale.closesAtMs };
     }
@@ -236,11 +270,21 @@ export class PlaceOrder {
     throw unavailable(reason);
   }
 
+  async #boundInGate(request: PlaceRequest, fingerprint: string): Promise<PlaceResult | null> {
+    if (request.key === null || !isId(request.saleId)) return null;
+    return this.#ofKey(await this.#on.gate.keyOf(request.saleId, request.buyer, request.key), request, fingerprint);
+  }
+
   async #boundInLedger(request: PlaceRequest, fingerprint: string): Promise<PlaceResult | null> {
     if (request.key === null) return null;
     const scope = { caller: request.buyer, path: ordersPath(request.saleId), key: request.key };
     const bound = await this.#on.ledger.findKey(scope);
     if (bound?.orderId == null) return null;
+    return this.#ofKey({ orderId: bound.orderId, fingerprint: bound.fingerprint }, request, fingerprint);
+  }
+
+  async #ofKey(bound: BoundTo | null, request: PlaceRequest, fingerprint: string): Promise<PlaceResult | null> {
+    if (bound === null) return null;
     return bound.fingerprint === fingerprint ? this.#replay(bound.orderId, request) : KEY_REUSED;
   }
 }

@@ -155,6 +155,10 @@ export class TranslatedGate implements Gate {
     return this.inner.holdOf(saleId, hold);
   }
 
+  keyOf(saleId: string, buyer: string, key: string) {
+    return this.inner.keyOf(saleId, buyer, key);
+  }
+
   epochOf(saleId: string) {
     return this.inner.epochOf(saleId);
   }

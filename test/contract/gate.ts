@@ -762,6 +762,41 @@ export function gateContract(name: string, make: () => Promise<GateUnderTest>): 
         expect(await voucher()).toMatchObject({ held: 1, queued: 0 });
       });
 
+      it('P5: what a key is bound to can be asked without an order, also of a shut gate', async () => {
+        const fingerprint = orderFingerprint('voucher', 1);
+        const order = await admitted('alice', { key: 'k 1' });
+        expect(await gate.keyOf(SALE, 'alice', 'k 1')).toEqual({ orderId: order.orderId, fingerprint });
+        for (const [buyer, key] of [
+          ['bob', 'k 1'],
+          ['alice', 'k'],
+        ] as const) {
+          expect(await gate.keyOf(SALE, buyer, key)).toBeNull();
+        }
+        await gate.shut(SALE);
+        expect(await gate.keyOf(SALE, 'alice', 'k 1')).toEqual({ orderId: order.orderId, fingerprint });
+        await gate.withdraw(SALE, order);
+        expect(await gate.keyOf(SALE, 'alice', 'k 1')).toBeNull();
+        expect(await gate.keyOf('8', 'alice', 'k 1')).toBeNull();
+      });
+
+      it('P4: a late copy of an admission whose order has ended makes a hold that a release ends, once', async () => {
+        const asked = { perBuyer: 2 };
+        await gate.install(snapshot({ epoch: 2, ...asked }));
+        const first = await admitted('alice');
+        await gate.settle(SALE, [first]);
+        await gate.release(SALE, first);
+        const second = await admitted('alice');
+        expect(second.slots).toEqual([1]);
+        const late = await admitted('alice', { orderId: first.orderId });
+        expect(late.slots, 'another slot than the first time').toEqual([2]);
+        expect(await voucher()).toMatchObject({ free: 1, queued: 2 });
+        for (let times = 0; times < 2; times++) {
+          await gate.release(SALE, late);
+          expect(await voucher()).toMatchObject({ free: 2, queued: 1, held: 0 });
+        }
+        expect(await admitted('alice')).toMatchObject({ slots: [2] });
+      });
+
       it('blocked units are not free', async () => {
         const items = snapshot().items.map((item) => ({ ...item, blocked: 2 }));
         await gate.install(snapshot({ epoch: 2, items }));

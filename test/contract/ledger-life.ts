@@ -41,6 +41,36 @@ export function lifeContract(name: string, make: () => Promise<LifeUnderTest>, s
       expect(await kit.outcome(kit.move('expire', order))).toBe('moved');
     };
 
+    describe('a late copy of an admission', () => {
+      it.each(['cancel', 'expire', 'refund'] as const)(
+        'P4: after %s it is the ended order, whichever slots the gate gave it, and moves nothing',
+        async (event) => {
+          const message = kit.message('alice', { slots: [1] });
+          const [first] = await kit.commit(message);
+          if (event === 'expire') await expire(first!.order);
+          else {
+            if (event === 'refund') await kit.all(kit.taken(first!.order, 'r'));
+            expect(await kit.outcome(kit.move(event, first!.order))).toBe('moved');
+          }
+          const ended = (await kit.stored(message.orderId))!;
+          const before = await kit.item();
+          const other = kit.message('alice', { slots: [1] });
+          const batch = [message, { ...message, slots: [2] }, other, { ...message, slots: [3] }];
+          const stored = await kit.commit(...batch);
+          expect(stored.map(({ order, inserted }) => [order.status, inserted])).toEqual([
+            [ended.status, false],
+            [ended.status, false],
+            ['reserved', true],
+            [ended.status, false],
+          ]);
+          expect(stored[1]!.order).toEqual(ended);
+          expect(await kit.item()).toEqual({ ...before, reserved: before.reserved + 1, rev: before.rev + 1 });
+          expect(await codeOf(kit.commit({ ...message, buyer: 'eve' }))).toBe('order_id_reused');
+          await kit.judge();
+        },
+      );
+    });
+
     describe('pay with a capture', () => {
       it('the order is paid, the money is its money, its units are sold (P6)', async () => {
         const order = await kit.order('alice', { slots: [1, 2] });

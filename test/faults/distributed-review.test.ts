@@ -1,5 +1,6 @@
 import { randomBytes } from 'node:crypto';
-import { afterAll, afterEach, beforeAll, beforeEach, expect, it } from 'vitest';
+import { Redis } from 'ioredis';
+import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, it } from 'vitest';
 import { unavailable } from '../../src/base/errors.ts';
 import { systemRuntime } from '../../src/base/runtime.ts';
 import { DistributedShop } from '../../src/engine/distributed.ts';
@@ -9,8 +10,10 @@ import { RedisGate } from '../../src/gate/redis/gate.ts';
 import type { Ledger } from '../../src/ledger/port.ts';
 import { openSqlLedger } from '../../src/ledger/sql/open.ts';
 import { createLocks, type Locks } from '../../src/locks/locks.ts';
+import { orderFingerprint } from '../../src/model/order.ts';
 import type { PlaceResult } from '../../src/orders/place.ts';
 import { RedisStreamsPipe } from '../../src/pipe/redis-streams/pipe.ts';
+import { streamed } from '../contract/gate-redis-world.ts';
 import { until } from '../support/fault-wait.ts';
 import { cleanUpServers } from '../support/servers/clean-up.ts';
 import { describeWithOwnPostgres, describeWithRedis } from '../support/servers/describe.ts';
@@ -241,6 +244,161 @@ describeWithRedis('the distributed shop, reviewed', () => {
       await keeperOf(ledger).round();
       expect(await redis.command('HLEN', `${prefix}:{${saleId}:0}:dead`)).toBe(1);
     }, 60_000);
+
+    describe('the retry of a 202 whose sale has ended meanwhile (P5)', () => {
+      const wish = { buyer: 'alice', key: 'k' };
+      const fate = (api: DistributedShop, saleId: string, over = wish): Promise<string> =>
+        buy(api, saleId, over).then(
+          (result) => (result.ok ? `${result.order.status} ${result.order.id}` : result.code),
+          (error: { code: string }) => error.code,
+        );
+
+      async function queuedThenClosed(api: DistributedShop): Promise<{ saleId: string; orderId: string }> {
+        const saleId = await createSale(api);
+        await until('the gate is open', SOON_MS, () => sells(api, saleId));
+        const orderId = orderIdOf(await buy(api, saleId, wish));
+        await api.closeSale(saleId, CALLER);
+        return { saleId, orderId };
+      }
+
+      it('gets its order while that is in the pipe, and after it, whenever the keeper comes by', async () => {
+        const ledger = await openLedger();
+        const api = await start();
+        const { saleId, orderId } = await queuedThenClosed(api);
+        await keeperOf(ledger).round();
+        expect(await fate(api, saleId)).toBe(`queued ${orderId}`);
+        expect(await fate(api, saleId, { buyer: 'bob', key: 'k' })).toBe('sale_closed');
+        await drained(saleId);
+        await keeperOf(ledger).round();
+        expect(await keysOf(`{${saleId}:0}:*`), 'the gate is gone').toEqual([`${prefix}:{${saleId}:0}:emptied`]);
+        expect(await fate(api, saleId)).toBe(`reserved ${orderId}`);
+        expect(await fate(api, saleId, { buyer: 'bob', key: 'k' })).toBe('sale_closed');
+      }, 60_000);
+
+      it('waits while its gate is shut: nobody can tell', async () => {
+        const ledger = await openLedger();
+        const api = await start();
+        const { saleId, orderId } = await queuedThenClosed(api);
+        // Whoever was to rebuild it has died.
+        await openGate().shut(saleId);
+        expect(await fate(api, saleId)).toBe('unavailable');
+        await keeperOf(ledger).round();
+        expect(await fate(api, saleId)).toBe('unavailable');
+        expect((await ledger.getSale(saleId))!.items[0]!.epoch, 'what is in the pipe is not rejected').toBe(2);
+        await drained(saleId);
+        expect(await fate(api, saleId)).toBe(`reserved ${orderId}`);
+        expect(await fate(api, saleId, { buyer: 'bob', key: 'k' })).toBe('sale_closed');
+        await keeperOf(ledger).round();
+        expect(await keysOf(`{${saleId}:0}:*`)).toEqual([`${prefix}:{${saleId}:0}:emptied`]);
+      }, 60_000);
+
+      it('is refused only if the first try cannot become an order any more: Redis has forgotten, a broker has not', async () => {
+        const ledger = await openLedger();
+        const api = await start();
+        const { saleId, orderId } = await queuedThenClosed(api);
+        const eye = new Redis(redis.url);
+        const carried = (await streamed(eye, prefix, saleId)).filter((message) => message.orderId === orderId);
+        eye.disconnect();
+        expect(carried).toHaveLength(1);
+        for (const key of await keysOf('*')) await redis.command('DEL', key);
+        const said = await until('it is answered', SOON_MS, async () => {
+          const code = await fate(api, saleId);
+          return code === 'unavailable' ? null : code;
+        });
+        const [stored] = await ledger.commitOrders(carried);
+        expect([said, stored!.order.status]).toEqual(['sale_closed', 'rejected']);
+      }, 60_000);
+    });
+
+    describe('a copy of an admission that Redis executes late (P4)', () => {
+      const viewOf = async (gate: RedisGate, saleId: string) => (await gate.view(saleId))?.[0];
+
+      it.each([
+        { what: 'the last unit', stock: 1, perBuyer: 1, again: false },
+        { what: 'another slot of a buyer who has bought again', stock: 3, perBuyer: 2, again: true },
+      ])('after the cancel, for $what: it is free again, and sold', async ({ stock, perBuyer, again }) => {
+        const api = await start({ worker: true, answerWithinMs: 5000 });
+        const saleId = await createSale(api, { stock, perBuyer });
+        const orderId = orderIdOf(await buy(api, saleId, { buyer: 'alice' }));
+        expect(await api.cancelOrder(orderId, { actor: 'alice', origin: null })).toMatchObject({ ok: true });
+        const gate = openGate();
+        await until('it is released', SOON_MS, async () => (await viewOf(gate, saleId))?.free === stock);
+        if (again) expect(await buy(api, saleId, { buyer: 'alice' })).toMatchObject({ ok: true });
+        const left = again ? stock - 1 : stock;
+        const late = { saleId, orderId, itemCode: 'voucher', buyer: 'alice', quantity: 1, key: null };
+        const fingerprint = orderFingerprint('voucher', 1);
+        expect((await gate.admit({ ...late, fingerprint })).outcome).toBe('admitted');
+        await until('it is free', SOON_MS, async () => {
+          const view = await viewOf(gate, saleId);
+          return view?.free === left && view.queued === 0;
+        });
+        expect(await api.deadLetters.list(10, null)).toEqual([]);
+        for (let units = 0; units < left; units++) expect(await buy(api, saleId)).toMatchObject({ ok: true });
+        expect(await buy(api, saleId)).toMatchObject({ code: 'sold_out' });
+        if (!again) expect(await buy(api, saleId, { buyer: 'alice' })).toMatchObject({ code: 'sold_out' });
+      });
+
+      it('with its key it is the order itself, and takes nothing', async () => {
+        const api = await start({ worker: true, answerWithinMs: 5000 });
+        const saleId = await createSale(api, { stock: 1 });
+        const orderId = orderIdOf(await buy(api, saleId, { buyer: 'alice', key: 'k' }));
+        await api.cancelOrder(orderId, { actor: 'alice', origin: null });
+        const gate = openGate();
+        await until('it is released', SOON_MS, async () => (await viewOf(gate, saleId))?.free === 1);
+        const late = { saleId, orderId, itemCode: 'voucher', buyer: 'alice', quantity: 1, key: 'k' };
+        const fingerprint = orderFingerprint('voucher', 1);
+        expect(await gate.admit({ ...late, fingerprint })).toEqual({ outcome: 'replayed', orderId });
+        expect(await viewOf(gate, saleId)).toMatchObject({ free: 1 });
+      });
+
+      it('a message that is redelivered after its order was cancelled gives nothing back twice', async () => {
+        const api = await start();
+        const saleId = await createSale(api, { stock: 2 });
+        const bought = await until('the gate is open', SOON_MS, () => buy(api, saleId).catch(() => null));
+        const eye = new Redis(redis.url);
+        // A worker that dies between its commit and what follows from it.
+        await (await openLedger()).commitOrders(await streamed(eye, prefix, saleId));
+        eye.disconnect();
+        await api.cancelOrder(orderIdOf(bought), { actor: 'alice', origin: null });
+        const gate = openGate();
+        await until('it is released', SOON_MS, async () => (await viewOf(gate, saleId))?.free === 2);
+        const other = await buy(api, saleId);
+        await start({ worker: true });
+        expect(await until('it ends', SOON_MS, () => ended(api, orderIdOf(other)))).toBe('reserved');
+        await until('nothing is in the pipe', SOON_MS, async () => {
+          const [stream] = await keysOf(`{${saleId}:0}:*:stream`);
+          return (await redis.command('XLEN', stream!)) === 0;
+        });
+        expect(await viewOf(gate, saleId)).toMatchObject({ total: 2, free: 1, queued: 0, held: 1 });
+      });
+    });
+
+    it('P5, P10: with no ids left refusals go on, buyers wait no longer than for an answer, and repeats get theirs', async () => {
+      let blocks = 0;
+      const api = await start({
+        answerWithinMs: 300,
+        calls: {
+          takeIdBlock(real, kind, size) {
+            if (kind !== 'order') return real.takeIdBlock(kind, size);
+            // Three numbers, and then a database that does not even answer.
+            return blocks++ === 0 ? real.takeIdBlock(kind, 3) : new Promise<never>(() => {});
+          },
+        },
+      });
+      const saleId = await createSale(api, { stock: 2 });
+      const wish = { buyer: 'alice', key: 'k' };
+      const orderId = orderIdOf(
+        await until('the gate is open', SOON_MS, () => buy(api, saleId, wish).catch(() => null)),
+      );
+      await buy(api, saleId);
+      for (let times = 0; times < 20; times++) expect(await buy(api, saleId)).toMatchObject({ code: 'sold_out' });
+      await api.addStock(saleId, 'voucher', 5, CALLER);
+      expect(await buy(api, saleId), 'the third number is left').toMatchObject({ ok: true });
+      const startMs = performance.now();
+      await expect(buy(api, saleId)).rejects.toMatchObject({ code: 'unavailable' });
+      expect(performance.now() - startMs).toBeLessThan(2000);
+      expect(await buy(api, saleId, wish)).toMatchObject({ ok: true, replayed: true, order: { id: orderId } });
+    });
 
     it('P3: a sale that is extended while the keeper sleeps keeps what it admits', async () => {
       const ledger = await openLedger();

@@ -1,7 +1,7 @@
 import { Redis } from 'ioredis';
 import { afterAll, afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { systemRuntime } from '../../src/base/runtime.ts';
-import type { AdmitRequest, Verdict } from '../../src/gate/port.ts';
+import { type AdmitRequest, NotAdmittedError, type Verdict } from '../../src/gate/port.ts';
 import { RedisGate, type RedisGateOptions } from '../../src/gate/redis/gate.ts';
 import type { OrderMessage } from '../../src/model/order.ts';
 import type { SaleSnapshot } from '../../src/model/snapshot.ts';
@@ -185,7 +185,7 @@ describeWithRedis('the gate in Redis', () => {
       const keyed = request('a', { key: 'k' });
       expect(await fates(['x', 'y', 'z'].map((buyer) => gate.admit(request(buyer))))).toEqual({ admitted: 3 });
       expect(await fates([gate.admit(request('late'))])).toEqual({ overloaded: 1 });
-      await expect(gate.admit(keyed)).rejects.toMatchObject({ name: 'RetryableError', code: 'overloaded' });
+      await expect(gate.admit(keyed)).rejects.toMatchObject({ name: 'NotAdmittedError', code: 'overloaded' });
       const [first] = await emitted();
       await gate.settle(SALE, [first!]);
       expect(await gate.admit(keyed)).toMatchObject({ outcome: 'admitted' });
@@ -371,6 +371,60 @@ describeWithRedis('the gate in Redis', () => {
       expect(await gate.admit(request('alice'))).toMatchObject({ outcome: 'admitted', message: { epoch: 2 } });
     });
 
+    it('P4: a refusal is certain if it was sent once; sent again, an earlier copy may have been admitted', async () => {
+      await gate.applyTotal(SALE, '11', 0, 2);
+      expect(await gate.admit(request('alice'))).toEqual({ outcome: 'sold_out' });
+      let lost = 0;
+      proxy.dropReplies((exchange) => admissions(exchange) && lost++ < 1);
+      expect(await gate.admit(request('alice'))).toEqual({ outcome: 'sold_out', uncertain: true });
+      expect(proxy.counters().repliesDropped).toBe(1);
+      expect(await gate.admit(request('alice'))).toEqual({ outcome: 'sold_out' });
+    });
+
+    it('P3: a full Redis refuses for certain what was sent once, and nothing of what was sent before', async () => {
+      await gate.applyTotal(SALE, '11', 1, 2);
+      const asked = [request('alice'), request('bob')];
+      proxy.dropReplies((exchange) => {
+        if (!admissions(exchange)) return false;
+        void proxy.refuse(true);
+        return true;
+      });
+      // One batch: alice gets the only unit, bob none. Nobody hears of it.
+      const answers = asked.map((each) => gate.admit(each));
+      for (const answer of answers) answer.catch(() => undefined);
+      await until('the reply is lost', 2000, () => proxy.counters().repliesDropped === 1);
+      proxy.dropReplies(0);
+      // Now there is one for bob: the same batch sent again has something to write, and may not.
+      await gateAt(server.url).applyTotal(SALE, '11', 2, 3);
+      await eye.config('SET', 'maxmemory', '1');
+      await proxy.refuse(false);
+      for (const answer of answers) {
+        const error = await answer.then(
+          () => null,
+          (reason: unknown) => reason,
+        );
+        expect(error).toMatchObject({ code: 'unavailable', message: 'Redis is full' });
+        expect(error).not.toBeInstanceOf(NotAdmittedError);
+      }
+      expect((await emitted()).map(({ buyer }) => buyer)).toEqual(['alice']);
+      const certain = await gate.admit(request('carol')).catch((error: unknown) => error);
+      expect(certain).toMatchObject({ code: 'overloaded', message: 'Redis is full' });
+      expect(certain).toBeInstanceOf(NotAdmittedError);
+      await eye.config('SET', 'maxmemory', '0');
+      expect(await gate.admit(asked[0]!), 'as it was').toMatchObject({ outcome: 'admitted' });
+      expect(await emitted()).toHaveLength(1);
+    });
+
+    it('an order that was not sent at all is certainly not admitted', async () => {
+      await proxy.refuse(true);
+      proxy.cut();
+      await until('it is known', 2000, () => gate.reason !== null);
+      await expect(gate.admit(request('alice'))).rejects.toBeInstanceOf(NotAdmittedError);
+      await expect(gate.admit(request('alice', { signal: { aborted: true } }))).rejects.toBeInstanceOf(
+        NotAdmittedError,
+      );
+    });
+
     it('after its time it is given up as unavailable', async () => {
       const quick = gateAt(`redis://${proxy.host}:${proxy.port}`, { retryMs: 200 });
       await quick.admit(request('first'));
@@ -381,6 +435,70 @@ describeWithRedis('the gate in Redis', () => {
         code: 'unavailable',
       });
       expect(performance.now() - startMs).toBeLessThan(1500);
+    });
+  });
+
+  describe('a finished sale', () => {
+    let gate: RedisGate;
+
+    beforeEach(async () => {
+      await use({ persistence: 'aof' });
+      gate = gateAt(server.url);
+      await gate.install(snapshot());
+    });
+
+    const close = () => gate.applySale(SALE, { ...snapshot(), version: 2, closed: true });
+    const stream = `${PREFIX}:{7:0}:1:stream`;
+
+    it('P5: its gate stays and answers for keys until nothing of it is in the pipe; then that is noted', async () => {
+      const order = request('alice', { key: 'k' });
+      await gate.admit(order);
+      expect(await gate.retire(SALE), 'it sells').toBe('busy');
+      await close();
+      expect(await gate.retire(SALE), 'one is in the stream').toBe('busy');
+      expect(await gate.emptiedAt(SALE)).toBeNull();
+      expect(await gate.admit(request('alice', { key: 'k' }))).toEqual({ outcome: 'replayed', orderId: order.orderId });
+      expect((await gate.admit(request('bob', { key: 'k' }))).outcome).toBe('sale_closed');
+      await eye.xtrim(stream, 'MAXLEN', 0);
+      for (const [key, put, drop] of [
+        ['retry', () => eye.zadd(`${PREFIX}:{7:0}:retry`, 1, 'm'), () => eye.del(`${PREFIX}:{7:0}:retry`)],
+        ['dead', () => eye.hset(`${PREFIX}:{7:0}:dead`, 'l', 'x'), () => eye.del(`${PREFIX}:{7:0}:dead`)],
+      ] as const) {
+        await put();
+        expect(await gate.retire(SALE), key).toBe('busy');
+        await drop();
+      }
+      expect(await gate.retire(SALE)).toBe('removed');
+      expect(await gate.emptiedAt(SALE)).toBe(1);
+      expect(await eye.keys('*')).toEqual([`${PREFIX}:{7:0}:emptied`]);
+      expect(await eye.ttl(`${PREFIX}:{7:0}:emptied`)).toBeGreaterThan(24 * 3600);
+      expect(await gate.retire(SALE), 'again').toBe('removed');
+    });
+
+    it('P5: over by its window it is retired, too, by the clock of the server', async () => {
+      await gate.applySale(SALE, { ...snapshot(), version: 2, closesAtMs: Date.now() - 1 });
+      expect(await gate.retire(SALE)).toBe('removed');
+    });
+
+    it('P5: one that may have forgotten is not taken for empty until the ledger has raised the epoch', async () => {
+      await close();
+      await server.restart();
+      await until('it answers', 5000, async () => gate.reason === null && (await gate.view(SALE)) !== null);
+      expect(await gate.retire(SALE), 'another run').toBe('stale');
+      await gate.setEmptied(SALE, 1);
+      expect(await gate.retire(SALE), 'not above its own').toBe('stale');
+      await gate.setEmptied(SALE, 2);
+      await eye.xadd(stream, '*', 'a', 'b');
+      expect(await gate.retire(SALE), 'what is there is decided first').toBe('busy');
+      await eye.xtrim(stream, 'MAXLEN', 0);
+      expect(await gate.retire(SALE)).toBe('removed');
+      expect(await gate.emptiedAt(SALE)).toBe(2);
+      await gate.install(snapshot({ epoch: 3 }));
+      await gate.shut(SALE);
+      expect(await gate.retire(SALE), 'shut').toBe('stale');
+      await gate.install(snapshot({ epoch: 4, closed: true }));
+      await eye.del(`${PREFIX}:{7:0}:4:stream`);
+      expect(await gate.retire(SALE), 'without its stream').toBe('stale');
     });
   });
 
@@ -740,6 +858,22 @@ describeWithRedis('the gate in Redis', () => {
       await server.restart();
       await until('it recovers', 5000, () => gate.reason === null);
       expect(await gate.admit(request('a'))).toEqual({ outcome: 'stale' });
+    });
+
+    it('P4: in a cluster, a refusal during which a connection broke is not certain: ioredis may have sent it twice', async () => {
+      const cluster = await startRedisCluster();
+      const hosts = cluster.nodes.map(({ host, port }) => `${host}:${port}`).join(',');
+      const gate = gateAt(`redis+cluster://${hosts}`, { commandMs: 5000, retryMs: 5000 });
+      await gate.install(snapshot({ items: [{ ...snapshot().items[0]!, total: 0 }] }));
+      expect(await gate.admit(request('a'))).toEqual({ outcome: 'sold_out' });
+      const owner = await cluster.ownerOf(`${PREFIX}:{7:0}:gate`);
+      await owner.command('CLIENT', 'PAUSE', '10000', 'WRITE');
+      const asked = gate.admit(request('b'));
+      await until('it is there', 2000, async () => /blocked_clients:[1-9]/.test(String(await owner.command('INFO'))));
+      await owner.command('CLIENT', 'KILL', 'TYPE', 'normal', 'SKIPME', 'yes');
+      await owner.command('CLIENT', 'UNPAUSE');
+      expect(await asked).toEqual({ outcome: 'sold_out', uncertain: true });
+      expect(await gate.admit(request('c'))).toEqual({ outcome: 'sold_out' });
     });
 
     it('in a cluster, one master that is silent takes only its own sales out', async () => {

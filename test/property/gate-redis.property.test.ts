@@ -37,6 +37,7 @@ type Op =
   | { do: 'again'; picks: number[] }
   | { do: 'settle'; picks: number[] }
   | { do: 'release' | 'withdraw' | 'holdOf'; pick: number }
+  | { do: 'keyOf'; pick: number }
   | { do: 'total'; item: number; total: number; rev: number }
   | { do: 'values'; version: number; perBuyer: number; paused: boolean; closed: boolean; payWithinSeconds: number }
   | { do: 'houseHold'; item: number; units: number; holdId: string }
@@ -77,6 +78,7 @@ const op: fc.Arbitrary<Op> = fc.oneof(
   { weight: 5, arbitrary: fc.record({ do: fc.constant('release' as const), pick }) },
   { weight: 3, arbitrary: fc.record({ do: fc.constant('withdraw' as const), pick }) },
   { weight: 2, arbitrary: fc.record({ do: fc.constant('holdOf' as const), pick }) },
+  { weight: 1, arbitrary: fc.record({ do: fc.constant('keyOf' as const), pick }) },
   { weight: 2, arbitrary: fc.record({ do: fc.constant('total' as const), item, total, rev }) },
   {
     weight: 2,
@@ -186,6 +188,10 @@ class Run {
       case 'holdOf': {
         const hold = picked(op.pick) ?? { orderId: '99', buyer: 'a', key: null };
         return this.#both((gate) => gate[op.do](SALE, hold) as Promise<unknown>) as Promise<void>;
+      }
+      case 'keyOf': {
+        const { buyer, key } = picked(op.pick) ?? { buyer: 'a', key: null };
+        return this.#both((gate) => gate.keyOf(SALE, buyer, key ?? 'k1')) as Promise<unknown> as Promise<void>;
       }
       case 'total':
         return this.#both((gate) => gate.applyTotal(SALE, itemId, op.total, op.rev));

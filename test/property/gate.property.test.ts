@@ -22,7 +22,7 @@ const WINDOW_MS = 10_000;
 /** `pick` chooses among what exists at that point of the program, so that shrinking keeps a program meaningful. */
 type Op =
   | { do: 'admit'; buyer: string; item: string; quantity: number; key: string | null }
-  | { do: 'again' | 'settle' | 'release' | 'withdraw'; pick: number }
+  | { do: 'again' | 'late' | 'settle' | 'release' | 'withdraw'; pick: number }
   | { do: 'restock'; item: string; add: number; deliver: boolean }
   | { do: 'oldTotal' | 'oldSale'; pick: number }
   | { do: 'houseHold'; item: string; units: number }
@@ -48,6 +48,7 @@ const op: fc.Arbitrary<Op> = fc.oneof(
     }),
   },
   { weight: 3, arbitrary: fc.record({ do: fc.constant('again' as const), pick }) },
+  { weight: 2, arbitrary: fc.record({ do: fc.constant('late' as const), pick }) },
   { weight: 5, arbitrary: fc.record({ do: fc.constant('settle' as const), pick }) },
   { weight: 5, arbitrary: fc.record({ do: fc.constant('release' as const), pick }) },
   { weight: 3, arbitrary: fc.record({ do: fc.constant('withdraw' as const), pick }) },
@@ -110,6 +111,8 @@ class Run {
   #ledgerSale: { version: number; perBuyer: number; paused: boolean; closed: boolean };
   readonly #requests: AdmitRequest[] = [];
   readonly #admitted: { orderId: string; buyer: string; key: string | null }[] = [];
+  /** Orders that were released: the ledger has them as ended. */
+  readonly #ended = new Set<string>();
   readonly #houseHolds: { holdId: string; item: string; units: number }[] = [];
   readonly #check: Check;
   #lastId = 0;
@@ -152,8 +155,18 @@ class Run {
         await this.#admit(request);
         return null;
       }
+      case 'late': {
+        // A copy of an admission that comes when its order has ended. The ledger's row then decides: what it took is released.
+        const ended = this.#requests.filter(({ orderId }) => this.#ended.has(orderId));
+        const request = ended[op.pick % ended.length];
+        if (!request) return null;
+        await this.#admit(request);
+        for (let times = 0; times < 2; times++) await gate.release(SALE, request);
+        model.release(request.orderId);
+        return { code: request.itemCode, units: 0 };
+      }
       case 'again': {
-        // An order id that has ended is not sent again: the ledger's row answers it, not the gate.
+        // One that has ended is `late`.
         const open = this.#requests.filter(
           ({ orderId }) => model.ofOrder(orderId).length > 0 || !this.#admitted.some((o) => o.orderId === orderId),
         );
@@ -172,6 +185,7 @@ class Run {
         if (op.do === 'settle') await gate.settle(SALE, [hold]);
         else await gate[op.do](SALE, hold);
         model[op.do](orderId);
+        if (op.do === 'release' && units.length > 0) this.#ended.add(orderId);
         const ended = op.do === 'settle' ? 0 : units.length;
         return { code: units[0]?.item ?? CODES[0]!, units: ended };
       }

@@ -1,3 +1,4 @@
+import fc from 'fast-check';
 import { afterEach, describe, expect, it } from 'vitest';
 import { ManualClock } from '../../src/base/clock.ts';
 import { unavailable } from '../../src/base/errors.ts';
@@ -180,5 +181,119 @@ describe('a sequence of ids', () => {
     await expect(ids.next()).rejects.toThrow('the disk is full');
     out = false;
     expectGrowing([...before, ...(await many(ids, 3))]);
+  });
+
+  describe('that takes ids back', () => {
+    const numberOf = (id: string): number => Number(BigInt(id) & 0xffffffffn);
+
+    /** A ledger that gives one block and is out from then on. */
+    function oneBlock(from: number): TakeBlock {
+      let given = false;
+      return async (_, size) => {
+        if (given) throw unavailable('the ledger is out');
+        given = true;
+        return { from, to: from + size };
+      };
+    }
+
+    it('P10: refusals use up nothing: 100 000 and one are refused from a block of 100 000, and all of it is left', async () => {
+      const ids = new IdSequence('order', oneBlock(1), new ManualClock(T0), 100_000);
+      await ids.refill();
+      for (let i = 0; i < 100_001; i++) ids.giveBack(ids.take()!);
+      const taken = new Set<string>();
+      for (let i = 0; i < 100_000; i++) taken.add(ids.take()!);
+      expect(taken.size).toBe(100_000);
+      expect(taken.has(null as unknown as string)).toBe(false);
+      expect(ids.take(), 'exactly the block').toBeNull();
+      ids.giveBack([...taken][77_777]!);
+      expect(numberOf(ids.take()!)).toBe(numberOf([...taken][77_777]!));
+      expect(ids.take()).toBeNull();
+    });
+
+    it('a number that serves again has the seconds of now, and moves nobody into the future', async () => {
+      const clock = new ManualClock(T0);
+      const ids = new IdSequence('order', blocksFrom(1), clock, 10);
+      const [first, second] = await many(ids, 2);
+      for (let i = 0; i < 50; i++) {
+        ids.giveBack(first!);
+        expect(ids.take(), 'within the second it is the same id').toBe(first);
+      }
+      ids.giveBack(first!);
+      clock.advance(3000);
+      const again = ids.take()!;
+      expect([idTimeMs(again), numberOf(again)]).toEqual([T0 + 3000, numberOf(first!)]);
+      const next = ids.take()!;
+      expect([idTimeMs(next), numberOf(next)]).toEqual([T0 + 3000, numberOf(second!) + 1]);
+      clock.step(-60_000);
+      ids.giveBack(again);
+      expect(ids.take(), 'not back with the clock either').toBe(again);
+    });
+
+    it('a wrapped sequence goes one second ahead, a number that serves again does not', async () => {
+      const ids = new IdSequence('order', blocksFrom(2 ** 32 - 2), new ManualClock(T0), 4);
+      const [high, , wrapped] = (await many(ids, 3)) as [string, string, string];
+      expect([idTimeMs(high), idTimeMs(wrapped), numberOf(wrapped)]).toEqual([T0, T0 + 1000, 0]);
+      ids.giveBack(high);
+      const again = ids.take()!;
+      expect([idTimeMs(again), numberOf(again)]).toEqual([T0 + 1000, numberOf(high)]);
+      expect(idTimeMs(ids.take()!)).toBe(T0 + 1000);
+    });
+
+    it('keeps no more than a block of them', async () => {
+      const ids = new IdSequence('order', oneBlock(1), new ManualClock(T0), 4);
+      const taken = await many(ids, 4);
+      for (const id of [...taken, composeId(1, 99)]) ids.giveBack(id);
+      for (let i = 0; i < 4; i++) expect(ids.take()).not.toBeNull();
+      expect(ids.take()).toBeNull();
+    });
+
+    it('P3: no id is used twice, seconds never go back nor ahead of all clocks, whatever is given back when', () => {
+      const op = fc.oneof(
+        { weight: 6, arbitrary: fc.constant({ do: 'use' as const }) },
+        { weight: 6, arbitrary: fc.constant({ do: 'take' as const }) },
+        { weight: 5, arbitrary: fc.record({ do: fc.constant('back' as const), pick: fc.nat(99) }) },
+        {
+          weight: 2,
+          arbitrary: fc.record({ do: fc.constant('pass' as const), ms: fc.integer({ min: 1, max: 2500 }) }),
+        },
+        {
+          weight: 1,
+          arbitrary: fc.record({ do: fc.constant('step' as const), ms: fc.integer({ min: -9000, max: 3000 }) }),
+        },
+      );
+      return fc.assert(
+        fc.asyncProperty(
+          fc.array(op, { maxLength: 120, size: 'max' }),
+          fc.constantFrom(1, 2 ** 32 - 20),
+          async (ops, from) => {
+            const clock = new ManualClock(T0);
+            const ids = new IdSequence('order', blocksFrom(from), clock, 8);
+            const used = new Set<string>();
+            const open: string[] = [];
+            let latestMs = 0;
+            let highestMs = T0;
+            for (const one of ops) {
+              if (one.do === 'pass') clock.advance(one.ms);
+              if (one.do === 'step') clock.step(one.ms);
+              highestMs = Math.max(highestMs, clock.now());
+              if (one.do === 'back' && open.length > 0) ids.giveBack(open.splice(one.pick % open.length, 1)[0]!);
+              if (one.do !== 'use' && one.do !== 'take') continue;
+              const id = await ids.next();
+              expect(isId(id)).toBe(true);
+              expect(used.has(id) || open.includes(id), `${id} belongs to somebody`).toBe(false);
+              expect(idTimeMs(id)).toBeGreaterThanOrEqual(latestMs);
+              // One second for the one time that the sequence wraps.
+              expect(idTimeMs(id)).toBeLessThanOrEqual(highestMs + 1000);
+              latestMs = idTimeMs(id);
+              if (one.do === 'use') used.add(id);
+              else open.push(id);
+            }
+            const numbers = [...used, ...open].map(numberOf);
+            expect(new Set(numbers).size, 'each number belongs to one').toBe(numbers.length);
+          },
+        ),
+        { numRuns: 200 },
+      );
+    });
   });
 });

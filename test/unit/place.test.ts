@@ -1,7 +1,8 @@
 import { beforeEach, describe, expect, it } from 'vitest';
 import { unavailable } from '../../src/base/errors.ts';
-import { IdSequence } from '../../src/base/ids.ts';
-import type { Gate, Verdict } from '../../src/gate/port.ts';
+import { type IdBlock, IdSequence } from '../../src/base/ids.ts';
+import { MemoryGate } from '../../src/gate/memory.ts';
+import { type AdmitRequest, type BoundTo, type Gate, NotAdmittedError, type Verdict } from '../../src/gate/port.ts';
 import type { KeyBinding, Ledger } from '../../src/ledger/port.ts';
 import { type OrderRecord, orderFingerprint } from '../../src/model/order.ts';
 import type { SaleRecord } from '../../src/model/sale.ts';
@@ -29,12 +30,18 @@ const ORDER: OrderRecord = {
 describe('placing an order', () => {
   let runtime: ManualRuntime;
   let acks: Acks;
-  let verdict: Verdict;
+  let verdict: Verdict | Error;
   let rows: Map<string, OrderRecord>;
   let keys: Map<string, KeyBinding>;
   let sale: SaleRecord | null;
   let closedBecause: string | null;
   let rebuilt: string[];
+  let emptied: boolean;
+  let asked: string[];
+  let keysInGate: Map<string, BoundTo>;
+  /** What the ledger does when it is asked for ids. */
+  let block: () => Promise<IdBlock>;
+  let orderIds: IdSequence;
   let admitted: number;
   let place: PlaceOrder;
 
@@ -46,6 +53,10 @@ describe('placing an order', () => {
     keys = new Map();
     closedBecause = null;
     rebuilt = [];
+    emptied = true;
+    asked = [];
+    keysInGate = new Map();
+    block = async () => ({ from: 1, to: 101 });
     admitted = 0;
     sale = {
       id: '5',
@@ -61,17 +72,20 @@ describe('placing an order', () => {
       items: [{ code: 'v' }] as SaleRecord['items'],
     };
     const gate = {
-      admit: async () => {
+      admit: async ({ orderId }: AdmitRequest) => {
         admitted++;
+        asked.push(orderId);
+        if (verdict instanceof Error) throw verdict;
         return verdict;
       },
+      keyOf: async (_saleId: string, _buyer: string, key: string) => keysInGate.get(key) ?? null,
     };
     const ledger = {
       getOrder: async (id: string) => rows.get(id) ?? null,
       getSale: async () => sale,
       findKey: async ({ key }: { key: string }) => keys.get(key) ?? null,
     };
-    const orderIds = new IdSequence('order', async (_, size) => ({ from: 1, to: 1 + size }), runtime.clock, 100);
+    orderIds = new IdSequence('order', () => block(), runtime.clock, 100);
     place = new PlaceOrder({
       runtime,
       gate: gate as unknown as Gate,
@@ -81,6 +95,7 @@ describe('placing an order', () => {
       patience: null,
       closedBecause: () => closedBecause,
       rebuild: (saleId) => rebuilt.push(saleId),
+      isEmptied: async () => emptied,
     });
   });
 
@@ -167,6 +182,17 @@ describe('placing an order', () => {
       expect(await order({ key: 'other' })).toMatchObject({ ok: false, code: 'sale_closed' });
     });
 
+    it('P5: is not refused because of its end while the first try of its key may be in the pipe', async () => {
+      sale!.closed = true;
+      emptied = false;
+      await expect(order()).rejects.toMatchObject({ code: 'unavailable' });
+      expect(await order({ key: null }), 'nobody can have asked for it before').toMatchObject({ code: 'sale_closed' });
+      rows.set('1', ORDER);
+      keys.set('k', { fingerprint: orderFingerprint('v', 1), orderId: '1', answer: null });
+      expect(await order()).toEqual({ ok: true, order: ORDER, replayed: true });
+      expect(rebuilt).toEqual([]);
+    });
+
     it('has the gate built if the sale can sell, and fails meanwhile', async () => {
       await expect(order()).rejects.toMatchObject({ code: 'unavailable' });
       expect(rebuilt).toEqual(['5']);
@@ -187,6 +213,107 @@ describe('placing an order', () => {
       rows.set('1', ORDER);
       keys.set('k', { fingerprint: orderFingerprint('v', 1), orderId: '1', answer: null });
       expect(await order()).toMatchObject({ ok: true, replayed: true });
+    });
+  });
+
+  describe('ids', () => {
+    const idsOf = async (count: number): Promise<Set<string>> => {
+      for (let i = 0; i < count; i++) await order({ key: null }).catch(() => null);
+      return new Set(asked);
+    };
+
+    it.each([
+      { outcome: 'sold_out' },
+      { outcome: 'stale' },
+      { outcome: 'idempotency_key_reused' },
+      { outcome: 'replayed', orderId: '77' },
+      { outcome: 'limit_reached', orderIds: [], perBuyer: 1 },
+    ] satisfies Verdict[])('P10: $outcome costs none', async (refusal) => {
+      verdict = refusal;
+      rows.set('77', ORDER);
+      expect(await idsOf(5)).toHaveLength(1);
+    });
+
+    it('P10: an order that was never sent to the gate costs none', async () => {
+      verdict = new NotAdmittedError('overloaded', 'too many orders are waiting for the gate');
+      expect(await idsOf(5)).toHaveLength(1);
+    });
+
+    it('P4: the id of an order that may have been admitted is not used again', async () => {
+      verdict = { outcome: 'sold_out', uncertain: true };
+      expect(await idsOf(5)).toHaveLength(5);
+      verdict = unavailable('Redis does not answer');
+      expect(await idsOf(5)).toHaveLength(10);
+    });
+
+    it('P10: an order waits 2 s for one, and what comes too late for it serves the next', async () => {
+      const coming = Promise.withResolvers<IdBlock>();
+      block = () => coming.promise;
+      const failed = expect(order({ key: null })).rejects.toMatchObject({ code: 'unavailable' });
+      await settled();
+      await runtime.timers.advance(1999);
+      expect(runtime.timers.pending).toBe(1);
+      await runtime.timers.advance(1);
+      await runtime.timers.advance(0);
+      await failed;
+      coming.resolve({ from: 1, to: 2 });
+      await settled();
+      expect(await order({ key: null })).toEqual({ ok: false, code: 'sold_out' });
+      expect(asked).toHaveLength(1);
+    });
+
+    it('P5: a repeat needs none: the gate knows its key', async () => {
+      block = async () => {
+        throw unavailable('the ledger is out');
+      };
+      await expect(order()).rejects.toThrow('the ledger is out');
+      rows.set('1', ORDER);
+      keysInGate.set('k', { orderId: '1', fingerprint: orderFingerprint('v', 1) });
+      expect(await order()).toEqual({ ok: true, order: ORDER, replayed: true });
+      expect(await order({ quantity: 2 })).toEqual({ ok: false, code: 'idempotency_key_reused' });
+      keys.set('other', { fingerprint: orderFingerprint('v', 1), orderId: '1', answer: null });
+      expect(await order({ key: 'other' }), 'or the ledger does').toMatchObject({ ok: true, replayed: true });
+      expect(admitted).toBe(0);
+    });
+
+    it('P10: 100 000 refusals and one leave a block of 100 000 to those who can buy, and to no more', async () => {
+      const SIZE = 100_000;
+      const gate = new MemoryGate(runtime, ({ orderId }) => acks.decided({ ...ORDER, id: orderId }));
+      const item = { price: { amount: 1, currency: 'CNY' }, blocked: 0, rev: 1 };
+      await gate.install({
+        ...{ saleId: '5', epoch: 1, version: 1, opensAtMs: T0, closesAtMs: T0 + 1000, paused: false, closed: false },
+        ...{ perBuyer: 2 * SIZE, payWithinSeconds: 1, mayAdmit: true, content: [] },
+        items: [
+          { ...item, id: '6', code: 'gone', total: 0 },
+          { ...item, id: '7', code: 'v', total: 2 * SIZE },
+        ],
+      });
+      const out = Promise.reject<IdBlock>(unavailable('the ledger is out'));
+      let given = false;
+      const ids = new IdSequence(
+        'order',
+        () => {
+          if (given) return out;
+          given = true;
+          return Promise.resolve({ from: 1, to: 1 + SIZE });
+        },
+        runtime.clock,
+        SIZE,
+      );
+      const ledger = { findKey: async () => null } as unknown as Ledger;
+      const shop = new PlaceOrder({
+        ...{ runtime, gate, ledger, acks, orderIds: ids, patience: null },
+        closedBecause: () => null,
+        rebuild: () => undefined,
+        isEmptied: async () => true,
+      });
+      const buy = (itemCode: string, at: number): Promise<PlaceResult> =>
+        shop.place({ saleId: '5', itemCode, buyer: `b${at}`, quantity: 1, key: null });
+      for (let at = 0; at <= SIZE; at++) if ((await buy('gone', at)).ok) throw new Error('sold what is gone');
+      expect(await buy('v', 0)).toMatchObject({ ok: true });
+      for (let at = 2; at < SIZE; at++) ids.take();
+      expect(await buy('v', 1), 'the last one').toMatchObject({ ok: true });
+      await expect(buy('v', 2)).rejects.toThrow('the ledger is out');
     });
   });
 

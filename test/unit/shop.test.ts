@@ -2,6 +2,7 @@ import { rmSync } from 'node:fs';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { systemRuntime } from '../../src/base/runtime.ts';
 import { EmbeddedShop } from '../../src/engine/embedded.ts';
+import { SqliteLedger } from '../../src/ledger/sqlite/ledger.ts';
 import type { NewSale, SaleRecord } from '../../src/model/sale.ts';
 import { temporary } from '../contract/ledger.sqlite.ts';
 
@@ -66,6 +67,79 @@ describe('the embedded shop', () => {
     await shop.closeSale(sale.id, admin);
     expect(await place(sale.id, 'alice', 'k')).toEqual(replayed);
     expect(await place(sale.id, 'alice', 'k2')).toMatchObject({ ok: false, code: 'sale_closed' });
+  });
+
+  describe('on a ledger that is held up', () => {
+    let held: PromiseWithResolvers<void> | null = null;
+    let slow: EmbeddedShop;
+    let slowFolder: string;
+    let ledger: SqliteLedger;
+
+    beforeEach(async () => {
+      slowFolder = temporary();
+      ledger = SqliteLedger.open(slowFolder, systemRuntime());
+      const commit = ledger.commitOrders.bind(ledger);
+      ledger.commitOrders = async (batch) => {
+        await held?.promise;
+        return commit(batch);
+      };
+      slow = await EmbeddedShop.on(ledger, systemRuntime());
+    });
+
+    afterEach(async () => {
+      held?.resolve();
+      held = null;
+      await slow.close();
+      rmSync(slowFolder, { recursive: true, force: true });
+    });
+
+    const bought = (saleId: string, key: string): Promise<string> =>
+      slow.place({ saleId, itemCode: 'v', buyer: 'alice', quantity: 1, key }).then(
+        (result) => (result.ok ? `${result.order.status} ${result.replayed}` : result.code),
+        (error: { code: string }) => error.code,
+      );
+
+    it('P5: the retry of an order in the pipe is not refused because its sale has ended and its gate is rebuilt', async () => {
+      const items = [{ code: 'v', name: 'V', price: { amount: 1, currency: 'CNY' }, stock: 1 }];
+      const window = { opensAtMs: 0, closesAtMs: Date.UTC(2099, 0), perBuyer: 1, payWithinSeconds: 60 };
+      const change = await slow.createSale({ name: 'S', ...window, items }, admin);
+      if (change.outcome !== 'changed') throw new Error(change.outcome);
+      const saleId = change.sale.id;
+      held = Promise.withResolvers<void>();
+      const first = bought(saleId, 'k');
+      await new Promise((resolve) => setImmediate(resolve));
+      const closing = slow.closeSale(saleId, admin);
+      (slow as unknown as { rebuild(saleId: string): void }).rebuild(saleId);
+      expect(await bought(saleId, 'k')).toBe('unavailable');
+      const retry = bought(saleId, 'k');
+      held.resolve();
+      expect(await first).toBe('reserved false');
+      expect(await retry).toBe('reserved true');
+      await closing;
+      expect(await bought(saleId, 'k')).toBe('reserved true');
+      expect(await bought(saleId, 'k2')).toBe('sale_closed');
+    });
+
+    it('P4: what is stored as ended by the time the writer hears of it is released', async () => {
+      const items = [{ code: 'v', name: 'V', price: { amount: 1, currency: 'CNY' }, stock: 1 }];
+      const window = { opensAtMs: 0, closesAtMs: Date.UTC(2099, 0), perBuyer: 1, payWithinSeconds: 60 };
+      const change = await slow.createSale({ name: 'S', ...window, items }, admin);
+      if (change.outcome !== 'changed') throw new Error(change.outcome);
+      const commit = ledger.commitOrders.bind(ledger);
+      ledger.commitOrders = async (batch) => {
+        // The commit's reply is late: the order is cancelled, by whoever read it, and the gate never hears of that.
+        await commit(batch);
+        for (const { orderId } of batch) {
+          const by = { actor: 'admin', origin: null };
+          await ledger.moveOrders([{ orderId, event: 'cancel', by, auditId: '7', fence: null }]);
+          await ledger.released([orderId]);
+        }
+        ledger.commitOrders = commit;
+        return commit(batch);
+      };
+      expect(await bought(change.sale.id, 'k'), 'the first answer').toBe('reserved false');
+      expect(await bought(change.sale.id, 'k2'), 'the unit is free again').toBe('reserved false');
+    });
   });
 
   it('P1 P9: stock taken away and given while a crowd buys stays consistent', async () => {

@@ -57,6 +57,7 @@ export class RedisLink {
   #subscriber: Redis | Cluster | null = null;
   #stopPings: (() => void) | null = null;
   #wasReady = false;
+  #breaks = 0;
   #expected = 0;
   #corked: Corkable | null = null;
   #closed = false;
@@ -73,6 +74,7 @@ export class RedisLink {
     this.#target = target;
     this.#client = this.#connect('commands');
     this.cluster = this.#client instanceof Cluster;
+    if (this.#client instanceof Cluster) this.#client.on('-node', () => this.#breaks++);
     this.#client.on('ready', () => {
       if (this.#wasReady) events.interrupted();
       this.#wasReady = true;
@@ -104,6 +106,14 @@ export class RedisLink {
   /** Nothing is being asked: what is asked now need not wait for company. */
   get idle(): boolean {
     return this.#underWay.isEmpty;
+  }
+
+  /**
+   * How often a connection to a node of a cluster has ended. ioredis then sends what was under way there again: a command during
+   * which this has changed may have been carried out twice.
+   */
+  get breaks(): number {
+    return this.#breaks;
   }
 
   /** It was connected and is not now: what is sent would wait for a connection. */

@@ -1,11 +1,11 @@
-import { InvariantError, messageOf, RetryableError, TerminalError, unavailable } from '../../base/errors.ts';
+import { InvariantError, messageOf, TerminalError, unavailable } from '../../base/errors.ts';
 import { isId } from '../../base/ids.ts';
 import { type Asker, bulk, type RedisLink, RedisUnavailableError } from '../../base/redis/link.ts';
 import type { Script } from '../../base/redis/scripts.ts';
 import type { Runtime } from '../../base/runtime.ts';
 import type { OrderMessage } from '../../model/order.ts';
 import { OUTCOMES, type Outcome } from '../../model/outcome.ts';
-import type { AdmitRequest, Verdict } from '../port.ts';
+import { type AdmitRequest, NotAdmittedError, type Refused, type Verdict } from '../port.ts';
 import type { Breakers } from './breakers.ts';
 import type { Epochs } from './epochs.ts';
 import { keyName, type Layout } from './layout.ts';
@@ -92,10 +92,10 @@ export class Admissions {
   admit(request: AdmitRequest): Promise<Verdict> {
     return new Promise((resolve, reject) => {
       const { saleId, signal } = request;
-      if (this.#closed) return reject(unavailable('the gate is closed'));
+      if (this.#closed) return reject(notSent('the gate is closed'));
       if (signal?.aborted) return reject(aborted());
       const reason = this.#on.breakers.reasonOf(saleId);
-      if (reason !== null) return reject(unavailable(reason));
+      if (reason !== null) return reject(notSent(reason));
       if (!isName(request.buyer) || (request.key !== null && !isName(request.key))) {
         return reject(new TerminalError('internal', 'not the name of a buyer or key'));
       }
@@ -152,7 +152,7 @@ export class Admissions {
       this.#settle(lane);
       return;
     }
-    const batch = new Batch(this, lane, entries, this.#on.runtime.clock.monotonic());
+    const batch = new Batch(this, lane, entries, this.#on.runtime.clock.monotonic(), this.#on.link.breaks);
     lane.inFlight.push(batch);
     this.#send(batch);
   }
@@ -209,10 +209,18 @@ export class Admissions {
     }
     this.#settle(batch.lane, batch);
     try {
-      readVerdicts(batch, String(reply), this.#on.process);
+      readVerdicts(batch, String(reply), this.#on.process, this.#isCertain(batch));
     } catch (error) {
       for (const { reject } of batch.entries) reject(error);
     }
+  }
+
+  /**
+   * What Redis says is all that has happened: no copy of the batch was sent whose reply we did not read. In a cluster ioredis
+   * itself sends a command again when its connection breaks, and tells nobody.
+   */
+  #isCertain(batch: Batch): boolean {
+    return !batch.isUncertain && batch.breaks === this.#on.link.breaks;
   }
 
   /** The gate is stale, or its epoch is not the one we asked for. */
@@ -221,7 +229,7 @@ export class Admissions {
     const { saleId } = batch.lane;
     const known = epochs.of(saleId);
     epochs.saw(saleId, inForce);
-    if (batch.isUncertain) {
+    if (!this.#isCertain(batch)) {
       // It may have been admitted by the gate that was there before.
       this.#settle(batch.lane, batch);
       for (const { reject } of batch.entries) reject(unavailable('the gate was lost with its answer'));
@@ -243,9 +251,11 @@ export class Admissions {
       return;
     }
     if (FULL.test(error.message)) {
-      // Certain, and no outage: a full server refuses the script's first write, and so all of it.
+      // No outage: a full server refuses the script's first write, and so all of it. Of an earlier copy whose reply was lost
+      // that says nothing: some of these may have been admitted, and whoever told their buyers otherwise would be wrong.
       this.#settle(lane, batch);
-      for (const { reject } of entries) reject(overloaded('Redis is full'));
+      const refusal = this.#isCertain(batch) ? overloaded('Redis is full') : unavailable('Redis is full', error);
+      for (const { reject } of entries) reject(refusal);
       return;
     }
     batch.isUncertain = true;
@@ -280,7 +290,7 @@ export class Admissions {
       if (reason === null) continue;
       const entries = lane.waiting;
       lane.waiting = [];
-      for (const { reject } of entries) reject(unavailable(reason));
+      for (const { reject } of entries) reject(notSent(reason));
     }
   }
 
@@ -309,10 +319,13 @@ class Batch implements Asker {
   epochsTried = 0;
   /** A reply was lost: it may have been decided already. */
   isUncertain = false;
+  /** Connections that had broken when it was sent first. */
+  readonly breaks: number;
   readonly #admissions: Admissions;
 
-  constructor(admissions: Admissions, lane: Lane, entries: readonly Entry[], sentMs: number) {
+  constructor(admissions: Admissions, lane: Lane, entries: readonly Entry[], sentMs: number, breaks: number) {
     this.#admissions = admissions;
+    this.breaks = breaks;
     this.lane = lane;
     this.entries = entries;
     this.sentMs = sentMs;
@@ -377,7 +390,7 @@ const NOTHING = bulk('');
 const YES = bulk('1');
 
 /** The lines that admit.lua gives back. */
-function readVerdicts(batch: Batch, reply: string, process: string): void {
+function readVerdicts(batch: Batch, reply: string, process: string, certain: boolean): void {
   const { entries, wants, places, epoch } = batch;
   const lines = reply.split('\n');
   const [payWithinSeconds, opensAtMs, closesAtMs, perBuyer] = lines[0]!.split(' ').map(Number) as [
@@ -424,23 +437,25 @@ function readVerdicts(batch: Batch, reply: string, process: string): void {
     const outcome = WORDS.get(Number(number));
     switch (outcome) {
       case 'replayed':
-        resolve({ outcome, orderId: more[0]! });
+        resolve(refused({ outcome, orderId: more[0]! }, certain));
         break;
       case 'sale_not_open':
       case 'sale_closed':
       case 'sale_paused':
-        resolve({ outcome, opensAtMs, closesAtMs });
+        resolve(refused({ outcome, opensAtMs, closesAtMs }, certain));
         break;
       case 'limit_reached':
-        resolve({ outcome, orderIds: more, perBuyer });
+        resolve(refused({ outcome, orderIds: more, perBuyer }, certain));
         break;
-      case 'overloaded':
-        reject(overloaded('too many orders are on their way to the ledger'));
+      case 'overloaded': {
+        const reason = 'too many orders are on their way to the ledger';
+        reject(certain ? overloaded(reason) : unavailable(reason));
         break;
+      }
       case 'idempotency_key_reused':
       case 'not_found':
       case 'sold_out':
-        resolve({ outcome });
+        resolve(refused({ outcome }, certain));
         break;
       default:
         reject(new InvariantError(`order ${request.orderId}: the gate says ${line}`));
@@ -462,11 +477,20 @@ function isName(text: string): boolean {
   return !text.includes('\n') && text.isWellFormed();
 }
 
-function overloaded(reason: string): RetryableError {
-  return new RetryableError('overloaded', reason);
+function refused(verdict: Refused, certain: boolean): Refused {
+  if (!certain) verdict.uncertain = true;
+  return verdict;
+}
+
+function overloaded(reason: string): NotAdmittedError {
+  return new NotAdmittedError('overloaded', reason);
+}
+
+function notSent(reason: string): NotAdmittedError {
+  return new NotAdmittedError('unavailable', reason);
 }
 
 /** Whoever asked has left, so that nobody hears it; the order was not sent and can be asked for again. */
-function aborted(): RetryableError {
-  return new RetryableError('aborted', 'the order was given up before it was sent to the gate');
+function aborted(): NotAdmittedError {
+  return new NotAdmittedError('aborted', 'the order was given up before it was sent to the gate');
 }

@@ -4,7 +4,17 @@ import type { RedisTarget } from '../../base/redis/address.ts';
 import { RedisLink } from '../../base/redis/link.ts';
 import type { Runtime } from '../../base/runtime.ts';
 import type { SaleSnapshot, SaleValues } from '../../model/snapshot.ts';
-import type { AdmitRequest, Held, HoldRef, HouseHold, ItemView, Latest, SharedGate, Verdict } from '../port.ts';
+import type {
+  AdmitRequest,
+  BoundTo,
+  Held,
+  HoldRef,
+  HouseHold,
+  ItemView,
+  Latest,
+  SharedGate,
+  Verdict,
+} from '../port.ts';
 import { Admissions } from './admissions.ts';
 import { Breakers } from './breakers.ts';
 import { Epochs } from './epochs.ts';
@@ -28,6 +38,11 @@ export interface RedisGateOptions {
 /** Orders of one call of settle: see BATCH_MAX of admissions. */
 const REFS_MAX = 256;
 const SCAN_COUNT = 500;
+/**
+ * How long it is noted that a finished sale was emptied: far longer than a key is kept. Where the note is gone, the ledger's
+ * epoch is raised and it is made again.
+ */
+const EMPTIED_SECONDS = 7 * 24 * 3600;
 /** How often the epoch in force may change under our hands. */
 const TRIES_MAX = 8;
 
@@ -116,11 +131,11 @@ export class RedisGate implements SharedGate {
     await this.#remove(saleId, 'whatever is left');
   }
 
-  retire(saleId: string): Promise<boolean> {
+  retire(saleId: string): Promise<'removed' | 'busy' | 'stale'> {
     return this.#remove(saleId, 'finished');
   }
 
-  async #remove(saleId: string, condition: 'finished' | 'whatever is left'): Promise<boolean> {
+  async #remove(saleId: string, condition: 'finished' | 'whatever is left'): Promise<'removed' | 'busy' | 'stale'> {
     const sale = this.#layout.sale(saleId);
     let epochs: string[] = [];
     for (let tries = 0; ; tries++) {
@@ -129,21 +144,39 @@ export class RedisGate implements SharedGate {
       const [what, ...more] = (await this.#link.script(
         scriptNamed('remove'),
         [
-          ...[sale.gate, sale.epochs, sale.retry, sale.dead, sale.decided],
+          ...[sale.gate, sale.epochs, sale.retry, sale.dead, sale.decided, sale.emptied],
           ...keys.flatMap((of) => [of.items, of.holds, of.keys, of.house, of.stream]),
         ],
-        [condition, ...epochs],
+        [condition, EMPTIED_SECONDS, ...epochs],
       )) as string[];
       if (what === 'removed') break;
-      if (what === 'busy') return false;
+      if (what === 'busy' || what === 'stale') return what;
       epochs = more;
     }
     await this.#link.call('SREM', [this.#layout.sales, saleId]);
-    return true;
+    return 'removed';
+  }
+
+  async emptiedAt(saleId: string): Promise<number | null> {
+    this.#mustAnswer(saleId);
+    const epoch = (await this.#link.call('GET', [this.#layout.sale(saleId).emptied])) as string | null;
+    return epoch === null ? null : Number(epoch);
+  }
+
+  async setEmptied(saleId: string, epoch: number): Promise<void> {
+    await this.#link.call('SET', [this.#layout.sale(saleId).emptied, epoch, 'EX', EMPTIED_SECONDS]);
   }
 
   admit(request: AdmitRequest): Promise<Verdict> {
     return this.#admissions.admit(request);
+  }
+
+  async keyOf(saleId: string, buyer: string, key: string): Promise<BoundTo | null> {
+    this.#mustAnswer(saleId);
+    const binding = await this.#inForce('key-of', saleId, (of) => [of.keys], [keyName(buyer, key)]);
+    if (typeof binding !== 'string') return null;
+    const [orderId, , ...fingerprint] = binding.split(' ');
+    return { orderId: orderId!, fingerprint: fingerprint.join(' ') };
   }
 
   async settle(saleId: string, holds: readonly HoldRef[]): Promise<void> {

@@ -16,6 +16,7 @@ export interface SaleKeys {
   readonly retry: string;
   readonly dead: string;
   readonly decided: string;
+  readonly emptied: string;
   of(epoch: number | string): EpochKeys;
 }
 
@@ -42,6 +43,7 @@ export class Layout {
       retry: `${begin}retry`,
       dead: `${begin}dead`,
       decided: `${begin}decided`,
+      emptied: `${begin}emptied`,
       of: (epoch) => ({
         items: `${begin}${epoch}:items`,
         holds: `${begin}${epoch}:holds`,

@@ -1,5 +1,5 @@
 import { TerminalError } from '../../base/errors.ts';
-import { firstRecord, type OrderMessage, type OrderRecord, type OrderStatus } from '../../model/order.ts';
+import { firstRecord, hasGivenBack, type OrderMessage, type OrderRecord, type OrderStatus } from '../../model/order.ts';
 import type { RejectReason } from '../../model/outcome.ts';
 import { type GateRow, PAGE_ORDERS } from '../gate-pages.ts';
 import { writeReserved } from '../life/events.ts';
@@ -311,13 +311,18 @@ export class Orders {
   }
 }
 
-/** The same id with other content is a fault, be it stored before or further ahead in the batch. */
+/**
+ * The same id with other content is a fault, be it stored before or further ahead in the batch. The slots of an order that has
+ * ended are free: a copy of its admission that the gate executed late may have been given others.
+ */
 function mustBeSame(batch: readonly OrderMessage[], rows: ReadonlyMap<string, StoredRow>): void {
   const contents = new Map<string, string>();
+  const hasSlots = (orderId: string): boolean => !hasGivenBack(rows.get(orderId)?.order.status ?? 'queued');
   for (const [orderId, { order, slots, fingerprint }] of rows)
-    contents.set(orderId, contentOf(order, slots, fingerprint));
+    contents.set(orderId, contentOf(order, hasSlots(orderId) ? slots : '', fingerprint));
   for (const message of batch) {
-    const content = contentOf(message, slotsText(message), message.fingerprint);
+    const slots = hasSlots(message.orderId) ? slotsText(message) : '';
+    const content = contentOf(message, slots, message.fingerprint);
     const known = contents.get(message.orderId);
     if (known === undefined) contents.set(message.orderId, content);
     else if (known !== content) {

@@ -1,6 +1,13 @@
 import type { DatabaseSync, SQLInputValue } from 'node:sqlite';
 import { TerminalError } from '../../base/errors.ts';
-import { firstRecord, isLive, type OrderMessage, type OrderRecord, type OrderStatus } from '../../model/order.ts';
+import {
+  firstRecord,
+  hasGivenBack,
+  isLive,
+  type OrderMessage,
+  type OrderRecord,
+  type OrderStatus,
+} from '../../model/order.ts';
 import type { RejectReason } from '../../model/outcome.ts';
 import { type OrderFilter, ordersPath, type Page, type StoredOrder } from '../port.ts';
 import type { Keys } from './keys.ts';
@@ -259,7 +266,8 @@ export class Orders {
       order.itemId === message.itemId &&
       order.buyer === message.buyer &&
       order.quantity === message.quantity &&
-      identity.slots === slots &&
+      // Those of an order that has ended are free: a later copy of its admission may have been given others.
+      (identity.slots === slots || hasGivenBack(order.status)) &&
       identity.fingerprint === message.fingerprint;
     if (!same) {
       throw new TerminalError('order_id_reused', `order ${message.orderId} is stored with other content`);

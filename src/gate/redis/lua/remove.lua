@@ -1,24 +1,49 @@
 --[[
   Takes a sale out, with all that is kept for it, in one step.
 
-  KEYS[1..5]  gate, epochs, retry, dead, decided
+  KEYS[1..6]  gate, epochs, retry, dead, decided, emptied
   then        items, holds, keys, house, stream of each registered epoch
-  ARGV[1]     'finished': only if it is shut, no stream has an entry, and nothing is to be tried again or dead
+  ARGV[1]     'finished': only if no stream has an entry, nothing is to be tried again or dead, and the gate cannot admit:
+              its sale is over, or it was noted that a higher epoch has emptied it
+  ARGV[2]     for how many seconds it is noted that the sale was emptied
   then        these epochs
 
-  Returns {'removed'}, {'busy'}: it is not finished, or {'epochs', …}: others are registered than the caller thought.
+  Returns {'removed'}; {'busy'}: it is not finished; {'stale'}: its gate is shut, or may have forgotten what it admitted;
+  {'epochs', …}: others are registered than the caller thought.
 ]]
 local call = redis.call
+-- @include _server
 local expected = {}
-for i = 2, #ARGV do expected[ARGV[i]] = true end
+for i = 3, #ARGV do expected[ARGV[i]] = i - 3 end
 local registered, known = call('SMEMBERS', KEYS[2]), true
 for _, epoch in ipairs(registered) do known = known and expected[epoch] end
 if not known then return { 'epochs', unpack(registered) } end
-if ARGV[1] == 'finished' then
-  local open = call('EXISTS', KEYS[1]) == 1 and not call('HGET', KEYS[1], 'shut')
-  local left = call('EXISTS', KEYS[3], KEYS[4])
-  for i = 10, #KEYS, 5 do left = left + call('XLEN', KEYS[i]) end
-  if open or left > 0 then return { 'busy' } end
+
+-- An open gate of a sale that is over has seen all that was admitted, and admits nothing more. Its streams are empty, so
+-- that the ledger has decided all of it.
+local function emptied(epoch, run, replid, shut, closes, closed)
+  if tonumber(call('GET', KEYS[6]) or 0) > tonumber(epoch) then return 'removed' end
+  local at = expected[epoch]
+  if not run or shut or not at or call('EXISTS', KEYS[7 + 5 * at], KEYS[11 + 5 * at]) < 2 then return 'stale' end
+  if not isServer(run, replid or '') then return 'stale' end
+  local time = call('TIME')
+  local nowMs = time[1] * 1000 + math.floor(time[2] / 1000)
+  if closed ~= '1' and nowMs < tonumber(closes) then return 'busy' end
+  call('SET', KEYS[6], epoch, 'EX', ARGV[2])
+  return 'removed'
 end
-for _, key in ipairs(KEYS) do call('UNLINK', key) end
+
+if ARGV[1] == 'finished' then
+  local left = call('EXISTS', KEYS[3], KEYS[4])
+  for i = 11, #KEYS, 5 do left = left + call('XLEN', KEYS[i]) end
+  if left > 0 then return { 'busy' } end
+  local gate = call('HMGET', KEYS[1], 'epoch', 'run', 'replid', 'shut', 'closes', 'closed')
+  local said = gate[1] and emptied(unpack(gate, 1, 6)) or 'removed'
+  if said ~= 'removed' then return { said } end
+else
+  call('UNLINK', KEYS[6])
+end
+for i, key in ipairs(KEYS) do
+  if i ~= 6 then call('UNLINK', key) end
+end
 return { 'removed' }
