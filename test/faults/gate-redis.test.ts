@@ -73,6 +73,11 @@ async function fates(asked: Promise<Verdict>[]): Promise<Record<string, number>>
   return counts;
 }
 
+/** Of INFO replication; undefined: it has no such field. */
+async function field(of: RedisServer, name: string): Promise<string | undefined> {
+  return new RegExp(`^${name}:(.*?)\\r?$`, 'm').exec(String(await of.command('INFO', 'replication')))?.[1];
+}
+
 describeWithRedis('the gate in Redis', () => {
   let server: RedisServer;
   let eye: Redis;
@@ -577,8 +582,6 @@ describeWithRedis('the gate in Redis', () => {
     });
 
     const AT_ONCE = ['--repl-diskless-sync-delay', '0', '--repl-backlog-ttl', '1'];
-    const field = async (of: RedisServer, name: string): Promise<string> =>
-      new RegExp(`^${name}:(.*?)\\r?$`, 'm').exec(String(await of.command('INFO', 'replication')))![1]!;
 
     async function follows(replica: RedisServer, master: RedisServer): Promise<void> {
       await replica.command('REPLICAOF', master.host, String(master.port));
@@ -661,6 +664,73 @@ describeWithRedis('the gate in Redis', () => {
         expect(await gate.admit(request('y'))).toMatchObject({ outcome: 'admitted' });
       },
       60_000,
+    );
+  });
+
+  describe('a failover there and back, as its keepers do it', () => {
+    it.skipIf(!LONG)(
+      'P1: through Sentinel: stale on the first master, too (only with DOORBUSTER_TEST_LONG=1)',
+      async () => {
+        const servers = await startRedisSentinel();
+        const first = servers.master;
+        const hosts = servers.sentinelAddresses.map(({ host, port }) => `${host}:${port}`).join(',');
+        const gate = gateAt(`redis+sentinel://${hosts}/${servers.name}`);
+        await gate.install(snapshot());
+        expect(await gate.admit(request('x'))).toMatchObject({ outcome: 'admitted' });
+        const runId = /run_id:(\w+)/.exec(String(await first.command('INFO', 'server')))![1];
+        const second = servers.replicas[0]!;
+        for (const next of [second, first]) {
+          await until('the sentinels let it', 30_000, async () => {
+            const isMaster = ((await next.command('ROLE')) as unknown[])[0] === 'master';
+            // Refused while one is under way, and while no replica is good enough.
+            if (!isMaster) await servers.sentinels[0]!.command('SENTINEL', 'FAILOVER', servers.name).catch(() => null);
+            return isMaster;
+          });
+          // The old one is told a moment later.
+          const other = next === first ? second : first;
+          await until('the other follows', 30_000, async () => (await field(other, 'master_link_status')) === 'up');
+        }
+        expect(String(await first.command('INFO', 'server'))).toContain(`run_id:${runId}`);
+        const verdict = await until('it answers again', 30_000, async () => {
+          const said = await gate.admit(request('y')).catch(() => null);
+          return said !== null && ((await first.command('ROLE')) as unknown[])[0] === 'master' ? said : null;
+        });
+        expect(verdict).toEqual({ outcome: 'stale' });
+      },
+      120_000,
+    );
+
+    it.skipIf(!LONG)(
+      'P1: in a cluster: stale on the first master, too (only with DOORBUSTER_TEST_LONG=1)',
+      async () => {
+        const cluster = await startRedisCluster({ masters: 3, replicas: 1 });
+        const gate = gateAt(`redis+cluster://${cluster.nodes.map(({ host, port }) => `${host}:${port}`).join(',')}`);
+        await gate.install(snapshot());
+        expect(await gate.admit(request('x'))).toMatchObject({ outcome: 'admitted' });
+        const key = `${PREFIX}:{7:0}:gate`;
+        const first = await cluster.ownerOf(key);
+        const replicas = await Promise.all(
+          cluster.nodes.map(async (node) => {
+            const role = (await node.command('ROLE')) as unknown[];
+            return role[0] === 'slave' && Number(role[2]) === first.port ? node : null;
+          }),
+        );
+        for (const next of [replicas.find((node) => node !== null)!, first]) {
+          await until('it takes over', 30_000, async () => {
+            await next.command('CLUSTER', 'FAILOVER').catch(() => null);
+            await sleep(300);
+            return ((await next.command('ROLE')) as unknown[])[0] === 'master';
+          });
+        }
+        const verdict = await until('it answers again', 30_000, async () => {
+          const said = await gate.admit(request('y')).catch(() => null);
+          return (await cluster.ownerOf(key)) === first ? said : null;
+        });
+        expect(verdict).toEqual({ outcome: 'stale' });
+        await gate.install(snapshot({ epoch: 2 }));
+        expect(await gate.admit(request('y'))).toMatchObject({ outcome: 'admitted' });
+      },
+      120_000,
     );
   });
 

@@ -35,13 +35,17 @@ export class Reader {
 
   #start(): Worker {
     const script = import.meta.url.endsWith('.ts') ? './reader-thread.ts' : './reader-thread.js';
-    const worker = new Worker(new URL(script, import.meta.url), { workerData: { file: this.#file } });
+    const worker = new Worker(new URL(script, import.meta.url), {
+      workerData: { file: this.#file },
+      // Rows are garbage as soon as they are sent: it is collected early, and not let grow to tens of megabytes.
+      resourceLimits: { maxYoungGenerationSizeMb: 4 },
+    });
     worker.unref();
-    worker.on('message', ({ id, rows, error }: { id: number; rows?: unknown[]; error?: string }) => {
+    worker.on('message', ({ id, rows, error }: { id: number; rows?: string; error?: string }) => {
       const waiting = this.#waiting.get(id);
       this.#waiting.delete(id);
       if (this.#waiting.size === 0) worker.unref();
-      if (rows) waiting?.resolve(rows);
+      if (rows !== undefined) waiting?.resolve(JSON.parse(rows) as unknown[]);
       else waiting?.reject(new RetryableError('unavailable', `the ledger cannot be read: ${error}`));
     });
     const failed = (error: Error): void => {
