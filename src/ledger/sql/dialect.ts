@@ -1,5 +1,6 @@
 import type { OrderMessage } from '../../model/order.ts';
 import type { RejectReason } from '../../model/outcome.ts';
+import type { EventStep } from '../life/events.ts';
 import type { LifeDialect, Step } from '../life/step.ts';
 import type { Connections, LastingSession, Result, Session } from './session.ts';
 
@@ -55,6 +56,8 @@ export interface TakenUnits {
 
 export interface BatchRows {
   readonly orders: readonly NewOrder[];
+  /** Events of the orders that are reserved: written after the orders, and before the hot rows of the items. */
+  readonly events: EventStep | null;
   readonly taken: readonly TakenUnits[];
   readonly nowMs: number;
   readonly defences: Defences;
@@ -71,8 +74,9 @@ export interface Defences {
 /** The statements of the batched writer, which are shaped for each driver. */
 export interface OrderStatements {
   /**
-   * Inserts orders, and the claims and keys of those that are reserved, and takes the units. True: every row was really
-   * inserted and every update found its row. False: something stands in the way, and the transaction must be taken back.
+   * Inserts orders, and the claims, keys and events of those that are reserved, and takes the units. True: every order and
+   * claim was really inserted and every update found its row. False: something stands in the way, and the transaction
+   * must be taken back. An order that is there already is never a failure, whatever else of it is there.
    */
   write(session: Session, rows: BatchRows): Promise<boolean>;
 }

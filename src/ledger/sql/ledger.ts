@@ -111,7 +111,7 @@ export class SqlLedger implements Ledger {
       look: (work) => this.#life.look(work),
     });
     const defences = { claims: options.defences?.claims ?? true, stock: options.defences?.stock ?? true };
-    this.#orders = new Orders(database, defences, this.#life);
+    this.#orders = new Orders(database, defences);
   }
 
   /** Whether the database is still ours alone; null where it is shared on purpose. */
