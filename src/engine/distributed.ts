@@ -3,7 +3,7 @@ import { messageOf, RetryableError, unavailable } from '../base/errors.ts';
 import { idTimeMs } from '../base/ids.ts';
 import type { RedisTarget } from '../base/redis/address.ts';
 import type { Runtime } from '../base/runtime.ts';
-import { sleep, within } from '../base/timers.ts';
+import { oneAtATime, sleep, within } from '../base/timers.ts';
 import { RedisGate } from '../gate/redis/gate.ts';
 import type { Ledger, StoredOrder } from '../ledger/port.ts';
 import { StreamWriter } from '../ledger/stream-writer.ts';
@@ -403,18 +403,6 @@ export class DistributedShop extends Shop {
   async #within(ms: number, work: Promise<unknown> | undefined): Promise<void> {
     if (work) await within(this.runtime.timers, work, ms);
   }
-}
-
-/** A tick that comes while the one before is at work is left out: a database that hangs is not asked ever more. */
-function oneAtATime(run: () => Promise<void>): () => void {
-  let running = false;
-  return () => {
-    if (running) return;
-    running = true;
-    void run().finally(() => {
-      running = false;
-    });
-  };
 }
 
 function gather<V>(map: Map<string, V[]>, key: string, value: V): void {

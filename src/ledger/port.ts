@@ -26,8 +26,13 @@ export interface Ledger extends LifeLedger, SandboxBook {
    * is stored already stays as it is. Says what is stored now for each, in the same order.
    */
   rejectOrders(batch: readonly OrderMessage[], reason: 'admission_lost' | 'undeliverable'): Promise<StoredOrder[]>;
-  /** Which of these order ids are stored: asked after a commit whose outcome is unknown. */
+  /** Which of these order ids are stored now. */
   storedAmong(orderIds: readonly string[]): Promise<Map<string, OrderRecord>>;
+  /**
+   * Which of these are stored, asked after a commit whose outcome is unknown: no commit of them can be under way any more,
+   * and one that arrives late has no effect. Fails while that cannot be said.
+   */
+  storedAtRest(batch: readonly OrderMessage[]): Promise<Map<string, OrderRecord>>;
 
   createSale(sale: NewSale & SaleIds, call: AdminCall): Promise<SaleChange>;
   patchSale(saleId: string, patch: SalePatch, version: number, call: AdminCall): Promise<SaleChange>;
@@ -37,6 +42,8 @@ export interface Ledger extends LifeLedger, SandboxBook {
   closeSale(saleId: string, call: AdminCall): Promise<SaleChange>;
 
   getSale(saleId: string): Promise<SaleRecord | null>;
+  /** The same when no change of it can be under way any more: asked after one whose outcome is unknown. */
+  saleAtRest(saleId: string): Promise<SaleRecord | null>;
   listSales(page: Page): Promise<SaleRecord[]>;
   getOrder(orderId: string): Promise<OrderRecord | null>;
   listOrders(filter: OrderFilter, page: Page): Promise<OrderRecord[]>;
@@ -55,7 +62,8 @@ export interface Ledger extends LifeLedger, SandboxBook {
 
   /**
    * Changes of sales that were committed before that instant and have not been confirmed by `finishTask`: whoever made
-   * them may have died before the gate heard of them. Always empty where the gate dies with the process.
+   * them may have died, or lost the answer, before the gate heard of them. Always empty where a failed commit is known to
+   * have left nothing, and the gate dies with the process (SQLite).
    */
   unfinishedTasks(beforeMs: number): Promise<GateTask[]>;
   finishTask(auditId: string): Promise<void>;

@@ -4,7 +4,17 @@ import type { RedisTarget } from '../../base/redis/address.ts';
 import { RedisLink } from '../../base/redis/link.ts';
 import type { Runtime } from '../../base/runtime.ts';
 import type { SaleSnapshot, SaleValues } from '../../model/snapshot.ts';
-import type { AdmitRequest, Held, HoldRef, HouseHold, ItemView, Latest, SharedGate, Verdict } from '../port.ts';
+import {
+  type AdmitRequest,
+  applyLatest,
+  type Held,
+  type HoldRef,
+  type HouseHold,
+  type ItemView,
+  type Latest,
+  type SharedGate,
+  type Verdict,
+} from '../port.ts';
 import { Admissions } from './admissions.ts';
 import { Breakers } from './breakers.ts';
 import { Epochs } from './epochs.ts';
@@ -100,10 +110,7 @@ export class RedisGate implements SharedGate {
     if (!latest || inForce !== epoch) return;
     // In place, and still shut: a change that was committed before this look is in it, one after finds the gate.
     const now = await latest();
-    if (now !== null) {
-      await this.applySale(saleId, now);
-      for (const { id, total, rev } of now.items) await this.applyTotal(saleId, id, total, rev);
-    }
+    if (now !== null) await applyLatest(this, saleId, now);
     await this.#link.script(scriptNamed('unshut'), [this.#layout.sale(saleId).gate], [epoch]);
   }
 

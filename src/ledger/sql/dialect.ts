@@ -2,7 +2,7 @@ import type { OrderMessage } from '../../model/order.ts';
 import type { RejectReason } from '../../model/outcome.ts';
 import type { EventStep } from '../life/events.ts';
 import type { LifeDialect, Step } from '../life/step.ts';
-import type { Connections, LastingSession, Result, Session } from './session.ts';
+import type { Connections, LastingSession, LeftSession, Result, Session } from './session.ts';
 
 export type Isolation = 'read committed' | 'repeatable read';
 
@@ -33,6 +33,12 @@ export interface Dialect {
   readonly migration: MigrationDialect;
   /** Settings of the server that a promise rests on: a name and a value in each row. */
   readonly settings: string;
+  /**
+   * Ends those of these sessions that are in the middle of a transaction and wait for a client that has gone: they would
+   * keep their rows locked until the server notices. One that is at work is left to finish: a COMMIT that waits for a
+   * replica is not to be hurried. Saves time only: what it cannot see or end, ends by itself.
+   */
+  endLeft(session: Session, left: readonly LeftSession[]): Promise<void>;
   /** Fails if the counts of rows do not mean what the writer takes them for. */
   mustCountRightly(session: Session): Promise<void>;
   /** Takes the CHECK away that holds P1 below every statement: for the test that shows what each defence is for. */

@@ -149,6 +149,16 @@ export class SqlLedger implements Ledger {
     return this.#database.read((session) => this.#orders.storedAmong(session, orderIds));
   }
 
+  /** A batch has the rows of its items before its COMMIT is sent. */
+  storedAtRest(batch: readonly OrderMessage[]): Promise<Map<string, OrderRecord>> {
+    const itemIds = [...new Set(batch.map(({ itemId }) => itemId))];
+    const orderIds = batch.map(({ orderId }) => orderId);
+    return this.#database.atRest(
+      (session) => this.#sales.lockItems(session, itemIds),
+      (session) => this.#orders.storedAmong(session, orderIds),
+    );
+  }
+
   async createSale(sale: NewSale & SaleIds, call: AdminCall): Promise<SaleChange> {
     this.#mustBeAlone();
     return this.#sales.create(sale, call);
@@ -176,6 +186,14 @@ export class SqlLedger implements Ledger {
 
   getSale(saleId: string): Promise<SaleRecord | null> {
     return this.#database.read((session) => this.#sales.get(session, saleId));
+  }
+
+  /** A change has the row of its sale from its beginning. */
+  saleAtRest(saleId: string): Promise<SaleRecord | null> {
+    return this.#database.atRest(
+      (session) => this.#sales.lock(session, saleId),
+      (session) => this.#sales.get(session, saleId),
+    );
   }
 
   listSales(page: Page): Promise<SaleRecord[]> {

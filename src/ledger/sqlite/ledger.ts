@@ -192,6 +192,15 @@ export class SqliteLedger implements Ledger {
     });
   }
 
+  /** A transaction that failed is over when its error is thrown, and nobody else writes. */
+  storedAtRest(batch: readonly OrderMessage[]): Promise<Map<string, OrderRecord>> {
+    return this.storedAmong(batch.map(({ orderId }) => orderId));
+  }
+
+  saleAtRest(saleId: string): Promise<SaleRecord | null> {
+    return this.getSale(saleId);
+  }
+
   async createSale(sale: NewSale & SaleIds, call: AdminCall): Promise<SaleChange> {
     return this.#transaction(() => this.#sales.create(sale, call, this.#runtime.clock.now()));
   }
@@ -259,7 +268,11 @@ export class SqliteLedger implements Ledger {
     });
   }
 
-  /** The gate dies with the process and is rebuilt from the ledger: it never has anything to hear. */
+  /**
+   * The gate dies with the process and is rebuilt from the ledger, and a COMMIT that fails has not happened as far as this
+   * process can see: what may have reached the log is written over, or is found by the next start. So there never is
+   * anything that the gate has not heard.
+   */
   async unfinishedTasks(): Promise<GateTask[]> {
     return [];
   }
