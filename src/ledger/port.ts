@@ -15,6 +15,8 @@ import type { WebhookLedger } from './webhooks.ts';
  * It fails with a RetryableError when it cannot serve now (disk full, read-only, I/O error): nothing was stored.
  */
 export interface Ledger extends LifeLedger, SandboxBook {
+  /** Which shop this is, drawn when the ledger was made. A copy of a database has the same. */
+  readonly shopId: string;
   /** How many transactions of one kind are worth having under way: 1 where there is one writer. */
   readonly atOnce: number;
   /** Who is told of orders, and what each has yet to be told. */

@@ -1,5 +1,5 @@
 import { Anchor } from '../../base/anchor.ts';
-import { unavailable } from '../../base/errors.ts';
+import { TerminalError, unavailable } from '../../base/errors.ts';
 import type { RedisTarget } from '../../base/redis/address.ts';
 import { RedisLink } from '../../base/redis/link.ts';
 import type { Runtime } from '../../base/runtime.ts';
@@ -25,6 +25,8 @@ import { scriptNamed } from './scripts.ts';
 export interface RedisGateOptions {
   readonly target: RedisTarget;
   readonly prefix?: string;
+  /** Of whose ledger the gates are; left out: nobody asks whose the prefix is. */
+  readonly shopId?: string;
   /** The process that waits for its orders' decisions: `from` in their messages. Empty: nobody does. */
   readonly process?: string;
   /** How long one command may take. */
@@ -54,6 +56,7 @@ export class RedisGate implements SharedGate {
   readonly #anchor: Anchor;
   readonly #link: RedisLink;
   readonly #layout: Layout;
+  readonly #shopId: string | null;
   readonly #epochs = new Epochs();
   readonly #breakers: Breakers;
   readonly #admissions: Admissions;
@@ -70,6 +73,7 @@ export class RedisGate implements SharedGate {
     this.#runtime = runtime;
     this.#anchor = new Anchor(runtime.timers);
     this.#layout = new Layout(prefix);
+    this.#shopId = options.shopId ?? null;
     this.#link = new RedisLink(target, { commandMs }, runtime, this.#anchor, {
       message: () => undefined,
       interrupted: () => {
@@ -97,6 +101,30 @@ export class RedisGate implements SharedGate {
     return this.#breakers.reason;
   }
 
+  /**
+   * Takes the prefix for our shop, or finds that we have it: two ledgers behind one prefix would carry each other's orders
+   * away. Fails for good if another shop has it. A Redis that has forgotten everything is taken again.
+   */
+  async claim(): Promise<void> {
+    if (this.#shopId === null) return;
+    this.#mustBeOurs(await this.#link.script(scriptNamed('claim'), [this.#layout.shop], [this.#shopId]));
+  }
+
+  /** The shop that has the prefix, which is ours; null: none has it yet. Fails as `claim` does, and takes nothing. */
+  async owner(): Promise<string | null> {
+    const owner = (await this.#link.call('GET', [this.#layout.shop])) as string | null;
+    if (owner !== null) this.#mustBeOurs(owner);
+    return owner;
+  }
+
+  #mustBeOurs(owner: unknown): void {
+    if (owner === this.#shopId) return;
+    throw new TerminalError(
+      'bad_config',
+      `another shop (${owner}) has the Redis key ${this.#layout.shop}, this database is shop ${this.#shopId}: give each shop a REDIS_PREFIX or a Redis of its own; if that shop is gone for good, delete its keys`,
+    );
+  }
+
   /** The ledger has this epoch: a gate with a lower one is stale from now on. */
   knowsEpoch(saleId: string, epoch: number): void {
     this.#epochs.saw(saleId, epoch);
@@ -105,6 +133,8 @@ export class RedisGate implements SharedGate {
   async install(snapshot: SaleSnapshot, latest?: () => Promise<Latest | null>): Promise<void> {
     const on = { link: this.#link, layout: this.#layout, runtime: this.#runtime };
     const { saleId, epoch } = snapshot;
+    // Before its first key: Redis may have been emptied, and be another's since.
+    await this.claim();
     const inForce = await install(on, snapshot, latest !== undefined);
     this.#epochs.saw(saleId, inForce);
     if (!latest || inForce !== epoch) return;

@@ -1,4 +1,4 @@
-import { RetryableError } from '../../base/errors.ts';
+import { RetryableError, TerminalError } from '../../base/errors.ts';
 import type { IdBlock, IdKind } from '../../base/ids.ts';
 import type { Runtime } from '../../base/runtime.ts';
 import type { OrderMessage, OrderRecord } from '../../model/order.ts';
@@ -42,7 +42,7 @@ import type { Dialect, Isolation } from './dialect.ts';
 import { Exclusive, type ExclusiveState } from './exclusive.ts';
 import { Keys } from './keys.ts';
 import { Life } from './life.ts';
-import { migrate, mustBeCurrent } from './migrate.ts';
+import { migrate, mustBeCurrent, shopIdOf } from './migrate.ts';
 import { Orders } from './orders.ts';
 import { Sales } from './sales.ts';
 
@@ -67,6 +67,7 @@ export const POOL_MAX_DEFAULT = 10;
 /** The ledger on a database with a server. Every method is one transaction of it. */
 export class SqlLedger implements Ledger {
   readonly atOnce = 2;
+  readonly shopId: string;
   readonly #database: Database;
   readonly #exclusive: Exclusive | null;
   readonly #keys: Keys;
@@ -80,18 +81,20 @@ export class SqlLedger implements Ledger {
     dialect: Dialect,
     runtime: Runtime,
     options: SqlLedgerOptions,
-  ): Promise<[Database, Exclusive | null, SqlLedgerOptions]> {
+  ): Promise<[Database, Exclusive | null, string, SqlLedgerOptions]> {
     const database = new Database(dialect, runtime, options.now ?? null);
     let exclusive: Exclusive | null = null;
     try {
       if (options.exclusive) exclusive = await Exclusive.take(dialect, runtime, options.onExclusive ?? (() => {}));
       if (options.migrate) await migrate(dialect);
-      await database.read(async (session) => {
+      const shopId = await database.read(async (session) => {
         await mustBeCurrent(session, dialect);
         await dialect.mustCountRightly(session);
         if (options.defences?.stock === false) await dialect.dropStockCheck(session);
+        return await shopIdOf(session);
       });
-      return [database, exclusive, options];
+      if (shopId === null) throw new TerminalError('ledger_damaged', 'the table shop of the ledger is empty');
+      return [database, exclusive, shopId, options];
     } catch (error) {
       exclusive?.release();
       await database.end().catch(() => {});
@@ -99,8 +102,9 @@ export class SqlLedger implements Ledger {
     }
   }
 
-  protected constructor(database: Database, exclusive: Exclusive | null, options: SqlLedgerOptions) {
+  protected constructor(database: Database, exclusive: Exclusive | null, shopId: string, options: SqlLedgerOptions) {
     this.#database = database;
+    this.shopId = shopId;
     this.#exclusive = exclusive;
     this.#keys = new Keys(database);
     this.#sales = new Sales(database, this.#keys);

@@ -63,6 +63,7 @@ const CHECKED_ON_START_BYTES_MAX = 64 * 1024 * 1024;
  */
 export class SqliteLedger implements Ledger {
   readonly atOnce = 1;
+  readonly shopId: string;
   readonly #runtime: Runtime;
   readonly #db: DatabaseSync;
   readonly #unlock: () => void;
@@ -104,6 +105,7 @@ export class SqliteLedger implements Ledger {
     this.#runtime = runtime;
     this.#unlock = unlock;
     this.#db = db;
+    this.shopId = (db.prepare('SELECT id FROM shop').get() as { id: string }).id;
     this.#begin = db.prepare('BEGIN IMMEDIATE');
     this.#commit = db.prepare('COMMIT');
     this.#keys = new Keys(db, this.#tail);
