@@ -64,3 +64,15 @@ export async function within<T>(timers: Timers, promise: Promise<T>, ms: number)
     cancel();
   }
 }
+
+/** A tick that comes while the one before is at work is left out: a database that hangs is not asked ever more. */
+export function oneAtATime(run: () => Promise<void>): () => void {
+  let running = false;
+  return () => {
+    if (running) return;
+    running = true;
+    void run().finally(() => {
+      running = false;
+    });
+  };
+}

@@ -5,6 +5,7 @@ import { RedisLink } from '../base/redis/link.ts';
 import { type Runtime, systemRuntime } from '../base/runtime.ts';
 import { within } from '../base/timers.ts';
 import { carrierOf } from '../engine/open.ts';
+import { RedisGate } from '../gate/redis/gate.ts';
 import { examineSqlLedger, type SqlLedgerReport } from '../ledger/sql/open.ts';
 import type { Carrier } from '../pipe/brokers/port.ts';
 import type { Check } from './doctor.ts';
@@ -25,7 +26,9 @@ export async function examineServers({ redisUrl, databaseUrl, pipeUrl, redisPref
   const checks: Check[] = [];
   if (redisUrl !== null) checks.push(...(await examineRedis(redisUrl, redisPrefix, runtime)));
   if (databaseUrl !== null && !databaseUrl.startsWith('sqlite:')) {
-    checks.push(...(await examineDatabase(databaseUrl, runtime)));
+    const { found, shopId } = await examineDatabase(databaseUrl, runtime);
+    checks.push(...found);
+    if (redisUrl !== null && shopId !== null) checks.push(await examineShop(redisUrl, redisPrefix, shopId, runtime));
   }
   if (pipeUrl !== null) checks.push(await examineBroker(pipeUrl, redisPrefix, runtime));
   return checks;
@@ -137,23 +140,37 @@ function skew(name: string, nowMs: number, tookMs: number, runtime: Runtime): Ch
   return check(name, 'warn', `${off}: keep the clocks of all machines together (NTP); sales open by Redis’ clock`);
 }
 
-async function examineDatabase(url: string, runtime: Runtime): Promise<Check[]> {
+/** Whether the prefix in Redis is this ledger's; nothing is changed there. */
+async function examineShop(url: string, prefix: string, shopId: string, runtime: Runtime): Promise<Check> {
+  const gate = new RedisGate({ target: url, prefix, shopId, commandMs: COMMAND_MS }, runtime);
+  try {
+    const owner = await gate.owner();
+    if (owner === null) return check('shop', 'ok', `${shopId}; no shop has the prefix ${prefix} in Redis yet`);
+    return check('shop', 'ok', `${shopId}, which has the prefix ${prefix} in Redis`);
+  } catch (error) {
+    return check('shop', 'wrong', messageOf(error));
+  } finally {
+    gate.close();
+  }
+}
+
+async function examineDatabase(url: string, runtime: Runtime): Promise<{ found: Check[]; shopId: string | null }> {
   let report: SqlLedgerReport;
   try {
     report = await examineSqlLedger(url, runtime);
   } catch (error) {
-    return [
-      check('database', 'wrong', `cannot be used (${messageOf(error)}): is DATABASE_URL right, and is it running?`),
-    ];
+    const says = `cannot be used (${messageOf(error)}): is DATABASE_URL right, and is it running?`;
+    return { found: [check('database', 'wrong', says)], shopId: null };
   }
-  const { product, settings, schema, newest, nowMs, tookMs } = report;
+  const { product, settings, schema, newest, shopId, nowMs, tookMs } = report;
   const version = settings.get('version') ?? settings.get('server_version') ?? 'unknown version';
-  return [
+  const found = [
     check('database', 'ok', `${product} ${version}`),
     schemaCheck(schema, newest),
     ...weaknesses(settings),
     skew('clock of the database', nowMs, tookMs, runtime),
   ];
+  return { found, shopId };
 }
 
 function schemaCheck(schema: number, newest: number): Check {

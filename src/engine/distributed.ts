@@ -1,9 +1,9 @@
 import { Anchor } from '../base/anchor.ts';
-import { messageOf, RetryableError, unavailable } from '../base/errors.ts';
+import { messageOf, RetryableError, TerminalError, unavailable } from '../base/errors.ts';
 import { idTimeMs } from '../base/ids.ts';
 import type { RedisTarget } from '../base/redis/address.ts';
 import type { Runtime } from '../base/runtime.ts';
-import { sleep, within } from '../base/timers.ts';
+import { oneAtATime, sleep, within } from '../base/timers.ts';
 import { RedisGate } from '../gate/redis/gate.ts';
 import type { Ledger, StoredOrder } from '../ledger/port.ts';
 import { StreamWriter } from '../ledger/stream-writer.ts';
@@ -56,6 +56,7 @@ const ORDER_LOCK_OUTAGE_MS = 500;
 const LOOK_EVERY_MS = 500;
 const LOOK_MS_MAX = 1000;
 const PROBE_EVERY_MS = 2000;
+const CLAIM_EVERY_MS = 1000;
 
 /**
  * One process of a shop that many share: Redis has the gate and the pipe, a database the ledger.
@@ -79,22 +80,36 @@ export class DistributedShop extends Shop {
   readonly #options: DistributedOptions;
   readonly #stopTimers: (() => void)[] = [];
   #ledgerOut: string | null = null;
+  /** Whose the prefix in Redis is: nothing is sold or carried before it is known to be ours. */
+  #prefix: 'ours' | { readonly reason: string; readonly taken: boolean } = {
+    reason: 'Redis was not asked yet',
+    taken: false,
+  };
 
-  /** Needs a ledger whose schema is up to date. Redis need not be there yet: until then orders get `unavailable`. */
+  /**
+   * Needs a ledger whose schema is up to date, and a prefix that no other ledger has. Redis need not be there yet: until then
+   * orders get `unavailable`.
+   */
   static async open(ledger: Ledger, options: DistributedOptions, runtime: Runtime): Promise<DistributedShop> {
     const shop = new DistributedShop(ledger, options, runtime);
-    await shop.webhooks.open();
-    await shop.#wire.listen();
-    // So that it can take orders also when the ledger goes out before the first.
-    await shop.prefetchIds();
     try {
+      await shop.#askPrefix();
+      await shop.webhooks.open();
+      await shop.#wire.listen();
+      // So that it can take orders also when the ledger goes out before the first.
+      await shop.prefetchIds();
       await shop.#openBroker();
     } catch (error) {
       await shop.close();
       throw error;
     }
-    if (options.worker) shop.#work();
-    else shop.#pipe.observe();
+    if (shop.#prefix === 'ours') shop.#begin();
+    shop.#stopTimers.push(
+      runtime.timers.every(
+        CLAIM_EVERY_MS,
+        oneAtATime(() => shop.#keepPrefix()),
+      ),
+    );
     return shop;
   }
 
@@ -108,7 +123,7 @@ export class DistributedShop extends Shop {
       commandMs: options.commandMs ?? COMMAND_MS,
       anchor,
     };
-    const gate = new RedisGate({ ...common, pipeMax: options.pipeMax }, runtime);
+    const gate = new RedisGate({ ...common, shopId: ledger.shopId, pipeMax: options.pipeMax }, runtime);
     const locks = createLocks({
       redis: options.redis,
       prefix: `${options.prefix}:lock`,
@@ -215,6 +230,43 @@ export class DistributedShop extends Shop {
     if (this.#pipe instanceof BrokerPipe) await this.#within(BROKER_MS_MAX, this.#pipe.open());
   }
 
+  /** A Redis that is out is asked again. */
+  async #askPrefix(): Promise<void> {
+    try {
+      await this.#gate.claim();
+      this.#prefix = 'ours';
+    } catch (error) {
+      if (error instanceof TerminalError) throw error;
+      if (this.#prefix !== 'ours') this.#prefix = { reason: messageOf(error), taken: false };
+    }
+  }
+
+  /**
+   * Once a second: Redis may have been out at the start, have forgotten everything, or be another one by now. Whoever finds
+   * that another shop has the prefix leaves everything there alone.
+   */
+  async #keepPrefix(): Promise<void> {
+    const before = this.#prefix;
+    if (this.closing || (before !== 'ours' && before.taken)) return;
+    try {
+      await this.#askPrefix();
+    } catch (error) {
+      this.#prefix = { reason: messageOf(error), taken: true };
+      this.runtime.log.fatal(
+        { reason: messageOf(error) },
+        'this process sells and carries nothing until it is started again',
+      );
+      await Promise.all([this.#keeper?.stop(), this.#pipe.stop()]);
+      return;
+    }
+    if (before !== 'ours' && this.#prefix === 'ours' && !this.closing) this.#begin();
+  }
+
+  #begin(): void {
+    if (this.#options.worker) this.#work();
+    else this.#pipe.observe();
+  }
+
   #work(): void {
     const { writerLock } = this.#options;
     this.#pipe.consume(
@@ -258,19 +310,24 @@ export class DistributedShop extends Shop {
   /** With the ledger out orders are still taken (202): that is no reason to send the crowd elsewhere. */
   override readiness(): Readiness {
     const rebuilding = this.#rebuilder.size;
-    const gate = this.#gate.reason ?? (rebuilding === 0 ? 'ok' : `being rebuilt for ${rebuilding} sale(s)`);
+    const prefix = this.#notOurs();
+    const gate = prefix ?? this.#gate.reason ?? (rebuilding === 0 ? 'ok' : `being rebuilt for ${rebuilding} sale(s)`);
     const pipe = this.closingReason ?? this.#pipe.reason ?? 'ok';
     const ledger = this.#ledgerOut ?? this.#writer.reason ?? 'ok';
-    const ok = this.#gate.reason === null && this.closingReason === null;
+    const ok = prefix === null && this.#gate.reason === null && this.closingReason === null;
     return { status: ok ? 'ok' : 'unavailable', parts: { gate, pipe, ledger } };
   }
 
+  #notOurs(): string | null {
+    return this.#prefix === 'ours' ? null : this.#prefix.reason;
+  }
+
   protected override cannotPlace(): string | null {
-    return null;
+    return this.#notOurs();
   }
 
   protected override cannotChange(): string | null {
-    return null;
+    return this.#prefix !== 'ours' && this.#prefix.taken ? this.#prefix.reason : null;
   }
 
   protected override ledgerFailed(error: unknown): void {
@@ -430,18 +487,6 @@ export class DistributedShop extends Shop {
   async #within(ms: number, work: Promise<unknown> | undefined): Promise<void> {
     if (work) await within(this.runtime.timers, work, ms);
   }
-}
-
-/** A tick that comes while the one before is at work is left out: a database that hangs is not asked ever more. */
-function oneAtATime(run: () => Promise<void>): () => void {
-  let running = false;
-  return () => {
-    if (running) return;
-    running = true;
-    void run().finally(() => {
-      running = false;
-    });
-  };
 }
 
 function gather<V>(map: Map<string, V[]>, key: string, value: V): void {

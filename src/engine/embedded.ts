@@ -1,5 +1,7 @@
 import type { Runtime } from '../base/runtime.ts';
+import { oneAtATime } from '../base/timers.ts';
 import { MemoryGate } from '../gate/memory.ts';
+import { applyLatest } from '../gate/port.ts';
 import { KEY_KEPT_MS, type Ledger, RELEASES_KEPT_MS } from '../ledger/port.ts';
 import { SqliteLedger } from '../ledger/sqlite/ledger.ts';
 import { Writer } from '../ledger/writer.ts';
@@ -8,6 +10,7 @@ import { MemorySpace } from '../locks/memory/space.ts';
 import { hasGivenBack, type OrderRecord } from '../model/order.ts';
 import type { SaleRecord } from '../model/sale.ts';
 import { MemoryPipe } from '../pipe/memory.ts';
+import { Keeper, TASK_MS } from './keeper.ts';
 import { type LifeOptions, NO_PAYMENTS, type Readiness, Shop } from './shop.ts';
 
 const ORDER_ID_BLOCK = 20_000;
@@ -33,7 +36,7 @@ export class EmbeddedShop extends Shop {
   readonly #rebuilding = new Map<string, Promise<void>>();
   /** Sales the gate was given. */
   readonly #installed = new Set<string>();
-  readonly #cancelPruning: () => void;
+  readonly #cancelTimers: (() => void)[];
 
   /** Opens the ledger in `folder` and builds the gates of all sales that may still admit. */
   static async open(folder: string, runtime: Runtime, life: LifeOptions = NO_PAYMENTS): Promise<EmbeddedShop> {
@@ -95,7 +98,13 @@ export class EmbeddedShop extends Shop {
         runtime.log.error({ err: error, orders: batch.length }, 'the writer failed on a batch');
       }),
     );
-    this.#cancelPruning = runtime.timers.every(PRUNE_EVERY_MS, () => void this.#prune());
+    this.#cancelTimers = [
+      runtime.timers.every(PRUNE_EVERY_MS, () => void this.#prune()),
+      runtime.timers.every(
+        TASK_MS,
+        oneAtATime(() => this.#finishTasks()),
+      ),
+    ];
   }
 
   override get blockedMs(): number {
@@ -137,7 +146,7 @@ export class EmbeddedShop extends Shop {
   protected override async finish(): Promise<void> {
     await this.#pipe.drained();
     await this.#locks.close();
-    this.#cancelPruning();
+    for (const cancel of this.#cancelTimers) cancel();
     await this.#writer.foldBeforeClosing();
     this.#writer.close();
   }
@@ -202,6 +211,27 @@ export class EmbeddedShop extends Shop {
   /** Somebody else may have written to the ledger. */
   rebuildAll(): void {
     for (const saleId of this.#installed) this.rebuild(saleId);
+  }
+
+  /** Changes that were committed, and whose answer was lost on its way to us: nobody else can tell the gate. */
+  async #finishTasks(): Promise<void> {
+    if (this.closing || this.#writer.reason !== null) return;
+    const { runtime, gate, ledger } = this;
+    const rebuilder = {
+      rebuild: async (saleId: string) => this.rebuild(saleId),
+      apply: async (saleId: string) => {
+        const sale = await ledger.getSale(saleId);
+        if (sale !== null) await applyLatest(gate, saleId, sale);
+        this.board.changed(saleId);
+        return sale !== null;
+      },
+    };
+    try {
+      // A gate that is not there yet will read what the ledger has: none was before the change and comes after it.
+      await Keeper.finishTasks({ runtime, gate, ledger, rebuilder }, TASK_MS, true);
+    } catch (error) {
+      this.#writer.reportFailure(error);
+    }
   }
 
   async #prune(): Promise<void> {

@@ -9,7 +9,7 @@ import type { Rebuilder } from './rebuild.ts';
 
 const ROUND_MS = 1000;
 /** Whoever made a change tells the gate itself, within this time. */
-const TASK_MS = 1000;
+export const TASK_MS = 1000;
 const TIDY_EVERY_MS = 60_000;
 /** Lowering a total takes no longer: a hold of the house that is older was left behind. */
 const HOUSE_MS_MAX = 60_000;
@@ -22,6 +22,13 @@ export interface KeeperDependencies {
   ledger: Ledger;
   locks: Locks;
   rebuilder: Rebuilder;
+}
+
+export interface TaskDependencies {
+  runtime: Runtime;
+  gate: Pick<SharedGate, 'epochOf'>;
+  ledger: Ledger;
+  rebuilder: Pick<Rebuilder, 'apply' | 'rebuild'>;
 }
 
 /**
@@ -63,12 +70,12 @@ export class Keeper {
     const { runtime, ledger, gate } = this.#on;
     const open = await ledger.openSaleIds();
     await this.#lookAtGates(open);
-    await this.#finishTasks(TASK_MS, false);
+    await Keeper.finishTasks(this.#on, TASK_MS, false);
     if (runtime.clock.monotonic() - this.#tidiedMs < TIDY_EVERY_MS) return;
     this.#tidiedMs = runtime.clock.monotonic();
     // The list may be lost where the sales are not: in a cluster it is on another server.
     await gate.enlist(open);
-    await this.#finishTasks(TIDY_EVERY_MS, true);
+    await Keeper.finishTasks(this.#on, TIDY_EVERY_MS, true);
     await this.#prune();
     for (const saleId of open) await this.#dropHouseHolds(saleId);
     await this.#letGo();
@@ -86,13 +93,15 @@ export class Keeper {
   /**
    * Changes that nobody confirmed. One whose sale has no open gate waits for it: a gate that is being built may have
    * looked before the change, and can be told when it is there. If no gate will come, it waits until surely none does.
+   * For any deployment: one whose gate is in its own process may lose the answer to a COMMIT just the same.
    */
-  async #finishTasks(olderMs: number, withoutGate: boolean): Promise<void> {
-    const { gate, ledger, rebuilder, runtime } = this.#on;
+  static async finishTasks(on: TaskDependencies, olderMs: number, withoutGate: boolean): Promise<void> {
+    const { gate, ledger, rebuilder, runtime } = on;
     for (const { auditId, saleId } of await ledger.unfinishedTasks(runtime.clock.now() - olderMs)) {
       if ((await gate.epochOf(saleId)) === null) {
         const sale = await ledger.getSale(saleId);
         const mayAdmit = sale !== null && !sale.closed && sale.closesAtMs > runtime.clock.now();
+        if (mayAdmit) void rebuilder.rebuild(saleId, 0, false);
         if (mayAdmit || !withoutGate) continue;
       }
       await rebuilder.apply(saleId);

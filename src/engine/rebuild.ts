@@ -1,7 +1,7 @@
 import { messageOf } from '../base/errors.ts';
 import type { Runtime } from '../base/runtime.ts';
 import { sleep } from '../base/timers.ts';
-import type { SharedGate } from '../gate/port.ts';
+import { applyLatest, type SharedGate } from '../gate/port.ts';
 import type { Ledger } from '../ledger/port.ts';
 import type { Locks } from '../locks/locks.ts';
 import type { SaleSnapshot, SnapshotPage } from '../model/snapshot.ts';
@@ -223,8 +223,7 @@ export class Rebuilder {
     const { gate, ledger } = this.#on;
     const sale = await ledger.getSale(saleId);
     if (sale === null) return false;
-    await gate.applySale(saleId, sale);
-    for (const { id, total, rev } of sale.items) await gate.applyTotal(saleId, id, total, rev);
+    await applyLatest(gate, saleId, sale);
     return true;
   }
 

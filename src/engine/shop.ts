@@ -171,10 +171,11 @@ export abstract class Shop {
       saleIds: ids('sale'),
       itemIds: ids('item'),
       auditIds,
-      gateOutlivesUs: patience !== null,
       install: (saleId) => this.install(saleId),
       present: (sale) => JSON.stringify(presentSale(sale, null, runtime.clock.now())),
+      saleIn: (answer) => (JSON.parse(answer) as Sale).id,
       changed: (saleId) => this.#saleChanged(saleId),
+      closing: () => this.closing,
     });
   }
 

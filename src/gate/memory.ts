@@ -4,7 +4,17 @@ import { takeSlots } from '../model/limit.ts';
 import type { OrderMessage } from '../model/order.ts';
 import { windowRefusal } from '../model/sale.ts';
 import { type SaleSnapshot, type SaleValues, type SnapshotPage, saleValues } from '../model/snapshot.ts';
-import type { AdmitRequest, BoundTo, Gate, Held, HoldRef, ItemView, Latest, Verdict } from './port.ts';
+import {
+  type AdmitRequest,
+  applyLatest,
+  type BoundTo,
+  type Gate,
+  type Held,
+  type HoldRef,
+  type ItemView,
+  type Latest,
+  type Verdict,
+} from './port.ts';
 
 interface GateItem {
   readonly id: string;
@@ -128,10 +138,7 @@ export class MemoryGate implements Gate {
     sale.shut = true;
     const now = await latest();
     if (this.#sales.get(snapshot.saleId) !== sale) return;
-    if (now !== null) {
-      await this.applySale(snapshot.saleId, now);
-      for (const { id, total, rev } of now.items) await this.applyTotal(snapshot.saleId, id, total, rev);
-    }
+    if (now !== null) await applyLatest(this, snapshot.saleId, now);
     sale.shut = false;
   }
 

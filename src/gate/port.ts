@@ -94,6 +94,16 @@ export interface Latest extends SaleValues {
   readonly items: readonly { readonly id: string; readonly total: number; readonly rev: number }[];
 }
 
+/** Tells a gate what the ledger has: absolute values with the ledger's numbers, of which it ignores those it knows. */
+export async function applyLatest(
+  gate: Pick<Gate, 'applySale' | 'applyTotal'>,
+  saleId: string,
+  latest: Latest,
+): Promise<void> {
+  await gate.applySale(saleId, latest);
+  for (const { id, total, rev } of latest.items) await gate.applyTotal(saleId, id, total, rev);
+}
+
 /** An order's hold stands in its buyer's name: with both it is found in one step, without an index of its own. */
 export interface HoldRef {
   readonly orderId: string;

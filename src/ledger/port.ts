@@ -15,6 +15,8 @@ import type { WebhookLedger } from './webhooks.ts';
  * It fails with a RetryableError when it cannot serve now (disk full, read-only, I/O error): nothing was stored.
  */
 export interface Ledger extends LifeLedger, SandboxBook {
+  /** Which shop this is, drawn when the ledger was made. A copy of a database has the same. */
+  readonly shopId: string;
   /** How many transactions of one kind are worth having under way: 1 where there is one writer. */
   readonly atOnce: number;
   /** Who is told of orders, and what each has yet to be told. */
@@ -26,8 +28,13 @@ export interface Ledger extends LifeLedger, SandboxBook {
    * is stored already stays as it is. Says what is stored now for each, in the same order.
    */
   rejectOrders(batch: readonly OrderMessage[], reason: 'admission_lost' | 'undeliverable'): Promise<StoredOrder[]>;
-  /** Which of these order ids are stored: asked after a commit whose outcome is unknown. */
+  /** Which of these order ids are stored now. */
   storedAmong(orderIds: readonly string[]): Promise<Map<string, OrderRecord>>;
+  /**
+   * Which of these are stored, asked after a commit whose outcome is unknown: no commit of them can be under way any more,
+   * and one that arrives late has no effect. Fails while that cannot be said.
+   */
+  storedAtRest(batch: readonly OrderMessage[]): Promise<Map<string, OrderRecord>>;
 
   createSale(sale: NewSale & SaleIds, call: AdminCall): Promise<SaleChange>;
   patchSale(saleId: string, patch: SalePatch, version: number, call: AdminCall): Promise<SaleChange>;
@@ -37,6 +44,8 @@ export interface Ledger extends LifeLedger, SandboxBook {
   closeSale(saleId: string, call: AdminCall): Promise<SaleChange>;
 
   getSale(saleId: string): Promise<SaleRecord | null>;
+  /** The same when no change of it can be under way any more: asked after one whose outcome is unknown. */
+  saleAtRest(saleId: string): Promise<SaleRecord | null>;
   listSales(page: Page): Promise<SaleRecord[]>;
   getOrder(orderId: string): Promise<OrderRecord | null>;
   listOrders(filter: OrderFilter, page: Page): Promise<OrderRecord[]>;
@@ -56,7 +65,8 @@ export interface Ledger extends LifeLedger, SandboxBook {
 
   /**
    * Changes of sales that were committed before that instant and have not been confirmed by `finishTask`: whoever made
-   * them may have died before the gate heard of them. Always empty where the gate dies with the process.
+   * them may have died, or lost the answer, before the gate heard of them. Always empty where a failed commit is known to
+   * have left nothing, and the gate dies with the process (SQLite).
    */
   unfinishedTasks(beforeMs: number): Promise<GateTask[]>;
   finishTask(auditId: string): Promise<void>;

@@ -129,7 +129,7 @@ export class Writer {
     this.#runtime.log.error({ err: error, orderId: message.orderId }, 'the ledger cannot take this order');
     // A message that bears the id of a stored order is a fault; the hold under that id is the stored order's.
     try {
-      const stored = await this.#ledger.storedAmong([message.orderId]);
+      const stored = await this.#ledger.storedAtRest([message]);
       if (!stored.has(message.orderId)) this.#effects.withdrawn(message);
     } catch (unknown) {
       this.#unresolved.push(message);
@@ -181,7 +181,7 @@ export class Writer {
   async #resolve(): Promise<void> {
     while (this.#unresolved.length > 0) {
       const asked = this.#unresolved.slice();
-      const stored = await this.#ledger.storedAmong(asked.map((message) => message.orderId));
+      const stored = await this.#ledger.storedAtRest(asked);
       this.#unresolved = this.#unresolved.slice(asked.length);
       for (const message of asked) {
         const order = stored.get(message.orderId);

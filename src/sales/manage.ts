@@ -2,7 +2,8 @@ import { createHash } from 'node:crypto';
 import { RetryableError, unavailable } from '../base/errors.ts';
 import type { IdSequence } from '../base/ids.ts';
 import type { Runtime } from '../base/runtime.ts';
-import type { Gate } from '../gate/port.ts';
+import { sleep } from '../base/timers.ts';
+import { applyLatest, type Gate } from '../gate/port.ts';
 import type { AdminCall, Ledger, SaleChange } from '../ledger/port.ts';
 import type { NewSale, SalePatch, SaleRecord } from '../model/sale.ts';
 
@@ -19,27 +20,34 @@ export interface ManageDependencies {
   saleIds: IdSequence;
   itemIds: IdSequence;
   auditIds: IdSequence;
-  /** The gate is shared, and somebody looks after what is left behind in it. */
-  gateOutlivesUs: boolean;
   /** Builds the gate of a sale from the ledger. */
   install: (saleId: string) => Promise<void>;
   /** How a sale reads in an answer. */
   present: (sale: SaleRecord) => string;
+  /** The id of the sale in such an answer. */
+  saleIn: (answer: string) => string;
   /** A sale has changed: whoever watches it should look. */
   changed: (saleId: string) => void;
+  /** Nothing is begun any more. */
+  closing: () => boolean;
 }
+
+/** How often it is tried to give back units that the house has taken out in vain. */
+const GIVE_BACK_MS = 500;
 
 /**
  * Changes to a live sale. More stock, patch, pause, resume, close: ledger, then gate; the answer waits for both. Less
  * stock: the gate takes the units out first as a hold of the house, then the ledger lowers the total. The gate gets
  * absolute values with the ledger's number and ignores older ones, so two changes cannot overtake each other. A crash
- * between ledger and gate leaves the ledger's task unfinished: whoever looks after these tells the gate instead. (Where
- * the gate dies with the process there are none: it is rebuilt from the ledger.)
+ * between ledger and gate, or a COMMIT whose reply is lost, leaves the ledger's task unfinished: whoever looks after these
+ * tells the gate instead (engine/keeper.ts). Whoever repeats a call hears its answer when the gate has heard of it, too.
  */
 export class ManageSales {
   readonly #on: ManageDependencies;
   /** Keyed calls that are running: a repeat waits for the first. */
   readonly #running = new Map<string, Promise<unknown>>();
+  /** Units that the house has taken out for a change whose outcome is not known, by hold. */
+  readonly #inDoubt = new Map<string, { saleId: string; itemId: string }>();
 
   constructor(dependencies: ManageDependencies) {
     this.#on = dependencies;
@@ -86,7 +94,7 @@ export class ManageSales {
   }
 
   async #lower(saleId: string, itemCode: string, add: number, call: AdminCall): Promise<SaleChange> {
-    const { gate, ledger, gateOutlivesUs } = this.#on;
+    const { gate, ledger } = this.#on;
     const sale = await ledger.getSale(saleId);
     const item = sale?.items.find(({ code }) => code === itemCode);
     if (!sale || !item) return { outcome: 'not_found' };
@@ -98,9 +106,9 @@ export class ManageSales {
     }
 
     const hold = `house:${call.auditId}`;
-    const held = await gate.holdForHouse(saleId, item.id, -add, hold);
     let lowered: { total: number; rev: number } | undefined;
     try {
+      const held = await gate.holdForHouse(saleId, item.id, -add, hold);
       // Even if the gate has not that many, the ledger is asked: a repeat of the key gets its first answer.
       if (!held && !(call.keyed && (await ledger.findKey(call.keyed)))) return { outcome: 'insufficient_free' };
       const change = await ledger.addStock(saleId, itemCode, add, call);
@@ -111,21 +119,62 @@ export class ManageSales {
       await gate.dropHouseHold(saleId, item.id, hold, lowered);
       return change;
     } catch (error) {
-      // The total may have been lowered, and nobody told us: whoever looks after old holds drops it with the total then.
-      if (!(error instanceof RetryableError) || !gateOutlivesUs) await gate.dropHouseHold(saleId, item.id, hold);
+      // The total may have been lowered, and nobody told us: the units stay out until it is known.
+      if (error instanceof RetryableError) this.#doubt(hold, saleId, item.id);
+      else await gate.dropHouseHold(saleId, item.id, hold);
       throw error;
     }
+  }
+
+  /** One loop for all of them. Should this process die first, a keeper drops holds that are old. */
+  #doubt(hold: string, saleId: string, itemId: string): void {
+    this.#inDoubt.set(hold, { saleId, itemId });
+    if (this.#inDoubt.size === 1) void this.#giveBack();
+  }
+
+  async #giveBack(): Promise<void> {
+    const { gate, ledger, runtime, closing } = this.#on;
+    while (this.#inDoubt.size > 0) {
+      await sleep(runtime.timers, GIVE_BACK_MS);
+      if (closing()) return;
+      for (const [hold, { saleId, itemId }] of [...this.#inDoubt]) {
+        try {
+          const item = (await ledger.saleAtRest(saleId))?.items.find(({ id }) => id === itemId);
+          await gate.dropHouseHold(saleId, itemId, hold, item && { total: item.total, rev: item.rev });
+          this.#inDoubt.delete(hold);
+        } catch (error) {
+          runtime.log.debug(
+            { err: error, saleId, hold },
+            'units that the house has taken out cannot be given back yet',
+          );
+          break;
+        }
+      }
+    }
+  }
+
+  /** The first call may have ended before the gate heard of it. */
+  async #heard(saleId: string): Promise<void> {
+    const { gate, ledger } = this.#on;
+    const sale = await ledger.getSale(saleId);
+    if (sale === null) return;
+    await applyLatest(gate, saleId, sale);
+    await this.#installed(sale);
   }
 
   /** The ledger has it; now the gate. */
   async #applied(change: SaleChange): Promise<SaleChange> {
     if (change.outcome !== 'changed') return change;
-    const { gate, install } = this.#on;
     const { sale } = change;
-    await gate.applySale(sale.id, sale);
-    // A window that was over and is extended comes back into the gate.
-    if (this.#mayAdmit(sale) && (await gate.epochOf(sale.id)) === null) await install(sale.id);
+    await this.#on.gate.applySale(sale.id, sale);
+    await this.#installed(sale);
     return change;
+  }
+
+  /** A window that was over and is extended comes back into the gate. */
+  async #installed(sale: SaleRecord): Promise<void> {
+    const { gate, install } = this.#on;
+    if (this.#mayAdmit(sale) && (await gate.epochOf(sale.id)) === null) await install(sale.id);
   }
 
   #mayAdmit({ closed, closesAtMs }: SaleRecord): boolean {
@@ -133,14 +182,15 @@ export class ManageSales {
   }
 
   async #once(caller: Caller, body: unknown, run: (call: AdminCall) => Promise<SaleChange>): Promise<SaleChange> {
-    const { auditIds, present, changed, ledger, runtime } = this.#on;
+    const { auditIds, present, saleIn, changed, ledger, runtime } = this.#on;
     const call: AdminCall = {
       actor: caller.actor,
       auditId: await auditIds.next(),
       keyed: caller.keyed && { caller: caller.actor, ...caller.keyed, fingerprint: fingerprintOf(body) },
       answer: present,
     };
-    const finish = (change: SaleChange): SaleChange => {
+    const finish = async (change: SaleChange): Promise<SaleChange> => {
+      if (change.outcome === 'replayed') await this.#heard(saleIn(change.answer));
       if (change.outcome === 'changed') {
         changed(change.sale.id);
         // Both have it. Unfinished, it would only be told to the gate once more.
@@ -150,7 +200,7 @@ export class ManageSales {
       }
       return change;
     };
-    if (call.keyed === null) return finish(await run(call));
+    if (call.keyed === null) return await finish(await run(call));
 
     const scope = JSON.stringify([call.keyed.caller, call.keyed.path, call.keyed.key]);
     // One after the other: each finds in the ledger what the one before it has left.
@@ -161,7 +211,7 @@ export class ManageSales {
     );
     this.#running.set(scope, mine);
     try {
-      return finish(await mine);
+      return await finish(await mine);
     } finally {
       if (this.#running.get(scope) === mine) this.#running.delete(scope);
     }

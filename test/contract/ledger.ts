@@ -276,6 +276,56 @@ export function ledgerContract(name: string, make: () => Promise<LedgerUnderTest
         expect(await item()).toMatchObject({ reserved: 0 });
       });
 
+      // A worker that dies between its commit and its acknowledgement leaves the whole batch to the next one. The bounds are
+      // those of a batch of the pipe (512), of a statement (500) and of a packet (1 000).
+      it.each([1, 2, 499, 500, 501, 511, 512, 513, 1000, 1001])(
+        'P3: %i orders sent again, with events kept: all and some of them are known, and each has one event',
+        async (size) => {
+          await createSale(OTHER_SALE, { perBuyer: 3, items: [{ ...newSale().items[0]!, stock: 5000 }] });
+          world.ledger.keepEvents = true;
+          const batch = Array.from({ length: size }, (_, at) =>
+            message({ saleId: OTHER_SALE, buyer: `buyer-${at}`, slots: at % 3 === 0 ? [1, 2] : [1], key: `k${at}` }),
+          );
+          const units = batch.reduce((sum, { quantity }) => sum + quantity, 0);
+          const first = await commit(...batch);
+          expect(first.every(({ order, inserted }) => inserted && order.status === 'reserved')).toBe(true);
+
+          const again = await commit(...batch);
+          expect(again).toEqual(first.map(({ order }) => ({ order, inserted: false })));
+          const others = batch.map((_, at) => message({ saleId: OTHER_SALE, buyer: `other-${at}` }));
+          const some = batch.map((old, at) => (at % 2 === 0 ? old : others[at]!));
+          const mixed = await commit(...some);
+          expect(mixed.map(({ inserted }) => inserted)).toEqual(some.map((_, at) => at % 2 === 1));
+          expect(mixed.every(({ order }) => order.status === 'reserved')).toBe(true);
+
+          const news = Math.floor(size / 2);
+          expect(await item('voucher', OTHER_SALE)).toMatchObject({ reserved: units + news });
+          const events = await world.ledger.outgoingEvents(5000);
+          const told = events.map(({ orderId }) => orderId).toSorted();
+          const stored = [...batch, ...others.filter((_, at) => at % 2 === 1)].map(({ orderId }) => orderId);
+          expect(told).toEqual(stored.toSorted());
+          world.ledger.keepEvents = false;
+        },
+      );
+
+      it('P3: sent again after their events were taken over, or before there were any, they are known all the same', async () => {
+        const batch = ['alice', 'bob'].map((buyer) => message({ buyer }));
+        const first = await commit(...batch);
+        world.ledger.keepEvents = true;
+        const known = first.map(({ order }) => ({ order, inserted: false }));
+        expect(await commit(...batch)).toEqual(known);
+        expect(await world.ledger.outgoingEvents(10), 'of orders that were stored before somebody listened').toEqual(
+          [],
+        );
+        const next = message({ buyer: 'carol' });
+        await commit(next);
+        const [event] = await world.ledger.outgoingEvents(10);
+        await world.ledger.forgetEvents([event!.id]);
+        expect((await commit(next, ...batch)).map(({ inserted }) => inserted)).toEqual([false, false, false]);
+        expect(await world.ledger.outgoingEvents(10), 'none is told twice').toEqual([]);
+        world.ledger.keepEvents = false;
+      });
+
       it('of an order twice is one order, and both are told what is stored', async () => {
         const order = message({ buyer: 'a' });
         const stored = await commit(order, order);

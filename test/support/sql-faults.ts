@@ -7,7 +7,7 @@ import type { StoredOrder } from '../../src/ledger/port.ts';
 import type { SqlLedger } from '../../src/ledger/sql/ledger.ts';
 import { openSqlLedger } from '../../src/ledger/sql/open.ts';
 import type { OrderMessage } from '../../src/model/order.ts';
-import { sleep } from './fault-wait.ts';
+import { sleep, until } from './fault-wait.ts';
 import { cleanUpServers } from './servers/clean-up.ts';
 import type { MariadbServer } from './servers/mariadb.ts';
 import type { PostgresServer } from './servers/postgres.ts';
@@ -116,6 +116,48 @@ export function sqlFaultSuite(name: string, start: () => Promise<MariadbServer |
       expect(answers.map(({ inserted }) => inserted)).toEqual(Array(10).fill(false));
       const after = (await ledger.getSale('5'))!.items[0]!;
       expect(after).toEqual({ ...before, reserved: before.reserved + 10, rev: before.rev + 1 });
+      await judgeTables(query);
+    });
+
+    it('P1 P3: a COMMIT that comes late: whether its orders are stored is not said before it is certain', async () => {
+      const proxy = await startProxy(server.port);
+      onTestFinished(() => proxy.close());
+      const through = new URL(server.url);
+      through.port = String(proxy.port);
+      const remote = await openSqlLedger(through.href, systemRuntime(), { migrate: false, exclusive: false });
+      onTestFinished(() => remote.close());
+      const isCommit = (request: Buffer): boolean => /COMMIT(?!TED)/.test(request.toString('latin1'));
+      const sizes = (found: Map<string, unknown>): number => found.size;
+
+      // Whoever does not know the session waits for the row of the item, which it has.
+      const first = batchOf(10);
+      let held = proxy.holdRequest(isCommit);
+      await expect(remote.commitOrders(first)).rejects.toBeInstanceOf(RetryableError);
+      await held;
+      expect((await ledger.storedAmong(first.map(({ orderId }) => orderId))).size, 'not yet').toBe(0);
+      let answered = false;
+      const asked = ledger.storedAtRest(first).then((found) => {
+        answered = true;
+        return sizes(found);
+      });
+      await ledger.probe();
+      expect(answered).toBe(false);
+      proxy.passHeld();
+      expect(await asked, 'it was committed, and nobody said otherwise').toBe(10);
+
+      // Whoever knows it ends it: then it cannot be committed any more.
+      const second = batchOf(10);
+      held = proxy.holdRequest(isCommit);
+      await expect(remote.commitOrders(second)).rejects.toBeInstanceOf(RetryableError);
+      await held;
+      const startedMs = performance.now();
+      expect(sizes(await remote.storedAtRest(second))).toBe(0);
+      expect(performance.now() - startedMs, 'and does not wait until the server notices').toBeLessThan(4_000);
+      proxy.passHeld();
+      await until('the server has dealt with it', 5_000, () => proxy.heldOpen() === 0);
+      expect(sizes(await ledger.storedAtRest(second)), 'as it was said').toBe(0);
+      const { answers } = await stored(second, remote);
+      expect(answers.every(({ inserted }) => inserted)).toBe(true);
       await judgeTables(query);
     });
 

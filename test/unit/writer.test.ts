@@ -72,7 +72,8 @@ class StubLedger {
     return batch.map(({ orderId }) => ({ order: this.rows.get(orderId)!, inserted: true }));
   }
 
-  async storedAmong(orderIds: readonly string[]): Promise<Map<string, OrderRecord>> {
+  async storedAtRest(batch: readonly OrderMessage[]): Promise<Map<string, OrderRecord>> {
+    const orderIds = batch.map(({ orderId }) => orderId);
     this.asked.push([...orderIds]);
     return new Map(orderIds.flatMap((id) => (this.rows.has(id) ? [[id, this.rows.get(id)!] as const] : [])));
   }
@@ -213,13 +214,13 @@ describe('the writer', () => {
     it('P3: frees nothing as long as it cannot ask what is stored', async () => {
       await write('1');
       heard.length = 0;
-      const asking = ledger.storedAmong.bind(ledger);
-      ledger.storedAmong = () => Promise.reject(unavailable('cannot read'));
+      const asking = ledger.storedAtRest.bind(ledger);
+      ledger.storedAtRest = () => Promise.reject(unavailable('cannot read'));
       ledger.out = null;
       await runtime.timers.advance(PROBE_MS);
       expect(heard).toEqual([]);
       expect([writer.reason, writer.unresolved]).toEqual(['cannot read', 1]);
-      ledger.storedAmong = asking;
+      ledger.storedAtRest = asking;
       await runtime.timers.advance(PROBE_MS);
       expect(heard).toEqual(['withdrawn 1']);
       expect(writer.reason).toBeNull();
@@ -280,8 +281,8 @@ describe('the writer', () => {
       // Something else found the ledger out meanwhile: an id block, an administrative change.
       writer.reportFailure(unavailable('the connection broke'));
       const answer = Promise.withResolvers<void>();
-      const asking = ledger.storedAmong.bind(ledger);
-      ledger.storedAmong = async (ids) => {
+      const asking = ledger.storedAtRest.bind(ledger);
+      ledger.storedAtRest = async (ids) => {
         const found = await asking(ids);
         await answer.promise;
         return found;
@@ -304,10 +305,10 @@ describe('the writer', () => {
       async (turns) => {
         const commit = Promise.withResolvers<StoredOrder[]>();
         const answer = Promise.withResolvers<void>();
-        const working = { commitOrders: ledger.commitOrders, storedAmong: ledger.storedAmong };
-        ledger.storedAmong = async (ids) => {
+        const working = { commitOrders: ledger.commitOrders, storedAtRest: ledger.storedAtRest };
+        ledger.storedAtRest = async (ids) => {
           await answer.promise;
-          return working.storedAmong.call(ledger, ids);
+          return working.storedAtRest.call(ledger, ids);
         };
         // Under way when the ledger went out.
         ledger.commitOrders = () => commit.promise;
@@ -332,11 +333,11 @@ describe('the writer', () => {
   describe('a fault about which the ledger cannot be asked', () => {
     it('P4: is asked about again, and its hold is not forgotten', async () => {
       ledger.poison.add('1');
-      const asking = ledger.storedAmong.bind(ledger);
-      ledger.storedAmong = () => Promise.reject(unavailable('cannot read'));
+      const asking = ledger.storedAtRest.bind(ledger);
+      ledger.storedAtRest = () => Promise.reject(unavailable('cannot read'));
       await write('1');
       expect(heard).toEqual(['failed 1: poison']);
-      ledger.storedAmong = asking;
+      ledger.storedAtRest = asking;
       await runtime.timers.advance(PROBE_MS * 4);
       expect(heard).toEqual(['failed 1: poison', 'withdrawn 1']);
       expect([writer.reason, writer.unresolved]).toEqual([null, 0]);

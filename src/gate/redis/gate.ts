@@ -1,19 +1,20 @@
 import { Anchor } from '../../base/anchor.ts';
-import { unavailable } from '../../base/errors.ts';
+import { TerminalError, unavailable } from '../../base/errors.ts';
 import type { RedisTarget } from '../../base/redis/address.ts';
 import { RedisLink } from '../../base/redis/link.ts';
 import type { Runtime } from '../../base/runtime.ts';
 import type { SaleSnapshot, SaleValues } from '../../model/snapshot.ts';
-import type {
-  AdmitRequest,
-  BoundTo,
-  Held,
-  HoldRef,
-  HouseHold,
-  ItemView,
-  Latest,
-  SharedGate,
-  Verdict,
+import {
+  type AdmitRequest,
+  applyLatest,
+  type BoundTo,
+  type Held,
+  type HoldRef,
+  type HouseHold,
+  type ItemView,
+  type Latest,
+  type SharedGate,
+  type Verdict,
 } from '../port.ts';
 import { Admissions } from './admissions.ts';
 import { Breakers } from './breakers.ts';
@@ -25,6 +26,8 @@ import { scriptNamed } from './scripts.ts';
 export interface RedisGateOptions {
   readonly target: RedisTarget;
   readonly prefix?: string;
+  /** Of whose ledger the gates are; left out: nobody asks whose the prefix is. */
+  readonly shopId?: string;
   /** The process that waits for its orders' decisions: `from` in their messages. Empty: nobody does. */
   readonly process?: string;
   /** How long one command may take. */
@@ -59,6 +62,7 @@ export class RedisGate implements SharedGate {
   readonly #anchor: Anchor;
   readonly #link: RedisLink;
   readonly #layout: Layout;
+  readonly #shopId: string | null;
   readonly #epochs = new Epochs();
   readonly #breakers: Breakers;
   readonly #admissions: Admissions;
@@ -75,6 +79,7 @@ export class RedisGate implements SharedGate {
     this.#runtime = runtime;
     this.#anchor = new Anchor(runtime.timers);
     this.#layout = new Layout(prefix);
+    this.#shopId = options.shopId ?? null;
     this.#link = new RedisLink(target, { commandMs }, runtime, this.#anchor, {
       message: () => undefined,
       interrupted: () => {
@@ -102,6 +107,30 @@ export class RedisGate implements SharedGate {
     return this.#breakers.reason;
   }
 
+  /**
+   * Takes the prefix for our shop, or finds that we have it: two ledgers behind one prefix would carry each other's orders
+   * away. Fails for good if another shop has it. A Redis that has forgotten everything is taken again.
+   */
+  async claim(): Promise<void> {
+    if (this.#shopId === null) return;
+    this.#mustBeOurs(await this.#link.script(scriptNamed('claim'), [this.#layout.shop], [this.#shopId]));
+  }
+
+  /** The shop that has the prefix, which is ours; null: none has it yet. Fails as `claim` does, and takes nothing. */
+  async owner(): Promise<string | null> {
+    const owner = (await this.#link.call('GET', [this.#layout.shop])) as string | null;
+    if (owner !== null) this.#mustBeOurs(owner);
+    return owner;
+  }
+
+  #mustBeOurs(owner: unknown): void {
+    if (owner === this.#shopId) return;
+    throw new TerminalError(
+      'bad_config',
+      `another shop (${owner}) has the Redis key ${this.#layout.shop}, this database is shop ${this.#shopId}: give each shop a REDIS_PREFIX or a Redis of its own; if that shop is gone for good, delete its keys`,
+    );
+  }
+
   /** The ledger has this epoch: a gate with a lower one is stale from now on. */
   knowsEpoch(saleId: string, epoch: number): void {
     this.#epochs.saw(saleId, epoch);
@@ -110,15 +139,14 @@ export class RedisGate implements SharedGate {
   async install(snapshot: SaleSnapshot, latest?: () => Promise<Latest | null>): Promise<void> {
     const on = { link: this.#link, layout: this.#layout, runtime: this.#runtime };
     const { saleId, epoch } = snapshot;
+    // Before its first key: Redis may have been emptied, and be another's since.
+    await this.claim();
     const inForce = await install(on, snapshot, latest !== undefined);
     this.#epochs.saw(saleId, inForce);
     if (!latest || inForce !== epoch) return;
     // In place, and still shut: a change that was committed before this look is in it, one after finds the gate.
     const now = await latest();
-    if (now !== null) {
-      await this.applySale(saleId, now);
-      for (const { id, total, rev } of now.items) await this.applyTotal(saleId, id, total, rev);
-    }
+    if (now !== null) await applyLatest(this, saleId, now);
     await this.#link.script(scriptNamed('unshut'), [this.#layout.sale(saleId).gate], [epoch]);
   }
 

@@ -25,12 +25,15 @@ export class Layout {
   readonly #prefix: string;
   /** Ids of sales that have keys. */
   readonly sales: string;
+  /** Which shop has this prefix. */
+  readonly shop: string;
   /** Tells of new entries in a sale's stream. */
   readonly wake: string;
 
   constructor(prefix: string) {
     this.#prefix = prefix;
     this.sales = `${prefix}:sales`;
+    this.shop = `${prefix}:shop`;
     this.wake = `${prefix}:wake`;
   }
 

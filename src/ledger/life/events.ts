@@ -4,12 +4,14 @@ import type { StoredOrder } from '../port.ts';
 import { eventOfRow } from './rows.ts';
 import { type Cells, query, type Step, type Work, Writes } from './step.ts';
 
+export type EventStep = Extract<Step, { do: 'insert' }>;
+
 /**
  * The outbox of events for those who subscribed. An event is named after its order and its version, so that it is written
  * once by its primary key, and known without being read. It leaves the table when somebody has taken it over: no mark has
  * to be passed, which a transaction that commits late could stay behind.
  */
-export function eventStep(orders: readonly OrderRecord[]): Extract<Step, { do: 'insert' }> {
+export function eventStep(orders: readonly OrderRecord[]): EventStep {
   return {
     do: 'insert',
     table: 'order_events',
@@ -26,11 +28,19 @@ export function eventStep(orders: readonly OrderRecord[]): Extract<Step, { do: '
   };
 }
 
-/** Of a batch that was just stored: for those that were really inserted, and not refused. */
-export function* writeReserved(stored: readonly StoredOrder[]): Work<void> {
+/**
+ * Of a batch: for those that its transaction inserts, and does not refuse. Null: none. The orders go first: what proves that
+ * an order is new is its own row, and never that of its event, which somebody may have taken over long ago.
+ */
+export function reservedEvents(stored: readonly StoredOrder[]): EventStep | null {
   const fresh = stored.filter(({ order, inserted }) => inserted && order.status === 'reserved');
+  return fresh.length === 0 ? null : eventStep(fresh.map(({ order }) => order));
+}
+
+export function* writeReserved(stored: readonly StoredOrder[]): Work<void> {
+  const step = reservedEvents(stored);
   const writes = new Writes();
-  writes.addRows(eventStep(fresh.map(({ order }) => order)));
+  if (step !== null) writes.addRows(step);
   yield* writes.done();
 }
 

@@ -1,7 +1,9 @@
 import type { Random } from '../../base/random.ts';
+import { query } from '../life/step.ts';
 import type { BatchRows, NewOrder, OrderStatements, TakenUnits } from '../sql/dialect.ts';
 import type { Session } from '../sql/session.ts';
 import { textLiteral } from './literal.ts';
+import { MysqlSteps } from './steps.ts';
 
 /** So many orders in one packet: far below max_allowed_packet, which is 1 MiB where somebody was thrifty. */
 const ORDERS_PER_PACKET = 1000;
@@ -16,24 +18,31 @@ const ORDERS_PER_PACKET = 1000;
  */
 export class MysqlOrders implements OrderStatements {
   readonly #random: Random;
+  readonly #steps = new MysqlSteps();
 
   constructor(random: Random) {
     this.#random = random;
   }
 
-  async write(session: Session, { orders, taken, nowMs, defences, hopefully }: BatchRows): Promise<boolean> {
+  async write(session: Session, rows: BatchRows): Promise<boolean> {
+    const { orders, events, taken, nowMs, defences, hopefully } = rows;
     const batch = Math.floor(this.#random.fraction() * Number.MAX_SAFE_INTEGER);
+    const updates = taken.map((units) => takeUnits(units, defences.stock));
     for (let from = 0; from < orders.length; from += ORDERS_PER_PACKET) {
       const some = orders.length <= ORDERS_PER_PACKET ? orders : orders.slice(from, from + ORDERS_PER_PACKET);
       const last = from + ORDERS_PER_PACKET >= orders.length;
       const { sql, expected } = this.#packet(some, nowMs, batch, defences.claims);
-      const statements = last ? [...sql, ...taken.map((units) => takeUnits(units, defences.stock))] : sql;
+      const statements = last && events === null ? [...sql, ...updates] : sql;
       const results = await session.script(statements.join('; '));
       const right = results.every(({ affected }, at) => affected === (expected[at] ?? 1));
       if (!right) return false;
       if (!hopefully && !(await areOurs(session, some, batch))) return false;
     }
-    return true;
+    if (events === null) return true;
+    // Only now that every order is known to be new, and with the hot rows behind it in the same packet.
+    const steps = [{ ...events, leavePresent: true } as const, ...updates.map((sql) => query(sql))];
+    const [, ...updated] = await this.#steps.run(session, steps);
+    return updated.every(({ affected }) => affected === 1);
   }
 
   #packet(

@@ -110,12 +110,14 @@ function resultOf(answer: ResultHeader | Row[]): Result {
 }
 
 class MysqlPooledSession extends MysqlSession implements PooledSession {
+  readonly id: number | null;
   readonly #connection: PoolConnection;
   #given = false;
 
   constructor(connection: PoolConnection, timers: Timers) {
     super(connection, timers);
     this.#connection = connection;
+    this.id = connection.threadId ?? null;
   }
 
   release(): void {

@@ -42,6 +42,16 @@ export async function postgresDialect(
     migration,
     settings: `SELECT name, setting AS value FROM pg_settings
       WHERE name IN ('server_version', 'fsync', 'synchronous_commit', 'full_page_writes', 'default_transaction_read_only')`,
+    async endLeft(session, left) {
+      // Of the same age or older: a number may have been given away again since.
+      const are = left.map(
+        ({ id, ageMs }) => `pid = ${id} AND backend_start <= clock_timestamp() - interval '${Math.floor(ageMs)} ms'`,
+      );
+      await session.script(
+        `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND usename = current_user
+           AND state LIKE 'idle in transaction%' AND (${are.join(' OR ')})`,
+      );
+    },
     mustCountRightly: async () => {},
     dropStockCheck: (session) => session.query('ALTER TABLE items DROP CONSTRAINT IF EXISTS items_within_total'),
   };

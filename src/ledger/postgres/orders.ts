@@ -2,6 +2,7 @@ import type { BatchRows, NewOrder, OrderStatements } from '../sql/dialect.ts';
 import type { Result, Session } from '../sql/session.ts';
 import { isDuplicate } from './errors.ts';
 import { PostgresSession, type Prepared } from './session.ts';
+import { sendStep } from './steps.ts';
 
 /**
  * The rows of a batch, in one statement. Of most orders only id, buyer and key differ: the rest is their *shape*, of which a
@@ -62,7 +63,7 @@ interface Shape {
 
 /** The batch in one round trip. */
 export class PostgresOrders implements OrderStatements {
-  async write(session: Session, { orders, taken, nowMs, defences, hopefully }: BatchRows): Promise<boolean> {
+  async write(session: Session, { orders, events, taken, nowMs, defences, hopefully }: BatchRows): Promise<boolean> {
     if (!(session instanceof PostgresSession)) throw new TypeError('a session of PostgreSQL is needed');
     // By buyer: writers of other items of the sale insert beside us, and in one order nobody waits in a circle.
     const sorted = orders.toSorted(byBuyer);
@@ -112,6 +113,7 @@ export class PostgresOrders implements OrderStatements {
         bare(more, ({ saleId }) => saleId),
         nowMs,
       ]),
+      ...(events === null ? [] : [sendStep(session, { ...events, leavePresent: true })]),
       ...taken.map(({ itemId, epoch, units }) =>
         session.prepared(defences.stock ? TAKE_UNITS : TAKE_UNITS_UNGUARDED, [units, itemId, epoch]),
       ),
@@ -123,7 +125,8 @@ export class PostgresOrders implements OrderStatements {
       if (hopefully && isDuplicate(failed.reason)) return false;
       throw failed.reason;
     }
-    const [batch, ...updates] = results.map((result) => (result as PromiseFulfilledResult<Result>).value);
+    const [batch, ...others] = results.map((result) => (result as PromiseFulfilledResult<Result>).value);
+    const updates = events === null ? others : others.slice(1);
     const inserted = batch!.rows[0]!;
     const complete = hopefully || (inserted.orders === orders.length && inserted.claims === claims);
     return complete && updates.every(({ affected }) => affected === 1);

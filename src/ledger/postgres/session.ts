@@ -95,12 +95,14 @@ function resultOf({ rows, rowCount }: QueryResult): Result {
 }
 
 class PostgresPooledSession extends PostgresSession implements PooledSession {
+  readonly id: number | null;
   readonly #client: PoolClient;
   #given = false;
 
   constructor(client: PoolClient, timers: Timers) {
     super(client, timers);
     this.#client = client;
+    this.id = (client as unknown as { processID?: number | null }).processID ?? null;
   }
 
   release(): void {

@@ -40,16 +40,19 @@ export class PostgresSteps implements StepStatements {
 
   async run(session: Session, steps: readonly Step[]): Promise<Result[]> {
     if (!(session instanceof PostgresSession)) throw new TypeError('a session of PostgreSQL is needed');
-    const sent = steps.map((step) => {
-      const { sql, values } = statementOf(step);
-      return values.length === 0 ? session.query(sql) : session.prepared(preparedOf(sql), values.map(arrayOf));
-    });
+    const sent = steps.map((step) => sendStep(session, step));
     // All are awaited, whichever fails: those behind it fail with it.
     const results = await Promise.allSettled(sent);
     const failed = results.find((result) => result.status === 'rejected');
     if (failed !== undefined) throw failed.reason;
     return results.map((result) => (result as PromiseFulfilledResult<Result>).value);
   }
+}
+
+/** Sent at once, behind what was sent before it. */
+export function sendStep(session: PostgresSession, step: Step): Promise<Result> {
+  const { sql, values } = statementOf(step);
+  return values.length === 0 ? session.query(sql) : session.prepared(preparedOf(sql), values.map(arrayOf));
 }
 
 const prepared = new Map<string, Prepared>();

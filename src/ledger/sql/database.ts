@@ -10,6 +10,8 @@ import type { PooledSession, Session } from './session.ts';
 const ATTEMPTS_MAX = 20;
 const PAUSE_MS_MAX = 50;
 const END_MS_MAX = 2000;
+/** More than a pool has: what is older than these has ended long ago. */
+const LEFT_MAX = 100;
 
 /** Sessions of a pool, used for reads and for transactions that are tried again when they collide. */
 export class Database {
@@ -17,6 +19,8 @@ export class Database {
   readonly #runtime: Runtime;
   readonly #nowMs: (() => number) | null;
   readonly #running = new Tally();
+  /** When each was left, by the server's number: sessions that ended with an outage, perhaps in the middle of a COMMIT. */
+  readonly #left = new Map<number, number>();
   #ended: Promise<void> | null = null;
 
   constructor(dialect: Dialect, runtime: Runtime, nowMs: (() => number) | null) {
@@ -80,6 +84,29 @@ export class Database {
     }
   }
 
+  /**
+   * Runs when nothing that an outage has interrupted can still be committed, provided that `lock` takes rows that every such
+   * transaction has held from before its COMMIT was sent: whoever gets them comes after it. A session that only waits for
+   * its client, which is gone, is ended first, so that nobody waits for its rows.
+   */
+  async atRest<T>(lock: (session: Session) => Promise<unknown>, run: (session: Session) => Promise<T>): Promise<T> {
+    const left = [...this.#left];
+    if (left.length > 0) {
+      const nowMs = this.#runtime.clock.monotonic();
+      const sessions = left.map(([id, leftMs]) => ({ id, ageMs: nowMs - leftMs }));
+      try {
+        await this.read((session) => this.dialect.endLeft(session, sessions));
+        for (const [id, leftMs] of left) if (this.#left.get(id) === leftMs) this.#left.delete(id);
+      } catch (error) {
+        this.#runtime.log.debug({ err: error }, 'sessions that an outage has left could not be ended');
+      }
+    }
+    return await this.transaction(async (session) => {
+      await lock(session);
+      return await run(session);
+    }, this.dialect.beginFresh);
+  }
+
   /** Waits for what is under way, but not for a database that hangs: it takes back what is open with its connections. */
   end(): Promise<void> {
     this.#ended ??= this.#end();
@@ -104,10 +131,19 @@ export class Database {
       session.release();
       return result;
     } catch (error) {
-      if (error instanceof DoorbusterError && error.code === 'unavailable') session.destroy();
+      if (error instanceof DoorbusterError && error.code === 'unavailable') this.#leave(session);
       else await rolledBack(session);
       throw error;
     }
+  }
+
+  #leave(session: PooledSession): void {
+    if (session.id !== null) {
+      this.#left.delete(session.id);
+      this.#left.set(session.id, this.#runtime.clock.monotonic());
+      if (this.#left.size > LEFT_MAX) this.#left.delete(this.#left.keys().next().value!);
+    }
+    session.destroy();
   }
 }
 

@@ -1,7 +1,8 @@
 import type { OrderMessage } from '../../model/order.ts';
 import type { RejectReason } from '../../model/outcome.ts';
+import type { EventStep } from '../life/events.ts';
 import type { LifeDialect, Step } from '../life/step.ts';
-import type { Connections, LastingSession, Result, Session } from './session.ts';
+import type { Connections, LastingSession, LeftSession, Result, Session } from './session.ts';
 
 export type Isolation = 'read committed' | 'repeatable read';
 
@@ -37,6 +38,12 @@ export interface Dialect {
   readonly migration: MigrationDialect;
   /** Settings of the server that a promise rests on: a name and a value in each row. */
   readonly settings: string;
+  /**
+   * Ends those of these sessions that are in the middle of a transaction and wait for a client that has gone: they would
+   * keep their rows locked until the server notices. One that is at work is left to finish: a COMMIT that waits for a
+   * replica is not to be hurried. Saves time only: what it cannot see or end, ends by itself.
+   */
+  endLeft(session: Session, left: readonly LeftSession[]): Promise<void>;
   /** Fails if the counts of rows do not mean what the writer takes them for. */
   mustCountRightly(session: Session): Promise<void>;
   /** Takes the CHECK away that holds P1 below every statement: for the test that shows what each defence is for. */
@@ -60,6 +67,8 @@ export interface TakenUnits {
 
 export interface BatchRows {
   readonly orders: readonly NewOrder[];
+  /** Events of the orders that are reserved: written after the orders, and before the hot rows of the items. */
+  readonly events: EventStep | null;
   readonly taken: readonly TakenUnits[];
   readonly nowMs: number;
   readonly defences: Defences;
@@ -76,8 +85,9 @@ export interface Defences {
 /** The statements of the batched writer, which are shaped for each driver. */
 export interface OrderStatements {
   /**
-   * Inserts orders, and the claims and keys of those that are reserved, and takes the units. True: every row was really
-   * inserted and every update found its row. False: something stands in the way, and the transaction must be taken back.
+   * Inserts orders, and the claims, keys and events of those that are reserved, and takes the units. True: every order and
+   * claim was really inserted and every update found its row. False: something stands in the way, and the transaction
+   * must be taken back. An order that is there already is never a failure, whatever else of it is there.
    */
   write(session: Session, rows: BatchRows): Promise<boolean>;
 }

@@ -1,4 +1,4 @@
-import { RetryableError } from '../../base/errors.ts';
+import { RetryableError, TerminalError } from '../../base/errors.ts';
 import type { IdBlock, IdKind } from '../../base/ids.ts';
 import type { Runtime } from '../../base/runtime.ts';
 import type { OrderMessage, OrderRecord } from '../../model/order.ts';
@@ -43,7 +43,7 @@ import type { Dialect, Isolation } from './dialect.ts';
 import { Exclusive, type ExclusiveState } from './exclusive.ts';
 import { Keys } from './keys.ts';
 import { Life } from './life.ts';
-import { migrate, mustBeCurrent } from './migrate.ts';
+import { migrate, mustBeCurrent, shopIdOf } from './migrate.ts';
 import { Orders } from './orders.ts';
 import { Sales } from './sales.ts';
 
@@ -68,6 +68,7 @@ export const POOL_MAX_DEFAULT = 10;
 /** The ledger on a database with a server. Every method is one transaction of it. */
 export class SqlLedger implements Ledger {
   readonly atOnce = 2;
+  readonly shopId: string;
   readonly #database: Database;
   readonly #exclusive: Exclusive | null;
   readonly #keys: Keys;
@@ -81,18 +82,20 @@ export class SqlLedger implements Ledger {
     dialect: Dialect,
     runtime: Runtime,
     options: SqlLedgerOptions,
-  ): Promise<[Database, Exclusive | null, SqlLedgerOptions]> {
+  ): Promise<[Database, Exclusive | null, string, SqlLedgerOptions]> {
     const database = new Database(dialect, runtime, options.now ?? null);
     let exclusive: Exclusive | null = null;
     try {
       if (options.exclusive) exclusive = await Exclusive.take(dialect, runtime, options.onExclusive ?? (() => {}));
       if (options.migrate) await migrate(dialect);
-      await database.read(async (session) => {
+      const shopId = await database.read(async (session) => {
         await mustBeCurrent(session, dialect);
         await dialect.mustCountRightly(session);
         if (options.defences?.stock === false) await dialect.dropStockCheck(session);
+        return await shopIdOf(session);
       });
-      return [database, exclusive, options];
+      if (shopId === null) throw new TerminalError('ledger_damaged', 'the table shop of the ledger is empty');
+      return [database, exclusive, shopId, options];
     } catch (error) {
       exclusive?.release();
       await database.end().catch(() => {});
@@ -100,8 +103,9 @@ export class SqlLedger implements Ledger {
     }
   }
 
-  protected constructor(database: Database, exclusive: Exclusive | null, options: SqlLedgerOptions) {
+  protected constructor(database: Database, exclusive: Exclusive | null, shopId: string, options: SqlLedgerOptions) {
     this.#database = database;
+    this.shopId = shopId;
     this.#exclusive = exclusive;
     this.#keys = new Keys(database);
     this.#sales = new Sales(database, this.#keys);
@@ -112,7 +116,7 @@ export class SqlLedger implements Ledger {
       look: (work) => this.#life.look(work),
     });
     const defences = { claims: options.defences?.claims ?? true, stock: options.defences?.stock ?? true };
-    this.#orders = new Orders(database, defences, this.#life);
+    this.#orders = new Orders(database, defences);
   }
 
   /** Whether the database is still ours alone; null where it is shared on purpose. */
@@ -150,6 +154,16 @@ export class SqlLedger implements Ledger {
     return this.#database.read((session) => this.#orders.storedAmong(session, orderIds));
   }
 
+  /** A batch has the rows of its items before its COMMIT is sent. */
+  storedAtRest(batch: readonly OrderMessage[]): Promise<Map<string, OrderRecord>> {
+    const itemIds = [...new Set(batch.map(({ itemId }) => itemId))];
+    const orderIds = batch.map(({ orderId }) => orderId);
+    return this.#database.atRest(
+      (session) => this.#sales.lockItems(session, itemIds),
+      (session) => this.#orders.storedAmong(session, orderIds),
+    );
+  }
+
   async createSale(sale: NewSale & SaleIds, call: AdminCall): Promise<SaleChange> {
     this.#mustBeAlone();
     return this.#sales.create(sale, call);
@@ -177,6 +191,14 @@ export class SqlLedger implements Ledger {
 
   getSale(saleId: string): Promise<SaleRecord | null> {
     return this.#database.read((session) => this.#sales.get(session, saleId));
+  }
+
+  /** A change has the row of its sale from its beginning. */
+  saleAtRest(saleId: string): Promise<SaleRecord | null> {
+    return this.#database.atRest(
+      (session) => this.#sales.lock(session, saleId),
+      (session) => this.#sales.get(session, saleId),
+    );
   }
 
   listSales(page: Page): Promise<SaleRecord[]> {

@@ -31,11 +31,6 @@ export class Life {
     return this.#database.read((session) => this.#do(session, work(), []));
   }
 
-  /** Inside the caller's transaction. */
-  inside<T>(session: Session, work: Work<T>): Promise<T> {
-    return this.#do(session, work, []);
-  }
-
   /** `first` goes with the first round. */
   async #do<T>(session: Session, work: Work<T>, first: readonly Step[]): Promise<T> {
     let ahead = first;

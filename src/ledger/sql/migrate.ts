@@ -39,6 +39,12 @@ export async function schemaVersion(session: Session, dialect: Dialect): Promise
   return Math.max(0, ...(await appliedOf(session)).filter(({ whole }) => whole).map(({ version }) => version));
 }
 
+/** Of a ledger whose schema is up to date. Null: somebody has emptied the table. */
+export async function shopIdOf(session: Session): Promise<string | null> {
+  const { rows } = await session.query('SELECT id FROM shop WHERE one = 1');
+  return (rows[0]?.id as string | undefined) ?? null;
+}
+
 /** Refuses a schema that this program cannot work with. */
 export async function mustBeCurrent(session: Session, dialect: Dialect): Promise<void> {
   const newest = migrations(dialect.migration.folder).at(-1)!.version;
@@ -146,6 +152,7 @@ const TABLES = [
   'id_blocks',
   'audit',
   'probe',
+  'shop',
 ];
 
 /** Tables with our names and no record of our migrations are somebody else's. */

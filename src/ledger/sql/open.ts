@@ -3,7 +3,7 @@ import type { Runtime } from '../../base/runtime.ts';
 import { MysqlLedger, mysqlDialect } from '../mysql/ledger.ts';
 import { PostgresLedger, postgresDialect } from '../postgres/ledger.ts';
 import type { SqlLedger, SqlLedgerOptions } from './ledger.ts';
-import { type Migrated, migrate, migrations, schemaVersion } from './migrate.ts';
+import { type Migrated, migrate, migrations, schemaVersion, shopIdOf } from './migrate.ts';
 
 function productOf(url: string): 'mysql' | 'postgres' {
   switch (URL.parse(url)?.protocol) {
@@ -44,6 +44,8 @@ export interface SqlLedgerReport {
   /** What the database has, and what this program needs. */
   schema: number;
   newest: number;
+  /** Null: the schema is not up to date. */
+  shopId: string | null;
   /** Settings of the server that a promise rests on, by name. */
   settings: Map<string, string>;
   /** The database's clock, read at the middle of `tookMs`. */
@@ -62,10 +64,13 @@ export async function examineSqlLedger(url: string, runtime: Runtime): Promise<S
       const sentMs = runtime.clock.monotonic();
       const nowMs = Number((await session.query(dialect.clock)).rows[0]!.now_ms);
       const tookMs = runtime.clock.monotonic() - sentMs;
+      const schema = await schemaVersion(session, dialect);
+      const newest = migrations(dialect.migration.folder).at(-1)!.version;
       return {
         product,
-        schema: await schemaVersion(session, dialect),
-        newest: migrations(dialect.migration.folder).at(-1)!.version,
+        schema,
+        newest,
+        shopId: schema < newest ? null : await shopIdOf(session),
         settings: new Map(rows.map((row) => Object.values(row).map(String) as [string, string])),
         nowMs,
         tookMs,

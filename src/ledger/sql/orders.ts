@@ -2,7 +2,7 @@ import { TerminalError } from '../../base/errors.ts';
 import { firstRecord, hasGivenBack, type OrderMessage, type OrderRecord, type OrderStatus } from '../../model/order.ts';
 import type { RejectReason } from '../../model/outcome.ts';
 import { type GateRow, PAGE_ORDERS } from '../gate-pages.ts';
-import { writeReserved } from '../life/events.ts';
+import { reservedEvents } from '../life/events.ts';
 import { orderOfRow } from '../life/rows.ts';
 import { KEY_KEPT_MS, type OrderFilter, type Page, type StoredOrder } from '../port.ts';
 import type { Database } from './database.ts';
@@ -20,7 +20,6 @@ import {
   NOTHING_FOUND,
   slotsText,
 } from './judge.ts';
-import type { Life } from './life.ts';
 import type { Session, Value } from './session.ts';
 
 const COLUMNS = `o.id, o.sale_id, o.item_id, i.code AS item_code, o.buyer, o.quantity, o.amount, o.currency, o.status,
@@ -58,14 +57,12 @@ interface StoredRow {
 export class Orders {
   readonly #database: Database;
   readonly #defences: Defences;
-  readonly #life: Life;
   /** Whether events are written with the orders. */
   keepEvents = false;
 
-  constructor(database: Database, defences: Defences, life: Life) {
+  constructor(database: Database, defences: Defences) {
     this.#database = database;
     this.#defences = defences;
-    this.#life = life;
   }
 
   async commit(batch: readonly OrderMessage[]): Promise<StoredOrder[]> {
@@ -157,9 +154,8 @@ export class Orders {
     hopefully: boolean,
     stored: readonly StoredOrder[],
   ): Promise<boolean> {
-    // First: the hot rows of the items come last.
-    if (this.keepEvents) await this.#life.inside(session, writeReserved(stored));
-    const rows = { orders: fresh, taken, nowMs, defences: this.#defences, hopefully };
+    const events = this.keepEvents ? reservedEvents(stored) : null;
+    const rows = { orders: fresh, events, taken, nowMs, defences: this.#defences, hopefully };
     return this.#database.dialect.orders.write(session, rows);
   }
 

@@ -67,13 +67,23 @@ export class Sales {
     return rows.map((row) => row.id as string).sort(byId);
   }
 
-  /** From here to the end of the transaction no writer of these items is in the middle of anything. */
   async raiseEpoch(session: Session, itemIds: readonly string[], above: number): Promise<void> {
-    const ids = itemIds.map(BigInt);
-    const { byPrimaryKey } = this.#database.dialect;
-    await session.query(`SELECT id FROM items ${byPrimaryKey} WHERE id IN (?) ORDER BY id FOR UPDATE`, [ids]);
+    await this.lockItems(session, itemIds);
     const raise = 'UPDATE items SET epoch = GREATEST(epoch, ?) + 1, rev = rev + 1 WHERE id IN (?)';
-    await session.query(raise, [above, ids]);
+    await session.query(raise, [above, itemIds.map(BigInt)]);
+  }
+
+  /** From here to the end of the transaction no writer of these items is in the middle of anything. */
+  async lockItems(session: Session, itemIds: readonly string[]): Promise<void> {
+    const { byPrimaryKey } = this.#database.dialect;
+    await session.query(`SELECT id FROM items ${byPrimaryKey} WHERE id IN (?) ORDER BY id FOR UPDATE`, [
+      itemIds.map(BigInt),
+    ]);
+  }
+
+  /** From here to the end of the transaction no change of this sale is in the middle of anything. */
+  async lock(session: Session, saleId: string): Promise<void> {
+    await session.query('SELECT id FROM sales WHERE id = ? FOR UPDATE', [BigInt(saleId)]);
   }
 
   async #withItems(session: Session, sales: readonly Row[]): Promise<SaleRecord[]> {

@@ -25,6 +25,8 @@ export interface Session {
 }
 
 export interface PooledSession extends Session {
+  /** The server's number of it; null where something in between does not tell. */
+  readonly id: number | null;
   /** Back into the pool. */
   release(): void;
   /** Ends the connection: what is open in it is taken back by the database. */
@@ -36,6 +38,12 @@ export interface LastingSession extends Session {
   /** From now on it does not keep the process alive. */
   rest(): void;
   destroy(): void;
+}
+
+/** A session whose client has gone while the server may still have had work of it, and how long ago that is. */
+export interface LeftSession {
+  readonly id: number;
+  readonly ageMs: number;
 }
 
 export interface Connections {

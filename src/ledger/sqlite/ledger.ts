@@ -64,6 +64,7 @@ const CHECKED_ON_START_BYTES_MAX = 64 * 1024 * 1024;
  */
 export class SqliteLedger implements Ledger {
   readonly atOnce = 1;
+  readonly shopId: string;
   readonly #runtime: Runtime;
   readonly #db: DatabaseSync;
   readonly #unlock: () => void;
@@ -105,6 +106,7 @@ export class SqliteLedger implements Ledger {
     this.#runtime = runtime;
     this.#unlock = unlock;
     this.#db = db;
+    this.shopId = (db.prepare('SELECT id FROM shop').get() as { id: string }).id;
     this.#begin = db.prepare('BEGIN IMMEDIATE');
     this.#commit = db.prepare('COMMIT');
     this.#keys = new Keys(db, this.#tail);
@@ -193,6 +195,15 @@ export class SqliteLedger implements Ledger {
     });
   }
 
+  /** A transaction that failed is over when its error is thrown, and nobody else writes. */
+  storedAtRest(batch: readonly OrderMessage[]): Promise<Map<string, OrderRecord>> {
+    return this.storedAmong(batch.map(({ orderId }) => orderId));
+  }
+
+  saleAtRest(saleId: string): Promise<SaleRecord | null> {
+    return this.getSale(saleId);
+  }
+
   async createSale(sale: NewSale & SaleIds, call: AdminCall): Promise<SaleChange> {
     return this.#transaction(() => this.#sales.create(sale, call, this.#runtime.clock.now()));
   }
@@ -261,7 +272,11 @@ export class SqliteLedger implements Ledger {
     return (await this.#reader.all(GATE_ROWS, values)) as GateRow[];
   }
 
-  /** The gate dies with the process and is rebuilt from the ledger: it never has anything to hear. */
+  /**
+   * The gate dies with the process and is rebuilt from the ledger, and a COMMIT that fails has not happened as far as this
+   * process can see: what may have reached the log is written over, or is found by the next start. So there never is
+   * anything that the gate has not heard.
+   */
   async unfinishedTasks(): Promise<GateTask[]> {
     return [];
   }

@@ -43,6 +43,15 @@ export interface FaultProxy extends AsyncDisposable {
    * true. 0 ends it.
    */
   dropReplies(which: number | ((exchange: Exchange) => boolean)): void;
+  /**
+   * Holds back the next request for which it says true: the client's connection ends, and the server waits for more until
+   * `passHeld` gives it the request. Resolves when one is held.
+   */
+  holdRequest(which: (request: Buffer) => boolean): Promise<void>;
+  /** Gives the server what was held back, on the connection that it came from; the server's answer goes nowhere. */
+  passHeld(): void;
+  /** Connections whose request was held back and that the server has not ended. */
+  heldOpen(): number;
   /** Holds back each chunk for so long from now on, one way or both; 0 ends it. Order is kept. */
   delay(ms: number, direction?: Direction): void;
   close(): Promise<void>;
@@ -74,6 +83,27 @@ export async function startProxy(firstTarget: number): Promise<FaultProxy> {
   let frozen = false;
   let listener: Server | null = null;
   let isLost: (exchange: Exchange) => boolean = () => false;
+  let toHold: { which: (request: Buffer) => boolean; held: () => void } | null = null;
+  let held: { server: Socket; chunk: Buffer }[] = [];
+
+  const open = new Set<Socket>();
+
+  const hold = (link: Link, chunk: Buffer): void => {
+    const [{ from: client, to: server }] = link.lanes;
+    links.delete(link);
+    for (const lane of link.lanes) if (lane.timer) clearTimeout(lane.timer);
+    client.removeAllListeners('close');
+    server.removeAllListeners();
+    server.on('error', () => server.destroy());
+    server.on('end', () => server.destroy());
+    server.resume();
+    client.destroy();
+    held.push({ server, chunk });
+    open.add(server);
+    server.on('close', () => open.delete(server));
+    toHold!.held();
+    toHold = null;
+  };
 
   const end = (link: Link): void => {
     links.delete(link);
@@ -122,8 +152,13 @@ export async function startProxy(firstTarget: number): Promise<FaultProxy> {
         pump(lane);
       };
       lane.from.on('data', (chunk) => {
-        if (lane.direction === 'toServer') link.request.push(chunk);
-        else {
+        if (lane.direction === 'toServer') {
+          if (toHold?.which(chunk)) {
+            hold(link, chunk);
+            return;
+          }
+          link.request.push(chunk);
+        } else {
           const lost = isLost({ reply: chunk, request: Buffer.concat(link.request) });
           link.request = [];
           if (lost) {
@@ -159,6 +194,8 @@ export async function startProxy(firstTarget: number): Promise<FaultProxy> {
   };
   const cut = (): void => {
     for (const link of [...links]) end(link);
+    held = [];
+    for (const server of open) server.destroy();
   };
   const endNow = (): void => {
     stopListening();
@@ -207,6 +244,18 @@ export async function startProxy(firstTarget: number): Promise<FaultProxy> {
       let left = typeof which === 'number' ? which : 0;
       isLost = typeof which === 'number' ? () => left-- > 0 : which;
     },
+    holdRequest: (which) =>
+      new Promise((resolve) => {
+        toHold = { which, held: resolve };
+      }),
+    passHeld: () => {
+      const passed = held;
+      held = [];
+      for (const { server, chunk } of passed) {
+        if (!server.destroyed) server.end(chunk);
+      }
+    },
+    heldOpen: () => open.size,
     delay: (ms, direction) => {
       for (const way of ['toServer', 'toClient'] as const) {
         if (direction === undefined || direction === way) delayMs[way] = ms;

@@ -1,0 +1,124 @@
+import { type ChildProcess, spawn } from 'node:child_process';
+import { fileURLToPath } from 'node:url';
+import { Redis } from 'ioredis';
+import { afterAll, afterEach, beforeAll, expect, it, onTestFinished } from 'vitest';
+import { systemRuntime } from '../../src/base/runtime.ts';
+import { DistributedShop } from '../../src/engine/distributed.ts';
+import type { SqlLedger } from '../../src/ledger/sql/ledger.ts';
+import { openSqlLedger } from '../../src/ledger/sql/open.ts';
+import { until } from '../support/fault-wait.ts';
+import { cleanUpServers } from '../support/servers/clean-up.ts';
+import { describeWithAnyRedis, describeWithMysql, describeWithPostgres } from '../support/servers/describe.ts';
+import { mysqlUrl } from '../support/servers/mariadb.ts';
+import { postgresUrl } from '../support/servers/postgres.ts';
+import { redisUrl } from '../support/servers/redis.ts';
+import { QUICK } from '../support/webhooks.ts';
+
+const AGENT = fileURLToPath(new URL('../support/dying-worker.ts', import.meta.url));
+const CALLER = { actor: 'admin', keyed: null };
+const ORDERS = 40;
+const LONG = process.env.DOORBUSTER_TEST_LONG !== undefined;
+
+/** What the dead one had in hand looks as if it had been dead for a minute: nobody needs to wait until it is. */
+async function growOld(url: string, prefix: string): Promise<void> {
+  const client = new Redis(url);
+  try {
+    for (const stream of await client.keys(`${prefix}:*:stream`)) {
+      for (const group of (await client.xinfo('GROUPS', stream)) as string[][]) {
+        const pending = (await client.xpending(stream, group[1]!, '-', '+', 1000)) as [string, string][];
+        for (const [id, consumer] of pending) {
+          await client.xclaim(stream, group[1]!, consumer, 0, id, 'IDLE', 60_000, 'JUSTID');
+        }
+      }
+    }
+  } finally {
+    client.disconnect();
+  }
+}
+
+/** A worker is killed between its commit and what follows from it, with a webhook endpoint subscribed. */
+function suite(database: () => Promise<string>): void {
+  let redis: string;
+  let url: string;
+  let dying: ChildProcess | null = null;
+  const shops: DistributedShop[] = [];
+  beforeAll(async () => {
+    [redis, url] = await Promise.all([redisUrl(), database()]);
+  }, 60_000);
+  afterEach(async () => {
+    dying?.kill('SIGKILL');
+    await Promise.all(shops.splice(0).map((shop) => shop.close()));
+  });
+  afterAll(cleanUpServers);
+
+  const openLedger = (): Promise<SqlLedger> => openSqlLedger(url, systemRuntime(), { migrate: true, exclusive: false });
+
+  async function start(worker: boolean, prefix: string) {
+    const ledger = await openLedger();
+    // Nobody takes the events over before the batch comes again: that is when they are in its way.
+    ledger.outgoingEvents = async () => [];
+    const shop = await DistributedShop.open(
+      ledger,
+      {
+        ...{ redis, prefix, answerWithinMs: 100, pipeMax: 1000, worker, writerLock: 'off' },
+        life: { payments: { sandbox: false }, webhooks: QUICK },
+      },
+      systemRuntime(),
+    );
+    shops.push(shop);
+    return shop;
+  }
+
+  it('P3: what it committed is known to the next worker: no dead letters, one event for each order', async () => {
+    const prefix = `redelivery-${Math.random().toString(36).slice(2)}`;
+    const api = await start(false, prefix);
+    await api.webhooks.endpoints.create(
+      { url: 'http://127.0.0.1:9/', events: ['order.reserved'] },
+      { actor: 'admin', origin: null },
+      null,
+    );
+    dying = spawn(process.execPath, [AGENT, redis, url, prefix], { stdio: ['ignore', 'pipe', 'inherit'] });
+    let output = '';
+    dying.stdout!.on('data', (chunk) => {
+      output += chunk;
+    });
+    await until('it works', 20_000, () => output.includes('works'));
+    const nowMs = Date.now();
+    const made = await api.createSale(
+      {
+        ...{ name: 'Vouchers', opensAtMs: nowMs - 60_000, closesAtMs: nowMs + 3_600_000, perBuyer: 1 },
+        payWithinSeconds: 900,
+        items: [{ code: 'voucher', name: 'V', price: { amount: 100, currency: 'CNY' }, stock: 1000 }],
+      },
+      CALLER,
+    );
+    if (made.outcome !== 'changed') throw new Error(made.outcome);
+    const saleId = made.sale.id;
+    const placed = await Promise.all(
+      Array.from({ length: ORDERS }, (_, at) =>
+        api.place({ saleId, itemCode: 'voucher', buyer: `buyer-${at}`, quantity: 1, key: null }),
+      ),
+    );
+    const ids = placed.map((one) => (one.ok ? one.order.id : one.code));
+    await until('it committed', 10_000, () => output.includes('committed'));
+    dying.kill('SIGKILL');
+    await growOld(redis, prefix);
+    const next = await start(true, prefix);
+    await until('all are out of the pipe', 30_000, async () => {
+      const item = (await api.getSaleNow(saleId))!.items[0]!;
+      const letters = await next.deadLetters.list(500, null);
+      return item.queued === 0 || letters.length > 0;
+    });
+    expect((await next.deadLetters.list(500, null)).map(({ error }) => error)).toEqual([]);
+    expect((await api.getSaleNow(saleId))!.items[0]).toMatchObject({ reserved: ORDERS, queued: 0 });
+    const ledger = await openLedger();
+    onTestFinished(() => ledger.close());
+    const events = await ledger.outgoingEvents(500);
+    expect(events.map(({ orderId }) => orderId).toSorted()).toEqual(ids.toSorted());
+  }, 90_000);
+}
+
+describeWithAnyRedis('a worker that dies after its commit', () => {
+  if (LONG) describeWithMysql('on MariaDB', () => suite(mysqlUrl));
+  describeWithPostgres('on PostgreSQL', () => suite(postgresUrl));
+});
