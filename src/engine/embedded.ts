@@ -1,4 +1,6 @@
 import type { Runtime } from '../base/runtime.ts';
+import { drain, type Round, sweep } from '../base/sweep.ts';
+import { pause } from '../base/timers.ts';
 import { MemoryGate } from '../gate/memory.ts';
 import { KEY_KEPT_MS, type Ledger, RELEASES_KEPT_MS } from '../ledger/port.ts';
 import { SqliteLedger } from '../ledger/sqlite/ledger.ts';
@@ -10,7 +12,7 @@ import { MemoryPipe } from '../pipe/memory.ts';
 import { type LifeOptions, NO_PAYMENTS, type Readiness, Shop } from './shop.ts';
 
 const ORDER_ID_BLOCK = 20_000;
-const PRUNE_EVERY_MS = 60_000;
+const TIDY_EVERY_MS = 60_000;
 const REBUILD_RETRY_MS = 500;
 
 /**
@@ -30,7 +32,7 @@ export class EmbeddedShop extends Shop {
   readonly #rebuilding = new Map<string, Promise<void>>();
   /** Sales the gate was given. */
   readonly #installed = new Set<string>();
-  readonly #cancelPruning: () => void;
+  readonly #ended = new AbortController();
 
   /** Opens the ledger in `folder` and builds the gates of all sales that may still admit. */
   static async open(folder: string, runtime: Runtime, life: LifeOptions = NO_PAYMENTS): Promise<EmbeddedShop> {
@@ -92,7 +94,7 @@ export class EmbeddedShop extends Shop {
         runtime.log.error({ err: error, orders: batch.length }, 'the writer failed on a batch');
       }),
     );
-    this.#cancelPruning = runtime.timers.every(PRUNE_EVERY_MS, () => void this.#prune());
+    void this.#tidy();
   }
 
   override get blockedMs(): number {
@@ -130,7 +132,7 @@ export class EmbeddedShop extends Shop {
   protected override async finish(): Promise<void> {
     await this.#pipe.drained();
     await this.#locks.close();
-    this.#cancelPruning();
+    this.#ended.abort();
     await this.#writer.foldBeforeClosing();
     this.#writer.close();
   }
@@ -194,19 +196,27 @@ export class EmbeddedShop extends Shop {
     for (const saleId of this.#installed) this.rebuild(saleId);
   }
 
-  async #prune(): Promise<void> {
-    if (this.closing || this.#writer.reason !== null) return;
-    const beforeMs = this.runtime.clock.now() - KEY_KEPT_MS;
-    try {
-      await this.gate.pruneKeys(beforeMs);
+  async #tidy(): Promise<void> {
+    const { timers } = this.runtime;
+    const { signal } = this.#ended;
+    await pause(timers, TIDY_EVERY_MS, signal);
+    await sweep(timers, () => this.#prune(signal), {
+      signal,
+      pauseMs: TIDY_EVERY_MS,
+      pauseMsMax: TIDY_EVERY_MS,
+      failed: (error) => this.#writer.reportFailure(error),
+    });
+  }
+
+  async #prune(signal: AbortSignal): Promise<Round> {
+    const { timers } = this.runtime;
+    if (!this.closing && this.#writer.reason === null) {
+      await this.gate.pruneKeys(KEY_KEPT_MS);
       await this.#letGo();
-      const turn = (): Promise<void> => new Promise((resolve) => this.runtime.timers.nextTurn(resolve));
-      while ((await this.ledger.pruneKeys(beforeMs)) > 0 && !this.closing) await turn();
-      const keptMs = this.runtime.clock.now() - RELEASES_KEPT_MS;
-      while ((await this.ledger.pruneReleases(keptMs)) > 0 && !this.closing) await turn();
-    } catch (error) {
-      this.#writer.reportFailure(error);
+      await drain(timers, () => this.ledger.pruneKeys(KEY_KEPT_MS), signal);
+      await drain(timers, () => this.ledger.pruneReleases(RELEASES_KEPT_MS), signal);
     }
+    return { changed: 0, more: false };
   }
 
   /** Sales whose window is over leave the gate: what they answer stands in the ledger. */

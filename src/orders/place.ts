@@ -206,12 +206,12 @@ export class PlaceOrder {
 
   /** The gate does not hold the sale: it does not exist, is over, or the gate is being rebuilt. */
   async #withoutGate(request: PlaceRequest, fingerprint: string): Promise<PlaceResult> {
-    const { runtime, rebuild } = this.#on;
+    const { rebuild } = this.#on;
     const sale = isId(request.saleId) ? await this.#saleOf(request.saleId) : null;
     if (sale === null || !sale.items.some(({ code }) => code === request.itemCode)) return NOT_FOUND;
     const bound = await this.#boundInLedger(request, fingerprint);
     if (bound !== null) return bound;
-    const refusal = windowRefusal(sale, runtime.clock.now());
+    const refusal = windowRefusal(sale, sale.readAtMs);
     if (refusal === 'sale_closed') {
       return { ok: false, code: refusal, opensAtMs: sale.opensAtMs, closesAtMs: sale.closesAtMs };
     }

@@ -4,7 +4,7 @@ import type { IdSequence } from '../base/ids.ts';
 import type { Runtime } from '../base/runtime.ts';
 import type { Gate } from '../gate/port.ts';
 import type { AdminCall, Ledger, SaleChange } from '../ledger/port.ts';
-import type { NewSale, SalePatch, SaleRecord } from '../model/sale.ts';
+import { mayAdmit, type NewSale, type SalePatch, type SaleRecord } from '../model/sale.ts';
 
 /** Who asks, and under which key and path (`POST /v1/sales`), if any. */
 export interface Caller {
@@ -93,7 +93,7 @@ export class ManageSales {
     if ((await gate.epochOf(saleId)) === null) {
       // A sale the gate does not hold any more cannot be selling: the ledger's own check is enough. While it is being
       // rebuilt it is not: what is in the pipe would be refused for want of the units.
-      if (this.#mayAdmit(sale)) throw unavailable('the gate of this sale is being rebuilt');
+      if (mayAdmit(sale)) throw unavailable('the gate of this sale is being rebuilt');
       return ledger.addStock(saleId, itemCode, add, call);
     }
 
@@ -124,12 +124,8 @@ export class ManageSales {
     const { sale } = change;
     await gate.applySale(sale.id, sale);
     // A window that was over and is extended comes back into the gate.
-    if (this.#mayAdmit(sale) && (await gate.epochOf(sale.id)) === null) await install(sale.id);
+    if (mayAdmit(sale) && (await gate.epochOf(sale.id)) === null) await install(sale.id);
     return change;
-  }
-
-  #mayAdmit({ closed, closesAtMs }: SaleRecord): boolean {
-    return !closed && closesAtMs > this.#on.runtime.clock.now();
   }
 
   async #once(caller: Caller, body: unknown, run: (call: AdminCall) => Promise<SaleChange>): Promise<SaleChange> {

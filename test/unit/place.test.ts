@@ -58,6 +58,7 @@ describe('placing an order', () => {
       closed: false,
       version: 1,
       createdAtMs: T0,
+      readAtMs: T0,
       items: [{ code: 'v' }] as SaleRecord['items'],
     };
     const gate = {
