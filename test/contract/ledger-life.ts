@@ -283,6 +283,7 @@ export function lifeContract(name: string, make: () => Promise<LifeUnderTest>, s
             units: 2,
             rev: after.rev,
             createdAtMs: T0 + 7,
+            waitedMs: 0,
           },
         ]);
         expect(await kit.unmoved(kit.move('cancel', order))).toBe('repeat');

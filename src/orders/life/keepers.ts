@@ -14,7 +14,7 @@ export interface KeepersDependencies {
   readonly runtime: Runtime;
   readonly ledger: Ledger;
   readonly life: OrderLife;
-  readonly watch: Pick<ProviderWatch, 'isSilent'>;
+  readonly watch: Pick<ProviderWatch, 'isSilent' | 'silentMs'>;
   readonly withLock: WithOrderLock;
   readonly auditIds: IdSequence;
   place(request: PlaceRequest): Promise<PlaceResult>;
@@ -119,7 +119,7 @@ export class LifeKeepers {
    * any of them. What a lane does not take is postponed together.
    */
   async payments(signal?: AbortSignal): Promise<Round> {
-    const { ledger, runtime } = this.#on;
+    const { ledger, runtime, watch } = this.#on;
     // What was done could not be stored, or not even that it was tried. To do it again at once would only ask providers again.
     if (this.#failure !== null) await ledger.probe();
     this.#failure = null;
@@ -128,7 +128,10 @@ export class LifeKeepers {
     let changed = 0;
     for await (const due of pages<PaymentAttempt>(runtime.timers, ATTEMPTS_MAX, read, signal)) {
       const silent = due.filter((attempt) => this.#lanes.take(attempt) === 'silent');
-      changed += await this.#postpone(silent, 'the provider does not answer');
+      // For as long again as it has been silent: they were not asked about, and need not wait longer than it hung.
+      changed += await this.#postpone(silent, 'the provider does not answer', ({ provider }) =>
+        watch.silentMs(provider),
+      );
     }
     return { changed, more: false };
   }
@@ -219,11 +222,16 @@ export class LifeKeepers {
   }
 
   /** In one transaction. Counts those that goods or money hang on, and not only a buyer's patience. */
-  async #postpone(some: readonly PaymentAttempt[], error: string): Promise<number> {
+  async #postpone(
+    some: readonly PaymentAttempt[],
+    error: string,
+    forMs = ({ tries }: PaymentAttempt): number => AGAIN_MS_MIN * 2 ** tries,
+  ): Promise<number> {
     if (some.length === 0) return 0;
     const postponed = await this.#on.ledger.postponeAttempts(
-      some.map(({ id: attemptId, tries }) => {
-        return { attemptId, error, afterMs: Math.min(AGAIN_MS_MIN * 2 ** tries, AGAIN_MS_MAX) };
+      some.map((attempt) => {
+        const afterMs = Math.round(Math.min(Math.max(forMs(attempt), AGAIN_MS_MIN), AGAIN_MS_MAX));
+        return { attemptId: attempt.id, error, afterMs };
       }),
     );
     for (const { attempt, over } of postponed) {

@@ -23,9 +23,14 @@ export class ProviderWatch {
     this.#runtime = runtime;
   }
 
-  isSilent(provider: string): boolean {
+  /** How long it has been asked without an answer. */
+  silentMs(provider: string): number {
     const sinceMs = this.#unansweredMs.get(provider);
-    return sinceMs !== undefined && this.#runtime.clock.monotonic() - sinceMs >= SILENT_MS;
+    return sinceMs === undefined ? 0 : this.#runtime.clock.monotonic() - sinceMs;
+  }
+
+  isSilent(provider: string): boolean {
+    return this.silentMs(provider) >= SILENT_MS;
   }
 
   /** The same provider, watched. A failure is an answer, too: it comes soon. */
