@@ -1,5 +1,6 @@
 import type { Runtime } from '../base/runtime.ts';
-import { oneAtATime } from '../base/timers.ts';
+import { drain, NOTHING_MORE, type Round, sweep } from '../base/sweep.ts';
+import { pause } from '../base/timers.ts';
 import { MemoryGate } from '../gate/memory.ts';
 import { applyLatest } from '../gate/port.ts';
 import { KEY_KEPT_MS, type Ledger, RELEASES_KEPT_MS } from '../ledger/port.ts';
@@ -14,7 +15,7 @@ import { Keeper, TASK_MS } from './keeper.ts';
 import { type LifeOptions, NO_PAYMENTS, type Readiness, Shop } from './shop.ts';
 
 const ORDER_ID_BLOCK = 20_000;
-const PRUNE_EVERY_MS = 60_000;
+const TIDY_EVERY_MS = 60_000;
 const REBUILD_RETRY_MS = 500;
 /** So long a repeat after the end of its sale waits for what is in the pipe. */
 const EMPTIED_MS_MAX = 1000;
@@ -36,7 +37,7 @@ export class EmbeddedShop extends Shop {
   readonly #rebuilding = new Map<string, Promise<void>>();
   /** Sales the gate was given. */
   readonly #installed = new Set<string>();
-  readonly #cancelTimers: (() => void)[];
+  readonly #ended = new AbortController();
 
   /** Opens the ledger in `folder` and builds the gates of all sales that may still admit. */
   static async open(folder: string, runtime: Runtime, life: LifeOptions = NO_PAYMENTS): Promise<EmbeddedShop> {
@@ -98,13 +99,8 @@ export class EmbeddedShop extends Shop {
         runtime.log.error({ err: error, orders: batch.length }, 'the writer failed on a batch');
       }),
     );
-    this.#cancelTimers = [
-      runtime.timers.every(PRUNE_EVERY_MS, () => void this.#prune()),
-      runtime.timers.every(
-        TASK_MS,
-        oneAtATime(() => this.#finishTasks()),
-      ),
-    ];
+    void this.#tidy();
+    void this.#finishTasks();
   }
 
   override get blockedMs(): number {
@@ -146,7 +142,7 @@ export class EmbeddedShop extends Shop {
   protected override async finish(): Promise<void> {
     await this.#pipe.drained();
     await this.#locks.close();
-    for (const cancel of this.#cancelTimers) cancel();
+    this.#ended.abort();
     await this.#writer.foldBeforeClosing();
     this.#writer.close();
   }
@@ -215,7 +211,6 @@ export class EmbeddedShop extends Shop {
 
   /** Changes that were committed, and whose answer was lost on its way to us: nobody else can tell the gate. */
   async #finishTasks(): Promise<void> {
-    if (this.closing || this.#writer.reason !== null) return;
     const { runtime, gate, ledger } = this;
     const rebuilder = {
       rebuild: async (saleId: string) => this.rebuild(saleId),
@@ -226,27 +221,42 @@ export class EmbeddedShop extends Shop {
         return sale !== null;
       },
     };
-    try {
-      // A gate that is not there yet will read what the ledger has: none was before the change and comes after it.
-      await Keeper.finishTasks({ runtime, gate, ledger, rebuilder }, TASK_MS, true);
-    } catch (error) {
-      this.#writer.reportFailure(error);
-    }
+    const { signal } = this.#ended;
+    await pause(runtime.timers, TASK_MS, signal);
+    await sweep(
+      runtime.timers,
+      async () => {
+        // A gate that is not there yet will read what the ledger has: none was before the change and comes after it.
+        if (!this.closing && this.#writer.reason === null) {
+          await Keeper.finishTasks({ gate, ledger, rebuilder }, TASK_MS, true);
+        }
+        return NOTHING_MORE;
+      },
+      { signal, pauseMs: TASK_MS, pauseMsMax: TASK_MS, failed: (error) => this.#writer.reportFailure(error) },
+    );
   }
 
-  async #prune(): Promise<void> {
-    if (this.closing || this.#writer.reason !== null) return;
-    const beforeMs = this.runtime.clock.now() - KEY_KEPT_MS;
-    try {
-      await this.gate.pruneKeys(beforeMs);
+  async #tidy(): Promise<void> {
+    const { timers } = this.runtime;
+    const { signal } = this.#ended;
+    await pause(timers, TIDY_EVERY_MS, signal);
+    await sweep(timers, () => this.#prune(signal), {
+      signal,
+      pauseMs: TIDY_EVERY_MS,
+      pauseMsMax: TIDY_EVERY_MS,
+      failed: (error) => this.#writer.reportFailure(error),
+    });
+  }
+
+  async #prune(signal: AbortSignal): Promise<Round> {
+    const { timers } = this.runtime;
+    if (!this.closing && this.#writer.reason === null) {
+      await this.gate.pruneKeys(KEY_KEPT_MS);
       await this.#letGo();
-      const turn = (): Promise<void> => new Promise((resolve) => this.runtime.timers.nextTurn(resolve));
-      while ((await this.ledger.pruneKeys(beforeMs)) > 0 && !this.closing) await turn();
-      const keptMs = this.runtime.clock.now() - RELEASES_KEPT_MS;
-      while ((await this.ledger.pruneReleases(keptMs)) > 0 && !this.closing) await turn();
-    } catch (error) {
-      this.#writer.reportFailure(error);
+      await drain(timers, () => this.ledger.pruneKeys(KEY_KEPT_MS), signal);
+      await drain(timers, () => this.ledger.pruneReleases(RELEASES_KEPT_MS), signal);
     }
+    return NOTHING_MORE;
   }
 
   /** Sales whose window is over leave the gate: what they answer stands in the ledger. */

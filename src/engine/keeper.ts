@@ -1,20 +1,22 @@
 import { messageOf } from '../base/errors.ts';
 import type { Runtime } from '../base/runtime.ts';
-import { pause } from '../base/timers.ts';
+import { drain, NOTHING_MORE, type Round, sweep } from '../base/sweep.ts';
 import type { SharedGate } from '../gate/port.ts';
 import { KEY_KEPT_MS, type Ledger, RELEASES_KEPT_MS } from '../ledger/port.ts';
 import type { Leader } from '../locks/leader.ts';
 import type { Locks } from '../locks/locks.ts';
+import { mayAdmit } from '../model/sale.ts';
 import type { Rebuilder } from './rebuild.ts';
 
 const ROUND_MS = 1000;
+const ROUND_MS_MAX = 2000;
 /** Whoever made a change tells the gate itself, within this time. */
 export const TASK_MS = 1000;
 const TIDY_EVERY_MS = 60_000;
 /** Lowering a total takes no longer: a hold of the house that is older was left behind. */
 const HOUSE_MS_MAX = 60_000;
 const LOOK_AT_ONCE = 50;
-const FAILURES_MAX = 5;
+const FAILURES_MAX = 3;
 
 export interface KeeperDependencies {
   runtime: Runtime;
@@ -25,7 +27,6 @@ export interface KeeperDependencies {
 }
 
 export interface TaskDependencies {
-  runtime: Runtime;
   gate: Pick<SharedGate, 'epochOf'>;
   ledger: Ledger;
   rebuilder: Pick<Rebuilder, 'apply' | 'rebuild'>;
@@ -49,36 +50,31 @@ export class Keeper {
   start(): void {
     const { locks, runtime } = this.#on;
     this.#leader = locks.leader('keeper', async ({ signal }) => {
-      let failures = 0;
-      while (!signal.aborted) {
-        try {
-          await this.round();
-          failures = 0;
-        } catch (error) {
-          // Another may be able to: it leads, and this process stands in line again.
-          if (++failures === FAILURES_MAX) throw error;
-          // Once for an outage, not once a second.
-          if (failures === 1)
-            runtime.log.warn({ reason: messageOf(error) }, 'a round of the keeper failed; it tries on');
-        }
-        await pause(runtime.timers, ROUND_MS, signal);
-      }
+      await sweep(runtime.timers, () => this.round(signal), {
+        signal,
+        pauseMs: ROUND_MS,
+        pauseMsMax: ROUND_MS_MAX,
+        // Another may be able to: it leads, and this process stands in line again.
+        failuresMax: FAILURES_MAX,
+        failed: (error) => runtime.log.warn({ reason: messageOf(error) }, 'a round of the keeper failed; it tries on'),
+      });
     });
   }
 
-  async round(): Promise<void> {
+  async round(signal?: AbortSignal): Promise<Round> {
     const { runtime, ledger, gate } = this.#on;
     const open = await ledger.openSaleIds();
     await this.#lookAtGates(open);
     await Keeper.finishTasks(this.#on, TASK_MS, false);
-    if (runtime.clock.monotonic() - this.#tidiedMs < TIDY_EVERY_MS) return;
+    if (runtime.clock.monotonic() - this.#tidiedMs < TIDY_EVERY_MS) return NOTHING_MORE;
     this.#tidiedMs = runtime.clock.monotonic();
     // The list may be lost where the sales are not: in a cluster it is on another server.
     await gate.enlist(open);
     await Keeper.finishTasks(this.#on, TIDY_EVERY_MS, true);
-    await this.#prune();
+    await this.#prune(signal);
     for (const saleId of open) await this.#dropHouseHolds(saleId);
     await this.#letGo();
+    return NOTHING_MORE;
   }
 
   async #lookAtGates(saleIds: string[]): Promise<void> {
@@ -96,32 +92,31 @@ export class Keeper {
    * For any deployment: one whose gate is in its own process may lose the answer to a COMMIT just the same.
    */
   static async finishTasks(on: TaskDependencies, olderMs: number, withoutGate: boolean): Promise<void> {
-    const { gate, ledger, rebuilder, runtime } = on;
-    for (const { auditId, saleId } of await ledger.unfinishedTasks(runtime.clock.now() - olderMs)) {
+    const { gate, ledger, rebuilder } = on;
+    for (const { auditId, saleId } of await ledger.unfinishedTasks(olderMs)) {
       if ((await gate.epochOf(saleId)) === null) {
         const sale = await ledger.getSale(saleId);
-        const mayAdmit = sale !== null && !sale.closed && sale.closesAtMs > runtime.clock.now();
-        if (mayAdmit) void rebuilder.rebuild(saleId, 0, false);
-        if (mayAdmit || !withoutGate) continue;
+        const comes = sale !== null && mayAdmit(sale);
+        if (comes) void rebuilder.rebuild(saleId, 0, false);
+        if (comes || !withoutGate) continue;
       }
       await rebuilder.apply(saleId);
       await ledger.finishTask(auditId);
     }
   }
 
-  async #prune(): Promise<void> {
+  async #prune(signal?: AbortSignal): Promise<void> {
     const { runtime, ledger, gate } = this.#on;
-    const beforeMs = runtime.clock.now() - KEY_KEPT_MS;
-    await gate.pruneKeys(beforeMs);
-    while ((await ledger.pruneKeys(beforeMs)) > 0);
-    while ((await ledger.pruneReleases(runtime.clock.now() - RELEASES_KEPT_MS)) > 0);
+    await gate.pruneKeys(KEY_KEPT_MS);
+    await drain(runtime.timers, () => ledger.pruneKeys(KEY_KEPT_MS), signal);
+    await drain(runtime.timers, () => ledger.pruneReleases(RELEASES_KEPT_MS), signal);
   }
 
   /** Whoever took units out to lower a total has died, or Redis was out when it gave them back. */
   async #dropHouseHolds(saleId: string): Promise<void> {
     const { gate, ledger, runtime } = this.#on;
-    for (const { holdId, itemId, takenAtMs } of await gate.houseHolds(saleId)) {
-      if (runtime.clock.now() - takenAtMs < HOUSE_MS_MAX) continue;
+    for (const { holdId, itemId, ageMs } of await gate.houseHolds(saleId)) {
+      if (ageMs < HOUSE_MS_MAX) continue;
       const item = (await ledger.getSale(saleId))?.items.find(({ id }) => id === itemId);
       runtime.log.warn({ saleId, holdId }, 'units that were taken out to lower a total are given back');
       await gate.dropHouseHold(saleId, itemId, holdId, item && { total: item.total, rev: item.rev });

@@ -1,12 +1,13 @@
 import { messageOf } from '../base/errors.ts';
 import type { IdSequence } from '../base/ids.ts';
 import type { Runtime } from '../base/runtime.ts';
-import { pause } from '../base/timers.ts';
+import { type Round, sweep } from '../base/sweep.ts';
 import type { Gate } from '../gate/port.ts';
 import type { AttemptOpened, Ledger, Move, Moved, NewAttempt } from '../ledger/port.ts';
 import type { Locks } from '../locks/locks.ts';
 import { Grouped } from '../orders/life/grouped.ts';
 import { LifeKeepers } from '../orders/life/keepers.ts';
+import { ProviderWatch } from '../orders/life/lanes.ts';
 import { OrderLife } from '../orders/life/life.ts';
 import type { Reached } from '../orders/life/points.ts';
 import { Releaser, type ReleaserCounters } from '../orders/life/releaser.ts';
@@ -83,7 +84,8 @@ export class ShopLife {
     this.#attempts = new Grouped((batch) => parts.watched(ledger.openAttempts(batch)), runtime, {
       atOnce: ledger.atOnce,
     });
-    for (const provider of payments.providers ?? []) this.providers.set(provider.name, provider);
+    const watch = new ProviderWatch(runtime);
+    for (const provider of payments.providers ?? []) this.providers.set(provider.name, watch.over(provider));
     const lock = new OrderLock(locks, runtime);
     const withLock: typeof lock.run = (orderId, waitMs, work) => lock.run(orderId, waitMs, work);
     this.life = new OrderLife({
@@ -101,12 +103,13 @@ export class ShopLife {
     });
     if (payments.sandbox) {
       this.#sandbox = new SandboxProvider(ledger, runtime, (news) => this.life.heard(news));
-      this.providers.set(this.#sandbox.name, this.#sandbox);
+      this.providers.set(this.#sandbox.name, watch.over(this.#sandbox));
     }
     this.keepers = new LifeKeepers({
       runtime,
       ledger,
       life: this.life,
+      watch,
       withLock,
       auditIds,
       place: parts.place,
@@ -137,19 +140,17 @@ export class ShopLife {
 
   /** Each part at its own pace: a provider that hangs does not keep others' orders from their end. */
   async #lead(signal: AbortSignal): Promise<void> {
-    const parts = [
-      () => this.keepers.expire(),
-      () => this.keepers.payments(),
+    const sandbox = this.#sandbox;
+    const parts: ((signal: AbortSignal) => Promise<Round>)[] = [
+      (either) => this.keepers.expire(either),
+      (either) => this.keepers.payments(either),
       () => this.#releaser.sweep(),
-      async () => {
-        await this.#sandbox?.round();
-        return false;
-      },
+      ...(sandbox === null ? [] : [() => sandbox.round()]),
     ];
     const ended = new AbortController();
     const either = AbortSignal.any([signal, ended.signal]);
     try {
-      await Promise.all(parts.map((part) => this.#goOn(part, either)));
+      await Promise.all(parts.map((part) => this.#goOn(() => part(either), either)));
     } finally {
       ended.abort();
       this.keepers.forget();
@@ -162,24 +163,22 @@ export class ShopLife {
     return this.#releaser.counters;
   }
 
-  async #goOn(part: () => Promise<boolean>, signal: AbortSignal): Promise<void> {
+  #goOn(part: () => Promise<Round>, signal: AbortSignal): Promise<void> {
     const { timers, log } = this.#runtime;
-    let failures = 0;
-    while (!signal.aborted) {
-      try {
-        while ((await part()) && !signal.aborted);
-        failures = 0;
-      } catch (error) {
-        // Another may be able to: it leads, and this process stands in line again.
-        if (++failures === FAILURES_MAX && this.#inLine) throw error;
-        if (failures === 1) log.warn({ reason: messageOf(error) }, 'a keeper of orders failed; it tries on');
-      }
-      await pause(timers, Math.min(ROUND_MS * 2 ** failures, ROUND_MS_MAX), signal);
-    }
+    return sweep(timers, part, {
+      signal,
+      pauseMs: ROUND_MS,
+      pauseMsMax: ROUND_MS_MAX,
+      // Another may be able to: it leads, and this process stands in line again.
+      ...(this.#inLine && { failuresMax: FAILURES_MAX }),
+      failed: (error) => log.warn({ reason: messageOf(error) }, 'a keeper of orders failed; it tries on'),
+    });
   }
 
   async stop(): Promise<void> {
     await this.#leader?.stop();
+    // Not before: whoever leads next need not wait for what a provider may never answer.
+    await this.keepers.idle();
     await this.#moves.idle();
     await this.#releaser.idle();
   }

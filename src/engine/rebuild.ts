@@ -4,6 +4,7 @@ import { sleep } from '../base/timers.ts';
 import { applyLatest, type SharedGate } from '../gate/port.ts';
 import type { Ledger } from '../ledger/port.ts';
 import type { Locks } from '../locks/locks.ts';
+import { mayAdmit } from '../model/sale.ts';
 import type { SaleSnapshot, SnapshotPage } from '../model/snapshot.ts';
 import type { Pipe } from '../pipe/port.ts';
 
@@ -210,12 +211,12 @@ export class Rebuilder {
     const emptied = await this.#on.gate.emptiedAt(saleId);
     if (emptied === null || emptied <= above) return false;
     const sale = await this.#on.ledger.getSale(saleId);
-    return sale !== null && !mayAdmit(sale, this.#on.runtime) && sale.items.every(({ epoch }) => epoch <= emptied);
+    return sale !== null && !mayAdmit(sale) && sale.items.every(({ epoch }) => epoch <= emptied);
   }
 
   async #mayAdmit(saleId: string): Promise<boolean> {
     const sale = await this.#on.ledger.getSale(saleId);
-    return sale !== null && mayAdmit(sale, this.#on.runtime);
+    return sale !== null && mayAdmit(sale);
   }
 
   /** Tells the gate what the ledger has now. False: there is no such sale. */
@@ -230,8 +231,4 @@ export class Rebuilder {
   close(): void {
     this.#closed = true;
   }
-}
-
-function mayAdmit({ closed, closesAtMs }: { closed: boolean; closesAtMs: number }, { clock }: Runtime): boolean {
-  return !closed && closesAtMs > clock.now();
 }

@@ -321,7 +321,7 @@ export abstract class Shop {
   /** Looks for what does not come to its end by itself, in one sale or in all. */
   async check(saleId: string | null = null): Promise<CheckReport> {
     if (saleId !== null && !isId(saleId)) return { checkedAtMs: this.runtime.clock.now(), findings: [], more: false };
-    const report = await checkLife(this.ledger, this.runtime.clock, saleId);
+    const report = await checkLife(this.ledger, this.runtime, saleId);
     if (saleId === null) this.#checked = report;
     return report;
   }

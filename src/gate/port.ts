@@ -59,8 +59,8 @@ export interface Gate {
 
   /** Counts of an item as the gate sees them, or null if it does not hold the sale. */
   view(saleId: string): Promise<ItemView[] | null>;
-  /** Forgets keys bound before `beforeMs`: the ledger keeps them for 24 hours too. */
-  pruneKeys(beforeMs: number): Promise<void>;
+  /** Forgets keys that were bound longer ago than so long, by the gate's clock: the ledger keeps them for 24 hours too. */
+  pruneKeys(olderMs: number): Promise<void>;
 }
 
 /** A gate that outlives the process, and that somebody must keep tidy. */
@@ -79,14 +79,15 @@ export interface SharedGate extends Gate {
   emptiedAt(saleId: string): Promise<number | null>;
   /** The ledger has raised the epoch of a finished sale to this one: what was admitted before can only be rejected. */
   setEmptied(saleId: string, epoch: number): Promise<void>;
-  /** Units that the house has taken out, and since when. */
+  /** Units that the house has taken out. */
   houseHolds(saleId: string): Promise<HouseHold[]>;
 }
 
 export interface HouseHold {
   readonly holdId: string;
   readonly itemId: string;
-  readonly takenAtMs: number;
+  /** By the gate's clock. */
+  readonly ageMs: number;
 }
 
 /** What the ledger has now, as far as a gate must know. */

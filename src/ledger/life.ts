@@ -6,7 +6,8 @@ import type { Page } from './port.ts';
 
 /**
  * The ledger's part in the life of an order. Every method is one transaction, durable when its promise resolves; times are
- * the ledger's own clock, read inside the transaction (but for what a capture believes).
+ * the ledger's own clock, read inside the transaction (but for what a capture believes). Callers say how old something must
+ * be, never an instant: their clocks may be wrong.
  */
 export interface LifeLedger {
   /**
@@ -41,8 +42,11 @@ export interface LifeLedger {
   doubtAttempt(attemptId: string, error: string): Promise<PaymentAttempt | null>;
   /** The doubt is gone, unless there was another one since the attempt was read like this. */
   clearDoubt(read: PaymentAttempt): Promise<PaymentAttempt | null>;
-  /** It did not work this time; it is due again at `nextAtMs`, an open one also when its order's time is over. */
-  postponeAttempt(attemptId: string, error: string, nextAtMs: number): Promise<void>;
+  /**
+   * It did not work this time; each is due again after so long, an open one also when its order's time is over. Returns those
+   * that were postponed, as they are now: not one about which nothing is left to be done.
+   */
+  postponeAttempts(batch: readonly Postponement[]): Promise<Postponed[]>;
   getAttempt(attemptId: string): Promise<PaymentAttempt | null>;
   /** The highest token of a lock under which an order was changed; 0: none. Looks at all orders: for a start. */
   highestFence(): Promise<bigint>;
@@ -51,8 +55,10 @@ export interface LifeLedger {
   attemptsOf(orderId: string): Promise<PaymentAttempt[]>;
   /** The attempt that each is paid with, else its newest: for showing orders. */
   lastAttempts(orderIds: readonly string[]): Promise<Map<string, PaymentAttempt>>;
-  /** Open, late and refunding ones that are due, the longest due first. */
-  dueAttempts(limit: number): Promise<PaymentAttempt[]>;
+  /** Open, late and refunding ones that are due, the longest due first, by index; `after`: the next page. */
+  dueAttempts(limit: number, after?: PaymentAttempt): Promise<PaymentAttempt[]>;
+  /** About which of these something has yet to be done, due or not. */
+  unfinishedAmong(attemptIds: readonly string[]): Promise<Set<string>>;
 
   /** What has to be done about them was tried so often at least, and is not done. The longest due first, by index. */
   unsettledAttempts(tries: number, limit: number, saleId: string | null): Promise<Unsettled[]>;
@@ -60,15 +66,15 @@ export interface LifeLedger {
   // Expiry
 
   /**
-   * Reserved orders whose time is over by the ledger's clock, the longest first, by index. Not those with an open attempt that
-   * is not due itself: a provider that does not answer must not keep the others from their turn.
+   * Reserved orders whose time is over by the ledger's clock, the longest first, by index; `after`: the next page. Those with
+   * an open attempt (`paying`) are among them, and stay there until that is settled: whoever reads must go on behind them.
    */
-  dueOrders(limit: number): Promise<DueOrder[]>;
+  dueOrders(limit: number, after?: DueOrder): Promise<DueOrder[]>;
 
   // Units on their way back to the gate
 
   /** Oldest first; `olderMs`: only those that have been there for so long; `after`: the next page. */
-  releases(limit: number, olderMs: number, after?: Release): Promise<Release[]>;
+  releases(limit: number, olderMs: number, after?: Release): Promise<WaitingRelease[]>;
   /** The gate has them. */
   released(orderIds: readonly string[]): Promise<void>;
   /**
@@ -76,8 +82,8 @@ export interface LifeLedger {
    * holds these units still, and whoever gave them back did so to the gate before it (DESIGN.md, 6).
    */
   releasesSince(saleId: string, revs: ReadonlyMap<string, number>): Promise<Release[]>;
-  /** Forgets some that the gate has had since before that instant; 0 when none is left. */
-  pruneReleases(beforeMs: number): Promise<number>;
+  /** Forgets some that the gate has had for longer than so long; 0 when none is left. */
+  pruneReleases(olderMs: number): Promise<number>;
 
   // Events for those who subscribed
 
@@ -186,7 +192,13 @@ export interface Believed extends Opened {
 
 export type AttemptOpened =
   | ({ readonly outcome: 'opened' } & Opened)
-  | { readonly outcome: 'payment_open'; readonly order: OrderRecord; readonly attempt: PaymentAttempt }
+  /** `ageMs`: how long ago it was opened, by the ledger's clock. */
+  | {
+      readonly outcome: 'payment_open';
+      readonly order: OrderRecord;
+      readonly attempt: PaymentAttempt;
+      readonly ageMs: number;
+    }
   | { readonly outcome: 'not_payable' | 'fenced'; readonly order: OrderRecord }
   | { readonly outcome: 'unknown' };
 
@@ -194,6 +206,18 @@ export interface AttemptEnd {
   readonly state: 'failed' | 'voided';
   readonly error: string | null;
   readonly reference?: string | null;
+}
+
+export interface Postponement {
+  readonly attemptId: string;
+  readonly error: string;
+  readonly afterMs: number;
+}
+
+export interface Postponed {
+  readonly attempt: PaymentAttempt;
+  /** Its order's time is over. */
+  readonly over: boolean;
 }
 
 export interface Unsettled {
@@ -207,7 +231,8 @@ export interface DueOrder {
   readonly saleId: string;
   readonly buyer: string;
   readonly expiresAtMs: number;
-  readonly openAttempt: PaymentAttempt | null;
+  /** It has an open attempt, and cannot expire before that is settled. */
+  readonly paying: boolean;
 }
 
 export interface Release {
@@ -218,6 +243,11 @@ export interface Release {
   readonly units: number;
   readonly rev: number;
   readonly createdAtMs: number;
+}
+
+export interface WaitingRelease extends Release {
+  /** By the ledger's clock. */
+  readonly waitedMs: number;
 }
 
 /** What subscribers are told, once per version of an order. */

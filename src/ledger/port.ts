@@ -13,6 +13,9 @@ import type { WebhookLedger } from './webhooks.ts';
  * the same id with other content is a fault; units of an item never exceed its total (P1); a live unit has a slot of
  * its own under the buyer's limit (P2); a key is bound to one order (P5); an admission of an older epoch is rejected.
  * It fails with a RetryableError when it cannot serve now (disk full, read-only, I/O error): nothing was stored.
+ *
+ * Its clock is the database's own, so that processes whose clocks differ agree on what is old, over or due. SQLite has no
+ * clock but that of its only process.
  */
 export interface Ledger extends LifeLedger, SandboxBook {
   /** Which shop this is, drawn when the ledger was made. A copy of a database has the same. */
@@ -64,11 +67,11 @@ export interface Ledger extends LifeLedger, SandboxBook {
   rebuildSnapshot(saleId: string, above?: number): Promise<SaleSnapshot | null>;
 
   /**
-   * Changes of sales that were committed before that instant and have not been confirmed by `finishTask`: whoever made
+   * Changes of sales that were committed longer ago than so long and have not been confirmed by `finishTask`: whoever made
    * them may have died, or lost the answer, before the gate heard of them. Always empty where a failed commit is known to
    * have left nothing, and the gate dies with the process (SQLite).
    */
-  unfinishedTasks(beforeMs: number): Promise<GateTask[]>;
+  unfinishedTasks(olderMs: number): Promise<GateTask[]>;
   finishTask(auditId: string): Promise<void>;
 
   takeIdBlock(kind: IdKind, size: number): Promise<IdBlock>;
@@ -78,7 +81,11 @@ export interface Ledger extends LifeLedger, SandboxBook {
   maintain(budgetMs: number): Promise<boolean>;
   /** How much work is waiting for `maintain`. */
   readonly backlog: number;
-  pruneKeys(beforeMs: number): Promise<number>;
+  /**
+   * Forgets some keys that were bound longer ago than so long, oldest first. Returns how much it got done, keys forgotten or
+   * orders without a key passed by; 0 when nothing is left.
+   */
+  pruneKeys(olderMs: number): Promise<number>;
   close(): Promise<void>;
 }
 

@@ -3,7 +3,7 @@ import type { SandboxIntent } from '../model/payment.ts';
 /** The sandbox provider's own book, so that it outlives processes. A real provider has one of its own. */
 export interface SandboxBook {
   /** Stores it if there is none of that id; returns what is stored. */
-  putIntent(intent: SandboxIntent): Promise<SandboxIntent>;
+  putIntent(intent: NewIntent): Promise<SandboxIntent>;
   getIntent(id: string): Promise<SandboxIntent | null>;
   /** Changes its state if it is one of `from`, and returns it; null: there is none, or it is in another state. */
   moveIntent(
@@ -11,7 +11,12 @@ export interface SandboxBook {
     from: readonly SandboxIntent['state'][],
     to: SandboxIntent['state'],
   ): Promise<SandboxIntent | null>;
-  /** Pending ones whose time has come, and captured ones that the shop has not been told of. */
-  dueIntents(nowMs: number, limit: number): Promise<SandboxIntent[]>;
+  /** Pending ones whose time has come by the book's clock, and captured ones that the shop has not been told of. */
+  dueIntents(limit: number): Promise<SandboxIntent[]>;
   intentTold(id: string): Promise<void>;
+}
+
+export interface NewIntent extends Omit<SandboxIntent, 'dueAtMs'> {
+  /** From now on, by the book's clock; null: never. */
+  readonly dueAfterMs: number | null;
 }

@@ -12,6 +12,8 @@ export interface SaleRecord {
   closed: boolean;
   version: number;
   createdAtMs: number;
+  /** The ledger's clock when it was read: by it, and not by the reader's own, it is judged whether the window is over. */
+  readAtMs: number;
   items: ItemRecord[];
 }
 
@@ -54,6 +56,11 @@ export function windowRefusal(
   if (nowMs >= window.closesAtMs) return 'sale_closed';
   if (window.paused) return 'sale_paused';
   return null;
+}
+
+/** Whether the sale could admit an order, now or later, when it was read: those that can have a gate. */
+export function mayAdmit({ closed, closesAtMs, readAtMs }: SaleRecord): boolean {
+  return !closed && closesAtMs > readAtMs;
 }
 
 /** What a person is shown. A paused sale says so even before it opens: it will not open by itself. */

@@ -236,10 +236,10 @@ export class PlaceOrder {
 
   /** The gate does not hold the sale: it does not exist, is over, or the gate is being rebuilt. */
   async #withoutGate(request: PlaceRequest, fingerprint: string): Promise<PlaceResult> {
-    const { runtime, rebuild, isEmptied } = this.#on;
+    const { rebuild, isEmptied } = this.#on;
     const sale = isId(request.saleId) ? await this.#saleOf(request.saleId) : null;
     if (sale === null || !sale.items.some(({ code }) => code === request.itemCode)) return NOT_FOUND;
-    const refusal = windowRefusal(sale, runtime.clock.now());
+    const refusal = windowRefusal(sale, sale.readAtMs);
     // Asked before the ledger is: what leaves the pipe between the two looks is in the ledger then.
     const emptied = refusal !== 'sale_closed' || request.key === null || (await isEmptied(sale));
     const bound = await this.#boundInLedger(request, fingerprint);

@@ -1,7 +1,8 @@
 import { unavailable } from '../base/errors.ts';
 import type { Runtime } from '../base/runtime.ts';
+import type { Round } from '../base/sweep.ts';
 import { sleep } from '../base/timers.ts';
-import type { SandboxBook } from '../ledger/port.ts';
+import type { NewIntent, SandboxBook } from '../ledger/port.ts';
 import type { SandboxIntent } from '../model/payment.ts';
 import type {
   CaptureRequest,
@@ -34,14 +35,14 @@ export class SandboxProvider implements PaymentProvider {
   }
 
   async capture({ attemptId, orderId, amount, token }: CaptureRequest): Promise<CaptureResult> {
-    const { clock, timers } = this.#runtime;
+    const { timers } = this.#runtime;
     const kind = token ?? 'ok';
-    const intent: SandboxIntent = {
+    const intent: NewIntent = {
       id: attemptId,
       orderId,
       amount,
       state: kind === 'declined' ? 'declined' : kind === 'timeout' || kind === 'slow' ? 'pending' : 'captured',
-      dueAtMs: kind === 'timeout' ? clock.now() + TIMEOUT_CAPTURES_MS : kind === 'slow' ? clock.now() + SLOW_MS : null,
+      dueAfterMs: kind === 'timeout' ? TIMEOUT_CAPTURES_MS : kind === 'slow' ? SLOW_MS : null,
       told: kind !== 'timeout',
     };
     const stored = await this.#book.putIntent(intent);
@@ -64,12 +65,12 @@ export class SandboxProvider implements PaymentProvider {
     const voided = await this.#book.moveIntent(attemptId, ['pending'], 'voided');
     if (voided !== null) return stateOf(voided);
     // A call that has not arrived yet must find that it was given up.
-    const none: SandboxIntent = {
+    const none: NewIntent = {
       id: attemptId,
       orderId: '0',
       amount: { amount: 0, currency: 'XXX' },
       state: 'voided',
-      dueAtMs: null,
+      dueAfterMs: null,
       told: true,
     };
     return stateOf(await this.#book.putIntent(none));
@@ -81,22 +82,36 @@ export class SandboxProvider implements PaymentProvider {
     return { reference: `sandbox-refund-${attemptId}` };
   }
 
-  /** What time does to payments: called now and then by whoever looks after them. */
-  async round(): Promise<void> {
-    for (const { id } of await this.#book.dueIntents(this.#runtime.clock.now(), DUE_MAX)) {
-      const intent = await this.#book.moveIntent(id, ['pending', 'captured'], 'captured');
-      if (intent?.state !== 'captured') continue;
-      const { orderId, amount } = intent;
-      await this.#tell({
-        provider: this.name,
-        id: `sandbox-news-${id}`,
-        type: 'payment.captured',
-        orderId,
-        reference: referenceOf(id),
-        amount,
-      });
-      await this.#book.intentTold(id);
+  /** What time does to payments: called now and then by whoever looks after them. One that fails holds up no other. */
+  async round(): Promise<Round> {
+    const due = await this.#book.dueIntents(DUE_MAX);
+    let changed = 0;
+    let failure: unknown = null;
+    for (const { id } of due) {
+      try {
+        if (await this.#capture(id)) changed++;
+      } catch (error) {
+        failure ??= error;
+      }
     }
+    if (failure !== null) throw failure;
+    return { changed, more: due.length === DUE_MAX };
+  }
+
+  async #capture(id: string): Promise<boolean> {
+    const intent = await this.#book.moveIntent(id, ['pending', 'captured'], 'captured');
+    if (intent?.state !== 'captured') return false;
+    const { orderId, amount } = intent;
+    await this.#tell({
+      provider: this.name,
+      id: `sandbox-news-${id}`,
+      type: 'payment.captured',
+      orderId,
+      reference: referenceOf(id),
+      amount,
+    });
+    await this.#book.intentTold(id);
+    return true;
   }
 }
 

@@ -5,7 +5,7 @@ import type { Runtime } from '../base/runtime.ts';
 import { sleep } from '../base/timers.ts';
 import { applyLatest, type Gate } from '../gate/port.ts';
 import type { AdminCall, Ledger, SaleChange } from '../ledger/port.ts';
-import type { NewSale, SalePatch, SaleRecord } from '../model/sale.ts';
+import { mayAdmit, type NewSale, type SalePatch, type SaleRecord } from '../model/sale.ts';
 
 /** Who asks, and under which key and path (`POST /v1/sales`), if any. */
 export interface Caller {
@@ -101,7 +101,7 @@ export class ManageSales {
     if ((await gate.epochOf(saleId)) === null) {
       // A sale the gate does not hold any more cannot be selling: the ledger's own check is enough. While it is being
       // rebuilt it is not: what is in the pipe would be refused for want of the units.
-      if (this.#mayAdmit(sale)) throw unavailable('the gate of this sale is being rebuilt');
+      if (mayAdmit(sale)) throw unavailable('the gate of this sale is being rebuilt');
       return ledger.addStock(saleId, itemCode, add, call);
     }
 
@@ -174,11 +174,7 @@ export class ManageSales {
   /** A window that was over and is extended comes back into the gate. */
   async #installed(sale: SaleRecord): Promise<void> {
     const { gate, install } = this.#on;
-    if (this.#mayAdmit(sale) && (await gate.epochOf(sale.id)) === null) await install(sale.id);
-  }
-
-  #mayAdmit({ closed, closesAtMs }: SaleRecord): boolean {
-    return !closed && closesAtMs > this.#on.runtime.clock.now();
+    if (mayAdmit(sale) && (await gate.epochOf(sale.id)) === null) await install(sale.id);
   }
 
   async #once(caller: Caller, body: unknown, run: (call: AdminCall) => Promise<SaleChange>): Promise<SaleChange> {

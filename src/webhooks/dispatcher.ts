@@ -2,6 +2,7 @@ import { setMaxListeners } from 'node:events';
 import { messageOf } from '../base/errors.ts';
 import type { IdSequence } from '../base/ids.ts';
 import type { Runtime } from '../base/runtime.ts';
+import { type Round, sweep, turn } from '../base/sweep.ts';
 import { pause, within } from '../base/timers.ts';
 import type {
   Actor,
@@ -64,7 +65,8 @@ const GATHER_MS = 20;
 const TIDY_EVERY_MS = 60_000;
 /** At its end it waits so long for what is under way. */
 const END_MS_MAX = 2000;
-const FAILURES_MAX = 20;
+const FAILURES_MAX = 5;
+const FAILED_MS_MAX = 2000;
 
 /**
  * Tells endpoints what happened to orders: at least once, and of one order in the order in which it happened.
@@ -102,42 +104,36 @@ export class Dispatcher {
    */
   async run(signal: AbortSignal, mayThrow: boolean): Promise<void> {
     const { timers, log } = this.#on.runtime;
-    let failures = 0;
+    const { pollMs } = this.#options;
     try {
-      while (!signal.aborted) {
-        let more = false;
-        try {
-          more = await this.#round();
-          failures = 0;
-        } catch (error) {
-          if (++failures === FAILURES_MAX && mayThrow) throw error;
-          if (failures === 1) log.warn({ reason: messageOf(error) }, 'a round of the webhooks failed; it tries on');
-        }
-        // A ledger in this process answers without letting go of the event loop.
-        if (more) await new Promise<void>((resolve) => timers.nextTurn(resolve));
-        else await this.#rest(signal, failures > 0);
-      }
+      await sweep(timers, () => this.#round(), {
+        signal,
+        pauseMs: pollMs,
+        pauseMsMax: Math.max(pollMs, FAILED_MS_MAX),
+        ...(mayThrow && { failuresMax: FAILURES_MAX }),
+        failed: (error) => log.warn({ reason: messageOf(error) }, 'a round of the webhooks failed; it tries on'),
+        rest: () => this.#rest(signal),
+      });
     } finally {
       await this.#end();
     }
   }
 
   /** Until something has ended or it is time to look again. */
-  async #rest(signal: AbortSignal, failed: boolean): Promise<void> {
+  async #rest(signal: AbortSignal): Promise<void> {
     const { timers } = this.#on.runtime;
-    if (failed || this.#tried.length === 0) {
+    if (this.#tried.length === 0) {
       const woken = new AbortController();
       this.#wake = () => woken.abort();
-      await pause(timers, this.#options.pollMs, signal, ...(failed ? [] : [woken.signal]));
+      await pause(timers, this.#options.pollMs, signal, woken.signal);
     }
-    if (!failed && this.#tried.length > 0) await pause(timers, GATHER_MS, signal);
+    if (this.#tried.length > 0) await pause(timers, GATHER_MS, signal);
   }
 
-  /** Returns whether there is more to do at once. */
-  async #round(): Promise<boolean> {
+  async #round(): Promise<Round> {
     const { ledger, runtime } = this.#on;
     await this.#settle();
-    const more = await this.#takeOver();
+    const taken = await this.#takeOver();
     this.#arrange(await ledger.webhooks.activeEndpoints());
     const wanted = [...this.#lanes.values()]
       .filter(({ ahead }) => ahead.length < AT_ONCE)
@@ -154,18 +150,19 @@ export class Dispatcher {
     }
     for (const lane of this.#lanes.values()) this.#fill(lane);
     if (runtime.clock.monotonic() - this.#tidiedMs >= TIDY_EVERY_MS) {
-      if ((await ledger.webhooks.tidyWebhooks(this.#options.keptMs)) > 0) return true;
+      const changed = await ledger.webhooks.tidyWebhooks(this.#options.keptMs);
+      if (changed > 0) return { changed, more: true };
       this.#tidiedMs = runtime.clock.monotonic();
     }
-    return more;
+    return taken;
   }
 
   // From the outbox
 
-  async #takeOver(): Promise<boolean> {
+  async #takeOver(): Promise<Round> {
     const { ledger, deliveryIds } = this.#on;
     const events = await ledger.outgoingEvents(TAKE_MAX);
-    if (events.length === 0) return false;
+    if (events.length === 0) return { changed: 0, more: false };
     // After the events: an endpoint is there before the first event that is for it.
     const endpoints = await ledger.webhooks.activeEndpoints();
     const wanted = events.flatMap((event) => {
@@ -181,11 +178,11 @@ export class Dispatcher {
         deliveries.push({ id: await deliveryIds.next(), endpointId, orderId, version, type, body });
       }
     }
-    await ledger.webhooks.takeOverEvents(
+    const changed = await ledger.webhooks.takeOverEvents(
       events.map(({ id }) => id),
       deliveries,
     );
-    return events.length === TAKE_MAX;
+    return { changed, more: events.length === TAKE_MAX };
   }
 
   #bodyOf({ id, type, atMs, body }: OutgoingEvent, attempt: PaymentAttempt | null): string {
@@ -276,6 +273,7 @@ export class Dispatcher {
         told(delivery.state === 'pending' ? 'retried' : delivery.state);
         if (delivery.state === 'failed' && delivery.lastStatus !== 410) this.#alert(delivery);
       }
+      if (this.#tried.length > 0) await turn(runtime.timers);
     }
   }
 

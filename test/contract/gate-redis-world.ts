@@ -2,6 +2,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import type { Cluster, Redis } from 'ioredis';
 import type { ManualClock } from '../../src/base/clock.ts';
 import type { AdmitRequest, Gate, HoldRef, Verdict } from '../../src/gate/port.ts';
+import type { RedisGate } from '../../src/gate/redis/gate.ts';
 import type { OrderMessage } from '../../src/model/order.ts';
 import { type SaleSnapshot, type SaleValues, type SnapshotPage, saleValues } from '../../src/model/snapshot.ts';
 import { decodeEntry } from '../../src/model/stream-entry.ts';
@@ -134,9 +135,10 @@ export class TranslatedGate implements Gate {
     if (sale?.given && values.version > sale.values.version) Object.assign(sale, { values: saleValues(values), given });
   }
 
-  async pruneKeys(beforeMs: number): Promise<void> {
+  async pruneKeys(olderMs: number): Promise<void> {
     await this.#now();
-    await this.inner.pruneKeys(this.#past(beforeMs));
+    const beforeMs = this.#past(this.#clock.now() - olderMs);
+    await (this.inner as RedisGate).pruneKeysBefore(() => beforeMs);
   }
 
   settle(saleId: string, holds: readonly HoldRef[]) {

@@ -434,7 +434,7 @@ export function gateContract(name: string, make: () => Promise<GateUnderTest>): 
         expect(await admit('alice', { key: 'k' })).toEqual({ outcome: 'replayed', orderId: second.orderId });
       });
 
-      it('pruneKeys forgets keys bound before the instant, and keeps those bound at it or later', async () => {
+      it('pruneKeys forgets keys bound longer ago, and keeps those bound just so long ago or later', async () => {
         const bind = async (key: string) => {
           const order = await admitted(`buyer of ${key}`, { itemCode: 'poster', key });
           await gate.settle(SALE, [order]);
@@ -444,7 +444,7 @@ export function gateContract(name: string, make: () => Promise<GateUnderTest>): 
         await bind('edge');
         clock.advance(1000);
         await bind('young');
-        await changesNothing(() => gate.pruneKeys(T0 + 1000));
+        await changesNothing(() => gate.pruneKeys(1000));
         const outcomes = [];
         for (const key of ['old', 'edge', 'young']) {
           outcomes.push(await outcome(`buyer of ${key}`, { itemCode: 'poster', key }));
@@ -457,11 +457,11 @@ export function gateContract(name: string, make: () => Promise<GateUnderTest>): 
         const settled = await admitted('bob', { key: 'k' });
         await gate.settle(SALE, [settled]);
         clock.advance(10);
-        await gate.pruneKeys(T0 + 5);
+        await gate.pruneKeys(5);
         expect(await admit('alice', { key: 'k' })).toEqual({ outcome: 'replayed', orderId: order.orderId });
         expect(await outcome('bob', { key: 'k' })).toBe('admitted');
         await gate.settle(SALE, [order]);
-        await gate.pruneKeys(T0 + 5);
+        await gate.pruneKeys(5);
         expect(await outcome('alice', { key: 'k', itemCode: 'poster' })).toBe('admitted');
       });
     });

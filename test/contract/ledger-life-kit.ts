@@ -250,13 +250,19 @@ export class LifeKit {
     return { order: (await this.stored(order.id))!, attemptId };
   }
 
+  /** Due again at that instant of the ledger's clock. */
+  async postpone(attemptId: string, error: string, atMs: number): Promise<boolean> {
+    const postponed = await this.ledger.postponeAttempts([{ attemptId, error, afterMs: atMs - this.nowMs }]);
+    return postponed.length === 1;
+  }
+
   releases(): Promise<Release[]> {
     return this.ledger.releases(100, 0);
   }
 
   /** The statement that finds orders that are due, with its values in it. */
   dueQuery(limit: number): string {
-    const work = dueOrders(limit, this.world.dialect);
+    const work = dueOrders(limit, undefined, this.world.dialect);
     work.next();
     const { value } = work.next([{ rows: [{ now_ms: this.nowMs }], affected: 0 }]);
     const [step] = value as unknown as [{ sql: string; values: readonly (string | number)[] }];

@@ -2,7 +2,7 @@ import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { DoorbusterError } from '../../src/base/errors.ts';
 import { systemRuntime } from '../../src/base/runtime.ts';
 import { MemoryGate } from '../../src/gate/memory.ts';
-import { KEY_KEPT_MS, type Move, ordersPath } from '../../src/ledger/port.ts';
+import { type DueOrder, KEY_KEPT_MS, type Move, type NewIntent, ordersPath } from '../../src/ledger/port.ts';
 import { Writer } from '../../src/ledger/writer.ts';
 import type { OrderRecord } from '../../src/model/order.ts';
 import type { PaymentAttempt } from '../../src/model/payment.ts';
@@ -316,6 +316,7 @@ export function lifeContract(name: string, make: () => Promise<LifeUnderTest>, s
             units: 2,
             rev: after.rev,
             createdAtMs: T0 + 7,
+            waitedMs: 0,
           },
         ]);
         expect(await kit.unmoved(kit.move('cancel', order))).toBe('repeat');
@@ -921,18 +922,18 @@ export function lifeContract(name: string, make: () => Promise<LifeUnderTest>, s
       it('are postponed, an open one not past its order’s time', async () => {
         const order = await kit.order('alice');
         const attemptId = await kit.opened(order);
-        await kit.ledger.postponeAttempt(attemptId, 'x'.repeat(2000), T0 + 5000);
+        await kit.postpone(attemptId, 'x'.repeat(2000), T0 + 5000);
         expect(await attemptOf(attemptId)).toMatchObject({ tries: 1, nextAtMs: T0 + 5000, error: 'x'.repeat(500) });
-        await kit.ledger.postponeAttempt(attemptId, 'hangs', T0 + 2 * PAY_WITHIN_MS);
+        await kit.postpone(attemptId, 'hangs', T0 + 2 * PAY_WITHIN_MS);
         expect(await attemptOf(attemptId)).toMatchObject({ tries: 2, nextAtMs: order.expiresAtMs, error: 'hangs' });
         kit.world.clock.advance(PAY_WITHIN_MS);
-        await kit.ledger.postponeAttempt(attemptId, 'hangs', T0 + 2 * PAY_WITHIN_MS);
+        await kit.postpone(attemptId, 'hangs', T0 + 2 * PAY_WITHIN_MS);
         expect(await attemptOf(attemptId)).toMatchObject({ tries: 3, nextAtMs: T0 + 2 * PAY_WITHIN_MS });
         await kit.closeAttempt(attemptId, { state: 'voided', error: null });
         const closed = await attemptOf(attemptId);
-        await kit.ledger.postponeAttempt(attemptId, 'no', T0);
+        await kit.postpone(attemptId, 'no', T0);
         expect(await attemptOf(attemptId), 'nothing is to be done about it').toEqual(closed);
-        await kit.ledger.postponeAttempt('424242', 'no', T0);
+        await kit.postpone('424242', 'no', T0);
       });
 
       it('that ended without money are in doubt until it is cleared, and another doubt is not', async () => {
@@ -948,7 +949,7 @@ export function lifeContract(name: string, make: () => Promise<LifeUnderTest>, s
         expect(await kit.ledger.dueAttempts(9)).toEqual([first]);
         const second = await kit.ledger.doubtAttempt(attemptId, 'told again');
         expect(await kit.ledger.clearDoubt(first!), 'of the first one').toEqual(second);
-        await kit.ledger.postponeAttempt(attemptId, 'down', T0 + 5000);
+        await kit.postpone(attemptId, 'down', T0 + 5000);
         const later = await attemptOf(attemptId);
         expect(later).toMatchObject({ state: 'voided', tries: 1, nextAtMs: T0 + 5000 });
         expect(await kit.ledger.clearDoubt(second!)).toEqual(later);
@@ -990,6 +991,49 @@ export function lifeContract(name: string, make: () => Promise<LifeUnderTest>, s
         kit.world.clock.advance(1000);
         expect(await due()).toEqual([ids[1], ids[2], ids[0]]);
         expect(await due(1)).toEqual([ids[1]]);
+        const [first] = await kit.ledger.dueAttempts(1);
+        expect((await kit.ledger.dueAttempts(1, first)).map(({ id }) => id)).toEqual([ids[2]]);
+        expect((await kit.ledger.dueAttempts(9, first)).map(({ id }) => id)).toEqual([ids[2], ids[0]]);
+        const [last] = (await kit.ledger.dueAttempts(9)).slice(-1);
+        expect(await kit.ledger.dueAttempts(9, last)).toEqual([]);
+      });
+
+      it('of the same instant come each once, in pages', async () => {
+        const orders = [];
+        for (let at = 0; at < 5; at++) orders.push(await kit.order(`b${at}`));
+        const ids = [];
+        for (const order of orders) ids.push(await kit.opened(order, { askAfterMs: 1000 }));
+        kit.world.clock.advance(1000);
+        for (const limit of [1, 2, 4, 5, 6]) {
+          const met: PaymentAttempt[] = [];
+          let page: PaymentAttempt[];
+          do {
+            page = await kit.ledger.dueAttempts(limit, met.at(-1));
+            met.push(...page);
+          } while (page.length === limit);
+          expect(met.map(({ id }) => id).sort(), `${limit} a page`).toEqual(ids.toSorted());
+        }
+      });
+
+      it('are postponed many at once, by the ledger’s clock; it says whose order’s time is over', async () => {
+        const [young, old] = [await kit.order('alice'), await kit.order('bob', { payWithinSeconds: 5 })];
+        const [a, b] = [await kit.opened(young), await kit.opened(old)];
+        kit.world.clock.advance(5000);
+        const batch = [a, b, '424242'].map((attemptId) => ({ attemptId, error: 'hangs', afterMs: 1000 }));
+        const postponed = await kit.ledger.postponeAttempts(batch);
+        expect(postponed.map(({ attempt, over }) => ({ id: attempt.id, over }))).toEqual([
+          { id: a, over: false },
+          { id: b, over: true },
+        ]);
+        for (const { attempt } of postponed) {
+          expect(attempt).toMatchObject({ nextAtMs: kit.nowMs + 1000, tries: 1, error: 'hangs' });
+          expect(await kit.ledger.getAttempt(attempt.id)).toEqual(attempt);
+        }
+        expect(await kit.ledger.postponeAttempts([])).toEqual([]);
+        expect(await kit.ledger.unfinishedAmong([a, b, '424242'])).toEqual(new Set([a, b]));
+        await kit.closeAttempt(a, { state: 'voided', error: null });
+        expect(await kit.ledger.unfinishedAmong([a, b])).toEqual(new Set([b]));
+        expect(await kit.ledger.unfinishedAmong([])).toEqual(new Set());
       });
 
       it('that were tried in vain so often are found, due or not, until they are settled', async () => {
@@ -1000,8 +1044,8 @@ export function lifeContract(name: string, make: () => Promise<LifeUnderTest>, s
         expect(await found(1)).toEqual([]);
         // Before their orders' time is over: then they would be due at the latest.
         const soonMs = kit.world.clock.now() + 1000;
-        await kit.ledger.postponeAttempt(b, 'no answer', soonMs);
-        for (let tries = 1; tries <= 2; tries++) await kit.ledger.postponeAttempt(a, 'no answer', soonMs + 1);
+        await kit.postpone(b, 'no answer', soonMs);
+        for (let tries = 1; tries <= 2; tries++) await kit.postpone(a, 'no answer', soonMs + 1);
         expect(await found(1)).toEqual([b, a]);
         expect(await found(1, 1)).toEqual([b]);
         expect(await found(2)).toEqual([a]);
@@ -1083,26 +1127,34 @@ export function lifeContract(name: string, make: () => Promise<LifeUnderTest>, s
         expect(await due()).toEqual(['b', 'c', 'a']);
         expect(await due(2)).toEqual(['b', 'c']);
         expect(await kit.ledger.dueOrders(1)).toEqual([
-          { orderId: orders[1]!.id, saleId: SALE, buyer: 'b', expiresAtMs: T0 + 10_000, openAttempt: null },
+          { orderId: orders[1]!.id, saleId: SALE, buyer: 'b', expiresAtMs: T0 + 10_000, paying: false },
         ]);
         await kit.all(...orders.slice(0, 3).map((order) => kit.move('expire', order)));
         expect(await due()).toEqual([]);
       });
 
-      it('with an open payment come when that is due, so that a provider that hangs holds up no others', async () => {
-        const [first, second] = [
-          await kit.order('a', { payWithinSeconds: 10 }),
-          await kit.order('b', { payWithinSeconds: 20 }),
-        ];
-        const attemptId = await kit.opened(first, { askAfterMs: 60_000 });
-        kit.world.clock.advance(10_000);
-        expect(await kit.ledger.dueOrders(9)).toMatchObject([{ orderId: first.id, openAttempt: { id: attemptId } }]);
-        await kit.ledger.postponeAttempt(attemptId, 'hangs', kit.nowMs + 15_000);
-        expect(await kit.ledger.dueOrders(9)).toEqual([]);
-        kit.world.clock.advance(10_000);
-        expect((await kit.ledger.dueOrders(1)).map(({ orderId }) => orderId)).toEqual([second.id]);
-        kit.world.clock.advance(5_000);
-        expect((await kit.ledger.dueOrders(9)).map(({ orderId }) => orderId)).toEqual([first.id, second.id]);
+      it('with an open payment say so, and those behind them are on the next pages, each once', async () => {
+        const orders: OrderRecord[] = [];
+        // Some of the same instant, some not, as commits of batches make them.
+        for (const [at, payWithinSeconds] of [10, 10, 10, 10, 10, 11, 11, 12].entries()) {
+          orders.push(await kit.order(`b${at}`, { payWithinSeconds }));
+        }
+        for (const at of [0, 1, 3, 6]) await kit.opened(orders[at]!, { askAfterMs: 60_000 });
+        kit.world.clock.advance(12_000);
+        for (let limit = 1; limit <= 9; limit++) {
+          const met: DueOrder[] = [];
+          let page: DueOrder[];
+          do {
+            page = await kit.ledger.dueOrders(limit, met.at(-1));
+            met.push(...page);
+          } while (page.length === limit);
+          expect(met.map(({ orderId }) => orderId).sort(), `${limit} a page`).toEqual(
+            orders.map(({ id }) => id).sort(),
+          );
+          expect(met.map(({ expiresAtMs }) => expiresAtMs)).toEqual(orders.map(({ expiresAtMs }) => expiresAtMs));
+          const paying = met.filter((order) => order.paying).map(({ orderId }) => orderId);
+          expect(paying.sort()).toEqual([0, 1, 3, 6].map((at) => orders[at]!.id).sort());
+        }
       });
 
       it('are found by an index that holds reserved orders only', async () => {
@@ -1186,10 +1238,11 @@ export function lifeContract(name: string, make: () => Promise<LifeUnderTest>, s
         const orders = [await kit.order('a'), await kit.order('b')];
         await kit.all(...orders.map((order) => kit.move('cancel', order)));
         await kit.ledger.released([orders[0]!.id]);
-        expect(await kit.ledger.pruneReleases(kit.nowMs)).toBe(0);
+        expect(await kit.ledger.pruneReleases(0)).toBe(0);
         kit.world.clock.advance(1);
-        expect(await kit.ledger.pruneReleases(kit.nowMs)).toBe(1);
-        expect(await kit.ledger.pruneReleases(kit.nowMs + KEY_KEPT_MS)).toBe(0);
+        expect(await kit.ledger.pruneReleases(1)).toBe(0);
+        expect(await kit.ledger.pruneReleases(0)).toBe(1);
+        expect(await kit.ledger.pruneReleases(-KEY_KEPT_MS)).toBe(0);
         expect(await kit.ledger.releases(9, 0)).toMatchObject([{ orderId: orders[1]!.id }]);
       });
     });
@@ -1326,31 +1379,36 @@ export function lifeContract(name: string, make: () => Promise<LifeUnderTest>, s
         expect(await bound()).toBeNull();
         await kit.ledger.bindAnswer({ ...scope, fingerprint: 'h' }, 'third');
         expect(await bound()).toBe('third');
-        expect(await kit.ledger.pruneKeys(kit.nowMs + 1)).toBe(1);
+        expect(await kit.ledger.pruneKeys(0)).toBe(0);
+        kit.world.clock.advance(1);
+        expect(await kit.ledger.pruneKeys(0)).toBe(1);
         expect(await bound()).toBeNull();
       });
     });
 
     describe('the sandbox provider’s book', () => {
-      const intent = (id: string, over: object = {}) => ({
+      const NONE = { orderId: '7', amount: { amount: 5, currency: 'CNY' }, state: 'pending' as const, told: false };
+      const wanted = (id: string, over: Partial<NewIntent> = {}): NewIntent => ({
+        ...NONE,
         id,
-        orderId: '7',
-        amount: { amount: 5, currency: 'CNY' },
-        state: 'pending' as const,
-        dueAtMs: 100,
-        told: false,
+        dueAfterMs: 100,
         ...over,
       });
+      const intent = (id: string, over: object = {}) => ({ ...NONE, id, dueAtMs: T0 + 100, ...over });
 
-      it('keeps the first of an id, moves it from a state, and knows what is due', async () => {
+      it('keeps the first of an id, moves it from a state, and knows what is due by its own clock', async () => {
         const { ledger } = kit;
         expect(await ledger.getIntent('1')).toBeNull();
-        expect(await ledger.putIntent(intent('1'))).toEqual(intent('1'));
-        expect(await ledger.putIntent(intent('1', { state: 'captured' }))).toEqual(intent('1'));
-        await ledger.putIntent(intent('2', { told: true, dueAtMs: 50 }));
-        await ledger.putIntent(intent('3', { state: 'declined' }));
-        const due = async (nowMs: number) => (await ledger.dueIntents(nowMs, 9)).map(({ id }) => id);
-        expect([await due(49), await due(50), await due(100)]).toEqual([[], ['2'], ['2', '1']]);
+        expect(await ledger.putIntent(wanted('1'))).toEqual(intent('1'));
+        expect(await ledger.putIntent(wanted('1', { state: 'captured' }))).toEqual(intent('1'));
+        await ledger.putIntent(wanted('2', { told: true, dueAfterMs: 50 }));
+        await ledger.putIntent(wanted('3', { state: 'declined', dueAfterMs: null }));
+        const due = async (afterMs: number) => {
+          kit.world.clock.advance(afterMs);
+          return (await ledger.dueIntents(9)).map(({ id }) => id);
+        };
+        expect([await due(49), await due(1), await due(50)]).toEqual([[], ['2'], ['2', '1']]);
+        expect(await ledger.moveIntent('2', ['pending'], 'voided')).not.toBeNull();
         expect(await ledger.moveIntent('1', ['captured'], 'refunded')).toBeNull();
         expect(await ledger.moveIntent('9', ['pending'], 'captured')).toBeNull();
         expect(await ledger.moveIntent('1', ['pending'], 'captured')).toEqual(intent('1', { state: 'captured' }));

@@ -205,10 +205,11 @@ export function sqlLedgerSuite(product: Product): void {
       await ledger.addStock(SALE, 'voucher', -100, call());
       await ledger.patchSale(SALE, {}, 77, call());
       const tasks = made.map(({ auditId }) => ({ auditId, saleId: SALE }));
-      expect(await ledger.unfinishedTasks(2001)).toEqual(tasks);
-      expect(await ledger.unfinishedTasks(2000)).toEqual(tasks.slice(0, 1));
+      nowMs = 2001;
+      expect(await ledger.unfinishedTasks(0)).toEqual(tasks);
+      expect(await ledger.unfinishedTasks(1)).toEqual(tasks.slice(0, 1));
       await ledger.finishTask(made[1]!.auditId);
-      expect(await ledger.unfinishedTasks(2001)).toEqual([tasks[0], tasks[2]]);
+      expect(await ledger.unfinishedTasks(0)).toEqual([tasks[0], tasks[2]]);
       const audited = await queryDatabase(url, 'SELECT count(*) AS n FROM audit');
       expect(Number(audited[0]!.n)).toBe(3);
     });
@@ -383,7 +384,7 @@ export function sqlLedgerSuite(product: Product): void {
       nowMs = 5000;
       await ledger.commitOrders([message('young', { key: 'k' })]);
       const gone: number[] = [];
-      do gone.push(await ledger.pruneKeys(5000));
+      do gone.push(await ledger.pruneKeys(0));
       while (gone.at(-1)! > 0);
       expect(gone.reduce((sum, n) => sum + n, 0)).toBe(1100);
       expect(gone.length).toBeGreaterThan(2);

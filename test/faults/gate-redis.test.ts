@@ -847,7 +847,7 @@ describeWithRedis('the gate in Redis', () => {
       for (const view of views) expect(view).toMatchObject({ total: 500, held: 100, free: 399, blocked: 1 });
       const again = request('owner 19999', { itemCode: 'item 7', key: 'k', fingerprint: 'f' });
       expect(await gate.admit(again)).toEqual({ outcome: 'replayed', orderId: '10019999' });
-      await gate.pruneKeys(6);
+      await gate.pruneKeys(Date.now() - 6);
       expect(await eye.exists(`${PREFIX}:{7:0}:1:keys`)).toBe(0);
       // Item by item in one batch: more different things than orders of a usual one.
       const verdicts = await Promise.all(

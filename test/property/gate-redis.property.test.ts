@@ -224,7 +224,7 @@ class Run {
         this.#runtime.clock.advance(op.ms);
         return;
       case 'prune':
-        return this.#both((gate) => gate.pruneKeys(this.#runtime.clock.now() - op.ms));
+        return this.#both((gate) => gate.pruneKeys(op.ms));
     }
   }
 

@@ -277,9 +277,8 @@ class Run {
         this.#runtime.clock.advance(op.ms);
         return null;
       case 'prune': {
-        const beforeMs = this.#runtime.clock.now() - op.ms;
-        await gate.pruneKeys(beforeMs);
-        model.pruneKeys(beforeMs);
+        await gate.pruneKeys(op.ms);
+        model.pruneKeys(this.#runtime.clock.now() - op.ms);
         return null;
       }
     }

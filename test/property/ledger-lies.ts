@@ -167,7 +167,7 @@ class Run {
         clock.advance(op.hours * 3600 * 1000);
         break;
       case 'prune':
-        await ledger.pruneKeys(clock.now() - KEY_KEPT_MS);
+        await ledger.pruneKeys(KEY_KEPT_MS);
         break;
       case 'rebuild':
         await this.#rebuild();

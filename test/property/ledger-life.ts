@@ -336,7 +336,7 @@ class Run {
         await this.rebuild();
         break;
       case 'prune':
-        while ((await ledger.pruneKeys(kit.nowMs - KEY_KEPT_MS)) > 0);
+        while ((await ledger.pruneKeys(KEY_KEPT_MS)) > 0);
         break;
     }
     await this.#judge();

@@ -29,6 +29,7 @@ describe('the board', () => {
       closed: false,
       version: 1,
       createdAtMs: T0,
+      readAtMs: T0,
       items: [
         { ...item, ...counts, id: '6', code: 'v', rev: 3 },
         { ...item, ...counts, id: '7', code: 'w', rev: 4 },

@@ -180,7 +180,10 @@ describe('units on their way back', () => {
       {
         ledger: {
           releases: async (limit, _, after) =>
-            left.filter(({ rev }) => after === undefined || rev > after.rev).slice(0, limit),
+            left
+              .filter(({ rev }) => after === undefined || rev > after.rev)
+              .slice(0, limit)
+              .map((one) => ({ ...one, waitedMs: Date.now() - one.createdAtMs })),
           released: async (ids) => {
             left = left.filter(({ orderId }) => !ids.includes(orderId));
           },
@@ -205,9 +208,9 @@ describe('units on their way back', () => {
     for (let times = 0; times < 4; times++) await releaser.sweep().catch(() => undefined);
     expect(errors).toMatchObject([{ waiting: 500, orderId: '0', saleId: 'stuck' }]);
     stuck = false;
-    expect(await releaser.sweep()).toBe(false);
+    expect(await releaser.sweep()).toEqual({ changed: 500, more: false });
     expect(left.length).toBe(0);
-    expect(await releaser.sweep()).toBe(false);
+    expect(await releaser.sweep()).toEqual({ changed: 0, more: false });
     expect([left.length, releaser.counters]).toEqual([0, { waiting: 0, oldestMs: 0 }]);
   });
 });

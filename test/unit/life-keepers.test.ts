@@ -1,5 +1,6 @@
 import { pino } from 'pino';
-import { afterEach, expect, it } from 'vitest';
+import { afterEach, describe, expect, it } from 'vitest';
+import { unavailable } from '../../src/base/errors.ts';
 import type { OrderRecord } from '../../src/model/order.ts';
 import type { Plan } from '../support/life-bank.ts';
 import { judgeMoney } from '../support/life-money.ts';
@@ -32,6 +33,23 @@ async function place(buyer = 'alice', quantity = 1): Promise<OrderRecord> {
   if (!placed.ok) throw new Error(placed.code);
   return placed.order;
 }
+
+const many = async (count: number, name: string): Promise<OrderRecord[]> => {
+  const request = (at: number) => ({
+    saleId: world.saleId,
+    itemCode: 'voucher',
+    buyer: `${name}${at}`,
+    quantity: 1,
+    key: null,
+  });
+  const placed = await world.until(
+    Promise.all(Array.from({ length: count }, (_, at) => world.shop.place(request(at)))),
+  );
+  return placed.map((one) => {
+    if (!one.ok) throw new Error(one.code);
+    return one.order;
+  });
+};
 
 const pay = (order: OrderRecord, token: Plan) =>
   world.until(world.shop.payOrder(order.id, { method: 'bank', token }, BY));
@@ -70,6 +88,63 @@ it('a payment that is pending is asked about, and not given up, until the orderâ
   await world.advance(1500);
   expect(world.bank.calls.at(-1)!.what).toBe('void');
   expect(await status(order)).toBe('expired');
+});
+
+describe.each([255, 256, 257, 512])('P10: %i payments that are pending at a bank that hangs', (pending) => {
+  it('hold up no other order, are all counted, and end when it answers again', async () => {
+    await open({ stock: 600, perBuyer: 1 });
+    const paying = await many(pending, 'p');
+    await world.until(
+      Promise.all(paying.map(({ id }) => world.shop.payOrder(id, { method: 'bank', token: 'pending' }, BY))),
+    );
+    const unpaid = await many(50, 'u');
+    world.bank.mood = 'mute';
+    await world.advance(PAY_WITHIN_S * 1000 + 1000);
+    const still = async (orders: OrderRecord[]) => {
+      const stored = await world.ledger.storedAmong(orders.map(({ id }) => id));
+      return [...stored.values()].filter(({ status }) => status === 'reserved').map(({ buyer }) => buyer);
+    };
+    expect(await still(unpaid)).toEqual([]);
+    expect(await still(paying)).toHaveLength(pending);
+    await world.advance(10_000);
+    expect(await unsettled('stranded')).toBe(pending);
+    // Asked about some, and not about each of them again and again.
+    const asked = world.bank.calls.filter(({ what }) => what === 'query').length;
+    expect(asked).toBeLessThan(pending + 100);
+    world.bank.mood = 'well';
+    // It has hung for a minute: as long again, and what was not asked about is settled.
+    for (let seconds = 0; seconds < 75; seconds++) await world.jump(1000);
+    expect((await still(paying)).length, 'those that were asked about in vain wait longer').toBeLessThan(50);
+    for (let minutes = 0; minutes < 6; minutes++) await world.jump(MINUTE_MS);
+    expect(await still(paying)).toEqual([]);
+    expect(await unsettled('stranded')).toBe(0);
+    await world.judge();
+  });
+});
+
+it('P10: payments that cannot be postponed, since the disk is full, are not asked about again and again', async () => {
+  await open({ stock: 250, perBuyer: 1 });
+  const orders = await many(201, 'p');
+  await world.until(
+    Promise.all(orders.map(({ id }) => world.shop.payOrder(id, { method: 'bank', token: 'pending' }, BY))),
+  );
+  world.bank.mood = 'down';
+  const { ledger } = world;
+  const { postponeAttempts, probe } = ledger;
+  const full = async () => {
+    throw unavailable('the disk is full');
+  };
+  Object.assign(ledger, { postponeAttempts: full, probe: full });
+  await world.jump(PAY_WITHIN_S * 1000);
+  const before = world.bank.calls.length;
+  await world.advance(20_000);
+  expect(world.bank.calls.length - before).toBeLessThan(100);
+  expect(lines.filter(({ msg }) => msg.includes('keeper of orders failed')).length).toBeGreaterThan(0);
+  Object.assign(ledger, { postponeAttempts, probe });
+  world.bank.mood = 'well';
+  for (let seconds = 0; seconds < 20; seconds++) await world.jump(1000);
+  expect((await ledger.dueOrders(9)).length).toBe(0);
+  await world.judge();
 });
 
 it('P6: a payment that is captured at the last instant, and that nobody tells, is found by asking', async () => {

@@ -69,6 +69,7 @@ describe('placing an order', () => {
       closed: false,
       version: 1,
       createdAtMs: T0,
+      readAtMs: T0,
       items: [{ code: 'v' }] as SaleRecord['items'],
     };
     const gate = {

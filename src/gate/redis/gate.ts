@@ -306,19 +306,26 @@ export class RedisGate implements SharedGate {
   async houseHolds(saleId: string): Promise<HouseHold[]> {
     const found = (await this.#inForce('house-list', saleId, (of) => [of.items, of.house], [])) as string[] | null;
     return (found ?? []).map((line) => {
-      const [holdId, itemId, takenAtMs] = line.split('\n') as [string, string, string];
-      return { holdId, itemId, takenAtMs: Number(takenAtMs) };
+      const [holdId, itemId, ageMs] = line.split('\n') as [string, string, string];
+      return { holdId, itemId, ageMs: Number(ageMs) };
     });
   }
 
-  async pruneKeys(beforeMs: number): Promise<void> {
-    for (const saleId of await this.saleIds()) await this.#pruneSale(saleId, beforeMs);
+  pruneKeys(olderMs: number): Promise<void> {
+    return this.pruneKeysBefore((nowMs) => nowMs - olderMs);
   }
 
-  async #pruneSale(saleId: string, beforeMs: number): Promise<void> {
+  /** The instant is said with the time of the sale's own server at hand. */
+  async pruneKeysBefore(instant: (nowMs: number) => number): Promise<void> {
+    for (const saleId of await this.saleIds()) await this.#pruneSale(saleId, instant);
+  }
+
+  async #pruneSale(saleId: string, instant: (nowMs: number) => number): Promise<void> {
     const sale = this.#layout.sale(saleId);
-    const epoch = (await this.#link.call('HGET', [sale.gate, 'epoch'])) as string | null;
-    if (epoch === null) return;
+    const begun = (await this.#link.script(scriptNamed('prune-begin'), [sale.gate], [])) as [string, string] | null;
+    if (begun === null) return;
+    const [epoch, nowMs] = begun;
+    const beforeMs = instant(Number(nowMs));
     const { holds, keys } = sale.of(epoch);
     let cursor = '0';
     do {

@@ -170,7 +170,7 @@ export function decideOpening(
   }
   if (stepOf(order.status, 'pay') !== 'paid' || isOver(order, nowMs)) return { outcome: 'not_payable', order };
   if (isFenced(wanted, state.fence)) return { outcome: 'fenced', order };
-  if (open !== null) return { outcome: 'payment_open', order, attempt: open };
+  if (open !== null) return { outcome: 'payment_open', order, attempt: open, ageMs: nowMs - open.createdAtMs };
   const attempt: PaymentAttempt = {
     id: wanted.id,
     orderId: order.id,

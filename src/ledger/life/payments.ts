@@ -1,6 +1,6 @@
 import type { OrderStatus } from '../../model/order.ts';
 import type { PaymentAttempt } from '../../model/payment.ts';
-import type { Actor, AttemptEnd, AttemptOpened, NewAttempt, Unsettled } from '../life.ts';
+import type { Actor, AttemptEnd, AttemptOpened, NewAttempt, Postponed, Postponement, Unsettled } from '../life.ts';
 import { auditStep } from './audit.ts';
 import { Book, type ItemFacts } from './book.ts';
 import { decideOpening, refunded } from './decide.ts';
@@ -195,19 +195,37 @@ function isClosed({ state }: PaymentAttempt): boolean {
   return state === 'failed' || state === 'voided';
 }
 
-export function* postponeAttempt(attemptId: string, error: string, nextAtMs: number, dialect: LifeDialect): Work<void> {
-  const [expiry] = yield [
-    query(
-      `SELECT o.expires_at FROM payments p JOIN orders o ON o.id = p.order_id WHERE p.id = ? AND p.state = 'open'`,
-      BigInt(attemptId),
-    ),
+export function* postponeAttempts(batch: readonly Postponement[], dialect: LifeDialect): Work<Postponed[]> {
+  const wanted = new Map(batch.map((one) => [one.attemptId, one]));
+  if (wanted.size === 0) return [];
+  const [found, clock] = yield [
+    query(`${SELECT_ATTEMPTS} WHERE id IN (?) ORDER BY id ${dialect.forUpdate}`, [...wanted.keys()].map(BigInt)),
+    CLOCK,
   ];
-  const expiresAtMs = Number(expiry!.rows[0]?.expires_at ?? 0);
-  yield* changeAttempt(attemptId, dialect, null, (attempt, nowMs) => {
-    if (attempt.nextAtMs === null) return attempt;
-    const atMs = attempt.state === 'open' && expiresAtMs > nowMs ? Math.min(nextAtMs, expiresAtMs) : nextAtMs;
-    return { ...attempt, error: cut(error), nextAtMs: atMs, tries: attempt.tries + 1 };
+  const nowMs = nowOf(clock);
+  const attempts = found!.rows.map(attemptOfRow).filter(({ nextAtMs }) => nextAtMs !== null);
+  if (attempts.length === 0) return [];
+  const [orders] = yield [
+    query('SELECT id, expires_at FROM orders WHERE id IN (?)', [
+      ...new Set(attempts.map(({ orderId }) => BigInt(orderId))),
+    ]),
+  ];
+  const expiries = new Map(orders!.rows.map((row) => [row.id as string, Number(row.expires_at ?? 0)]));
+  const postponed: Postponed[] = [];
+  const changed = attempts.map((before): Changed => {
+    const { error, afterMs } = wanted.get(before.id)!;
+    const expiresAtMs = expiries.get(before.orderId) ?? 0;
+    const over = expiresAtMs <= nowMs;
+    const atMs = nowMs + afterMs;
+    const nextAtMs = before.state === 'open' && !over ? Math.min(atMs, expiresAtMs) : atMs;
+    const now = { ...before, error: cut(error), nextAtMs, tries: before.tries + 1, updatedAtMs: nowMs };
+    postponed.push({ attempt: now, over });
+    return { before, now, fence: [null, null] };
   });
+  const writes = new Writes();
+  writes.addRows(updateAttempts(changed));
+  yield* writes.done();
+  return postponed;
 }
 
 function cut(error: string | null): string | null {
@@ -250,10 +268,22 @@ export function* lastAttempts(orderIds: readonly string[]): Work<Map<string, Pay
   return last;
 }
 
-export function* dueAttempts(limit: number): Work<PaymentAttempt[]> {
+export function* dueAttempts(limit: number, after?: PaymentAttempt): Work<PaymentAttempt[]> {
   const [clock] = yield [CLOCK];
-  const [found] = yield [query(`${SELECT_ATTEMPTS} WHERE next_at <= ? ORDER BY next_at LIMIT ?`, nowOf(clock), limit)];
+  const next = after === undefined ? '' : 'AND next_at >= ? AND (next_at > ? OR id > ?)';
+  const values = after === undefined ? [] : [after.nextAtMs, after.nextAtMs, BigInt(after.id)];
+  const [found] = yield [
+    query(`${SELECT_ATTEMPTS} WHERE next_at <= ? ${next} ORDER BY next_at, id LIMIT ?`, nowOf(clock), ...values, limit),
+  ];
   return found!.rows.map(attemptOfRow);
+}
+
+export function* unfinishedAmong(attemptIds: readonly string[]): Work<Set<string>> {
+  if (attemptIds.length === 0) return new Set();
+  const [found] = yield [
+    query('SELECT id FROM payments WHERE id IN (?) AND next_at IS NOT NULL', attemptIds.map(BigInt)),
+  ];
+  return new Set(found!.rows.map((row) => row.id as string));
 }
 
 export function* unsettledAttempts(tries: number, limit: number, saleId: string | null): Work<Unsettled[]> {

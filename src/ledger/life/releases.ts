@@ -1,5 +1,5 @@
-import type { DueOrder, Release } from '../life.ts';
-import { ATTEMPT_COLUMNS, attemptOfRow, releaseOfRow } from './rows.ts';
+import type { DueOrder, Release, WaitingRelease } from '../life.ts';
+import { releaseOfRow } from './rows.ts';
 import { CLOCK, type LifeDialect, nowOf, query, type Work } from './step.ts';
 
 const SELECT = 'SELECT order_id, sale_id, item_id, buyer, units, rev, created_at FROM release_outbox';
@@ -7,19 +7,20 @@ const SELECT = 'SELECT order_id, sale_id, item_id, buyer, units, rev, created_at
 /** So many are forgotten in one transaction. */
 const CHUNK = 500;
 
-export function* releases(limit: number, olderMs: number, after?: Release): Work<Release[]> {
+export function* releases(limit: number, olderMs: number, after?: Release): Work<WaitingRelease[]> {
   const [clock] = yield [CLOCK];
+  const nowMs = nowOf(clock);
   const next = after === undefined ? '' : 'AND (created_at > ? OR (created_at = ? AND order_id > ?))';
   const values = after === undefined ? [] : [after.createdAtMs, after.createdAtMs, BigInt(after.orderId)];
   const [found] = yield [
     query(
       `${SELECT} WHERE done_at IS NULL AND created_at <= ? ${next} ORDER BY created_at, order_id LIMIT ?`,
-      nowOf(clock) - olderMs,
+      nowMs - olderMs,
       ...values,
       limit,
     ),
   ];
-  return found!.rows.map(releaseOfRow);
+  return found!.rows.map(releaseOfRow).map((one) => ({ ...one, waitedMs: nowMs - one.createdAtMs }));
 }
 
 export function* released(orderIds: readonly string[]): Work<void> {
@@ -42,7 +43,9 @@ export function* releasesSince(saleId: string, revs: ReadonlyMap<string, number>
   return found!.rows.map(releaseOfRow).filter(({ itemId, rev }) => rev > (revs.get(itemId) ?? 0));
 }
 
-export function* pruneReleases(beforeMs: number): Work<number> {
+export function* pruneReleases(olderMs: number): Work<number> {
+  const [clock] = yield [CLOCK];
+  const beforeMs = nowOf(clock) - olderMs;
   const [found] = yield [
     query('SELECT order_id FROM release_outbox WHERE done_at < ? ORDER BY done_at LIMIT ?', beforeMs, CHUNK),
   ];
@@ -51,16 +54,17 @@ export function* pruneReleases(beforeMs: number): Work<number> {
   return ids.length;
 }
 
-export function* dueOrders(limit: number, { due }: LifeDialect): Work<DueOrder[]> {
+export function* dueOrders(limit: number, after: DueOrder | undefined, { due }: LifeDialect): Work<DueOrder[]> {
   const [clock] = yield [CLOCK];
-  const nowMs = nowOf(clock);
+  const next = after === undefined ? '' : `AND ${due.order} >= ? AND (${due.order} > ? OR o.id > ?)`;
+  const values = after === undefined ? [] : [after.expiresAtMs, after.expiresAtMs, BigInt(after.orderId)];
   const [found] = yield [
     query(
-      `SELECT o.id AS due_id, o.sale_id, o.buyer, o.expires_at, ${ATTEMPT_COLUMNS.map((name) => `p.${name}`).join(', ')}
+      `SELECT o.id AS due_id, o.sale_id, o.buyer, o.expires_at, p.id AS attempt_id
        FROM ${due.from} LEFT JOIN payments p ON p.order_id = o.id AND p.state = 'open'
-       WHERE ${due.where} AND (p.id IS NULL OR p.next_at <= ?) ORDER BY ${due.order} LIMIT ?`,
-      nowMs,
-      nowMs,
+       WHERE ${due.where} ${next} ORDER BY ${due.order}, o.id LIMIT ?`,
+      nowOf(clock),
+      ...values,
       limit,
     ),
   ];
@@ -69,6 +73,6 @@ export function* dueOrders(limit: number, { due }: LifeDialect): Work<DueOrder[]
     saleId: row.sale_id as string,
     buyer: row.buyer as string,
     expiresAtMs: Number(row.expires_at),
-    openAttempt: row.id === null ? null : attemptOfRow(row),
+    paying: row.attempt_id !== null,
   }));
 }

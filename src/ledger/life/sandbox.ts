@@ -1,12 +1,18 @@
 import type { SandboxIntent } from '../../model/payment.ts';
+import type { NewIntent } from '../sandbox.ts';
 import type { Row } from '../sql/session.ts';
-import { type LifeDialect, query, type Step, type Work } from './step.ts';
+import { CLOCK, type LifeDialect, nowOf, query, type Step, type Work } from './step.ts';
 
 const COLUMNS = ['id', 'order_id', 'amount', 'currency', 'state', 'due_at', 'told'];
 const SELECT = `SELECT ${COLUMNS.join(', ')} FROM sandbox_intents`;
 
-export function* putIntent(intent: SandboxIntent): Work<SandboxIntent> {
-  const { id, orderId, amount, state, dueAtMs, told } = intent;
+export function* putIntent(intent: NewIntent): Work<SandboxIntent> {
+  const { id, orderId, amount, state, dueAfterMs, told } = intent;
+  let dueAtMs: number | null = null;
+  if (dueAfterMs !== null) {
+    const [clock] = yield [CLOCK];
+    dueAtMs = nowOf(clock) + dueAfterMs;
+  }
   const put: Step = {
     do: 'insert',
     table: 'sandbox_intents',
@@ -36,11 +42,12 @@ export function* moveIntent(
   return { ...intent, state: to };
 }
 
-export function* dueIntents(nowMs: number, limit: number): Work<SandboxIntent[]> {
+export function* dueIntents(limit: number): Work<SandboxIntent[]> {
+  const [clock] = yield [CLOCK];
   const [pending, untold] = yield [
     query(
       `${SELECT} WHERE told IN (0, 1) AND state = 'pending' AND due_at <= ? ORDER BY due_at, id LIMIT ?`,
-      nowMs,
+      nowOf(clock),
       limit,
     ),
     query(`${SELECT} WHERE told = 0 AND state = 'captured' ORDER BY due_at, id LIMIT ?`, limit),

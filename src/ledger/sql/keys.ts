@@ -90,19 +90,17 @@ export class Keys {
     ]);
   }
 
-  /** Some of the keys bound before that instant, oldest first; 0 when none is left. */
-  async prune(beforeMs: number): Promise<number> {
-    const { pruneAnswers } = this.#database.dialect;
-    const { affected } = await this.#database.transaction((session) => session.query(pruneAnswers, [beforeMs, CHUNK]));
-    if (affected > 0) return affected;
-    for (;;) {
-      const { gone, more } = await this.#database.transaction((session) => this.#pruneOrders(session, beforeMs));
-      if (gone > 0 || !more) return gone;
-    }
+  /** One chunk, in one transaction: answers first, then the next orders, with a key or without. 0 when none is left. */
+  prune(olderMs: number): Promise<number> {
+    return this.#database.transaction(async (session) => {
+      const beforeMs = (await this.#database.now(session)) - olderMs;
+      const { affected } = await session.query(this.#database.dialect.pruneAnswers, [beforeMs, CHUNK]);
+      return affected > 0 ? affected : await this.#pruneOrders(session, beforeMs);
+    });
   }
 
-  /** The next orders above the mark, up to the first that is young. */
-  async #pruneOrders(session: Session, beforeMs: number): Promise<{ gone: number; more: boolean }> {
+  /** The next orders above the mark, up to the first that is young. Returns how many, whether they had a key or not. */
+  async #pruneOrders(session: Session, beforeMs: number): Promise<number> {
     const { rows: marks } = await session.query('SELECT order_id FROM pruned WHERE one = 1 FOR UPDATE');
     const mark = BigInt(marks[0]!.order_id as string);
     const { rows: orders } = await session.query('SELECT id, created_at FROM orders WHERE id > ? ORDER BY id LIMIT ?', [
@@ -110,13 +108,13 @@ export class Keys {
       CHUNK,
     ]);
     const young = orders.findIndex((row) => Number(row.created_at) >= beforeMs);
-    const last = orders.at(young < 0 ? -1 : young - 1);
-    if (last === undefined || young === 0) return { gone: 0, more: false };
-    const upTo = BigInt(last.id as string);
+    const passed = young < 0 ? orders.length : young;
+    if (passed === 0) return 0;
+    const upTo = BigInt(orders[passed - 1]!.id as string);
     const forget = 'UPDATE orders SET idem_key = NULL WHERE id > ? AND id <= ? AND idem_key IS NOT NULL';
-    const { affected } = await session.query(forget, [mark, upTo]);
+    await session.query(forget, [mark, upTo]);
     await session.query('UPDATE pruned SET order_id = ? WHERE one = 1', [upTo]);
-    return { gone: affected, more: young < 0 && orders.length === CHUNK };
+    return passed;
   }
 }
 

@@ -29,14 +29,18 @@ import type {
   Move,
   Moved,
   NewAttempt,
+  NewIntent,
   OrderFilter,
   OutgoingEvent,
   Page,
+  Postponed,
+  Postponement,
   Release,
   SaleChange,
   SaleIds,
   StoredOrder,
   Unsettled,
+  WaitingRelease,
 } from '../port.ts';
 import { Database } from './database.ts';
 import type { Dialect, Isolation } from './dialect.ts';
@@ -242,8 +246,8 @@ export class SqlLedger implements Ledger {
     );
   }
 
-  unfinishedTasks(beforeMs: number): Promise<GateTask[]> {
-    return this.#database.read((session) => this.#sales.unfinishedTasks(session, beforeMs));
+  unfinishedTasks(olderMs: number): Promise<GateTask[]> {
+    return this.#database.read((session) => this.#sales.unfinishedTasks(session, olderMs));
   }
 
   finishTask(auditId: string): Promise<void> {
@@ -300,8 +304,8 @@ export class SqlLedger implements Ledger {
     return this.#change(() => payments.clearDoubt(read, this.#life.dialect));
   }
 
-  async postponeAttempt(attemptId: string, error: string, nextAtMs: number): Promise<void> {
-    await this.#change(() => payments.postponeAttempt(attemptId, error, nextAtMs, this.#life.dialect));
+  async postponeAttempts(batch: readonly Postponement[]): Promise<Postponed[]> {
+    return this.#change(() => payments.postponeAttempts(batch, this.#life.dialect));
   }
 
   async highestFence(): Promise<bigint> {
@@ -324,19 +328,23 @@ export class SqlLedger implements Ledger {
     return this.#life.look(() => payments.lastAttempts(orderIds));
   }
 
-  async dueAttempts(limit: number): Promise<PaymentAttempt[]> {
-    return this.#life.look(() => payments.dueAttempts(limit));
+  async dueAttempts(limit: number, after?: PaymentAttempt): Promise<PaymentAttempt[]> {
+    return this.#life.look(() => payments.dueAttempts(limit, after));
+  }
+
+  async unfinishedAmong(attemptIds: readonly string[]): Promise<Set<string>> {
+    return this.#life.look(() => payments.unfinishedAmong(attemptIds));
   }
 
   async unsettledAttempts(tries: number, limit: number, saleId: string | null): Promise<Unsettled[]> {
     return this.#life.look(() => payments.unsettledAttempts(tries, limit, saleId));
   }
 
-  async dueOrders(limit: number): Promise<DueOrder[]> {
-    return this.#life.look(() => releases.dueOrders(limit, this.#life.dialect));
+  async dueOrders(limit: number, after?: DueOrder): Promise<DueOrder[]> {
+    return this.#life.look(() => releases.dueOrders(limit, after, this.#life.dialect));
   }
 
-  async releases(limit: number, olderMs: number, after?: Release): Promise<Release[]> {
+  async releases(limit: number, olderMs: number, after?: Release): Promise<WaitingRelease[]> {
     return this.#life.look(() => releases.releases(limit, olderMs, after));
   }
 
@@ -348,8 +356,8 @@ export class SqlLedger implements Ledger {
     return this.#life.look(() => releases.releasesSince(saleId, revs));
   }
 
-  async pruneReleases(beforeMs: number): Promise<number> {
-    return this.#change(() => releases.pruneReleases(beforeMs));
+  async pruneReleases(olderMs: number): Promise<number> {
+    return this.#change(() => releases.pruneReleases(olderMs));
   }
 
   async outgoingEvents(limit: number): Promise<OutgoingEvent[]> {
@@ -364,7 +372,7 @@ export class SqlLedger implements Ledger {
     return this.#life.look(() => audit.audit(filter, page));
   }
 
-  async putIntent(intent: SandboxIntent): Promise<SandboxIntent> {
+  async putIntent(intent: NewIntent): Promise<SandboxIntent> {
     return this.#change(() => sandbox.putIntent(intent));
   }
 
@@ -380,8 +388,8 @@ export class SqlLedger implements Ledger {
     return this.#change(() => sandbox.moveIntent(id, from, to, this.#life.dialect));
   }
 
-  async dueIntents(nowMs: number, limit: number): Promise<SandboxIntent[]> {
-    return this.#life.look(() => sandbox.dueIntents(nowMs, limit));
+  async dueIntents(limit: number): Promise<SandboxIntent[]> {
+    return this.#life.look(() => sandbox.dueIntents(limit));
   }
 
   async intentTold(id: string): Promise<void> {
@@ -416,9 +424,9 @@ export class SqlLedger implements Ledger {
     return false;
   }
 
-  async pruneKeys(beforeMs: number): Promise<number> {
+  async pruneKeys(olderMs: number): Promise<number> {
     this.#mustBeAlone();
-    return this.#keys.prune(beforeMs);
+    return this.#keys.prune(olderMs);
   }
 
   async close(): Promise<void> {

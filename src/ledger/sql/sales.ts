@@ -14,8 +14,7 @@ import { byId } from './judge.ts';
 import type { Keys } from './keys.ts';
 import type { Row, Session, Value } from './session.ts';
 
-const SALE_COLUMNS =
-  'id, name, opens_at, closes_at, per_buyer, pay_within, paused, closed, version, created_at FROM sales';
+const SALE_COLUMNS = 'id, name, opens_at, closes_at, per_buyer, pay_within, paused, closed, version, created_at';
 
 /** What one administrative change does, once its key and its sale are found. Runs inside the transaction. */
 type Change = (session: Session, sale: SaleRecord, nowMs: number) => Promise<Refused | AuditEntry>;
@@ -41,8 +40,15 @@ export class Sales {
     this.#keys = keys;
   }
 
+  /** With the ledger's clock, which costs no trip of its own like this. */
+  get #select(): string {
+    const { fixedNow, dialect } = this.#database;
+    const clock = fixedNow === null ? `(${dialect.clock})` : String(fixedNow());
+    return `SELECT ${SALE_COLUMNS}, ${clock} AS read_at FROM sales`;
+  }
+
   async get(session: Session, saleId: string): Promise<SaleRecord | null> {
-    const { rows } = await session.query(`SELECT ${SALE_COLUMNS} WHERE id = ?`, [BigInt(saleId)]);
+    const { rows } = await session.query(`${this.#select} WHERE id = ?`, [BigInt(saleId)]);
     const [sale] = await this.#withItems(session, rows);
     return sale ?? null;
   }
@@ -50,7 +56,7 @@ export class Sales {
   async list(session: Session, page: Page): Promise<SaleRecord[]> {
     const before = page.before === null ? '' : 'WHERE id < ?';
     const values: Value[] = page.before === null ? [page.limit] : [BigInt(page.before), page.limit];
-    const { rows } = await session.query(`SELECT ${SALE_COLUMNS} ${before} ORDER BY id DESC LIMIT ?`, values);
+    const { rows } = await session.query(`${this.#select} ${before} ORDER BY id DESC LIMIT ?`, values);
     return this.#withItems(session, rows);
   }
 
@@ -110,6 +116,7 @@ export class Sales {
       closed: Number(row.closed) === 1,
       version: Number(row.version),
       createdAtMs: Number(row.created_at),
+      readAtMs: Number(row.read_at),
       items: items.get(row.id as string) ?? [],
     }));
   }
@@ -221,10 +228,11 @@ export class Sales {
     });
   }
 
-  async unfinishedTasks(session: Session, beforeMs: number): Promise<GateTask[]> {
+  async unfinishedTasks(session: Session, olderMs: number): Promise<GateTask[]> {
+    const nowMs = await this.#database.now(session);
     const { rows } = await session.query(
       'SELECT audit_id, sale_id FROM gate_tasks WHERE created_at < ? ORDER BY audit_id',
-      [beforeMs],
+      [nowMs - olderMs],
     );
     return rows.map((row) => ({ auditId: row.audit_id as string, saleId: row.sale_id as string }));
   }
@@ -251,7 +259,7 @@ export class Sales {
 
   #change(saleId: string, call: AdminCall, change: Change): Promise<SaleChange> {
     return this.#transaction(async (session, nowMs) => {
-      const { rows } = await session.query(`SELECT ${SALE_COLUMNS} WHERE id = ? FOR UPDATE`, [BigInt(saleId)]);
+      const { rows } = await session.query(`${this.#select} WHERE id = ? FOR UPDATE`, [BigInt(saleId)]);
       if (rows.length === 0) return { outcome: 'not_found' };
       const repeated = await this.#keys.take(session, call, nowMs);
       if (repeated) return repeated;

@@ -51,20 +51,21 @@ export class Keys {
     this.#bind.run(keyed.caller, keyed.path, keyed.key, keyed.fingerprint, answer, nowMs);
   }
 
-  /** Some of the keys bound before that instant, oldest first; 0 when none is left. */
+  /**
+   * One chunk of the keys bound before that instant: those of administrative calls first, then the next orders, with a key or
+   * without. Returns how many rows that was; 0 when none is left.
+   */
   prune(beforeMs: number): number {
-    let gone = Number(this.#pruneAnswers.run(beforeMs).changes);
-    for (let more = true; more && gone === 0; ) {
-      const orders = this.#oldOrders.all() as unknown as OldOrder[];
-      const old = orders.filter(({ createdAtMs }) => createdAtMs < beforeMs);
-      for (const { id, saleId, buyer, key } of old) {
-        // Not one that was bound anew since then.
-        if (key !== null) gone += Number(this.#pruneOrder.run(buyer, ordersPath(saleId), key, id).changes);
-      }
-      if (old.length > 0) this.#pruned.run(old.at(-1)!.seq);
-      more = old.length === CHUNK;
+    const answers = Number(this.#pruneAnswers.run(beforeMs).changes);
+    if (answers > 0) return answers;
+    const orders = this.#oldOrders.all() as unknown as OldOrder[];
+    const old = orders.filter(({ createdAtMs }) => createdAtMs < beforeMs);
+    for (const { id, saleId, buyer, key } of old) {
+      // Not one that was bound anew since then.
+      if (key !== null) this.#pruneOrder.run(buyer, ordersPath(saleId), key, id);
     }
-    return gone;
+    if (old.length > 0) this.#pruned.run(old.at(-1)!.seq);
+    return old.length;
   }
 }
 

@@ -33,14 +33,18 @@ import type {
   Move,
   Moved,
   NewAttempt,
+  NewIntent,
   OrderFilter,
   OutgoingEvent,
   Page,
+  Postponed,
+  Postponement,
   Release,
   SaleChange,
   SaleIds,
   StoredOrder,
   Unsettled,
+  WaitingRelease,
 } from '../port.ts';
 import { damaged, isDamaged, ledgerError } from './errors.ts';
 import { Fold } from './fold.ts';
@@ -110,7 +114,7 @@ export class SqliteLedger implements Ledger {
     this.#begin = db.prepare('BEGIN IMMEDIATE');
     this.#commit = db.prepare('COMMIT');
     this.#keys = new Keys(db, this.#tail);
-    this.#sales = new Sales(db, this.#keys);
+    this.#sales = new Sales(db, this.#keys, () => runtime.clock.now());
     this.#orders = new Orders(db, this.#tail, this.#keys);
     this.#fold = new Fold(db, this.#tail);
     this.#steps = new Steps(db, () => runtime.clock.now());
@@ -325,8 +329,8 @@ export class SqliteLedger implements Ledger {
     return this.#change(payments.clearDoubt(read, LIFE_DIALECT));
   }
 
-  async postponeAttempt(attemptId: string, error: string, nextAtMs: number): Promise<void> {
-    this.#change(payments.postponeAttempt(attemptId, error, nextAtMs, LIFE_DIALECT));
+  async postponeAttempts(batch: readonly Postponement[]): Promise<Postponed[]> {
+    return this.#change(payments.postponeAttempts(batch, LIFE_DIALECT));
   }
 
   async highestFence(): Promise<bigint> {
@@ -349,19 +353,23 @@ export class SqliteLedger implements Ledger {
     return this.#look(payments.lastAttempts(orderIds));
   }
 
-  async dueAttempts(limit: number): Promise<PaymentAttempt[]> {
-    return this.#look(payments.dueAttempts(limit));
+  async dueAttempts(limit: number, after?: PaymentAttempt): Promise<PaymentAttempt[]> {
+    return this.#look(payments.dueAttempts(limit, after));
+  }
+
+  async unfinishedAmong(attemptIds: readonly string[]): Promise<Set<string>> {
+    return this.#look(payments.unfinishedAmong(attemptIds));
   }
 
   async unsettledAttempts(tries: number, limit: number, saleId: string | null): Promise<Unsettled[]> {
     return this.#look(payments.unsettledAttempts(tries, limit, saleId));
   }
 
-  async dueOrders(limit: number): Promise<DueOrder[]> {
-    return this.#look(releases.dueOrders(limit, LIFE_DIALECT));
+  async dueOrders(limit: number, after?: DueOrder): Promise<DueOrder[]> {
+    return this.#look(releases.dueOrders(limit, after, LIFE_DIALECT));
   }
 
-  async releases(limit: number, olderMs: number, after?: Release): Promise<Release[]> {
+  async releases(limit: number, olderMs: number, after?: Release): Promise<WaitingRelease[]> {
     return this.#look(releases.releases(limit, olderMs, after));
   }
 
@@ -373,8 +381,8 @@ export class SqliteLedger implements Ledger {
     return this.#look(releases.releasesSince(saleId, revs));
   }
 
-  async pruneReleases(beforeMs: number): Promise<number> {
-    return this.#change(releases.pruneReleases(beforeMs));
+  async pruneReleases(olderMs: number): Promise<number> {
+    return this.#change(releases.pruneReleases(olderMs));
   }
 
   async outgoingEvents(limit: number): Promise<OutgoingEvent[]> {
@@ -389,7 +397,7 @@ export class SqliteLedger implements Ledger {
     return this.#look(audit.audit(filter, page));
   }
 
-  async putIntent(intent: SandboxIntent): Promise<SandboxIntent> {
+  async putIntent(intent: NewIntent): Promise<SandboxIntent> {
     return this.#change(sandbox.putIntent(intent));
   }
 
@@ -405,8 +413,8 @@ export class SqliteLedger implements Ledger {
     return this.#change(sandbox.moveIntent(id, from, to, LIFE_DIALECT));
   }
 
-  async dueIntents(nowMs: number, limit: number): Promise<SandboxIntent[]> {
-    return this.#look(sandbox.dueIntents(nowMs, limit));
+  async dueIntents(limit: number): Promise<SandboxIntent[]> {
+    return this.#look(sandbox.dueIntents(limit));
   }
 
   async intentTold(id: string): Promise<void> {
@@ -446,8 +454,8 @@ export class SqliteLedger implements Ledger {
     return this.#fold.backlog > 0;
   }
 
-  async pruneKeys(beforeMs: number): Promise<number> {
-    return this.#transaction(() => this.#keys.prune(beforeMs));
+  async pruneKeys(olderMs: number): Promise<number> {
+    return this.#transaction(() => this.#keys.prune(this.#runtime.clock.now() - olderMs));
   }
 
   async close(): Promise<void> {

@@ -11,7 +11,7 @@ import {
 import type { AdminCall, Page, SaleChange, SaleIds } from '../port.ts';
 import type { Keys } from './keys.ts';
 
-interface SaleRow extends Omit<SaleRecord, 'items' | 'paused' | 'closed'> {
+interface SaleRow extends Omit<SaleRecord, 'items' | 'paused' | 'closed' | 'readAtMs'> {
   paused: number;
   closed: number;
 }
@@ -40,13 +40,15 @@ interface AuditEntry {
 export class Sales {
   readonly #db: DatabaseSync;
   readonly #keys: Keys;
+  readonly #now: () => number;
   readonly #get;
   readonly #items;
   readonly #audit;
 
-  constructor(db: DatabaseSync, keys: Keys) {
+  constructor(db: DatabaseSync, keys: Keys, now: () => number) {
     this.#db = db;
     this.#keys = keys;
+    this.#now = now;
     this.#get = db.prepare(`SELECT ${SALE_COLUMNS} FROM sales WHERE id = ?`);
     this.#items = db.prepare(
       `SELECT CAST(id AS TEXT) AS id, code, name, amount, currency, kind, total, reserved, sold, blocked, epoch, rev
@@ -89,6 +91,7 @@ export class Sales {
       ...row,
       paused: row.paused === 1,
       closed: row.closed === 1,
+      readAtMs: this.#now(),
       items: items.map(({ amount, currency, ...item }) => ({ ...item, price: { amount, currency } })),
     };
   }

@@ -1,4 +1,5 @@
-import type { Clock } from '../../base/clock.ts';
+import type { Runtime } from '../../base/runtime.ts';
+import { pages } from '../../base/sweep.ts';
 import type { LifeLedger, Release, Unsettled } from '../../ledger/port.ts';
 import type { CheckReport, Finding } from '../../model/finding.ts';
 import type { PaymentAttempt } from '../../model/payment.ts';
@@ -15,27 +16,21 @@ const PAGE = 500;
  */
 export async function checkLife(
   ledger: Pick<LifeLedger, 'releases' | 'unsettledAttempts'>,
-  clock: Clock,
+  { clock, timers }: Pick<Runtime, 'clock' | 'timers'>,
   saleId: string | null,
 ): Promise<CheckReport> {
   const checkedAtMs = clock.now();
   const findings: Finding[] = [];
-  for await (const release of oldReleases(ledger)) {
+  const read = (limit: number, after?: Release) => ledger.releases(limit, RELEASE_ALERT_MS, after);
+  for await (const page of pages<Release>(timers, PAGE, read)) {
     if (findings.length > FINDINGS_MAX) break;
-    if (saleId === null || release.saleId === saleId) findings.push(stuckRelease(release));
+    for (const release of page) {
+      if (saleId === null || release.saleId === saleId) findings.push(stuckRelease(release));
+    }
   }
   const unsettled = await ledger.unsettledAttempts(TRIES_ALERT, FINDINGS_MAX + 1, saleId);
   findings.push(...unsettled.map(unsettledPayment));
   return { checkedAtMs, findings: findings.slice(0, FINDINGS_MAX), more: findings.length > FINDINGS_MAX };
-}
-
-async function* oldReleases(ledger: Pick<LifeLedger, 'releases'>): AsyncGenerator<Release> {
-  let after: Release | undefined;
-  do {
-    const page = await ledger.releases(PAGE, RELEASE_ALERT_MS, after);
-    yield* page;
-    after = page.length === PAGE ? page.at(-1) : undefined;
-  } while (after !== undefined);
 }
 
 function stuckRelease({ orderId, saleId, units, createdAtMs }: Release): Finding {

@@ -1,9 +1,11 @@
 import { messageOf } from '../../base/errors.ts';
 import type { IdSequence } from '../../base/ids.ts';
 import type { Runtime } from '../../base/runtime.ts';
-import type { Actor, Ledger } from '../../ledger/port.ts';
+import { pages, type Round } from '../../base/sweep.ts';
+import type { Actor, DueOrder, Ledger } from '../../ledger/port.ts';
 import type { PaymentAttempt } from '../../model/payment.ts';
 import type { PlaceRequest, PlaceResult } from '../place.ts';
+import { Lanes, type ProviderWatch } from './lanes.ts';
 import type { OrderLife } from './life.ts';
 import { OrderBusyError, type WithOrderLock } from './lock.ts';
 import type { Reached } from './points.ts';
@@ -12,6 +14,7 @@ export interface KeepersDependencies {
   readonly runtime: Runtime;
   readonly ledger: Ledger;
   readonly life: OrderLife;
+  readonly watch: Pick<ProviderWatch, 'isSilent' | 'silentMs'>;
   readonly withLock: WithOrderLock;
   readonly auditIds: IdSequence;
   place(request: PlaceRequest): Promise<PlaceResult>;
@@ -26,10 +29,10 @@ export interface KeepersCounters {
 }
 
 const SWEEPER: Actor = { actor: 'sweeper', origin: null };
-/** Orders of one round; the next round follows at once while there are more. */
+/** Orders, payments, and payments to count again, that are read at once. */
 const DUE_MAX = 256;
 const ATTEMPTS_MAX = 200;
-const AT_ONCE = 16;
+const RECOUNT_MAX = 500;
 const RECOUNT_MS = 5000;
 const LOCK_WAIT_MS = 1000;
 /** Between two tries of the same: twice as long each time. */
@@ -47,10 +50,14 @@ export class LifeKeepers {
   /** Payments that did not settle at the last try, and why that matters. */
   readonly #unsettled = new Map<string, keyof KeepersCounters>();
   readonly #alerted = new Set<string>();
+  readonly #lanes: Lanes;
   #recountedMs = 0;
+  /** Why the last step of a payment could not be stored. */
+  #failure: unknown = null;
 
   constructor(dependencies: KeepersDependencies) {
     this.#on = dependencies;
+    this.#lanes = new Lanes(dependencies.watch, (attempt) => this.#lookAfter(attempt));
   }
 
   get counters(): KeepersCounters {
@@ -59,49 +66,74 @@ export class LifeKeepers {
     return counters;
   }
 
-  /** Ends orders whose time is over. Returns whether there may be more. */
-  async expire(): Promise<boolean> {
-    const { ledger, life, reached } = this.#on;
-    const due = await ledger.dueOrders(DUE_MAX);
-    if (due.length === 0) return false;
-    reached('expire:found');
-    // Those with an open payment are looked after below. The rest is one transaction: they are moved in the same turn.
-    const ready = due.filter(({ openAttempt }) => openAttempt === null);
-    const moved = await Promise.allSettled(ready.map(({ orderId }) => life.move(orderId, 'expire', SWEEPER)));
-    reached('expire:committed');
-    const failure = moved.find((end) => end.status === 'rejected');
+  /**
+   * Ends orders whose time is over, in one pass over all of them: those with an open payment stay as they are, however many
+   * there are, and are looked after below.
+   */
+  async expire(signal?: AbortSignal): Promise<Round> {
+    const { ledger, life, reached, runtime } = this.#on;
+    const read = (limit: number, after?: DueOrder) => ledger.dueOrders(limit, after);
+    let changed = 0;
+    let failure: PromiseRejectedResult | undefined;
+    for await (const due of pages<DueOrder>(runtime.timers, DUE_MAX, read, signal)) {
+      reached('expire:found');
+      // One transaction: they are moved in the same turn.
+      const ready = due.filter(({ paying }) => !paying);
+      const moved = await Promise.allSettled(ready.map(({ orderId }) => life.move(orderId, 'expire', SWEEPER)));
+      reached('expire:committed');
+      changed += moved.filter((end) => end.status === 'fulfilled' && end.value.outcome === 'moved').length;
+      failure ??= moved.find((end) => end.status === 'rejected');
+    }
     if (failure) throw failure.reason;
-    return due.length === DUE_MAX;
+    return { changed, more: false };
   }
 
-  /** Another process looks after them now. */
+  /** Another process looks after them now. What is under way is finished. */
   forget(): void {
+    this.#lanes.clear();
     this.#unsettled.clear();
     this.#alerted.clear();
   }
 
+  /** Resolves when no payment is being looked after. */
+  idle(): Promise<void> {
+    return this.#lanes.idle();
+  }
+
   /** A webhook, a second click or another process may have settled one of them meanwhile. */
-  async #recount(): Promise<void> {
+  async #recount(signal?: AbortSignal): Promise<void> {
     const { ledger, runtime } = this.#on;
     const nowMs = runtime.clock.monotonic();
     if (this.#unsettled.size === 0 || nowMs - this.#recountedMs < RECOUNT_MS) return;
     this.#recountedMs = nowMs;
-    for (const id of [...this.#unsettled.keys()]) {
-      const attempt = await ledger.getAttempt(id);
-      if (attempt === null || attempt.nextAtMs === null) this.#unsettled.delete(id);
+    const ids = [...this.#unsettled.keys()];
+    const next = async (sizeMax: number) => ids.splice(0, sizeMax);
+    for await (const some of pages(runtime.timers, RECOUNT_MAX, next, signal)) {
+      const unfinished = await ledger.unfinishedAmong(some);
+      for (const id of some) if (!unfinished.has(id)) this.#unsettled.delete(id);
     }
   }
 
-  /** Looks after payments that are open, late or on their way back. Returns whether there may be more. */
-  async payments(): Promise<boolean> {
-    const due = await this.#on.ledger.dueAttempts(ATTEMPTS_MAX);
-    await this.#recount();
-    const rest = [...due];
-    const worker = async (): Promise<void> => {
-      for (let attempt = rest.shift(); attempt; attempt = rest.shift()) await this.#lookAfter(attempt);
-    };
-    await Promise.all(Array.from({ length: Math.min(AT_ONCE, due.length) }, worker));
-    return due.length === ATTEMPTS_MAX;
+  /**
+   * Looks after payments that are open, late or on their way back: hands each to its provider's lane, and does not wait for
+   * any of them. What a lane does not take is postponed together.
+   */
+  async payments(signal?: AbortSignal): Promise<Round> {
+    const { ledger, runtime, watch } = this.#on;
+    // What was done could not be stored, or not even that it was tried. To do it again at once would only ask providers again.
+    if (this.#failure !== null) await ledger.probe();
+    this.#failure = null;
+    await this.#recount(signal);
+    const read = (limit: number, after?: PaymentAttempt) => ledger.dueAttempts(limit, after);
+    let changed = 0;
+    for await (const due of pages<PaymentAttempt>(runtime.timers, ATTEMPTS_MAX, read, signal)) {
+      const silent = due.filter((attempt) => this.#lanes.take(attempt) === 'silent');
+      // For as long again as it has been silent: they were not asked about, and need not wait longer than it hung.
+      changed += await this.#postpone(silent, 'the provider does not answer', ({ provider }) =>
+        watch.silentMs(provider),
+      );
+    }
+    return { changed, more: false };
   }
 
   async #lookAfter(attempt: PaymentAttempt): Promise<void> {
@@ -111,7 +143,10 @@ export class LifeKeepers {
     } catch (error) {
       // Somebody works on that order: that may settle it.
       if (error instanceof OrderBusyError) return;
-      await this.#postpone(attempt, messageOf(error), true);
+      await this.#postpone([attempt], messageOf(error)).catch((failure: unknown) => {
+        this.#failure = failure;
+        this.#lanes.clear();
+      });
     }
   }
 
@@ -129,7 +164,7 @@ export class LifeKeepers {
         // It is due at the latest when its order's time is over, by the ledger's clock: so that need not be asked.
         const over = order !== null && order.expiresAtMs !== null && attempt.nextAtMs >= order.expiresAtMs;
         const settled = await life.settle(attempt, fence, SWEEPER, over);
-        if (settled === 'open') await this.#postpone(attempt, over ? 'the provider does not say' : 'pending', over);
+        if (settled === 'open') await this.#postpone([attempt], over ? 'the provider does not say' : 'pending');
         else this.#unsettled.delete(attempt.id);
         return;
       }
@@ -149,7 +184,7 @@ export class LifeKeepers {
       case 'failed':
       case 'voided':
         if ((await life.settle(attempt, fence, SWEEPER, true)) !== 'open') this.#unsettled.delete(attempt.id);
-        else await this.#postpone(attempt, 'the provider does not say whether it has the money', true);
+        else await this.#postpone([attempt], 'the provider does not say whether it has the money');
     }
   }
 
@@ -186,18 +221,30 @@ export class LifeKeepers {
     return outcome === 'moved' || outcome === 'repeat';
   }
 
-  /** `counts`: goods or money hang on it, and not only a buyer's patience. */
-  async #postpone(attempt: PaymentAttempt, error: string, counts: boolean): Promise<void> {
-    const { ledger, runtime } = this.#on;
-    if (counts) this.#unsettled.set(attempt.id, attempt.state === 'open' ? 'stranded' : 'owedMoney');
-    const afterMs = Math.min(AGAIN_MS_MIN * 2 ** attempt.tries, AGAIN_MS_MAX);
-    await ledger.postponeAttempt(attempt.id, error, runtime.clock.now() + afterMs).catch(() => undefined);
-    if (attempt.tries + 1 < TRIES_ALERT || this.#alerted.has(attempt.id)) return;
-    this.#alerted.add(attempt.id);
-    const { id: attemptId, orderId, state, tries } = attempt;
-    runtime.log.error(
-      { attemptId, orderId, state, tries, error },
-      'a payment needs somebody: it does not settle by itself',
+  /** In one transaction. Counts those that goods or money hang on, and not only a buyer's patience. */
+  async #postpone(
+    some: readonly PaymentAttempt[],
+    error: string,
+    forMs = ({ tries }: PaymentAttempt): number => AGAIN_MS_MIN * 2 ** tries,
+  ): Promise<number> {
+    if (some.length === 0) return 0;
+    const postponed = await this.#on.ledger.postponeAttempts(
+      some.map((attempt) => {
+        const afterMs = Math.round(Math.min(Math.max(forMs(attempt), AGAIN_MS_MIN), AGAIN_MS_MAX));
+        return { attemptId: attempt.id, error, afterMs };
+      }),
     );
+    for (const { attempt, over } of postponed) {
+      const { id: attemptId, orderId, state, tries } = attempt;
+      if (state !== 'open') this.#unsettled.set(attemptId, 'owedMoney');
+      else if (over) this.#unsettled.set(attemptId, 'stranded');
+      if (tries < TRIES_ALERT || this.#alerted.has(attemptId)) continue;
+      this.#alerted.add(attemptId);
+      this.#on.runtime.log.error(
+        { attemptId, orderId, state, tries, error },
+        'a payment needs somebody: it does not settle by itself',
+      );
+    }
+    return postponed.length;
   }
 }

@@ -121,7 +121,7 @@ export class OrderLife {
     by: Actor,
     fence: string | null,
   ): Promise<PayResult> {
-    const { attempts, attemptIds, runtime, reached } = this.#on;
+    const { attempts, attemptIds, reached } = this.#on;
     for (let tries = 1; ; tries++) {
       const opened = await attempts.ask({
         id: await attemptIds.next(),
@@ -143,7 +143,7 @@ export class OrderLife {
         }
         case 'payment_open': {
           const { attempt, order } = opened;
-          const young = runtime.clock.now() - attempt.createdAtMs < PENDING_MS;
+          const young = opened.ageMs < PENDING_MS;
           const settled = await this.settle(attempt, fence, by, !young);
           if (settled === 'open' || tries === TRIES_MAX) return { ok: false, code: 'payment_in_progress', order };
           continue;
@@ -169,7 +169,7 @@ export class OrderLife {
     let result: CaptureResult | null;
     try {
       // Not beyond the order's time: whoever ends it then needs its lock.
-      const leftMs = (order.expiresAtMs ?? Infinity) - runtime.clock.now() + OVER_MS;
+      const leftMs = (order.expiresAtMs ?? Infinity) - attempt.createdAtMs + OVER_MS;
       const waitMs = Math.min(answerWithinMs, Math.max(leftMs, OVER_MS));
       result = await within(runtime.timers, provider.capture(request), waitMs);
     } catch (error) {

@@ -1,7 +1,8 @@
 import { messageOf } from '../../base/errors.ts';
 import type { Runtime } from '../../base/runtime.ts';
+import { type Round, turn } from '../../base/sweep.ts';
 import type { Gate } from '../../gate/port.ts';
-import type { LifeLedger, Release } from '../../ledger/port.ts';
+import type { LifeLedger, Release, WaitingRelease } from '../../ledger/port.ts';
 
 export interface Freed {
   readonly orderId: string;
@@ -88,30 +89,34 @@ export class Releaser {
     this.#busy = null;
   }
 
-  /**
-   * What others left, or could not tell the gate. Returns whether there may be more; throws when some of it cannot be done
-   * now, after it has tried those behind.
-   */
-  async sweep(): Promise<boolean> {
+  /** What others left, or could not tell the gate. Throws when some of it cannot be done now, after it has tried those behind. */
+  async sweep(): Promise<Round> {
+    const { timers } = this.#runtime;
     let failure: unknown = null;
+    let changed = 0;
     for (let pages = 1; ; pages++) {
       const left = await this.#on.ledger.releases(SWEEP_MAX, OLD_MS, this.#after);
       if (this.#after === undefined) this.#watch(left);
-      await this.#release(left).catch((error: unknown) => {
+      const done = await this.#release(left).catch((error: unknown) => {
         failure ??= error;
+        return 0;
       });
+      changed += done;
       const full = left.length === SWEEP_MAX;
       // What was given back is not met again.
       this.#after = full && failure !== null ? left.at(-1) : undefined;
-      if (full && pages < PAGES_MAX) continue;
+      if (full && pages < PAGES_MAX) {
+        await turn(timers);
+        continue;
+      }
       if (failure !== null) throw failure;
-      return full;
+      return { changed, more: full };
     }
   }
 
-  #watch(left: readonly Release[]): void {
-    const { clock, log } = this.#runtime;
-    const oldestMs = left.length === 0 ? 0 : Math.max(clock.now() - left[0]!.createdAtMs, 0);
+  #watch(left: readonly WaitingRelease[]): void {
+    const { log } = this.#runtime;
+    const oldestMs = Math.max(left[0]?.waitedMs ?? 0, 0);
     this.#counters = { waiting: left.length, oldestMs };
     if (oldestMs < RELEASE_ALERT_MS) {
       this.#alerted = false;
@@ -126,8 +131,9 @@ export class Releaser {
     );
   }
 
-  async #release(some: readonly Freed[]): Promise<void> {
-    if (some.length === 0) return;
+  /** Returns how many the gate has now, and the ledger knows that it has. */
+  async #release(some: readonly Freed[]): Promise<number> {
+    if (some.length === 0) return 0;
     const { gate, ledger, touched, reached } = this.#on;
     const done: string[] = [];
     let failure: unknown = null;
@@ -146,7 +152,7 @@ export class Releaser {
     for (const saleId of new Set(some.map((one) => one.saleId))) touched(saleId);
     if (failure === null) {
       this.#told = false;
-      return;
+      return done.length;
     }
     if (!this.#told) {
       this.#told = true;
