@@ -140,6 +140,7 @@ export class ShopLife {
     const parts = [
       () => this.keepers.expire(),
       () => this.keepers.payments(),
+      () => this.keepers.refunds(),
       () => this.#releaser.sweep(),
       async () => {
         await this.#sandbox?.round();

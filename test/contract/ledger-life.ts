@@ -217,7 +217,7 @@ export function lifeContract(name: string, make: () => Promise<LifeUnderTest>, s
         const { outcome, order: paid, attempt } = await kit.one(kit.taken(order, 'till 7', { attemptId: '99' }));
         expect([outcome, paid!.status]).toEqual(['moved', 'paid']);
         const { amount } = order;
-        const nothing = { error: null, nextAtMs: null, tries: 0, createdAtMs: T0, updatedAtMs: T0 };
+        const nothing = { refunded: 0, error: null, nextAtMs: null, tries: 0, createdAtMs: T0, updatedAtMs: T0 };
         const confirm = { provider: 'confirm', state: 'captured', pays: true, reference: 'till 7' };
         expect(attempt).toEqual({ id: '99', orderId: order.id, amount, ...confirm, ...nothing });
         expect(await kit.ledger.findAttempt('confirm', 'till 7')).toEqual(attempt);
@@ -424,7 +424,7 @@ export function lifeContract(name: string, make: () => Promise<LifeUnderTest>, s
           nextAtMs: null,
         });
         expect(await kit.stored(lost.id)).toEqual(lost);
-        expect(await kit.ledger.attemptsOf(lost.id)).toEqual([]);
+        expect(await kit.ledger.attemptsOf(lost.id, 9)).toEqual([]);
         expect(await kit.unmoved(revive(order, lost, attemptId))).toBe('repeat');
         await kit.world.crash();
         expect(await kit.stored(order.id)).toEqual(paid);
@@ -791,6 +791,7 @@ export function lifeContract(name: string, make: () => Promise<LifeUnderTest>, s
             state: 'open',
             pays: false,
             amount: { amount: 16_000, currency: 'CNY' },
+            refunded: 0,
             reference: null,
             error: null,
             nextAtMs: T0 + 10_100,
@@ -936,7 +937,7 @@ export function lifeContract(name: string, make: () => Promise<LifeUnderTest>, s
           await kit.closeAttempt(ids[0]!, { state: 'failed', error: null });
         }
         const bare = await kit.order('bob');
-        expect((await kit.ledger.attemptsOf(order.id)).map(({ id }) => id)).toEqual(ids);
+        expect((await kit.ledger.attemptsOf(order.id, 9)).map(({ id }) => id)).toEqual(ids);
         const last = async () => (await kit.ledger.lastAttempts([order.id, bare.id])).get(order.id)!.id;
         expect(await last()).toBe(ids[0]);
         await kit.one(kit.capture(order, ids[1]!));
@@ -1285,6 +1286,7 @@ export function lifeContract(name: string, make: () => Promise<LifeUnderTest>, s
         state: 'pending' as const,
         dueAtMs: 100,
         told: false,
+        refunded: 0,
         ...over,
       });
 

@@ -1,4 +1,5 @@
 import type { OrderRecord } from '../../model/order.ts';
+import type { WebhookEvent } from '../../model/webhook.ts';
 import type { OutgoingEvent } from '../life.ts';
 import type { StoredOrder } from '../port.ts';
 import { eventOfRow } from './rows.ts';
@@ -9,19 +10,15 @@ import { type Cells, query, type Step, type Work, Writes } from './step.ts';
  * once by its primary key, and known without being read. It leaves the table when somebody has taken it over: no mark has
  * to be passed, which a transaction that commits late could stay behind.
  */
-export function eventStep(orders: readonly OrderRecord[]): Extract<Step, { do: 'insert' }> {
+export function eventStep(
+  versions: readonly { readonly order: OrderRecord; readonly type: WebhookEvent }[],
+): Extract<Step, { do: 'insert' }> {
   return {
     do: 'insert',
     table: 'order_events',
     columns: ['order_id', 'version', 'type', 'at', 'body'],
-    rows: orders.map(
-      (order): Cells => [
-        BigInt(order.id),
-        order.version,
-        `order.${order.status}`,
-        order.updatedAtMs,
-        JSON.stringify(order),
-      ],
+    rows: versions.map(
+      ({ order, type }): Cells => [BigInt(order.id), order.version, type, order.updatedAtMs, JSON.stringify(order)],
     ),
   };
 }
@@ -30,7 +27,7 @@ export function eventStep(orders: readonly OrderRecord[]): Extract<Step, { do: '
 export function* writeReserved(stored: readonly StoredOrder[]): Work<void> {
   const fresh = stored.filter(({ order, inserted }) => inserted && order.status === 'reserved');
   const writes = new Writes();
-  writes.addRows(eventStep(fresh.map(({ order }) => order)));
+  writes.addRows(eventStep(fresh.map(({ order }) => ({ order, type: 'order.reserved' }))));
   yield* writes.done();
 }
 

@@ -2,7 +2,7 @@ import { messageOf } from '../../base/errors.ts';
 import type { IdSequence } from '../../base/ids.ts';
 import type { Runtime } from '../../base/runtime.ts';
 import type { Actor, Ledger } from '../../ledger/port.ts';
-import type { PaymentAttempt } from '../../model/payment.ts';
+import type { PartRefund, PaymentAttempt } from '../../model/payment.ts';
 import type { PlaceRequest, PlaceResult } from '../place.ts';
 import type { OrderLife } from './life.ts';
 import { OrderBusyError, type WithOrderLock } from './lock.ts';
@@ -87,8 +87,8 @@ export class LifeKeepers {
     if (this.#unsettled.size === 0 || nowMs - this.#recountedMs < RECOUNT_MS) return;
     this.#recountedMs = nowMs;
     for (const id of [...this.#unsettled.keys()]) {
-      const attempt = await ledger.getAttempt(id);
-      if (attempt === null || attempt.nextAtMs === null) this.#unsettled.delete(id);
+      const due = (await ledger.getAttempt(id)) ?? (await ledger.getRefund(id));
+      if (due === null || due.nextAtMs === null) this.#unsettled.delete(id);
     }
   }
 
@@ -102,6 +102,41 @@ export class LifeKeepers {
     };
     await Promise.all(Array.from({ length: Math.min(AT_ONCE, due.length) }, worker));
     return due.length === ATTEMPTS_MAX;
+  }
+
+  /** Refunds of a part that a provider has not taken on yet. Returns whether there may be more, and one got somewhere. */
+  async refunds(): Promise<boolean> {
+    const due = await this.#on.ledger.dueRefunds(ATTEMPTS_MAX);
+    const rest = [...due];
+    let done = 0;
+    const worker = async (): Promise<void> => {
+      for (let refund = rest.shift(); refund; refund = rest.shift()) if (await this.#refundPart(refund)) done++;
+    };
+    await Promise.all(Array.from({ length: Math.min(AT_ONCE, due.length) }, worker));
+    return due.length === ATTEMPTS_MAX && done > 0;
+  }
+
+  async #refundPart(was: PartRefund): Promise<boolean> {
+    const { withLock, ledger, life } = this.#on;
+    try {
+      return await withLock(was.orderId, LOCK_WAIT_MS, async (fence) => {
+        const refund = await ledger.getRefund(was.id);
+        if (refund?.state === 'asked') await life.giveBackPart(refund, SWEEPER, fence);
+        this.#unsettled.delete(was.id);
+        return true;
+      });
+    } catch (error) {
+      // Somebody works on that order: that may settle it.
+      if (error instanceof OrderBusyError) return false;
+      this.#unsettled.set(was.id, 'owedMoney');
+      await ledger.postponeRefund(was.id, messageOf(error), this.#againAt(was)).catch(() => undefined);
+      this.#alert(was, { refundId: was.id, state: 'refunding a part' }, messageOf(error));
+      return false;
+    }
+  }
+
+  #againAt({ tries }: { readonly tries: number }): number {
+    return this.#on.runtime.clock.now() + Math.min(AGAIN_MS_MIN * 2 ** tries, AGAIN_MS_MAX);
   }
 
   async #lookAfter(attempt: PaymentAttempt): Promise<void> {
@@ -158,7 +193,7 @@ export class LifeKeepers {
     if (attempt.pays) {
       await life.giveBack(attempt, SWEEPER, fence);
     } else {
-      const { reference } = await life.refundAtProvider(attempt);
+      const { reference } = await life.refundAtProvider(attempt, SWEEPER);
       await ledger.finishRefund(attempt.id, reference);
       reached('late:refunded');
     }
@@ -188,15 +223,18 @@ export class LifeKeepers {
 
   /** `counts`: goods or money hang on it, and not only a buyer's patience. */
   async #postpone(attempt: PaymentAttempt, error: string, counts: boolean): Promise<void> {
-    const { ledger, runtime } = this.#on;
+    const { ledger } = this.#on;
     if (counts) this.#unsettled.set(attempt.id, attempt.state === 'open' ? 'stranded' : 'owedMoney');
-    const afterMs = Math.min(AGAIN_MS_MIN * 2 ** attempt.tries, AGAIN_MS_MAX);
-    await ledger.postponeAttempt(attempt.id, error, runtime.clock.now() + afterMs).catch(() => undefined);
-    if (attempt.tries + 1 < TRIES_ALERT || this.#alerted.has(attempt.id)) return;
-    this.#alerted.add(attempt.id);
-    const { id: attemptId, orderId, state, tries } = attempt;
-    runtime.log.error(
-      { attemptId, orderId, state, tries, error },
+    await ledger.postponeAttempt(attempt.id, error, this.#againAt(attempt)).catch(() => undefined);
+    this.#alert(attempt, { attemptId: attempt.id, state: attempt.state }, error);
+  }
+
+  #alert(of: { id: string; orderId: string; tries: number }, named: Record<string, string>, error: string): void {
+    const { id, orderId, tries } = of;
+    if (tries + 1 < TRIES_ALERT || this.#alerted.has(id)) return;
+    this.#alerted.add(id);
+    this.#on.runtime.log.error(
+      { ...named, orderId, tries, error },
       'a payment needs somebody: it does not settle by itself',
     );
   }
