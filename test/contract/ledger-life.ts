@@ -7,6 +7,7 @@ import type { PaymentAttempt } from '../../src/model/payment.ts';
 import { countTests } from './count.ts';
 import { STATES, type State } from './ledger.ts';
 import { LifeKit, type LifeUnderTest, OTHER_SALE, PAY_WITHIN_MS, PRICE, SALE } from './ledger-life-kit.ts';
+import { paymentsContract } from './ledger-payments.ts';
 import { T0 } from './manual.ts';
 
 /** The contract of src/ledger/life.ts. Every adapter passes all of it; after every move the tables are judged. */
@@ -37,6 +38,8 @@ export function lifeContract(name: string, make: () => Promise<LifeUnderTest>, s
       kit.world.clock.advance(Math.max(order.expiresAtMs! - kit.nowMs, 0));
       expect(await kit.outcome(kit.move('expire', order))).toBe('moved');
     };
+
+    paymentsContract(() => kit);
 
     describe('pay with a capture', () => {
       it('the order is paid, the money is its money, its units are sold (P6)', async () => {

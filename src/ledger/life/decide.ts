@@ -192,7 +192,10 @@ function decideRefundPart(
   if (said !== null && said.currency !== paying.amount.currency) return stays('amount_mismatch', paying);
   const total = totalOf(part, paying.refunded, stored);
   if (total >= paying.amount.amount) return stays('all_back', paying);
-  if (total === paying.refunded && !('own' in part)) return stays('repeat', paying);
+  if (total === paying.refunded) {
+    // News of our own refund came before its answer: the money is counted already.
+    return 'own' in part ? { ...goes(to, paying), stores: false } : stays('repeat', paying);
+  }
   return goes(to, { ...paying, refunded: total, updatedAtMs: nowMs });
 }
 

@@ -3,16 +3,15 @@
 --
 -- MySQL has no ADD COLUMN IF NOT EXISTS: the statement is chosen by what is there.
 
--- How much of it is back with the buyer. P6: never more than came.
+-- How much of it is back with the buyer. P6: never more than came. And the way to the newest attempt of an order, however
+-- many there are: payments_order would have to be sorted for it (a unique index is not continued by the primary key).
 SET @add = IF((SELECT count(*) FROM information_schema.columns WHERE table_schema = DATABASE()
     AND table_name = 'payments' AND column_name = 'refunded') = 0,
-  'ALTER TABLE payments ADD COLUMN refunded BIGINT NOT NULL DEFAULT 0, ADD CONSTRAINT payments_refunded CHECK (refunded BETWEEN 0 AND amount)',
+  'ALTER TABLE payments ADD COLUMN refunded BIGINT NOT NULL DEFAULT 0, ADD CONSTRAINT payments_refunded CHECK (refunded BETWEEN 0 AND amount), ADD KEY payments_newest (order_id, id)',
   'DO 0');
 PREPARE add_column FROM @add;
 EXECUTE add_column;
 DEALLOCATE PREPARE add_column;
-
--- The newest attempt of an order is found by payments_order: InnoDB ends every index with the primary key.
 
 -- Refunds of a part of a payment: asked for by the shop (committed before the provider is called), or told by a provider
 -- that cannot say how much is back in all. What a provider says in all stands in payments.refunded alone.
