@@ -193,7 +193,7 @@ export class LifeKeepers {
     if (attempt.pays) {
       await life.giveBack(attempt, SWEEPER, fence);
     } else {
-      const { reference } = await life.refundAtProvider(attempt, SWEEPER);
+      const { reference } = await life.refundAtProvider(attempt);
       await ledger.finishRefund(attempt.id, reference);
       reached('late:refunded');
     }

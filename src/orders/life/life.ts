@@ -423,7 +423,7 @@ export class OrderLife {
   /** Of a paid order whose payment is `refunding`. Throws when the provider cannot now; a keeper goes on. */
   async giveBack(attempt: PaymentAttempt, by: Actor, fence: string | null): Promise<EndResult> {
     const { reached } = this.#on;
-    await this.refundAtProvider(attempt, by);
+    await this.refundAtProvider(attempt);
     reached('refund:provider-answered');
     const moved = await this.#move(attempt.orderId, 'refund', by, fence, { refunds: attempt.id });
     reached('refund:committed');
@@ -459,17 +459,22 @@ export class OrderLife {
    * Resolves when the provider has taken on to send back what is left. The key says how much was back before: with another
    * amount it is another refund.
    */
-  async refundAtProvider(attempt: PaymentAttempt, by: Actor): Promise<{ reference: string | null }> {
-    const { ledger, auditIds } = this.#on;
+  async refundAtProvider(attempt: PaymentAttempt): Promise<{ reference: string | null }> {
     const { id, amount, refunded } = attempt;
     const left = { ...amount, amount: amount.amount - refunded };
-    const done = await this.#refundOnce(attempt, refunded === 0 ? id : `${id}-${refunded}`, left);
+    let done = await this.#refundOnce(attempt, refunded === 0 ? id : `${id}-${refunded}`, left);
     if (!('refused' in done)) return done;
-    // Somebody may have given a part of it back at the provider meanwhile: then less is left.
-    const total = await this.#backInAll(attempt);
-    if (total.amount >= amount.amount) return { reference: null };
-    if (attempt.pays) await this.#part(attempt, { total }, by, null);
-    else await ledger.noteRefunded(id, total, by, await auditIds.next());
+    // Somebody may have given a part of it back meanwhile, or its news told of another amount: the provider knows what is left.
+    const said = await this.#ask(attempt, ASK_MS);
+    if (said.state === 'refunded') return { reference: null };
+    if (said.state === 'captured') {
+      const back = said.refunded?.amount ?? 0;
+      const rest = { ...said.amount, amount: said.amount.amount - back };
+      if (rest.amount !== left.amount || rest.currency !== left.currency) {
+        done = await this.#refundOnce(attempt, `${id}-${back}-${rest.amount}`, rest);
+        if (!('refused' in done)) return done;
+      }
+    }
     throw unavailable(`the payment provider refuses the refund (${done.refused}); it is asked again`);
   }
 
@@ -494,12 +499,18 @@ export class OrderLife {
    * How much of a payment is back, as its provider has it: by it every refund is counted once, whoever asked for it, however
    * often and in whichever order it is told.
    */
-  async #backInAll({ id, provider, amount }: PaymentAttempt, withinMs = ASK_MS): Promise<Money> {
-    const asked = this.#on.providers.get(provider);
-    const said = await within(this.#on.runtime.timers, asked!.query(id), withinMs).catch(() => null);
-    if (said === null) throw unavailable('the payment provider cannot say how much is refunded; it is asked again');
+  async #backInAll(attempt: PaymentAttempt, withinMs = ASK_MS): Promise<Money> {
+    const { amount } = attempt;
+    const said = await this.#ask(attempt, withinMs);
     if (said.state === 'refunded') return amount;
     return (said.state === 'captured' ? said.refunded : undefined) ?? { ...amount, amount: 0 };
+  }
+
+  async #ask({ id, provider }: PaymentAttempt, withinMs: number): Promise<ProviderState> {
+    const asked = this.#on.providers.get(provider)!;
+    const said = await within(this.#on.runtime.timers, asked.query(id), withinMs).catch(() => null);
+    if (said === null) throw unavailable('the payment provider cannot say how much is refunded; it is asked again');
+    return said;
   }
 
   /** A part of a paid order's money is back; if it was the last one, the order goes with it. */
