@@ -193,6 +193,20 @@ export const SETTINGS = {
     'Orders a second for each buyer',
     whole(1, 100_000),
   ),
+  rateLimitBuyerWrites: setting(
+    'RATE_LIMIT_BUYER_WRITES',
+    'rate-limit-buyer-writes',
+    '10',
+    'Payments and cancellations a second for each buyer',
+    whole(1, 100_000),
+  ),
+  rateLimitBuyerReads: setting(
+    'RATE_LIMIT_BUYER_READS',
+    'rate-limit-buyer-reads',
+    '50',
+    'Reads of orders a second for each buyer',
+    whole(1, 100_000),
+  ),
   rateLimitAddress: setting(
     'RATE_LIMIT_ADDRESS',
     'rate-limit-address',

@@ -124,10 +124,17 @@ export const StockChange = Type.Object(
 
 export const Nothing = Type.Object({}, strict);
 
+type MoneyOf = Static<typeof Money>;
+
 const Payment = Type.Object({
   state: words(['none', 'pending', 'captured', 'failed', 'refunding', 'refunded'] as const),
   provider: Type.String(),
   reference: nullable(Type.String()),
+  refunded: Type.Unsafe<MoneyOf | null>({
+    ...Type.Object({ amount: Type.Integer({ minimum: 0, description: 'Minor units' }), currency: Type.String() }),
+    type: ['object', 'null'],
+    description: 'What has gone back to the buyer; null: nothing',
+  }),
 });
 
 export const Order = Type.Object({
@@ -167,6 +174,18 @@ export const ConfirmOrder = Type.Object(
   {
     reference: Type.String({ minLength: 1, maxLength: 200, description: 'The shop’s own name for this payment' }),
     amount: Total,
+  },
+  strict,
+);
+
+export const RefundOrder = Type.Object(
+  {
+    amount: Type.Optional(
+      Type.Object(
+        { ...Total.properties, amount: Type.Integer({ ...Total.properties.amount, minimum: 1 }) },
+        { ...strict, description: 'A part of the money: the order stays paid. Without it, all that is left goes back' },
+      ),
+    ),
   },
   strict,
 );
@@ -214,6 +233,7 @@ export const CheckReport = Type.Object({
 export const CheckBody = Type.Object({ saleId: Type.Optional(Id) }, strict);
 
 export type PayOrderBody = Static<typeof PayOrder>;
+export type RefundOrderBody = Static<typeof RefundOrder>;
 export type ConfirmOrderBody = Static<typeof ConfirmOrder>;
 export type PaymentNewsBody = Static<typeof PaymentNews>;
 

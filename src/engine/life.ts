@@ -144,6 +144,7 @@ export class ShopLife {
     const parts: ((signal: AbortSignal) => Promise<Round>)[] = [
       (either) => this.keepers.expire(either),
       (either) => this.keepers.payments(either),
+      (either) => this.keepers.refunds(either),
       () => this.#releaser.sweep(),
       ...(sandbox === null ? [] : [() => sandbox.round()]),
     ];

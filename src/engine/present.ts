@@ -99,8 +99,15 @@ export function presentOrder(order: OrderRecord, attempt: PaymentAttempt | null 
   };
 }
 
-function presentPayment({ state, provider, reference }: PaymentAttempt): OrderPayment {
-  return { state: paymentStateOf(state), provider, reference };
+function presentPayment({ state, provider, reference, amount, refunded }: PaymentAttempt): OrderPayment {
+  // Those that were refunded before parts could be have no figure of their own.
+  const back = state === 'refunded' ? amount.amount : refunded;
+  return {
+    state: paymentStateOf(state),
+    provider,
+    reference,
+    refunded: back === 0 ? null : { amount: back, currency: amount.currency },
+  };
 }
 
 /** All orders of a commit carry the same two instants: formatting them again for each costs more than the lookup. */

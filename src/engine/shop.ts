@@ -48,6 +48,8 @@ export interface ShopEvents {
   'order.paid': [order: Order];
   'order.cancelled': [order: Order];
   'order.expired': [order: Order];
+  /** A part of its money is back; it stays paid. */
+  'order.partly_refunded': [order: Order];
   'order.refunded': [order: Order];
   'sale.changed': [saleId: string];
 }
@@ -83,6 +85,7 @@ const EVENT_OF = {
   cancel: 'order.cancelled',
   expire: 'order.expired',
   refund: 'order.refunded',
+  refund_part: 'order.partly_refunded',
 } as const satisfies Record<Move['event'], keyof ShopEvents>;
 
 /**
@@ -99,6 +102,7 @@ export abstract class Shop {
   protected readonly board: Board;
   protected readonly life: ShopLife;
   readonly #orderIds: IdSequence;
+  readonly #auditIds: IdSequence;
   readonly #place: PlaceOrder;
   readonly #manage: ManageSales;
   readonly #events = new EventEmitter<ShopEvents>();
@@ -140,6 +144,7 @@ export abstract class Shop {
       isEmptied: (sale) => this.isEmptied(sale),
     });
     const auditIds = ids('audit', LIFE_ID_BLOCK);
+    this.#auditIds = auditIds;
     this.life = new ShopLife({
       runtime,
       ledger,
@@ -302,10 +307,26 @@ export abstract class Shop {
     return await this.#living(() => this.life.life.cancel(orderId, by));
   }
 
-  async refundOrder(orderId: string, by: Actor): Promise<EndResult> {
+  /** `madeWith`: a digest of the Idempotency-Key; with it, a part that is asked for again is refunded once. */
+  async refundOrder(
+    orderId: string,
+    by: Actor,
+    part: { amount?: Money | null; madeWith?: string | null } = {},
+  ): Promise<EndResult> {
     if (!isId(orderId)) return { ok: false, code: 'not_found' };
-    const result = await this.#living(() => this.life.life.refund(orderId, by));
+    const result = await this.#living(() => this.life.life.refund(orderId, by, part));
     return (await this.#ifQueued(orderId, result, 'order_not_refundable')) ?? result;
+  }
+
+  /** Lifts `payment_blocked` from an order and its buyer; null: there is no such order. */
+  async unblockPayments(orderId: string, by: Actor): Promise<Order | null> {
+    const order = await this.getOrder(orderId);
+    if (order === null) return null;
+    await this.#living(async () => {
+      const auditId = await this.#auditIds.next();
+      return await this.watched(this.ledger.unblockPayments(orderId, by, auditId));
+    });
+    return order;
   }
 
   /** False: it is about nothing that we know. */

@@ -1,8 +1,8 @@
 import type { Runtime } from '../base/runtime.ts';
 import type { Readiness, Shop } from '../engine/shop.ts';
 import type { Auth } from './auth.ts';
+import type { BuyerLimits } from './buyer-limits.ts';
 import type { Overload } from './overload.ts';
-import type { RateLimit } from './rate-limit.ts';
 import type { EventStreams } from './sse.ts';
 
 /** Where the routes find the shop. `get` throws a RetryableError while there is none (yet). */
@@ -21,6 +21,10 @@ export interface HttpOptions {
   demo: boolean;
   /** Orders per buyer and second. */
   rateLimitBuyer: number;
+  /** Other calls that change something, per buyer and second. */
+  rateLimitBuyerWrites: number;
+  /** Reads, per buyer and second. */
+  rateLimitBuyerReads: number;
   /** Requests per address and second; null: off. */
   rateLimitAddress: number | null;
   corsOrigins: string[];
@@ -37,6 +41,8 @@ export const HTTP_DEFAULTS: HttpOptions = {
   adminKeys: [],
   demo: false,
   rateLimitBuyer: 20,
+  rateLimitBuyerWrites: 10,
+  rateLimitBuyerReads: 50,
   rateLimitAddress: null,
   corsOrigins: [],
   sseMax: 1000,
@@ -54,5 +60,5 @@ export interface HttpContext {
   auth: Auth;
   overload: Overload;
   streams: EventStreams;
-  buyerLimit: RateLimit;
+  buyerLimits: BuyerLimits;
 }

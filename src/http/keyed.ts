@@ -26,16 +26,19 @@ export class Keyed {
     this.#context = context;
   }
 
-  /** `now`: what a repeat of a 202 gets: how it stands by then. */
+  /**
+   * `work` is told by what a repeat is known, where doing it again would have a second effect. `now`: what a repeat of a 202
+   * gets: how it stands by then.
+   */
   async run(
     request: FastifyRequest,
     reply: FastifyReply,
     path: string,
-    work: () => Promise<Answer>,
+    work: (keyed: string | null) => Promise<Answer>,
     now?: () => Promise<Answer>,
   ): Promise<FastifyReply> {
     const key = keyOf(request);
-    if (key === null) return send(reply, await work());
+    if (key === null) return send(reply, await work(null));
     const { auth, shop, runtime } = this.#context;
     const { admin, buyer } = auth.anyone(request);
     const scope: KeyScope = { caller: admin === null ? `buyer:${buyer}` : `admin:${admin}`, path: `POST ${path}`, key };
@@ -65,7 +68,7 @@ export class Keyed {
       }
       let answer: Answer;
       try {
-        answer = await work();
+        answer = await work(name);
       } catch (error) {
         // A declined payment is an answer; whoever wants to try again takes another key.
         if (!(error instanceof HttpProblem) || error.code !== 'payment_failed') throw error;

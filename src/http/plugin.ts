@@ -10,6 +10,7 @@ import { VERSION } from '../base/version.ts';
 import { compile, faultsOf } from '../contract/validate.ts';
 import type { Series } from '../observe/fast-histogram.ts';
 import { Auth } from './auth.ts';
+import { BuyerLimits } from './buyer-limits.ts';
 import type { HttpContext, HttpOptions, ShopSource } from './context.ts';
 import { Overload } from './overload.ts';
 import { HttpProblem, PROBLEM_TYPE, PROBLEMS, type ProblemCode } from './problem.ts';
@@ -49,7 +50,7 @@ export async function doorbusterRoutes(app: FastifyInstance, { shop, http, runti
     auth: new Auth(http),
     overload,
     streams,
-    buyerLimit: new RateLimit(runtime.clock, http.rateLimitBuyer),
+    buyerLimits: new BuyerLimits(runtime.clock, http),
   };
   app.addHook('preClose', async () => streams.close());
   app.addHook('onClose', async () => overload.close());

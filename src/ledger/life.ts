@@ -1,7 +1,8 @@
 import type { OrderEvent } from '../model/life.ts';
 import type { Money } from '../model/money.ts';
 import type { OrderRecord, OrderStatus } from '../model/order.ts';
-import type { PaymentAttempt } from '../model/payment.ts';
+import type { PartRefund, PaymentAttempt } from '../model/payment.ts';
+import type { WebhookEvent } from '../model/webhook.ts';
 import type { Page } from './port.ts';
 
 /**
@@ -22,22 +23,48 @@ export interface LifeLedger {
 
   /**
    * Before a provider is called. Only for an order that is `reserved`, whose `expiresAt` is not reached by the ledger's
-   * clock, and that has no other open attempt.
+   * clock, that has no other open attempt, and whose buyer has not had too many declined (DECLINED_MAX).
    */
   openAttempt(attempt: NewAttempt): Promise<AttemptOpened>;
   /** Many in one transaction: a rush of payments would otherwise be one each. Answers in the same order. */
   openAttempts(batch: readonly NewAttempt[]): Promise<AttemptOpened[]>;
-  /** Ends an open attempt without money. One that is not open stays as it is. Returns it as it is now; null: none. */
+  /**
+   * Ends an open attempt without money; `failed` counts as declined. One that is not open stays as it is. Returns it as it is
+   * now; null: none.
+   */
   closeAttempt(attemptId: string, end: AttemptEnd, by: Actor, auditId: string): Promise<PaymentAttempt | null>;
   /** The provider's own name for an open attempt, by which its news will be known. */
   nameAttempt(attemptId: string, reference: string): Promise<PaymentAttempt | null>;
-  /** From `captured` (of a paid order) or `late` to `refunding`: from then on it is asked of the provider until it succeeds. */
-  startRefund(attemptId: string, by: Actor, auditId: string): Promise<PaymentAttempt | null>;
+  /**
+   * Lifts what declined payments have brought upon the order and its buyer. False: there was nothing, or no such order, and
+   * nothing is written.
+   */
+  unblockPayments(orderId: string, by: Actor, auditId: string): Promise<boolean>;
+  /**
+   * From `captured` (of a paid order) or `late` to `refunding`: from then on what is left is asked of the provider until it
+   * succeeds. Not while a part is on its way, unless all of the money is `back`: what is left must be known.
+   */
+  startRefund(attemptId: string, by: Actor, auditId: string, back?: boolean): Promise<PaymentAttempt | null>;
   /**
    * Of a late payment whose money is back: `refunding` → `refunded`. (That of a paid order, `pays`, goes with its `refund`
    * move, and stays as it is here.) The reference is kept only where the attempt has none: it is found by its own.
    */
   finishRefund(attemptId: string, reference: string | null): Promise<PaymentAttempt | null>;
+  /** Of a late payment on its way back: how much the provider says is back in all. */
+  noteRefunded(attemptId: string, total: Money, by: Actor, auditId: string): Promise<PaymentAttempt | null>;
+
+  /** Commits the intention to give a part of a paid order's money back: from then on it is asked of the provider. */
+  askRefund(asked: NewRefund): Promise<RefundAsked>;
+  /** The one of a payment that is not finished; there is at most one. */
+  refundUnderWay(attemptId: string): Promise<PartRefund | null>;
+  getRefund(refundId: string): Promise<PartRefund | null>;
+  /** The provider will never do it. One that is not `asked` stays as it is. */
+  voidRefund(refundId: string, error: string, by: Actor, auditId: string): Promise<PartRefund | null>;
+  /** It did not work this time; each is due again so long from now, by the ledger's clock. */
+  postponeRefunds(some: readonly { refundId: string; error: string; afterMs: number }[]): Promise<void>;
+  /** The longest due first, by index; `after`: the next page. */
+  dueRefunds(limit: number, after?: DueRefund): Promise<DueRefund[]>;
+
   /** One that ended without money (failed, voided) may have it after all: its provider has to be asked, from now on. */
   doubtAttempt(attemptId: string, error: string): Promise<PaymentAttempt | null>;
   /** The doubt is gone, unless there was another one since the attempt was read like this. */
@@ -51,17 +78,18 @@ export interface LifeLedger {
   /** The highest token of a lock under which an order was changed; 0: none. Looks at all orders: for a start. */
   highestFence(): Promise<bigint>;
   findAttempt(provider: string, reference: string): Promise<PaymentAttempt | null>;
-  /** Newest first. */
-  attemptsOf(orderId: string): Promise<PaymentAttempt[]>;
-  /** The attempt that each is paid with, else its newest: for showing orders. */
+  /** Newest first, at most so many: an order can have any number of them. */
+  attemptsOf(orderId: string, limit: number): Promise<PaymentAttempt[]>;
+  /** The attempt that each is paid with, else its open one, else its newest: by index, however many it has. */
   lastAttempts(orderIds: readonly string[]): Promise<Map<string, PaymentAttempt>>;
   /** Open, late and refunding ones that are due, the longest due first, by index; `after`: the next page. */
   dueAttempts(limit: number, after?: PaymentAttempt): Promise<PaymentAttempt[]>;
-  /** About which of these something has yet to be done, due or not. */
-  unfinishedAmong(attemptIds: readonly string[]): Promise<Set<string>>;
+  /** About which of these, attempts and refunds of a part, something has yet to be done, due or not. */
+  unfinishedAmong(ids: readonly string[]): Promise<Set<string>>;
 
   /** What has to be done about them was tried so often at least, and is not done. The longest due first, by index. */
   unsettledAttempts(tries: number, limit: number, saleId: string | null): Promise<Unsettled[]>;
+  unsettledRefunds(tries: number, limit: number, saleId: string | null): Promise<UnsettledRefund[]>;
 
   // Expiry
 
@@ -112,7 +140,7 @@ export interface Actor {
 
 export interface Move {
   readonly orderId: string;
-  readonly event: Extract<OrderEvent, 'pay' | 'cancel' | 'expire' | 'refund'>;
+  readonly event: Extract<OrderEvent, 'pay' | 'cancel' | 'expire' | 'refund' | 'refund_part'>;
   readonly by: Actor;
   readonly auditId: string;
   /** The token of the order's lock; null: moved without it (Redis is out). A row with a higher one refuses it. */
@@ -132,9 +160,49 @@ export interface Move {
    * they need not be read again: every row is written on the condition that it is so, else all are read.
    */
   readonly believed?: Believed;
-  /** With `refund`: the attempt whose money is back. Refused if that is not what the order was paid with. */
+  /** With `refund` and `refund_part`: the attempt whose money is back. Refused if the order was not paid with it. */
   readonly refunds?: string;
+  /**
+   * With `refund_part`, one of
+   *   own    a refund that we asked for; `total`: what the provider says is back in all, null where nobody else can say
+   *   told   news of a provider that cannot say what is back in all: counted once by `told`, under this id
+   *   total  what the provider says is back in all, by whomever: told again or in any order it adds nothing
+   */
+  readonly part?:
+    | { readonly own: string; readonly total: Money | null; readonly reference: string | null }
+    | { readonly told: string; readonly id: string; readonly amount: Money }
+    | { readonly total: Money };
 }
+
+export interface NewRefund {
+  readonly id: string;
+  readonly attemptId: string;
+  readonly amount: Money;
+  /** A digest of the Idempotency-Key and its scope; null: none. */
+  readonly madeWith: string | null;
+  readonly by: Actor;
+  readonly auditId: string;
+}
+
+/**
+ *   asked            from now on
+ *   repeat           this key has asked for it already
+ *   key_reused       this key has asked for another amount
+ *   under_way        another one is not finished: that first
+ *   all              it is all that is left: a refund of the order
+ *   amount_mismatch  more than is left, or another currency
+ *   refused          the order is not paid with this attempt, or its money is on its way back
+ */
+export type RefundAsked =
+  | {
+      readonly outcome: 'asked' | 'repeat' | 'under_way';
+      readonly refund: PartRefund;
+      readonly attempt: PaymentAttempt;
+    }
+  | { readonly outcome: 'key_reused' | 'all' | 'amount_mismatch' | 'refused' };
+
+/** So many declined payments within 24 hours, by the ledger's clock, and nobody may try again before an admin lifts it. */
+export const DECLINED_MAX = { order: 10, buyer: 30, withinMs: 24 * 3600 * 1000 } as const;
 
 /**
  *   moved            now, by this move
@@ -146,6 +214,7 @@ export interface Move {
  *   late             `pay`: the money is there and the order cannot have it: the attempt is `late` from now on
  *   too_late         `pay` with `taken`: the order's time is over
  *   amount_mismatch  `pay`: not what the order costs. A captured attempt is `late` from now on: all of it goes back
+ *   all_back         `refund_part`: nothing is left of the money: it is a `refund`
  *   not_due          `expire`: its time is not over
  *   unknown          there is no such order (or attempt)
  */
@@ -159,6 +228,7 @@ export interface Moved {
     | 'late'
     | 'too_late'
     | 'amount_mismatch'
+    | 'all_back'
     | 'not_due'
     | 'unknown';
   /** As this move left it; null only with `unknown`. */
@@ -199,7 +269,7 @@ export type AttemptOpened =
       readonly attempt: PaymentAttempt;
       readonly ageMs: number;
     }
-  | { readonly outcome: 'not_payable' | 'fenced'; readonly order: OrderRecord }
+  | { readonly outcome: 'not_payable' | 'fenced' | 'blocked'; readonly order: OrderRecord }
   | { readonly outcome: 'unknown' };
 
 export interface AttemptEnd {
@@ -224,6 +294,16 @@ export interface Unsettled {
   readonly attempt: PaymentAttempt;
   readonly saleId: string;
   readonly orderStatus: OrderStatus;
+}
+
+export interface DueRefund extends PartRefund {
+  readonly provider: string;
+}
+
+export interface UnsettledRefund {
+  readonly refund: PartRefund;
+  readonly provider: string;
+  readonly saleId: string;
 }
 
 export interface DueOrder {
@@ -256,7 +336,7 @@ export interface OutgoingEvent {
   readonly id: string;
   readonly orderId: string;
   readonly version: number;
-  readonly type: 'order.reserved' | 'order.paid' | 'order.expired' | 'order.cancelled' | 'order.refunded';
+  readonly type: WebhookEvent;
   readonly atMs: number;
   /** The order as it was then: JSON of an OrderRecord. */
   readonly body: string;

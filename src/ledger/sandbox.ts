@@ -11,6 +11,11 @@ export interface SandboxBook {
     from: readonly SandboxIntent['state'][],
     to: SandboxIntent['state'],
   ): Promise<SandboxIntent | null>;
+  /**
+   * Gives a part of a captured one back, or all of it: once for each `refundId`. Null: there is none, it has no money, or not
+   * that much.
+   */
+  refundIntent(id: string, refundId: string, amount: number): Promise<SandboxIntent | null>;
   /** Pending ones whose time has come by the book's clock, and captured ones that the shop has not been told of. */
   dueIntents(limit: number): Promise<SandboxIntent[]>;
   intentTold(id: string): Promise<void>;

@@ -1,3 +1,4 @@
+import { createHash } from 'node:crypto';
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import Type from 'typebox';
 import { parseAdminKeys, readConfig } from '../base/config.ts';
@@ -112,7 +113,13 @@ export type Paid =
   | { ok: false; code: 'invalid_request'; errors: Fault[] }
   | {
       ok: false;
-      code: 'order_not_payable' | 'payment_in_progress' | 'amount_mismatch' | 'not_found' | 'unknown_method';
+      code:
+        | 'order_not_payable'
+        | 'payment_in_progress'
+        | 'payment_blocked'
+        | 'amount_mismatch'
+        | 'not_found'
+        | 'unknown_method';
       order: Order | null;
     };
 
@@ -120,9 +127,16 @@ export type Ended =
   | { ok: true; order: Order }
   | {
       ok: false;
-      code: 'order_not_cancellable' | 'order_not_refundable' | 'payment_in_progress' | 'not_found';
+      code:
+        | 'order_not_cancellable'
+        | 'order_not_refundable'
+        | 'payment_in_progress'
+        | 'amount_mismatch'
+        | 'idempotency_key_reused'
+        | 'not_found';
       order: Order | null;
-    };
+    }
+  | { ok: false; code: 'invalid_request'; errors: Fault[] };
 
 export type SaleResult =
   | { ok: true; sale: Sale }
@@ -158,8 +172,13 @@ export interface Doorbuster extends AsyncDisposable {
     /** The shop itself took the money; the same reference again has no effect. */
     confirm(orderId: string, taken: { reference: string; amount: Money }): Promise<Paid>;
     cancel(orderId: string): Promise<Ended>;
-    /** The money goes back, then the units are free again. */
-    refund(orderId: string): Promise<Ended>;
+    /**
+     * The money goes back, then the units are free again. With `amount`, a part of it goes back and the order stays paid; the
+     * same `key` never refunds twice.
+     */
+    refund(orderId: string, part?: { amount?: Money; key?: string }): Promise<Ended>;
+    /** Lets an order and its buyer pay again after too many declined payments. Null: there is no such order. */
+    unblockPayments(orderId: string): Promise<Order | null>;
     get(orderId: string): Promise<Order | null>;
     list(filter?: {
       saleId?: string;
@@ -291,7 +310,14 @@ export async function createDoorbuster(options: DoorbusterOptions): Promise<Door
         return await paid(await shop.confirmOrder(orderId, reference, amount, ACTOR));
       },
       cancel: async (orderId) => await ended(await shop.cancelOrder(orderId, ACTOR)),
-      refund: async (orderId) => await ended(await shop.refundOrder(orderId, ACTOR)),
+      async refund(orderId, { amount, key } = {}) {
+        const errors = faultless(RefundBody, { ...(amount && { amount }), ...(key !== undefined && { key }) });
+        if (errors) return { ok: false, code: 'invalid_request', errors };
+        const name = key === undefined ? null : JSON.stringify(['library', 'refund', orderId, key]);
+        const madeWith = name === null ? null : createHash('sha256').update(name).digest('hex');
+        return await ended(await shop.refundOrder(orderId, ACTOR, { amount: amount ?? null, madeWith }));
+      },
+      unblockPayments: (orderId) => shop.unblockPayments(orderId, ACTOR),
       get: (orderId) => shop.getOrder(orderId),
       async list({ limit: asked, cursor, ...filter } = {}) {
         const page = { ...(asked !== undefined && { limit: asked }), ...(cursor !== undefined && { cursor }) };
@@ -359,6 +385,11 @@ const PlaceBody = Type.Object({
   buyer: Type.String({ minLength: 1, maxLength: BOUNDS.buyerLengthMax, format: 'name' }),
   item: Type.String(),
   quantity: Type.Integer({ minimum: 1, maximum: BOUNDS.quantityMax }),
+  key: Type.Optional(Type.String({ pattern: KEY_PATTERN })),
+});
+
+const RefundBody = Type.Object({
+  ...S.RefundOrder.properties,
   key: Type.Optional(Type.String({ pattern: KEY_PATTERN })),
 });
 

@@ -1,7 +1,7 @@
 import type { OrderStatus } from './order.ts';
 
 /** What can happen to an order. */
-export const ORDER_EVENTS = ['commit', 'reject', 'pay', 'cancel', 'expire', 'refund'] as const;
+export const ORDER_EVENTS = ['commit', 'reject', 'pay', 'cancel', 'expire', 'refund', 'refund_part'] as const;
 
 export type OrderEvent = (typeof ORDER_EVENTS)[number];
 
@@ -10,7 +10,7 @@ export type Step = OrderStatus | 'repeat' | 'refused';
 
 /**
  * The life of an order, whole: every event for every status. An ended order never lives again, and nothing but `refund`
- * ends a paid one.
+ * ends a paid one. A refund of a part (`refund_part`) leaves it paid.
  */
 export const LIFE: Readonly<Record<OrderStatus, Readonly<Record<OrderEvent, Step>>>> = {
   queued: {
@@ -20,6 +20,7 @@ export const LIFE: Readonly<Record<OrderStatus, Readonly<Record<OrderEvent, Step
     cancel: 'refused',
     expire: 'refused',
     refund: 'refused',
+    refund_part: 'refused',
   },
   reserved: {
     commit: 'repeat',
@@ -28,6 +29,7 @@ export const LIFE: Readonly<Record<OrderStatus, Readonly<Record<OrderEvent, Step
     cancel: 'cancelled',
     expire: 'expired',
     refund: 'refused',
+    refund_part: 'refused',
   },
   paid: {
     commit: 'repeat',
@@ -36,6 +38,7 @@ export const LIFE: Readonly<Record<OrderStatus, Readonly<Record<OrderEvent, Step
     cancel: 'refused',
     expire: 'refused',
     refund: 'refunded',
+    refund_part: 'paid',
   },
   cancelled: {
     commit: 'repeat',
@@ -44,6 +47,7 @@ export const LIFE: Readonly<Record<OrderStatus, Readonly<Record<OrderEvent, Step
     cancel: 'repeat',
     expire: 'refused',
     refund: 'refused',
+    refund_part: 'refused',
   },
   expired: {
     commit: 'repeat',
@@ -52,6 +56,7 @@ export const LIFE: Readonly<Record<OrderStatus, Readonly<Record<OrderEvent, Step
     cancel: 'refused',
     expire: 'repeat',
     refund: 'refused',
+    refund_part: 'refused',
   },
   rejected: {
     commit: 'repeat',
@@ -60,6 +65,7 @@ export const LIFE: Readonly<Record<OrderStatus, Readonly<Record<OrderEvent, Step
     cancel: 'refused',
     expire: 'refused',
     refund: 'refused',
+    refund_part: 'refused',
   },
   refunded: {
     commit: 'repeat',
@@ -68,6 +74,7 @@ export const LIFE: Readonly<Record<OrderStatus, Readonly<Record<OrderEvent, Step
     cancel: 'refused',
     expire: 'refused',
     refund: 'repeat',
+    refund_part: 'refused',
   },
 };
 

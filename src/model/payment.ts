@@ -25,6 +25,8 @@ export interface PaymentAttempt {
   /** It is the money of its order, now or until it was refunded: at most one per order, by constraint. Late money never is. */
   pays: boolean;
   amount: Money;
+  /** How much of it is back with the buyer, in the same currency. While it is less than `amount`, the rest pays the order. */
+  refunded: number;
   /** The provider's own name for it, once known. */
   reference: string | null;
   /** Why it failed, or what went wrong last. */
@@ -36,12 +38,36 @@ export interface PaymentAttempt {
   updatedAtMs: number;
 }
 
+/**
+ * A refund of a part of a payment. Its row is committed before the provider is called, and its id is the provider's key.
+ *
+ *   asked  the provider may have been called; it is asked until it has taken it on. At most one per payment, by constraint
+ *   done   the money is on its way to the buyer
+ *   void   the provider will never do it, or all of the money went back meanwhile
+ */
+export interface PartRefund {
+  readonly id: string;
+  readonly attemptId: string;
+  readonly orderId: string;
+  readonly amount: Money;
+  readonly state: 'asked' | 'done' | 'void';
+  /** What it is known by when it is asked for or told again; null: nothing. */
+  readonly madeWith: string | null;
+  readonly error: string | null;
+  /** One that is asked for is tried next at this time. */
+  readonly nextAtMs: number | null;
+  readonly tries: number;
+  readonly createdAtMs: number;
+}
+
 /** What the sandbox provider knows of an attempt: its truth, which outlives processes as a real provider's does. */
 export interface SandboxIntent {
   readonly id: string;
   readonly orderId: string;
   readonly amount: Money;
   readonly state: 'pending' | 'captured' | 'declined' | 'voided' | 'refunded';
+  /** How much of it went back. */
+  readonly refunded: number;
   /** A pending one is captured then. */
   readonly dueAtMs: number | null;
   /** The shop has been told of the capture, or needs not be. */
@@ -55,6 +81,8 @@ export interface OrderPayment {
   state: PaymentState;
   provider: string;
   reference: string | null;
+  /** What has gone back to the buyer; null: nothing. */
+  refunded: Money | null;
 }
 
 export function paymentStateOf(state: AttemptState): PaymentState {

@@ -4,6 +4,7 @@ export const WEBHOOK_EVENTS = [
   'order.paid',
   'order.expired',
   'order.cancelled',
+  'order.partly_refunded',
   'order.refunded',
 ] as const;
 

@@ -9,15 +9,25 @@ import type { Money } from '../model/money.ts';
  */
 export interface PaymentProvider {
   readonly name: string;
+  /**
+   * It can give a part back: `refund` sends exactly `amount`, once for each `refundId`, and `query` says how much of a captured
+   * payment is back in all (`refunded`). Without it only whole payments are refunded through this provider.
+   */
+  readonly partialRefunds?: boolean;
   /** Takes the money, or begins to. */
   capture(request: CaptureRequest): Promise<CaptureResult>;
   /** What has become of it. */
   query(attemptId: string): Promise<ProviderState>;
   /** Gives up what has not been captured: from `voided` on no money will come. What has been is `captured`. */
   void(attemptId: string): Promise<ProviderState>;
-  /** Sends all of it back. Resolves when the provider has taken that on for good. */
-  refund(request: RefundRequest): Promise<{ reference: string | null }>;
+  /**
+   * Sends money back: all that is left, or with `partialRefunds` a part. Resolves when the provider has taken that on for good,
+   * or `refused`: it never will under this `refundId`, and has sent nothing.
+   */
+  refund(request: RefundRequest): Promise<RefundResult>;
 }
+
+export type RefundResult = { readonly reference: string | null } | { readonly refused: string };
 
 export interface CaptureRequest {
   readonly attemptId: string;
@@ -29,7 +39,13 @@ export interface CaptureRequest {
 }
 
 export type CaptureResult =
-  | { readonly state: 'captured'; readonly reference: string; readonly amount: Money }
+  | {
+      readonly state: 'captured';
+      readonly reference: string;
+      readonly amount: Money;
+      /** How much of it is back with the buyer in all, by whomever; for those with `partialRefunds`. */
+      readonly refunded?: Money;
+    }
   | { readonly state: 'declined'; readonly reference: string | null; readonly reason: string }
   /** The buyer has something to do, or the bank takes its time: the outcome comes by webhook, or when asked for. */
   | { readonly state: 'pending'; readonly reference: string | null; readonly redirectUrl: string | null };
@@ -43,6 +59,8 @@ export type ProviderState =
 export interface RefundRequest {
   readonly attemptId: string;
   readonly reference: string | null;
+  /** The key of this refund: sent again with it, nothing more goes back. The attempt's id where nothing was refunded before. */
+  readonly refundId: string;
   readonly amount: Money;
 }
 
@@ -54,5 +72,6 @@ export interface ProviderNews {
   readonly type: 'payment.captured' | 'payment.failed' | 'payment.refunded';
   readonly orderId: string;
   readonly reference: string;
+  /** Of a refund: what went back by it, which may be a part. */
   readonly amount: Money;
 }

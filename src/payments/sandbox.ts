@@ -1,4 +1,3 @@
-import { unavailable } from '../base/errors.ts';
 import type { Runtime } from '../base/runtime.ts';
 import type { Round } from '../base/sweep.ts';
 import { sleep } from '../base/timers.ts';
@@ -11,6 +10,7 @@ import type {
   ProviderNews,
   ProviderState,
   RefundRequest,
+  RefundResult,
 } from './port.ts';
 
 const SLOW_MS = 3000;
@@ -24,6 +24,7 @@ const DUE_MAX = 100;
  */
 export class SandboxProvider implements PaymentProvider {
   readonly name = 'sandbox';
+  readonly partialRefunds = true;
   readonly #book: SandboxBook;
   readonly #runtime: Runtime;
   readonly #tell: (news: ProviderNews) => Promise<unknown>;
@@ -44,6 +45,7 @@ export class SandboxProvider implements PaymentProvider {
       state: kind === 'declined' ? 'declined' : kind === 'timeout' || kind === 'slow' ? 'pending' : 'captured',
       dueAfterMs: kind === 'timeout' ? TIMEOUT_CAPTURES_MS : kind === 'slow' ? SLOW_MS : null,
       told: kind !== 'timeout',
+      refunded: 0,
     };
     const stored = await this.#book.putIntent(intent);
     if (kind === 'timeout') return await new Promise<never>(() => undefined);
@@ -72,14 +74,16 @@ export class SandboxProvider implements PaymentProvider {
       state: 'voided',
       dueAfterMs: null,
       told: true,
+      refunded: 0,
     };
     return stateOf(await this.#book.putIntent(none));
   }
 
-  async refund({ attemptId }: RefundRequest): Promise<{ reference: string | null }> {
-    const intent = await this.#book.moveIntent(attemptId, ['captured', 'refunded'], 'refunded');
-    if (intent?.state !== 'refunded') throw unavailable('the sandbox has no money of this payment');
-    return { reference: `sandbox-refund-${attemptId}` };
+  async refund({ attemptId, refundId, amount }: RefundRequest): Promise<RefundResult> {
+    if ((await this.#book.refundIntent(attemptId, refundId, amount.amount)) === null) {
+      return { refused: 'the sandbox does not have that much of this payment' };
+    }
+    return { reference: `sandbox-refund-${refundId}` };
   }
 
   /** What time does to payments: called now and then by whoever looks after them. One that fails holds up no other. */
@@ -125,11 +129,11 @@ function resultOf(intent: SandboxIntent): CaptureResult {
   return { state: 'declined', reference: referenceOf(intent.id), reason: 'it was given up' };
 }
 
-function stateOf({ id, state, amount }: SandboxIntent): ProviderState {
+function stateOf({ id, state, amount, refunded }: SandboxIntent): ProviderState {
   const reference = referenceOf(id);
   switch (state) {
     case 'captured':
-      return { state, reference, amount };
+      return { state, reference, amount, refunded: { ...amount, amount: refunded } };
     case 'declined':
       return { state, reference, reason: 'the sandbox declined' };
     case 'pending':

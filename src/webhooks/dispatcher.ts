@@ -187,7 +187,7 @@ export class Dispatcher {
 
   #bodyOf({ id, type, atMs, body }: OutgoingEvent, attempt: PaymentAttempt | null): string {
     const order = JSON.parse(body) as OrderRecord;
-    const shown = this.#on.present(order, attemptThen(order, attempt));
+    const shown = this.#on.present(order, attemptThen(type, order, attempt));
     return JSON.stringify({ id, type, at: new Date(atMs).toISOString(), order: shown });
   }
 
@@ -312,8 +312,14 @@ function wantsEvent({ events, createdAtMs }: WebhookEndpoint, { type, atMs }: Ou
 }
 
 /** The payment as it was with the order, as far as it is known: it may have gone on since. */
-function attemptThen({ status }: OrderRecord, attempt: PaymentAttempt | null): PaymentAttempt | null {
+function attemptThen(
+  type: OutgoingEvent['type'],
+  { status }: OrderRecord,
+  attempt: PaymentAttempt | null,
+): PaymentAttempt | null {
   if (attempt === null || status === 'reserved') return null;
+  // How much is back grows: an event of a part may tell of the next one, too, but that of the payment of none.
+  if (type === 'order.paid') return { ...attempt, state: 'captured', refunded: 0 };
   if (status === 'paid') return { ...attempt, state: 'captured' };
   return status === 'refunded' ? { ...attempt, state: 'refunded' } : attempt;
 }

@@ -181,7 +181,7 @@ export class LifeKit {
 
   /** All that a move could change. */
   async everything(): Promise<unknown> {
-    const tables = ['items', 'orders', 'payments', 'claims', 'release_outbox', 'order_events', 'audit'];
+    const tables = ['items', 'orders', 'payments', 'claims', 'release_outbox', 'order_events', 'audit', 'refunds'];
     const all: Record<string, unknown> = {};
     for (const table of tables) all[table] = await this.world.rows(`SELECT * FROM ${table} ORDER BY 1, 2`);
     return all;

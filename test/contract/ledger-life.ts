@@ -10,6 +10,7 @@ import { wholeSnapshot } from '../support/snapshot.ts';
 import { countTests } from './count.ts';
 import { STATES, type State } from './ledger.ts';
 import { LifeKit, type LifeUnderTest, OTHER_SALE, PAY_WITHIN_MS, PRICE, SALE } from './ledger-life-kit.ts';
+import { paymentsContract } from './ledger-payments.ts';
 import { T0 } from './manual.ts';
 
 /** The contract of src/ledger/life.ts. Every adapter passes all of it; after every move the tables are judged. */
@@ -40,6 +41,8 @@ export function lifeContract(name: string, make: () => Promise<LifeUnderTest>, s
       kit.world.clock.advance(Math.max(order.expiresAtMs! - kit.nowMs, 0));
       expect(await kit.outcome(kit.move('expire', order))).toBe('moved');
     };
+
+    paymentsContract(() => kit);
 
     describe('a late copy of an admission', () => {
       it.each(['cancel', 'expire', 'refund'] as const)(
@@ -250,7 +253,7 @@ export function lifeContract(name: string, make: () => Promise<LifeUnderTest>, s
         const { outcome, order: paid, attempt } = await kit.one(kit.taken(order, 'till 7', { attemptId: '99' }));
         expect([outcome, paid!.status]).toEqual(['moved', 'paid']);
         const { amount } = order;
-        const nothing = { error: null, nextAtMs: null, tries: 0, createdAtMs: T0, updatedAtMs: T0 };
+        const nothing = { refunded: 0, error: null, nextAtMs: null, tries: 0, createdAtMs: T0, updatedAtMs: T0 };
         const confirm = { provider: 'confirm', state: 'captured', pays: true, reference: 'till 7' };
         expect(attempt).toEqual({ id: '99', orderId: order.id, amount, ...confirm, ...nothing });
         expect(await kit.ledger.findAttempt('confirm', 'till 7')).toEqual(attempt);
@@ -458,7 +461,7 @@ export function lifeContract(name: string, make: () => Promise<LifeUnderTest>, s
           nextAtMs: null,
         });
         expect(await kit.stored(lost.id)).toEqual(lost);
-        expect(await kit.ledger.attemptsOf(lost.id)).toEqual([]);
+        expect(await kit.ledger.attemptsOf(lost.id, 9)).toEqual([]);
         expect(await kit.unmoved(revive(order, lost, attemptId))).toBe('repeat');
         await kit.world.crash();
         expect(await kit.stored(order.id)).toEqual(paid);
@@ -825,6 +828,7 @@ export function lifeContract(name: string, make: () => Promise<LifeUnderTest>, s
             state: 'open',
             pays: false,
             amount: { amount: 16_000, currency: 'CNY' },
+            refunded: 0,
             reference: null,
             error: null,
             nextAtMs: T0 + 10_100,
@@ -970,7 +974,7 @@ export function lifeContract(name: string, make: () => Promise<LifeUnderTest>, s
           await kit.closeAttempt(ids[0]!, { state: 'failed', error: null });
         }
         const bare = await kit.order('bob');
-        expect((await kit.ledger.attemptsOf(order.id)).map(({ id }) => id)).toEqual(ids);
+        expect((await kit.ledger.attemptsOf(order.id, 9)).map(({ id }) => id)).toEqual(ids);
         const last = async () => (await kit.ledger.lastAttempts([order.id, bare.id])).get(order.id)!.id;
         expect(await last()).toBe(ids[0]);
         await kit.one(kit.capture(order, ids[1]!));
@@ -1387,7 +1391,13 @@ export function lifeContract(name: string, make: () => Promise<LifeUnderTest>, s
     });
 
     describe('the sandbox provider’s book', () => {
-      const NONE = { orderId: '7', amount: { amount: 5, currency: 'CNY' }, state: 'pending' as const, told: false };
+      const NONE = {
+        orderId: '7',
+        amount: { amount: 5, currency: 'CNY' },
+        state: 'pending' as const,
+        told: false,
+        refunded: 0,
+      };
       const wanted = (id: string, over: Partial<NewIntent> = {}): NewIntent => ({
         ...NONE,
         id,

@@ -27,6 +27,9 @@ export const SQL_STATES: State[] = [{ name: 'just committed' }, { name: 'after a
 
 const TABLES = [
   'orders',
+  'refunds',
+  'declines',
+  'sandbox_refunds',
   'payments',
   'claims',
   'seat_claims',

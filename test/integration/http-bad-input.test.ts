@@ -852,6 +852,8 @@ describe('limits', () => {
       env: {
         ...CALM,
         RATE_LIMIT_BUYER: '5',
+        RATE_LIMIT_BUYER_WRITES: '3',
+        RATE_LIMIT_BUYER_READS: '25',
         SSE_MAX: '1',
         METRICS_PUBLIC: 'on',
         CORS_ORIGINS: 'https://shop.example, https://other.example',
@@ -878,6 +880,29 @@ describe('limits', () => {
     expect(await allOrders(limited, theirs)).toHaveLength(placed.length + 1);
     await sleepMs(1000 * Number(late[0]!.headers.get('retry-after')));
     expect((await place('fast')).status).toBe(201);
+  });
+
+  it('P10: reads, payments and cancellations of a buyer have limits of their own, before anything is looked up', async () => {
+    const many = (calls: number, method: string, path: string, who: object, body?: object) =>
+      Promise.all(
+        Array.from({ length: calls }, () => limited.call(method, path, { ...who, ...(body && { body }) })),
+      ).then((answers) => answers.filter(({ status }) => status === 429));
+    const placed = (await place('poller')).body.id;
+    const paths = ['/v1/orders', `/v1/orders/${placed}`, `/v1/orders/${placed}/events`];
+    for (const [at, path] of paths.entries()) {
+      // The allowance is shared by all that read, and used up by the first.
+      const late = await many(at === 0 ? 40 : 12, 'GET', path, { buyer: 'poller' });
+      expect(late.length, path).toBeGreaterThanOrEqual(10);
+      expectProblem(late[0]!, 429, 'rate_limited');
+      expect(Number(late[0]!.headers.get('retry-after'))).toBeGreaterThanOrEqual(1);
+    }
+    const pays = { method: 'sandbox' };
+    expect((await many(9, 'POST', `/v1/orders/${placed}/pay`, { buyer: 'poller' }, pays)).length).toBeGreaterThan(3);
+    expect((await many(9, 'POST', `/v1/orders/${placed}/cancel`, { buyer: 'poller' })).length).toBeGreaterThan(3);
+    expect((await place('poller')).status, 'whoever polls and pays too fast can still order').toBe(201);
+    const acting = { admin: true, headers: { 'doorbuster-buyer': 'poller-2' } };
+    expect((await many(40, 'GET', '/v1/orders', acting)).length, 'in a buyer’s name').toBeGreaterThanOrEqual(10);
+    expect(await many(40, 'GET', '/v1/orders', { admin: true }), 'the shop itself').toEqual([]);
   });
 
   it('a refused order counts too, and reading does not', async () => {

@@ -45,6 +45,7 @@ const captured = (reference: unknown = expect.stringMatching(/^sandbox-\d+$/)) =
   state: 'captured',
   provider: 'sandbox',
   reference,
+  refunded: null,
 });
 
 // Concurrent, since some wait for seconds: each has its own sale and buyers.
@@ -388,6 +389,28 @@ describe.concurrent('with the sandbox', () => {
     });
   });
 
+  describe('declined payments', () => {
+    it('P10: after ten of an order 409 payment_blocked, until an admin lifts it', async () => {
+      const sale = await openSale(server);
+      const placed = await order(server, sale, 'cards');
+      for (let i = 0; i < 10; i++) expectProblem(await pay(server, placed, 'declined'), 402, 'payment_failed');
+      expectRefusal(await pay(server, placed), 409, 'payment_blocked', { status: 'reserved' });
+      expect(attemptsOf(server, placed), 'no attempt was opened').toHaveLength(10);
+      const unblock = (more: object) => server.call('POST', `/v1/orders/${placed.id}/pay/unblock`, more);
+      expectProblem(await unblock({ buyer: 'cards' }), 403, 'forbidden');
+      const lifted = await unblock({ admin: true, key: 'lift' });
+      expect(lifted).toMatchObject({ status: 200, body: { id: placed.id, status: 'reserved' } });
+      expectReplay(await unblock({ admin: true, key: 'lift' }), lifted);
+      expect((await unblock({ admin: true })).status).toBe(200);
+      expect((await pay(server, placed)).status).toBe(200);
+      const audit = (await auditOf(server, placed)).filter(({ action }) => action === 'payment.unblock');
+      expect(audit.map(({ actor, detail }) => [actor, detail])).toEqual([
+        [expect.stringMatching(/^admin:/), { declined: { order: 10, buyer: 10 } }],
+      ]);
+      expectProblem(await server.call('POST', '/v1/orders/1/pay/unblock', { admin: true }), 404, 'not_found');
+    });
+  });
+
   describe('refund', () => {
     it('P4, P6: 200; the money is back, the unit is free, the allowance too; again: the same', async () => {
       const sale = await openSale(server, { stock: 1 });
@@ -406,6 +429,48 @@ describe.concurrent('with the sandbox', () => {
       expectProblem(await place(server, sale, 'next'), 409, 'sold_out');
       const actions = (await auditOf(server, placed)).map(({ action }) => action);
       expect(actions).toEqual(['order.pay', 'payment.refund', 'order.refund']);
+    });
+
+    it('of a part: the order stays paid and keeps its units, `payment.refunded` grows; a key refunds once', async () => {
+      const sale = await openSale(server);
+      const placed = await order(server, sale, 'part');
+      await pay(server, placed);
+      const part = (amount: number, more = {}) =>
+        refund(server, placed, { body: { amount: { amount, currency: 'CNY' } }, ...more });
+      const first = await part(500, { key: 'once' });
+      expect(first).toMatchObject({
+        status: 200,
+        body: {
+          status: 'paid',
+          version: 3,
+          payment: { state: 'captured', refunded: { amount: 500, currency: 'CNY' } },
+        },
+      });
+      expectReplay(await part(500, { key: 'once' }), first);
+      expectProblem(await part(600, { key: 'once' }), 422, 'idempotency_key_reused');
+      expectRefusal(await part(7501), 409, 'amount_mismatch', { status: 'paid' });
+      const euros = { body: { amount: { amount: 1, currency: 'EUR' } } };
+      expectRefusal(await refund(server, placed, euros), 409, 'amount_mismatch', { status: 'paid' });
+      for (const body of [{ amount: { amount: 0, currency: 'CNY' } }, { amount: 5 }, { part: 1 }]) {
+        expectProblem(await refund(server, placed, { body }), 422, 'invalid_request');
+      }
+      expect(await counts(server, sale)).toMatchObject({ sold: 1 });
+      const reference = first.body.payment.reference;
+      const news = { id: 'p1', type: 'payment.refunded' as const, orderId: placed.id, reference };
+      await tell(server, { ...news, amount: { amount: 500, currency: 'CNY' } });
+      expect((await now(server, placed)).payment!.refunded, 'its own news').toEqual({ amount: 500, currency: 'CNY' });
+      expect(await refund(server, placed)).toMatchObject({
+        body: { status: 'refunded', payment: { state: 'refunded', refunded: PRICE } },
+      });
+      expect(await counts(server, sale)).toMatchObject({ sold: 0, free: 10 });
+      const audit = (await auditOf(server, placed)).map(({ action, detail }) => [action, detail.amount?.amount]);
+      expect(audit).toEqual([
+        ['order.pay', undefined],
+        ['payment.refund_part', 500],
+        ['order.refund_part', 500],
+        ['payment.refund', 7500],
+        ['order.refund', 7500],
+      ]);
     });
 
     it('admins only; 409 order_not_refundable: nothing was paid', async () => {

@@ -8,9 +8,9 @@ import { BY, LifeWorld, PRICE } from '../support/life-world.ts';
 import { LONG_TIMEOUT_MS, seeded } from './seed.ts';
 
 /**
- * Random programs over many orders: place, pay, confirm, cancel, refund, news of the bank (late, again, in any order), time
+ * Random programs over many orders: place, pay, confirm, cancel, refund (all, or a part), news of the bank (late, again, in any order), time
  * that passes or jumps, a bank that declines, hangs, fails before and after it has done it, captures late, gives money
- * back unasked; a gate that is rebuilt, a sale that is paused; kill -9 at any turn and at every named point. While they run no order does what its life does not allow,
+ * back unasked, in parts too; a gate that is rebuilt, a sale that is paused; kill -9 at any turn and at every named point. While they run no order does what its life does not allow,
  * and P1, P4, P6, P9 hold in the tables; when all is over, gate, ledger and bank agree to the cent.
  */
 const PAY_WITHIN_S = 60;
@@ -40,6 +40,15 @@ const op = fc.oneof(
     }),
   },
   { weight: 2, arbitrary: fc.record({ do: fc.constantFrom('cancel' as const, 'refund' as const), at }) },
+  {
+    weight: 3,
+    arbitrary: fc.record({
+      do: fc.constantFrom('refund part' as const, 'refund part' as const, 'give back' as const),
+      at,
+      amount: fc.constantFrom(1, 500, 3000, 7999, 8000, 9000),
+      key: fc.constantFrom(null, null, 'k1', 'k2'),
+    }),
+  },
   { weight: 3, arbitrary: fc.record({ do: fc.constant('news' as const), at: fc.nat(9) }) },
   {
     weight: 2,
@@ -147,6 +156,19 @@ class Run {
           if (answer.ok) this.#told(id, answer.order, to);
         });
       }
+      case 'refund part': {
+        const id = this.#order(op.at);
+        const part = { amount: { ...PRICE, amount: op.amount }, madeWith: op.key && `${id} ${op.key}` };
+        return world.begin(op.do, shop.refundOrder(id, BY, part), (answer) => {
+          if (answer.ok) this.#told(id, answer.order, answer.order.status === 'paid' ? 'paid' : 'refunded');
+        });
+      }
+      case 'give back': {
+        const taken = [...bank.book.values()].filter(({ state }) => state === 'captured');
+        const intent = taken[op.at % Math.max(taken.length, 1)];
+        if (intent !== undefined && this.#tells) bank.giveBack(intent.id, op.amount);
+        return;
+      }
       case 'news': {
         const news = bank.news[op.at % Math.max(bank.news.length, 1)];
         return news && this.#tells ? world.begin('news', shop.paymentNews(news)) : undefined;
@@ -204,7 +226,7 @@ class Run {
     if (before !== undefined) {
       expect(NEXT[before.status], `order ${order.id} was ${before.status}`).toContain(order.status);
       if (order.version === before.version + 1) {
-        const events = ['pay', 'cancel', 'expire', 'refund'] as const;
+        const events = ['pay', 'cancel', 'expire', 'refund', 'refund_part'] as const;
         const steps = events.map((event) => stepOf(before.status, event));
         expect(steps, `from ${before.status}`).toContain(order.status);
       }
@@ -256,7 +278,7 @@ class Run {
 }
 
 const reached = new Map<Point, number>();
-const seen = { runs: 0, crashes: 0, orders: 0, revived: 0, refunded: 0 };
+const seen = { runs: 0, crashes: 0, orders: 0, revived: 0, refunded: 0, parts: 0 };
 
 async function runProgram({ stock, pace, lies, reversed, tells, arrives, ops, first }: Program): Promise<void> {
   let answers = 0;
@@ -289,6 +311,7 @@ async function runProgram({ stock, pace, lies, reversed, tells, arrives, ops, fi
     seen.orders += world.rows('SELECT id FROM orders').length;
     seen.revived += world.rows('SELECT id FROM orders WHERE revives IS NOT NULL').length;
     seen.refunded += world.rows(`SELECT id FROM payments WHERE state = 'refunded'`).length;
+    seen.parts += world.rows(`SELECT id FROM payments WHERE refunded > 0 AND refunded < amount`).length;
     for (const [point, times] of world.reached) reached.set(point, (reached.get(point) ?? 0) + times);
   } finally {
     if (GIVEN !== undefined) show(world);

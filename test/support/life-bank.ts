@@ -7,6 +7,7 @@ import type {
   ProviderNews,
   ProviderState,
   RefundRequest,
+  RefundResult,
 } from '../../src/payments/port.ts';
 
 /**
@@ -56,7 +57,11 @@ export interface Intent {
   /** What it has taken, or would. */
   readonly amount: Money;
   readonly captures: number;
+  /** How often all of it was back: at most once. */
   readonly refunds: number;
+  /** How much is back, and by which refunds that were asked for. */
+  readonly back: number;
+  readonly refundIds: readonly string[];
 }
 
 type NewsType = ProviderNews['type'];
@@ -69,6 +74,8 @@ export interface BankOptions {
   readonly takesItsTime?: () => Promise<void>;
   /** It says `voided`, and takes the money all the same: what its promise forbids, and what banks do. */
   readonly liesOnVoid?: (attemptId: string) => boolean;
+  /** False: an adapter that knows whole refunds only. */
+  readonly parts?: boolean;
 }
 
 const NEVER = new Promise<never>(() => undefined);
@@ -102,6 +109,7 @@ export class Bank {
     };
     return {
       name: this.name,
+      ...(this.#options.parts !== false && { partialRefunds: true }),
       capture: (request) => guarded(() => this.#capture(request)),
       query: (attemptId) => guarded(() => this.#query(attemptId)),
       void: (attemptId) => guarded(() => this.#void(attemptId)),
@@ -124,7 +132,10 @@ export class Bank {
 
   /** What it has and has not given back, of all payments for this order. */
   holds(orderId: string): number {
-    return this.of(orderId).reduce((sum, { state, amount }) => sum + (state === 'captured' ? amount.amount : 0), 0);
+    return this.of(orderId).reduce(
+      (sum, { state, amount, back }) => sum + (state === 'captured' ? amount.amount - back : 0),
+      0,
+    );
   }
 
   /** A pending payment ends; or one that failed is tried again by the buyer at the bank, and works. */
@@ -150,7 +161,13 @@ export class Bank {
   /** It gives the money back without being asked. */
   chargeBack(attemptId: string): void {
     const intent = this.book.get(attemptId);
-    if (intent?.state === 'captured') this.#to(intent, 'refunded');
+    if (intent?.state === 'captured') this.#back(intent, intent.amount.amount - intent.back, null);
+  }
+
+  /** It gives a part back without being asked, as somebody does in its dashboard. */
+  giveBack(attemptId: string, amount: number): void {
+    const intent = this.book.get(attemptId);
+    if (intent?.state === 'captured' && amount <= intent.amount.amount - intent.back) this.#back(intent, amount, null);
   }
 
   async #capture(request: CaptureRequest): Promise<CaptureResult> {
@@ -199,22 +216,49 @@ export class Bank {
         return { state: 'voided' };
       }
       if (intent === undefined) {
-        const none = { id: attemptId, orderId: '0', amount: { amount: 0, currency: 'XXX' }, captures: 0, refunds: 0 };
+        const none = {
+          id: attemptId,
+          orderId: '0',
+          amount: { amount: 0, currency: 'XXX' },
+          captures: 0,
+          refunds: 0,
+          back: 0,
+          refundIds: [],
+        };
         this.#put({ ...none, state: 'voided' });
       } else if (intent.state === 'pending') this.#to(intent, 'voided');
       return this.#stateOf(attemptId);
     });
   }
 
-  async #refund({ attemptId }: RefundRequest): Promise<{ reference: string | null }> {
+  async #refund({ attemptId, refundId, amount }: RefundRequest): Promise<RefundResult> {
     this.calls.push({ what: 'refund', attemptId });
     return await this.#answer(() => {
       const intent = this.book.get(attemptId);
       if (intent?.state !== 'captured' && intent?.state !== 'refunded')
         throw new Error('it has no money of this payment');
-      if (intent.state === 'captured') this.#to(intent, 'refunded');
-      return { reference: `${this.name}-back-${attemptId}` };
+      const reference = `${this.name}-back-${refundId}`;
+      if (intent.refundIds.includes(refundId)) return { reference };
+      const left = intent.amount.amount - intent.back;
+      if (this.#options.parts === false) {
+        if (intent.state === 'captured') this.#back(intent, left, refundId);
+        return { reference };
+      }
+      if (amount.amount > left || intent.state === 'refunded') return { refused: `only ${left} is left` };
+      this.#back(intent, amount.amount, refundId);
+      return { reference };
     });
+  }
+
+  #back(intent: Intent, amount: number, refundId: string | null): void {
+    const back = intent.back + amount;
+    const refundIds = refundId === null ? intent.refundIds : [...intent.refundIds, refundId];
+    const given = { ...intent, back, refundIds };
+    if (back === intent.amount.amount) this.#to(given, 'refunded', amount);
+    else {
+      this.#put(given);
+      this.#tell({ ...given, state: 'refunded' }, amount);
+    }
   }
 
   async #answer<T>(act: () => T): Promise<T> {
@@ -230,16 +274,17 @@ export class Bank {
   /** Once per attempt: sent again, it has no second effect; given up before, it has none at all. */
   #take({ attemptId: id, orderId }: CaptureRequest, state: IntentState, amount: Money): void {
     if (this.book.has(id)) return;
-    const intent: Intent = { id, orderId, state, amount, captures: state === 'captured' ? 1 : 0, refunds: 0 };
+    const captures = state === 'captured' ? 1 : 0;
+    const intent: Intent = { id, orderId, state, amount, captures, refunds: 0, back: 0, refundIds: [] };
     this.#put(intent);
     this.#tell(intent);
   }
 
-  #to(intent: Intent, state: IntentState): void {
+  #to(intent: Intent, state: IntentState, told?: number): void {
     const captures = intent.captures + (state === 'captured' ? 1 : 0);
     const changed = { ...intent, state, captures, refunds: intent.refunds + (state === 'refunded' ? 1 : 0) };
     this.#put(changed);
-    this.#tell(changed);
+    this.#tell(changed, told);
   }
 
   #put(intent: Intent): void {
@@ -257,7 +302,7 @@ export class Bank {
   }
 
   /** A payment that was given up has failed, too: some banks say so. */
-  #tell({ id, orderId, state, amount }: Intent): void {
+  #tell({ id, orderId, state, amount }: Intent, told = amount.amount): void {
     const types: Partial<Record<IntentState, NewsType>> = {
       captured: 'payment.captured',
       declined: 'payment.failed',
@@ -267,7 +312,14 @@ export class Bank {
     const type = types[state];
     if (type === undefined) return;
     const reference = this.referenceOf(id);
-    this.news.push({ provider: this.name, id: `news-${this.news.length}`, type, orderId, reference, amount });
+    this.news.push({
+      provider: this.name,
+      id: `news-${this.news.length}`,
+      type,
+      orderId,
+      reference,
+      amount: { ...amount, amount: told },
+    });
   }
 
   #stateOf(attemptId: string): ProviderState {
@@ -276,7 +328,10 @@ export class Bank {
     const reference = this.referenceOf(attemptId);
     switch (intent.state) {
       case 'captured':
-        return { state: 'captured', reference, amount: intent.amount };
+        return {
+          ...{ state: 'captured', reference, amount: intent.amount },
+          ...(this.#options.parts !== false && { refunded: { ...intent.amount, amount: intent.back } }),
+        };
       case 'declined':
         return { state: 'declined', reference, reason: 'the bank declined' };
       case 'pending':

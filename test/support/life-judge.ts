@@ -43,6 +43,11 @@ export async function judgeLife(query: Query, { claims }: { claims: boolean }): 
     `SELECT p.id FROM payments p JOIN orders o ON o.id = p.order_id
      WHERE p.pays = 1 AND (p.amount <> o.amount OR p.currency <> o.currency)`,
   );
+  await none(
+    'P6: what is back of the money of a paid order: not all of it; and of a refunded one: all',
+    `SELECT p.id FROM payments p JOIN orders o ON o.id = p.order_id WHERE p.pays = 1 AND p.amount > 0
+     AND CASE o.status WHEN 'paid' THEN p.refunded >= p.amount ELSE p.refunded <> p.amount END`,
+  );
   if (!claims) return;
   await none(
     'P2: a live unit without a claim, or a claim too many',

@@ -36,6 +36,8 @@ export async function serveShop(options: ServedOptions = {}): Promise<ServedShop
     ...HTTP_DEFAULTS,
     eventLoopDelayMsMax: 60_000,
     rateLimitBuyer: 1000,
+    rateLimitBuyerWrites: 1000,
+    rateLimitBuyerReads: 1000,
     adminKeys: [{ name: 'admin', key: ADMIN_KEY }],
     authSecrets: [AUTH_SECRET],
     paymentSecrets: [WEBHOOK_SECRET],

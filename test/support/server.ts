@@ -144,6 +144,8 @@ export async function startServer(options: StartOptions = {}): Promise<TestServe
       DOORBUSTER_ADMIN_KEY: ADMIN_KEY,
       DOORBUSTER_AUTH_SECRET: AUTH_SECRET,
       RATE_LIMIT_BUYER: '1000',
+      RATE_LIMIT_BUYER_WRITES: '1000',
+      RATE_LIMIT_BUYER_READS: '1000',
       // A test machine may be late for reasons of its own; tests of the overload set their own bound.
       EVENT_LOOP_DELAY_MAX_MS: '60000',
       ...options.env,

@@ -87,6 +87,8 @@ export async function openWebhookShop(data: string, webhooks: WebhookOptions = Q
       adminKeys: [{ name: 'alice', key: ADMIN_KEY }],
       eventLoopDelayMsMax: 60_000,
       rateLimitBuyer: 1000,
+      rateLimitBuyerWrites: 1000,
+      rateLimitBuyerReads: 1000,
     },
     runtime,
     trustProxy: false,

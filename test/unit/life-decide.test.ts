@@ -26,7 +26,7 @@ function attempt(state: AttemptState, over: Partial<PaymentAttempt> = {}): Payme
   const nextAtMs = ['open', 'late', 'refunding'].includes(state) ? NOW : null;
   return {
     ...{ id: '9', orderId: '1', provider: 'bank', state, pays, amount: AMOUNT, reference: null, error: null, nextAtMs },
-    ...{ tries: 3, createdAtMs: 0, updatedAtMs: 0, ...over },
+    ...{ refunded: 0, tries: 3, createdAtMs: 0, updatedAtMs: 0, ...over },
   };
 }
 

@@ -13,7 +13,7 @@ let hung: PaymentProvider;
 let answers: ((state: ProviderState) => void)[];
 let ends: Map<string, () => void>;
 let done: string[];
-let lanes: Lanes;
+let lanes: Lanes<PaymentAttempt>;
 
 function attempt(provider: string, id: number, state: PaymentAttempt['state'] = 'open'): PaymentAttempt {
   return { id: String(id), provider, state } as PaymentAttempt;

@@ -515,7 +515,7 @@ describe('a lock that is somebody else’s', () => {
     shop.providers.set('slow', slow.provider());
     const call = life().pay(one.id, { method: 'slow', token: 'captured' }, BY);
     await flow(settled());
-    const [attempt] = await ledger.attemptsOf(one.id);
+    const [attempt] = await ledger.attemptsOf(one.id, 9);
     const news: ProviderNews = {
       provider: 'slow',
       id: 'n',

@@ -36,7 +36,7 @@ declare module 'fastify' {
   }
 }
 
-export function orderRoutes(app: FastifyInstance, { shop, auth, streams, buyerLimit, runtime }: HttpContext): void {
+export function orderRoutes(app: FastifyInstance, { shop, auth, streams, buyerLimits, runtime }: HttpContext): void {
   const tags = ['Orders'];
   const params = Type.Object({ id: Type.String() });
   const turn = new Turn(runtime.timers);
@@ -83,12 +83,7 @@ export function orderRoutes(app: FastifyInstance, { shop, auth, streams, buyerLi
         try {
           const buyer = auth.buyer(request);
           request[BUYER] = buyer;
-          const waitSeconds = buyerLimit.take(buyer);
-          if (waitSeconds > 0) {
-            const detail = 'this buyer sends orders too fast';
-            done(new HttpProblem('rate_limited', detail, undefined, { 'retry-after': String(waitSeconds) }));
-            return;
-          }
+          buyerLimits.take('orders', buyer);
         } catch (error) {
           done(error as Error);
           return;
@@ -124,7 +119,7 @@ export function orderRoutes(app: FastifyInstance, { shop, auth, streams, buyerLi
         querystring: S.NoQuery,
         response: { 200: S.Order, ...problems('unauthenticated', 'not_found', 'invalid_request') },
       },
-      onRequest: async (request) => void auth.anyone(request),
+      onRequest: async (request) => buyerLimits.take('reads', auth.anyone(request).buyer),
     },
     async (request) => visibleOrder(request),
   );
@@ -148,7 +143,7 @@ export function orderRoutes(app: FastifyInstance, { shop, auth, streams, buyerLi
           ...problems('unauthenticated', 'forbidden', 'invalid_request'),
         },
       },
-      onRequest: async (request) => void auth.anyone(request),
+      onRequest: async (request) => buyerLimits.take('reads', auth.anyone(request).buyer),
     },
     async (request, reply) => {
       const { saleId, status, buyer, limit, cursor } = request.query;
@@ -183,7 +178,7 @@ export function orderRoutes(app: FastifyInstance, { shop, auth, streams, buyerLi
           ...problems('unauthenticated', 'not_found', 'invalid_request'),
         },
       },
-      onRequest: async (request) => void auth.anyone(request),
+      onRequest: async (request) => buyerLimits.take('reads', auth.anyone(request).buyer),
     },
     async (request, reply) => {
       await visibleOrder(request);

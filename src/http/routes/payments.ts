@@ -1,3 +1,4 @@
+import { createHash } from 'node:crypto';
 import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify';
 import Type from 'typebox';
 import { isId } from '../../base/ids.ts';
@@ -25,7 +26,7 @@ const RETRY_AFTER = { 'retry-after': '1' };
 
 /** What moves an order. Every answer is the order as the ledger has it; a lost race answers with the state that won. */
 export function paymentRoutes(app: FastifyInstance, context: HttpContext): void {
-  const { shop, auth } = context;
+  const { shop, auth, buyerLimits } = context;
   const keyed = new Keyed(context);
   const tags = ['Orders'];
   const params = Type.Object({ id: Type.String() });
@@ -54,6 +55,7 @@ export function paymentRoutes(app: FastifyInstance, context: HttpContext): void 
             'forbidden',
             'not_found',
             'payment_in_progress',
+            'payment_blocked',
             'order_not_payable',
             'amount_mismatch',
             ...KEYED,
@@ -62,7 +64,7 @@ export function paymentRoutes(app: FastifyInstance, context: HttpContext): void 
         },
       },
       // Nobody pays in somebody else's name but by saying so.
-      onRequest: async (request) => void auth.buyer(request),
+      onRequest: async (request) => buyerLimits.take('writes', auth.buyer(request)),
     },
     (request, reply) =>
       keyed.run(
@@ -134,7 +136,7 @@ export function paymentRoutes(app: FastifyInstance, context: HttpContext): void 
           ),
         },
       },
-      onRequest: async (request) => void auth.anyone(request),
+      onRequest: async (request) => buyerLimits.take('writes', auth.anyone(request).buyer),
       preValidation: noBody,
     },
     (request, reply) =>
@@ -145,24 +147,56 @@ export function paymentRoutes(app: FastifyInstance, context: HttpContext): void 
   );
 
   app.post<OfOrder>(
+    '/v1/orders/:id/pay/unblock',
+    {
+      schema: {
+        ...admin,
+        summary: 'Lift `payment_blocked` from the order and its buyer',
+        body: S.Nothing,
+        response: { 200: S.Order, ...problems('unauthenticated', 'forbidden', 'not_found', ...KEYED, ...BODY) },
+      },
+      onRequest: async (request) => void auth.admin(request),
+      preValidation: noBody,
+    },
+    (request, reply) =>
+      keyed.run(request, reply, `/v1/orders/${request.params.id}/pay/unblock`, async () => {
+        const { who } = await visible(request);
+        const body = await shop.get().unblockPayments(request.params.id, actorOf(who, request));
+        if (body === null) throw new HttpProblem('not_found', 'there is no such order');
+        return { status: 200, body };
+      }),
+  );
+
+  app.post<OfOrder & { Body: S.RefundOrderBody }>(
     '/v1/orders/:id/refund',
     {
       schema: {
         ...admin,
-        summary: 'Refund: the money goes back, then the units are free again',
-        body: S.Nothing,
+        summary: 'Refund: the money goes back, then the units are free again; of a part of it, the order stays paid',
+        body: S.RefundOrder,
         response: {
           200: S.Order,
-          ...problems('unauthenticated', 'forbidden', 'not_found', 'order_not_refundable', ...KEYED, ...BODY),
+          ...problems(
+            'unauthenticated',
+            'forbidden',
+            'not_found',
+            'order_not_refundable',
+            'amount_mismatch',
+            ...KEYED,
+            ...BODY,
+          ),
         },
       },
       onRequest: async (request) => void auth.admin(request),
       preValidation: noBody,
     },
     (request, reply) =>
-      keyed.run(request, reply, `/v1/orders/${request.params.id}/refund`, async () => {
+      keyed.run(request, reply, `/v1/orders/${request.params.id}/refund`, async (name) => {
         const { who } = await visible(request);
-        return await answerEnded(await shop.get().refundOrder(request.params.id, actorOf(who, request)));
+        // A part that is asked for twice would go back twice: the key goes into the ledger with it.
+        const madeWith = name === null ? null : createHash('sha256').update(name).digest('hex');
+        const part = { amount: request.body.amount ?? null, madeWith };
+        return await answerEnded(await shop.get().refundOrder(request.params.id, actorOf(who, request), part));
       }),
   );
 
@@ -202,8 +236,9 @@ export function paymentRoutes(app: FastifyInstance, context: HttpContext): void 
   async function answerEnded(result: EndResult): Promise<{ status: number; body: unknown }> {
     if (result.ok) return { status: 200, body: (await asItIs(result.order))?.order };
     if (result.code === 'not_found') throw new HttpProblem('not_found', 'there is no such order');
+    if (result.code === 'idempotency_key_reused') throw new HttpProblem(result.code);
     const again = result.code === 'payment_in_progress' || result.order?.status === 'queued' ? RETRY_AFTER : undefined;
-    throw new HttpProblem(result.code, undefined, await asItIs(result.order), again);
+    throw new HttpProblem(result.code, result.detail, await asItIs(result.order), again);
   }
 
   /** The state that won, with its payment. */

@@ -1,9 +1,17 @@
 import type { OrderRecord, OrderStatus } from '../../model/order.ts';
 import type { PaymentAttempt } from '../../model/payment.ts';
-import type { Actor, Believed } from '../life.ts';
+import { type Actor, type Believed, DECLINED_MAX, type Move } from '../life.ts';
 import type { Row } from '../sql/session.ts';
-import type { MoneyState, OrderState } from './decide.ts';
-import { attemptOfRow, orderOfRow, SELECT_ATTEMPTS } from './rows.ts';
+import type { Declined, MoneyState, OrderState } from './decide.ts';
+import {
+  ATTEMPT_COLUMNS,
+  attemptOfRow,
+  orderOfRow,
+  refundOfRow,
+  SELECT_ATTEMPTS,
+  SELECT_REFUNDS,
+  type StoredRefund,
+} from './rows.ts';
 import { CLOCK, type LifeDialect, nowOf, query, type Step, type Work } from './step.ts';
 
 /** An order of the batch: as it was read, and as it will be. */
@@ -47,6 +55,36 @@ export interface Wanted {
   readonly references: ReadonlySet<string>;
   /** Orders that are not read, with their open attempts. */
   readonly believed?: ReadonlyMap<string, Believed>;
+  /** Payments of their buyers that were declined. */
+  readonly declines?: boolean;
+  /** Refunds of a part, by their ids and by what they were made with. */
+  readonly refunds?: { readonly ids: ReadonlySet<string>; readonly madeWith: ReadonlySet<string> };
+}
+
+const OF_PAYMENT = ATTEMPT_COLUMNS.map((name) => `p.${name}`).join(', ');
+
+/**
+ * Of each order: the attempt that is open, and the one that pays it. By index: whoever tries a thousand cards must not make
+ * every later look at the order cost a thousand rows.
+ */
+export function liveAttempts({ live }: LifeDialect, orderIds: readonly bigint[]): Step {
+  return query(`SELECT ${OF_PAYMENT} FROM ${live.from} WHERE p.order_id IN (?) AND ${live.where}`, orderIds);
+}
+
+/** The newest that neither is open nor pays its order: for those who show it. */
+export function newestEnded({ ended }: LifeDialect, orderIds: readonly bigint[]): Step {
+  return query(
+    `SELECT ${OF_PAYMENT} FROM orders o JOIN payments p ON p.id =
+       (SELECT q.id FROM ${ended.from} WHERE q.order_id = o.id AND ${ended.where} ORDER BY q.id DESC LIMIT 1)
+     WHERE o.id IN (?)`,
+    orderIds,
+  );
+}
+
+interface DeclinedRow {
+  readonly orderId: string;
+  readonly atMs: number;
+  readonly lifted: boolean;
 }
 
 const NONE = new Map<never, never>();
@@ -67,13 +105,15 @@ export class Book {
   readonly #stored: ReadonlyMap<string, PaymentAttempt>;
   /** The tokens under which attempts were opened, by their ids. */
   readonly #fences: Map<string, bigint>;
+  readonly #declines: ReadonlyMap<string, readonly DeclinedRow[]>;
+  readonly #refunds = new Map<string, StoredRefund>();
   /** Who began those that are new. */
   readonly #beginners = new Map<string, Actor>();
 
   static *open(
     dialect: LifeDialect,
     items: ItemFacts,
-    { orderIds, attemptIds, references, believed = NONE }: Wanted,
+    { orderIds, attemptIds, references, believed = NONE, declines = false, refunds }: Wanted,
   ): Work<Book> {
     const ids = [...orderIds].map(BigInt);
     const steps: Step[] = [];
@@ -85,17 +125,40 @@ export class Book {
            FROM orders ${dialect.byPrimaryKey} WHERE id IN (?) ORDER BY id ${dialect.forUpdate}`,
           ids,
         ),
-        // Which of them count is looked at here: SQLite would take the index of all that were ever paid for it.
-        query(`${SELECT_ATTEMPTS} WHERE order_id IN (?)`, ids),
+        // The tokens of those that ended stand in their orders.
+        liveAttempts(dialect, ids),
       );
     }
     if (references.size > 0) steps.push(query(`${SELECT_ATTEMPTS} WHERE reference IN (?)`, [...references]));
     // Where nothing is read, nothing is waited for: what is written goes out at once.
     const alone = steps.length === 0 && attemptIds.size === 0 && believed.size > 0;
+    const others: Step[] = [];
+    if (declines) {
+      others.push(
+        query(
+          `SELECT o.id AS of_order, d.order_id, d."at", d.lifted FROM orders o JOIN declines d ON d.buyer = o.buyer
+           WHERE o.id IN (?)`,
+          ids,
+        ),
+      );
+    }
+    if (refunds && refunds.ids.size > 0) {
+      others.push(query(`${SELECT_REFUNDS} WHERE id IN (?)`, [...refunds.ids].map(BigInt)));
+    }
+    if (refunds && refunds.madeWith.size > 0) {
+      others.push(
+        query(`${SELECT_REFUNDS} WHERE attempt_id IN (?) AND made_with IN (?)`, [...attemptIds].map(BigInt), [
+          ...refunds.madeWith,
+        ]),
+      );
+    }
+    steps.push(...others);
     // When the locks are ours.
     if (!alone) steps.push(CLOCK);
     const found = alone ? [] : [...(yield steps)];
     const nowMs = alone ? Math.max(...[...believed.values()].map((one) => one.nowMs)) : nowOf(found.pop());
+    const besides = found.splice(found.length - others.length);
+    const declined = declines ? declinesByOrder(besides.shift()!.rows) : NONE;
     const orders = ids.length > 0 ? found.shift()!.rows : [];
     const attempts = new Map<string, PaymentAttempt>();
     const fences = new Map<string, bigint>();
@@ -138,19 +201,23 @@ export class Book {
       // A capture frees nothing; and nobody's token was stored after that of an attempt that is still open.
       entries.set(order.id, { first: { status, version, fence }, order, fence, slots: '', seated: false });
     }
-    return new Book(entries, attempts, fences, nowMs);
+    const book = new Book(entries, attempts, fences, declined, nowMs);
+    for (const { rows } of besides) for (const row of rows) book.putRefund(refundOfRow(row));
+    return book;
   }
 
   private constructor(
     orders: ReadonlyMap<string, Entry>,
     attempts: ReadonlyMap<string, PaymentAttempt>,
     fences: Map<string, bigint>,
+    declines: ReadonlyMap<string, readonly DeclinedRow[]>,
     nowMs: number,
   ) {
     this.nowMs = nowMs;
     this.#orders = orders;
     this.#stored = attempts;
     this.#fences = fences;
+    this.#declines = declines;
     for (const attempt of this.#stored.values()) this.put(attempt);
   }
 
@@ -177,6 +244,33 @@ export class Book {
     const referenced =
       at === undefined || reference === null ? undefined : this.#byReference.get(`${at}\n${reference}`);
     return { named, referenced: referenced === undefined ? null : this.#attempts.get(referenced)! };
+  }
+
+  /** Of an order and its buyer, within the time that counts. */
+  declinedOf({ order }: Entry): Declined {
+    const counted = (this.#declines.get(order.id) ?? []).filter(
+      ({ atMs }) => atMs > this.nowMs - DECLINED_MAX.withinMs,
+    );
+    return {
+      order: counted.filter(({ orderId }) => orderId === order.id).length,
+      buyer: counted.filter(({ lifted }) => !lifted).length,
+    };
+  }
+
+  /** The stored refund that a move names; null: none yet. */
+  refundOf({ part, refunds }: Move): StoredRefund | null {
+    if (part === undefined) return null;
+    if ('own' in part) return this.#refunds.get(part.own) ?? null;
+    return 'told' in part ? (this.#refunds.get(`${refunds} ${part.told}`) ?? null) : null;
+  }
+
+  putRefund(refund: StoredRefund): void {
+    this.#refunds.set(refund.id, refund);
+    if (refund.madeWith !== null) this.#refunds.set(`${refund.attemptId} ${refund.madeWith}`, refund);
+  }
+
+  attempt(attemptId: string): PaymentAttempt | null {
+    return this.#attempts.get(attemptId) ?? null;
   }
 
   /** A new one, under the token of the order's lock. From now on whoever had the lock before is too late. */
@@ -223,4 +317,16 @@ export class Book {
     }
     return changed.sort((a, b) => (BigInt(a.now.id) < BigInt(b.now.id) ? -1 : 1));
   }
+}
+
+function declinesByOrder(rows: readonly Row[]): Map<string, DeclinedRow[]> {
+  const declines = new Map<string, DeclinedRow[]>();
+  for (const row of rows) {
+    const of = row.of_order as string;
+    const one = { orderId: row.order_id as string, atMs: Number(row.at), lifted: Number(row.lifted) === 1 };
+    const others = declines.get(of);
+    if (others === undefined) declines.set(of, [one]);
+    else others.push(one);
+  }
+  return declines;
 }

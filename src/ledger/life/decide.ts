@@ -3,7 +3,8 @@ import { stepOf } from '../../model/life.ts';
 import type { Money } from '../../model/money.ts';
 import type { OrderRecord, OrderStatus } from '../../model/order.ts';
 import type { PaymentAttempt } from '../../model/payment.ts';
-import type { AttemptOpened, Move, Moved, NewAttempt } from '../life.ts';
+import { type AttemptOpened, DECLINED_MAX, type Move, type Moved, type NewAttempt } from '../life.ts';
+import type { StoredRefund } from './rows.ts';
 
 /** The provider's name for money that the shop took itself. */
 export const CONFIRM = 'confirm';
@@ -27,6 +28,14 @@ export interface MoneyState {
   readonly referenced: PaymentAttempt | null;
 }
 
+/** Payments that were declined within the last 24 hours, and that nobody has lifted. */
+export interface Declined {
+  readonly order: number;
+  readonly buyer: number;
+}
+
+const NONE_DECLINED: Declined = { order: 0, buyer: 0 };
+
 export interface Decision {
   readonly outcome: Moved['outcome'];
   /** The status that the order goes to; null: it stays as it is. */
@@ -39,7 +48,13 @@ export interface Decision {
 }
 
 /** What becomes of a move, by the state of its order and its money at that instant. Pure: the rows prove it, or it is redone. */
-export function decideMove(move: Move, state: OrderState | null, money: MoneyState, nowMs: number): Decision {
+export function decideMove(
+  move: Move,
+  state: OrderState | null,
+  money: MoneyState,
+  nowMs: number,
+  part: StoredRefund | null = null,
+): Decision {
   if (state === null) return stays('unknown', null);
   switch (move.event) {
     case 'pay':
@@ -52,6 +67,9 @@ export function decideMove(move: Move, state: OrderState | null, money: MoneySta
       return decideEnd(move, move.event, state, nowMs);
     case 'refund':
       return decideRefund(move, state, nowMs);
+    case 'refund_part':
+      invariant(move.part !== undefined, `a part of order ${move.orderId} is to be refunded, and nobody says which`);
+      return decideRefundPart(move, move.part, state, part, nowMs);
   }
 }
 
@@ -76,6 +94,8 @@ function decideCapture(
     // Not late any more: the money is on its way back, or has found another order.
     if (named.state !== 'late') return stays('refused', named);
     const amount = capture.amount ?? named.amount;
+    // A part of it is back with the buyer: it pays for nothing any more.
+    if (named.refunded > 0) return stays('amount_mismatch', named);
     if (!isSame(amount, order.amount) || !isSame(named.amount, order.amount)) return stays('amount_mismatch', named);
     if (!payable) return stays('late', named);
     const attempt = { ...captured(named, nowMs), orderId: order.id, reference };
@@ -119,6 +139,7 @@ function decideTaken(
     state: 'captured',
     pays: true,
     amount,
+    refunded: 0,
     reference: taken,
     error: null,
     nextAtMs: null,
@@ -153,12 +174,47 @@ function decideRefund(move: Move, { order, fence, paying }: OrderState, nowMs: n
   return goes(to, refunded(paying, nowMs));
 }
 
+/** How much of the money is back only grows, whatever is told, how often, and in which order. */
+function decideRefundPart(
+  move: Move,
+  part: NonNullable<Move['part']>,
+  { order, fence, paying }: OrderState,
+  stored: StoredRefund | null,
+  nowMs: number,
+): Decision {
+  const to = stepOf(order.status, 'refund_part');
+  if (to !== order.status || paying === null || move.refunds !== paying.id) return stays('refused', paying);
+  if ('own' in part && stored?.state === 'done') return stays('repeat', paying);
+  if ('told' in part && stored !== null) return stays('repeat', paying);
+  if (isFenced(move, fence)) return stays('fenced', paying);
+  if ('own' in part && stored?.state !== 'asked') return stays('refused', paying);
+  const said = 'told' in part ? part.amount : part.total;
+  if (said !== null && said.currency !== paying.amount.currency) return stays('amount_mismatch', paying);
+  const total = totalOf(part, paying.refunded, stored);
+  if (total >= paying.amount.amount) return stays('all_back', paying);
+  if (total === paying.refunded) {
+    // News of our own refund came before its answer: the money is counted already.
+    return 'own' in part ? { ...goes(to, paying), stores: false } : stays('repeat', paying);
+  }
+  return goes(to, { ...paying, refunded: total, updatedAtMs: nowMs });
+}
+
+function totalOf(part: NonNullable<Move['part']>, refunded: number, stored: StoredRefund | null): number {
+  if ('told' in part) return refunded + part.amount.amount;
+  if (!('own' in part)) return Math.max(refunded, part.total.amount);
+  const { amount, backBefore } = stored!;
+  // Where nobody else gives money back, each part adds. A provider's own answer may lag behind what it has just done.
+  if (part.total === null) return refunded + amount.amount;
+  return Math.max(refunded, part.total.amount, backBefore + amount.amount);
+}
+
 /** What becomes of an attempt that somebody wants to open. */
 export function decideOpening(
   wanted: NewAttempt,
   state: OrderState | null,
   named: PaymentAttempt | null,
   nowMs: number,
+  declined: Declined = NONE_DECLINED,
 ): AttemptOpened {
   if (state === null) return { outcome: 'unknown' };
   const { order, open } = state;
@@ -171,6 +227,8 @@ export function decideOpening(
   if (stepOf(order.status, 'pay') !== 'paid' || isOver(order, nowMs)) return { outcome: 'not_payable', order };
   if (isFenced(wanted, state.fence)) return { outcome: 'fenced', order };
   if (open !== null) return { outcome: 'payment_open', order, attempt: open, ageMs: nowMs - open.createdAtMs };
+  if (declined.order >= DECLINED_MAX.order || declined.buyer >= DECLINED_MAX.buyer)
+    return { outcome: 'blocked', order };
   const attempt: PaymentAttempt = {
     id: wanted.id,
     orderId: order.id,
@@ -178,6 +236,7 @@ export function decideOpening(
     state: 'open',
     pays: false,
     amount: order.amount,
+    refunded: 0,
     reference: null,
     error: null,
     nextAtMs: Math.min(nowMs + wanted.askAfterMs, order.expiresAtMs ?? Number.POSITIVE_INFINITY),
@@ -218,5 +277,6 @@ function captured(attempt: PaymentAttempt, nowMs: number): PaymentAttempt {
 }
 
 export function refunded(attempt: PaymentAttempt, nowMs: number): PaymentAttempt {
-  return { ...attempt, state: 'refunded', error: null, nextAtMs: null, updatedAtMs: nowMs };
+  const { amount } = attempt.amount;
+  return { ...attempt, state: 'refunded', refunded: amount, error: null, nextAtMs: null, updatedAtMs: nowMs };
 }

@@ -1,4 +1,5 @@
 import type { OrderRecord } from '../../model/order.ts';
+import type { WebhookEvent } from '../../model/webhook.ts';
 import type { OutgoingEvent } from '../life.ts';
 import type { StoredOrder } from '../port.ts';
 import { eventOfRow } from './rows.ts';
@@ -11,19 +12,15 @@ export type EventStep = Extract<Step, { do: 'insert' }>;
  * once by its primary key, and known without being read. It leaves the table when somebody has taken it over: no mark has
  * to be passed, which a transaction that commits late could stay behind.
  */
-export function eventStep(orders: readonly OrderRecord[]): EventStep {
+export function eventStep(
+  versions: readonly { readonly order: OrderRecord; readonly type: WebhookEvent }[],
+): EventStep {
   return {
     do: 'insert',
     table: 'order_events',
     columns: ['order_id', 'version', 'type', 'at', 'body'],
-    rows: orders.map(
-      (order): Cells => [
-        BigInt(order.id),
-        order.version,
-        `order.${order.status}`,
-        order.updatedAtMs,
-        JSON.stringify(order),
-      ],
+    rows: versions.map(
+      ({ order, type }): Cells => [BigInt(order.id), order.version, type, order.updatedAtMs, JSON.stringify(order)],
     ),
   };
 }
@@ -34,7 +31,7 @@ export function eventStep(orders: readonly OrderRecord[]): EventStep {
  */
 export function reservedEvents(stored: readonly StoredOrder[]): EventStep | null {
   const fresh = stored.filter(({ order, inserted }) => inserted && order.status === 'reserved');
-  return fresh.length === 0 ? null : eventStep(fresh.map(({ order }) => order));
+  return fresh.length === 0 ? null : eventStep(fresh.map(({ order }) => ({ order, type: 'order.reserved' })));
 }
 
 export function* writeReserved(stored: readonly StoredOrder[]): Work<void> {

@@ -1,5 +1,8 @@
 import { unitsAt } from '../../model/life.ts';
+import type { Money } from '../../model/money.ts';
 import type { OrderRecord } from '../../model/order.ts';
+import type { PaymentAttempt } from '../../model/payment.ts';
+import type { WebhookEvent } from '../../model/webhook.ts';
 import type { Believed, Move, Moved } from '../life.ts';
 import { ConflictError } from '../sql/errors.ts';
 import { byId } from '../sql/judge.ts';
@@ -8,6 +11,8 @@ import { Book, type Entry, type ItemFacts, raiseFence, type Wanted } from './boo
 import { CONFIRM, type Decision, decideMove, type MoneyState } from './decide.ts';
 import { eventStep } from './events.ts';
 import { writePayments } from './payments.ts';
+import { doneRefunds, toldRefunds, voidRefundsOf } from './refunds.ts';
+import type { StoredRefund } from './rows.ts';
 import { type Cells, type LifeDialect, query, type Work, Writes } from './step.ts';
 
 /** An order whose units are free again, and its slots with them. */
@@ -41,7 +46,8 @@ export function* moveOrders(
   const changes = new Changes();
   const moved = batch.map((move): Moved => {
     const entry = book.entry(move.orderId);
-    const decision = decideMove(move, entry && book.stateOf(entry), moneyOf(book, move), book.nowMs);
+    const part = book.refundOf(move);
+    const decision = decideMove(move, entry && book.stateOf(entry), moneyOf(book, move), book.nowMs, part);
     // Of a belief only a move can be sure: its rows say whether it was true. Anything else is worth a look, also for money
     // whose reference was not looked for: who has it is judged before all else.
     if (believing && move.money !== undefined && decision.outcome !== 'moved') {
@@ -62,13 +68,19 @@ function wantedBy(batch: readonly Move[], believing: boolean): Wanted {
     attemptIds: new Set<string>(),
     references: new Set<string>(),
     believed: new Map<string, Believed>(),
+    refunds: { ids: new Set<string>(), madeWith: new Set<string>() },
   };
-  for (const { orderId, money, revives, believed } of batch) {
+  for (const { orderId, money, revives, believed, part, refunds } of batch) {
     if (believing && believed !== undefined) {
       wanted.believed.set(orderId, believed);
       continue;
     }
     wanted.orderIds.add(orderId);
+    if (part !== undefined && 'own' in part) wanted.refunds.ids.add(part.own);
+    if (part !== undefined && 'told' in part) {
+      wanted.refunds.madeWith.add(part.told);
+      if (refunds !== undefined) wanted.attemptIds.add(refunds);
+    }
     // Late money is moved under the locks of both orders.
     if (revives !== undefined) wanted.orderIds.add(revives);
     if (money === undefined) continue;
@@ -98,13 +110,18 @@ class Changes {
   /** By the first move of each. */
   readonly #orders = new Map<Entry, Timed>();
   readonly #audit: NewAuditEntry[] = [];
-  readonly #versions: OrderRecord[] = [];
+  readonly #versions: { readonly order: OrderRecord; readonly type: WebhookEvent }[] = [];
+  readonly #done: { readonly id: string; readonly reference: string | null }[] = [];
+  readonly #told: { readonly refund: StoredRefund; readonly move: Move }[] = [];
+  /** Attempts whose money is back as a whole. */
+  readonly #back: string[] = [];
 
   note(move: Move, { to, attempt, stores, outcome, revives }: Decision, entry: Entry, book: Book): void {
     const { orderId, auditId, by, event } = move;
     const before = entry.order;
     const subject = `order:${orderId}`;
     const named = attempt === null ? {} : { attempt: attempt.id, provider: attempt.provider };
+    const given = to === null ? {} : this.#noteRefund(move, attempt, book);
     if (stores && attempt !== null) {
       if (book.has(attempt.id)) book.put(attempt);
       else book.open(attempt, by, null);
@@ -120,13 +137,44 @@ class Changes {
         revives: revives ?? before.revives,
       };
       if (move.fence !== null) raiseFence(entry, BigInt(move.fence));
-      this.#versions.push(entry.order);
-      const detail = { from: before.status, to, ...named, ...(revives === null ? {} : { revives }) };
+      this.#versions.push({ order: entry.order, type: EVENT_TYPES[event] });
+      const detail = { from: before.status, to, ...named, ...given, ...(revives === null ? {} : { revives }) };
       this.#audit.push({ auditId, by, action: `order.${event}`, subject, detail });
     } else if (stores) {
       const detail = { ...named, outcome, status: before.status, amount: attempt!.amount };
       this.#audit.push({ auditId, by, action: 'payment.late', subject, detail });
     }
+  }
+
+  /** What goes back with it, for the audit. */
+  #noteRefund(move: Move, attempt: PaymentAttempt | null, book: Book): { amount?: Money; refunded?: Money } {
+    const { event, part, orderId } = move;
+    if (attempt === null || (event !== 'refund' && event !== 'refund_part')) return {};
+    const { currency } = attempt.amount;
+    const before = book.attempt(attempt.id)?.refunded ?? 0;
+    const given = {
+      amount: { amount: attempt.refunded - before, currency },
+      refunded: { amount: attempt.refunded, currency },
+    };
+    if (part === undefined) {
+      this.#back.push(attempt.id);
+      return given;
+    }
+    if ('own' in part) {
+      const stored = book.refundOf(move)!;
+      book.putRefund({ ...stored, state: 'done', nextAtMs: null });
+      this.#done.push({ id: stored.id, reference: part.reference });
+      return { ...given, amount: stored.amount };
+    }
+    if ('told' in part) {
+      const refund: StoredRefund = {
+        ...{ id: part.id, attemptId: attempt.id, orderId, amount: part.amount, backBefore: before },
+        ...{ state: 'done', madeWith: part.told, error: null, nextAtMs: null, tries: 0, createdAtMs: book.nowMs },
+      };
+      book.putRefund(refund);
+      this.#told.push({ refund, move });
+    }
+    return given;
   }
 
   get freed(): Entry[] {
@@ -141,6 +189,9 @@ class Changes {
       writes.addRows(updateOrders(some, CONDITIONS[time], book.nowMs));
     }
     writePayments(writes, book);
+    writes.addRows(doneRefunds(this.#done, book.nowMs));
+    writes.addRows(toldRefunds(this.#told, book.nowMs));
+    if (this.#back.length > 0) writes.add(voidRefundsOf(this.#back, book.nowMs), null);
     const { freed } = this;
     writes.addRows({ do: 'delete', table: 'claims', match: CLAIM, rows: claimsOf(freed) }, false);
     const seated = seatsApart ? freed.filter((entry) => entry.seated).map(({ order }) => BigInt(order.id)) : [];
@@ -164,6 +215,14 @@ class Changes {
     );
   }
 }
+
+const EVENT_TYPES = {
+  pay: 'order.paid',
+  cancel: 'order.cancelled',
+  expire: 'order.expired',
+  refund: 'order.refunded',
+  refund_part: 'order.partly_refunded',
+} as const satisfies Record<Move['event'], WebhookEvent>;
 
 function timed({ event, money }: Move): Timed {
   if (event === 'expire') return 'over';
@@ -211,10 +270,12 @@ function claimsOf(entries: readonly Entry[]): Cells[] {
 function unitsOf(entries: readonly Entry[]): [string, { reserved: number; sold: number }][] {
   const units = new Map<string, { reserved: number; sold: number }>();
   for (const { order, first } of entries) {
-    const item = units.get(order.itemId) ?? { reserved: 0, sold: 0 };
-    units.set(order.itemId, item);
     const from = unitsAt(first.status);
     const to = unitsAt(order.status);
+    // A refund of a part moves no units, and so must not touch the hot row of the item.
+    if (from === to) continue;
+    const item = units.get(order.itemId) ?? { reserved: 0, sold: 0 };
+    units.set(order.itemId, item);
     if (from !== null) item[from] -= order.quantity;
     if (to !== null) item[to] += order.quantity;
   }

@@ -1,16 +1,21 @@
+import type { Money } from '../../model/money.ts';
 import type { OrderStatus } from '../../model/order.ts';
 import type { PaymentAttempt } from '../../model/payment.ts';
 import type { Actor, AttemptEnd, AttemptOpened, NewAttempt, Postponed, Postponement, Unsettled } from '../life.ts';
+import type { Result } from '../sql/session.ts';
 import { auditStep } from './audit.ts';
-import { Book, type ItemFacts } from './book.ts';
+import { Book, type ItemFacts, liveAttempts, newestEnded } from './book.ts';
 import { decideOpening, refunded } from './decide.ts';
+import { declineSteps } from './declines.ts';
 import { ATTEMPT_COLUMNS, attemptOfRow, cellsOfAttempt, SELECT_ATTEMPTS } from './rows.ts';
-import { type Cells, CLOCK, type LifeDialect, nowOf, query, type Work, Writes } from './step.ts';
+import { type Cells, CLOCK, type LifeDialect, nowOf, query, type Step, type Work, Writes } from './step.ts';
 
 /** What a provider says of a failure may be long. */
 const ERROR_MAX = 500;
 
-const NEW_COLUMNS = [...ATTEMPT_COLUMNS, 'actor', 'origin'];
+const NEW_COLUMNS = ['actor', 'origin', ...ATTEMPT_COLUMNS];
+/** As the table has it by default, unless it is paid and refunded in one batch. */
+const NOT_REFUNDED = NEW_COLUMNS.slice(0, -1);
 
 /**
  * Of those that change; others are written where they change in one of the batch. These may have been changed by somebody
@@ -21,19 +26,23 @@ const ALWAYS_WRITTEN = new Set(['error', 'next_at', 'tries', 'updated_at']);
 /** New attempts, and those that have changed, each only as it was when it was read. */
 export function writePayments(writes: Writes, book: Book): void {
   const fresh: Cells[] = [];
+  let anyRefunded = false;
   const changed: Changed[] = [];
   for (const { before, now } of book.changedAttempts()) {
     const fence = book.fenceOf(now);
     if (before === null) {
       const { actor, origin } = book.beginnerOf(now.id);
-      fresh.push([...cellsOfAttempt(now, fence), actor, origin]);
+      fresh.push([actor, origin, ...cellsOfAttempt(now, fence)]);
+      if (now.refunded > 0) anyRefunded = true;
     } else {
       changed.push({ before, now, fence: [before.orderId === now.orderId ? fence : null, fence] });
     }
   }
   // Those that change first: an attempt that ends makes room for the next one under the order's constraints.
   writes.addRows(updateAttempts(changed));
-  writes.addRows({ do: 'insert', table: 'payments', columns: NEW_COLUMNS, rows: fresh });
+  const columns = anyRefunded ? NEW_COLUMNS : NOT_REFUNDED;
+  const rows = anyRefunded ? fresh : fresh.map((cells) => cells.slice(0, -1));
+  writes.addRows({ do: 'insert', table: 'payments', columns, rows });
 }
 
 interface Changed {
@@ -72,11 +81,13 @@ export function* openAttempts(
     orderIds: new Set(batch.map(({ orderId }) => orderId)),
     attemptIds: new Set(),
     references: new Set(),
+    declines: true,
   });
   const answers = batch.map((wanted): AttemptOpened => {
     const entry = book.entry(wanted.orderId);
     const { named } = book.moneyOf(wanted.id, null, null);
-    const answer = decideOpening(wanted, entry && book.stateOf(entry), named, book.nowMs);
+    const declined = entry === null ? undefined : book.declinedOf(entry);
+    const answer = decideOpening(wanted, entry && book.stateOf(entry), named, book.nowMs, declined);
     if (answer.outcome !== 'opened' || answer.attempt === named) return answer;
     book.open(answer.attempt, wanted.by, wanted.fence);
     return answer;
@@ -97,19 +108,29 @@ function* changeAttempt(
   attemptId: string,
   dialect: LifeDialect,
   reference: string | null,
-  change: (attempt: PaymentAttempt, nowMs: number) => PaymentAttempt,
+  change: (attempt: PaymentAttempt, nowMs: number, besides: Result) => PaymentAttempt,
   audited?: Audited & { action: string },
+  { besides = CLOCK, ends = false }: { besides?: Step; ends?: boolean } = {},
 ): Work<PaymentAttempt | null> {
-  const [found, clock, others] = yield [
+  const [, found, clock, more, others] = yield [
+    // The order before its payment, as everybody locks them: nobody waits in a circle.
+    ends
+      ? query(
+          `SELECT id FROM orders WHERE id = (SELECT order_id FROM payments WHERE id = ?) ${dialect.forUpdate}`,
+          BigInt(attemptId),
+        )
+      : CLOCK,
     query(`${SELECT_ATTEMPTS} WHERE id = ? ${dialect.forUpdate}`, BigInt(attemptId)),
     CLOCK,
+    // Read when the row is ours.
+    besides,
     ...(reference === null ? [] : [query('SELECT id, provider FROM payments WHERE reference = ?', reference)]),
   ];
   const row = found!.rows[0];
   if (row === undefined) return null;
   const before = attemptOfRow(row);
   const nowMs = nowOf(clock);
-  const changed = change(before, nowMs);
+  const changed = change(before, nowMs, more!);
   if (changed === before) return before;
   // A reference that is another's is not told to this one: it would be found by it.
   const taken = others?.rows.some(({ id, provider }) => id !== attemptId && provider === before.provider) ?? false;
@@ -119,11 +140,29 @@ function* changeAttempt(
   writes.addRows(updateAttempts([{ before, now, fence }]));
   if (audited !== undefined) {
     const { by, auditId, action } = audited;
-    const detail = { attempt: attemptId, provider: before.provider, from: before.state };
+    const detail = { attempt: attemptId, provider: before.provider, from: before.state, ...moneyBack(before, now) };
     writes.addRows(auditStep([{ auditId, by, action, subject: `order:${before.orderId}`, detail }], nowMs));
+  }
+  if (ends) {
+    // Those that ended are not read again when the next one is opened: the order has the highest token of them.
+    const token = BigInt(row.fence!);
+    const raise = 'UPDATE orders SET fence = ? WHERE id = ? AND fence < ?';
+    if (token > 0n) writes.add(query(raise, token, BigInt(before.orderId), token), null);
+    if (now.state === 'failed') for (const step of declineSteps(now, nowMs)) writes.add(step, null);
   }
   yield* writes.done();
   return now;
+}
+
+/** What is to go back from now on, or is known to be back. */
+function moneyBack(before: PaymentAttempt, now: PaymentAttempt): { amount?: Money; refunded?: Money } {
+  const { amount, currency } = now.amount;
+  if (now.state === 'refunding' && before.state !== 'refunding') {
+    return { amount: { amount: amount - now.refunded, currency } };
+  }
+  if (now.refunded === before.refunded) return {};
+  const given = { amount: now.refunded - before.refunded, currency };
+  return { amount: given, refunded: { amount: now.refunded, currency } };
 }
 
 export function closeAttempt(
@@ -141,6 +180,7 @@ export function closeAttempt(
       return { ...attempt, state, error: cut(error), nextAtMs: null };
     },
     { ...audited, action: `payment.${state}` },
+    { ends: true },
   );
 }
 
@@ -151,16 +191,43 @@ export function nameAttempt(attemptId: string, reference: string, dialect: LifeD
   );
 }
 
-export function startRefund(attemptId: string, audited: Audited, dialect: LifeDialect): Work<PaymentAttempt | null> {
+export function startRefund(
+  attemptId: string,
+  audited: Audited,
+  back: boolean,
+  dialect: LifeDialect,
+): Work<PaymentAttempt | null> {
   return changeAttempt(
     attemptId,
     dialect,
     null,
-    (attempt, nowMs) => {
+    (attempt, nowMs, underWay) => {
       if (attempt.state !== 'captured' && attempt.state !== 'late') return attempt;
+      if (!back && underWay.rows.length > 0) return attempt;
       return { ...attempt, state: 'refunding', error: null, nextAtMs: nowMs, tries: 0 };
     },
     { ...audited, action: 'payment.refund' },
+    { besides: query(`SELECT id FROM refunds WHERE attempt_id = ? AND state = 'asked'`, BigInt(attemptId)) },
+  );
+}
+
+export function noteRefunded(
+  attemptId: string,
+  total: Money,
+  audited: Audited,
+  dialect: LifeDialect,
+): Work<PaymentAttempt | null> {
+  return changeAttempt(
+    attemptId,
+    dialect,
+    null,
+    (attempt) => {
+      const { state, pays, refunded: before, amount } = attempt;
+      const grows = total.currency === amount.currency && total.amount > before && total.amount < amount.amount;
+      // That of a paid order goes with its move.
+      return state === 'refunding' && !pays && grows ? { ...attempt, refunded: total.amount } : attempt;
+    },
+    { ...audited, action: 'payment.refund_part' },
   );
 }
 
@@ -252,18 +319,27 @@ export function* findAttempt(provider: string, reference: string): Work<PaymentA
   return found!.rows.map(attemptOfRow)[0] ?? null;
 }
 
-export function* attemptsOf(orderId: string): Work<PaymentAttempt[]> {
-  const [found] = yield [query(`${SELECT_ATTEMPTS} WHERE order_id = ? ORDER BY id DESC`, BigInt(orderId))];
-  return found!.rows.map(attemptOfRow);
+export function* attemptsOf(orderId: string, limit: number, { live, ended }: LifeDialect): Work<PaymentAttempt[]> {
+  const columns = (table: string): string => ATTEMPT_COLUMNS.map((name) => `${table}.${name}`).join(', ');
+  const found = yield [
+    query(`SELECT ${columns('p')} FROM ${live.from} WHERE p.order_id = ? AND ${live.where}`, BigInt(orderId)),
+    query(
+      `SELECT ${columns('q')} FROM ${ended.from} WHERE q.order_id = ? AND ${ended.where} ORDER BY q.id DESC LIMIT ?`,
+      BigInt(orderId),
+      limit,
+    ),
+  ];
+  const attempts = found.flatMap(({ rows }) => rows.map(attemptOfRow));
+  return attempts.sort((a, b) => (BigInt(a.id) < BigInt(b.id) ? 1 : -1)).slice(0, limit);
 }
 
-export function* lastAttempts(orderIds: readonly string[]): Work<Map<string, PaymentAttempt>> {
+export function* lastAttempts(orderIds: readonly string[], dialect: LifeDialect): Work<Map<string, PaymentAttempt>> {
   const last = new Map<string, PaymentAttempt>();
   if (orderIds.length === 0) return last;
-  const [found] = yield [query(`${SELECT_ATTEMPTS} WHERE order_id IN (?) ORDER BY id`, orderIds.map(BigInt))];
-  for (const attempt of found!.rows.map(attemptOfRow)) {
-    if (last.get(attempt.orderId)?.pays) continue;
-    last.set(attempt.orderId, attempt);
+  const ids = orderIds.map(BigInt);
+  const [live, ended] = yield [liveAttempts(dialect, ids), newestEnded(dialect, ids)];
+  for (const attempt of [...ended!.rows, ...live!.rows].map(attemptOfRow)) {
+    if (!last.get(attempt.orderId)?.pays) last.set(attempt.orderId, attempt);
   }
   return last;
 }
@@ -278,12 +354,14 @@ export function* dueAttempts(limit: number, after?: PaymentAttempt): Work<Paymen
   return found!.rows.map(attemptOfRow);
 }
 
-export function* unfinishedAmong(attemptIds: readonly string[]): Work<Set<string>> {
-  if (attemptIds.length === 0) return new Set();
-  const [found] = yield [
-    query('SELECT id FROM payments WHERE id IN (?) AND next_at IS NOT NULL', attemptIds.map(BigInt)),
+export function* unfinishedAmong(ids: readonly string[]): Work<Set<string>> {
+  if (ids.length === 0) return new Set();
+  const among = ids.map(BigInt);
+  const found = yield [
+    query('SELECT id FROM payments WHERE id IN (?) AND next_at IS NOT NULL', among),
+    query('SELECT id FROM refunds WHERE id IN (?) AND next_at IS NOT NULL', among),
   ];
-  return new Set(found!.rows.map((row) => row.id as string));
+  return new Set(found.flatMap(({ rows }) => rows.map((row) => row.id as string)));
 }
 
 export function* unsettledAttempts(tries: number, limit: number, saleId: string | null): Work<Unsettled[]> {

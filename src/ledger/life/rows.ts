@@ -1,6 +1,6 @@
 import type { OrderRecord, OrderStatus } from '../../model/order.ts';
 import type { RejectReason } from '../../model/outcome.ts';
-import type { AttemptState, PaymentAttempt } from '../../model/payment.ts';
+import type { AttemptState, PartRefund, PaymentAttempt } from '../../model/payment.ts';
 import type { AuditEntry, OutgoingEvent, Release } from '../life.ts';
 import type { Row } from '../sql/session.ts';
 import type { Cells } from './step.ts';
@@ -40,6 +40,7 @@ export const ATTEMPT_COLUMNS = [
   'created_at',
   'updated_at',
   'fence',
+  'refunded',
 ] as const;
 
 export const SELECT_ATTEMPTS = `SELECT ${ATTEMPT_COLUMNS.join(', ')} FROM payments`;
@@ -52,6 +53,7 @@ export function attemptOfRow(row: Row): PaymentAttempt {
     state: row.state as AttemptState,
     pays: Number(row.pays) === 1,
     amount: { amount: Number(row.amount), currency: row.currency as string },
+    refunded: Number(row.refunded),
     reference: row.reference as string | null,
     error: row.error as string | null,
     nextAtMs: numberOrNull(row.next_at),
@@ -78,7 +80,32 @@ export function cellsOfAttempt(attempt: PaymentAttempt, fence: bigint | null): C
     attempt.createdAtMs,
     attempt.updatedAtMs,
     fence,
+    attempt.refunded,
   ];
+}
+
+export const SELECT_REFUNDS = `SELECT id, attempt_id, order_id, amount, currency, back_before, state, made_with, error, next_at,
+  tries, created_at FROM refunds`;
+
+/** With what was back when it was asked for. */
+export interface StoredRefund extends PartRefund {
+  readonly backBefore: number;
+}
+
+export function refundOfRow(row: Row): StoredRefund {
+  return {
+    id: row.id as string,
+    attemptId: row.attempt_id as string,
+    orderId: row.order_id as string,
+    amount: { amount: Number(row.amount), currency: row.currency as string },
+    backBefore: Number(row.back_before),
+    state: row.state as PartRefund['state'],
+    madeWith: row.made_with as string | null,
+    error: row.error as string | null,
+    nextAtMs: numberOrNull(row.next_at),
+    tries: Number(row.tries),
+    createdAtMs: Number(row.created_at),
+  };
 }
 
 export function releaseOfRow(row: Row): Release {

@@ -1,13 +1,13 @@
 import type { SandboxIntent } from '../../model/payment.ts';
 import type { NewIntent } from '../sandbox.ts';
 import type { Row } from '../sql/session.ts';
-import { CLOCK, type LifeDialect, nowOf, query, type Step, type Work } from './step.ts';
+import { CLOCK, type LifeDialect, nowOf, query, type Step, type Work, Writes } from './step.ts';
 
-const COLUMNS = ['id', 'order_id', 'amount', 'currency', 'state', 'due_at', 'told'];
+const COLUMNS = ['id', 'order_id', 'amount', 'currency', 'state', 'due_at', 'told', 'refunded'];
 const SELECT = `SELECT ${COLUMNS.join(', ')} FROM sandbox_intents`;
 
 export function* putIntent(intent: NewIntent): Work<SandboxIntent> {
-  const { id, orderId, amount, state, dueAfterMs, told } = intent;
+  const { id, orderId, amount, state, dueAfterMs, told, refunded } = intent;
   let dueAtMs: number | null = null;
   if (dueAfterMs !== null) {
     const [clock] = yield [CLOCK];
@@ -17,7 +17,7 @@ export function* putIntent(intent: NewIntent): Work<SandboxIntent> {
     do: 'insert',
     table: 'sandbox_intents',
     columns: COLUMNS,
-    rows: [[BigInt(id), BigInt(orderId), amount.amount, amount.currency, state, dueAtMs, told ? 1 : 0]],
+    rows: [[BigInt(id), BigInt(orderId), amount.amount, amount.currency, state, dueAtMs, told ? 1 : 0, refunded]],
     leavePresent: true,
   };
   const [, found] = yield [put, query(`${SELECT} WHERE id = ?`, BigInt(id))];
@@ -40,6 +40,34 @@ export function* moveIntent(
   if (intent === undefined || !from.includes(intent.state)) return null;
   if (intent.state !== to) yield [query('UPDATE sandbox_intents SET state = ? WHERE id = ?', to, BigInt(id))];
   return { ...intent, state: to };
+}
+
+export function* refundIntent(
+  id: string,
+  refundId: string,
+  amount: number,
+  { forUpdate }: LifeDialect,
+): Work<SandboxIntent | null> {
+  const [found, done] = yield [
+    query(`${SELECT} WHERE id = ? ${forUpdate}`, BigInt(id)),
+    query('SELECT refund_id FROM sandbox_refunds WHERE refund_id = ?', refundId),
+  ];
+  const intent = found!.rows.map(intentOfRow)[0];
+  if (intent === undefined) return null;
+  if (done!.rows.length > 0) return intent;
+  const refunded = intent.refunded + amount;
+  if (intent.state !== 'captured' || refunded > intent.amount.amount) return null;
+  const state = refunded === intent.amount.amount ? 'refunded' : 'captured';
+  const writes = new Writes();
+  writes.addRows({
+    do: 'insert',
+    table: 'sandbox_refunds',
+    columns: ['refund_id', 'intent_id', 'amount'],
+    rows: [[refundId, BigInt(id), amount]],
+  });
+  writes.add(query('UPDATE sandbox_intents SET state = ?, refunded = ? WHERE id = ?', state, refunded, BigInt(id)), 1);
+  yield* writes.done();
+  return { ...intent, state, refunded };
 }
 
 export function* dueIntents(limit: number): Work<SandboxIntent[]> {
@@ -67,5 +95,6 @@ function intentOfRow(row: Row): SandboxIntent {
     state: row.state as SandboxIntent['state'],
     dueAtMs: row.due_at === null ? null : Number(row.due_at),
     told: Number(row.told) === 1,
+    refunded: Number(row.refunded),
   };
 }

@@ -44,6 +44,12 @@ export interface LifeDialect {
   readonly forUpdate: string;
   /** After the name of a table: go by its primary key, so that rows are locked in that order and no others with them. */
   readonly byPrimaryKey: string;
+  /**
+   * Attempts (`p`) that are open or pay their order, and those that do neither (`q`), newest last: each by an index in which
+   * they are found by their order, however many attempts it has.
+   */
+  readonly live: { readonly from: string; readonly where: string };
+  readonly ended: { readonly from: string; readonly where: string };
   /** Whether seats have a table of their own (`seat_claims`); otherwise they go with the claims. */
   readonly seatsApart: boolean;
   /** Orders (`o`) that are reserved and whose time is over at `?`: by an index that holds no others, in its order. */

@@ -12,6 +12,8 @@ const LEAF_MAX = 4;
 export const LIFE_DIALECT: LifeDialect = {
   forUpdate: 'FOR UPDATE',
   byPrimaryKey: 'FORCE INDEX (PRIMARY)',
+  live: { from: 'payments p FORCE INDEX (payments_order)', where: 'p.counts IN (0, 1)' },
+  ended: { from: 'payments q FORCE INDEX (payments_newest)', where: 'q.counts IS NULL' },
   seatsApart: true,
   due: { from: 'orders o FORCE INDEX (orders_due)', where: 'o.due_at <= ?', order: 'o.due_at' },
 };

@@ -6,6 +6,11 @@ import { PostgresSession, type Prepared, withNumbers } from './session.ts';
 export const LIFE_DIALECT: LifeDialect = {
   forUpdate: 'FOR UPDATE',
   byPrimaryKey: '',
+  live: {
+    from: 'payments p',
+    where: "(CASE WHEN p.state = 'open' THEN 0 WHEN p.pays = 1 THEN 1 END) IN (0, 1)",
+  },
+  ended: { from: 'payments q', where: "q.pays = 0 AND q.state <> 'open'" },
   seatsApart: true,
   due: { from: 'orders o', where: "o.status = 'reserved' AND o.expires_at <= ?", order: 'o.expires_at' },
 };
@@ -14,6 +19,10 @@ export const LIFE_DIALECT: LifeDialect = {
 const TYPES: Record<string, 'bigint' | 'int'> = {
   id: 'bigint',
   order_id: 'bigint',
+  attempt_id: 'bigint',
+  refunded: 'bigint',
+  back_before: 'bigint',
+  intent_id: 'bigint',
   sale_id: 'bigint',
   endpoint_id: 'bigint',
   fence: 'bigint',

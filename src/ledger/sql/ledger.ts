@@ -1,16 +1,19 @@
 import { RetryableError, TerminalError } from '../../base/errors.ts';
 import type { IdBlock, IdKind } from '../../base/ids.ts';
 import type { Runtime } from '../../base/runtime.ts';
+import type { Money } from '../../model/money.ts';
 import type { OrderMessage, OrderRecord } from '../../model/order.ts';
-import type { PaymentAttempt, SandboxIntent } from '../../model/payment.ts';
+import type { PartRefund, PaymentAttempt, SandboxIntent } from '../../model/payment.ts';
 import type { NewSale, SalePatch, SaleRecord } from '../../model/sale.ts';
 import type { SaleSnapshot } from '../../model/snapshot.ts';
 import { snapshotOf } from '../gate-pages.ts';
 import * as audit from '../life/audit.ts';
 import { ItemFacts } from '../life/book.ts';
+import { unblockPayments } from '../life/declines.ts';
 import * as events from '../life/events.ts';
 import { moveOrders } from '../life/moves.ts';
 import * as payments from '../life/payments.ts';
+import * as refunds from '../life/refunds.ts';
 import * as releases from '../life/releases.ts';
 import * as sandbox from '../life/sandbox.ts';
 import type { Work } from '../life/step.ts';
@@ -22,6 +25,7 @@ import type {
   AttemptOpened,
   AuditEntry,
   DueOrder,
+  DueRefund,
   GateTask,
   KeyBinding,
   KeyScope,
@@ -30,16 +34,19 @@ import type {
   Moved,
   NewAttempt,
   NewIntent,
+  NewRefund,
   OrderFilter,
   OutgoingEvent,
   Page,
   Postponed,
   Postponement,
+  RefundAsked,
   Release,
   SaleChange,
   SaleIds,
   StoredOrder,
   Unsettled,
+  UnsettledRefund,
   WaitingRelease,
 } from '../port.ts';
 import { Database } from './database.ts';
@@ -288,8 +295,44 @@ export class SqlLedger implements Ledger {
     return this.#change(() => payments.closeAttempt(attemptId, end, { by, auditId }, this.#life.dialect));
   }
 
-  async startRefund(attemptId: string, by: Actor, auditId: string): Promise<PaymentAttempt | null> {
-    return this.#change(() => payments.startRefund(attemptId, { by, auditId }, this.#life.dialect));
+  async unblockPayments(orderId: string, by: Actor, auditId: string): Promise<boolean> {
+    return this.#change(() => unblockPayments(orderId, { by, auditId }, this.#life.dialect));
+  }
+
+  async startRefund(attemptId: string, by: Actor, auditId: string, back = false): Promise<PaymentAttempt | null> {
+    return this.#change(() => payments.startRefund(attemptId, { by, auditId }, back, this.#life.dialect));
+  }
+
+  async noteRefunded(attemptId: string, total: Money, by: Actor, auditId: string): Promise<PaymentAttempt | null> {
+    return this.#change(() => payments.noteRefunded(attemptId, total, { by, auditId }, this.#life.dialect));
+  }
+
+  async askRefund(asked: NewRefund): Promise<RefundAsked> {
+    return this.#change(() => refunds.askRefund(asked, this.#life.dialect));
+  }
+
+  async refundUnderWay(attemptId: string): Promise<PartRefund | null> {
+    return this.#life.look(() => refunds.refundUnderWay(attemptId));
+  }
+
+  async getRefund(refundId: string): Promise<PartRefund | null> {
+    return this.#life.look(() => refunds.getRefund(refundId));
+  }
+
+  async voidRefund(refundId: string, error: string, by: Actor, auditId: string): Promise<PartRefund | null> {
+    return this.#change(() => refunds.voidRefund(refundId, error, { by, auditId }, this.#life.dialect));
+  }
+
+  async postponeRefunds(some: readonly { refundId: string; error: string; afterMs: number }[]): Promise<void> {
+    await this.#change(() => refunds.postponeRefunds(some));
+  }
+
+  async dueRefunds(limit: number, after?: DueRefund): Promise<DueRefund[]> {
+    return this.#life.look(() => refunds.dueRefunds(limit, after));
+  }
+
+  async unsettledRefunds(tries: number, limit: number, saleId: string | null): Promise<UnsettledRefund[]> {
+    return this.#life.look(() => refunds.unsettledRefunds(tries, limit, saleId));
   }
 
   async finishRefund(attemptId: string, reference: string | null): Promise<PaymentAttempt | null> {
@@ -320,12 +363,12 @@ export class SqlLedger implements Ledger {
     return this.#life.look(() => payments.findAttempt(provider, reference));
   }
 
-  async attemptsOf(orderId: string): Promise<PaymentAttempt[]> {
-    return this.#life.look(() => payments.attemptsOf(orderId));
+  async attemptsOf(orderId: string, limit: number): Promise<PaymentAttempt[]> {
+    return this.#life.look(() => payments.attemptsOf(orderId, limit, this.#life.dialect));
   }
 
   async lastAttempts(orderIds: readonly string[]): Promise<Map<string, PaymentAttempt>> {
-    return this.#life.look(() => payments.lastAttempts(orderIds));
+    return this.#life.look(() => payments.lastAttempts(orderIds, this.#life.dialect));
   }
 
   async dueAttempts(limit: number, after?: PaymentAttempt): Promise<PaymentAttempt[]> {
@@ -386,6 +429,10 @@ export class SqlLedger implements Ledger {
     to: SandboxIntent['state'],
   ): Promise<SandboxIntent | null> {
     return this.#change(() => sandbox.moveIntent(id, from, to, this.#life.dialect));
+  }
+
+  async refundIntent(id: string, refundId: string, amount: number): Promise<SandboxIntent | null> {
+    return this.#change(() => sandbox.refundIntent(id, refundId, amount, this.#life.dialect));
   }
 
   async dueIntents(limit: number): Promise<SandboxIntent[]> {

@@ -5,16 +5,19 @@ import { pathToFileURL } from 'node:url';
 import { TerminalError, unavailable } from '../../base/errors.ts';
 import type { IdBlock, IdKind } from '../../base/ids.ts';
 import type { Runtime } from '../../base/runtime.ts';
+import type { Money } from '../../model/money.ts';
 import type { OrderMessage, OrderRecord } from '../../model/order.ts';
-import type { PaymentAttempt, SandboxIntent } from '../../model/payment.ts';
+import type { PartRefund, PaymentAttempt, SandboxIntent } from '../../model/payment.ts';
 import type { NewSale, SalePatch, SaleRecord } from '../../model/sale.ts';
 import type { SaleSnapshot } from '../../model/snapshot.ts';
 import { type GateRow, PAGE_ORDERS, snapshotOf } from '../gate-pages.ts';
 import * as audit from '../life/audit.ts';
 import { ItemFacts } from '../life/book.ts';
+import { unblockPayments } from '../life/declines.ts';
 import * as events from '../life/events.ts';
 import { moveOrders } from '../life/moves.ts';
 import * as payments from '../life/payments.ts';
+import * as refunds from '../life/refunds.ts';
 import * as releases from '../life/releases.ts';
 import * as sandbox from '../life/sandbox.ts';
 import type { Work } from '../life/step.ts';
@@ -26,6 +29,7 @@ import type {
   AttemptOpened,
   AuditEntry,
   DueOrder,
+  DueRefund,
   GateTask,
   KeyBinding,
   KeyScope,
@@ -34,16 +38,19 @@ import type {
   Moved,
   NewAttempt,
   NewIntent,
+  NewRefund,
   OrderFilter,
   OutgoingEvent,
   Page,
   Postponed,
   Postponement,
+  RefundAsked,
   Release,
   SaleChange,
   SaleIds,
   StoredOrder,
   Unsettled,
+  UnsettledRefund,
   WaitingRelease,
 } from '../port.ts';
 import { damaged, isDamaged, ledgerError } from './errors.ts';
@@ -313,8 +320,44 @@ export class SqliteLedger implements Ledger {
     return this.#change(payments.closeAttempt(attemptId, end, { by, auditId }, LIFE_DIALECT));
   }
 
-  async startRefund(attemptId: string, by: Actor, auditId: string): Promise<PaymentAttempt | null> {
-    return this.#change(payments.startRefund(attemptId, { by, auditId }, LIFE_DIALECT));
+  async unblockPayments(orderId: string, by: Actor, auditId: string): Promise<boolean> {
+    return this.#change(unblockPayments(orderId, { by, auditId }, LIFE_DIALECT));
+  }
+
+  async startRefund(attemptId: string, by: Actor, auditId: string, back = false): Promise<PaymentAttempt | null> {
+    return this.#change(payments.startRefund(attemptId, { by, auditId }, back, LIFE_DIALECT));
+  }
+
+  async noteRefunded(attemptId: string, total: Money, by: Actor, auditId: string): Promise<PaymentAttempt | null> {
+    return this.#change(payments.noteRefunded(attemptId, total, { by, auditId }, LIFE_DIALECT));
+  }
+
+  async askRefund(asked: NewRefund): Promise<RefundAsked> {
+    return this.#change(refunds.askRefund(asked, LIFE_DIALECT));
+  }
+
+  async refundUnderWay(attemptId: string): Promise<PartRefund | null> {
+    return this.#look(refunds.refundUnderWay(attemptId));
+  }
+
+  async getRefund(refundId: string): Promise<PartRefund | null> {
+    return this.#look(refunds.getRefund(refundId));
+  }
+
+  async voidRefund(refundId: string, error: string, by: Actor, auditId: string): Promise<PartRefund | null> {
+    return this.#change(refunds.voidRefund(refundId, error, { by, auditId }, LIFE_DIALECT));
+  }
+
+  async postponeRefunds(some: readonly { refundId: string; error: string; afterMs: number }[]): Promise<void> {
+    this.#change(refunds.postponeRefunds(some));
+  }
+
+  async dueRefunds(limit: number, after?: DueRefund): Promise<DueRefund[]> {
+    return this.#look(refunds.dueRefunds(limit, after));
+  }
+
+  async unsettledRefunds(tries: number, limit: number, saleId: string | null): Promise<UnsettledRefund[]> {
+    return this.#look(refunds.unsettledRefunds(tries, limit, saleId));
   }
 
   async finishRefund(attemptId: string, reference: string | null): Promise<PaymentAttempt | null> {
@@ -345,12 +388,12 @@ export class SqliteLedger implements Ledger {
     return this.#look(payments.findAttempt(provider, reference));
   }
 
-  async attemptsOf(orderId: string): Promise<PaymentAttempt[]> {
-    return this.#look(payments.attemptsOf(orderId));
+  async attemptsOf(orderId: string, limit: number): Promise<PaymentAttempt[]> {
+    return this.#look(payments.attemptsOf(orderId, limit, LIFE_DIALECT));
   }
 
   async lastAttempts(orderIds: readonly string[]): Promise<Map<string, PaymentAttempt>> {
-    return this.#look(payments.lastAttempts(orderIds));
+    return this.#look(payments.lastAttempts(orderIds, LIFE_DIALECT));
   }
 
   async dueAttempts(limit: number, after?: PaymentAttempt): Promise<PaymentAttempt[]> {
@@ -411,6 +454,10 @@ export class SqliteLedger implements Ledger {
     to: SandboxIntent['state'],
   ): Promise<SandboxIntent | null> {
     return this.#change(sandbox.moveIntent(id, from, to, LIFE_DIALECT));
+  }
+
+  async refundIntent(id: string, refundId: string, amount: number): Promise<SandboxIntent | null> {
+    return this.#change(sandbox.refundIntent(id, refundId, amount, LIFE_DIALECT));
   }
 
   async dueIntents(limit: number): Promise<SandboxIntent[]> {

@@ -6,6 +6,11 @@ export const LIFE_DIALECT: LifeDialect = {
   // There is one writer, and BEGIN IMMEDIATE has it wait for nobody.
   forUpdate: '',
   byPrimaryKey: '',
+  live: {
+    from: 'payments p INDEXED BY payments_order',
+    where: "(CASE WHEN p.state = 'open' THEN 0 WHEN p.pays = 1 THEN 1 END) IN (0, 1)",
+  },
+  ended: { from: 'payments q INDEXED BY payments_ended', where: "q.pays = 0 AND q.state <> 'open'" },
   seatsApart: false,
   due: {
     from: 'orders o INDEXED BY orders_due',

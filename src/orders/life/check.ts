@@ -1,6 +1,6 @@
 import type { Runtime } from '../../base/runtime.ts';
 import { pages } from '../../base/sweep.ts';
-import type { LifeLedger, Release, Unsettled } from '../../ledger/port.ts';
+import type { LifeLedger, Release, Unsettled, UnsettledRefund } from '../../ledger/port.ts';
 import type { CheckReport, Finding } from '../../model/finding.ts';
 import type { PaymentAttempt } from '../../model/payment.ts';
 import { TRIES_ALERT } from './keepers.ts';
@@ -15,7 +15,7 @@ const PAGE = 500;
  * Reads the ledger by index, and only what has not ended: a million orders cost nothing here.
  */
 export async function checkLife(
-  ledger: Pick<LifeLedger, 'releases' | 'unsettledAttempts'>,
+  ledger: Pick<LifeLedger, 'releases' | 'unsettledAttempts' | 'unsettledRefunds'>,
   { clock, timers }: Pick<Runtime, 'clock' | 'timers'>,
   saleId: string | null,
 ): Promise<CheckReport> {
@@ -30,6 +30,8 @@ export async function checkLife(
   }
   const unsettled = await ledger.unsettledAttempts(TRIES_ALERT, FINDINGS_MAX + 1, saleId);
   findings.push(...unsettled.map(unsettledPayment));
+  const parts = await ledger.unsettledRefunds(TRIES_ALERT, FINDINGS_MAX + 1, saleId);
+  findings.push(...parts.map(unsettledPart));
   return { checkedAtMs, findings: findings.slice(0, FINDINGS_MAX), more: findings.length > FINDINGS_MAX };
 }
 
@@ -56,6 +58,20 @@ function unsettledPayment({ attempt, saleId, orderStatus }: Unsettled): Finding 
     ...trouble(attempt, orderStatus),
     cause: `${tries} tries at ${provider}, the last one: ${error ?? 'no answer'}`,
     repair: `ask ${provider} about payment ${reference ?? id}: it is tried on, and settles with an answer or a webhook`,
+  };
+}
+
+function unsettledPart({ refund, provider, saleId }: UnsettledRefund): Finding {
+  const { id, orderId, amount, tries, error } = refund;
+  return {
+    id: `refund-${id}`,
+    check: 'payments',
+    saleId,
+    subject: `order:${orderId}`,
+    expected: `${amount.amount} ${amount.currency} (smallest unit) back with the buyer`,
+    actual: 'not back; the order is paid',
+    cause: `${tries} tries at ${provider}, the last one: ${error ?? 'no answer'}`,
+    repair: `ask ${provider} about refund ${id}: it is tried on, and settles with an answer`,
   };
 }
 

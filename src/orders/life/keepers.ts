@@ -2,7 +2,7 @@ import { messageOf } from '../../base/errors.ts';
 import type { IdSequence } from '../../base/ids.ts';
 import type { Runtime } from '../../base/runtime.ts';
 import { pages, type Round } from '../../base/sweep.ts';
-import type { Actor, DueOrder, Ledger } from '../../ledger/port.ts';
+import type { Actor, DueOrder, DueRefund, Ledger } from '../../ledger/port.ts';
 import type { PaymentAttempt } from '../../model/payment.ts';
 import type { PlaceRequest, PlaceResult } from '../place.ts';
 import { Lanes, type ProviderWatch } from './lanes.ts';
@@ -35,7 +35,7 @@ const ATTEMPTS_MAX = 200;
 const RECOUNT_MAX = 500;
 const RECOUNT_MS = 5000;
 const LOCK_WAIT_MS = 1000;
-/** Between two tries of the same: twice as long each time. */
+/** Between two tries of the same. */
 const AGAIN_MS_MIN = 1000;
 const AGAIN_MS_MAX = 5 * 60_000;
 /** After so many tries, which is about twenty minutes, somebody must look. */
@@ -50,7 +50,8 @@ export class LifeKeepers {
   /** Payments that did not settle at the last try, and why that matters. */
   readonly #unsettled = new Map<string, keyof KeepersCounters>();
   readonly #alerted = new Set<string>();
-  readonly #lanes: Lanes;
+  readonly #lanes: Lanes<PaymentAttempt>;
+  readonly #refundLanes: Lanes<DueRefund>;
   #recountedMs = 0;
   /** Why the last step of a payment could not be stored. */
   #failure: unknown = null;
@@ -58,6 +59,7 @@ export class LifeKeepers {
   constructor(dependencies: KeepersDependencies) {
     this.#on = dependencies;
     this.#lanes = new Lanes(dependencies.watch, (attempt) => this.#lookAfter(attempt));
+    this.#refundLanes = new Lanes(dependencies.watch, (refund) => this.#refundPart(refund));
   }
 
   get counters(): KeepersCounters {
@@ -91,13 +93,14 @@ export class LifeKeepers {
   /** Another process looks after them now. What is under way is finished. */
   forget(): void {
     this.#lanes.clear();
+    this.#refundLanes.clear();
     this.#unsettled.clear();
     this.#alerted.clear();
   }
 
   /** Resolves when no payment is being looked after. */
-  idle(): Promise<void> {
-    return this.#lanes.idle();
+  async idle(): Promise<void> {
+    await Promise.all([this.#lanes.idle(), this.#refundLanes.idle()]);
   }
 
   /** A webhook, a second click or another process may have settled one of them meanwhile. */
@@ -136,6 +139,58 @@ export class LifeKeepers {
     return { changed, more: false };
   }
 
+  /** Refunds of a part that a provider has not taken on yet: each in its provider's lane, as payments are. */
+  async refunds(signal?: AbortSignal): Promise<Round> {
+    const { ledger, runtime, watch } = this.#on;
+    const read = (limit: number, after?: DueRefund) => ledger.dueRefunds(limit, after);
+    let changed = 0;
+    for await (const due of pages<DueRefund>(runtime.timers, ATTEMPTS_MAX, read, signal)) {
+      const silent = due.filter((refund) => this.#refundLanes.take(refund) === 'silent');
+      changed += await this.#postponeRefunds(silent, 'the provider does not answer', ({ provider }) =>
+        watch.silentMs(provider),
+      );
+    }
+    return { changed, more: false };
+  }
+
+  async #refundPart(was: DueRefund): Promise<void> {
+    const { withLock, ledger, life } = this.#on;
+    try {
+      await withLock(was.orderId, LOCK_WAIT_MS, async (fence) => {
+        const refund = await ledger.getRefund(was.id);
+        if (refund?.state === 'asked') await life.giveBackPart(refund, SWEEPER, fence);
+        this.#unsettled.delete(was.id);
+      });
+    } catch (error) {
+      // Somebody works on that order: that may settle it.
+      if (error instanceof OrderBusyError) return;
+      await this.#postponeRefunds([was], messageOf(error)).catch((failure: unknown) => this.#notStored(failure));
+    }
+  }
+
+  async #postponeRefunds(
+    some: readonly DueRefund[],
+    error: string,
+    forMs: (refund: DueRefund) => number = doubling,
+  ): Promise<number> {
+    if (some.length === 0) return 0;
+    await this.#on.ledger.postponeRefunds(
+      some.map((refund) => ({ refundId: refund.id, error, afterMs: boundedMs(forMs(refund)) })),
+    );
+    for (const { id, orderId, tries } of some) {
+      this.#unsettled.set(id, 'owedMoney');
+      this.#alert({ id, orderId, tries: tries + 1 }, { refundId: id, state: 'refunding a part' }, error);
+    }
+    return some.length;
+  }
+
+  /** What was done could not be stored: nothing more is begun before the ledger can store again. */
+  #notStored(failure: unknown): void {
+    this.#failure = failure;
+    this.#lanes.clear();
+    this.#refundLanes.clear();
+  }
+
   async #lookAfter(attempt: PaymentAttempt): Promise<void> {
     const { withLock } = this.#on;
     try {
@@ -143,10 +198,7 @@ export class LifeKeepers {
     } catch (error) {
       // Somebody works on that order: that may settle it.
       if (error instanceof OrderBusyError) return;
-      await this.#postpone([attempt], messageOf(error)).catch((failure: unknown) => {
-        this.#failure = failure;
-        this.#lanes.clear();
-      });
+      await this.#postpone([attempt], messageOf(error)).catch((failure: unknown) => this.#notStored(failure));
     }
   }
 
@@ -225,26 +277,38 @@ export class LifeKeepers {
   async #postpone(
     some: readonly PaymentAttempt[],
     error: string,
-    forMs = ({ tries }: PaymentAttempt): number => AGAIN_MS_MIN * 2 ** tries,
+    forMs: (attempt: PaymentAttempt) => number = doubling,
   ): Promise<number> {
     if (some.length === 0) return 0;
     const postponed = await this.#on.ledger.postponeAttempts(
-      some.map((attempt) => {
-        const afterMs = Math.round(Math.min(Math.max(forMs(attempt), AGAIN_MS_MIN), AGAIN_MS_MAX));
-        return { attemptId: attempt.id, error, afterMs };
-      }),
+      some.map((attempt) => ({ attemptId: attempt.id, error, afterMs: boundedMs(forMs(attempt)) })),
     );
     for (const { attempt, over } of postponed) {
       const { id: attemptId, orderId, state, tries } = attempt;
       if (state !== 'open') this.#unsettled.set(attemptId, 'owedMoney');
       else if (over) this.#unsettled.set(attemptId, 'stranded');
-      if (tries < TRIES_ALERT || this.#alerted.has(attemptId)) continue;
-      this.#alerted.add(attemptId);
-      this.#on.runtime.log.error(
-        { attemptId, orderId, state, tries, error },
-        'a payment needs somebody: it does not settle by itself',
-      );
+      this.#alert({ id: attemptId, orderId, tries }, { attemptId, state }, error);
     }
     return postponed.length;
   }
+
+  /** `tries`: with the one that has just failed. */
+  #alert(of: { id: string; orderId: string; tries: number }, named: Record<string, string>, error: string): void {
+    const { id, orderId, tries } = of;
+    if (tries < TRIES_ALERT || this.#alerted.has(id)) return;
+    this.#alerted.add(id);
+    this.#on.runtime.log.error(
+      { ...named, orderId, tries, error },
+      'a payment needs somebody: it does not settle by itself',
+    );
+  }
+}
+
+/** Between two tries of the same: twice as long each time. */
+function doubling({ tries }: { readonly tries: number }): number {
+  return AGAIN_MS_MIN * 2 ** tries;
+}
+
+function boundedMs(ms: number): number {
+  return Math.round(Math.min(Math.max(ms, AGAIN_MS_MIN), AGAIN_MS_MAX));
 }

@@ -1,6 +1,5 @@
 import type { Runtime } from '../../base/runtime.ts';
 import { Tally } from '../../base/tally.ts';
-import type { PaymentAttempt } from '../../model/payment.ts';
 import type { PaymentProvider } from '../../payments/port.ts';
 
 /** Payments of one provider that are looked after at once. */
@@ -45,6 +44,7 @@ export class ProviderWatch {
       }
     };
     return {
+      ...(provider.partialRefunds !== undefined && { partialRefunds: provider.partialRefunds }),
       name,
       capture: (request) => provider.capture(request),
       query: (attemptId) => watched(() => provider.query(attemptId)),
@@ -54,8 +54,15 @@ export class ProviderWatch {
   }
 }
 
-interface Lane {
-  readonly ahead: PaymentAttempt[];
+/** Something that has to be asked of a provider: a payment, or a refund of a part of one. */
+export interface Due {
+  readonly id: string;
+  readonly provider: string;
+  readonly state: string;
+}
+
+interface Lane<D> {
+  readonly ahead: D[];
   /** Ids of those that wait and of those that are under way. */
   readonly known: Set<string>;
   underWay: number;
@@ -65,14 +72,14 @@ interface Lane {
  * Due payments, a lane for each provider: one that is slow, or does not answer at all, holds up its own payments only. One
  * that is silent is asked about one payment at a time; the others are not taken, and somebody postpones them.
  */
-export class Lanes {
+export class Lanes<D extends Due> {
   readonly #watch: Pick<ProviderWatch, 'isSilent'>;
-  readonly #work: (attempt: PaymentAttempt) => Promise<void>;
-  readonly #lanes = new Map<string, Lane>();
+  readonly #work: (attempt: D) => Promise<void>;
+  readonly #lanes = new Map<string, Lane<D>>();
   readonly #underWay = new Tally();
 
   /** `work` handles its own failures. */
-  constructor(watch: Pick<ProviderWatch, 'isSilent'>, work: (attempt: PaymentAttempt) => Promise<void>) {
+  constructor(watch: Pick<ProviderWatch, 'isSilent'>, work: (attempt: D) => Promise<void>) {
     this.#watch = watch;
     this.#work = work;
   }
@@ -81,7 +88,7 @@ export class Lanes {
    * `taken`: it will be looked after, or is already. `full`: later, the ledger has it. `silent`: its provider does not answer,
    * and is being asked about another one.
    */
-  take(attempt: PaymentAttempt): 'taken' | 'full' | 'silent' {
+  take(attempt: D): 'taken' | 'full' | 'silent' {
     const lane = this.#laneOf(attempt.provider);
     if (lane.known.has(attempt.id)) return 'taken';
     // Late money looks for its goods first, and needs no provider for that.
@@ -106,7 +113,7 @@ export class Lanes {
     return this.#underWay.idle();
   }
 
-  #laneOf(provider: string): Lane {
+  #laneOf(provider: string): Lane<D> {
     let lane = this.#lanes.get(provider);
     if (lane === undefined) {
       lane = { ahead: [], known: new Set(), underWay: 0 };
@@ -115,11 +122,11 @@ export class Lanes {
     return lane;
   }
 
-  #drop(lane: Lane): void {
+  #drop(lane: Lane<D>): void {
     for (const { id } of lane.ahead.splice(0)) lane.known.delete(id);
   }
 
-  #fill(lane: Lane): void {
+  #fill(lane: Lane<D>): void {
     while (lane.underWay < AT_ONCE) {
       const attempt = lane.ahead.shift();
       if (attempt === undefined) return;

@@ -1,4 +1,5 @@
-import { messageOf, unavailable } from '../../base/errors.ts';
+import { createHash } from 'node:crypto';
+import { invariant, messageOf, unavailable } from '../../base/errors.ts';
 import type { IdSequence } from '../../base/ids.ts';
 import type { Runtime } from '../../base/runtime.ts';
 import { within } from '../../base/timers.ts';
@@ -6,8 +7,8 @@ import type { Actor, AttemptEnd, AttemptOpened, Ledger, Move, Moved, NewAttempt,
 import { unitsAt } from '../../model/life.ts';
 import type { Money } from '../../model/money.ts';
 import type { OrderRecord } from '../../model/order.ts';
-import type { PaymentAttempt } from '../../model/payment.ts';
-import type { CaptureResult, PaymentProvider, ProviderNews, ProviderState } from '../../payments/port.ts';
+import type { PartRefund, PaymentAttempt } from '../../model/payment.ts';
+import type { CaptureResult, PaymentProvider, ProviderNews, ProviderState, RefundResult } from '../../payments/port.ts';
 import type { Grouped } from './grouped.ts';
 import { OrderBusyError, type WithOrderLock } from './lock.ts';
 import type { Reached } from './points.ts';
@@ -47,7 +48,7 @@ export type PayResult =
     }
   | {
       readonly ok: false;
-      readonly code: 'order_not_payable' | 'payment_in_progress' | 'amount_mismatch';
+      readonly code: 'order_not_payable' | 'payment_in_progress' | 'payment_blocked' | 'amount_mismatch';
       readonly order: OrderRecord | null;
     }
   | { readonly ok: false; readonly code: 'not_found' | 'unknown_method' };
@@ -56,10 +57,20 @@ export type EndResult =
   | { readonly ok: true; readonly order: OrderRecord; readonly attempt: PaymentAttempt | null }
   | {
       readonly ok: false;
-      readonly code: 'order_not_cancellable' | 'order_not_refundable' | 'payment_in_progress';
+      readonly code:
+        | 'order_not_cancellable'
+        | 'order_not_refundable'
+        | 'payment_in_progress'
+        | 'amount_mismatch'
+        | 'idempotency_key_reused';
       readonly order: OrderRecord | null;
+      /** Where there is more to say than the code does. */
+      readonly detail?: string;
     }
   | { readonly ok: false; readonly code: 'not_found' };
+
+/** News as the provider has it now. */
+type Told = ProviderNews & { readonly voided?: true };
 
 /** What has become of an open attempt. */
 export type Settled = 'paid' | 'closed' | 'open';
@@ -75,6 +86,8 @@ const PENDING_MS = 30_000;
 /** Should nobody have heard of its end, the provider is asked after so long, and then ever less often. */
 export const ASK_AFTER_MS = 10_000;
 const TRIES_MAX = 5;
+/** Attempts that have no name yet, among which news may find theirs. An order can have any number; these are its newest. */
+const NAMELESS_MAX = 50;
 /** How far beyond an order's time its payment may still be waited for. */
 const OVER_MS = 500;
 
@@ -136,6 +149,8 @@ export class OrderLife {
           return { ok: false, code: 'not_found' };
         case 'fenced':
           return { ok: false, code: 'payment_in_progress', order: opened.order };
+        case 'blocked':
+          return { ok: false, code: 'payment_blocked', order: opened.order };
         case 'not_payable': {
           const { order } = opened;
           if (order.status !== 'paid') return { ok: false, code: 'order_not_payable', order };
@@ -240,8 +255,7 @@ export class OrderLife {
   }
 
   async #paidWith(orderId: string): Promise<PaymentAttempt | null> {
-    const attempts = await this.#on.ledger.attemptsOf(orderId);
-    return attempts.find(({ pays }) => pays) ?? attempts[0] ?? null;
+    return (await this.#on.ledger.lastAttempts([orderId])).get(orderId) ?? null;
   }
 
   /** The shop itself took the money. */
@@ -295,27 +309,115 @@ export class OrderLife {
 
   // Refund
 
-  /** The money first, then the goods: a unit is free when its money is back. */
-  async refund(orderId: string, by: Actor): Promise<EndResult> {
-    const { withLock, reached, ledger, auditIds } = this.#on;
-    return await withLock(orderId, LOCK_WAIT_MS, async (fence): Promise<EndResult> => {
-      reached('refund:locked');
-      const order = await ledger.getOrder(orderId);
-      if (order === null) return { ok: false, code: 'not_found' };
-      const attempts = await ledger.attemptsOf(orderId);
-      if (order.status === 'refunded') return { ok: true, order, attempt: attempts[0] ?? null };
-      const paidWith = attempts.find(({ pays }) => pays);
-      if (order.status !== 'paid' || paidWith === undefined) {
-        return { ok: false, code: 'order_not_refundable', order };
-      }
-      const attempt =
-        paidWith.state === 'captured' ? await ledger.startRefund(paidWith.id, by, await auditIds.next()) : paidWith;
-      reached('refund:started');
-      return await this.giveBack(attempt!, by, fence);
-    }).catch((error: unknown) => {
-      if (error instanceof OrderBusyError) throw unavailable(error.message);
-      throw error;
+  /**
+   * Without `amount`, or with all that is left: the money first, then the goods: a unit is free when its money is back. With
+   * less the order stays paid. The intention is committed before the provider is called; a keeper goes on with it.
+   */
+  async refund(
+    orderId: string,
+    by: Actor,
+    { amount = null, madeWith = null }: { amount?: Money | null; madeWith?: string | null } = {},
+  ): Promise<EndResult> {
+    return await this.#on
+      .withLock(orderId, LOCK_WAIT_MS, async (fence): Promise<EndResult> => {
+        this.#on.reached('refund:locked');
+        for (let tries = 1; tries <= TRIES_MAX; tries++) {
+          const ended = await this.#refund(orderId, by, fence, amount, madeWith);
+          if (ended !== 'again') return ended;
+        }
+        throw unavailable('other refunds of this order are under way');
+      })
+      .catch((error: unknown) => {
+        if (error instanceof OrderBusyError) throw unavailable(error.message);
+        throw error;
+      });
+  }
+
+  /** `again`: another refund stood in the way, and is done. */
+  async #refund(
+    orderId: string,
+    by: Actor,
+    fence: string | null,
+    amount: Money | null,
+    madeWith: string | null,
+  ): Promise<EndResult | 'again'> {
+    const { ledger, auditIds, reached } = this.#on;
+    const order = await ledger.getOrder(orderId);
+    if (order === null) return { ok: false, code: 'not_found' };
+    const last = await this.#paidWith(orderId);
+    const refusal = { ok: false, code: 'order_not_refundable', order } as const;
+    if (!last?.pays) return refusal;
+    if (amount !== null) {
+      const asked = await this.#askForPart(order, last, amount, madeWith, by, fence);
+      if (asked !== 'all') return asked;
+    }
+    if (order.status === 'refunded') return { ok: true, order, attempt: last };
+    if (order.status !== 'paid') return refusal;
+    let attempt = last;
+    if (last.state === 'captured') attempt = (await ledger.startRefund(last.id, by, await auditIds.next()))!;
+    if (attempt.state === 'captured') {
+      // A part is on its way: what is left is known when it is done.
+      const part = await ledger.refundUnderWay(attempt.id);
+      if (part !== null) await this.giveBackPart(part, by, fence);
+      return 'again';
+    }
+    reached('refund:started');
+    return await this.giveBack(attempt, by, fence);
+  }
+
+  /** `all`: it is all that is left, and the order goes with it. */
+  async #askForPart(
+    order: OrderRecord,
+    paidWith: PaymentAttempt,
+    amount: Money,
+    madeWith: string | null,
+    by: Actor,
+    fence: string | null,
+  ): Promise<EndResult | 'again' | 'all'> {
+    const { ledger, attemptIds, auditIds, reached } = this.#on;
+    const isPart = amount.amount < paidWith.amount.amount - paidWith.refunded;
+    if (isPart && !this.#canRefundParts(paidWith.provider)) {
+      const detail = `the payment provider ${paidWith.provider} refunds whole payments only`;
+      return { ok: false, code: 'order_not_refundable', order, detail };
+    }
+    const asked = await ledger.askRefund({
+      id: await attemptIds.next(),
+      attemptId: paidWith.id,
+      amount,
+      madeWith,
+      by,
+      auditId: await auditIds.next(),
     });
+    switch (asked.outcome) {
+      case 'all':
+        return 'all';
+      case 'asked':
+        reached('refund:started');
+        return await this.giveBackPart(asked.refund, by, fence);
+      case 'repeat':
+        if (asked.refund.state === 'asked') return await this.giveBackPart(asked.refund, by, fence);
+        if (asked.refund.state === 'done') return { ok: true, order, attempt: paidWith };
+        // It was all that was left; or the provider has refused it for good.
+        if (asked.refund.error === null || order.status === 'refunded') return 'all';
+        return { ok: false, code: 'amount_mismatch', order, detail: asked.refund.error };
+      case 'under_way': {
+        const { refund } = asked;
+        const done = await this.giveBackPart(refund, by, fence);
+        // Whoever did not get an answer and has no key asks again: that must not be a second refund.
+        const same = madeWith === null && refund.madeWith === null && refund.amount.amount === amount.amount;
+        return same ? done : 'again';
+      }
+      case 'key_reused':
+        return { ok: false, code: 'idempotency_key_reused', order };
+      case 'amount_mismatch':
+        return { ok: false, code: 'amount_mismatch', order };
+      case 'refused':
+        return { ok: false, code: 'order_not_refundable', order };
+    }
+  }
+
+  #canRefundParts(provider: string): boolean {
+    return provider === 'confirm' || this.#on.providers.get(provider)?.partialRefunds === true;
   }
 
   /** Of a paid order whose payment is `refunding`. Throws when the provider cannot now; a keeper goes on. */
@@ -325,27 +427,106 @@ export class OrderLife {
     reached('refund:provider-answered');
     const moved = await this.#move(attempt.orderId, 'refund', by, fence, { refunds: attempt.id });
     reached('refund:committed');
-    if (moved.outcome === 'moved' || moved.outcome === 'repeat') {
-      return { ok: true, order: moved.order!, attempt: moved.attempt };
-    }
-    return { ok: false, code: 'order_not_refundable', order: moved.order };
+    return endOf(moved);
   }
 
-  /** Resolves when the provider has taken it on; money that the shop took itself, the shop gives back itself. */
+  /** Of a refund that is `asked`. Throws when the provider cannot now; a keeper goes on. */
+  async giveBackPart(refund: PartRefund, by: Actor, fence: string | null): Promise<EndResult> {
+    const { ledger, auditIds, reached } = this.#on;
+    const attempt = await ledger.getAttempt(refund.attemptId);
+    invariant(attempt !== null, `refund ${refund.id} is of no payment`);
+    if (attempt.state === 'refunding') throw unavailable('all of the money of this order is on its way back');
+    if (attempt.state !== 'captured') {
+      return { ok: false, code: 'order_not_refundable', order: await ledger.getOrder(refund.orderId) };
+    }
+    const done = await this.#refundOnce(attempt, refund.id, refund.amount);
+    if ('refused' in done) {
+      await ledger.voidRefund(refund.id, done.refused, by, await auditIds.next());
+      const order = await ledger.getOrder(refund.orderId);
+      return { ok: false, code: 'amount_mismatch', order, detail: done.refused };
+    }
+    reached('refund:provider-answered');
+    const total = attempt.provider === 'confirm' ? null : await this.#backInAll(attempt);
+    const part = { own: refund.id, total, reference: done.reference };
+    let moved = await this.#part(attempt, part, by, fence);
+    // The money has gone: should the lock have passed on meanwhile, the conditional UPDATE alone decides.
+    if (moved.outcome === 'fenced') moved = await this.#part(attempt, part, by, null);
+    reached('refund:committed');
+    return endOf(moved);
+  }
+
+  /**
+   * Resolves when the provider has taken on to send back what is left. The key says how much was back before: with another
+   * amount it is another refund.
+   */
   async refundAtProvider(attempt: PaymentAttempt): Promise<{ reference: string | null }> {
+    const { id, amount, refunded } = attempt;
+    const left = { ...amount, amount: amount.amount - refunded };
+    let done = await this.#refundOnce(attempt, refunded === 0 ? id : `${id}-${refunded}`, left);
+    if (!('refused' in done)) return done;
+    // Somebody may have given a part of it back meanwhile, or its news told of another amount: the provider knows what is left.
+    const said = await this.#ask(attempt, ASK_MS);
+    if (said.state === 'refunded') return { reference: null };
+    if (said.state === 'captured') {
+      const back = said.refunded?.amount ?? 0;
+      const rest = { ...said.amount, amount: said.amount.amount - back };
+      if (rest.amount !== left.amount || rest.currency !== left.currency) {
+        done = await this.#refundOnce(attempt, `${id}-${back}-${rest.amount}`, rest);
+        if (!('refused' in done)) return done;
+      }
+    }
+    throw unavailable(`the payment provider refuses the refund (${done.refused}); it is asked again`);
+  }
+
+  /** Money that the shop took itself, the shop gives back itself. */
+  async #refundOnce(attempt: PaymentAttempt, refundId: string, amount: Money): Promise<RefundResult> {
     const { providers, runtime } = this.#on;
     if (attempt.provider === 'confirm') return { reference: null };
     const provider = providers.get(attempt.provider);
     if (provider === undefined) throw unavailable(`the payment provider ${attempt.provider} is not set up`);
-    const { id: attemptId, reference, amount } = attempt;
-    let done: { reference: string | null } | null;
+    const { id: attemptId, reference } = attempt;
+    let done: RefundResult | null;
     try {
-      done = await within(runtime.timers, provider.refund({ attemptId, reference, amount }), ASK_MS);
+      done = await within(runtime.timers, provider.refund({ attemptId, reference, refundId, amount }), ASK_MS);
     } catch (error) {
       throw unavailable(`the payment provider cannot refund now (${messageOf(error)}); it is asked again`, error);
     }
     if (done === null) throw unavailable('the payment provider does not answer; it is asked again');
     return done;
+  }
+
+  /**
+   * How much of a payment is back, as its provider has it: by it every refund is counted once, whoever asked for it, however
+   * often and in whichever order it is told.
+   */
+  async #backInAll(attempt: PaymentAttempt, withinMs = ASK_MS): Promise<Money> {
+    const { amount } = attempt;
+    const said = await this.#ask(attempt, withinMs);
+    if (said.state === 'refunded') return amount;
+    return (said.state === 'captured' ? said.refunded : undefined) ?? { ...amount, amount: 0 };
+  }
+
+  async #ask({ id, provider }: PaymentAttempt, withinMs: number): Promise<ProviderState> {
+    const asked = this.#on.providers.get(provider)!;
+    const said = await within(this.#on.runtime.timers, asked.query(id), withinMs).catch(() => null);
+    if (said === null) throw unavailable('the payment provider cannot say how much is refunded; it is asked again');
+    return said;
+  }
+
+  /** A part of a paid order's money is back; if it was the last one, the order goes with it. */
+  async #part(
+    attempt: PaymentAttempt,
+    part: NonNullable<Move['part']>,
+    by: Actor,
+    fence: string | null,
+  ): Promise<Moved> {
+    const moved = await this.#move(attempt.orderId, 'refund_part', by, fence, { refunds: attempt.id, part });
+    return moved.outcome === 'all_back' ? await this.#allBack(attempt, by, fence) : moved;
+  }
+
+  async #allBack(attempt: PaymentAttempt, by: Actor, fence: string | null): Promise<Moved> {
+    await this.#on.ledger.startRefund(attempt.id, by, await this.#on.auditIds.next(), true);
+    return await this.#move(attempt.orderId, 'refund', by, fence, { refunds: attempt.id });
   }
 
   // What the provider says
@@ -390,6 +571,10 @@ export class OrderLife {
         const moved = await this.#money(attempt.orderId, { capture: attempt.id, reference, amount }, by, fence);
         // Refused: the provider gives two payments one name. Somebody must look; until then it is open.
         if (moved.outcome === 'fenced' || moved.outcome === 'refused') return 'open';
+        // It came, and a part of it has gone back before we heard of it.
+        if (moved.order?.status === 'paid' && said.refunded !== undefined && said.refunded.amount > 0) {
+          await this.#part(attempt, { total: said.refunded }, by, null);
+        }
         return moved.order?.status === 'paid' ? 'paid' : 'closed';
       }
       case 'declined':
@@ -420,7 +605,7 @@ export class OrderLife {
       if (latest === null) {
         // What somebody has closed was closed for a reason: old news alone do not open it again. It is asked about until it is
         // known.
-        if (news.type === 'payment.captured') {
+        if (news.type === 'payment.captured' || (news.type === 'payment.refunded' && !isWhole(news, attempt))) {
           await ledger.doubtAttempt(attempt.id, 'the provider told of its money, and cannot be asked');
         }
         return;
@@ -431,6 +616,11 @@ export class OrderLife {
       // A provider may tell it once: should the lock have passed on meanwhile, the conditional UPDATE alone decides.
       const moved = await this.#act(latest, attempt, by, fence);
       if (moved?.outcome === 'fenced') await this.#act(latest, attempt, by, null);
+      // A part that is back tells that the money came. Now that this is known, the part is taken in.
+      if (latest.type !== news.type && news.type === 'payment.refunded' && !isWhole(news, attempt)) {
+        const known = await ledger.getAttempt(found.id);
+        if (known !== null) await this.#partTold(news, known, by, null);
+      }
       reached('webhook:committed');
     };
     try {
@@ -448,7 +638,7 @@ export class OrderLife {
    * News come in any order: of a payment whose end we do not know yet they are a reason to ask. Where the provider cannot say
    * (or not more than that it is under way), the news of an open one count as they are; null: those of a closed one do not.
    */
-  async #latest(news: ProviderNews, attempt: PaymentAttempt): Promise<ProviderNews | null> {
+  async #latest(news: ProviderNews, attempt: PaymentAttempt): Promise<Told | null> {
     const provider = this.#on.providers.get(news.provider);
     if (provider === undefined || !['open', 'failed', 'voided'].includes(attempt.state)) return news;
     const said = await within(this.#on.runtime.timers, provider.query(attempt.id), NEWS_ASK_MS).catch(() => null);
@@ -465,25 +655,28 @@ export class OrderLife {
         return { ...news, type: 'payment.refunded' };
       case 'voided':
         // It will never have the money, whatever it told before.
-        return closed ? { ...news, type: 'payment.failed' } : news;
+        return closed || news.type === 'payment.failed' ? { ...news, type: 'payment.failed', voided: true } : news;
       default:
         return news;
     }
   }
 
-  async #act(news: ProviderNews, attempt: PaymentAttempt, by: Actor, fence: string | null): Promise<Moved | null> {
+  async #act(news: Told, attempt: PaymentAttempt, by: Actor, fence: string | null): Promise<Moved | null> {
     const { ledger } = this.#on;
     const { reference, amount } = news;
     switch (news.type) {
       case 'payment.captured':
         return await this.#money(attempt.orderId, { capture: attempt.id, reference, amount }, by, fence);
       case 'payment.failed':
-        await this.#close(attempt, { state: 'failed', error: 'the provider declined', reference }, by);
+        // What was given up was not declined: it does not count against the buyer.
+        if (news.voided) await this.#close(attempt, { state: 'voided', error: null, reference }, by);
+        else await this.#close(attempt, { state: 'failed', error: 'the provider declined', reference }, by);
         return null;
       case 'payment.refunded':
+        if (!isWhole(news, attempt)) return await this.#partTold(news, attempt, by, fence);
         // Also without our asking (a chargeback): the goods must not stay without their money.
         if ((attempt.pays && attempt.state === 'captured') || attempt.state === 'late') {
-          await ledger.startRefund(attempt.id, by, await this.#on.auditIds.next());
+          await ledger.startRefund(attempt.id, by, await this.#on.auditIds.next(), true);
         } else if (attempt.state !== 'refunding') {
           // It came and went before we had heard of it.
           await this.#close(attempt, { state: 'voided', error: 'refunded by the provider', reference }, by);
@@ -494,12 +687,36 @@ export class OrderLife {
     }
   }
 
+  /**
+   * A provider tells of a part that is back, by whomever. Where it can say how much is back in all, it is asked, and the news
+   * are only a reason to: which refund they are about, and whether it is one of ours, need not be known. Where it cannot, each
+   * counts once, by its id; such a provider never gives back a part that we asked for.
+   */
+  async #partTold(news: ProviderNews, attempt: PaymentAttempt, by: Actor, fence: string | null): Promise<Moved | null> {
+    const { ledger, providers, auditIds, attemptIds } = this.#on;
+    const { id, state, pays } = attempt;
+    // The money is known to have come before a part of it can be known to be back; keepers ask about it.
+    if (state === 'open') throw unavailable('the payment provider cannot say whether this payment was captured');
+    if (state !== 'captured' && state !== 'late' && state !== 'refunding') return null;
+    const total = providers.get(attempt.provider)?.partialRefunds ? await this.#backInAll(attempt, NEWS_ASK_MS) : null;
+    if (pays) {
+      if (total !== null) return await this.#part(attempt, { total }, by, fence);
+      const told = digestOf(news);
+      return await this.#part(attempt, { told, id: await attemptIds.next(), amount: news.amount }, by, fence);
+    }
+    // It cannot pay for anything any more: the rest goes back, too.
+    if (state === 'late') await ledger.startRefund(id, by, await auditIds.next());
+    if (total !== null && total.amount >= attempt.amount.amount) await ledger.finishRefund(id, null);
+    else if (total !== null) await ledger.noteRefunded(id, total, by, await auditIds.next());
+    return null;
+  }
+
   /** By the provider's reference. One that has none yet may be it; which of several, only the provider knows. */
   async #attemptOf({ provider, reference, orderId }: ProviderNews): Promise<PaymentAttempt | null> {
     const { ledger } = this.#on;
     const known = await ledger.findAttempt(provider, reference);
     if (known !== null) return known;
-    const nameless = (await ledger.attemptsOf(orderId)).filter(
+    const nameless = (await ledger.attemptsOf(orderId, NAMELESS_MAX)).filter(
       (attempt) => attempt.provider === provider && attempt.reference === null,
     );
     if (nameless.length <= 1) return nameless[0] ?? null;
@@ -529,7 +746,7 @@ export class OrderLife {
     event: Move['event'],
     by: Actor,
     fence: string | null,
-    more: Pick<Move, 'money' | 'revives' | 'refunds' | 'believed'> = {},
+    more: Pick<Move, 'money' | 'revives' | 'refunds' | 'part' | 'believed'> = {},
   ): Promise<Moved> {
     const { moves, auditIds, release } = this.#on;
     const moved = await moves.ask({ orderId, event, by, fence, auditId: await auditIds.next(), ...more });
@@ -545,4 +762,19 @@ export class OrderLife {
   move(orderId: string, event: Move['event'], by: Actor, more: Pick<Move, 'money' | 'revives'> = {}): Promise<Moved> {
     return this.#move(orderId, event, by, null, more);
   }
+}
+
+function endOf({ outcome, order, attempt }: Moved): EndResult {
+  if (outcome === 'moved' || outcome === 'repeat') return { ok: true, order: order!, attempt };
+  return { ok: false, code: 'order_not_refundable', order };
+}
+
+function isWhole({ amount }: ProviderNews, { amount: came }: PaymentAttempt): boolean {
+  return amount.currency === came.currency && amount.amount >= came.amount;
+}
+
+function digestOf({ provider, id }: ProviderNews): string {
+  return createHash('sha256')
+    .update(JSON.stringify(['news', provider, id]))
+    .digest('hex');
 }

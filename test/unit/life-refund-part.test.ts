@@ -1,0 +1,236 @@
+import { afterEach, beforeEach, describe, expect, it } from 'vitest';
+import type { Point } from '../../src/orders/life/points.ts';
+import type { ProviderNews } from '../../src/payments/port.ts';
+import { BY, LifeWorld, PRICE } from '../support/life-world.ts';
+
+/** Refunds of a part of the money, asked for and told, with the process dying between any two steps. */
+let world: LifeWorld;
+
+const open = (over: Partial<Parameters<typeof LifeWorld.open>[0]> = {}): Promise<LifeWorld> =>
+  LifeWorld.open({ stock: 1, perBuyer: 1, payWithinSeconds: 60, ...over });
+
+beforeEach(async () => {
+  world = await open();
+});
+
+afterEach(() => world.close());
+
+function yuan(amount: number) {
+  return { amount, currency: 'CNY' };
+}
+
+async function paidOrder(method = 'bank'): Promise<{ orderId: string; attemptId: string }> {
+  const request = { saleId: world.saleId, itemCode: 'voucher', buyer: 'a', quantity: 1, key: null };
+  const placed = await world.until(world.shop.place(request));
+  if (!placed.ok) throw new Error(placed.code);
+  const orderId = placed.order.id;
+  const work =
+    method === 'confirm'
+      ? world.shop.confirmOrder(orderId, 'till', PRICE, BY)
+      : world.shop.payOrder(orderId, { method, token: 'captured' }, BY);
+  expect(await world.until(work)).toMatchObject({ ok: true, state: 'paid' });
+  return { orderId, attemptId: [...world.bank.book.keys()][0] ?? '' };
+}
+
+function refund(orderId: string, amount: number | null, madeWith: string | null = null) {
+  return world.until(world.shop.refundOrder(orderId, BY, { amount: amount === null ? null : yuan(amount), madeWith }));
+}
+
+async function tell(...news: readonly ProviderNews[]): Promise<void> {
+  for (const one of news) await world.until(world.shop.paymentNews(one));
+}
+
+const refundNews = (): ProviderNews[] => world.bank.news.filter(({ type }) => type === 'payment.refunded');
+const shown = async (orderId: string) => {
+  const { status, payment } = (await world.shop.getOrder(orderId))!;
+  return [status, payment!.state, payment!.refunded?.amount ?? null];
+};
+const sold = () => world.rows('SELECT sold FROM items')[0]!.sold;
+const backAtBank = (attemptId: string) => world.bank.book.get(attemptId)!.back;
+
+describe('P6: a part of the money that the provider tells is back', () => {
+  it('does not end the order; the next part adds up; told again and out of order nothing is counted twice', async () => {
+    const { orderId, attemptId } = await paidOrder();
+    world.bank.giveBack(attemptId, 500);
+    await tell(...refundNews());
+    expect([await shown(orderId), sold()]).toEqual([['paid', 'captured', 500], 1]);
+    world.bank.giveBack(attemptId, 300);
+    const [first, second] = refundNews();
+    await tell(second!, first!, second!, { ...first!, id: 'told under another id' });
+    expect([await shown(orderId), sold()]).toEqual([['paid', 'captured', 800], 1]);
+    world.bank.giveBack(attemptId, 7200);
+    await tell(...refundNews());
+    expect([await shown(orderId), sold()]).toEqual([['refunded', 'refunded', 8000], 0]);
+    await world.judgeSettled();
+  });
+
+  it('of a provider that cannot say what is back in all: by the id of the news', async () => {
+    await world.close();
+    world = await open({ parts: false });
+    const { orderId, attemptId } = await paidOrder();
+    world.bank.giveBack(attemptId, 500);
+    world.bank.giveBack(attemptId, 500);
+    const [first, second] = refundNews();
+    await tell(second!, first!, first!, second!);
+    expect([await shown(orderId), sold()]).toEqual([['paid', 'captured', 1000], 1]);
+    expect(await refund(orderId, 100), 'and it refunds no parts').toMatchObject({
+      ok: false,
+      code: 'order_not_refundable',
+    });
+    expect(await refund(orderId, null)).toMatchObject({ ok: true, order: { status: 'refunded' } });
+    await world.judgeSettled();
+  });
+
+  it('while the provider cannot be asked: it is not taken in, and told again it is', async () => {
+    const { orderId, attemptId } = await paidOrder();
+    world.bank.giveBack(attemptId, 500);
+    world.bank.mood = 'down';
+    await expect(tell(...refundNews())).rejects.toThrow('cannot say how much');
+    expect(await shown(orderId)).toEqual(['paid', 'captured', null]);
+    world.bank.mood = 'well';
+    await tell(...refundNews());
+    expect(await shown(orderId)).toEqual(['paid', 'captured', 500]);
+  });
+
+  it('before anybody has heard of the capture: the order is paid, less the part', async () => {
+    const request = { saleId: world.saleId, itemCode: 'voucher', buyer: 'a', quantity: 1, key: null };
+    const placed = await world.until(world.shop.place(request));
+    const orderId = (placed as { order: { id: string } }).order.id;
+    world.begin('pay', world.shop.payOrder(orderId, { method: 'bank', token: 'lost' }, BY));
+    await world.quiet();
+    const attemptId = [...world.bank.book.keys()][0]!;
+    world.bank.giveBack(attemptId, 500);
+    await tell(...refundNews());
+    expect(await shown(orderId)).toEqual(['paid', 'captured', 500]);
+    await world.settle();
+    await world.judgeSettled();
+  });
+});
+
+describe('P6: a part that an admin gives back', () => {
+  it('leaves the order paid; never more than is left; all that is left ends it', async () => {
+    const { orderId, attemptId } = await paidOrder();
+    expect(await refund(orderId, 500)).toMatchObject({ ok: true, order: { status: 'paid' } });
+    expect(await shown(orderId)).toEqual(['paid', 'captured', 500]);
+    await tell(...refundNews());
+    expect(await shown(orderId), 'its own news add nothing').toEqual(['paid', 'captured', 500]);
+    expect(await refund(orderId, 7501)).toMatchObject({ ok: false, code: 'amount_mismatch' });
+    const euros = { amount: { amount: 1, currency: 'EUR' } };
+    expect(await world.until(world.shop.refundOrder(orderId, BY, euros))).toMatchObject({ code: 'amount_mismatch' });
+    expect(backAtBank(attemptId)).toBe(500);
+    expect(await refund(orderId, 7500)).toMatchObject({ ok: true, order: { status: 'refunded' } });
+    expect([await shown(orderId), sold(), backAtBank(attemptId)]).toEqual([['refunded', 'refunded', 8000], 0, 8000]);
+    expect(await refund(orderId, 1)).toMatchObject({ ok: false, code: 'order_not_refundable' });
+    await world.judgeSettled();
+  });
+
+  it('then all: only what is left goes back', async () => {
+    const { orderId, attemptId } = await paidOrder();
+    await refund(orderId, 500);
+    expect(await refund(orderId, null)).toMatchObject({ ok: true, order: { status: 'refunded' } });
+    expect(backAtBank(attemptId)).toBe(8000);
+    await tell(...world.bank.news);
+    await world.judgeSettled();
+  });
+
+  it('of money that the shop took itself', async () => {
+    const { orderId } = await paidOrder('confirm');
+    await refund(orderId, 500);
+    await refund(orderId, 500);
+    expect(await shown(orderId)).toEqual(['paid', 'captured', 1000]);
+    await refund(orderId, null);
+    expect(await shown(orderId)).toEqual(['refunded', 'refunded', 8000]);
+  });
+
+  it('with a key is given once, and another amount with it is refused', async () => {
+    const { orderId, attemptId } = await paidOrder();
+    for (let i = 0; i < 3; i++) expect(await refund(orderId, 500, 'k')).toMatchObject({ ok: true });
+    expect(await refund(orderId, 600, 'k')).toMatchObject({ ok: false, code: 'idempotency_key_reused' });
+    expect(backAtBank(attemptId)).toBe(500);
+  });
+
+  it('by ten at once: each goes back once, and together not more than came', async () => {
+    const { orderId, attemptId } = await paidOrder();
+    const answers = await Promise.all(
+      Array.from({ length: 10 }, (_, at) => refund(orderId, 1500, `k${at}`).catch(() => null)),
+    );
+    expect(answers.filter((answer) => answer?.ok)).toHaveLength(5);
+    expect([backAtBank(attemptId), await shown(orderId)]).toEqual([7500, ['paid', 'captured', 7500]]);
+    await tell(...refundNews().reverse());
+    await world.judgeSettled();
+  });
+
+  for (const mood of ['down', 'lossy', 'mute'] as const) {
+    it(`at a bank that is ${mood}: it is taken on, tried on, and goes back once`, async () => {
+      const { orderId, attemptId } = await paidOrder();
+      world.bank.mood = mood;
+      await expect(refund(orderId, 500)).rejects.toThrow();
+      expect(world.rows('SELECT state FROM refunds')).toEqual([{ state: 'asked' }]);
+      // Whoever has no answer asks again; that is no second refund.
+      await expect(refund(orderId, 500)).rejects.toThrow();
+      await world.settle();
+      expect([backAtBank(attemptId), await shown(orderId)]).toEqual([500, ['paid', 'captured', 500]]);
+      await world.judgeSettled();
+    });
+  }
+
+  it('that somebody gave back at the bank meanwhile is refused for good, and the next one is not held up', async () => {
+    const { orderId, attemptId } = await paidOrder();
+    world.bank.giveBack(attemptId, 7800);
+    expect(await refund(orderId, 500, 'k')).toMatchObject({ ok: false, code: 'amount_mismatch' });
+    expect(await refund(orderId, 500, 'k')).toMatchObject({ ok: false, code: 'amount_mismatch' });
+    await tell(...refundNews());
+    expect(await refund(orderId, 100)).toMatchObject({ ok: true });
+    expect(await shown(orderId)).toEqual(['paid', 'captured', 7900]);
+    await world.judgeSettled();
+  });
+
+  it('all of it, of which the bank has given back a part that nobody told: what is left goes back', async () => {
+    const { orderId, attemptId } = await paidOrder();
+    world.bank.giveBack(attemptId, 100);
+    expect(await refund(orderId, null)).toMatchObject({ ok: true, order: { status: 'refunded' } });
+    expect([backAtBank(attemptId), await shown(orderId)]).toEqual([8000, ['refunded', 'refunded', 8000]]);
+    await world.judgeSettled();
+  });
+
+  const points: Point[] = ['refund:locked', 'refund:started', 'refund:provider-answered', 'refund:committed'];
+  for (const point of points) {
+    it(`P4, P6: the process dies at ${point}: with the same key it goes back once`, async () => {
+      const { orderId, attemptId } = await paidOrder();
+      world.dieAt = point;
+      world.begin('refund', world.shop.refundOrder(orderId, BY, { amount: yuan(500), madeWith: 'k' }));
+      await world.quiet();
+      expect(world.dead).toBe(true);
+      await world.reopen();
+      expect(await refund(orderId, 500, 'k')).toMatchObject({ ok: true, order: { status: 'paid' } });
+      await world.settle();
+      expect([backAtBank(attemptId), await shown(orderId), sold()]).toEqual([500, ['paid', 'captured', 500], 1]);
+      await world.judgeSettled();
+    });
+  }
+
+  it('P6: the process dies when it is asked for, and nobody asks again: it goes back', async () => {
+    const { orderId, attemptId } = await paidOrder();
+    world.dieAt = 'refund:started';
+    world.begin('refund', world.shop.refundOrder(orderId, BY, { amount: yuan(500) }));
+    await world.quiet();
+    await world.settle();
+    expect([backAtBank(attemptId), await shown(orderId)]).toEqual([500, ['paid', 'captured', 500]]);
+  });
+});
+
+describe('P10: declined payments', () => {
+  it('the tenth of an order is the last that the bank hears of, until an admin lifts it', async () => {
+    const request = { saleId: world.saleId, itemCode: 'voucher', buyer: 'a', quantity: 1, key: null };
+    const placed = await world.until(world.shop.place(request));
+    const orderId = (placed as { order: { id: string } }).order.id;
+    const pay = (token: string) => world.until(world.shop.payOrder(orderId, { method: 'bank', token }, BY));
+    for (let i = 0; i < 10; i++) expect(await pay('declined')).toMatchObject({ code: 'payment_failed' });
+    const { length } = world.bank.calls;
+    expect(await pay('captured')).toMatchObject({ ok: false, code: 'payment_blocked', order: { status: 'reserved' } });
+    expect(world.bank.calls).toHaveLength(length);
+    expect(await world.shop.unblockPayments(orderId, BY)).toMatchObject({ id: orderId });
+    expect(await pay('captured')).toMatchObject({ ok: true, state: 'paid' });
+    expect(await world.shop.unblockPayments('1', BY)).toBeNull();
+  });
+});
