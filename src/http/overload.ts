@@ -3,14 +3,16 @@ import type { Runtime } from '../base/runtime.ts';
 
 const SAMPLE_EVERY_MS = 50;
 
+// A symbol on Node's own object: a set would be one look-up more for every request.
+const IN_FLIGHT = Symbol('doorbuster.in-flight');
+
+type Counted = ServerResponse & { [IN_FLIGHT]?: boolean };
+
 /**
  * Says when to refuse early. Two signs: too many requests in flight, and an event loop that is late. The ledger commits
  * on the event loop and makes it late by design, so that time is taken out: it is work, not overload.
  */
 export class Overload {
-  readonly #leave = (): void => {
-    this.#inFlight--;
-  };
   #inFlight = 0;
   readonly #inFlightMax: number;
   readonly #delayMsMax: number;
@@ -39,15 +41,16 @@ export class Overload {
     return this.#inFlight;
   }
 
-  /** Counts a request until its response is closed: also when the client goes away, which no hook of Fastify sees. */
+  /** Counts a request until it is answered. How long the client takes to read the answer costs no work. */
   enter(response: ServerResponse): void {
     this.#inFlight++;
-    response.on('close', this.#leave);
+    (response as Counted)[IN_FLIGHT] = true;
   }
 
-  /** An event stream stays open for hours and is bounded by itself: it is not in flight. */
-  release(response: ServerResponse): void {
-    response.off('close', this.#leave);
+  /** May be called again: an answer, a client that left and the begin of an event stream all end it, whichever is first. */
+  answered(response: ServerResponse): void {
+    if ((response as Counted)[IN_FLIGHT] !== true) return;
+    (response as Counted)[IN_FLIGHT] = false;
     this.#inFlight--;
   }
 

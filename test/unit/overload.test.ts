@@ -51,17 +51,21 @@ describe('overload', () => {
     expect(overload.reason).toMatch(/late/);
   });
 
-  it('a request is in flight until its response closes', () => {
+  it('a request is in flight until it is answered, and leaves once', () => {
     const responses = [1, 2, 3].map(() => new EventEmitter() as unknown as ServerResponse);
     for (const response of responses.slice(0, 2)) overload.enter(response);
     expect(overload.reason).toBeNull();
     overload.enter(responses[2]!);
     expect(overload.reason).toMatch(/in flight/);
-    responses[0]!.emit('close');
+    overload.answered(responses[0]!);
     expect([overload.inFlight, overload.reason]).toEqual([2, null]);
-    // An event stream is let go early; its end is not counted a second time.
-    overload.release(responses[1]!);
-    responses[1]!.emit('close');
+    // Answered and then left by its client, or a stream that was opened and then closed.
+    overload.answered(responses[0]!);
+    overload.answered(responses[1]!);
+    overload.answered(responses[1]!);
+    expect(overload.inFlight).toBe(1);
+    // What was never let in does not leave.
+    overload.answered(new EventEmitter() as unknown as ServerResponse);
     expect(overload.inFlight).toBe(1);
   });
 

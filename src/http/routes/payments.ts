@@ -1,7 +1,7 @@
 import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify';
 import Type from 'typebox';
 import { isId } from '../../base/ids.ts';
-import { signatureFault } from '../../base/signature.ts';
+import { readSignature, SIGNATURE_HEADER, signatureFault } from '../../base/signature.ts';
 import * as S from '../../contract/schemas.ts';
 import { faults } from '../../contract/validate.ts';
 import { type Order, presentOrder } from '../../engine/present.ts';
@@ -217,6 +217,11 @@ function actorOf({ admin, buyer }: Identity, request: FastifyRequest): Actor {
   return { actor: admin === null ? `buyer:${buyer}` : `admin:${admin}`, origin: request.ip };
 }
 
+function signatureOf(request: FastifyRequest): string | undefined {
+  const header = request.headers[SIGNATURE_HEADER];
+  return Array.isArray(header) ? header[0] : header;
+}
+
 /** What a provider tells. The signature is of the bytes as they came, so nothing parses them before. */
 function webhookRoute(app: FastifyInstance, { shop, options, runtime }: HttpContext): void {
   app.removeAllContentTypeParsers();
@@ -240,13 +245,16 @@ function webhookRoute(app: FastifyInstance, { shop, options, runtime }: HttpCont
           ...problems('unauthenticated', 'not_found', ...BODY),
         },
       },
+      // Most of what is no provider's is known by the header alone: its body is not worth waiting for.
+      onRequest: async (request) => {
+        const fault = readSignature(signatureOf(request), runtime.clock.now());
+        if (typeof fault === 'string') throw new HttpProblem('unauthenticated', fault);
+      },
     },
     async (request, reply): Promise<FastifyReply> => {
       const { provider } = request.params;
       const body = request.body ?? '';
-      const header = request.headers['doorbuster-signature'];
-      const signature = Array.isArray(header) ? header[0] : header;
-      const fault = signatureFault(options.paymentSecrets, body, signature, runtime.clock.now());
+      const fault = signatureFault(options.paymentSecrets, body, signatureOf(request), runtime.clock.now());
       if (fault !== null) throw new HttpProblem('unauthenticated', fault);
       let news: unknown;
       try {
