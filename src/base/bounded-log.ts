@@ -36,7 +36,8 @@ export function boundedLog(log: Logger, clock: Clock, timers: Timers): Logger {
   };
 
   for (const level of LEVELS) {
-    const write = (...line: [unknown, ...unknown[]]): void => {
+    // `this` may be a child of the log, with bindings of its own.
+    const write = function (this: Logger, ...line: unknown[]): void {
       const message = typeof line[0] === 'string' ? line[0] : typeof line[1] === 'string' ? line[1] : '';
       const nowMs = clock.monotonic();
       if (!reporting && nowMs - startedMs >= WINDOW_MS) {
@@ -51,13 +52,14 @@ export function boundedLog(log: Logger, clock: Clock, timers: Timers): Logger {
       }
       kind.lines++;
       if (kind.lines <= LINES_MAX) {
-        (log[level] as (...line: unknown[]) => void)(...line);
+        (log[level] as (...line: unknown[]) => void).apply(this, line);
       } else if (!reporting) {
         reporting = true;
         timers.after(Math.max(startedMs + WINDOW_MS - nowMs, 0), report);
       }
     };
-    Object.defineProperty(bounded, level, { value: write });
+    // Writable: a child with a level of its own sets its own.
+    Object.defineProperty(bounded, level, { value: write, writable: true, configurable: true });
   }
   return bounded;
 }

@@ -229,8 +229,8 @@ export const SETTINGS = {
     whole(1, 1_000_000),
   ),
   connectionsPerAddressMax: setting(
-    'CONNECTIONS_MAX_PER_ADDRESS',
-    'connections-max-per-address',
+    'CONNECTIONS_PER_ADDRESS',
+    'connections-per-address',
     '1000',
     'Of these, how many one public address may have, without TRUST_PROXY',
     whole(1, 1_000_000),
