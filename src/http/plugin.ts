@@ -68,7 +68,7 @@ export async function doorbusterRoutes(app: FastifyInstance, { shop, http, runti
   );
   app.setSerializerCompiler(({ schema }) => fastJsonStringify(schema as never));
   app.setErrorHandler((error, request, reply) => answerError(error as FastifyError, request, reply, runtime.log));
-  parseJson(app);
+  parseJson(app, overload);
 
   app.addHook('onRequest', (request, reply, done) => {
     if (!sockets.enter(request.raw, reply.raw)) {
@@ -150,7 +150,7 @@ function refuseWhenTooMuch(api: FastifyInstance, { shop, options, runtime, overl
       reply.header('connection', 'close');
       return done(unavailable('the shop is closing'));
     }
-    const reason = overload.reason;
+    const reason = overload.reasonFor(request.raw);
     if (reason !== null) return done(new RetryableError('overloaded', reason));
     const waitSeconds = addressLimit === null ? 0 : addressLimit.take(request.ip);
     if (waitSeconds > 0) {
@@ -209,7 +209,7 @@ const FASTIFY_ERRORS: Record<string, ProblemCode | undefined> = {
 };
 
 /** JSON and nothing else. An empty body is no body: whether one is needed is the route's schema to say. */
-function parseJson(app: FastifyInstance): void {
+function parseJson(app: FastifyInstance, overload: Overload): void {
   const parse = app.getDefaultJsonParser('error', 'error');
   app.removeAllContentTypeParsers();
   app.addContentTypeParser(
@@ -217,7 +217,11 @@ function parseJson(app: FastifyInstance): void {
     { parseAs: 'buffer', bodyLimit: BODY_BYTES_MAX },
     (request, body, done) => {
       const bytes = body as Buffer;
-      if (bytes.length === 0) done(null, undefined);
+      // All of it has come: from here on it is work, unless there is too much by now.
+      overload.enter(request.raw);
+      const reason = overload.reason;
+      if (reason !== null) done(new RetryableError('overloaded', reason), undefined);
+      else if (bytes.length === 0) done(null, undefined);
       // As text, bytes that are not UTF-8 would silently become other characters, and so other names.
       else if (!isUtf8(bytes)) done(new HttpProblem('malformed_json', 'the body is not UTF-8'), undefined);
       else parse(request, bytes.toString('utf8'), done);

@@ -33,28 +33,22 @@ type Answer = ServerResponse & { [QUEUED]?: number };
  */
 export class Sockets {
   readonly #overload: Overload;
-  readonly #closed: (this: ServerResponse) => void;
 
   constructor(overload: Overload) {
     this.#overload = overload;
-    this.#closed = function closed(this: ServerResponse): void {
-      // The client left in the middle of its request: no handler will run. Else the handler's answer ends it.
-      if (!this.req.complete) overload.answered(this);
-      leave.call(this);
-    };
   }
 
   /** False if the socket asks for too much: it is closed, and nobody answers. */
   enter(request: IncomingMessage, response: ServerResponse): boolean {
-    if (!mayEnter(request)) return false;
-    this.#overload.enter(response);
-    response.on('close', this.#closed);
+    if (!enterSocket(request, response)) return false;
+    // A body has to come first; its parser counts the request then.
+    if (!hasBody(request)) this.#overload.enter(request);
     return true;
   }
 
   /** The handler has answered; `payload` goes out when everything before it on this socket has. */
   answered(request: IncomingMessage, response: ServerResponse, payload: unknown): void {
-    this.#overload.answered(response);
+    this.#overload.answered(request);
     if (!request.complete) discardRest(request, response);
     // The head of the queue has the socket, whose own buffer stops the reading.
     if (response.socket !== null) return;
@@ -65,6 +59,13 @@ export class Sockets {
     state.queuedBytes += bytes;
     if (state.queuedBytes > QUEUED_BYTES_MAX) cut(request.socket, state);
   }
+}
+
+/** Whether Fastify reads a body before it calls the handler. */
+function hasBody({ method, headers }: IncomingMessage): boolean {
+  if (method === 'GET' || method === 'HEAD') return false;
+  const length = headers['content-length'];
+  return (length !== undefined && length !== '0') || headers['transfer-encoding'] !== undefined;
 }
 
 function stateOf(socket: Tracked): SocketState {
@@ -79,7 +80,7 @@ function leave(this: ServerResponse): void {
   state.queuedBytes -= (this as Answer)[QUEUED] ?? 0;
 }
 
-/** For a request that is answered outside of every hook. */
+/** False if the socket asks for too much: it is closed, and nobody answers. Alone, for what no hook sees. */
 export function enterSocket(request: IncomingMessage, response: ServerResponse): boolean {
   if (!mayEnter(request)) return false;
   response.on('close', leave);

@@ -104,7 +104,7 @@ export class EventStreams {
         if (!request.raw.socket.destroyed) throw unavailable('the shop is closing');
       }
       reply.hijack();
-      this.#overload.answered(reply.raw);
+      this.#overload.answered(request.raw);
       if (!stream.ended) stream.open(stop);
     } catch (error) {
       stream.abandon();

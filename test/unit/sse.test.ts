@@ -63,7 +63,7 @@ describe('a stream gives its place back exactly once', () => {
     };
     const request = { raw: { socket }, ip: '127.0.0.1', headers: {} } as unknown as FastifyRequest;
     const reply = { raw, getHeaders: () => ({}), hijack: () => {} } as unknown as FastifyReply;
-    overload.enter(reply.raw);
+    overload.enter(request.raw);
     return { request, reply, written, leave, socket, raw };
   }
 

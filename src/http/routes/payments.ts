@@ -223,9 +223,12 @@ function signatureOf(request: FastifyRequest): string | undefined {
 }
 
 /** What a provider tells. The signature is of the bytes as they came, so nothing parses them before. */
-function webhookRoute(app: FastifyInstance, { shop, options, runtime }: HttpContext): void {
+function webhookRoute(app: FastifyInstance, { shop, options, runtime, overload }: HttpContext): void {
   app.removeAllContentTypeParsers();
-  app.addContentTypeParser('application/json', { parseAs: 'string' }, (_request, body, done) => done(null, body));
+  app.addContentTypeParser('application/json', { parseAs: 'string' }, (request, body, done) => {
+    overload.enter(request.raw);
+    done(null, body);
+  });
 
   app.post<{ Params: { provider: string }; Body: string }>(
     '/v1/webhooks/payments/:provider',
