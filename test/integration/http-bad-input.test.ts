@@ -1028,7 +1028,7 @@ describe('IN_FLIGHT_MAX=1', () => {
     const ready = await narrow.call('GET', '/readyz');
     expect([ready.status, ready.body.parts.http]).toEqual([503, 'more than 1 requests are in flight']);
     expect((await narrow.call('GET', '/metrics', { admin: true })).status).toBe(200);
-    expect((await first.finish()).status).toBe(200);
+    expect(await first.finish()).toBe(200);
     await expect.poll(async () => (await narrow.call('GET', '/v1/time')).status).toBe(200);
   }
 

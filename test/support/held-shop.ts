@@ -2,13 +2,20 @@ import { createServer } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { createDoorbuster, type DoorbusterOptions } from '../../src/index.ts';
 import type { CaptureResult } from '../../src/payments/port.ts';
-import { ADMIN_KEY, type Answer, AUTH_SECRET, caller, createSale, temporaryFolder } from './server.ts';
+import { ADMIN_KEY, AUTH_SECRET, caller, createSale, temporaryFolder, token } from './server.ts';
+
+export interface Held {
+  /** The provider answers; resolves to the status. */
+  finish(): Promise<number>;
+  /** The client goes away; the provider goes on. */
+  leave(): void;
+}
 
 export interface HeldShop {
   url: string;
   call: ReturnType<typeof caller>;
   /** A request that is in flight until it is told to finish: a payment whose provider takes its time. */
-  hold(): Promise<{ finish(): Promise<Answer> }>;
+  hold(): Promise<Held>;
   close(): Promise<void>;
 }
 
@@ -46,10 +53,19 @@ export async function startHeldShop(http: NonNullable<DoorbusterOptions['http']>
       const buyer = `held-${holds++}`;
       const { body } = await call('POST', `/v1/sales/${sale}/orders`, { buyer, body: { item: 'voucher' } });
       const capture = new Promise<() => void>((resolve) => void asked.push(resolve));
-      const paid = call('POST', `/v1/orders/${body.id}/pay`, { buyer, body: { method: 'held' } });
+      const gone = new AbortController();
+      const paid = fetch(`${url}/v1/orders/${body.id}/pay`, {
+        method: 'POST',
+        headers: { authorization: `Bearer ${token(buyer)}`, 'content-type': 'application/json' },
+        body: JSON.stringify({ method: 'held' }),
+        signal: gone.signal,
+      }).then(
+        ({ status }) => status,
+        () => 0,
+      );
       const answer = await Promise.race([
         capture,
-        paid.then(({ status }) => {
+        paid.then((status) => {
           throw new Error(`the payment was not held: ${status}`);
         }),
       ]);
@@ -58,6 +74,7 @@ export async function startHeldShop(http: NonNullable<DoorbusterOptions['http']>
           answer();
           return paid;
         },
+        leave: () => gone.abort(),
       };
     },
     async close() {
