@@ -9,13 +9,14 @@ export interface ConnectionBounds {
   connectionsMax: number;
   connectionsPerAddressMax: number;
   requestWithinMs: number;
+  /** A client that takes nothing of its answer for this long will not read it. */
+  unreadMs?: number;
 }
 
 /** With Node's own 30 s a bound of 15 s would end a request after up to 45. */
 export const CHECK_EVERY_MS = 1_000;
 /** Longer than the 60 s after which usual load balancers drop an idle connection: else they would use one we just closed. */
 const IDLE_MS = 72_000;
-/** A client that takes nothing of its answer for this long will not read it. */
 const UNREAD_MS = 30_000;
 /** Connections that make room when all are taken are looked for this often at most. */
 const ROOM_EVERY_MS = 100;
@@ -35,7 +36,7 @@ export function boundConnections(
   server.headersTimeout = bounds.requestWithinMs;
   server.keepAliveTimeout = IDLE_MS;
   server.maxConnections = bounds.connectionsMax;
-  server.setTimeout(UNREAD_MS);
+  server.setTimeout(bounds.unreadMs ?? UNREAD_MS);
   server.on('timeout', (socket: Socket) => {
     // A handler that is still at work, or a stream with nothing to tell, is not the client's fault.
     if (outstandingOf(socket) > 0 && socket.writableLength === 0) return;

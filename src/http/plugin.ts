@@ -4,6 +4,7 @@ import swagger from '@fastify/swagger';
 import swaggerUi from '@fastify/swagger-ui';
 import fastJsonStringify from 'fast-json-stringify';
 import type { FastifyError, FastifyInstance, FastifyReply, FastifyRequest, onResponseHookHandler } from 'fastify';
+import { boundedLog } from '../base/bounded-log.ts';
 import { DoorbusterError, RetryableError, unavailable } from '../base/errors.ts';
 import type { Logger } from '../base/log.ts';
 import type { Runtime } from '../base/runtime.ts';
@@ -67,7 +68,9 @@ export async function doorbusterRoutes(app: FastifyInstance, { shop, http, runti
     httpPart === 'headers' || httpPart === 'params' ? () => true : compile(schema as object),
   );
   app.setSerializerCompiler(({ schema }) => fastJsonStringify(schema as never));
-  app.setErrorHandler((error, request, reply) => answerError(error as FastifyError, request, reply, runtime.log));
+  // Of the application, which may be somebody else's: its own bounds are not known.
+  const log = boundedLog(app.log as Logger, runtime.clock, runtime.timers);
+  app.setErrorHandler((error, request, reply) => answerError(error as FastifyError, request, reply, log));
   parseJson(app, overload);
 
   app.addHook('onRequest', (request, reply, done) => {
@@ -108,7 +111,7 @@ export async function doorbusterRoutes(app: FastifyInstance, { shop, http, runti
     docs.setErrorHandler((error: FastifyError, request, reply) =>
       error.statusCode === 400 || error.statusCode === 403
         ? sendProblem(reply, 'not_found')
-        : answerError(error, request, reply, runtime.log),
+        : answerError(error, request, reply, log),
     );
     await docs.register(swaggerUi, {
       routePrefix: '/docs',

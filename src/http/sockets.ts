@@ -6,6 +6,8 @@ import type { Overload } from './overload.ts';
 const OUTSTANDING_MAX = 64;
 /** Answers of one socket that wait behind an earlier one. */
 const QUEUED_BYTES_MAX = 1024 * 1024;
+/** What a file counts for: it is not read before its turn, but it is open. */
+const QUEUED_FILE_BYTES = QUEUED_BYTES_MAX / 4;
 /** What is read and thrown away of a body that nobody wants, so that its sender sees the answer. */
 const DISCARDED_BYTES_MAX = 16 * 1024 * 1024;
 
@@ -54,11 +56,16 @@ export class Sockets {
     if (response.socket !== null) return;
     const state = (request.socket as Tracked | null)?.[STATE];
     if (state === undefined) return;
-    const bytes = typeof payload === 'string' || Buffer.isBuffer(payload) ? payload.length : 0;
+    const bytes = bytesOf(payload);
     (response as Answer)[QUEUED] = bytes;
     state.queuedBytes += bytes;
     if (state.queuedBytes > QUEUED_BYTES_MAX) cut(request.socket, state);
   }
+}
+
+function bytesOf(payload: unknown): number {
+  if (payload === null || payload === undefined) return 0;
+  return typeof payload === 'string' || Buffer.isBuffer(payload) ? payload.length : QUEUED_FILE_BYTES;
 }
 
 /** Whether Fastify reads a body before it calls the handler. */

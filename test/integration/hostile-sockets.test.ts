@@ -85,16 +85,25 @@ describe('pipelined requests', () => {
   });
 
   it('a request is in flight until it is answered, not until its answer was read (P10)', async () => {
-    const sockets: BareSocket[] = [];
-    // Nobody reads: what is answered waits in the socket.
-    for (let n = 0; n < 4; n++) {
-      const socket = await bareSocket(server.url, '');
-      socket.socket.pause();
-      socket.socket.write(get('/docs/static/swagger-ui-bundle.js').repeat(60));
-      sockets.push(socket);
+    const shop = await startHeldShop({ inFlightMax: 10 });
+    const held = [await shop.hold(get('/v1/time').repeat(5)), await shop.hold(get('/v1/time').repeat(40))];
+    for (let n = 0; n < 10; n++) expect((await shop.call('GET', '/v1/time')).status).toBe(200);
+    for (const { finish } of held) expect(await finish()).toBe(200);
+    await until('all are answered', 3_000, () => answersIn(held[1]!.socket.heard()) === 41);
+    await shop.close();
+  });
+
+  it('answers that wait behind another one are bounded in bytes, and so are files (P10)', async () => {
+    const shop = await startHeldShop({});
+    for (const path of ['/openapi.json', '/docs/static/swagger-ui-bundle.js']) {
+      const held = await shop.hold(get(path).repeat(60));
+      await closed(held.socket);
+      await held.finish();
     }
-    await until('others are served', 5_000, async () => (await server.call('GET', '/v1/time')).status === 200);
-    for (const { socket } of sockets) socket.destroy();
+    const few = await shop.hold(get('/docs/static/swagger-ui-bundle.js').repeat(4));
+    expect(await few.finish()).toBe(200);
+    await until('all are answered', 3_000, () => answersIn(few.socket.heard()) === 5);
+    await shop.close();
   });
 });
 
@@ -120,7 +129,7 @@ describe('overload', () => {
   it('a request whose client has left is in flight until its work is done, and no longer (P10)', async () => {
     const shop = await startHeldShop({ inFlightMax: 1 });
     const held = await shop.hold();
-    held.leave();
+    held.socket.socket.destroy();
     for (let n = 0; n < 10; n++) expectProblem(await shop.call('GET', '/v1/time'), 503, 'overloaded');
     void held.finish();
     await until('served', 3_000, async () => (await shop.call('GET', '/v1/time')).status === 200);

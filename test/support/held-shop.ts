@@ -2,20 +2,21 @@ import { createServer } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { createDoorbuster, type DoorbusterOptions } from '../../src/index.ts';
 import type { CaptureResult } from '../../src/payments/port.ts';
+import { type BareSocket, bareSocket } from './fault-socket.ts';
+import { until } from './fault-wait.ts';
 import { ADMIN_KEY, AUTH_SECRET, caller, createSale, temporaryFolder, token } from './server.ts';
 
 export interface Held {
-  /** The provider answers; resolves to the status. */
+  socket: BareSocket;
+  /** The provider answers; resolves to the status, or 0 if the client has left. */
   finish(): Promise<number>;
-  /** The client goes away; the provider goes on. */
-  leave(): void;
 }
 
 export interface HeldShop {
   url: string;
   call: ReturnType<typeof caller>;
-  /** A request that is in flight until it is told to finish: a payment whose provider takes its time. */
-  hold(): Promise<Held>;
+  /** A request that is in flight until it is told to finish, a payment whose provider takes its time; `behind` follows it. */
+  hold(behind?: string): Promise<Held>;
   close(): Promise<void>;
 }
 
@@ -49,32 +50,25 @@ export async function startHeldShop(http: NonNullable<DoorbusterOptions['http']>
   return {
     url,
     call,
-    async hold() {
+    async hold(behind = '') {
       const buyer = `held-${holds++}`;
       const { body } = await call('POST', `/v1/sales/${sale}/orders`, { buyer, body: { item: 'voucher' } });
       const capture = new Promise<() => void>((resolve) => void asked.push(resolve));
-      const gone = new AbortController();
-      const paid = fetch(`${url}/v1/orders/${body.id}/pay`, {
-        method: 'POST',
-        headers: { authorization: `Bearer ${token(buyer)}`, 'content-type': 'application/json' },
-        body: JSON.stringify({ method: 'held' }),
-        signal: gone.signal,
-      }).then(
-        ({ status }) => status,
-        () => 0,
+      const payment = JSON.stringify({ method: 'held' });
+      const socket = await bareSocket(
+        url,
+        `POST /v1/orders/${body.id}/pay HTTP/1.1\r\nhost: x\r\nauthorization: Bearer ${token(buyer)}\r\n` +
+          `content-type: application/json\r\ncontent-length: ${payment.length}\r\n\r\n${payment}`,
       );
-      const answer = await Promise.race([
-        capture,
-        paid.then((status) => {
-          throw new Error(`the payment was not held: ${status}`);
-        }),
-      ]);
+      const answer = await capture;
+      if (behind !== '') socket.socket.write(behind);
       return {
-        finish: () => {
+        socket,
+        finish: async () => {
           answer();
-          return paid;
+          await until('the payment is answered', 5_000, () => socket.heard() !== '' || socket.socket.destroyed);
+          return Number(socket.heard().slice(9, 12));
         },
-        leave: () => gone.abort(),
       };
     },
     async close() {

@@ -1,9 +1,10 @@
 import { EventEmitter } from 'node:events';
-import { createServer, type Server } from 'node:http';
+import { createServer, type RequestListener, type Server } from 'node:http';
 import type { AddressInfo, Socket } from 'node:net';
 import { afterEach, describe, expect, it } from 'vitest';
 import { systemRuntime } from '../../src/base/runtime.ts';
-import { boundConnections } from '../../src/http/connections.ts';
+import { boundConnections, type ConnectionBounds } from '../../src/http/connections.ts';
+import { enterSocket } from '../../src/http/sockets.ts';
 import { type BareSocket, bareSocket } from '../support/fault-socket.ts';
 import { until } from '../support/fault-wait.ts';
 
@@ -18,15 +19,15 @@ describe('connections', () => {
     server = null;
   });
 
-  async function listening(): Promise<string> {
-    server = createServer((_, response) => response.end('here'));
-    boundConnections(server, BOUNDS, systemRuntime(), false);
+  async function listening(handler: RequestListener, bounds: Partial<ConnectionBounds> = {}): Promise<string> {
+    server = createServer(handler);
+    boundConnections(server, { ...BOUNDS, ...bounds }, systemRuntime(), false);
     await new Promise<void>((resolve) => server!.listen(0, '127.0.0.1', resolve));
     return `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
   }
 
   it('are bounded: one more is closed at once, and idle ones make room (P10)', async () => {
-    const url = await listening();
+    const url = await listening((_, response) => response.end('here'));
     const open = (bytes: string): Promise<BareSocket | null> => bareSocket(url, bytes).catch(() => null);
     const sockets: BareSocket[] = [];
     for (let n = 0; n < BOUNDS.connectionsMax; n++) sockets.push((await open(GET.slice(0, -2)))!);
@@ -43,6 +44,25 @@ describe('connections', () => {
       next?.socket.destroy();
       return next?.heard().endsWith('here');
     });
+  });
+
+  it('are closed when nobody reads the answer, and not while it is being made (P10)', async () => {
+    const url = await listening(
+      (request, response) => {
+        enterSocket(request, response);
+        if (request.url === '/') response.end(Buffer.alloc(64 * 1024 * 1024));
+        else setTimeout(() => response.end('late'), 1_000);
+      },
+      { unreadMs: 200 },
+    );
+    const late = await bareSocket(url, GET.replace('/', '/late'));
+    const unread = await bareSocket(url, '');
+    unread.socket.pause();
+    unread.socket.write(GET);
+    const connections = () => new Promise<number>((resolve) => server!.getConnections((_, count) => resolve(count)));
+    await until('the one who does not read is gone', 5_000, async () => (await connections()) === 1);
+    await until('the one who waits is answered', 5_000, () => late.heard().endsWith('late'));
+    unread.socket.destroy();
   });
 
   /** A server that nobody listens with: its connections are told by the test, with any address. */
