@@ -1,3 +1,4 @@
+import { boundedLog } from './bounded-log.ts';
 import { type Clock, systemClock } from './clock.ts';
 import { type Logger, silentLog } from './log.ts';
 import { type Random, systemRandom } from './random.ts';
@@ -12,5 +13,6 @@ export interface Runtime {
 }
 
 export function systemRuntime(log: Logger = silentLog()): Runtime {
-  return { clock: systemClock, timers: systemTimers, random: systemRandom, log };
+  const bounded = boundedLog(log, systemClock, systemTimers);
+  return { clock: systemClock, timers: systemTimers, random: systemRandom, log: bounded };
 }

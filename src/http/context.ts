@@ -28,7 +28,12 @@ export interface HttpOptions {
   /** Requests per address and second; null: off. */
   rateLimitAddress: number | null;
   corsOrigins: string[];
+  /** Event streams of sales, and as many of orders. */
   sseMax: number;
+  ssePerAddressMax: number;
+  connectionsMax: number;
+  connectionsPerAddressMax: number;
+  requestWithinMs: number;
   metricsPublic: boolean;
   inFlightMax: number;
   eventLoopDelayMsMax: number;
@@ -46,6 +51,10 @@ export const HTTP_DEFAULTS: HttpOptions = {
   rateLimitAddress: null,
   corsOrigins: [],
   sseMax: 1000,
+  ssePerAddressMax: 100,
+  connectionsMax: 10_000,
+  connectionsPerAddressMax: 1000,
+  requestWithinMs: 15_000,
   metricsPublic: false,
   inFlightMax: 5000,
   eventLoopDelayMsMax: 250,

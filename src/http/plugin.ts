@@ -4,7 +4,9 @@ import swagger from '@fastify/swagger';
 import swaggerUi from '@fastify/swagger-ui';
 import fastJsonStringify from 'fast-json-stringify';
 import type { FastifyError, FastifyInstance, FastifyReply, FastifyRequest, onResponseHookHandler } from 'fastify';
+import { boundedLog } from '../base/bounded-log.ts';
 import { DoorbusterError, RetryableError, unavailable } from '../base/errors.ts';
+import type { Logger } from '../base/log.ts';
 import type { Runtime } from '../base/runtime.ts';
 import { VERSION } from '../base/version.ts';
 import { compile, faultsOf } from '../contract/validate.ts';
@@ -23,6 +25,7 @@ import { paymentRoutes } from './routes/payments.ts';
 import { saleRoutes } from './routes/sales.ts';
 import { systemRoutes, timeRoutes } from './routes/system.ts';
 import { webhookRoutes } from './routes/webhooks.ts';
+import { Sockets } from './sockets.ts';
 import { EventStreams } from './sse.ts';
 
 export interface PluginOptions {
@@ -32,7 +35,8 @@ export interface PluginOptions {
 }
 
 const BODY_BYTES_MAX = 64 * 1024;
-const DISCARDED_BYTES_MAX = 16 * 1024 * 1024;
+/** A URL may have 16 KB. */
+const LOGGED_URL_LENGTH_MAX = 200;
 
 /**
  * All routes of the HTTP contract as one encapsulated Fastify plugin: its parser, validator, error and not-found
@@ -42,7 +46,12 @@ export async function doorbusterRoutes(app: FastifyInstance, { shop, http, runti
   const overload = new Overload(runtime, { inFlightMax: http.inFlightMax, delayMsMax: http.eventLoopDelayMsMax }, () =>
     shop.blockedMs(),
   );
-  const streams = new EventStreams(runtime.timers, http.sseMax, (response) => overload.release(response));
+  const sockets = new Sockets(overload);
+  const streams = new EventStreams(
+    runtime.timers,
+    { max: http.sseMax, perAddressMax: http.ssePerAddressMax },
+    overload,
+  );
   const context: HttpContext = {
     shop,
     options: http,
@@ -60,8 +69,24 @@ export async function doorbusterRoutes(app: FastifyInstance, { shop, http, runti
     httpPart === 'headers' || httpPart === 'params' ? () => true : compile(schema as object),
   );
   app.setSerializerCompiler(({ schema }) => fastJsonStringify(schema as never));
-  app.setErrorHandler((error, request, reply) => answerError(error as FastifyError, request, reply));
-  parseJson(app);
+  // Of the application, which may be somebody else's: its own bounds are not known.
+  const log = boundedLog(app.log as Logger, runtime.clock, runtime.timers);
+  app.setErrorHandler((error, request, reply) => answerError(error as FastifyError, request, reply, log));
+  parseJson(app, overload);
+
+  app.addHook('onRequest', (request, reply, done) => {
+    if (!sockets.enter(request.raw, reply.raw)) {
+      // Its socket is closed: there is nobody to answer.
+      reply.hijack();
+      return;
+    }
+    reply.headers(SECURE_HEADERS);
+    done();
+  });
+  app.addHook('onSend', (request, reply, payload, done) => {
+    sockets.answered(request.raw, reply.raw, payload);
+    done(null, payload);
+  });
 
   if (http.corsOrigins.length > 0) {
     await app.register(cors, {
@@ -71,11 +96,6 @@ export async function doorbusterRoutes(app: FastifyInstance, { shop, http, runti
     });
   }
 
-  app.addHook('onRequest', (_request, reply, done) => {
-    overload.enter(reply.raw);
-    reply.headers(SECURE_HEADERS);
-    done();
-  });
   measureRequests(app, shop);
 
   const routes = collectRoutes(app);
@@ -87,14 +107,22 @@ export async function doorbusterRoutes(app: FastifyInstance, { shop, http, runti
   });
   // Swagger UI asks for this name; an application that has a document of its own keeps it.
   if (!app.hasDecorator('swagger')) app.decorate('swagger', (() => openApiOf(app)) as never);
-  await app.register(swaggerUi, {
-    routePrefix: '/docs',
-    staticCSP: true,
-    // Swagger UI styles itself inline; everything it loads is ours.
-    transformStaticCSP: (policy) => policy.replace(/style-src [^;]*/, "style-src 'self' 'unsafe-inline'"),
-    transformSpecification: () => openApiOf(app),
-    transformSpecificationClone: false,
-    theme: { title: 'Doorbuster API' },
+  await app.register(async (docs) => {
+    // A path that leads out of the folder, or is none, is not there.
+    docs.setErrorHandler((error: FastifyError, request, reply) =>
+      error.statusCode === 400 || error.statusCode === 403
+        ? sendProblem(reply, 'not_found')
+        : answerError(error, request, reply, log),
+    );
+    await docs.register(swaggerUi, {
+      routePrefix: '/docs',
+      staticCSP: true,
+      // Swagger UI styles itself inline; everything it loads is ours.
+      transformStaticCSP: (policy) => policy.replace(/style-src [^;]*/, "style-src 'self' 'unsafe-inline'"),
+      transformSpecification: () => openApiOf(app),
+      transformSpecificationClone: false,
+      theme: { title: 'Doorbuster API' },
+    });
   });
   systemRoutes(app, context);
   pageRoutes(app);
@@ -126,7 +154,7 @@ function refuseWhenTooMuch(api: FastifyInstance, { shop, options, runtime, overl
       reply.header('connection', 'close');
       return done(unavailable('the shop is closing'));
     }
-    const reason = overload.reason;
+    const reason = overload.reasonFor(request.raw);
     if (reason !== null) return done(new RetryableError('overloaded', reason));
     const waitSeconds = addressLimit === null ? 0 : addressLimit.take(request.ip);
     if (waitSeconds > 0) {
@@ -137,7 +165,12 @@ function refuseWhenTooMuch(api: FastifyInstance, { shop, options, runtime, overl
   });
 }
 
-function answerError(error: FastifyError | Error, request: FastifyRequest, reply: FastifyReply): FastifyReply {
+function answerError(
+  error: FastifyError | Error,
+  request: FastifyRequest,
+  reply: FastifyReply,
+  log: Logger,
+): FastifyReply {
   if (error instanceof HttpProblem) {
     if (error.headers) reply.headers(error.headers);
     return reply.code(PROBLEMS[error.code].status).header('content-type', PROBLEM_TYPE).send(error.body);
@@ -153,15 +186,20 @@ function answerError(error: FastifyError | Error, request: FastifyRequest, reply
   }
   const known = 'code' in error && !(error instanceof DoorbusterError) ? FASTIFY_ERRORS[error.code] : undefined;
   if (known === 'body_too_large') {
-    // Fastify closes the connection under a client that is still sending, which then never sees the answer. A little
-    // more is read and thrown away instead; only who announces very much more is cut off.
-    const announced = Number(request.headers['content-length'] ?? 0);
-    if (announced <= DISCARDED_BYTES_MAX) reply.removeHeader('connection');
+    // Fastify closes the connection under a client that is still sending, which then never sees the answer. How much
+    // more is read and thrown away instead is bounded where it is sent.
+    reply.removeHeader('connection');
   }
   if (known) return sendProblem(reply, known);
-  if ((error as FastifyError).statusCode === 400) return sendProblem(reply, 'malformed_json');
+  const { statusCode = 500 } = error as FastifyError;
+  if (statusCode === 400) return sendProblem(reply, 'malformed_json');
+  if (statusCode === 404) return sendProblem(reply, 'not_found');
+  // What a library refuses is the caller's fault, and so no line of ours.
+  if (statusCode > 400 && statusCode < 500) return sendProblem(reply, 'invalid_request');
   reply.header('x-request-id', request.id);
-  request.log.error({ err: error, reqId: request.id, method: request.method, url: request.url }, 'a request failed');
+  const { method } = request;
+  const url = request.url.slice(0, LOGGED_URL_LENGTH_MAX);
+  log.error({ err: error, reqId: request.id, method, url }, 'a request failed');
   return sendProblem(reply, 'internal');
 }
 
@@ -175,7 +213,7 @@ const FASTIFY_ERRORS: Record<string, ProblemCode | undefined> = {
 };
 
 /** JSON and nothing else. An empty body is no body: whether one is needed is the route's schema to say. */
-function parseJson(app: FastifyInstance): void {
+function parseJson(app: FastifyInstance, overload: Overload): void {
   const parse = app.getDefaultJsonParser('error', 'error');
   app.removeAllContentTypeParsers();
   app.addContentTypeParser(
@@ -183,7 +221,11 @@ function parseJson(app: FastifyInstance): void {
     { parseAs: 'buffer', bodyLimit: BODY_BYTES_MAX },
     (request, body, done) => {
       const bytes = body as Buffer;
-      if (bytes.length === 0) done(null, undefined);
+      // All of it has come: from here on it is work, unless there is too much by now.
+      overload.enter(request.raw);
+      const reason = overload.reason;
+      if (reason !== null) done(new RetryableError('overloaded', reason), undefined);
+      else if (bytes.length === 0) done(null, undefined);
       // As text, bytes that are not UTF-8 would silently become other characters, and so other names.
       else if (!isUtf8(bytes)) done(new HttpProblem('malformed_json', 'the body is not UTF-8'), undefined);
       else parse(request, bytes.toString('utf8'), done);

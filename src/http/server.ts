@@ -1,9 +1,11 @@
+import { createServer as createHttpServer } from 'node:http';
 import Fastify, { type FastifyBaseLogger, type FastifyInstance, type FastifyReply, LogController } from 'fastify';
 import type { Runtime } from '../base/runtime.ts';
+import { boundConnections, CHECK_EVERY_MS } from './connections.ts';
 import type { HttpOptions, ShopSource } from './context.ts';
 import { doorbusterRoutes } from './plugin.ts';
-import { problem } from './problem.ts';
 import { SECURE_HEADERS, sendProblem } from './reply.ts';
+import { enterSocket } from './sockets.ts';
 
 export interface ServerOptions {
   shop: ShopSource;
@@ -26,21 +28,23 @@ export async function createServer({ shop, http, runtime, trustProxy }: ServerOp
     // While closing, our own hook answers, in the contract's words.
     return503OnClosing: false,
     trustProxy,
-    // Node's own answer to garbage on the wire, in our words.
-    clientErrorHandler: (_error, socket) => {
-      if (!socket.writable) return socket.destroy();
-      const body = problem('malformed_json', 'this is not HTTP');
-      socket.end(
-        `HTTP/1.1 400 Bad Request\r\ncontent-type: application/problem+json\r\ncontent-length: ${Buffer.byteLength(body)}\r\nconnection: close\r\n\r\n${body}`,
-      );
+    // Called once for each address: `localhost` has two, and both need the bounds.
+    serverFactory: (handler) => {
+      const server = createHttpServer({ connectionsCheckingInterval: CHECK_EVERY_MS }, handler);
+      boundConnections(server, http, runtime, trustProxy !== false);
+      return server;
     },
+    // Answered by boundConnections.
+    clientErrorHandler: () => {},
     // A path that cannot be decoded names nothing.
-    frameworkErrors: (_error, _request, reply: FastifyReply) =>
-      void sendProblem(reply.headers(SECURE_HEADERS), 'not_found'),
+    frameworkErrors: (_error, request, reply: FastifyReply) => {
+      if (enterSocket(request.raw, reply.raw)) void sendProblem(reply.headers(SECURE_HEADERS), 'not_found');
+    },
   });
-  app.setNotFoundHandler((_request, reply) =>
-    sendProblem(reply.headers(SECURE_HEADERS), 'not_found', 'there is no such route'),
-  );
-  await app.register(async (scope) => doorbusterRoutes(scope, { shop, http, runtime }));
+  await app.register(async (scope) => {
+    // Of the routes' own scope, so that its hooks see and bound these requests, too.
+    scope.setNotFoundHandler((_request, reply) => sendProblem(reply, 'not_found', 'there is no such route'));
+    await doorbusterRoutes(scope, { shop, http, runtime });
+  });
   return app;
 }

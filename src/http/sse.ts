@@ -1,92 +1,209 @@
-import type { ServerResponse } from 'node:http';
+import type { Socket } from 'node:net';
 import type { FastifyReply, FastifyRequest } from 'fastify';
+import { unavailable } from '../base/errors.ts';
 import type { Timers } from '../base/timers.ts';
+import { addressKey, isLocalAddress } from './address.ts';
+import type { Overload } from './overload.ts';
 import { HttpProblem } from './problem.ts';
+import { streamsOnly } from './sockets.ts';
 
 const COMMENT_EVERY_MS = 15_000;
 /** A reader that is this far behind is cut off: it may come back with Last-Event-ID. */
 const BUFFERED_BYTES_MAX = 256 * 1024;
 
+/** Anybody may watch a sale; only buyers and admins watch an order, and strangers must not take their places. */
+export type StreamKind = 'public' | 'order';
+
+/**
+ * The places of one kind of stream. A place is taken and counted in one step, and its release may be called from wherever
+ * the stream can end: only the first call counts.
+ */
+export class StreamPlaces {
+  readonly #max: number;
+  readonly #perAddressMax: number;
+  readonly #ofAddress = new Map<string, number>();
+  #taken = 0;
+
+  constructor(max: number, perAddressMax: number) {
+    this.#max = max;
+    this.#perAddressMax = perAddressMax;
+  }
+
+  get taken(): number {
+    return this.#taken;
+  }
+
+  /** `address` is null if it says nothing about who reads. Throws 503 if there is no place. */
+  take(address: string | null): Disposable {
+    if (this.#taken >= this.#max) throw full('too many event streams are open');
+    const ofAddress = address === null ? 0 : (this.#ofAddress.get(address) ?? 0);
+    if (ofAddress >= this.#perAddressMax) throw full('too many event streams of this address are open');
+    this.#taken++;
+    if (address !== null) this.#ofAddress.set(address, ofAddress + 1);
+    let released = false;
+    return {
+      [Symbol.dispose]: () => {
+        if (released) return;
+        released = true;
+        this.#taken--;
+        if (address === null) return;
+        const left = this.#ofAddress.get(address)! - 1;
+        if (left === 0) this.#ofAddress.delete(address);
+        else this.#ofAddress.set(address, left);
+      },
+    };
+  }
+}
+
+function full(detail: string): HttpProblem {
+  return new HttpProblem('overloaded', detail, undefined, { 'retry-after': '5' });
+}
+
 /** Server-sent events: bounded in number, kept alive by comments, ended with the server. */
 export class EventStreams {
   readonly #timers: Timers;
-  readonly #max: number;
-  readonly #opened: (response: ServerResponse) => void;
-  readonly #open = new Set<EventStream>();
+  readonly #overload: Overload;
+  readonly #places: Record<StreamKind, StreamPlaces>;
+  readonly #streams = new Set<EventStream>();
 
-  /** `opened` is told of each response that has become a stream. */
-  constructor(timers: Timers, max: number, opened: (response: ServerResponse) => void) {
+  constructor(timers: Timers, bounds: { max: number; perAddressMax: number }, overload: Overload) {
     this.#timers = timers;
-    this.#max = max;
-    this.#opened = opened;
+    this.#overload = overload;
+    const places = (): StreamPlaces => new StreamPlaces(bounds.max, bounds.perAddressMax);
+    this.#places = { public: places(), order: places() };
   }
 
-  /** Throws 503 when there are too many. Call it before anything is subscribed. */
-  admit(): void {
-    if (this.#open.size >= this.#max) {
-      throw new HttpProblem('overloaded', 'too many event streams are open', undefined, { 'retry-after': '5' });
+  /** `onRequest` of a route that streams: from here on nothing may be pipelined behind it. */
+  readonly alone = (request: FastifyRequest, reply: FastifyReply, done: () => void): void => {
+    streamsOnly(request.raw, reply.raw);
+    done();
+  };
+
+  /**
+   * Serves one stream: takes a place, lets `watch` subscribe, and opens it. The place is free again when the client leaves
+   * or the server closes, also while `watch` still waits, and when `watch` fails. `watch` gives what ends its subscription.
+   */
+  async serve(
+    kind: StreamKind,
+    request: FastifyRequest,
+    reply: FastifyReply,
+    watch: (stream: EventStream) => Promise<() => void>,
+  ): Promise<void> {
+    const place = this.#places[kind].take(addressOf(request));
+    const stream = new EventStream(request, reply, this.#timers, () => {
+      place[Symbol.dispose]();
+      this.#streams.delete(stream);
+    });
+    this.#streams.add(stream);
+    // It may have left before: then no event will tell.
+    if (request.raw.socket.destroyed) stream.abandon();
+    try {
+      const stop = await watch(stream);
+      if (stream.ended) {
+        stop();
+        if (!request.raw.socket.destroyed) throw unavailable('the shop is closing');
+      }
+      reply.hijack();
+      this.#overload.answered(request.raw);
+      if (!stream.ended) stream.open(stop);
+    } catch (error) {
+      stream.abandon();
+      throw error;
     }
   }
 
-  open(request: FastifyRequest, reply: FastifyReply): EventStream {
-    reply.hijack();
-    this.#opened(reply.raw);
-    const stream = new EventStream(request, reply, this.#timers, () => this.#open.delete(stream));
-    this.#open.add(stream);
-    return stream;
-  }
-
   close(): void {
-    for (const stream of [...this.#open]) stream.end();
+    for (const stream of [...this.#streams]) stream.abandon();
   }
+}
+
+/**
+ * Whose stream it is, or null if that cannot be told: without TRUST_PROXY, a client of this machine or its own network may
+ * be the proxy that all readers come through.
+ */
+function addressOf(request: FastifyRequest): string | null {
+  // Fastify has `ips` only where proxies are trusted.
+  return request.ips === undefined && isLocalAddress(request.ip) ? null : addressKey(request.ip);
 }
 
 export class EventStream {
   readonly #reply: FastifyReply;
-  readonly #cancelComments: () => void;
-  readonly #onEnd: (() => void)[];
+  readonly #socket: Socket;
+  readonly #timers: Timers;
+  readonly #left: () => void;
+  /** What is heard before the stream is open is the snapshot. */
+  #early: string[] | null = [];
+  #finished = false;
   #ended = false;
+  #stop = (): void => {};
 
-  constructor(request: FastifyRequest, reply: FastifyReply, timers: Timers, onEnd: () => void) {
+  constructor(request: FastifyRequest, reply: FastifyReply, timers: Timers, left: () => void) {
     this.#reply = reply;
-    this.#onEnd = [onEnd];
+    this.#socket = request.raw.socket;
+    this.#timers = timers;
+    this.#left = left;
+    // The socket's event and not the response's: a response that is pipelined behind others may never get the socket.
+    this.#socket.once('close', this.abandon);
+    reply.raw.once('close', this.abandon);
+  }
+
+  get ended(): boolean {
+    return this.#ended;
+  }
+
+  open(stop: () => void): void {
     const headers: Record<string, number | string | string[]> = {};
-    for (const [name, value] of Object.entries(reply.getHeaders())) if (value !== undefined) headers[name] = value;
-    reply.raw.writeHead(200, {
+    for (const [name, value] of Object.entries(this.#reply.getHeaders()))
+      if (value !== undefined) headers[name] = value;
+    this.#reply.raw.writeHead(200, {
       ...headers,
       'content-type': 'text/event-stream; charset=utf-8',
       'cache-control': 'no-store',
       'x-accel-buffering': 'no',
     });
-    reply.raw.write(': doorbuster\n\n');
-    this.#cancelComments = timers.every(COMMENT_EVERY_MS, () => this.#write(':\n\n'));
-    request.raw.socket.once('close', () => this.end());
-    reply.raw.once('close', () => this.end());
-  }
-
-  onEnd(run: () => void): void {
-    if (this.#ended) run();
-    else this.#onEnd.push(run);
+    const cancelComments = this.#timers.every(COMMENT_EVERY_MS, () => this.#write(':\n\n'));
+    this.#stop = () => {
+      cancelComments();
+      stop();
+    };
+    const early = this.#early!;
+    this.#early = null;
+    this.#write(`: doorbuster\n\n${early.join('')}`);
+    if (this.#finished) this.abandon();
   }
 
   send(event: string, id: string, data: unknown): void {
     this.#write(`event: ${event}\nid: ${id}\ndata: ${JSON.stringify(data)}\n\n`);
   }
 
+  /** There will be nothing more to tell: ends when what was sent before has been written. */
   end(): void {
+    this.#finished = true;
+    if (this.#early === null) this.abandon();
+  }
+
+  /** The one end of every stream: its client left, the server closes, or everything is told. */
+  readonly abandon = (): void => {
     if (this.#ended) return;
     this.#ended = true;
-    this.#cancelComments();
+    this.#socket.off('close', this.abandon);
+    this.#reply.raw.off('close', this.abandon);
+    this.#left();
+    if (this.#early !== null) return;
+    this.#stop();
     this.#reply.raw.end();
-    for (const run of this.#onEnd) run();
-  }
+  };
 
   #write(text: string): void {
     if (this.#ended) return;
+    if (this.#early !== null) {
+      this.#early.push(text);
+      return;
+    }
     this.#reply.raw.write(text);
     if (this.#reply.raw.writableLength > BUFFERED_BYTES_MAX) {
       this.#reply.raw.destroy();
-      this.end();
+      this.abandon();
     }
   }
 }

@@ -1,5 +1,5 @@
 import { EventEmitter } from 'node:events';
-import type { ServerResponse } from 'node:http';
+import type { IncomingMessage } from 'node:http';
 import { beforeEach, describe, expect, it } from 'vitest';
 import { Overload } from '../../src/http/overload.ts';
 import { type ManualRuntime, manualRuntime } from '../contract/manual.ts';
@@ -51,18 +51,32 @@ describe('overload', () => {
     expect(overload.reason).toMatch(/late/);
   });
 
-  it('a request is in flight until its response closes', () => {
-    const responses = [1, 2, 3].map(() => new EventEmitter() as unknown as ServerResponse);
-    for (const response of responses.slice(0, 2)) overload.enter(response);
+  it('a request is in flight until it is answered, and leaves once', () => {
+    const requests = [1, 2, 3].map(() => new EventEmitter() as IncomingMessage);
+    for (const request of requests.slice(0, 2)) overload.enter(request);
     expect(overload.reason).toBeNull();
-    overload.enter(responses[2]!);
+    overload.enter(requests[2]!);
     expect(overload.reason).toMatch(/in flight/);
-    responses[0]!.emit('close');
+    // Counted once, however often it is said.
+    overload.enter(requests[2]!);
+    expect(overload.inFlight).toBe(3);
+    overload.answered(requests[0]!);
     expect([overload.inFlight, overload.reason]).toEqual([2, null]);
-    // An event stream is let go early; its end is not counted a second time.
-    overload.release(responses[1]!);
-    responses[1]!.emit('close');
+    // Answered and then left by its client, or a stream that was opened and then closed.
+    overload.answered(requests[0]!);
+    overload.answered(requests[1]!);
+    overload.answered(requests[1]!);
     expect(overload.inFlight).toBe(1);
+    // What was never let in does not leave.
+    overload.answered(new EventEmitter() as IncomingMessage);
+    expect(overload.inFlight).toBe(1);
+  });
+
+  it('whoever is not counted yet is judged as if it were', () => {
+    const requests = [1, 2, 3].map(() => new EventEmitter() as IncomingMessage);
+    for (const request of requests.slice(0, 2)) overload.enter(request);
+    expect(overload.reasonFor(requests[1]!)).toBeNull();
+    expect(overload.reasonFor(requests[2]!)).toMatch(/in flight/);
   });
 
   it('stops looking when it is closed', () => {

@@ -178,27 +178,22 @@ export function orderRoutes(app: FastifyInstance, { shop, auth, streams, buyerLi
           ...problems('unauthenticated', 'not_found', 'invalid_request'),
         },
       },
-      onRequest: async (request) => buyerLimits.take('reads', auth.anyone(request).buyer),
+      onRequest: [streams.alone, async (request) => buyerLimits.take('reads', auth.anyone(request).buyer)],
     },
-    async (request, reply) => {
-      await visibleOrder(request);
-      streams.admit();
-      // The version the reader has; anything else cannot be served from, and gets the order as it is.
-      let seen = lastEventId(request);
-      const early: Order[] = [];
-      let hear = (order: Order): void => void early.push(order);
-      const stop = await shop.get().watchOrder(request.params.id, (order) => hear(order));
-      if (stop === null) throw new HttpProblem('not_found', 'there is no such order');
-      const stream = streams.open(request, reply);
-      stream.onEnd(stop);
-      hear = (order) => {
-        const id = String(order.version);
-        if (id !== seen) stream.send('order', id, order);
-        seen = id;
-        if (hasEnded(order.status)) stream.end();
-      };
-      early.forEach(hear);
-    },
+    (request, reply) =>
+      streams.serve('order', request, reply, async (stream) => {
+        await visibleOrder(request);
+        // The version the reader has; anything else cannot be served from, and gets the order as it is.
+        let seen = lastEventId(request);
+        const stop = await shop.get().watchOrder(request.params.id, (order) => {
+          const id = String(order.version);
+          if (id !== seen) stream.send('order', id, order);
+          seen = id;
+          if (hasEnded(order.status)) stream.end();
+        });
+        if (stop === null) throw new HttpProblem('not_found', 'there is no such order');
+        return stop;
+      }),
   );
 
   /** Somebody else's order is not there: its existence is nobody's business. */

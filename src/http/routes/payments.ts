@@ -2,7 +2,7 @@ import { createHash } from 'node:crypto';
 import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify';
 import Type from 'typebox';
 import { isId } from '../../base/ids.ts';
-import { signatureFault } from '../../base/signature.ts';
+import { readSignature, SIGNATURE_HEADER, signatureFault } from '../../base/signature.ts';
 import * as S from '../../contract/schemas.ts';
 import { faults } from '../../contract/validate.ts';
 import { type Order, presentOrder } from '../../engine/present.ts';
@@ -252,10 +252,18 @@ function actorOf({ admin, buyer }: Identity, request: FastifyRequest): Actor {
   return { actor: admin === null ? `buyer:${buyer}` : `admin:${admin}`, origin: request.ip };
 }
 
+function signatureOf(request: FastifyRequest): string | undefined {
+  const header = request.headers[SIGNATURE_HEADER];
+  return Array.isArray(header) ? header[0] : header;
+}
+
 /** What a provider tells. The signature is of the bytes as they came, so nothing parses them before. */
-function webhookRoute(app: FastifyInstance, { shop, options, runtime }: HttpContext): void {
+function webhookRoute(app: FastifyInstance, { shop, options, runtime, overload }: HttpContext): void {
   app.removeAllContentTypeParsers();
-  app.addContentTypeParser('application/json', { parseAs: 'string' }, (_request, body, done) => done(null, body));
+  app.addContentTypeParser('application/json', { parseAs: 'string' }, (request, body, done) => {
+    overload.enter(request.raw);
+    done(null, body);
+  });
 
   app.post<{ Params: { provider: string }; Body: string }>(
     '/v1/webhooks/payments/:provider',
@@ -275,13 +283,16 @@ function webhookRoute(app: FastifyInstance, { shop, options, runtime }: HttpCont
           ...problems('unauthenticated', 'not_found', ...BODY),
         },
       },
+      // Most of what is no provider's is known by the header alone: its body is not worth waiting for.
+      onRequest: async (request) => {
+        const fault = readSignature(signatureOf(request), runtime.clock.now());
+        if (typeof fault === 'string') throw new HttpProblem('unauthenticated', fault);
+      },
     },
     async (request, reply): Promise<FastifyReply> => {
       const { provider } = request.params;
       const body = request.body ?? '';
-      const header = request.headers['doorbuster-signature'];
-      const signature = Array.isArray(header) ? header[0] : header;
-      const fault = signatureFault(options.paymentSecrets, body, signature, runtime.clock.now());
+      const fault = signatureFault(options.paymentSecrets, body, signatureOf(request), runtime.clock.now());
       if (fault !== null) throw new HttpProblem('unauthenticated', fault);
       let news: unknown;
       try {

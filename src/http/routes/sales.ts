@@ -3,7 +3,6 @@ import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify';
 import Type from 'typebox';
 import { newSaleOf, salePatchOf } from '../../contract/convert.ts';
 import * as S from '../../contract/schemas.ts';
-import type { SaleEvent } from '../../engine/board.ts';
 import type { Caller } from '../../sales/manage.ts';
 import type { HttpContext } from '../context.ts';
 import { HttpProblem } from '../problem.ts';
@@ -187,23 +186,17 @@ export function saleRoutes(app: FastifyInstance, { shop, auth, streams }: HttpCo
           ...problems('not_found', 'invalid_request'),
         },
       },
+      onRequest: streams.alone,
     },
-    async (request, reply) => {
-      streams.admit();
-      const current = shop.get();
-      // What is heard before the stream is open is the snapshot.
-      const early: SaleEvent[] = [];
-      let hear = (event: SaleEvent): void => void early.push(event);
-      const stop = await current.watchSale(request.params.id, lastEventId(request), (event) => hear(event));
-      if (stop === null) throw new HttpProblem('not_found', 'there is no such sale');
-      const stream = streams.open(request, reply);
-      stream.onEnd(stop);
-      hear = (event) => {
-        if (event.type === 'stock') stream.send('stock', event.id, event.item);
-        else stream.send('state', event.id, { state: event.state });
-      };
-      early.forEach(hear);
-    },
+    (request, reply) =>
+      streams.serve('public', request, reply, async (stream) => {
+        const stop = await shop.get().watchSale(request.params.id, lastEventId(request), (event) => {
+          if (event.type === 'stock') stream.send('stock', event.id, event.item);
+          else stream.send('state', event.id, { state: event.state });
+        });
+        if (stop === null) throw new HttpProblem('not_found', 'there is no such sale');
+        return stop;
+      }),
   );
 }
 

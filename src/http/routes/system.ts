@@ -10,7 +10,7 @@ import { problems, systemProblems } from '../responses.ts';
 
 const DEMO_TOKEN_SECONDS = 24 * 3600;
 
-export function systemRoutes(app: FastifyInstance, { shop, options, auth }: HttpContext): void {
+export function systemRoutes(app: FastifyInstance, { shop, options, auth, overload }: HttpContext): void {
   const tags = ['System'];
 
   app.get(
@@ -27,7 +27,12 @@ export function systemRoutes(app: FastifyInstance, { shop, options, auth }: Http
 
   const Readiness = Type.Object({
     status: Type.Unsafe<'ok' | 'unavailable'>({ type: 'string', enum: ['ok', 'unavailable'] }),
-    parts: Type.Object({ gate: Type.String(), pipe: Type.String(), ledger: Type.String() }),
+    parts: Type.Object({
+      gate: Type.String(),
+      pipe: Type.String(),
+      ledger: Type.String(),
+      http: Type.Optional(Type.String({ description: 'Why requests are refused now, if they are' })),
+    }),
   });
   app.get(
     '/readyz',
@@ -40,6 +45,10 @@ export function systemRoutes(app: FastifyInstance, { shop, options, auth }: Http
     },
     (_, reply) => {
       const readiness = shop.readiness();
+      const http = overload.reason;
+      if (http !== null) {
+        return reply.code(503).send({ status: 'unavailable' as const, parts: { ...readiness.parts, http } });
+      }
       return reply.code(readiness.status === 'ok' ? 200 : 503).send(readiness);
     },
   );

@@ -1,0 +1,46 @@
+import { BlockList, isIPv4, isIPv6 } from 'node:net';
+
+/**
+ * What a bound per address counts by. An IPv6 subscriber has a whole /64, 2^64 addresses: counted one by one they would
+ * have no bound at all. IPv4 written as IPv6 (`::ffff:1.2.3.4`, of a dual-stack socket) is the IPv4 address.
+ */
+export function addressKey(ip: string): string {
+  if (!ip.includes(':')) return ip;
+  const [address] = ip.split('%', 1) as [string];
+  const mapped = /^::ffff:(\d+\.\d+\.\d+\.\d+)$/i.exec(address)?.[1];
+  if (mapped !== undefined) return mapped;
+  if (!isIPv6(address)) return ip;
+  // The parts left of `::`; what it stands for is zeros, and so is what is right of it if four parts are full before.
+  const [left, right] = address.split('::', 2) as [string, string?];
+  const parts = left === '' ? [] : left.split(':');
+  if (right !== undefined) {
+    const after = right === '' ? [] : right.split(':');
+    // A dotted tail stands for two parts.
+    const afterLength = after.length + (right.includes('.') ? 1 : 0);
+    while (parts.length + afterLength < 8) parts.push('0');
+    parts.push(...after);
+  }
+  return `${parts
+    .slice(0, 4)
+    .map((part) => Number.parseInt(part, 16).toString(16))
+    .join(':')}::/64`;
+}
+
+const LOCAL = new BlockList();
+LOCAL.addSubnet('10.0.0.0', 8);
+LOCAL.addSubnet('100.64.0.0', 10);
+LOCAL.addSubnet('127.0.0.0', 8);
+LOCAL.addSubnet('169.254.0.0', 16);
+LOCAL.addSubnet('172.16.0.0', 12);
+LOCAL.addSubnet('192.168.0.0', 16);
+LOCAL.addAddress('::1', 'ipv6');
+LOCAL.addSubnet('fc00::', 7, 'ipv6');
+LOCAL.addSubnet('fe80::', 10, 'ipv6');
+
+/** Of this machine or its own network: where a proxy in front of the shop stands. */
+export function isLocalAddress(ip: string): boolean {
+  const key = addressKey(ip);
+  if (isIPv4(key)) return LOCAL.check(key);
+  const [address] = ip.split('%', 1) as [string];
+  return isIPv6(address) && LOCAL.check(address, 'ipv6');
+}
