@@ -7,6 +7,7 @@ const scenarios: Record<string, () => Promise<{ run(args: string[]): Promise<voi
   pay: () => import('./pay.ts'),
   shop: () => import('./shop.ts'),
   pipe: () => import('./pipe.ts'),
+  compare: () => import('./compare.ts'),
 };
 
 const [name, ...args] = process.argv.slice(2);
