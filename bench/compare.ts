@@ -9,6 +9,9 @@ import { median, ROOT, report } from './support.ts';
 const USAGE = `usage: npm run bench -- compare OLD [NEW] [--scenario orders,gate,ledger,pay,shop] [--pairs 10] [--json file]
   OLD, NEW  any git revision; without NEW: the work tree as it is`;
 const PAIRS_MIN = 10;
+/** Exit codes. A machine on which a commit differs from itself by more than 10 % has not shown that nothing is slower. */
+const FAILED = 1;
+const UNKNOWN = 3;
 const GROUPS = [...new Set(SCENARIOS.map(({ group }) => group))];
 const SIDES = ['old', 'new', 'again'] as const;
 type Side = (typeof SIDES)[number];
@@ -96,9 +99,16 @@ export async function run(args: string[]): Promise<void> {
     },
     options.json === null ? [] : [options.json],
   );
-  console.log(failed.length === 0 ? 'No scenario has become slower.' : `Slower than before: ${failed.join('; ')}`);
+  const unknown = judged.filter(({ judgement }) => judgement.noisy && !judgement.failed);
+  if (failed.length > 0) console.log(`Slower than before: ${failed.join('; ')}`);
+  if (unknown.length > 0) {
+    console.log(
+      `Too noisy to say: ${unknown.map(({ scenario }) => scenario.name).join('; ')}. Let the machine rest, or take more --pairs.`,
+    );
+  }
+  if (failed.length + unknown.length === 0) console.log('No scenario has become slower.');
   await cleanUpServers();
-  process.exit(failed.length === 0 ? 0 : 1);
+  process.exit(failed.length > 0 ? FAILED : unknown.length > 0 ? UNKNOWN : 0);
 }
 
 function roundsOf(samples: Record<Side, Sample[]>): Round[] {
@@ -120,7 +130,8 @@ function rowOf({ scenario, samples, judgement }: Measured & { judgement: Judgeme
     'A/A': words(same),
     'A/A spread': Number(spread.toFixed(3)),
     'fails below': Number(failsBelow.toFixed(3)),
-    'CPU new : old': cpuRatio(samples),
+    'CPU new : old': cpuRatio(samples, 'new'),
+    'CPU A/A': cpuRatio(samples, 'again'),
     verdict: verdictOf(judgement),
   };
 }
@@ -130,9 +141,9 @@ function words({ median, low, high }: Interval): string {
 }
 
 /** Not judged, but steadier than throughput on a machine that others use. */
-function cpuRatio(samples: Record<Side, Sample[]>): number | null {
+function cpuRatio(samples: Record<Side, Sample[]>, side: Side): number | null {
   const ratios = samples.old.flatMap(({ cpuUs }, round) => {
-    const other = samples.new[round]!.cpuUs;
+    const other = samples[side][round]!.cpuUs;
     return cpuUs === null || other === null ? [] : [other / cpuUs];
   });
   return ratios.length === 0 ? null : Number(median(ratios).toFixed(3));
@@ -140,6 +151,6 @@ function cpuRatio(samples: Record<Side, Sample[]>): number | null {
 
 function verdictOf({ failed, noisy, change }: Judgement): string {
   if (failed) return 'FAILS';
-  if (noisy) return 'passes, but the machine is too noisy to say much';
+  if (noisy) return 'too noisy to say';
   return change.median < BOUND ? 'passes within the spread' : 'passes';
 }
