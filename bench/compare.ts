@@ -2,7 +2,7 @@
 import { parseArgs } from 'node:util';
 import { cleanUpServers } from '../test/support/servers/clean-up.ts';
 import { checkOut, commitOf, provideAdaptor } from './compare/checkouts.ts';
-import { type Sample, SCENARIOS, type Scenario } from './compare/scenarios.ts';
+import { type Running, SCENARIOS, type Scenario } from './compare/scenarios.ts';
 import { BOUND, type Interval, type Judgement, judge, type Round, turnsOf } from './compare/statistics.ts';
 import { median, ROOT, report } from './support.ts';
 
@@ -15,6 +15,17 @@ const UNKNOWN = 3;
 const GROUPS = [...new Set(SCENARIOS.map(({ group }) => group))];
 const SIDES = ['old', 'new', 'again'] as const;
 type Side = (typeof SIDES)[number];
+
+/** Of each side in a round. Slices are short, so that whatever else the machine does meets all sides alike. */
+const WARM_UP_MS = 800;
+const SLICE_MS = 500;
+const SLICES = 6;
+
+interface Sample {
+  perSecond: number;
+  /** CPU time of the measured process for one order; null where there is no /proc. */
+  cpuUs: number | null;
+}
 
 interface Measured {
   scenario: Scenario;
@@ -73,7 +84,8 @@ export async function run(args: string[]): Promise<void> {
   }
   for (let pair = 1; pair <= options.pairs; pair++) {
     for (const { scenario, samples } of all) {
-      for (const side of turnsOf(SIDES, pair)) samples[side].push(await scenario.sample(checkouts[side]));
+      const round = await measure(scenario, checkouts, pair);
+      for (const side of SIDES) samples[side].push(round[side]);
       const seen = SIDES.map((side) => `${side} ${Math.round(samples[side].at(-1)!.perSecond)}/s`);
       console.error(`pair ${pair} of ${options.pairs}: ${scenario.name}: ${seen.join(', ')}`);
     }
@@ -109,6 +121,41 @@ export async function run(args: string[]): Promise<void> {
   if (failed.length + unknown.length === 0) console.log('No scenario has become slower.');
   await cleanUpServers();
   process.exit(failed.length > 0 ? FAILED : unknown.length > 0 ? UNKNOWN : 0);
+}
+
+/** One round: all sides are started, warmed up, and asked in turns, each so many times for a moment. */
+async function measure(
+  scenario: Scenario,
+  checkouts: Record<Side, string>,
+  pair: number,
+): Promise<Record<Side, Sample>> {
+  const running = {} as Record<Side, Running>;
+  const sums = Object.fromEntries(SIDES.map((side) => [side, { done: 0, ms: 0, cpuMs: 0 }])) as Record<Side, Sum>;
+  for (const side of turnsOf(SIDES, pair)) running[side] = await scenario.open(checkouts[side], side);
+  for (const side of turnsOf(SIDES, pair)) await running[side].run(WARM_UP_MS);
+  for (let slice = 0; slice < SLICES; slice++) {
+    for (const side of turnsOf(SIDES, pair + slice)) {
+      const before = running[side].cpuMs();
+      const { done, ms, unexpected } = await running[side].run(SLICE_MS);
+      const after = running[side].cpuMs();
+      if (unexpected > 0) throw new Error(`${scenario.name}, ${side}: ${unexpected} other answers than expected`);
+      const sum = sums[side];
+      sum.done += done;
+      sum.ms += ms;
+      sum.cpuMs += before === null || after === null ? Number.NaN : after - before;
+    }
+  }
+  for (const side of SIDES) await running[side].end();
+  const sampleOf = ({ done, ms, cpuMs }: Sum): Sample => {
+    return { perSecond: (done * 1000) / ms, cpuUs: Number.isNaN(cpuMs) ? null : (cpuMs * 1000) / done };
+  };
+  return { old: sampleOf(sums.old), new: sampleOf(sums.new), again: sampleOf(sums.again) };
+}
+
+interface Sum {
+  done: number;
+  ms: number;
+  cpuMs: number;
 }
 
 function roundsOf(samples: Record<Side, Sample[]>): Round[] {

@@ -1,4 +1,4 @@
-import { type ChildProcess, execFileSync, spawn } from 'node:child_process';
+import { type ChildProcess, execFileSync, fork, spawn } from 'node:child_process';
 import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { cpus, tmpdir, totalmem } from 'node:os';
 import { join } from 'node:path';
@@ -71,6 +71,30 @@ export async function runJson<T>(args: string[], env: Record<string, string> = {
   children.delete(child);
   if (code !== 0) throw new Error(`${args.join(' ')} ended with ${code}`);
   return JSON.parse(output.trim().split('\n').at(-1)!) as T;
+}
+
+/** A script with a channel: it says something when it is ready, and answers every message. */
+export async function talk(args: string[]): Promise<{ child: ChildProcess; ask<T>(message: number): Promise<T> }> {
+  const [script, ...rest] = args as [string, ...string[]];
+  const child = adopt(fork(join(ROOT, script), rest, { cwd: ROOT, execArgv: [] }));
+  const next = <T>(): Promise<T> =>
+    new Promise((resolve, reject) => {
+      const ended = (code: number | null): void => reject(new Error(`${script} ended with ${code}`));
+      child.once('exit', ended);
+      child.once('message', (message) => {
+        child.off('exit', ended);
+        resolve(message as T);
+      });
+    });
+  await next();
+  return {
+    child,
+    ask: (message) => {
+      const answer = next();
+      child.send(message);
+      return answer as Promise<never>;
+    },
+  };
 }
 
 export async function load(job: Omit<Job, 'secret'>): Promise<Result> {

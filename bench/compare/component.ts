@@ -1,13 +1,13 @@
-// One sample of a part without HTTP: node component.ts <gate | ledger> <checkout> <url> <warm-up ms> <measured ms>.
+// A part without HTTP, in slices: component.ts <gate | ledger> <checkout> <url>, with a channel as the load has it.
 // The part is a client of Redis or of a database, which run elsewhere; this process is that client and counts what it
 // reaches. Always the new tree's file: all sides are measured by the same code, through their own adaptors.
 import { join } from 'node:path';
 import { pathToFileURL } from 'node:url';
+import type { Slice } from '../load/load.ts';
 import type { MeasuredGate } from './adaptors/gate.ts';
 import type { MeasuredLedger } from './adaptors/ledger.ts';
-import type { Sample } from './scenarios.ts';
 
-const [part, checkout, url, warmUpMs, measuredMs] = process.argv.slice(2) as [string, string, string, string, string];
+const [part, checkout, url] = process.argv.slice(2) as [string, string, string];
 const GATE_CALLERS = 1024;
 const BATCH = 512;
 const WRITERS = 2;
@@ -36,8 +36,8 @@ async function openPart(): Promise<{ callers: number; orders: number; call: () =
 }
 
 const { callers, orders, call } = await openPart();
-let done = 0;
-const run = async (forMs: number): Promise<number> => {
+process.on('message', async (forMs: number) => {
+  let done = 0;
   const startedMs = performance.now();
   await Promise.all(
     Array.from({ length: callers }, async () => {
@@ -47,13 +47,7 @@ const run = async (forMs: number): Promise<number> => {
       }
     }),
   );
-  return performance.now() - startedMs;
-};
-await run(Number(warmUpMs));
-done = 0;
-const before = process.cpuUsage();
-const tookMs = await run(Number(measuredMs));
-const { user, system } = process.cpuUsage(before);
-const sample: Sample = { perSecond: (done * 1000) / tookMs, cpuUs: (user + system) / done };
-console.log(JSON.stringify(sample));
-process.exit(0);
+  process.send!({ done, ms: performance.now() - startedMs, unexpected: 0 } satisfies Slice);
+});
+process.on('disconnect', () => process.exit(0));
+process.send!('ready');

@@ -1,16 +1,19 @@
-// What is compared. A sample is one measurement of one checkout: fresh processes, an empty store, seconds.
+// What is compared. In a round all sides run at the same time, and take turns in being asked for something.
 import { rmSync } from 'node:fs';
 import { join } from 'node:path';
 import { startMariadb } from '../../test/support/servers/mariadb.ts';
 import { startPostgres } from '../../test/support/servers/postgres.ts';
 import { type RedisServer, startRedis } from '../../test/support/servers/redis.ts';
-import type { Job } from '../load/load.ts';
-import { cpuMs, createSale, end, load, runJson, start, temporaryFolder } from '../support.ts';
+import type { Job, Slice } from '../load/load.ts';
+import { cpuMs, createSale, end, runJson, SECRET, start, talk, temporaryFolder } from '../support.ts';
 
-export interface Sample {
-  readonly perSecond: number;
-  /** CPU time of the measured process for one order, all its threads; null where there is no /proc. */
-  readonly cpuUs: number | null;
+/** One checkout under test, warm or yet to be: fresh processes and an empty store. */
+export interface Running {
+  /** Goes on for so long. */
+  run(ms: number): Promise<Slice>;
+  /** CPU time of the measured process so far, all its threads; null where there is no /proc. */
+  cpuMs(): number | null;
+  end(): Promise<void>;
 }
 
 export interface Scenario {
@@ -19,29 +22,28 @@ export interface Scenario {
   readonly group: string;
   /** The part of src/ that it calls, by an adaptor; null: by HTTP alone. */
   readonly adaptor: 'gate' | 'ledger' | null;
-  sample(checkout: string): Promise<Sample>;
+  /** `side`: those that run at the same time share no Redis. */
+  open(checkout: string, side: string): Promise<Running>;
 }
 
 const CONNECTIONS = 64;
-const WARM_UP_MS = 800;
-const MEASURED_MS = 3000;
-/** More than can be sold meanwhile. */
-const BUYERS = 40 * (WARM_UP_MS + MEASURED_MS);
-const BUYERS_DISTRIBUTED = 15 * (WARM_UP_MS + MEASURED_MS);
+/** More than can be sold in one round. */
+const BUYERS = 120_000;
+const BUYERS_DISTRIBUTED = 50_000;
 /** Orders that are placed first, and then paid: a sample ends when all are, or when its time is over. */
-const PAID = 10_000;
+const PAID = 12_000;
 /** A payment is several commits one after the other: fewer callers would measure the disk's patience. */
-const CONNECTIONS_PAYING = 256;
+const CONNECTIONS_PAYING = 128;
 
 const MARIADB_ARGS = ['--innodb-buffer-pool-size=1G', '--innodb-log-file-size=512M'];
 const POSTGRES_ARGS = ['-c', 'shared_buffers=1GB', '-c', 'max_wal_size=4GB'];
 
-/** A server that is started when the first scenario needs it. */
-function once<T>(begin: () => Promise<T>): () => Promise<T> {
-  let begun: Promise<T> | null = null;
-  return () => {
-    begun ??= begin();
-    return begun;
+/** Servers that are started when somebody first asks for them, one for each name. */
+function lazily<T>(begin: () => Promise<T>): (name?: string) => Promise<T> {
+  const begun = new Map<string, Promise<T>>();
+  return (name = '') => {
+    if (!begun.has(name)) begun.set(name, begin());
+    return begun.get(name)!;
   };
 }
 
@@ -50,22 +52,18 @@ interface DatabaseServer {
   query(sql: string): Promise<unknown>;
 }
 
-const postgres = once(() => startPostgres({ args: POSTGRES_ARGS }));
-const mariadb = once(() => startMariadb({ args: MARIADB_ARGS }));
-const bareRedis = once(() => startRedis());
-const durableRedis = once(() => startRedis({ persistence: 'aof', args: ['--appendfsync', 'everysec'] }));
+const postgres = lazily(() => startPostgres({ args: POSTGRES_ARGS }));
+const mariadb = lazily(() => startMariadb({ args: MARIADB_ARGS }));
+const bareRedis = lazily(() => startRedis());
+const durableRedis = lazily(() => startRedis({ persistence: 'aof', args: ['--appendfsync', 'everysec'] }));
 
 let databases = 0;
 
-/** Every sample has a database of its own: the schemas of two commits differ, and tables that have grown are slower. */
-async function withDatabase<T>(server: DatabaseServer, use: (url: string) => Promise<T>): Promise<T> {
+/** Every round has databases of its own: the schemas of two commits differ, and tables that have grown are slower. */
+async function newDatabase(server: DatabaseServer): Promise<{ url: string; drop(): Promise<unknown> }> {
   const name = `compare_${++databases}`;
   const url = await server.createDatabase(name);
-  try {
-    return await use(url);
-  } finally {
-    await server.query(`DROP DATABASE ${name}`).catch(() => undefined);
-  }
+  return { url, drop: () => server.query(`DROP DATABASE ${name}`).catch(() => undefined) };
 }
 
 async function emptied(redis: RedisServer): Promise<RedisServer> {
@@ -73,7 +71,7 @@ async function emptied(redis: RedisServer): Promise<RedisServer> {
   return redis;
 }
 
-type Load = Pick<Job, 'connections' | 'warmUpMs' | 'durationMs' | 'buyers' | 'then'>;
+type Load = Pick<Job, 'connections' | 'buyers' | 'then'>;
 
 const SERVE_ENV = {
   RATE_LIMIT_BUYER: '100000',
@@ -82,67 +80,78 @@ const SERVE_ENV = {
   EVENT_LOOP_DELAY_MAX_MS: '60000',
 };
 
-async function overHttp(checkout: string, data: string, env: Record<string, string>, asked: Load): Promise<Sample> {
-  const bin = join(checkout, 'bin/doorbuster.js');
-  const args = [bin, 'serve', '--port', '0', '--data', data];
-  const { port, child } = await start(args, { ...SERVE_ENV, ...env }, checkout);
-  try {
-    const saleId = await createSale(port);
-    const cpuBefore = cpuMs(child.pid!);
-    const { requests, perSecond } = await load({
-      ...{ port, path: `/v1/sales/${saleId}/orders`, body: JSON.stringify({ item: 'voucher', quantity: 1 }) },
-      ...{ expect: 201, keyed: true, again: false },
-      ...asked,
-    });
-    const cpuAfter = cpuMs(child.pid!);
-    if (cpuBefore === null || cpuAfter === null) return { perSecond, cpuUs: null };
-    // Warm-up and placing are in it, on all sides alike: a figure to compare, not to quote.
-    return { perSecond, cpuUs: ((cpuAfter - cpuBefore) * 1000) / requests };
-  } finally {
-    await end(child);
-  }
+async function overHttp(checkout: string, data: string, env: Record<string, string>, asked: Load): Promise<Running> {
+  const args = [join(checkout, 'bin/doorbuster.js'), 'serve', '--port', '0', '--data', data];
+  const server = await start(args, { ...SERVE_ENV, ...env }, checkout);
+  const saleId = await createSale(server.port);
+  const job: Job = {
+    ...{
+      port: server.port,
+      path: `/v1/sales/${saleId}/orders`,
+      body: JSON.stringify({ item: 'voucher', quantity: 1 }),
+    },
+    ...{ secret: SECRET, expect: 201, keyed: true, again: false, durationMs: 0 },
+    ...asked,
+  };
+  const load = await talk(['bench/load/load.ts', JSON.stringify(job)]);
+  return {
+    run: (ms) => load.ask(ms),
+    cpuMs: () => cpuMs(server.child.pid!),
+    end: async () => {
+      await end(load.child);
+      await end(server.child);
+    },
+  };
 }
 
 function placing(buyers: number): Load {
-  return { connections: CONNECTIONS, warmUpMs: WARM_UP_MS, durationMs: MEASURED_MS, buyers };
+  return { connections: CONNECTIONS, buyers };
 }
 
 function paying(): Load {
   const then = { path: '/v1/orders/:order/pay', body: JSON.stringify({ method: 'sandbox' }), expect: 200 };
-  return { connections: CONNECTIONS_PAYING, durationMs: MEASURED_MS, buyers: PAID, then };
+  return { connections: CONNECTIONS_PAYING, buyers: PAID, then };
 }
 
-async function embedded(checkout: string, asked: Load): Promise<Sample> {
+async function embedded(checkout: string, asked: Load): Promise<Running> {
   const data = temporaryFolder();
-  try {
-    return await overHttp(checkout, data, {}, asked);
-  } finally {
-    rmSync(data, { recursive: true, force: true });
-  }
+  const running = await overHttp(checkout, data, {}, asked);
+  return also(running, () => rmSync(data, { recursive: true, force: true }));
 }
 
-async function distributed(checkout: string, server: DatabaseServer, asked: Load): Promise<Sample> {
-  const redis = await emptied(await durableRedis());
-  return withDatabase(server, async (url) => {
-    const env = { REDIS_URL: redis.url, DATABASE_URL: url };
-    await runJson([join(checkout, 'bin/doorbuster.js'), 'migrate', '--json'], env, checkout);
-    return overHttp(checkout, temporaryFolder(), env, asked);
-  });
+async function distributed(checkout: string, side: string, asked: Load): Promise<Running> {
+  const redis = await emptied(await durableRedis(side));
+  const database = await newDatabase(await postgres());
+  const env = { REDIS_URL: redis.url, DATABASE_URL: database.url };
+  await runJson([join(checkout, 'bin/doorbuster.js'), 'migrate', '--json'], env, checkout);
+  return also(await overHttp(checkout, temporaryFolder(), env, asked), database.drop);
 }
 
-function component(part: 'gate' | 'ledger', checkout: string, url: string, measuredMs: number): Promise<Sample> {
-  return runJson(['bench/compare/component.ts', part, checkout, url, String(WARM_UP_MS), String(measuredMs)]);
+async function component(part: 'gate' | 'ledger', checkout: string, url: string): Promise<Running> {
+  const { child, ask } = await talk(['bench/compare/component.ts', part, checkout, url]);
+  return { run: ask, cpuMs: () => cpuMs(child.pid!), end: () => end(child) };
 }
 
-const GATE_MS = 2500;
-const LEDGER_MS = 2500;
+/** When it has ended, this is done too. */
+function also(running: Running, after: () => unknown): Running {
+  return {
+    ...running,
+    end: async () => {
+      await running.end();
+      await after();
+    },
+  };
+}
 
 function ledgerOn(name: string, server: () => Promise<DatabaseServer>): Scenario {
   return {
     name: `ledger, ${name}`,
     group: 'ledger',
     adaptor: 'ledger',
-    sample: async (checkout) => withDatabase(await server(), (url) => component('ledger', checkout, url, LEDGER_MS)),
+    open: async (checkout) => {
+      const { url, drop } = await newDatabase(await server());
+      return also(await component('ledger', checkout, url), drop);
+    },
   };
 }
 
@@ -151,13 +160,13 @@ export const SCENARIOS: readonly Scenario[] = [
     name: 'orders, SQLite',
     group: 'orders',
     adaptor: null,
-    sample: (checkout) => embedded(checkout, placing(BUYERS)),
+    open: (checkout) => embedded(checkout, placing(BUYERS)),
   },
   {
     name: 'gate, Redis',
     group: 'gate',
     adaptor: 'gate',
-    sample: async (checkout) => component('gate', checkout, (await emptied(await bareRedis())).url, GATE_MS),
+    open: async (checkout, side) => component('gate', checkout, (await emptied(await bareRedis(side))).url),
   },
   ledgerOn('PostgreSQL', postgres),
   ledgerOn('MariaDB', mariadb),
@@ -165,18 +174,18 @@ export const SCENARIOS: readonly Scenario[] = [
     name: 'pay, SQLite',
     group: 'pay',
     adaptor: null,
-    sample: (checkout) => embedded(checkout, paying()),
+    open: (checkout) => embedded(checkout, paying()),
   },
   {
     name: 'pay, PostgreSQL + Redis',
     group: 'pay',
     adaptor: null,
-    sample: async (checkout) => distributed(checkout, await postgres(), paying()),
+    open: (checkout, side) => distributed(checkout, side, paying()),
   },
   {
     name: 'shop, PostgreSQL + Redis',
     group: 'shop',
     adaptor: null,
-    sample: async (checkout) => distributed(checkout, await postgres(), placing(BUYERS_DISTRIBUTED)),
+    open: (checkout, side) => distributed(checkout, side, placing(BUYERS_DISTRIBUTED)),
   },
 ];

@@ -17,8 +17,6 @@ export interface Job {
   /** Requests go round the buyers again (for refusals); otherwise the load ends when all have ordered. */
   again: boolean;
   expect: number;
-  /** So long it runs before it begins to count. */
-  warmUpMs?: number;
   /** Not measured are then the requests above, without a bound in time: measured is one of these for each order they made. */
   then?: {
     /** Contains `:order`. */
@@ -35,6 +33,14 @@ export interface Result {
   p99Ms: number;
   unexpected: number;
   statuses: Record<string, number>;
+}
+
+/** With a channel to its parent, the load runs in slices: each message is a number of milliseconds, each answer a slice. */
+export interface Slice {
+  done: number;
+  ms: number;
+  /** Answers so far that were not expected. */
+  unexpected: number;
 }
 
 const job = JSON.parse(process.argv[2]!) as Job;
@@ -97,7 +103,7 @@ function session(socket: Socket, finished: () => void): void {
     pending = '';
     send();
   });
-  socket.on('error', () => {
+  socket.removeAllListeners('error').on('error', () => {
     statuses['error'] = (statuses['error'] ?? 0) + 1;
     finished();
   });
@@ -116,12 +122,6 @@ const sockets = await Promise.all(
 );
 const everyone = (): Promise<unknown> =>
   Promise.all(sockets.map((socket) => new Promise<void>((resolve) => session(socket, resolve))));
-/** What was answered so far does not count. */
-const fresh = (): void => {
-  done = 0;
-  statuses = {};
-};
-
 if (job.then !== undefined) {
   await everyone();
   if (statuses[job.expect] !== job.buyers) throw new Error(`orders were not all placed: ${JSON.stringify(statuses)}`);
@@ -135,39 +135,41 @@ if (job.then !== undefined) {
     [requests[at], requests[other]] = [requests[other]!, requests[at]!];
   }
   [next, expected, collecting] = [0, expect, false];
-  fresh();
+  [done, statuses] = [0, {}];
 }
 
-let startedAt = performance.now();
-const warmUpMs = job.warmUpMs ?? 0;
-const timers = [
-  setTimeout(() => {
+/** Goes on for so long, or until everybody has been served. */
+async function runFor(ms: number): Promise<Slice> {
+  const [doneBefore, startedAt] = [done, performance.now()];
+  running = true;
+  const timer = setTimeout(() => {
     running = false;
-  }, warmUpMs + job.durationMs),
-];
-if (warmUpMs > 0) {
-  timers.push(
-    setTimeout(() => {
-      const unexpected = done - (statuses[expected] ?? 0);
-      fresh();
-      // A warm-up that went wrong is no warm-up.
-      if (unexpected > 0) statuses['error'] = unexpected;
-      startedAt = performance.now();
-    }, warmUpMs),
-  );
+  }, ms);
+  await everyone();
+  clearTimeout(timer);
+  return { done: done - doneBefore, ms: performance.now() - startedAt, unexpected: unexpected() };
 }
-await everyone();
-for (const timer of timers) clearTimeout(timer);
-const tookMs = performance.now() - startedAt;
 
-const sorted = latencies.subarray(0, Math.min(done, latencies.length)).sort();
-const result: Result = {
-  requests: done,
-  perSecond: Math.round((done / tookMs) * 1000),
-  p50Ms: Number(sorted[Math.floor(sorted.length * 0.5)]?.toFixed(2)),
-  p99Ms: Number(sorted[Math.floor(sorted.length * 0.99)]?.toFixed(2)),
-  unexpected: done - (statuses[expected] ?? 0) + (statuses['error'] ?? 0),
-  statuses,
-};
-console.log(JSON.stringify(result));
-process.exit(0);
+function unexpected(): number {
+  return done - (statuses[expected] ?? 0) + (statuses['error'] ?? 0);
+}
+
+if (process.send !== undefined) {
+  // Somebody says when it goes on, and for how long.
+  process.on('message', async (ms: number) => process.send!(await runFor(ms)));
+  process.on('disconnect', () => process.exit(0));
+  process.send('ready');
+} else {
+  const { ms: tookMs } = await runFor(job.durationMs);
+  const sorted = latencies.subarray(0, Math.min(done, latencies.length)).sort();
+  const result: Result = {
+    requests: done,
+    perSecond: Math.round((done / tookMs) * 1000),
+    p50Ms: Number(sorted[Math.floor(sorted.length * 0.5)]?.toFixed(2)),
+    p99Ms: Number(sorted[Math.floor(sorted.length * 0.99)]?.toFixed(2)),
+    unexpected: unexpected(),
+    statuses,
+  };
+  console.log(JSON.stringify(result));
+  process.exit(0);
+}
