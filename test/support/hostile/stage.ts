@@ -48,7 +48,14 @@ export interface Outcome {
   strange: string[];
   faults: Record<string, string[]>;
   /** Event streams that an honest address got of those it asked for, right after the attack. */
-  streams: { asked: number; opened: number };
+  streams: Streams;
+}
+
+interface Streams {
+  asked: number;
+  opened: number;
+  /** The last answer that was no stream. */
+  refusal: string;
 }
 
 const CONNECTIONS = 16;
@@ -57,6 +64,8 @@ const WARM_UP_MS = 700;
 const RSS_EVERY_MS = 200;
 /** A shop that is not well by then is called dead; until then the run goes on, to say how long it took. */
 const RECOVERY_MS_MAX = 30_000;
+/** Asked when everybody has gone. */
+const ANSWERS_WITHIN_MS = 10_000;
 const STREAMS_ASKED = 20;
 const STREAMS_WITHIN_MS = 4000;
 const OWED = 3;
@@ -140,7 +149,7 @@ export async function playHostile(server: TestServer, plan: Plan, say: (line: st
   const sums = { attacked: newSum(), bare: newSum() };
   const totals: AttackReport = {};
   let [recoveryMs, logBytes] = [0, 0];
-  let streams = { asked: STREAMS_ASKED, opened: STREAMS_ASKED };
+  let streams: Streams = { asked: STREAMS_ASKED, opened: STREAMS_ASKED, refusal: '' };
   const slice = async (kind: 'attacked' | 'bare', forMs: number): Promise<void> => {
     await aim(kind === 'attacked' ? port : bare.first);
     const before = await mark();
@@ -172,6 +181,8 @@ export async function playHostile(server: TestServer, plan: Plan, say: (line: st
   const rssMb = rss.stop();
   const record = JSON.parse(readFileSync(file, 'utf8')) as HonestRecord;
   for (const { process } of [honest, attackers, bare]) process.disconnect();
+  // What attackers left behind may stop it later: a payment that runs out, say.
+  await until('the shop still answers when all have gone', ANSWERS_WITHIN_MS, () => isWell(server, target.saleId));
   return {
     goodput: {
       attacked: goodput(sums.attacked),
@@ -264,21 +275,31 @@ async function isWell({ url }: TestServer, saleId: string): Promise<boolean> {
 }
 
 /** How many of so many streams an honest address gets. One that is refused is asked for again: a slot that leaked stays away. */
-async function openStreams(port: number, saleId: string): Promise<{ asked: number; opened: number }> {
+async function openStreams(port: number, saleId: string): Promise<Streams> {
+  let refusal = 'no answer';
   const sockets: Socket[] = [];
   const open = (): Promise<boolean> =>
     new Promise((resolve) => {
       const socket = connect({ port, host: '127.0.0.1', localAddress: HONEST_ADDRESS });
       sockets.push(socket);
+      // A server that has stopped says nothing at all.
+      const late = setTimeout(() => socket.destroy(), STREAMS_WITHIN_MS);
       socket.on('connect', () => socket.write(get(`/v1/sales/${saleId}/events`)));
       socket.once('data', (chunk: Buffer) => {
+        clearTimeout(late);
         const opened = chunk.toString('latin1').startsWith('HTTP/1.1 200');
-        if (!opened) socket.destroy();
+        if (!opened) {
+          refusal = chunk.toString('latin1').slice(0, 1000);
+          socket.destroy();
+        }
         resolve(opened);
       });
       socket.on('data', () => undefined);
       socket.on('error', () => undefined);
-      socket.on('close', () => resolve(false));
+      socket.on('close', () => {
+        clearTimeout(late);
+        resolve(false);
+      });
     });
   let opened = 0;
   await Promise.all(
@@ -290,7 +311,7 @@ async function openStreams(port: number, saleId: string): Promise<{ asked: numbe
     ),
   );
   for (const socket of sockets) socket.destroy();
-  return { asked: STREAMS_ASKED, opened };
+  return { asked: STREAMS_ASKED, opened, refusal };
 }
 
 const PATIENCE_MS = 30_000;
