@@ -5,7 +5,7 @@ import { startMariadb } from '../test/support/servers/mariadb.ts';
 import { startPostgres } from '../test/support/servers/postgres.ts';
 import { type RedisServer, startRedis } from '../test/support/servers/redis.ts';
 import type { Result } from './load/load.ts';
-import { ADMIN, end, load, median, report, runJson, start } from './support.ts';
+import { ADMIN, createSale, end, load, median, report, runJson, start } from './support.ts';
 
 /**
  * Orders end to end, HTTP to commit, with 1 and 2 API processes and one worker, on MariaDB and PostgreSQL. In alternating
@@ -43,22 +43,6 @@ async function measure(target: Target, durationMs: number): Promise<void> {
   target.rounds.push(results.reduce((sum, { perSecond }) => sum + perSecond, 0));
   target.p50Ms.push(median(results.map(({ p50Ms }) => p50Ms)));
   target.p99Ms.push(Math.max(...results.map(({ p99Ms }) => p99Ms)));
-}
-
-async function createSale(port: number): Promise<string> {
-  const response = await fetch(`http://127.0.0.1:${port}/v1/sales`, {
-    method: 'POST',
-    headers: { authorization: `Bearer ${ADMIN}`, 'content-type': 'application/json' },
-    body: JSON.stringify({
-      name: 'bench',
-      opensAt: '2020-01-01T00:00:00.000Z',
-      closesAt: '2099-01-01T00:00:00.000Z',
-      items: [{ code: 'voucher', name: 'Voucher', price: { amount: 8000, currency: 'CNY' }, stock: 1_000_000 }],
-    }),
-  });
-  const sale = (await response.json()) as { id: string };
-  if (response.status !== 201) throw new Error(JSON.stringify(sale));
-  return sale.id;
 }
 
 const LIVE_ORDERS = 100_000;

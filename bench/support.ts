@@ -1,4 +1,4 @@
-import { type ChildProcess, execFileSync, spawn } from 'node:child_process';
+import { type ChildProcess, execFileSync, fork, spawn } from 'node:child_process';
 import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { cpus, tmpdir, totalmem } from 'node:os';
 import { join } from 'node:path';
@@ -35,9 +35,10 @@ export function temporaryFolder(): string {
 export async function start(
   args: string[],
   env: Record<string, string> = {},
+  cwd = ROOT,
 ): Promise<{ port: number; child: ChildProcess }> {
   const child = spawn(process.execPath, args, {
-    cwd: ROOT,
+    cwd,
     env: { ...process.env, LOG_LEVEL: 'warn', DOORBUSTER_AUTH_SECRET: SECRET, DOORBUSTER_ADMIN_KEY: ADMIN, ...env },
     stdio: ['ignore', 'pipe', 'inherit'],
   });
@@ -55,9 +56,9 @@ export async function start(
 }
 
 /** Runs a script to its end and gives what it printed last, as JSON. */
-export async function runJson<T>(args: string[], env: Record<string, string> = {}): Promise<T> {
+export async function runJson<T>(args: string[], env: Record<string, string> = {}, cwd = ROOT): Promise<T> {
   const child = spawn(process.execPath, args, {
-    cwd: ROOT,
+    cwd,
     env: { ...process.env, ...env },
     stdio: ['ignore', 'pipe', 'inherit'],
   });
@@ -70,6 +71,30 @@ export async function runJson<T>(args: string[], env: Record<string, string> = {
   children.delete(child);
   if (code !== 0) throw new Error(`${args.join(' ')} ended with ${code}`);
   return JSON.parse(output.trim().split('\n').at(-1)!) as T;
+}
+
+/** A script with a channel: it says something when it is ready, and answers every message. */
+export async function talk(args: string[]): Promise<{ child: ChildProcess; ask<T>(message: number): Promise<T> }> {
+  const [script, ...rest] = args as [string, ...string[]];
+  const child = adopt(fork(join(ROOT, script), rest, { cwd: ROOT, execArgv: [] }));
+  const next = <T>(): Promise<T> =>
+    new Promise((resolve, reject) => {
+      const ended = (code: number | null): void => reject(new Error(`${script} ended with ${code}`));
+      child.once('exit', ended);
+      child.once('message', (message) => {
+        child.off('exit', ended);
+        resolve(message as T);
+      });
+    });
+  await next();
+  return {
+    child,
+    ask: (message) => {
+      const answer = next();
+      child.send(message);
+      return answer as Promise<never>;
+    },
+  };
 }
 
 export async function load(job: Omit<Job, 'secret'>): Promise<Result> {
@@ -97,6 +122,23 @@ export async function end(child: ChildProcess): Promise<void> {
   children.delete(child);
 }
 
+/** A sale that is open, with as much of one item, `voucher`, as anybody may sell. */
+export async function createSale(port: number): Promise<string> {
+  const response = await fetch(`http://127.0.0.1:${port}/v1/sales`, {
+    method: 'POST',
+    headers: { authorization: `Bearer ${ADMIN}`, 'content-type': 'application/json' },
+    body: JSON.stringify({
+      name: 'bench',
+      opensAt: '2020-01-01T00:00:00.000Z',
+      closesAt: '2099-01-01T00:00:00.000Z',
+      items: [{ code: 'voucher', name: 'Voucher', price: { amount: 8000, currency: 'CNY' }, stock: 1_000_000 }],
+    }),
+  });
+  const sale = (await response.json()) as { id: string };
+  if (response.status !== 201) throw new Error(JSON.stringify(sale));
+  return sale.id;
+}
+
 export function median(values: number[]): number {
   const sorted = [...values].sort((a, b) => a - b);
   return sorted[Math.floor(sorted.length / 2)]!;
@@ -122,12 +164,13 @@ export function machine(): Record<string, unknown> {
 
 type Rows = Record<string, unknown>[];
 
-/** Prints a table, or several by their names, and keeps the JSON in bench/results/. */
+/** Prints a table, or several by their names, and keeps the JSON in bench/results/ and wherever else it is wanted. */
 export function report(
   name: string,
   rows: Rows | Record<string, Rows>,
   notMeasured: string[],
   more: Record<string, unknown> = {},
+  copies: string[] = [],
 ): void {
   for (const [title, table] of Array.isArray(rows) ? [[name, rows] as const] : Object.entries(rows)) {
     console.log(`\n${title}`);
@@ -138,6 +181,6 @@ export function report(
   const json = { name, machine: machine(), rows, notMeasured, ...more };
   mkdirSync(join(ROOT, 'bench/results'), { recursive: true });
   const file = join(ROOT, 'bench/results', `${name}.json`);
-  writeFileSync(file, `${JSON.stringify(json, null, 2)}\n`);
+  for (const each of [file, ...copies]) writeFileSync(each, `${JSON.stringify(json, null, 2)}\n`);
   console.log(`JSON: bench/results/${name}.json\n${JSON.stringify(json)}`);
 }

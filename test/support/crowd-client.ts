@@ -67,16 +67,19 @@ export class CrowdClient {
   readonly #host: string;
   readonly #port: number;
   readonly #connectionsMax: number;
+  readonly #localAddress: string | undefined;
   readonly #open = new Set<Connection>();
   readonly #idle: Connection[] = [];
   readonly #waiting: Job[] = [];
   #closed = false;
 
-  constructor(url: string, connections = 64) {
+  /** `localAddress`: where its connections come from, if it matters. */
+  constructor(url: string, connections = 64, localAddress?: string) {
     const { hostname, port } = new URL(url);
     this.#host = hostname;
     this.#port = Number(port);
     this.#connectionsMax = connections;
+    this.#localAddress = localAddress;
   }
 
   send(request: CrowdRequest): Promise<CrowdReply> {
@@ -114,7 +117,8 @@ export class CrowdClient {
   }
 
   #connect(job: Job): void {
-    const connection = new Connection(connect(this.#port, this.#host), {
+    const from = this.#localAddress === undefined ? {} : { localAddress: this.#localAddress };
+    const connection = new Connection(connect({ port: this.#port, host: this.#host, ...from }), {
       idle: () => {
         const next = this.#waiting.shift();
         if (next) connection.take(next);
