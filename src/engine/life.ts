@@ -45,6 +45,8 @@ export interface ShopLifeParts {
 const ROUND_MS = 250;
 /** What fails is tried less and less often, but soon enough after an outage. */
 const ROUND_MS_MAX = 2000;
+/** Orders of a leader that was killed expire so much later, at most. Two that lead only do some work twice. */
+const LEAD_LEASE_MS = 5000;
 const ANSWER_WITHIN_MS = 5000;
 /** That is about twenty seconds. */
 const FAILURES_MAX = 12;
@@ -135,7 +137,7 @@ export class ShopLife {
       return;
     }
     this.#inLine = true;
-    this.#leader = locks.leader('life', ({ signal }) => this.#lead(signal));
+    this.#leader = locks.leader('life', ({ signal }) => this.#lead(signal), { lease: LEAD_LEASE_MS });
   }
 
   /** Each part at its own pace: a provider that hangs does not keep others' orders from their end. */

@@ -17,7 +17,8 @@ export interface MeasuredGate {
 export async function open(redisUrl: string): Promise<MeasuredGate> {
   const gate = new RedisGate({ target: redisUrl, pipeMax: 100_000_000, commandMs: 10_000 }, systemRuntime());
   const nowMs = Date.now();
-  await gate.install({
+  // The snapshot as it is now (`content`), and as commits before pages had it.
+  const snapshot = {
     ...{ saleId: '7', epoch: 1, version: 1, opensAtMs: nowMs - 1000, closesAtMs: nowMs + 3_600_000 },
     ...{ paused: false, closed: false, perBuyer: 1, payWithinSeconds: 900 },
     items: [
@@ -26,9 +27,9 @@ export async function open(redisUrl: string): Promise<MeasuredGate> {
         price: { amount: 8000, currency: 'CNY' },
       },
     ],
-    holds: [],
-    keys: [],
-  });
+    ...{ mayAdmit: true, content: [], holds: [], keys: [] },
+  };
+  await gate.install(snapshot);
   const asked = { saleId: '7', itemCode: 'voucher', quantity: 1, fingerprint: 'voucher x1' };
   return {
     admit: async (order) => {
