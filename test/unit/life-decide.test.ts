@@ -6,10 +6,15 @@ import {
   type MoneyState,
   type OrderState,
 } from '../../src/ledger/life/decide.ts';
-import type { Move } from '../../src/ledger/life.ts';
+import type { StoredRefund } from '../../src/ledger/life/rows.ts';
+import { DECLINED_MAX, type Move } from '../../src/ledger/life.ts';
 import { LIFE, stepOf, unitsAt } from '../../src/model/life.ts';
 import { hasEnded, ORDER_STATUSES, type OrderRecord, type OrderStatus } from '../../src/model/order.ts';
 import { ATTEMPT_STATES, type AttemptState, type PaymentAttempt } from '../../src/model/payment.ts';
+
+function yuan(amount: number) {
+  return { amount, currency: 'CNY' };
+}
 
 const NOW = 1_000_000;
 const AMOUNT = { amount: 8000, currency: 'CNY' };
@@ -46,6 +51,9 @@ function move(event: Move['event'], over: Partial<Move> = {}): Move {
 function* everyMove(): Generator<{ move: Move; money: MoneyState }> {
   for (const event of ['cancel', 'expire', 'refund'] as const) yield { move: move(event), money: NO_MONEY };
   yield { move: move('pay', { money: TAKEN }), money: NO_MONEY };
+  for (const part of [{ total: yuan(500) }, { told: 'n', id: '6', amount: yuan(500) }, { total: yuan(8000) }]) {
+    yield { move: move('refund_part', { refunds: '8', part }), money: NO_MONEY };
+  }
   for (const name of ATTEMPT_STATES) {
     yield { move: move('pay', { money: CAPTURE }), money: { named: attempt(name), referenced: null } };
     const others = attempt(name, { orderId: '77' });
@@ -71,7 +79,8 @@ describe('what becomes of a move', () => {
             if (to === null) continue;
             expect(to, what).toBe(stepOf(status, one.move.event));
             expect(hasEnded(status), `${what}: an ended order never lives again`).toBe(false);
-            expect(unitsAt(status), what).not.toBe(unitsAt(to));
+            // Only a refund of a part leaves the units where they are.
+            expect(unitsAt(status) === unitsAt(to), what).toBe(one.move.event === 'refund_part');
           }
         }
       }
@@ -113,12 +122,42 @@ describe('what becomes of a move', () => {
       [move('cancel'), state('reserved'), NO_MONEY],
       [move('expire'), { ...state('reserved'), order: order('reserved', { expiresAtMs: NOW }) }, NO_MONEY],
       [move('refund'), state('paid', { paying }), NO_MONEY],
+      [move('refund_part', { refunds: '9', part: { total: yuan(1) } }), state('paid', { paying }), NO_MONEY],
     ];
     for (const [one, before, money] of cases) {
       expect(said(decideMove({ ...one, fence: '4' }, before, money, NOW)), JSON.stringify(one)).toBe('fenced');
       expect(['moved', 'late'], JSON.stringify(one)).toContain(
         said(decideMove({ ...one, fence: '5' }, before, money, NOW)),
       );
+    }
+  });
+
+  it('P6: how much is back only grows, is never more than came, and all of it is no part', () => {
+    for (const refunded of [0, 500, 7999]) {
+      const paying = attempt('captured', { refunded });
+      const stored: StoredRefund = {
+        ...{ id: '6', attemptId: '9', orderId: '1', amount: yuan(300), backBefore: 400, state: 'asked' },
+        ...{ madeWith: null, error: null, nextAtMs: NOW, tries: 0, createdAtMs: 0 },
+      };
+      for (const amount of [1, 300, 500, 700, 7999, 8000, 9000]) {
+        for (const part of [
+          { total: yuan(amount) },
+          { told: 'n', id: '6', amount: yuan(amount) },
+          { own: '6', total: yuan(amount), reference: null },
+          { own: '6', total: null, reference: null },
+        ]) {
+          const row = 'own' in part ? stored : null;
+          const one = move('refund_part', { refunds: '9', part });
+          const { outcome, to, attempt: after } = decideMove(one, state('paid', { paying }), NO_MONEY, NOW, row);
+          const what = `${refunded}, ${JSON.stringify(part)}: ${outcome}`;
+          expect(['moved', 'repeat', 'all_back'], what).toContain(outcome);
+          expect(after!.refunded, what).toBeGreaterThanOrEqual(refunded);
+          expect(after!.refunded, what).toBeLessThan(AMOUNT.amount);
+          if (outcome === 'moved') expect([to, after!.state, after!.pays], what).toEqual(['paid', 'captured', true]);
+          if ('own' in part && part.total !== null && outcome === 'moved')
+            expect(after!.refunded, what).toBeGreaterThanOrEqual(700);
+        }
+      }
     }
   });
 
@@ -154,6 +193,14 @@ describe('what becomes of an attempt that is to be opened', () => {
     expect(said(state('reserved', { open: attempt('open') }), attempt('open')), 'its own').toBe('opened');
     expect(() => said(state('reserved'), attempt('failed'))).toThrow('other content');
     expect(decideOpening({ ...wanted, fence: '4' }, state('reserved'), null, NOW).outcome).toBe('fenced');
+  });
+
+  it('not after too many were declined, of the order or of its buyer', () => {
+    const opening = (order: number, buyer: number) =>
+      decideOpening(wanted, state('reserved'), null, NOW, { order, buyer }).outcome;
+    expect(opening(DECLINED_MAX.order - 1, DECLINED_MAX.buyer - 1)).toBe('opened');
+    expect(opening(DECLINED_MAX.order, DECLINED_MAX.order)).toBe('blocked');
+    expect(opening(0, DECLINED_MAX.buyer)).toBe('blocked');
   });
 
   it('is due when it is asked for, or when the order’s time is over', () => {

@@ -460,22 +460,25 @@ export class OrderLife {
    * amount it is another refund.
    */
   async refundAtProvider(attempt: PaymentAttempt): Promise<{ reference: string | null }> {
-    const { id, amount, refunded } = attempt;
+    const { id, amount, refunded, pays } = attempt;
     const left = { ...amount, amount: amount.amount - refunded };
-    let done = await this.#refundOnce(attempt, refunded === 0 ? id : `${id}-${refunded}`, left);
-    if (!('refused' in done)) return done;
-    // Somebody may have given a part of it back meanwhile, or its news told of another amount: the provider knows what is left.
+    const done = await this.#refundOnce(attempt, refunded === 0 ? id : `${id}-${refunded}`, left);
+    const refused = 'refused' in done ? done.refused : null;
+    // Of money that was late the amount is what was told, and need not be what came.
+    const sure = pays || !this.#on.providers.get(attempt.provider)?.partialRefunds;
+    if (!('refused' in done) && sure) return done;
+    // Somebody may also have given a part of it back meanwhile: the provider knows what is left.
     const said = await this.#ask(attempt, ASK_MS);
-    if (said.state === 'refunded') return { reference: null };
+    if (said.state === 'refunded') return 'refused' in done ? { reference: null } : done;
     if (said.state === 'captured') {
       const back = said.refunded?.amount ?? 0;
       const rest = { ...said.amount, amount: said.amount.amount - back };
-      if (rest.amount !== left.amount || rest.currency !== left.currency) {
-        done = await this.#refundOnce(attempt, `${id}-${back}-${rest.amount}`, rest);
-        if (!('refused' in done)) return done;
+      if (refused === null || rest.amount !== left.amount || rest.currency !== left.currency) {
+        const more = await this.#refundOnce(attempt, `${id}-${back}-${rest.amount}`, rest);
+        if (!('refused' in more)) return more;
       }
     }
-    throw unavailable(`the payment provider refuses the refund (${done.refused}); it is asked again`);
+    throw unavailable(`the payment provider does not refund all of it (${refused ?? said.state}); it is asked again`);
   }
 
   /** Money that the shop took itself, the shop gives back itself. */
