@@ -11,7 +11,7 @@ import { type AdminCall, ordersPath, type SaleChange } from '../../src/ledger/po
 import { postgresDialect } from '../../src/ledger/postgres/ledger.ts';
 import type { ExclusiveState } from '../../src/ledger/sql/exclusive.ts';
 import type { SqlLedger, SqlLedgerOptions } from '../../src/ledger/sql/ledger.ts';
-import { type Migrated, migrate } from '../../src/ledger/sql/migrate.ts';
+import { type Migrated, migrate, migrations } from '../../src/ledger/sql/migrate.ts';
 import { migrateSqlLedger, openSqlLedger } from '../../src/ledger/sql/open.ts';
 import type { OrderMessage } from '../../src/model/order.ts';
 import { until } from '../support/fault-wait.ts';
@@ -422,15 +422,29 @@ export function sqlLedgerSuite(product: Product): void {
         return error.code!;
       };
 
+      const source = new URL(`../../src/ledger/${product}/migrations/`, import.meta.url);
+      const all = migrations(source);
+      const newest = all.at(-1)!.version;
+
       it('is made once by several that race', async () => {
         const at = await freshDatabase(product);
         const runs: Migrated[] = await Promise.all(
           Array.from({ length: 4 }, () => migrateSqlLedger(at, systemRuntime())),
         );
-        expect(runs.flatMap(({ applied }) => applied)).toEqual(['0001 ledger']);
-        expect(await migrateSqlLedger(at, systemRuntime())).toEqual({ from: 1, to: 1, applied: [] });
+        expect(runs.flatMap(({ applied }) => applied)).toEqual(
+          all.map(({ version, name }) => `${String(version).padStart(4, '0')} ${name}`),
+        );
+        expect(await migrateSqlLedger(at, systemRuntime())).toEqual({ from: newest, to: newest, applied: [] });
         const ledger = await ledgerAt(at, { migrate: false });
         await ledger.probe();
+      });
+
+      it('has the number of its shop: the same for every process and every start, another in another database', async () => {
+        const at = await freshDatabase(product);
+        const first = await ledgerAt(at);
+        expect(first.shopId).toMatch(/^[0-9a-f]{32}$/);
+        expect((await ledgerAt(at)).shopId).toBe(first.shopId);
+        expect((await ledgerAt(await freshDatabase(product))).shopId).not.toBe(first.shopId);
       });
 
       it('that is old or missing is refused, in words that say what to do', async () => {
@@ -461,8 +475,8 @@ export function sqlLedgerSuite(product: Product): void {
         const at = await freshDatabase(product);
         const folder = mkdtempSync(join(tmpdir(), 'doorbuster-migrations-'));
         onTestFinished(() => rmSync(folder, { recursive: true, force: true }));
-        cpSync(new URL(`../../src/ledger/${product}/migrations/`, import.meta.url), folder, { recursive: true });
-        writeFileSync(join(folder, '0002_broken.sql'), 'CREATE TABLE twice (a INT); CREATE TABLE twice (a INT);');
+        cpSync(source, folder, { recursive: true });
+        writeFileSync(join(folder, '0099_broken.sql'), 'CREATE TABLE twice (a INT); CREATE TABLE twice (a INT);');
         const real = await (product === 'mysql' ? mysqlDialect : postgresDialect)(at, systemRuntime(), { poolMax: 1 });
         onTestFinished(() => real.connections.end());
         const broken = { ...real, migration: { ...real.migration, folder: pathToFileURL(`${folder}/`) } };
@@ -470,12 +484,12 @@ export function sqlLedgerSuite(product: Product): void {
         if (product === 'mysql') {
           // Its DDL cannot be taken back: nobody goes on over it in the dark.
           expect(await codeOf(migrate(broken))).toBe('schema_half_applied');
-          await queryDatabase(at, 'UPDATE migrations SET applied_at = 1 WHERE version = 2');
+          await queryDatabase(at, 'UPDATE migrations SET applied_at = 1 WHERE version = 99');
         } else {
-          writeFileSync(join(folder, '0002_broken.sql'), 'CREATE TABLE twice (a INT);');
-          expect(await migrate(broken)).toEqual({ from: 1, to: 2, applied: ['0002 broken'] });
+          writeFileSync(join(folder, '0099_broken.sql'), 'CREATE TABLE twice (a INT);');
+          expect(await migrate(broken)).toEqual({ from: newest, to: 99, applied: ['0099 broken'] });
         }
-        expect(await migrate(broken)).toEqual({ from: 2, to: 2, applied: [] });
+        expect(await migrate(broken)).toEqual({ from: 99, to: 99, applied: [] });
       });
 
       it.runIf(product === 'mysql')('whose first file stopped in the middle is completed', async () => {
