@@ -27,7 +27,6 @@ const POSTER = '502';
 /** What only a ledger on a database with a server can do: be shared, be raced, be locked, lose its connection. */
 export function sqlLedgerSuite(product: Product): void {
   describe(`the ledger on ${product}`, () => {
-    const all = () => migrations(new URL(`../../src/ledger/${product}/migrations/`, import.meta.url));
     let url: string;
     let lastId = 1000;
     const open: SqlLedger[] = [];
@@ -425,18 +424,29 @@ export function sqlLedgerSuite(product: Product): void {
         return error.code!;
       };
 
+      const source = new URL(`../../src/ledger/${product}/migrations/`, import.meta.url);
+      const all = migrations(source);
+      const newest = all.at(-1)!.version;
+
       it('is made once by several that race', async () => {
         const at = await freshDatabase(product);
         const runs: Migrated[] = await Promise.all(
           Array.from({ length: 4 }, () => migrateSqlLedger(at, systemRuntime())),
         );
         expect(runs.flatMap(({ applied }) => applied)).toEqual(
-          all().map(({ version, name }) => `${String(version).padStart(4, '0')} ${name}`),
+          all.map(({ version, name }) => `${String(version).padStart(4, '0')} ${name}`),
         );
-        const newest = all().at(-1)!.version;
         expect(await migrateSqlLedger(at, systemRuntime())).toEqual({ from: newest, to: newest, applied: [] });
         const ledger = await ledgerAt(at, { migrate: false });
         await ledger.probe();
+      });
+
+      it('has the number of its shop: the same for every process and every start, another in another database', async () => {
+        const at = await freshDatabase(product);
+        const first = await ledgerAt(at);
+        expect(first.shopId).toMatch(/^[0-9a-f]{32}$/);
+        expect((await ledgerAt(at)).shopId).toBe(first.shopId);
+        expect((await ledgerAt(await freshDatabase(product))).shopId).not.toBe(first.shopId);
       });
 
       it('that is old or missing is refused, in words that say what to do', async () => {
@@ -467,7 +477,7 @@ export function sqlLedgerSuite(product: Product): void {
         const at = await freshDatabase(product);
         const folder = mkdtempSync(join(tmpdir(), 'doorbuster-migrations-'));
         onTestFinished(() => rmSync(folder, { recursive: true, force: true }));
-        cpSync(new URL(`../../src/ledger/${product}/migrations/`, import.meta.url), folder, { recursive: true });
+        cpSync(source, folder, { recursive: true });
         writeFileSync(join(folder, '0099_broken.sql'), 'CREATE TABLE twice (a INT); CREATE TABLE twice (a INT);');
         const real = await (product === 'mysql' ? mysqlDialect : postgresDialect)(at, systemRuntime(), { poolMax: 1 });
         onTestFinished(() => real.connections.end());
@@ -479,7 +489,7 @@ export function sqlLedgerSuite(product: Product): void {
           await queryDatabase(at, 'UPDATE migrations SET applied_at = 1 WHERE version = 99');
         } else {
           writeFileSync(join(folder, '0099_broken.sql'), 'CREATE TABLE twice (a INT);');
-          expect(await migrate(broken)).toEqual({ from: all().at(-1)!.version, to: 99, applied: ['0099 broken'] });
+          expect(await migrate(broken)).toEqual({ from: newest, to: 99, applied: ['0099 broken'] });
         }
         expect(await migrate(broken)).toEqual({ from: 99, to: 99, applied: [] });
       });
