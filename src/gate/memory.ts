@@ -5,6 +5,7 @@ import { takeSlots } from '../model/limit.ts';
 import type { OrderMessage } from '../model/order.ts';
 import { windowRefusal } from '../model/sale.ts';
 import { type SaleSnapshot, type SaleValues, type SnapshotPage, saleValues } from '../model/snapshot.ts';
+import { LargeMap } from './large-map.ts';
 import {
   type AdmitRequest,
   applyLatest,
@@ -54,9 +55,9 @@ interface GateSale {
   shut: boolean;
   readonly itemsByCode: Map<string, GateItem>;
   readonly itemsById: Map<string, GateItem>;
-  readonly holds: Map<string, Hold>;
+  readonly holds: LargeMap<Hold>;
   /** A buyer's live holds; one hold is the rule, so it is stored bare. */
-  readonly buyers: Map<string, Hold | Hold[]>;
+  readonly buyers: LargeMap<Hold | Hold[]>;
   /** Insertion order is time order, which is what pruning relies on. */
   readonly keys: Map<string, BoundKey>;
 }
@@ -104,8 +105,8 @@ export class MemoryGate implements Gate {
       shut: false,
       itemsByCode: new Map(),
       itemsById: new Map(),
-      holds: new Map(),
-      buyers: new Map(),
+      holds: new LargeMap(),
+      buyers: new LargeMap(),
       keys: new Map(),
     };
     for (const { id, code, price, total, blocked, rev } of snapshot.items) {
