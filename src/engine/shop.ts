@@ -7,6 +7,7 @@ import type { Gate } from '../gate/port.ts';
 import type {
   Actor,
   AuditEntry,
+  KeyBinding,
   KeyScope,
   Ledger,
   Move,
@@ -327,9 +328,8 @@ export abstract class Shop {
     return this.#checked ?? (await this.check());
   }
 
-  async boundAnswer(scope: KeyScope): Promise<{ fingerprint: string; answer: string } | null> {
-    const bound = await this.ledger.findKey(scope);
-    return bound?.answer == null ? null : { fingerprint: bound.fingerprint, answer: bound.answer };
+  boundAnswer(scope: KeyScope): Promise<KeyBinding | null> {
+    return this.ledger.findKey(scope);
   }
 
   bindAnswer(scope: KeyScope & { fingerprint: string }, answer: string): Promise<void> {

@@ -12,6 +12,11 @@ export interface Identity {
   buyer: string | null;
 }
 
+/** With a buyer to order for. */
+export interface OrderingIdentity extends Identity {
+  buyer: string;
+}
+
 export interface AuthOptions {
   /** One or two: the second one lets tokens of the old secret live on during a rotation. */
   authSecrets: string[];
@@ -50,12 +55,16 @@ export class Auth {
     return { admin, buyer: acting === null ? null : actingBuyer(acting) };
   }
 
-  /** The buyer who orders; an admin without `Doorbuster-Buyer` is not one. */
-  buyer(request: FastifyRequest): string {
+  /** The buyer who orders, or is acted for; an admin without `Doorbuster-Buyer` is not one. */
+  ordering(request: FastifyRequest): OrderingIdentity {
     const identity = this.#needed(request);
     if (identity.buyer === null)
       throw new HttpProblem('forbidden', 'an order needs a buyer: send Doorbuster-Buyer with an admin key');
-    return identity.buyer;
+    return identity as OrderingIdentity;
+  }
+
+  buyer(request: FastifyRequest): string {
+    return this.ordering(request).buyer;
   }
 
   admin(request: FastifyRequest): string {

@@ -65,21 +65,18 @@ export function paymentRoutes(app: FastifyInstance, context: HttpContext): void 
       onRequest: async (request) => void auth.buyer(request),
     },
     (request, reply) =>
-      keyed.run(
-        request,
-        reply,
-        `/v1/orders/${request.params.id}/pay`,
-        async () => {
-          const { who } = await visible(request);
+      keyed.run(request, reply, {
+        ...moving(request, 'order.pay'),
+        work: async ({ who }) => {
           const { method, token } = request.body;
           const paid = { method, token: token ?? null };
           return await answerPaid(await shop.get().payOrder(request.params.id, paid, actorOf(who, request)));
         },
-        async () => {
+        now: async () => {
           const { order } = await visible(request);
           return { status: order.payment?.state === 'pending' ? 202 : 200, body: order };
         },
-      ),
+      }),
   );
 
   app.post<OfOrder & { Body: S.ConfirmOrderBody }>(
@@ -106,12 +103,14 @@ export function paymentRoutes(app: FastifyInstance, context: HttpContext): void 
       onRequest: async (request) => void auth.admin(request),
     },
     (request, reply) =>
-      keyed.run(request, reply, `/v1/orders/${request.params.id}/confirm`, async () => {
-        const { who } = await visible(request);
-        const { reference, amount } = request.body;
-        return await answerPaid(
-          await shop.get().confirmOrder(request.params.id, reference, amount, actorOf(who, request)),
-        );
+      keyed.run(request, reply, {
+        ...moving(request, 'order.confirm'),
+        work: async ({ who }) => {
+          const { reference, amount } = request.body;
+          return await answerPaid(
+            await shop.get().confirmOrder(request.params.id, reference, amount, actorOf(who, request)),
+          );
+        },
       }),
   );
 
@@ -138,9 +137,10 @@ export function paymentRoutes(app: FastifyInstance, context: HttpContext): void 
       preValidation: noBody,
     },
     (request, reply) =>
-      keyed.run(request, reply, `/v1/orders/${request.params.id}/cancel`, async () => {
-        const { who } = await visible(request);
-        return await answerEnded(await shop.get().cancelOrder(request.params.id, actorOf(who, request)));
+      keyed.run(request, reply, {
+        ...moving(request, 'order.cancel'),
+        work: async ({ who }) =>
+          await answerEnded(await shop.get().cancelOrder(request.params.id, actorOf(who, request))),
       }),
   );
 
@@ -160,13 +160,19 @@ export function paymentRoutes(app: FastifyInstance, context: HttpContext): void 
       preValidation: noBody,
     },
     (request, reply) =>
-      keyed.run(request, reply, `/v1/orders/${request.params.id}/refund`, async () => {
-        const { who } = await visible(request);
-        return await answerEnded(await shop.get().refundOrder(request.params.id, actorOf(who, request)));
+      keyed.run(request, reply, {
+        ...moving(request, 'order.refund'),
+        work: async ({ who }) =>
+          await answerEnded(await shop.get().refundOrder(request.params.id, actorOf(who, request))),
       }),
   );
 
   void app.register(async (hooks) => webhookRoute(hooks, context));
+
+  /** What is done to the order, by somebody who may see it. */
+  function moving(request: FastifyRequest<OfOrder>, operation: string) {
+    return { operation, subject: request.params.id, see: () => visible(request) };
+  }
 
   /** Somebody else's order is not there: its existence is nobody's business. */
   async function visible(request: FastifyRequest): Promise<{ who: Identity; order: Order }> {

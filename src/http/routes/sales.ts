@@ -8,7 +8,7 @@ import type { Caller } from '../../sales/manage.ts';
 import type { HttpContext } from '../context.ts';
 import { HttpProblem } from '../problem.ts';
 import { answerChange } from '../reply.ts';
-import { keyOf, page, pageOf } from '../request.ts';
+import { keyedBy, page, pageOf } from '../request.ts';
 import { problems } from '../responses.ts';
 import { lastEventId } from '../sse.ts';
 
@@ -29,11 +29,10 @@ export function saleRoutes(app: FastifyInstance, { shop, auth, streams }: HttpCo
     'idempotency-key': Type.Optional(Type.String({ description: '1–255 printable ASCII characters' })),
   });
 
-  /** Who calls, under which key; the path is the route's with its parameters, however the URL was written. */
-  const callerOf = (request: FastifyRequest, path: string): Caller => {
-    const key = keyOf(request);
-    return { actor: auth.admin(request), keyed: key === null ? null : { path: `POST ${path}`, key } };
-  };
+  const callerOf = (request: FastifyRequest): Caller => ({
+    actor: auth.admin(request),
+    keyed: keyedBy(auth.anyone(request), request),
+  });
 
   app.post<{ Body: S.NewSaleBody }>(
     '/v1/sales',
@@ -53,7 +52,7 @@ export function saleRoutes(app: FastifyInstance, { shop, auth, streams }: HttpCo
       if (Array.isArray(sale)) {
         throw new HttpProblem('invalid_request', `${sale[0]!.path}: ${sale[0]!.message}`, { errors: sale });
       }
-      const change = await shop.get().createSale(sale, callerOf(request, '/v1/sales'));
+      const change = await shop.get().createSale(sale, callerOf(request));
       if ('answer' in change) {
         const { id } = JSON.parse(change.answer) as { id: string };
         reply.header('location', `${app.prefix}/v1/sales/${id}`);
@@ -133,8 +132,7 @@ export function saleRoutes(app: FastifyInstance, { shop, auth, streams }: HttpCo
     },
     async (request, reply) => {
       const { id, code } = request.params;
-      const caller = callerOf(request, `/v1/sales/${id}/items/${code}/stock`);
-      return answerChange(reply, await shop.get().addStock(id, code, request.body.add, caller));
+      return answerChange(reply, await shop.get().addStock(id, code, request.body.add, callerOf(request)));
     },
   );
 
@@ -167,8 +165,7 @@ export function saleRoutes(app: FastifyInstance, { shop, auth, streams }: HttpCo
         },
       },
       async (request, reply) => {
-        const { id } = request.params;
-        return answerChange(reply, await run(id, callerOf(request, `/v1/sales/${id}/${verb}`)));
+        return answerChange(reply, await run(request.params.id, callerOf(request)));
       },
     );
   }

@@ -28,7 +28,7 @@ export async function mysqlDialect(
     clock: 'SELECT CAST(UNIX_TIMESTAMP(SYSDATE(3)) * 1000 AS SIGNED) AS now_ms',
     lockFirst: false,
     byPrimaryKey: 'FORCE INDEX (PRIMARY)',
-    pruneAnswers: 'DELETE FROM answers WHERE created_at < ? ORDER BY created_at LIMIT ?',
+    pruneCallKeys: 'DELETE FROM call_keys WHERE created_at < ? ORDER BY created_at LIMIT ?',
     leavePresent: (column) => `ON DUPLICATE KEY UPDATE "${column}" = "${column}"`,
     life: LIFE_DIALECT,
     steps: new MysqlSteps(),

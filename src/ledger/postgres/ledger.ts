@@ -26,8 +26,8 @@ export async function postgresDialect(
     clock: 'SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now_ms',
     lockFirst: isolation === 'repeatable read',
     byPrimaryKey: '',
-    pruneAnswers: `DELETE FROM answers WHERE ctid = ANY (ARRAY(
-      SELECT ctid FROM answers WHERE created_at < ? ORDER BY created_at LIMIT ?))`,
+    pruneCallKeys: `DELETE FROM call_keys WHERE ctid = ANY (ARRAY(
+      SELECT ctid FROM call_keys WHERE created_at < ? ORDER BY created_at LIMIT ?))`,
     leavePresent: () => 'ON CONFLICT DO NOTHING',
     life: LIFE_DIALECT,
     steps: new PostgresSteps(),

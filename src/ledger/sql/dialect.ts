@@ -21,8 +21,8 @@ export interface Dialect {
   readonly lockFirst: boolean;
   /** After the name of a table: go by its primary key, so that rows are locked in that order and no others with them. */
   readonly byPrimaryKey: string;
-  /** Deletes the oldest answers kept since before `?`, at most `?` of them. */
-  readonly pruneAnswers: string;
+  /** Deletes the oldest keys of calls bound before `?`, at most `?` of them. */
+  readonly pruneCallKeys: string;
   /** After VALUES: leaves a row that is there already as it is, and does not count it. */
   leavePresent(column: string): string;
   readonly orders: OrderStatements;

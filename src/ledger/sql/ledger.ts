@@ -29,6 +29,8 @@ import type {
   Moved,
   NewAttempt,
   OrderFilter,
+  OrderKeyBinding,
+  OrderKeyScope,
   OutgoingEvent,
   Page,
   Release,
@@ -67,6 +69,7 @@ export const POOL_MAX_DEFAULT = 10;
 /** The ledger on a database with a server. Every method is one transaction of it. */
 export class SqlLedger implements Ledger {
   readonly atOnce = 2;
+  readonly unscopedUpTo: string | null;
   readonly #database: Database;
   readonly #exclusive: Exclusive | null;
   readonly #keys: Keys;
@@ -80,18 +83,20 @@ export class SqlLedger implements Ledger {
     dialect: Dialect,
     runtime: Runtime,
     options: SqlLedgerOptions,
-  ): Promise<[Database, Exclusive | null, SqlLedgerOptions]> {
+  ): Promise<[Database, Exclusive | null, SqlLedgerOptions, string | null]> {
     const database = new Database(dialect, runtime, options.now ?? null);
     let exclusive: Exclusive | null = null;
     try {
       if (options.exclusive) exclusive = await Exclusive.take(dialect, runtime, options.onExclusive ?? (() => {}));
       if (options.migrate) await migrate(dialect);
-      await database.read(async (session) => {
+      const unscopedUpTo = await database.read(async (session) => {
         await mustBeCurrent(session, dialect);
         await dialect.mustCountRightly(session);
         if (options.defences?.stock === false) await dialect.dropStockCheck(session);
+        const [unscoped] = (await session.query('SELECT up_to FROM unscoped_keys')).rows;
+        return (unscoped?.up_to as string | undefined) ?? null;
       });
-      return [database, exclusive, options];
+      return [database, exclusive, options, unscopedUpTo];
     } catch (error) {
       exclusive?.release();
       await database.end().catch(() => {});
@@ -99,8 +104,14 @@ export class SqlLedger implements Ledger {
     }
   }
 
-  protected constructor(database: Database, exclusive: Exclusive | null, options: SqlLedgerOptions) {
+  protected constructor(
+    database: Database,
+    exclusive: Exclusive | null,
+    options: SqlLedgerOptions,
+    unscopedUpTo: string | null,
+  ) {
     this.#database = database;
+    this.unscopedUpTo = unscopedUpTo;
     this.#exclusive = exclusive;
     this.#keys = new Keys(database);
     this.#sales = new Sales(database, this.#keys);
@@ -192,6 +203,10 @@ export class SqlLedger implements Ledger {
 
   findKey(scope: KeyScope): Promise<KeyBinding | null> {
     return this.#database.read((session) => this.#keys.find(session, scope));
+  }
+
+  findOrderKey(scope: OrderKeyScope): Promise<OrderKeyBinding | null> {
+    return this.#database.read((session) => this.#keys.findOrder(session, scope));
   }
 
   async bindAnswer(scope: KeyScope & { fingerprint: string }, answer: string): Promise<void> {

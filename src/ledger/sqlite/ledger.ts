@@ -33,6 +33,8 @@ import type {
   Moved,
   NewAttempt,
   OrderFilter,
+  OrderKeyBinding,
+  OrderKeyScope,
   OutgoingEvent,
   Page,
   Release,
@@ -234,6 +236,14 @@ export class SqliteLedger implements Ledger {
 
   async findKey(scope: KeyScope): Promise<KeyBinding | null> {
     return this.#read(() => this.#keys.find(scope, this.#runtime.clock.now()));
+  }
+
+  async findOrderKey(scope: OrderKeyScope): Promise<OrderKeyBinding | null> {
+    return this.#read(() => this.#keys.findOrder(scope, this.#runtime.clock.now()));
+  }
+
+  get unscopedUpTo(): string | null {
+    return this.#keys.unscopedUpTo;
   }
 
   async bindAnswer(scope: KeyScope & { fingerprint: string }, answer: string): Promise<void> {

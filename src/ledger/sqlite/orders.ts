@@ -3,7 +3,7 @@ import { TerminalError } from '../../base/errors.ts';
 import { firstRecord, isLive, type OrderMessage, type OrderRecord, type OrderStatus } from '../../model/order.ts';
 import type { RejectReason } from '../../model/outcome.ts';
 import type { SaleSnapshot } from '../../model/snapshot.ts';
-import { KEY_KEPT_MS, type OrderFilter, ordersPath, type Page, type StoredOrder } from '../port.ts';
+import { KEY_KEPT_MS, type OrderFilter, type Page, type StoredOrder } from '../port.ts';
 import type { Keys } from './keys.ts';
 import { parseSlots, type Tail, type TailOrder } from './tail.ts';
 
@@ -217,12 +217,8 @@ export class Orders {
     }
     if (this.#tail.holdsAnySlot(saleId, buyer, slots)) return 'limit_reached';
     // Another order has this key: the gate did not know it. Rebuilt, it will, and a retry gets that order.
-    if (
-      message.key !== null &&
-      this.#keys.find({ caller: buyer, path: ordersPath(saleId), key: message.key }, nowMs) !== null
-    ) {
-      return 'gate_rebuilt';
-    }
+    const { key } = message;
+    if (key !== null && this.#keys.findOrder({ saleId, buyer, key }, nowMs) !== null) return 'gate_rebuilt';
     return null;
   }
 
