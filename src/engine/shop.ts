@@ -35,6 +35,8 @@ import { type Caller, ManageSales } from '../sales/manage.ts';
 import { Board, type SaleEvent } from './board.ts';
 import { type PaymentOptions, ShopLife } from './life.ts';
 import { type Order, presentOrder, presentSale, type Sale } from './present.ts';
+import type { PublicAnswer } from './public-answer.ts';
+import { SaleList } from './sale-list.ts';
 import { NO_PRIVATE_WEBHOOKS, ShopWebhooks, type WebhookOptions } from './webhooks.ts';
 
 const OTHER_ID_BLOCK = 100;
@@ -99,6 +101,7 @@ export abstract class Shop {
   protected readonly acks = new Acks();
   protected readonly board: Board;
   protected readonly life: ShopLife;
+  readonly #saleList: SaleList;
   readonly #orderIds: IdSequence;
   readonly #place: PlaceOrder;
   readonly #manage: ManageSales;
@@ -125,6 +128,7 @@ export abstract class Shop {
       ready: () => this.readiness().status === 'ok',
     });
     this.board = new Board(runtime, ledger, gate);
+    this.#saleList = new SaleList({ runtime, ledger, present: (record) => this.board.present(record) });
     const takeBlock: Ledger['takeIdBlock'] = (kind, size) => this.watched(ledger.takeIdBlock(kind, size));
     const ids = (kind: IdKind, block = OTHER_ID_BLOCK): IdSequence =>
       new IdSequence(kind, takeBlock, runtime.clock, block);
@@ -471,6 +475,16 @@ export abstract class Shop {
     return isId(saleId) ? ((await this.board.readNow(saleId))?.sale ?? null) : null;
   }
 
+  /** As anybody may see it over HTTP; null: there is no such sale. */
+  async publicSale(saleId: string): Promise<PublicAnswer | null> {
+    return isId(saleId) ? this.board.answer(saleId) : null;
+  }
+
+  /** A page of the list, as anybody may see it over HTTP. */
+  publicSales(page: Page): Promise<PublicAnswer> {
+    return this.#saleList.page(page);
+  }
+
   async listSales(page: Page): Promise<Sale[]> {
     const records = await this.ledger.listSales(page);
     return Promise.all(records.map((record) => this.board.present(record)));
@@ -524,6 +538,7 @@ export abstract class Shop {
 
   #saleChanged(saleId: string): void {
     this.board.changed(saleId);
+    this.#saleList.changed();
     this.#emit('sale.changed', saleId);
   }
 

@@ -107,9 +107,9 @@ export async function doorbusterRoutes(app: FastifyInstance, { shop, http, runti
     opsRoutes(api, context);
     webhookRoutes(api, context);
   });
-  let openApi: string | null = null;
+  let openApi: Buffer | null = null;
   app.get('/openapi.json', { schema: { hide: true } }, (_, reply) => {
-    openApi ??= JSON.stringify(openApiOf(app));
+    openApi ??= Buffer.from(JSON.stringify(openApiOf(app)));
     return reply.header('content-type', 'application/json; charset=utf-8').send(openApi);
   });
 

@@ -200,7 +200,7 @@ describeWithRedis('a shop of several processes', () => {
         ];
         expect(first.map(({ status }) => status)).toEqual([201, 201]);
         expect(first[0]!.body.id).not.toBe(first[1]!.body.id);
-        const again = (server: TestServer): Promise<void[]> =>
+        const again = (server: TestServer): Promise<unknown> =>
           Promise.all(
             by.map(async (who, at) => {
               const answer = await until('a replay', 5_000, async () => {

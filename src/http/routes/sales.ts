@@ -1,14 +1,14 @@
-import { createHash } from 'node:crypto';
 import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify';
 import Type from 'typebox';
 import { newSaleOf, salePatchOf } from '../../contract/convert.ts';
 import * as S from '../../contract/schemas.ts';
 import type { SaleEvent } from '../../engine/board.ts';
+import type { PublicAnswer } from '../../engine/public-answer.ts';
 import type { Caller } from '../../sales/manage.ts';
 import type { HttpContext } from '../context.ts';
 import { HttpProblem } from '../problem.ts';
 import { answerChange } from '../reply.ts';
-import { keyedBy, page, pageOf } from '../request.ts';
+import { keyedBy, pageOf } from '../request.ts';
 import { problems } from '../responses.ts';
 import { lastEventId } from '../sse.ts';
 
@@ -71,8 +71,7 @@ export function saleRoutes(app: FastifyInstance, { shop, auth, streams }: HttpCo
         response: { 200: S.listOf(S.Sale), 304: NOT_MODIFIED, ...problems('invalid_request') },
       },
     },
-    async (request, reply) =>
-      publicRead(request, reply, await page(pageOf(request.query), (asked) => shop.get().listSales(asked))),
+    async (request, reply) => publicRead(request, reply, await shop.get().publicSales(pageOf(request.query))),
   );
 
   app.get<OfSale>(
@@ -87,9 +86,9 @@ export function saleRoutes(app: FastifyInstance, { shop, auth, streams }: HttpCo
       },
     },
     async (request, reply) => {
-      const found = await shop.get().getSale(request.params.id);
+      const found = await shop.get().publicSale(request.params.id);
       if (found === null) throw new HttpProblem('not_found', 'there is no such sale');
-      return publicRead(request, reply, found.sale);
+      return publicRead(request, reply, found);
     },
   );
 
@@ -207,10 +206,10 @@ export function saleRoutes(app: FastifyInstance, { shop, auth, streams }: HttpCo
 const NOT_MODIFIED = Type.Null({ description: 'Not modified' });
 
 /** ETag and a second of caching: a crowd that reloads is served by whatever stands in front of us. */
-function publicRead(request: FastifyRequest, reply: FastifyReply, body: unknown): FastifyReply {
-  const tag = `"${createHash('sha1').update(JSON.stringify(body)).digest('base64url')}"`;
+function publicRead(request: FastifyRequest, reply: FastifyReply, { body, tag }: PublicAnswer): FastifyReply {
   reply.header('etag', tag).header('cache-control', 'public, max-age=1');
   const known = request.headers['if-none-match'];
   const match = known === '*' || known?.split(',').some((given) => given.trim().replace(/^W\//, '') === tag);
-  return match ? reply.code(304).send() : reply.send(body);
+  if (match) return reply.code(304).send();
+  return reply.header('content-type', 'application/json; charset=utf-8').send(body);
 }
