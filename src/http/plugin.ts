@@ -5,10 +5,12 @@ import swaggerUi from '@fastify/swagger-ui';
 import fastJsonStringify from 'fast-json-stringify';
 import type { FastifyError, FastifyInstance, FastifyReply, FastifyRequest, onResponseHookHandler } from 'fastify';
 import { DoorbusterError, RetryableError, unavailable } from '../base/errors.ts';
+import { isLoopback } from '../base/loopback.ts';
 import type { Runtime } from '../base/runtime.ts';
 import { VERSION } from '../base/version.ts';
 import { compile, faultsOf } from '../contract/validate.ts';
 import type { Series } from '../observe/fast-histogram.ts';
+import { addressKey, addressOf } from './address.ts';
 import { Auth } from './auth.ts';
 import type { HttpContext, HttpOptions, ShopSource } from './context.ts';
 import { Overload } from './overload.ts';
@@ -75,6 +77,7 @@ export async function doorbusterRoutes(app: FastifyInstance, { shop, http, runti
     reply.headers(SECURE_HEADERS);
     done();
   });
+  if (http.demo !== null) refuseOtherHosts(app, http.demo.hosts);
   measureRequests(app, shop);
 
   const routes = collectRoutes(app);
@@ -116,6 +119,21 @@ export async function doorbusterRoutes(app: FastifyInstance, { shop, http, runti
   routes.refuseOtherMethods();
 }
 
+/**
+ * A page of any site can have its own name point to this machine (DNS rebinding) and then read what a demo gives to anybody who
+ * asks. Its requests bear that name.
+ */
+function refuseOtherHosts(app: FastifyInstance, allowed: readonly string[]): void {
+  app.addHook('onRequest', (request, _reply, done) => {
+    const host = (request.headers.host ?? 'localhost').toLowerCase();
+    const name = /^(\[[^\]]*\]|[^:]*)(?::\d*)?$/.exec(host)?.[1] ?? '';
+    if (isLoopback(name) || allowed.includes(name) || allowed.includes(host)) return done();
+    const detail =
+      'this is a demo, for this machine only: call it by a loopback address, or name the host in DEMO_HOSTS';
+    done(new HttpProblem('forbidden', detail));
+  });
+}
+
 /** Early, before the token is looked at: while closing, under overload, and for an address that sends too much. */
 function refuseWhenTooMuch(api: FastifyInstance, { shop, options, runtime, overload }: HttpContext): void {
   const addressLimit =
@@ -127,7 +145,7 @@ function refuseWhenTooMuch(api: FastifyInstance, { shop, options, runtime, overl
     }
     const reason = overload.reason;
     if (reason !== null) return done(new RetryableError('overloaded', reason));
-    const waitSeconds = addressLimit === null ? 0 : addressLimit.take(request.ip);
+    const waitSeconds = addressLimit === null ? 0 : addressLimit.take(addressKey(addressOf(request)));
     if (waitSeconds > 0) {
       const retry = { 'retry-after': String(waitSeconds) };
       return done(new HttpProblem('rate_limited', 'this address sends too many requests', undefined, retry));

@@ -9,6 +9,7 @@ export interface ServerOptions {
   shop: ShopSource;
   http: HttpOptions;
   runtime: Runtime;
+  /** True: the peer is a proxy, and the address it adds to X-Forwarded-For counts; text: proxies with these addresses. */
   trustProxy: boolean | string;
 }
 
@@ -25,7 +26,8 @@ export async function createServer({ shop, http, runtime, trustProxy }: ServerOp
       runtime.log.isLevelEnabled('debug') ? logger.child(bindings, options) : logger,
     // While closing, our own hook answers, in the contract's words.
     return503OnClosing: false,
-    trustProxy,
+    // Fastify's own `true` believes the first address of the list, which is whatever the client has written there.
+    trustProxy: trustProxy === true ? (_address, hop) => hop === 0 : trustProxy,
     // Node's own answer to garbage on the wire, in our words.
     clientErrorHandler: (_error, socket) => {
       if (!socket.writable) return socket.destroy();

@@ -1,5 +1,6 @@
 import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify';
 import Type from 'typebox';
+import { providerName } from '../../base/config.ts';
 import { isId } from '../../base/ids.ts';
 import { signatureFault } from '../../base/signature.ts';
 import * as S from '../../contract/schemas.ts';
@@ -8,8 +9,9 @@ import { type Order, presentOrder } from '../../engine/present.ts';
 import type { Actor } from '../../ledger/port.ts';
 import type { OrderRecord } from '../../model/order.ts';
 import type { EndResult, PayResult } from '../../orders/life/life.ts';
+import { addressOf } from '../address.ts';
 import type { Identity } from '../auth.ts';
-import type { HttpContext } from '../context.ts';
+import type { HttpContext, HttpOptions } from '../context.ts';
 import { Keyed } from '../keyed.ts';
 import { HttpProblem, invalid } from '../problem.ts';
 import { problems } from '../responses.ts';
@@ -220,7 +222,16 @@ export function paymentRoutes(app: FastifyInstance, context: HttpContext): void 
 }
 
 function actorOf({ admin, buyer }: Identity, request: FastifyRequest): Actor {
-  return { actor: admin === null ? `buyer:${buyer}` : `admin:${admin}`, origin: request.ip };
+  return { actor: admin === null ? `buyer:${buyer}` : `admin:${admin}`, origin: addressOf(request) };
+}
+
+/**
+ * The provider is not signed: whoever has a secret can speak for every provider that it counts for. So a provider with a
+ * secret of its own is believed with no other, and the shared one is for those that have none.
+ */
+function secretsOf({ paymentSecrets, providerSecrets }: HttpOptions, provider: string): readonly string[] {
+  const name = providerName(provider);
+  return Object.hasOwn(providerSecrets, name) ? providerSecrets[name]! : paymentSecrets;
 }
 
 /** What a provider tells. The signature is of the bytes as they came, so nothing parses them before. */
@@ -252,7 +263,7 @@ function webhookRoute(app: FastifyInstance, { shop, options, runtime }: HttpCont
       const body = request.body ?? '';
       const header = request.headers['doorbuster-signature'];
       const signature = Array.isArray(header) ? header[0] : header;
-      const fault = signatureFault(options.paymentSecrets, body, signature, runtime.clock.now());
+      const fault = signatureFault(secretsOf(options, provider), body, signature, runtime.clock.now());
       if (fault !== null) throw new HttpProblem('unauthenticated', fault);
       let news: unknown;
       try {

@@ -5,6 +5,7 @@ import * as S from '../../contract/schemas.ts';
 import { iso } from '../../engine/present.ts';
 import type { Actor, WebhookDelivery, WebhookEndpoint } from '../../ledger/port.ts';
 import { DELIVERY_STATES, WEBHOOK_BOUNDS, WEBHOOK_EVENTS, type WebhookEvent } from '../../model/webhook.ts';
+import { addressOf } from '../address.ts';
 import type { HttpContext } from '../context.ts';
 import { Keyed } from '../keyed.ts';
 import { HttpProblem, invalid } from '../problem.ts';
@@ -192,7 +193,7 @@ export function webhookRoutes(app: FastifyInstance, context: HttpContext): void 
   );
 
   function actorOf(request: FastifyRequest): Actor {
-    return { actor: `admin:${auth.admin(request)}`, origin: request.ip };
+    return { actor: `admin:${auth.admin(request)}`, origin: addressOf(request) };
   }
 }
 

@@ -4,6 +4,7 @@ import { DatabaseSync } from 'node:sqlite';
 import { pathToFileURL } from 'node:url';
 import { TerminalError, unavailable } from '../../base/errors.ts';
 import type { IdBlock, IdKind } from '../../base/ids.ts';
+import { keepPrivate, makePrivate } from '../../base/private-file.ts';
 import type { Runtime } from '../../base/runtime.ts';
 import type { OrderMessage, OrderRecord } from '../../model/order.ts';
 import type { PaymentAttempt, SandboxIntent } from '../../model/payment.ts';
@@ -461,6 +462,8 @@ export function openLedgerFile(file: string): DatabaseSync {
     if (bytes === 0 && sizeOf(`${file}-wal`) > 0)
       throw new TerminalError('ledger_damaged', 'it is empty, its log is not');
     if (bytes > 0) lookAt(file, bytes <= CHECKED_ON_START_BYTES_MAX);
+    makePrivate(file);
+    for (const beside of ['-wal', '-shm']) keepPrivate(`${file}${beside}`);
     db = new DatabaseSync(file, { timeout: 1000 });
     db.exec('PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA cache_size = -65536');
     return db;
