@@ -61,7 +61,13 @@ export function parseAdminKeys(value: string): { name: string; key: string }[] {
   if (keys.length === 0) throw new Error('must hold at least one key');
   if (keys.some(({ name, key }) => name === '' || key === '')) throw new Error('must be a key, or name:key,name:key');
   if (new Set(keys.map(({ name }) => name)).size !== keys.length) throw new Error('names a person twice');
+  if (keys.some(({ name }) => name.length > 64)) throw new Error('has a name of more than 64 characters');
   return keys;
+}
+
+/** A provider's name as it stands in the name of its variable: `PAYMENT_WEBHOOK_SECRET_MY_BANK` for `my-bank`. */
+export function providerName(provider: string): string {
+  return provider.toUpperCase().replaceAll(/[^A-Z0-9]/g, '_');
 }
 
 function parseSecrets(value: string): string[] {
@@ -165,6 +171,26 @@ export const SETTINGS = {
     'Secret of the buyers’ tokens (HS256); two, separated by a comma, for rotation',
     parseSecrets,
   ),
+  authIssuer: setting('AUTH_ISSUER', 'auth-issuer', '', 'What the buyers’ tokens must have as `iss`', (value) =>
+    value === '' ? null : text(value),
+  ),
+  authAudience: setting('AUTH_AUDIENCE', 'auth-audience', '', 'What the buyers’ tokens must have in `aud`', (value) =>
+    value === '' ? null : text(value),
+  ),
+  authRequireExp: setting(
+    'AUTH_REQUIRE_EXP',
+    'auth-require-exp',
+    'auto',
+    '`on`: a buyer’s token without `exp` is refused; `auto`: unless HOST is a loopback address',
+    word('on', 'off', 'auto'),
+  ),
+  demoHosts: setting(
+    'DEMO_HOSTS',
+    'demo-hosts',
+    '',
+    'With --demo: names beside this machine’s own that a request may have as `Host`, separated by commas',
+    list,
+  ),
   paymentsSandbox: setting(
     'PAYMENTS_SANDBOX',
     'payments-sandbox',
@@ -176,7 +202,7 @@ export const SETTINGS = {
     'PAYMENT_WEBHOOK_SECRET',
     'payment-webhook-secret',
     '',
-    'Secret that payment providers sign their webhooks with; two, separated by a comma, for rotation; none: all are refused',
+    'Secret that payment providers sign their webhooks with; two, separated by a comma, for rotation; none: all are refused. `PAYMENT_WEBHOOK_SECRET_<PROVIDER>` is for one provider alone',
     (value) => (value === '' ? [] : parseSecrets(value)),
   ),
   webhooksPrivate: setting(
@@ -218,7 +244,7 @@ export const SETTINGS = {
     'TRUST_PROXY',
     'trust-proxy',
     'off',
-    '`on`, or the addresses of the proxies whose X-Forwarded-For counts',
+    '`on`: whoever connects is a proxy, and the address it adds to X-Forwarded-For counts; or the addresses of the proxies',
     parseTrust,
   ),
   corsOrigins: setting(
@@ -298,10 +324,32 @@ export type Config = {
   [N in SettingName]:
     | ReturnType<(typeof SETTINGS)[N]['parse']>
     | (N extends 'adminKeys' | 'authSecrets' ? null : never);
-};
+} & { providerSecrets: Record<string, string[]> };
+
+const PROVIDER_SECRET = /^PAYMENT_WEBHOOK_SECRET_([A-Z0-9_]+)$/;
+
+/** One variable for each provider, whatever it is called: no flag has a name for them. */
+function providerSecrets(env: Record<string, string | undefined>): Record<string, string[]> {
+  const secrets: Record<string, string[]> = {};
+  for (const [variable, value] of Object.entries(env)) {
+    const name = PROVIDER_SECRET.exec(variable)?.[1];
+    if (name === undefined || value === undefined) continue;
+    try {
+      secrets[name] = parseSecrets(value);
+    } catch (error) {
+      throw new TerminalError('bad_config', `${variable} ${(error as Error).message}`);
+    }
+  }
+  return secrets;
+}
+
+/** The name of a setting's variable, for words about it. */
+export function variableOf(name: SettingName): string {
+  return SETTINGS[name].env;
+}
 
 export function readConfig(flags: Record<string, string | undefined>, env: Record<string, string | undefined>): Config {
-  const config: Record<string, unknown> = {};
+  const config: Record<string, unknown> = { providerSecrets: providerSecrets(env) };
   for (const [name, { env: variable, flag, fallback, parse }] of Object.entries(SETTINGS) as [
     string,
     Setting<unknown>,

@@ -1,18 +1,27 @@
 import { mkdirSync, readFileSync, writeFileSync } from 'node:fs';
+import { networkInterfaces } from 'node:os';
 import { join } from 'node:path';
-import type { Config } from '../base/config.ts';
+import { type Config, variableOf } from '../base/config.ts';
 import { messageOf, TerminalError } from '../base/errors.ts';
+import { hostsOf, isLoopback } from '../base/loopback.ts';
+import { keepPrivate } from '../base/private-file.ts';
 import type { Runtime } from '../base/runtime.ts';
 import type { Shop } from '../engine/shop.ts';
 import type { HttpOptions } from '../http/context.ts';
 
-type Keys = Pick<HttpOptions, 'adminKeys' | 'authSecrets'>;
+type Keys = Pick<HttpOptions, 'adminKeys' | 'authSecrets' | 'demo'> & {
+  /** Null: it was given, and is not ours to print. */
+  readonly printed: string | null;
+};
 
 const KEYS_FILE = 'demo-keys.json';
 const STOCK = 100;
 const OPEN_MS = 30 * 24 * 3600 * 1000;
 
-/** Random, kept in the data folder so that tokens outlive a restart, readable by nobody else. Given keys win. */
+/**
+ * Random, kept in the data folder so that tokens outlive a restart, readable by nobody else. Given keys work beside them and
+ * are neither printed nor used to sign: whoever has a production's secrets in the environment must not hand out its tokens.
+ */
 export function demoKeys(config: Config, { random }: Runtime): Keys {
   const file = join(config.data, KEYS_FILE);
   let kept: { adminKey: string; authSecret: string };
@@ -27,10 +36,32 @@ export function demoKeys(config: Config, { random }: Runtime): Keys {
       throw new TerminalError('bad_config', `the demo keys cannot be kept in ${config.data} (${messageOf(error)})`);
     }
   }
+  keepPrivate(file);
   return {
     adminKeys: config.adminKeys ?? [{ name: 'demo', key: kept.adminKey }],
-    authSecrets: config.authSecrets ?? [kept.authSecret],
+    authSecrets: config.authSecrets ?? [],
+    demo: { secret: kept.authSecret, hosts: config.demoHosts },
+    printed: config.adminKeys === null ? kept.adminKey : null,
   };
+}
+
+/** A demo lets anybody on this machine buy and everybody read: its servers are on this machine, too. */
+export function mustBeHere(config: Pick<Config, 'redisUrl' | 'databaseUrl' | 'pipeUrl'>): void {
+  const own = new Set(
+    Object.values(networkInterfaces())
+      .flat()
+      .map((each) => each?.address),
+  );
+  for (const name of ['redisUrl', 'databaseUrl', 'pipeUrl'] as const) {
+    const url = config[name];
+    if (url === null || url.startsWith('sqlite:')) continue;
+    const elsewhere = hostsOf(url).find((host) => !isLoopback(host) && !own.has(host.replace(/^\[(.*)\]$/, '$1')));
+    if (elsewhere === undefined) continue;
+    throw new TerminalError(
+      'bad_config',
+      `${variableOf(name)} is on ${elsewhere}: --demo gives tokens to anybody and takes no server but this machine's own`,
+    );
+  }
 }
 
 /** A new open sale with stock at every start. */
@@ -52,18 +83,19 @@ export async function demoSale(shop: Shop): Promise<string> {
   return change.sale.id;
 }
 
-export function demoWords(url: string, { adminKeys }: Keys, saleId: string): string {
+export function demoWords(url: string, { printed }: Keys, saleId: string): string {
+  const key = printed ?? '"$DOORBUSTER_ADMIN_KEY"';
   return `
   Doorbuster is open (demo: loopback only, keys made up and kept in the data folder)
 
     Watch    ${url}/
     API      ${url}/docs
     Sale     ${saleId}: ${STOCK} vouchers, one for each buyer
-    Admin    ${adminKeys[0]!.key}
+    Admin    ${printed ?? 'the key that you gave'}
 
   Send 5 000 buyers from another terminal (again as often as you like: it tops the sale up to ${STOCK} first):
 
-    npx doorbuster crowd --url ${url} --sale ${saleId} --buyers 5000 --top-up ${STOCK} --admin-key ${adminKeys[0]!.key}
+    npx doorbuster crowd --url ${url} --sale ${saleId} --buyers 5000 --top-up ${STOCK} --admin-key ${key}
 
   Ctrl-C ends it.
 `;

@@ -1,16 +1,18 @@
 import type { Socket } from 'node:net';
-import type { Config } from '../base/config.ts';
+import { type Config, variableOf } from '../base/config.ts';
 import { messageOf, RetryableError, TerminalError, unavailable } from '../base/errors.ts';
 import { createLog } from '../base/log.ts';
+import { isLoopback } from '../base/loopback.ts';
 import { RedisUnavailableError } from '../base/redis/link.ts';
 import { type Runtime, systemRuntime } from '../base/runtime.ts';
+import { weaknessOf } from '../base/secrets.ts';
 import { sleep } from '../base/timers.ts';
 import { type Deployment, deploymentOf, type OpenOptions, openShop } from '../engine/open.ts';
 import type { Readiness, Shop } from '../engine/shop.ts';
 import { HTTP_DEFAULTS, type ShopSource } from '../http/context.ts';
 import { createServer } from '../http/server.ts';
 import { type Command, configOf, parseFlags, settingFlags, settingHelp } from './command.ts';
-import { demoKeys, demoSale, demoWords } from './demo.ts';
+import { demoKeys, demoSale, demoWords, mustBeHere } from './demo.ts';
 
 const SETTINGS = [
   'port',
@@ -26,6 +28,10 @@ const SETTINGS = [
   'writerLock',
   'adminKeys',
   'authSecrets',
+  'authIssuer',
+  'authAudience',
+  'authRequireExp',
+  'demoHosts',
   'paymentsSandbox',
   'paymentSecrets',
   'webhooksPrivate',
@@ -86,7 +92,9 @@ ${settingHelp(SETTINGS)}`,
         `--demo binds to loopback only, not to ${config.host}: its keys are printed`,
       );
     }
-    const keys = demo ? demoKeys(config, runtime) : neededKeys(config);
+    if (demo) mustBeHere(config);
+    const keys = demo ? demoKeys(config, runtime) : { ...neededKeys(config), demo: null, printed: null };
+    if (!isLoopback(config.host)) mustBeStrong(config);
     // A file-size limit sends this signal, and its default is to die; as an error of write() the ledger can deal with it.
     process.on('SIGXFSZ', () => {});
 
@@ -103,8 +111,12 @@ ${settingHelp(SETTINGS)}`,
       shop: opening,
       http: {
         ...HTTP_DEFAULTS,
-        ...keys,
-        demo,
+        adminKeys: keys.adminKeys,
+        authSecrets: keys.authSecrets,
+        demo: keys.demo,
+        issuer: config.authIssuer,
+        audience: config.authAudience,
+        requireExp: config.authRequireExp === 'auto' ? !isLoopback(config.host) : config.authRequireExp === 'on',
         rateLimitBuyer: config.rateLimitBuyer,
         rateLimitBuyerWrites: config.rateLimitBuyerWrites,
         rateLimitBuyerReads: config.rateLimitBuyerReads,
@@ -119,6 +131,7 @@ ${settingHelp(SETTINGS)}`,
         inFlightMax: config.inFlightMax,
         eventLoopDelayMsMax: config.eventLoopDelayMsMax,
         paymentSecrets: config.paymentSecrets,
+        providerSecrets: config.providerSecrets,
       },
       runtime,
       trustProxy: config.trustProxy,
@@ -194,8 +207,25 @@ function neededKeys({ adminKeys, authSecrets }: Config) {
   return { adminKeys, authSecrets };
 }
 
-function isLoopback(host: string): boolean {
-  return host === 'localhost' || host === '::1' || /^127\.\d+\.\d+\.\d+$/.test(host);
+/** Whoever can reach the server can guess: a key or secret that is short, monotonous or printed in our docs is none. */
+export function mustBeStrong({ adminKeys, authSecrets, paymentSecrets, providerSecrets, host }: Config): void {
+  const given: [variable: string, secrets: readonly string[]][] = [
+    [variableOf('adminKeys'), (adminKeys ?? []).map(({ key }) => key)],
+    [variableOf('authSecrets'), authSecrets ?? []],
+    [variableOf('paymentSecrets'), paymentSecrets],
+    ...Object.entries(providerSecrets).map(([name, secrets]): [string, string[]] => [
+      `${variableOf('paymentSecrets')}_${name}`,
+      secrets,
+    ]),
+  ];
+  for (const [variable, secrets] of given) {
+    const weakness = secrets.map(weaknessOf).find((found) => found !== null);
+    if (weakness === undefined) continue;
+    throw new TerminalError(
+      'bad_config',
+      `${variable} ${weakness}: choose a random one before you listen on ${host} (openssl rand -hex 24)`,
+    );
+  }
 }
 
 /**

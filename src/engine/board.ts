@@ -4,6 +4,7 @@ import type { Gate } from '../gate/port.ts';
 import type { Ledger } from '../ledger/port.ts';
 import { nextWindowChangeMs, type SaleRecord } from '../model/sale.ts';
 import { type Item, presentSale, type Sale } from './present.ts';
+import { type PublicAnswer, publicAnswer } from './public-answer.ts';
 
 /** Public counts may lag by a second; a tenth costs the ledger ten reads a second and a sale, whatever the crowd. */
 const FRESH_MS = 100;
@@ -16,6 +17,8 @@ interface Entry {
   sale: Sale;
   eventId: string;
   readAtMs: number;
+  /** Written when it is asked for. */
+  answer: PublicAnswer | null;
 }
 
 /**
@@ -33,6 +36,8 @@ export class Board {
   readonly #entries = new Map<string, Entry>();
   readonly #reading = new Map<string, Promise<Entry | null>>();
   readonly #watchers = new Map<string, Watched>();
+  /** Raised by every change of a sale: what was read before it is not kept. */
+  #changes = 0;
 
   constructor(runtime: Runtime, ledger: Ledger, gate: Gate) {
     this.#runtime = runtime;
@@ -40,29 +45,43 @@ export class Board {
     this.#gate = gate;
   }
 
-  async read(saleId: string): Promise<{ sale: Sale; eventId: string } | null> {
+  async read(saleId: string): Promise<Entry | null> {
     const kept = this.#entries.get(saleId);
     if (kept && this.#runtime.clock.monotonic() - kept.readAtMs < FRESH_MS) return kept;
-    if (kept === undefined) return this.readNow(saleId);
-    // With the ledger out or silent, what was seen last is better than nothing. One look serves all who wait.
+    // One look serves all who wait.
     let reading = this.#reading.get(saleId);
     if (!reading) {
-      reading = this.readNow(saleId)
-        .catch(() => kept)
-        .finally(() => this.#reading.delete(saleId));
+      const mine = this.readNow(saleId).finally(() => {
+        if (this.#reading.get(saleId) === mine) this.#reading.delete(saleId);
+      });
+      reading = mine;
       this.#reading.set(saleId, reading);
     }
+    if (kept === undefined) return reading;
+    // With the ledger out or silent, what was seen last is better than nothing.
     const seen = await within(
       this.#runtime.timers,
-      reading.then((read) => ({ read })),
+      reading.then(
+        (read) => ({ read }),
+        () => ({ read: kept }),
+      ),
       READ_MS_MAX,
     );
     return seen ? seen.read : kept;
   }
 
+  /** The same as it is sent, written once for all who look. */
+  async answer(saleId: string): Promise<PublicAnswer | null> {
+    const entry = await this.read(saleId);
+    if (entry === null) return null;
+    entry.answer ??= publicAnswer(JSON.stringify(entry.sale));
+    return entry.answer;
+  }
+
   async readNow(saleId: string): Promise<Entry | null> {
+    const changes = this.#changes;
     const record = await this.#ledger.getSale(saleId);
-    return record && this.#keep(record, await this.present(record));
+    return record && this.#keep(record, await this.present(record), changes);
   }
 
   async present(record: SaleRecord): Promise<Sale> {
@@ -73,7 +92,10 @@ export class Board {
 
   /** The sale itself was changed: whoever did it must see it at once. */
   changed(saleId: string): void {
+    this.#changes++;
     this.#entries.delete(saleId);
+    // A look that began before may not show it: whoever asks from now on does not wait for that.
+    this.#reading.delete(saleId);
     this.touch(saleId);
   }
 
@@ -112,12 +134,13 @@ export class Board {
     this.#watchers.clear();
   }
 
-  #keep(record: SaleRecord, sale: Sale): Entry {
+  #keep(record: SaleRecord, sale: Sale, changes: number): Entry {
     const epoch = Math.max(...record.items.map((item) => item.epoch));
     const nowMs = this.#runtime.clock.now();
     const phase = nowMs < record.opensAtMs ? 0 : nowMs < record.closesAtMs ? 1 : 2;
     const rev = record.items.reduce((sum, item) => sum + item.rev, 4 * record.version + phase);
-    const entry = { sale, eventId: `${epoch}.${rev}`, readAtMs: this.#runtime.clock.monotonic() };
+    const entry = { sale, eventId: `${epoch}.${rev}`, readAtMs: this.#runtime.clock.monotonic(), answer: null };
+    if (changes !== this.#changes) return entry;
     if (this.#entries.size >= KEPT_SALES_MAX) this.#entries.clear();
     this.#entries.set(record.id, entry);
     return entry;

@@ -56,11 +56,12 @@ export interface Order {
 
 /** The ledger's rows and the gate's queue. A unit that is queued is not yet in the ledger's `reserved`. */
 export function presentSale(sale: SaleRecord, gate: readonly ItemView[] | null, nowMs: number): Sale {
+  const queuedOf = new Map(gate?.map(({ itemId, queued }) => [itemId, queued]));
   const items = sale.items.map((item): Item => {
     const { code, name, price, kind, total, reserved, sold, blocked } = item;
     const ledger = ledgerFree(item);
     // Read at two instants: an order may have been committed between them. Never more than the ledger has free.
-    const queued = Math.min(gate?.find(({ itemId }) => itemId === item.id)?.queued ?? 0, ledger);
+    const queued = Math.min(queuedOf.get(item.id) ?? 0, ledger);
     return { code, name, price, kind, total, free: ledger - queued, queued, reserved, sold, blocked };
   });
   const free = items.reduce((sum, item) => sum + item.free, 0);

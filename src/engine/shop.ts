@@ -7,6 +7,7 @@ import type { Gate } from '../gate/port.ts';
 import type {
   Actor,
   AuditEntry,
+  KeyBinding,
   KeyScope,
   Ledger,
   Move,
@@ -34,6 +35,8 @@ import { type Caller, ManageSales } from '../sales/manage.ts';
 import { Board, type SaleEvent } from './board.ts';
 import { type PaymentOptions, ShopLife } from './life.ts';
 import { type Order, presentOrder, presentSale, type Sale } from './present.ts';
+import type { PublicAnswer } from './public-answer.ts';
+import { SaleList } from './sale-list.ts';
 import { NO_PRIVATE_WEBHOOKS, ShopWebhooks, type WebhookOptions } from './webhooks.ts';
 
 const OTHER_ID_BLOCK = 100;
@@ -101,6 +104,7 @@ export abstract class Shop {
   protected readonly acks = new Acks();
   protected readonly board: Board;
   protected readonly life: ShopLife;
+  readonly #saleList: SaleList;
   readonly #orderIds: IdSequence;
   readonly #auditIds: IdSequence;
   readonly #place: PlaceOrder;
@@ -128,6 +132,7 @@ export abstract class Shop {
       ready: () => this.readiness().status === 'ok',
     });
     this.board = new Board(runtime, ledger, gate);
+    this.#saleList = new SaleList({ runtime, ledger, present: (record) => this.board.present(record) });
     const takeBlock: Ledger['takeIdBlock'] = (kind, size) => this.watched(ledger.takeIdBlock(kind, size));
     const ids = (kind: IdKind, block = OTHER_ID_BLOCK): IdSequence =>
       new IdSequence(kind, takeBlock, runtime.clock, block);
@@ -352,9 +357,8 @@ export abstract class Shop {
     return this.#checked ?? (await this.check());
   }
 
-  async boundAnswer(scope: KeyScope): Promise<{ fingerprint: string; answer: string } | null> {
-    const bound = await this.ledger.findKey(scope);
-    return bound?.answer == null ? null : { fingerprint: bound.fingerprint, answer: bound.answer };
+  boundAnswer(scope: KeyScope): Promise<KeyBinding | null> {
+    return this.ledger.findKey(scope);
   }
 
   bindAnswer(scope: KeyScope & { fingerprint: string }, answer: string): Promise<void> {
@@ -496,6 +500,16 @@ export abstract class Shop {
     return isId(saleId) ? ((await this.board.readNow(saleId))?.sale ?? null) : null;
   }
 
+  /** As anybody may see it over HTTP; null: there is no such sale. */
+  async publicSale(saleId: string): Promise<PublicAnswer | null> {
+    return isId(saleId) ? this.board.answer(saleId) : null;
+  }
+
+  /** A page of the list, as anybody may see it over HTTP. */
+  publicSales(page: Page): Promise<PublicAnswer> {
+    return this.#saleList.page(page);
+  }
+
   async listSales(page: Page): Promise<Sale[]> {
     const records = await this.ledger.listSales(page);
     return Promise.all(records.map((record) => this.board.present(record)));
@@ -549,6 +563,7 @@ export abstract class Shop {
 
   #saleChanged(saleId: string): void {
     this.board.changed(saleId);
+    this.#saleList.changed();
     this.#emit('sale.changed', saleId);
   }
 

@@ -1,4 +1,5 @@
-import { BlockList, isIPv4, isIPv6 } from 'node:net';
+import { BlockList, isIP, isIPv4, isIPv6 } from 'node:net';
+import type { FastifyRequest } from 'fastify';
 
 /**
  * What a bound per address counts by. An IPv6 subscriber has a whole /64, 2^64 addresses: counted one by one they would
@@ -43,4 +44,24 @@ export function isLocalAddress(ip: string): boolean {
   if (isIPv4(key)) return LOCAL.check(key);
   const [address] = ip.split('%', 1) as [string];
   return isIPv6(address) && LOCAL.check(address, 'ipv6');
+}
+
+/**
+ * Where a request comes from: for the audit and for limits. `request.ip` is what a trusted proxy says, and may be any text of
+ * any length: what is no address counts as that of the socket. With a port it is one.
+ */
+export function addressOf(request: FastifyRequest): string {
+  return addressIn(request.ip) ?? addressIn(request.socket.remoteAddress) ?? 'unknown';
+}
+
+/** The longest address with a port is shorter. */
+const LENGTH_MAX = 64;
+
+function addressIn(text: string | undefined): string | null {
+  if (text === undefined || text.length > LENGTH_MAX) return null;
+  const [, inBrackets] = /^\[([^\]]*)\](?::\d{1,5})?$/.exec(text) ?? [];
+  const [, beforePort] = /^([\d.]+):\d{1,5}$/.exec(text) ?? [];
+  const address = (inBrackets ?? beforePort ?? text).split('%')[0]!;
+  if (isIP(address) === 0) return null;
+  return /^::ffff:(\d+\.\d+\.\d+\.\d+)$/i.exec(address)?.[1] ?? address;
 }

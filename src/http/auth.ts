@@ -12,10 +12,20 @@ export interface Identity {
   buyer: string | null;
 }
 
+/** With a buyer to order for. */
+export interface OrderingIdentity extends Identity {
+  buyer: string;
+}
+
 export interface AuthOptions {
   /** One or two: the second one lets tokens of the old secret live on during a rotation. */
   authSecrets: string[];
   adminKeys: { name: string; key: string }[];
+  issuer?: string | null;
+  audience?: string | null;
+  requireExp?: boolean;
+  /** Signs the tokens of a demo. */
+  demo?: { secret: string } | null;
 }
 
 const DENIED = { 'www-authenticate': 'Bearer realm="doorbuster"' };
@@ -29,9 +39,30 @@ export class Auth {
   readonly #verifiers: ((token: string) => { sub?: unknown })[];
   readonly #admins: { name: string; digest: Buffer }[];
 
-  constructor({ authSecrets, adminKeys }: AuthOptions) {
+  constructor({
+    authSecrets,
+    adminKeys,
+    issuer = null,
+    audience = null,
+    requireExp = false,
+    demo = null,
+  }: AuthOptions) {
+    // What is allowed is judged only where it is there: a token that leaves it out must not pass.
+    const requiredClaims = [
+      ...(requireExp ? ['exp'] : []),
+      ...(issuer === null ? [] : ['iss']),
+      ...(audience === null ? [] : ['aud']),
+    ];
+    const claims = {
+      ...(issuer !== null && { allowedIss: issuer }),
+      ...(audience !== null && { allowedAud: audience }),
+      ...(requiredClaims.length > 0 && { requiredClaims }),
+    };
     // No token cache: a crowd is many buyers with one request each, and an entry costs more than it saves.
-    this.#verifiers = authSecrets.map((key) => createVerifier({ key, algorithms: ['HS256'], cache: false }));
+    this.#verifiers = authSecrets.map((key) => createVerifier({ key, algorithms: ['HS256'], cache: false, ...claims }));
+    if (demo !== null) {
+      this.#verifiers.push(createVerifier({ key: demo.secret, algorithms: ['HS256'], cache: false }));
+    }
     this.#admins = adminKeys.map(({ name, key }) => ({ name, digest: digest(key) }));
   }
 
@@ -50,12 +81,16 @@ export class Auth {
     return { admin, buyer: acting === null ? null : actingBuyer(acting) };
   }
 
-  /** The buyer who orders; an admin without `Doorbuster-Buyer` is not one. */
-  buyer(request: FastifyRequest): string {
+  /** The buyer who orders, or is acted for; an admin without `Doorbuster-Buyer` is not one. */
+  ordering(request: FastifyRequest): OrderingIdentity {
     const identity = this.#needed(request);
     if (identity.buyer === null)
       throw new HttpProblem('forbidden', 'an order needs a buyer: send Doorbuster-Buyer with an admin key');
-    return identity.buyer;
+    return identity as OrderingIdentity;
+  }
+
+  buyer(request: FastifyRequest): string {
+    return this.ordering(request).buyer;
   }
 
   admin(request: FastifyRequest): string {

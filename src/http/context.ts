@@ -18,7 +18,13 @@ export interface ShopSource {
 export interface HttpOptions {
   authSecrets: string[];
   adminKeys: { name: string; key: string }[];
-  demo: boolean;
+  /** Claims that a buyer's token must have; null: whatever it says. */
+  issuer: string | null;
+  audience: string | null;
+  /** A token without `exp` is refused: it would live for ever. */
+  requireExp: boolean;
+  /** For trying it out: anybody gets a token, signed with a secret that is good for nothing else. */
+  demo: { secret: string; hosts: readonly string[] } | null;
   /** Orders per buyer and second. */
   rateLimitBuyer: number;
   /** Other calls that change something, per buyer and second. */
@@ -37,14 +43,19 @@ export interface HttpOptions {
   metricsPublic: boolean;
   inFlightMax: number;
   eventLoopDelayMsMax: number;
-  /** Secrets of signed webhooks; none: they are all refused. */
+  /** Secrets of signed webhooks; none: they are all refused. For providers that have none of their own. */
   paymentSecrets: string[];
+  /** By providerName. */
+  providerSecrets: Record<string, string[]>;
 }
 
 export const HTTP_DEFAULTS: HttpOptions = {
   authSecrets: [],
   adminKeys: [],
-  demo: false,
+  issuer: null,
+  audience: null,
+  requireExp: false,
+  demo: null,
   rateLimitBuyer: 20,
   rateLimitBuyerWrites: 10,
   rateLimitBuyerReads: 50,
@@ -59,6 +70,7 @@ export const HTTP_DEFAULTS: HttpOptions = {
   inFlightMax: 5000,
   eventLoopDelayMsMax: 250,
   paymentSecrets: [],
+  providerSecrets: {},
 };
 
 /** What the routes share. */

@@ -1,14 +1,22 @@
 import { createHash } from 'node:crypto';
 import type { FastifyReply, FastifyRequest } from 'fastify';
+import { bodyFingerprint } from '../base/idempotency.ts';
 import type { KeyScope } from '../ledger/port.ts';
 import type { HttpContext } from './context.ts';
 import { HttpProblem, PROBLEM_TYPE, PROBLEMS } from './problem.ts';
-import { keyOf } from './request.ts';
+import { keyedBy } from './request.ts';
 
 type Answer =
   | { readonly status: number; readonly body: unknown }
   /** As it was written. */
   | { readonly status: number; readonly problem: string };
+
+/** What a call does, to what, and how. */
+interface Deed<Seen> extends Pick<KeyScope, 'operation' | 'subject'> {
+  see: () => Promise<Seen>;
+  work: (seen: Seen, keyed: string | null) => Promise<Answer>;
+  now?: () => Promise<Answer>;
+}
 
 /** A repeat waits this long for the first try, then is told to come back. */
 const REPEAT_WAIT_MS = 5000;
@@ -27,25 +35,22 @@ export class Keyed {
   }
 
   /**
-   * `work` is told by what a repeat is known, where doing it again would have a second effect. `now`: what a repeat of a 202
-   * gets: how it stands by then.
+   * `see` throws unless the caller may see what is operated on: that is judged before a key is looked up, for a repeat as for
+   * the first. `now`: what a repeat of a 202 gets: how it stands by then. `work` is told by what a repeat is known, where doing
+   * it again would have a second effect.
    */
-  async run(
+  async run<Seen>(
     request: FastifyRequest,
     reply: FastifyReply,
-    path: string,
-    work: (keyed: string | null) => Promise<Answer>,
-    now?: () => Promise<Answer>,
+    { operation, subject, see, work, now }: Deed<Seen>,
   ): Promise<FastifyReply> {
-    const key = keyOf(request);
-    if (key === null) return send(reply, await work(null));
     const { auth, shop, runtime } = this.#context;
-    const { admin, buyer } = auth.anyone(request);
-    const scope: KeyScope = { caller: admin === null ? `buyer:${buyer}` : `admin:${admin}`, path: `POST ${path}`, key };
-    const fingerprint = createHash('sha256')
-      .update(JSON.stringify(request.body ?? {}))
-      .digest('hex');
-    const name = JSON.stringify([scope.caller, scope.path, scope.key]);
+    const keyed = keyedBy(auth.anyone(request), request);
+    const seen = await see();
+    if (keyed === null) return send(reply, await work(seen, null));
+    const scope: KeyScope = { ...keyed, operation, subject };
+    const fingerprint = bodyFingerprint(request.body);
+    const name = JSON.stringify([scope.caller, scope.actingFor, operation, subject, scope.key]);
     const untilMs = runtime.clock.monotonic() + REPEAT_WAIT_MS;
     for (let first = this.#running.get(name); first; first = this.#running.get(name)) {
       const leftMs = untilMs - runtime.clock.monotonic();
@@ -61,14 +66,16 @@ export class Keyed {
     try {
       const bound = await shop.get().boundAnswer(scope);
       if (bound !== null) {
-        if (bound.fingerprint !== fingerprint) throw new HttpProblem('idempotency_key_reused');
+        if (bound.fingerprint !== fingerprint && bound.fingerprint !== formerFingerprint(request.body)) {
+          throw new HttpProblem('idempotency_key_reused');
+        }
         reply.header('idempotent-replayed', 'true');
         const first = JSON.parse(bound.answer) as Answer;
         return send(reply, first.status === 202 && now ? await now() : first);
       }
       let answer: Answer;
       try {
-        answer = await work(name);
+        answer = await work(seen, name);
       } catch (error) {
         // A declined payment is an answer; whoever wants to try again takes another key.
         if (!(error instanceof HttpProblem) || error.code !== 'payment_failed') throw error;
@@ -88,4 +95,11 @@ function send(reply: FastifyReply, answer: Answer): FastifyReply {
   return 'problem' in answer
     ? reply.header('content-type', PROBLEM_TYPE).send(answer.problem)
     : reply.send(answer.body);
+}
+
+/** As it was bound up to schema 2: it depended on the order of the body's members. Such a key is kept for 24 hours, too. */
+function formerFingerprint(body: unknown): string {
+  return createHash('sha256')
+    .update(JSON.stringify(body ?? {}))
+    .digest('hex');
 }

@@ -7,10 +7,12 @@ import type { FastifyError, FastifyInstance, FastifyReply, FastifyRequest, onRes
 import { boundedLog } from '../base/bounded-log.ts';
 import { DoorbusterError, RetryableError, unavailable } from '../base/errors.ts';
 import type { Logger } from '../base/log.ts';
+import { isLoopback } from '../base/loopback.ts';
 import type { Runtime } from '../base/runtime.ts';
 import { VERSION } from '../base/version.ts';
 import { compile, faultsOf } from '../contract/validate.ts';
 import type { Series } from '../observe/fast-histogram.ts';
+import { addressKey, addressOf } from './address.ts';
 import { Auth } from './auth.ts';
 import { BuyerLimits } from './buyer-limits.ts';
 import type { HttpContext, HttpOptions, ShopSource } from './context.ts';
@@ -96,6 +98,7 @@ export async function doorbusterRoutes(app: FastifyInstance, { shop, http, runti
     });
   }
 
+  if (http.demo !== null) refuseOtherHosts(app, http.demo.hosts);
   measureRequests(app, shop);
 
   const routes = collectRoutes(app);
@@ -136,13 +139,28 @@ export async function doorbusterRoutes(app: FastifyInstance, { shop, http, runti
     opsRoutes(api, context);
     webhookRoutes(api, context);
   });
-  let openApi: string | null = null;
+  let openApi: Buffer | null = null;
   app.get('/openapi.json', { schema: { hide: true } }, (_, reply) => {
-    openApi ??= JSON.stringify(openApiOf(app));
+    openApi ??= Buffer.from(JSON.stringify(openApiOf(app)));
     return reply.header('content-type', 'application/json; charset=utf-8').send(openApi);
   });
 
   routes.refuseOtherMethods();
+}
+
+/**
+ * A page of any site can have its own name point to this machine (DNS rebinding) and then read what a demo gives to anybody who
+ * asks. Its requests bear that name.
+ */
+function refuseOtherHosts(app: FastifyInstance, allowed: readonly string[]): void {
+  app.addHook('onRequest', (request, _reply, done) => {
+    const host = (request.headers.host ?? 'localhost').toLowerCase();
+    const name = /^(\[[^\]]*\]|[^:]*)(?::\d*)?$/.exec(host)?.[1] ?? '';
+    if (isLoopback(name) || allowed.includes(name) || allowed.includes(host)) return done();
+    const detail =
+      'this is a demo, for this machine only: call it by a loopback address, or name the host in DEMO_HOSTS';
+    done(new HttpProblem('forbidden', detail));
+  });
 }
 
 /** Early, before the token is looked at: while closing, under overload, and for an address that sends too much. */
@@ -156,7 +174,7 @@ function refuseWhenTooMuch(api: FastifyInstance, { shop, options, runtime, overl
     }
     const reason = overload.reasonFor(request.raw);
     if (reason !== null) return done(new RetryableError('overloaded', reason));
-    const waitSeconds = addressLimit === null ? 0 : addressLimit.take(request.ip);
+    const waitSeconds = addressLimit === null ? 0 : addressLimit.take(addressKey(addressOf(request)));
     if (waitSeconds > 0) {
       const retry = { 'retry-after': String(waitSeconds) };
       return done(new HttpProblem('rate_limited', 'this address sends too many requests', undefined, retry));

@@ -1,7 +1,8 @@
 import type { FastifyRequest } from 'fastify';
 import { isId } from '../base/ids.ts';
-import type { Page } from '../ledger/port.ts';
+import type { KeyScope, Page } from '../ledger/port.ts';
 import { keyFault } from '../model/text.ts';
+import type { Identity } from './auth.ts';
 import { invalid } from './problem.ts';
 
 const LIMIT_DEFAULT = 50;
@@ -14,6 +15,18 @@ export function keyOf(request: FastifyRequest): string | null {
   const fault = keyFault(key);
   if (fault !== null) throw invalid('Idempotency-Key', fault);
   return key;
+}
+
+/** Who uses which key, as far as its scope is theirs to say; null: the call has none. */
+export function keyedBy(
+  { admin, buyer }: Identity,
+  request: FastifyRequest,
+): Pick<KeyScope, 'caller' | 'actingFor' | 'key'> | null {
+  const key = keyOf(request);
+  if (key === null) return null;
+  return admin === null
+    ? { caller: `buyer:${buyer}`, actingFor: null, key }
+    : { caller: `admin:${admin}`, actingFor: buyer, key };
 }
 
 /** A header that may be sent once. Node joins repeats with a comma, and two buyers would become a third. */

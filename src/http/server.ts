@@ -11,6 +11,7 @@ export interface ServerOptions {
   shop: ShopSource;
   http: HttpOptions;
   runtime: Runtime;
+  /** True: the peer is a proxy, and the address it adds to X-Forwarded-For counts; text: proxies with these addresses. */
   trustProxy: boolean | string;
 }
 
@@ -27,7 +28,8 @@ export async function createServer({ shop, http, runtime, trustProxy }: ServerOp
       runtime.log.isLevelEnabled('debug') ? logger.child(bindings, options) : logger,
     // While closing, our own hook answers, in the contract's words.
     return503OnClosing: false,
-    trustProxy,
+    // Fastify's own `true` believes the first address of the list, which is whatever the client has written there.
+    trustProxy: trustProxy === true ? (_address, hop) => hop === 0 : trustProxy,
     // Called once for each address: `localhost` has two, and both need the bounds.
     serverFactory: (handler) => {
       const server = createHttpServer({ connectionsCheckingInterval: CHECK_EVERY_MS }, handler);

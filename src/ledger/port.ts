@@ -52,8 +52,15 @@ export interface Ledger extends LifeLedger, SandboxBook {
   listSales(page: Page): Promise<SaleRecord[]>;
   getOrder(orderId: string): Promise<OrderRecord | null>;
   listOrders(filter: OrderFilter, page: Page): Promise<OrderRecord[]>;
-  /** The binding of a key, if it is younger than 24 hours. */
+  /** What a call's key is bound to, if that is younger than 24 hours. */
   findKey(scope: KeyScope): Promise<KeyBinding | null>;
+  /** The order that a key is bound to (base/idempotency.ts), if that is younger than 24 hours. */
+  findOrderKey(scope: OrderKeyScope): Promise<OrderKeyBinding | null>;
+  /**
+   * Orders up to this id were stored when keys did not yet say who used them; null: there are none. Whoever acts for a buyer
+   * may find their key among the buyer's own there, for as long as it is kept.
+   */
+  readonly unscopedUpTo: string | null;
   /** Binds a key to the answer that a repeat gets. One that is bound to an answer already keeps the first. */
   bindAnswer(scope: KeyScope & { fingerprint: string }, answer: string): Promise<void>;
 
@@ -106,18 +113,34 @@ export interface StoredOrder {
   inserted: boolean;
 }
 
+/** Whose a key is, and for what: a key binds nothing outside of its scope. All of it is compared bytewise. */
 export interface KeyScope {
+  /** `buyer:ann`, `admin:alice`. */
   caller: string;
-  /** Method and path: `POST /v1/sales/1/orders`. */
-  path: string;
+  /** The buyer whom an admin acts for. */
+  actingFor: string | null;
+  /** `order.cancel` */
+  operation: string;
+  /** What is operated on: an id; nothing, where something is made. */
+  subject: string;
   key: string;
 }
 
 export interface KeyBinding {
   fingerprint: string;
-  orderId: string | null;
-  /** The stored answer of an administrative call. */
-  answer: string | null;
+  answer: string;
+}
+
+/** The scope of an order's key: the operation is placing it, and who used it stands in the key. */
+export interface OrderKeyScope {
+  saleId: string;
+  buyer: string;
+  key: string;
+}
+
+export interface OrderKeyBinding {
+  fingerprint: string;
+  orderId: string;
 }
 
 /** An administrative change: who, when it is keyed under what, and how its answer reads. */
@@ -147,10 +170,6 @@ export interface OrderFilter {
   saleId?: string;
   status?: OrderStatus;
   buyer?: string;
-}
-
-export function ordersPath(saleId: string): string {
-  return `POST /v1/sales/${saleId}/orders`;
 }
 
 /** How long a key stays bound. */

@@ -1,9 +1,10 @@
 import { unavailable } from '../base/errors.ts';
+import { orderKey } from '../base/idempotency.ts';
 import { type IdSequence, idTimeMs, isId } from '../base/ids.ts';
 import type { Runtime } from '../base/runtime.ts';
 import { sleep, within } from '../base/timers.ts';
 import { type BoundTo, type Gate, type Leaving, NotAdmittedError, type Refused, type Verdict } from '../gate/port.ts';
-import { type Ledger, ordersPath } from '../ledger/port.ts';
+import { KEY_KEPT_MS, type Ledger, type OrderKeyBinding } from '../ledger/port.ts';
 import { type OrderMessage, type OrderRecord, orderFingerprint } from '../model/order.ts';
 import type { RejectReason } from '../model/outcome.ts';
 import { type SaleRecord, windowRefusal } from '../model/sale.ts';
@@ -15,6 +16,8 @@ export interface PlaceRequest {
   buyer: string;
   quantity: number;
   key: string | null;
+  /** Whoever acts for the buyer (`admin:alice`): the key is theirs then, and not the buyer's. */
+  caller?: string | undefined;
   /** Aborted when whoever asked has left: what was not sent to the gate by then is not sent any more. */
   signal?: Leaving | undefined;
 }
@@ -29,6 +32,18 @@ export type PlaceResult =
 
 /** A repeat waits this long for the first try, then is told to come back. */
 const REPEAT_WAIT_MS = 5000;
+
+/** A request whose key says whose it is. */
+interface Scoped extends PlaceRequest {
+  /** The key as it stood before keys said so, where somebody acts for the buyer. */
+  unscopedKey?: string;
+}
+
+function scoped(request: PlaceRequest): Scoped {
+  const { caller, key } = request;
+  if (caller === undefined || key === null) return request;
+  return { ...request, key: orderKey(caller, key), unscopedKey: key };
+}
 
 const SOLD_OUT: PlaceResult = { ok: false, code: 'sold_out' };
 const NOT_FOUND: PlaceResult = { ok: false, code: 'not_found' };
@@ -80,14 +95,20 @@ export class PlaceOrder {
     this.#on = dependencies;
   }
 
-  async place(request: PlaceRequest): Promise<PlaceResult> {
+  async place(asked: PlaceRequest): Promise<PlaceResult> {
     const { gate, acks, orderIds, closedBecause } = this.#on;
+    const request = scoped(asked);
     const closed = closedBecause();
     // The ledger is out. It could not store the order; whether it can still be read for a repeat is worth a try.
     if (closed !== null) return this.#whileClosed(request, closed);
 
     const { saleId, itemCode, buyer, quantity, key } = request;
     const fingerprint = orderFingerprint(itemCode, quantity);
+    // The gate knows such a key as the buyer's own.
+    if (request.unscopedKey !== undefined && this.#mayBeUnscoped()) {
+      const bound = await this.#boundInLedger(request, fingerprint);
+      if (bound !== null) return bound;
+    }
     const orderId = orderIds.take() ?? (await this.#withoutIds(request, fingerprint));
     if (typeof orderId !== 'string') return orderId;
     const decision = acks.expect(orderId);
@@ -111,7 +132,7 @@ export class PlaceOrder {
   }
 
   /** All ids are used up, and the next have to come from a ledger that may be out. A repeat needs none: it gets its answer. */
-  async #withoutIds(request: PlaceRequest, fingerprint: string): Promise<string | PlaceResult> {
+  async #withoutIds(request: Scoped, fingerprint: string): Promise<string | PlaceResult> {
     const { runtime, orderIds, patience } = this.#on;
     const first = await this.#boundInGate(request, fingerprint);
     if (first !== null) return first;
@@ -169,7 +190,7 @@ export class PlaceOrder {
     );
   }
 
-  async #refuse(verdict: Refused, request: PlaceRequest, fingerprint: string): Promise<PlaceResult> {
+  async #refuse(verdict: Refused, request: Scoped, fingerprint: string): Promise<PlaceResult> {
     switch (verdict.outcome) {
       case 'sold_out':
         return SOLD_OUT;
@@ -235,7 +256,7 @@ export class PlaceOrder {
   }
 
   /** The gate does not hold the sale: it does not exist, is over, or the gate is being rebuilt. */
-  async #withoutGate(request: PlaceRequest, fingerprint: string): Promise<PlaceResult> {
+  async #withoutGate(request: Scoped, fingerprint: string): Promise<PlaceResult> {
     const { rebuild, isEmptied } = this.#on;
     const sale = isId(request.saleId) ? await this.#saleOf(request.saleId) : null;
     if (sale === null || !sale.items.some(({ code }) => code === request.itemCode)) return NOT_FOUND;
@@ -263,29 +284,43 @@ export class PlaceOrder {
     return asking;
   }
 
-  async #whileClosed(request: PlaceRequest, reason: string): Promise<PlaceResult> {
+  async #whileClosed(request: Scoped, reason: string): Promise<PlaceResult> {
     const fingerprint = orderFingerprint(request.itemCode, request.quantity);
     const bound = await this.#boundInLedger(request, fingerprint).catch(() => null);
     if (bound !== null) return bound;
     throw unavailable(reason);
   }
 
-  async #boundInGate(request: PlaceRequest, fingerprint: string): Promise<PlaceResult | null> {
+  async #boundInGate(request: Scoped, fingerprint: string): Promise<PlaceResult | null> {
     if (request.key === null || !isId(request.saleId)) return null;
     return this.#ofKey(await this.#on.gate.keyOf(request.saleId, request.buyer, request.key), request, fingerprint);
   }
 
-  async #boundInLedger(request: PlaceRequest, fingerprint: string): Promise<PlaceResult | null> {
-    if (request.key === null) return null;
-    const scope = { caller: request.buyer, path: ordersPath(request.saleId), key: request.key };
-    const bound = await this.#on.ledger.findKey(scope);
-    if (bound?.orderId == null) return null;
-    return this.#ofKey({ orderId: bound.orderId, fingerprint: bound.fingerprint }, request, fingerprint);
+  async #boundInLedger(request: Scoped, fingerprint: string): Promise<PlaceResult | null> {
+    const { saleId, buyer, key } = request;
+    if (key === null || !isId(saleId)) return null;
+    const bound = (await this.#on.ledger.findOrderKey({ saleId, buyer, key })) ?? (await this.#unscoped(request));
+    return this.#ofKey(bound, request, fingerprint);
   }
 
-  async #ofKey(bound: BoundTo | null, request: PlaceRequest, fingerprint: string): Promise<PlaceResult | null> {
+  async #ofKey(bound: BoundTo | null, request: Scoped, fingerprint: string): Promise<PlaceResult | null> {
     if (bound === null) return null;
     return bound.fingerprint === fingerprint ? this.#replay(bound.orderId, request) : KEY_REUSED;
+  }
+
+  /** Nobody wrote down who had used a key of so old an order: whoever acts for its buyer may have. */
+  async #unscoped({ saleId, buyer, unscopedKey: key }: Scoped): Promise<OrderKeyBinding | null> {
+    if (key === undefined || !this.#mayBeUnscoped()) return null;
+    const { ledger } = this.#on;
+    const bound = await ledger.findOrderKey({ saleId, buyer, key });
+    return bound !== null && BigInt(bound.orderId) <= BigInt(ledger.unscopedUpTo!) ? bound : null;
+  }
+
+  /** Spares the look when it is no use any more. Twice as long as a key is kept, since the clocks may differ. */
+  #mayBeUnscoped(): boolean {
+    const { ledger, runtime } = this.#on;
+    const upTo = ledger.unscopedUpTo;
+    return upTo !== null && idTimeMs(upTo) > runtime.clock.now() - 2 * KEY_KEPT_MS;
   }
 }
 

@@ -1,17 +1,20 @@
-import { createHash } from 'node:crypto';
 import { RetryableError, unavailable } from '../base/errors.ts';
+import { bodyFingerprint } from '../base/idempotency.ts';
 import type { IdSequence } from '../base/ids.ts';
 import type { Runtime } from '../base/runtime.ts';
 import { sleep } from '../base/timers.ts';
 import { applyLatest, type Gate } from '../gate/port.ts';
-import type { AdminCall, Ledger, SaleChange } from '../ledger/port.ts';
+import type { AdminCall, KeyScope, Ledger, SaleChange } from '../ledger/port.ts';
 import { mayAdmit, type NewSale, type SalePatch, type SaleRecord } from '../model/sale.ts';
 
-/** Who asks, and under which key and path (`POST /v1/sales`), if any. */
+/** Who asks, and under which key, if any. */
 export interface Caller {
   actor: string;
-  keyed: { path: string; key: string } | null;
+  keyed: Pick<KeyScope, 'caller' | 'actingFor' | 'key'> | null;
 }
+
+/** What is done, and to what: the part of a key's scope that is not the caller's to say. */
+type Deed = Pick<KeyScope, 'operation' | 'subject'>;
 
 export interface ManageDependencies {
   runtime: Runtime;
@@ -54,7 +57,7 @@ export class ManageSales {
   }
 
   create(sale: NewSale, caller: Caller): Promise<SaleChange> {
-    return this.#once(caller, sale, async (call) => {
+    return this.#once(caller, { operation: 'sale.create', subject: '' }, sale, async (call) => {
       const id = await this.#on.saleIds.next();
       const itemIds: string[] = [];
       for (const _ of sale.items) itemIds.push(await this.#on.itemIds.next());
@@ -65,21 +68,26 @@ export class ManageSales {
   }
 
   patch(saleId: string, patch: SalePatch, version: number, caller: Caller): Promise<SaleChange> {
-    return this.#once(caller, { patch, version }, async (call) =>
+    return this.#once(caller, { operation: 'sale.patch', subject: saleId }, { patch, version }, async (call) =>
       this.#applied(await this.#on.ledger.patchSale(saleId, patch, version, call)),
     );
   }
 
   setPaused(saleId: string, paused: boolean, caller: Caller): Promise<SaleChange> {
-    return this.#once(caller, {}, async (call) => this.#applied(await this.#on.ledger.setPaused(saleId, paused, call)));
+    const deed = { operation: paused ? 'sale.pause' : 'sale.resume', subject: saleId };
+    return this.#once(caller, deed, {}, async (call) =>
+      this.#applied(await this.#on.ledger.setPaused(saleId, paused, call)),
+    );
   }
 
   close(saleId: string, caller: Caller): Promise<SaleChange> {
-    return this.#once(caller, {}, async (call) => this.#applied(await this.#on.ledger.closeSale(saleId, call)));
+    return this.#once(caller, { operation: 'sale.close', subject: saleId }, {}, async (call) =>
+      this.#applied(await this.#on.ledger.closeSale(saleId, call)),
+    );
   }
 
   addStock(saleId: string, itemCode: string, add: number, caller: Caller): Promise<SaleChange> {
-    return this.#once(caller, { add }, (call) =>
+    return this.#once(caller, { operation: 'sale.stock', subject: `${saleId}/${itemCode}` }, { add }, (call) =>
       add < 0 ? this.#lower(saleId, itemCode, add, call) : this.#raise(saleId, itemCode, add, call),
     );
   }
@@ -177,12 +185,17 @@ export class ManageSales {
     if (mayAdmit(sale) && (await gate.epochOf(sale.id)) === null) await install(sale.id);
   }
 
-  async #once(caller: Caller, body: unknown, run: (call: AdminCall) => Promise<SaleChange>): Promise<SaleChange> {
+  async #once(
+    caller: Caller,
+    deed: Deed,
+    body: unknown,
+    run: (call: AdminCall) => Promise<SaleChange>,
+  ): Promise<SaleChange> {
     const { auditIds, present, saleIn, changed, ledger, runtime } = this.#on;
     const call: AdminCall = {
       actor: caller.actor,
       auditId: await auditIds.next(),
-      keyed: caller.keyed && { caller: caller.actor, ...caller.keyed, fingerprint: fingerprintOf(body) },
+      keyed: caller.keyed && { ...caller.keyed, ...deed, fingerprint: bodyFingerprint(body) },
       answer: present,
     };
     const finish = async (change: SaleChange): Promise<SaleChange> => {
@@ -198,7 +211,8 @@ export class ManageSales {
     };
     if (call.keyed === null) return await finish(await run(call));
 
-    const scope = JSON.stringify([call.keyed.caller, call.keyed.path, call.keyed.key]);
+    const { caller: who, actingFor, operation, subject, key } = call.keyed;
+    const scope = JSON.stringify([who, actingFor, operation, subject, key]);
     // One after the other: each finds in the ledger what the one before it has left.
     const before = this.#running.get(scope) ?? Promise.resolve();
     const mine = before.then(
@@ -212,14 +226,4 @@ export class ManageSales {
       if (this.#running.get(scope) === mine) this.#running.delete(scope);
     }
   }
-}
-
-/** Key order and spacing of the JSON do not make another body. */
-function fingerprintOf(body: unknown): string {
-  const sorted = JSON.stringify(body, (_, value: unknown) =>
-    value !== null && typeof value === 'object' && !Array.isArray(value)
-      ? Object.fromEntries(Object.entries(value).sort(([a], [b]) => (a < b ? -1 : 1)))
-      : value,
-  );
-  return createHash('sha256').update(sorted).digest('base64url');
 }

@@ -2,7 +2,7 @@ import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { DoorbusterError } from '../../src/base/errors.ts';
 import { systemRuntime } from '../../src/base/runtime.ts';
 import { MemoryGate } from '../../src/gate/memory.ts';
-import { type DueOrder, KEY_KEPT_MS, type Move, type NewIntent, ordersPath } from '../../src/ledger/port.ts';
+import { type DueOrder, KEY_KEPT_MS, type Move, type NewIntent } from '../../src/ledger/port.ts';
 import { Writer } from '../../src/ledger/writer.ts';
 import type { OrderRecord } from '../../src/model/order.ts';
 import type { PaymentAttempt } from '../../src/model/payment.ts';
@@ -775,8 +775,8 @@ export function lifeContract(name: string, make: () => Promise<LifeUnderTest>, s
         const other = await kit.order('bob', { slots: [1, 3] });
         await kit.one(kit.move('cancel', order));
         await kit.reach(state);
-        const scope = { caller: 'alice', path: ordersPath(SALE), key: 'k' };
-        expect(await kit.ledger.findKey(scope)).toMatchObject({ orderId: order.id });
+        const scope = { saleId: SALE, buyer: 'alice', key: 'k' };
+        expect(await kit.ledger.findOrderKey(scope)).toMatchObject({ orderId: order.id });
         const before = await kit.item();
         expect(await kit.commit(message)).toMatchObject([
           { inserted: false, order: { status: 'cancelled', version: 2 } },
@@ -788,7 +788,7 @@ export function lifeContract(name: string, make: () => Promise<LifeUnderTest>, s
         expect(snapshot.holds).toEqual([{ orderId: other.id, itemId: '501', buyer: 'bob', slots: [1, 3] }]);
         expect(snapshot.keys).toMatchObject([{ buyer: 'alice', key: 'k', orderId: order.id }]);
         kit.world.clock.advance(KEY_KEPT_MS);
-        expect(await kit.ledger.findKey(scope)).toBeNull();
+        expect(await kit.ledger.findOrderKey(scope)).toBeNull();
         expect((await wholeSnapshot(kit.ledger, SALE))!.keys).toEqual([]);
       });
 
@@ -1371,14 +1371,14 @@ export function lifeContract(name: string, make: () => Promise<LifeUnderTest>, s
     });
 
     describe('answers under a key', () => {
-      const scope = { caller: 'alice', path: 'POST /v1/orders/7/pay', key: 'k' };
+      const scope = { caller: 'admin:bob', actingFor: 'alice', operation: 'order.pay', subject: '7', key: 'k' };
 
       it('the first one counts, for 24 hours', async () => {
         const bound = async () => (await kit.ledger.findKey(scope))?.answer ?? null;
         await kit.ledger.bindAnswer({ ...scope, fingerprint: 'f' }, 'first');
         await kit.ledger.bindAnswer({ ...scope, fingerprint: 'g' }, 'second');
         await kit.world.crash();
-        expect(await kit.ledger.findKey(scope)).toEqual({ fingerprint: 'f', orderId: null, answer: 'first' });
+        expect(await kit.ledger.findKey(scope)).toEqual({ fingerprint: 'f', answer: 'first' });
         kit.world.clock.advance(KEY_KEPT_MS);
         expect(await bound()).toBeNull();
         await kit.ledger.bindAnswer({ ...scope, fingerprint: 'h' }, 'third');

@@ -1,4 +1,4 @@
-import { cpSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { pathToFileURL } from 'node:url';
@@ -7,14 +7,15 @@ import { RetryableError, TerminalError } from '../../src/base/errors.ts';
 import { seededRandom } from '../../src/base/random.ts';
 import { systemRuntime } from '../../src/base/runtime.ts';
 import { mysqlDialect } from '../../src/ledger/mysql/ledger.ts';
-import { type AdminCall, ordersPath, type SaleChange } from '../../src/ledger/port.ts';
+import type { AdminCall, SaleChange } from '../../src/ledger/port.ts';
 import { postgresDialect } from '../../src/ledger/postgres/ledger.ts';
 import type { ExclusiveState } from '../../src/ledger/sql/exclusive.ts';
 import type { SqlLedger, SqlLedgerOptions } from '../../src/ledger/sql/ledger.ts';
-import { type Migrated, migrate, migrations } from '../../src/ledger/sql/migrate.ts';
+import { type Migrated, type Migration, migrate, migrations } from '../../src/ledger/sql/migrate.ts';
 import { migrateSqlLedger, openSqlLedger } from '../../src/ledger/sql/open.ts';
 import type { OrderMessage } from '../../src/model/order.ts';
 import { until } from '../support/fault-wait.ts';
+import { expectFormerKeys, formerRows } from '../support/former-keys.ts';
 import { cleanUpServers } from '../support/servers/clean-up.ts';
 import { wholeSnapshot } from '../support/snapshot.ts';
 import { judgeTables } from '../support/sql-judge.ts';
@@ -54,8 +55,8 @@ export function sqlLedgerSuite(product: Product): void {
       return { actor: 'admin', auditId: id(), keyed: null, answer: (sale) => `v${sale.version}`, ...over };
     }
 
-    function keyed(path: string, key: string): AdminCall {
-      return call({ keyed: { caller: 'admin', path, key, fingerprint: 'f' } });
+    function keyed(operation: string, key: string): AdminCall {
+      return call({ keyed: { caller: 'admin:a', actingFor: null, operation, subject: '', key, fingerprint: 'f' } });
     }
 
     const newSale = (stock: number, perBuyer: number) => ({
@@ -154,10 +155,9 @@ export function sqlLedgerSuite(product: Product): void {
       for (const order of orders) {
         const listed = await ledger.listOrders({ buyer: order.buyer }, { limit: 9, before: null });
         expect(listed).toMatchObject([{ id: order.orderId, buyer: order.buyer, itemCode: order.itemCode }]);
-        expect(await ledger.findKey({ caller: order.buyer, path: ordersPath(SALE), key: order.key! })).toEqual({
+        expect(await ledger.findOrderKey({ saleId: SALE, buyer: order.buyer, key: order.key! })).toEqual({
           fingerprint: order.fingerprint,
           orderId: order.orderId,
-          answer: null,
         });
       }
       // The second time each is known, and only by its own name.
@@ -196,12 +196,12 @@ export function sqlLedgerSuite(product: Product): void {
     it('every change leaves a task until it is finished; a repeat and a refusal leave none', async () => {
       let nowMs = 1000;
       const ledger = await ledgerOf({ now: () => nowMs });
-      const made = [call(), call(), keyed('POST /x', 'k')];
+      const made = [call(), call(), keyed('x', 'k')];
       await ledger.createSale({ ...newSale(5, 1), id: SALE, itemIds: [VOUCHER, POSTER] }, made[0]!);
       nowMs = 2000;
       await ledger.setPaused(SALE, true, made[1]!);
       await ledger.addStock(SALE, 'voucher', 1, made[2]!);
-      await ledger.addStock(SALE, 'voucher', 1, keyed('POST /x', 'k'));
+      await ledger.addStock(SALE, 'voucher', 1, keyed('x', 'k'));
       await ledger.addStock(SALE, 'voucher', -100, call());
       await ledger.patchSale(SALE, {}, 77, call());
       const tasks = made.map(({ auditId }) => ({ auditId, saleId: SALE }));
@@ -324,9 +324,7 @@ export function sqlLedgerSuite(product: Product): void {
 
         const saleId = sales[0]!.id;
         const stock = (key: string | null) =>
-          ledgers.map((ledger) =>
-            ledger.addStock(saleId, 'voucher', 10, key === null ? call() : keyed('POST /stock', key)),
-          );
+          ledgers.map((ledger) => ledger.addStock(saleId, 'voucher', 10, key === null ? call() : keyed('stock', key)));
         const added = await Promise.all([...stock('a'), ...stock('b'), ...stock(null)]);
         expect(added.filter(({ outcome }) => outcome === 'changed')).toHaveLength(5);
         expect(added.filter(({ outcome }) => outcome === 'replayed')).toHaveLength(4);
@@ -388,7 +386,7 @@ export function sqlLedgerSuite(product: Product): void {
       while (gone.at(-1)! > 0);
       expect(gone.reduce((sum, n) => sum + n, 0)).toBe(1100);
       expect(gone.length).toBeGreaterThan(2);
-      expect(await ledger.findKey({ caller: 'young', path: ordersPath(SALE), key: 'k' })).not.toBeNull();
+      expect(await ledger.findOrderKey({ saleId: SALE, buyer: 'young', key: 'k' })).not.toBeNull();
     });
 
     describe('what each defence is for', () => {
@@ -424,19 +422,29 @@ export function sqlLedgerSuite(product: Product): void {
         return error.code!;
       };
 
-      const source = new URL(`../../src/ledger/${product}/migrations/`, import.meta.url);
-      const all = migrations(source);
-      const newest = all.at(-1)!.version;
+      const ALL = migrations(new URL(`../../src/ledger/${product}/migrations/`, import.meta.url));
+      const NEWEST = ALL.at(-1)!.version;
+      const nameOf = ({ version, name }: Migration): string => `${String(version).padStart(4, '0')} ${name}`;
+
+      /** A copy of some of the files, to be changed. */
+      async function withFiles(at: string, some: (migration: Migration) => boolean) {
+        const folder = mkdtempSync(join(tmpdir(), 'doorbuster-migrations-'));
+        onTestFinished(() => rmSync(folder, { recursive: true, force: true }));
+        for (const migration of ALL.filter(some)) {
+          writeFileSync(join(folder, `${nameOf(migration).replace(' ', '_')}.sql`), migration.sql);
+        }
+        const real = await (product === 'mysql' ? mysqlDialect : postgresDialect)(at, systemRuntime(), { poolMax: 1 });
+        onTestFinished(() => real.connections.end());
+        return { folder, dialect: { ...real, migration: { ...real.migration, folder: pathToFileURL(`${folder}/`) } } };
+      }
 
       it('is made once by several that race', async () => {
         const at = await freshDatabase(product);
         const runs: Migrated[] = await Promise.all(
           Array.from({ length: 4 }, () => migrateSqlLedger(at, systemRuntime())),
         );
-        expect(runs.flatMap(({ applied }) => applied)).toEqual(
-          all.map(({ version, name }) => `${String(version).padStart(4, '0')} ${name}`),
-        );
-        expect(await migrateSqlLedger(at, systemRuntime())).toEqual({ from: newest, to: newest, applied: [] });
+        expect(runs.flatMap(({ applied }) => applied)).toEqual(ALL.map(nameOf));
+        expect(await migrateSqlLedger(at, systemRuntime())).toEqual({ from: NEWEST, to: NEWEST, applied: [] });
         const ledger = await ledgerAt(at, { migrate: false });
         await ledger.probe();
       });
@@ -475,23 +483,39 @@ export function sqlLedgerSuite(product: Product): void {
 
       it('that was made in part is completed, or somebody is told', async () => {
         const at = await freshDatabase(product);
-        const folder = mkdtempSync(join(tmpdir(), 'doorbuster-migrations-'));
-        onTestFinished(() => rmSync(folder, { recursive: true, force: true }));
-        cpSync(source, folder, { recursive: true });
-        writeFileSync(join(folder, '0099_broken.sql'), 'CREATE TABLE twice (a INT); CREATE TABLE twice (a INT);');
-        const real = await (product === 'mysql' ? mysqlDialect : postgresDialect)(at, systemRuntime(), { poolMax: 1 });
-        onTestFinished(() => real.connections.end());
-        const broken = { ...real, migration: { ...real.migration, folder: pathToFileURL(`${folder}/`) } };
+        const { dialect: broken, folder } = await withFiles(at, () => true);
+        const next = NEWEST + 1;
+        const name = `${String(next).padStart(4, '0')} broken`;
+        const file = join(folder, `${name.replace(' ', '_')}.sql`);
+        writeFileSync(file, 'CREATE TABLE twice (a INT); CREATE TABLE twice (a INT);');
         await expect(migrate(broken)).rejects.toThrow();
         if (product === 'mysql') {
           // Its DDL cannot be taken back: nobody goes on over it in the dark.
           expect(await codeOf(migrate(broken))).toBe('schema_half_applied');
-          await queryDatabase(at, 'UPDATE migrations SET applied_at = 1 WHERE version = 99');
+          await queryDatabase(at, `UPDATE migrations SET applied_at = 1 WHERE version = ${next}`);
         } else {
-          writeFileSync(join(folder, '0099_broken.sql'), 'CREATE TABLE twice (a INT);');
-          expect(await migrate(broken)).toEqual({ from: newest, to: 99, applied: ['0099 broken'] });
+          writeFileSync(file, 'CREATE TABLE twice (a INT);');
+          expect(await migrate(broken)).toEqual({ from: NEWEST, to: next, applied: [name] });
         }
-        expect(await migrate(broken)).toEqual({ from: 99, to: 99, applied: [] });
+        expect(await migrate(broken)).toEqual({ from: next, to: next, applied: [] });
+      });
+
+      it('P5: keys that were bound when they stood in paths stay bound, each to whose it is (0003)', async () => {
+        const at = await freshDatabase(product);
+        const { dialect: former } = await withFiles(at, ({ version }) => version < 3);
+        await migrate(former);
+        const [now] = await queryDatabase(at, `${former.clock}`);
+        for (const sql of formerRows('answers', Number(now!.now_ms), product === 'mysql' ? ', 1' : '')) {
+          await queryDatabase(at, sql);
+        }
+        await migrateSqlLedger(at, systemRuntime());
+        if (product === 'mysql') {
+          // It died before its last word, or after it: what is there stays.
+          await queryDatabase(at, 'UPDATE migrations SET applied_at = NULL WHERE version = 3');
+          await migrateSqlLedger(at, systemRuntime());
+        }
+        const ledger = await ledgerAt(at, { migrate: false });
+        await expectFormerKeys(ledger);
       });
 
       it.runIf(product === 'mysql')('whose first file stopped in the middle is completed', async () => {

@@ -35,7 +35,7 @@ describe('sqlite: where orders are', () => {
       })),
     );
     const count = (table: string) => world.rows(`SELECT count(*) AS n FROM ${table}`)[0]!.n as number;
-    const counts = () => [count('claims'), count('keys'), count('buyer_orders')];
+    const counts = () => [count('claims'), count('order_keys'), count('buyer_orders')];
     const folded = () => world.rows('SELECT seq FROM folded')[0]!.seq;
     expect(counts(), 'a commit writes orders only').toEqual([0, 0, 0]);
 
@@ -67,7 +67,8 @@ describe('sqlite: the audit trail', () => {
     const call = (actor: string, key: string | null = null) => ({
       actor,
       auditId: String(++lastId),
-      keyed: key === null ? null : { caller: actor, path: 'POST /x', key, fingerprint: 'f' },
+      keyed:
+        key === null ? null : { caller: actor, actingFor: null, operation: 'x', subject: '', key, fingerprint: 'f' },
       answer: () => 'answer',
     });
     const { ledger, clock } = world;

@@ -1,12 +1,13 @@
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import type { ManualClock } from '../../src/base/clock.ts';
 import { DoorbusterError } from '../../src/base/errors.ts';
+import { orderKey } from '../../src/base/idempotency.ts';
 import { PAGE_ORDERS } from '../../src/ledger/gate-pages.ts';
 import {
   type AdminCall,
   KEY_KEPT_MS,
+  type KeyScope,
   type Ledger,
-  ordersPath,
   type SaleChange,
   type StoredOrder,
 } from '../../src/ledger/port.ts';
@@ -58,6 +59,13 @@ const OTHER_SALE = '600';
 const FILLER_AHEAD = '100';
 const FILLER_BEHIND = '900';
 const HOUR_MS = 3600 * 1000;
+const SCOPE: KeyScope = {
+  caller: 'admin:alice',
+  actingFor: null,
+  operation: 'sale.stock',
+  subject: `${SALE}/voucher`,
+  key: 'k',
+};
 
 /** The contract of src/ledger/port.ts. Every adapter passes all of it. */
 export function ledgerContract(name: string, make: () => Promise<LedgerUnderTest>, states: State[] = STATES): void {
@@ -80,8 +88,8 @@ export function ledgerContract(name: string, make: () => Promise<LedgerUnderTest
       return { actor: 'admin', auditId: id(), keyed: null, answer: (sale) => `v${sale.version}`, ...over };
     }
 
-    function keyed(path: string, key: string, fingerprint = 'f'): AdminCall {
-      return call({ keyed: { caller: 'admin', path, key, fingerprint } });
+    function keyed(over: Partial<KeyScope> = {}, fingerprint = 'f'): AdminCall {
+      return call({ keyed: { ...SCOPE, ...over, fingerprint } });
     }
 
     function newSale(over: Partial<NewSale> = {}): NewSale {
@@ -241,7 +249,7 @@ export function ledgerContract(name: string, make: () => Promise<LedgerUnderTest
         const nonsense = message({ buyer: 'mallory', quantity: 0, slots: [] });
         await faultOf(commit(good, nonsense));
         expect(await world.ledger.storedAmong([good.orderId, nonsense.orderId])).toEqual(new Map());
-        expect(await world.ledger.findKey({ caller: 'alice', path: ordersPath(SALE), key: 'k' })).toBeNull();
+        expect(await world.ledger.findOrderKey({ saleId: SALE, buyer: 'alice', key: 'k' })).toBeNull();
         expect(await world.ledger.listOrders({ buyer: 'alice' }, { limit: 10, before: null })).toEqual([]);
         expect(await item()).toMatchObject({ reserved: 0, rev: 0 });
         expect(await verdicts(good), 'its neighbour is right and must be taken').toEqual(['reserved']);
@@ -356,8 +364,7 @@ export function ledgerContract(name: string, make: () => Promise<LedgerUnderTest
         return stored.map(({ order }) => order);
       }
 
-      const keyOf = (buyer: string, key: string) =>
-        world.ledger.findKey({ caller: buyer, path: ordersPath(SALE), key });
+      const keyOf = (buyer: string, key: string) => world.ledger.findOrderKey({ saleId: SALE, buyer, key });
 
       it('an order sent again is the same order, and its units are not counted twice (P1)', async () => {
         const order = message({ buyer: 'alice', slots: [1, 2], key: 'k' });
@@ -505,7 +512,7 @@ export function ledgerContract(name: string, make: () => Promise<LedgerUnderTest
 
       it('P5: a key is bound to its first order', async () => {
         const [first] = await given(message({ buyer: 'alice', key: 'k' }));
-        const bound = { fingerprint: 'voucher x1', orderId: first!.id, answer: null };
+        const bound = { fingerprint: 'voucher x1', orderId: first!.id };
         expect(await keyOf('alice', 'k')).toEqual(bound);
         const second = message({ buyer: 'alice', slots: [2], key: 'k' });
         expect(await verdicts(second)).toEqual(['gate_rebuilt']);
@@ -520,17 +527,17 @@ export function ledgerContract(name: string, make: () => Promise<LedgerUnderTest
         expect(await keyOf('alice', 'k')).toMatchObject({ orderId: batch[0]!.orderId });
       });
 
-      it('P5: a key belongs to its buyer, path and text, bytewise', async () => {
+      it('P5: a key belongs to its buyer, sale and text, bytewise', async () => {
         await createSale(OTHER_SALE);
         await given(message({ buyer: 'alice', key: 'k' }));
-        const scope = { caller: 'alice', path: ordersPath(SALE), key: 'k' };
+        const scope = { saleId: SALE, buyer: 'alice', key: 'k' };
         for (const other of [
-          { caller: 'Alice' },
-          { path: ordersPath(OTHER_SALE) },
-          { path: ordersPath(SALE).toLowerCase() },
+          { buyer: 'Alice' },
+          { saleId: OTHER_SALE },
           { key: 'K' },
+          { key: orderKey('admin:a', 'k') },
         ]) {
-          expect(await world.ledger.findKey({ ...scope, ...other })).toBeNull();
+          expect(await world.ledger.findOrderKey({ ...scope, ...other })).toBeNull();
         }
         expect(await verdicts(message({ buyer: 'Alice', key: 'k' }))).toEqual(['reserved']);
         expect(await verdicts(message({ buyer: 'alice', key: 'k', saleId: OTHER_SALE }))).toEqual(['reserved']);
@@ -779,8 +786,8 @@ export function ledgerContract(name: string, make: () => Promise<LedgerUnderTest
         await world.crash();
         for (const { order } of stored) expect(await world.ledger.getOrder(order.id)).toEqual(order);
         expect(await item()).toMatchObject({ reserved: 0, rev: 0 });
-        const scope = { caller: 'alice', path: ordersPath(SALE), key: 'k' };
-        expect(await world.ledger.findKey(scope)).toBeNull();
+        const scope = { saleId: SALE, buyer: 'alice', key: 'k' };
+        expect(await world.ledger.findOrderKey(scope)).toBeNull();
         expect(await world.ledger.listOrders({ buyer: 'alice' }, { limit: 9, before: null })).toHaveLength(1);
         expect(await verdicts(message({ buyer: 'alice', slots: [1, 2], key: 'k' }))).toEqual(['reserved']);
         expect((await wholeSnapshot(world.ledger, SALE))!.holds).toHaveLength(1);
@@ -853,8 +860,8 @@ export function ledgerContract(name: string, make: () => Promise<LedgerUnderTest
         expect(world.ledger.backlog).toBe(0);
         expect(await world.ledger.maintain(1000)).toBe(false);
         for (const order of orders) {
-          const scope = { caller: order.buyer, path: ordersPath(SALE), key: order.key! };
-          expect(await world.ledger.findKey(scope)).toMatchObject({ orderId: order.orderId });
+          const scope = { saleId: SALE, buyer: order.buyer, key: order.key! };
+          expect(await world.ledger.findOrderKey(scope)).toMatchObject({ orderId: order.orderId });
         }
         const filter = { buyer: 'b7', status: 'reserved' as const };
         expect(await world.ledger.listOrders(filter, { limit: 9, before: null })).toHaveLength(2);
@@ -1073,8 +1080,6 @@ export function ledgerContract(name: string, make: () => Promise<LedgerUnderTest
     });
 
     describe('keys of administrative calls (P5)', () => {
-      const path = `POST /v1/sales/${SALE}/items/voucher/stock`;
-
       const calls: [string, (call: AdminCall) => Promise<SaleChange>][] = [
         ['createSale', (made) => world.ledger.createSale({ ...newSale(), id: id(), itemIds: [id(), id()] }, made)],
         ['patchSale', (made) => world.ledger.patchSale(SALE, { perBuyer: 9 }, 1, made)],
@@ -1085,37 +1090,47 @@ export function ledgerContract(name: string, make: () => Promise<LedgerUnderTest
 
       for (const [what, run] of calls) {
         it(`${what}: a repeat gets the first answer and changes nothing, also after a crash`, async () => {
-          const first = await run(keyed(path, 'k'));
+          const first = await run(keyed());
           expect(first.outcome).toBe('changed');
           const { answer } = first as { answer: string };
           const before = await world.ledger.listSales({ limit: 10, before: null });
           for (const disturb of [async () => {}, () => world.crash(), () => world.reopen()]) {
             await disturb();
-            expect(await run(keyed(path, 'k'))).toEqual({ outcome: 'replayed', answer });
-            expect(await run(keyed(path, 'k', 'other body'))).toEqual({ outcome: 'idempotency_key_reused' });
+            expect(await run(keyed())).toEqual({ outcome: 'replayed', answer });
+            expect(await run(keyed({}, 'other body'))).toEqual({ outcome: 'idempotency_key_reused' });
             expect(await world.ledger.listSales({ limit: 10, before: null })).toEqual(before);
           }
         });
       }
 
-      it('another caller, path or key is another call', async () => {
-        await world.ledger.addStock(SALE, 'voucher', 1, keyed(path, 'k'));
-        await world.ledger.addStock(SALE, 'voucher', 1, keyed(path, 'K'));
-        await world.ledger.addStock(SALE, 'voucher', 1, keyed(`${path}/`, 'k'));
-        const other = call({ keyed: { caller: 'Admin', path, key: 'k', fingerprint: 'f' } });
-        await world.ledger.addStock(SALE, 'voucher', 1, other);
-        expect(await item()).toMatchObject({ total: 9 });
+      it('another caller, buyer acted for, operation, subject or key is another call', async () => {
+        const others: Partial<KeyScope>[] = [
+          {},
+          { key: 'K' },
+          { caller: 'admin:Alice' },
+          { actingFor: 'ann' },
+          { actingFor: 'Ann' },
+          { operation: 'sale.Stock' },
+          { subject: '7' },
+          // Where one part ends and the next begins counts, too.
+          { actingFor: `${SCOPE.operation}`, operation: SCOPE.subject, subject: '' },
+        ];
+        for (const other of others) await world.ledger.addStock(SALE, 'voucher', 1, keyed(other));
+        expect(await item()).toMatchObject({ total: 5 + others.length });
+        for (const other of others) {
+          expect((await world.ledger.addStock(SALE, 'voucher', 1, keyed(other))).outcome).toBe('replayed');
+        }
       });
 
       it('a refused call does not keep its key', async () => {
-        const lower = () => world.ledger.addStock(SALE, 'voucher', -6, keyed(path, 'k'));
+        const lower = () => world.ledger.addStock(SALE, 'voucher', -6, keyed());
         expect(await lower()).toEqual({ outcome: 'insufficient_free' });
         await world.ledger.addStock(SALE, 'voucher', 1, call());
         expect(await lower()).toMatchObject({ outcome: 'changed' });
       });
 
       it('is kept for 24 hours, and can be taken again afterwards', async () => {
-        const add = () => world.ledger.addStock(SALE, 'voucher', 1, keyed(path, 'k'));
+        const add = () => world.ledger.addStock(SALE, 'voucher', 1, keyed());
         expect((await add()).outcome).toBe('changed');
         world.clock.advance(KEY_KEPT_MS - 1);
         expect((await add()).outcome).toBe('replayed');
@@ -1126,17 +1141,16 @@ export function ledgerContract(name: string, make: () => Promise<LedgerUnderTest
       });
 
       it('findKey gives the stored answer', async () => {
-        const first = await world.ledger.addStock(SALE, 'voucher', 1, keyed(path, 'k'));
-        expect(await world.ledger.findKey({ caller: 'admin', path, key: 'k' })).toEqual({
+        const first = await world.ledger.addStock(SALE, 'voucher', 1, keyed());
+        expect(await world.ledger.findKey(SCOPE)).toEqual({
           fingerprint: 'f',
-          orderId: null,
           answer: (first as { answer: string }).answer,
         });
         expect(await world.ledger.pruneKeys(0)).toBe(0);
         world.clock.advance(1);
         expect(await world.ledger.pruneKeys(1)).toBe(0);
         expect(await world.ledger.pruneKeys(0)).toBe(1);
-        expect(await world.ledger.findKey({ caller: 'admin', path, key: 'k' })).toBeNull();
+        expect(await world.ledger.findKey(SCOPE)).toBeNull();
       });
     });
 

@@ -57,7 +57,7 @@ export class ManualTimers implements Timers {
       due.run();
       await settled();
     }
-    this.#clock.advance(untilMs - this.#clock.monotonic());
+    this.#clock.advance(Math.max(untilMs - this.#clock.monotonic(), 0));
     await settled();
   }
 

@@ -73,9 +73,9 @@ function suite(database: () => Promise<string>, whole: boolean): void {
   const tasks = async (): Promise<number> =>
     Number((await queryDatabase(direct, 'SELECT count(*) AS n FROM gate_tasks'))[0]!.n);
 
-  const caller = (path: string | null) => ({
+  const caller = (key: string | null) => ({
     actor: 'admin',
-    keyed: path === null ? null : { path, key: `k-${path}` },
+    keyed: key === null ? null : { caller: 'admin:admin', actingFor: null, key },
   });
 
   async function buy(quantity = 1): Promise<string> {

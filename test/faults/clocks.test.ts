@@ -90,7 +90,7 @@ function suite(product: Product): void {
       const place = (buyer: string, key: string) => shop.place({ saleId, itemCode: 'a', buyer, quantity: 1, key });
       const first = await place('alice', 'k1');
       if (!first.ok) throw new Error(first.code);
-      const keyed = { actor: 'admin', keyed: { path: `POST /v1/sales/${saleId}/pause`, key: 'k2' } };
+      const keyed = { actor: 'admin', keyed: { caller: 'admin:admin', actingFor: null, key: 'k2' } };
       await shop.setPaused(saleId, false, keyed);
       const second = await place('bob', 'k3');
       if (!second.ok) throw new Error(second.code);
@@ -106,8 +106,8 @@ function suite(product: Product): void {
       const again = await place('alice', 'k1');
       expect(again).toMatchObject({ ok: true, replayed: true, order: { id: first.order.id } });
       expect(await shop.setPaused(saleId, false, keyed)).toMatchObject({ outcome: 'replayed' });
-      const scope = { caller: 'alice', path: `POST /v1/sales/${saleId}/orders`, key: 'k1' };
-      expect(await ledger.findKey(scope), 'in the ledger, too').toMatchObject({ orderId: first.order.id });
+      const scope = { saleId, buyer: 'alice', key: 'k1' };
+      expect(await ledger.findOrderKey(scope), 'in the ledger, too').toMatchObject({ orderId: first.order.id });
       const rows = await queryDatabase(url, 'SELECT count(*) AS n FROM release_outbox');
       expect(Number(rows[0]!.n)).toBe(1);
       const [hold] = await gate.houseHolds(saleId);

@@ -293,7 +293,22 @@ describe('a ledger file that is damaged', () => {
 describe('serve with a wrong setting', () => {
   const wrong: [name: string, args: string[], env: Record<string, string>, says: RegExp][] = [
     ['no admin key', [], { DOORBUSTER_ADMIN_KEY: '' }, /DOORBUSTER_ADMIN_KEY/],
-    ['an address of another machine', [], { HOST: '203.0.113.7' }, /host/i],
+    [
+      'an address of another machine',
+      [],
+      {
+        HOST: '203.0.113.7',
+        DOORBUSTER_ADMIN_KEY: 'a-long-admin-key-0123',
+        DOORBUSTER_AUTH_SECRET: 'a-long-secret-0123456',
+      },
+      /host/i,
+    ],
+    [
+      'a key that can be guessed, for everybody',
+      [],
+      { HOST: '0.0.0.0', DOORBUSTER_ADMIN_KEY: 'a' },
+      /DOORBUSTER_ADMIN_KEY/,
+    ],
     ['a proxy that is no address', [], { TRUST_PROXY: 'my proxy' }, /TRUST_PROXY/],
     ['an unknown flag', ['--prot', '80'], {}, /--prot/],
     ['demo for everybody', ['--demo', '--host', '0.0.0.0'], {}, /--demo.*0\.0\.0\.0/],

@@ -4,7 +4,7 @@ import { admin, bearer, counts, isWhole, metric, place, replayed } from '../supp
 import { until } from '../support/fault-wait.ts';
 import { Contract, operationsOf } from '../support/openapi-fuzz.ts';
 import { expectProblem, openStream } from '../support/openapi-wire.ts';
-import { type Answer, allOrders, cleanUp, createSale, type TestServer } from '../support/server.ts';
+import { ADMIN_KEY, type Answer, allOrders, cleanUp, createSale, type TestServer } from '../support/server.ts';
 import { cleanUpServers } from '../support/servers/clean-up.ts';
 import { describeWithOwnPostgres, describeWithRedis } from '../support/servers/describe.ts';
 import { startPostgres } from '../support/servers/postgres.ts';
@@ -189,6 +189,37 @@ describeWithRedis('a shop of several processes', () => {
         await admin(a, 'POST', `/v1/sales/${sale}/close`);
         await both(again);
         expect(await allOrders(a, sale)).toHaveLength(1);
+      });
+
+      it('the key of a buyer and that of an admin who acts for the buyer are two, at every process and after FLUSHALL', async () => {
+        const sale = await createSale(a, { stock: 5, perBuyer: 2 });
+        const by = [{}, { bearer: ADMIN_KEY, headers: { 'doorbuster-buyer': 'alice' } }];
+        const first = [
+          await place(a, sale, 'alice', { key: 'k' }),
+          await place(a, sale, 'alice', { key: 'k', ...by[1] }),
+        ];
+        expect(first.map(({ status }) => status)).toEqual([201, 201]);
+        expect(first[0]!.body.id).not.toBe(first[1]!.body.id);
+        const again = (server: TestServer): Promise<unknown> =>
+          Promise.all(
+            by.map(async (who, at) => {
+              const answer = await until('a replay', 5_000, async () => {
+                const one = await place(server, sale, 'alice', { key: 'k', ...who });
+                return one.status === 503 ? null : one;
+              });
+              expect([answer.status, answer.body, replayed(answer)]).toEqual([201, first[at]!.body, true]);
+            }),
+          );
+        await both(again);
+        await redis.command('FLUSHALL');
+        await both(again);
+        await until(
+          'the gate is back',
+          5_000,
+          async () => (await place(b, sale, 'alice')).body.code === 'limit_reached',
+        );
+        await both(again);
+        expect(await allOrders(a, sale)).toHaveLength(2);
       });
 
       it('… and after all processes have been killed and started anew; what was queued goes on, closed sale or not', async () => {

@@ -1,7 +1,7 @@
 import fc from 'fast-check';
 import { expect, it } from 'vitest';
 import { DoorbusterError } from '../../src/base/errors.ts';
-import { type AdminCall, KEY_KEPT_MS, ordersPath } from '../../src/ledger/port.ts';
+import { type AdminCall, KEY_KEPT_MS } from '../../src/ledger/port.ts';
 import type { OrderMessage, OrderRecord } from '../../src/model/order.ts';
 import type { LedgerUnderTest } from '../contract/ledger.ts';
 import { T0 } from '../contract/manual.ts';
@@ -344,7 +344,7 @@ class Run {
       expect(listed.map(({ id }) => id).toSorted()).toEqual(mine.toSorted());
       for (const saleId of SALES) {
         for (const key of KEYS) {
-          const bound = await ledger.findKey({ caller: buyer, path: ordersPath(saleId), key });
+          const bound = await ledger.findOrderKey({ saleId, buyer, key });
           expect(bound?.orderId ?? null, `P5: ${buyer}’s ${key}`).toBe(this.#boundTo(saleId, buyer, key, clock.now()));
         }
       }

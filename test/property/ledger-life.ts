@@ -1,6 +1,6 @@
 import fc from 'fast-check';
 import { expect, it } from 'vitest';
-import { KEY_KEPT_MS, type Move, type Moved, ordersPath } from '../../src/ledger/port.ts';
+import { KEY_KEPT_MS, type Move, type Moved } from '../../src/ledger/port.ts';
 import type { Money } from '../../src/model/money.ts';
 import type { OrderMessage, OrderRecord, OrderStatus } from '../../src/model/order.ts';
 import type { AttemptState, PaymentAttempt } from '../../src/model/payment.ts';
@@ -513,7 +513,7 @@ class Run {
       const mine = model.orders.filter(({ message }) => message.buyer === buyer).map(({ message }) => message.orderId);
       expect(listed.map(({ id }) => id).toReversed()).toEqual(mine);
       for (const key of KEYS) {
-        const bound = await ledger.findKey({ caller: buyer, path: ordersPath(SALE), key });
+        const bound = await ledger.findOrderKey({ saleId: SALE, buyer, key });
         expect(bound?.orderId, `P5: ${buyer}’s ${key}`).toBe(model.boundTo(buyer, key)?.message.orderId);
       }
     }

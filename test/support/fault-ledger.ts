@@ -64,8 +64,8 @@ export function readLedger(data: string, { folded }: { folded: boolean }): Ledge
         faults.push(`order ${order.id}: ${order.quantity} units, slots ${order.slots}`);
       for (const slot of slots) once(expected.claims, [order.saleId, order.buyer, slot, order.id], order.seq);
       if (order.key !== null) {
-        const path = `POST /v1/sales/${order.saleId}/orders`;
-        once(expected.keys, [order.buyer, path, order.key, order.fingerprint, order.id, order.createdAt], order.seq);
+        const { saleId, buyer, key, fingerprint, id, createdAt } = order;
+        once(expected.keys, [saleId, buyer, key, fingerprint, id, createdAt], order.seq);
       }
       once(expected.buyers, [order.buyer, order.id], order.seq);
     }
@@ -76,7 +76,7 @@ export function readLedger(data: string, { folded }: { folded: boolean }): Ledge
 
     const tables = {
       claims: 'SELECT CAST(sale_id AS TEXT), buyer, slot, CAST(order_id AS TEXT) FROM claims',
-      keys: `SELECT caller, path, key, fingerprint, CAST(order_id AS TEXT), created_at FROM keys WHERE order_id IS NOT NULL`,
+      keys: 'SELECT CAST(sale_id AS TEXT), buyer, key, fingerprint, CAST(order_id AS TEXT), created_at FROM order_keys',
       buyers: 'SELECT buyer, CAST(order_id AS TEXT) FROM buyer_orders',
     };
     let midRound = false;

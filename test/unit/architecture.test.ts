@@ -264,7 +264,7 @@ describe('the checker finds', () => {
     ['gate/memory.ts', 'class Timers { setTimeout(): void {} }; const t = { setTimeout: 1 }; t.setTimeout;'],
     ['sales/manage.ts', "import { createHash } from 'node:crypto';"],
     ['orders/place.ts', "import type { Gate } from '../gate/port.ts';"],
-    ['orders/place.ts', "import { type Ledger, ordersPath } from '../ledger/port.ts';"],
+    ['orders/place.ts', "import { KEY_KEPT_MS, type Ledger } from '../ledger/port.ts';"],
     ['ledger/sqlite/orders.ts', "import { times } from '../../model/money.ts';"],
     ['http/context.ts', "import type { Shop } from '../engine/shop.ts';"],
     ['http/routes/orders.ts', "import { presentOrder } from '../../engine/present.ts';"],

@@ -103,7 +103,12 @@ describe('docs/reference', () => {
       closing: () => false,
       blockedMs: () => 0,
     };
-    const http = { ...HTTP_DEFAULTS, demo: true, authSecrets: ['secret'], adminKeys: [{ name: 'admin', key: 'key' }] };
+    const http = {
+      ...HTTP_DEFAULTS,
+      demo: { secret: 'a secret of the demo', hosts: [] },
+      authSecrets: ['secret'],
+      adminKeys: [{ name: 'admin', key: 'key' }],
+    };
     const app = await createServer({ shop, http, runtime: systemRuntime(), trustProxy: false });
     const { paths } = (await app.inject('/openapi.json')).json<{ paths: Record<string, Record<string, unknown>> }>();
     await app.close();

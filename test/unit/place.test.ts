@@ -1,9 +1,9 @@
 import { beforeEach, describe, expect, it } from 'vitest';
 import { unavailable } from '../../src/base/errors.ts';
-import { type IdBlock, IdSequence } from '../../src/base/ids.ts';
+import { type IdBlock, IdSequence, idTimeMs } from '../../src/base/ids.ts';
 import { MemoryGate } from '../../src/gate/memory.ts';
 import { type AdmitRequest, type BoundTo, type Gate, NotAdmittedError, type Verdict } from '../../src/gate/port.ts';
-import type { KeyBinding, Ledger } from '../../src/ledger/port.ts';
+import { KEY_KEPT_MS, type Ledger, type OrderKeyBinding } from '../../src/ledger/port.ts';
 import { type OrderRecord, orderFingerprint } from '../../src/model/order.ts';
 import type { SaleRecord } from '../../src/model/sale.ts';
 import { Acks } from '../../src/orders/acks.ts';
@@ -32,7 +32,8 @@ describe('placing an order', () => {
   let acks: Acks;
   let verdict: Verdict | Error;
   let rows: Map<string, OrderRecord>;
-  let keys: Map<string, KeyBinding>;
+  let keys: Map<string, OrderKeyBinding>;
+  let unscopedUpTo: string | null;
   let sale: SaleRecord | null;
   let closedBecause: string | null;
   let rebuilt: string[];
@@ -51,6 +52,7 @@ describe('placing an order', () => {
     verdict = { outcome: 'sold_out' };
     rows = new Map();
     keys = new Map();
+    unscopedUpTo = null;
     closedBecause = null;
     rebuilt = [];
     emptied = true;
@@ -84,7 +86,10 @@ describe('placing an order', () => {
     const ledger = {
       getOrder: async (id: string) => rows.get(id) ?? null,
       getSale: async () => sale,
-      findKey: async ({ key }: { key: string }) => keys.get(key) ?? null,
+      findOrderKey: async ({ key }: { key: string }) => keys.get(key) ?? null,
+      get unscopedUpTo() {
+        return unscopedUpTo;
+      },
     };
     orderIds = new IdSequence('order', () => block(), runtime.clock, 100);
     place = new PlaceOrder({
@@ -162,6 +167,45 @@ describe('placing an order', () => {
     });
   });
 
+  describe('for a buyer, under a key of whoever acts for them (P5)', () => {
+    const caller = 'admin:alice';
+    /** An id of this moment. */
+    const UP_TO = String((BigInt(T0 - idTimeMs('1')) / 1000n) << 32n);
+
+    beforeEach(() => {
+      rows.set('1', ORDER);
+      // The buyer's own key, or that of an admin from the time when a key did not say whose it was.
+      keys.set('k', { fingerprint: orderFingerprint('v', 1), orderId: '1' });
+    });
+
+    it('the buyer’s own key is another one', async () => {
+      expect(await order({ caller })).toEqual({ ok: false, code: 'sold_out' });
+      expect(admitted).toBe(1);
+    });
+
+    it('a key of an order from before keys said whose they are is still bound, for as long as it is kept', async () => {
+      unscopedUpTo = UP_TO;
+      expect(await order({ caller })).toEqual({ ok: true, order: ORDER, replayed: true });
+      expect(await order({ caller, quantity: 2 })).toEqual({ ok: false, code: 'idempotency_key_reused' });
+      expect(admitted).toBe(0);
+      expect(await order({ caller, key: 'other' })).toEqual({ ok: false, code: 'sold_out' });
+      runtime.clock.advance(2 * KEY_KEPT_MS);
+      expect(await order({ caller })).toEqual({ ok: false, code: 'sold_out' });
+    });
+
+    it('a key of an order after that is not', async () => {
+      unscopedUpTo = UP_TO;
+      keys.set('k', { fingerprint: orderFingerprint('v', 1), orderId: String(BigInt(UP_TO) + 1n) });
+      expect(await order({ caller })).toEqual({ ok: false, code: 'sold_out' });
+    });
+
+    it('no sale, no look', async () => {
+      unscopedUpTo = UP_TO;
+      verdict = { outcome: 'stale' };
+      expect(await order({ caller, saleId: 'x' })).toEqual({ ok: false, code: 'not_found' });
+    });
+  });
+
   describe('in a sale that the gate does not hold', () => {
     beforeEach(() => {
       verdict = { outcome: 'stale' };
@@ -177,7 +221,7 @@ describe('placing an order', () => {
     it('P5: gets the answer of its key, also after close', async () => {
       sale!.closed = true;
       rows.set('1', ORDER);
-      keys.set('k', { fingerprint: orderFingerprint('v', 1), orderId: '1', answer: null });
+      keys.set('k', { fingerprint: orderFingerprint('v', 1), orderId: '1' });
       expect(await order()).toEqual({ ok: true, order: ORDER, replayed: true });
       expect(await order({ quantity: 2 })).toEqual({ ok: false, code: 'idempotency_key_reused' });
       expect(await order({ key: 'other' })).toMatchObject({ ok: false, code: 'sale_closed' });
@@ -189,7 +233,7 @@ describe('placing an order', () => {
       await expect(order()).rejects.toMatchObject({ code: 'unavailable' });
       expect(await order({ key: null }), 'nobody can have asked for it before').toMatchObject({ code: 'sale_closed' });
       rows.set('1', ORDER);
-      keys.set('k', { fingerprint: orderFingerprint('v', 1), orderId: '1', answer: null });
+      keys.set('k', { fingerprint: orderFingerprint('v', 1), orderId: '1' });
       expect(await order()).toEqual({ ok: true, order: ORDER, replayed: true });
       expect(rebuilt).toEqual([]);
     });
@@ -212,7 +256,7 @@ describe('placing an order', () => {
 
     it('P5: a repeat still gets its answer if it can be read', async () => {
       rows.set('1', ORDER);
-      keys.set('k', { fingerprint: orderFingerprint('v', 1), orderId: '1', answer: null });
+      keys.set('k', { fingerprint: orderFingerprint('v', 1), orderId: '1' });
       expect(await order()).toMatchObject({ ok: true, replayed: true });
     });
   });
@@ -272,7 +316,7 @@ describe('placing an order', () => {
       keysInGate.set('k', { orderId: '1', fingerprint: orderFingerprint('v', 1) });
       expect(await order()).toEqual({ ok: true, order: ORDER, replayed: true });
       expect(await order({ quantity: 2 })).toEqual({ ok: false, code: 'idempotency_key_reused' });
-      keys.set('other', { fingerprint: orderFingerprint('v', 1), orderId: '1', answer: null });
+      keys.set('other', { fingerprint: orderFingerprint('v', 1), orderId: '1' });
       expect(await order({ key: 'other' }), 'or the ledger does').toMatchObject({ ok: true, replayed: true });
       expect(admitted).toBe(0);
     });

@@ -9,6 +9,7 @@ import { openLedgerFile, SqliteLedger } from '../../src/ledger/sqlite/ledger.ts'
 import { migrate, migrations, schemaVersion } from '../../src/ledger/sqlite/migrate.ts';
 import { temporary } from '../contract/ledger.sqlite.ts';
 import { manualRuntime, T0 } from '../contract/manual.ts';
+import { expectFormerKeys, formerRows } from '../support/former-keys.ts';
 
 let folder: string;
 let file: string;
@@ -47,6 +48,35 @@ describe('migrations', () => {
       migrations().map(({ version, name }) => ({ version, name, applied_at: T0 })),
     );
     db.close();
+  });
+
+  it('P5: keys that were bound when they stood in paths stay bound, each to whose it is (0003)', async () => {
+    for (const folded of [false, true]) {
+      const at = temporary();
+      const db = openLedgerFile(join(at, LEDGER_FILE));
+      const nowMs = T0 + 1000;
+      db.exec('CREATE TABLE migrations (version INTEGER PRIMARY KEY, name TEXT NOT NULL, applied_at INTEGER NOT NULL)');
+      for (const { version, name, sql } of migrations().filter(({ version }) => version < 3)) {
+        db.exec(sql);
+        db.prepare('INSERT INTO migrations VALUES (?, ?, ?)').run(version, name, T0);
+      }
+      for (const sql of formerRows('keys', nowMs, '')) db.exec(sql);
+      if (folded) {
+        db.exec(`UPDATE folded SET seq = 1; INSERT INTO claims (sale_id, buyer, slot, order_id) VALUES (500, 'ann', 1, 1001);
+          INSERT INTO keys (caller, path, key, fingerprint, order_id, created_at)
+          VALUES ('ann', 'POST /v1/sales/500/orders', 'k', 'voucher x1', 1001, ${nowMs})`);
+      }
+      db.close();
+      const ledger = SqliteLedger.open(at, manualRuntime());
+      try {
+        await expectFormerKeys(ledger);
+        await ledger.maintain(1000);
+        await expectFormerKeys(ledger);
+      } finally {
+        await ledger.close();
+        rmSync(at, { recursive: true, force: true });
+      }
+    }
   });
 
   it('are applied once by several that race', async () => {
@@ -115,10 +145,14 @@ describe('the schema holds the promises below every statement', () => {
     db.exec(`INSERT INTO claims (sale_id, buyer, slot, order_id) VALUES (1, 'alice', 1, 1), (1, 'Alice', 1, 2)`);
     expect(() => db.exec(`INSERT INTO claims (sale_id, buyer, slot, order_id) VALUES (1, 'alice', 1, 3)`)).toThrow();
     expect(() => db.exec(`INSERT INTO claims (sale_id, buyer, slot, order_id) VALUES (1, 'bob', 0, 3)`)).toThrow();
-    db.exec(`INSERT INTO keys (caller, path, key, fingerprint, created_at) VALUES ('a', 'p', 'k', 'f', 1)`);
-    expect(() =>
-      db.exec(`INSERT INTO keys (caller, path, key, fingerprint, created_at) VALUES ('a', 'p', 'k', 'g', 2)`),
-    ).toThrow();
+    const bind = (key: string, orderId: number) =>
+      db.exec(`INSERT INTO order_keys VALUES (1, 'alice', '${key}', 'f', ${orderId}, 1)`);
+    for (const key of ['k', 'K']) bind(key, 1);
+    expect(() => bind('k', 2)).toThrow();
+    const answer = (actingFor: string) =>
+      db.exec(`INSERT INTO call_keys VALUES ('admin:a', '${actingFor}', 'order.pay', '7', 'k', 'f', '{}', 1)`);
+    for (const buyer of ['', 'ann', 'eve']) answer(buyer);
+    expect(() => answer('ann')).toThrow();
     db.close();
   });
 });

@@ -7,6 +7,7 @@ import * as S from '../../contract/schemas.ts';
 import { iso, type Order, presentOrder } from '../../engine/present.ts';
 import { hasEnded, type OrderStatus } from '../../model/order.ts';
 import type { PlaceResult } from '../../orders/place.ts';
+import type { OrderingIdentity } from '../auth.ts';
 import type { HttpContext } from '../context.ts';
 import { HttpProblem } from '../problem.ts';
 import { refuse, sendProblem } from '../reply.ts';
@@ -27,12 +28,12 @@ class Client {
   }
 }
 
-/** The buyer who orders, known once the token is verified. A symbol: the application we are mounted in has its own names. */
-const BUYER = Symbol('doorbuster.buyer');
+/** Who orders, known once the token is verified. A symbol: the application we are mounted in has its own names. */
+const WHO = Symbol('doorbuster.who');
 
 declare module 'fastify' {
   interface FastifyRequest {
-    [BUYER]: string;
+    [WHO]: OrderingIdentity | null;
   }
 }
 
@@ -40,7 +41,7 @@ export function orderRoutes(app: FastifyInstance, { shop, auth, streams, buyerLi
   const tags = ['Orders'];
   const params = Type.Object({ id: Type.String() });
   const turn = new Turn(runtime.timers);
-  app.decorateRequest(BUYER, '');
+  app.decorateRequest(WHO, null);
 
   app.post<{ Params: { id: string }; Body: S.NewOrderBody }>(
     '/v1/sales/:id/orders',
@@ -81,9 +82,9 @@ export function orderRoutes(app: FastifyInstance, { shop, auth, streams, buyerLi
       // A callback and not a promise: this is the hot path.
       onRequest: (request, _reply, done) => {
         try {
-          const buyer = auth.buyer(request);
-          request[BUYER] = buyer;
-          buyerLimits.take('orders', buyer);
+          const who = auth.ordering(request);
+          request[WHO] = who;
+          buyerLimits.take('orders', who.buyer);
         } catch (error) {
           done(error as Error);
           return;
@@ -93,12 +94,14 @@ export function orderRoutes(app: FastifyInstance, { shop, auth, streams, buyerLi
     },
     async (request, reply) => {
       const { item, quantity } = request.body;
+      const { admin, buyer } = request[WHO]!;
       const result = await shop.get().place({
         saleId: request.params.id,
         itemCode: item,
-        buyer: request[BUYER],
+        buyer,
         quantity: quantity ?? 1,
         key: keyOf(request),
+        caller: admin === null ? undefined : `admin:${admin}`,
         signal: new Client(request.raw.socket),
       });
       // Refusals of one turn are sent together, as the orders of one commit are: a write to a client that sleeps has to

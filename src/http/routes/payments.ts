@@ -1,6 +1,7 @@
 import { createHash } from 'node:crypto';
 import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify';
 import Type from 'typebox';
+import { providerName } from '../../base/config.ts';
 import { isId } from '../../base/ids.ts';
 import { readSignature, SIGNATURE_HEADER, signatureFault } from '../../base/signature.ts';
 import * as S from '../../contract/schemas.ts';
@@ -9,8 +10,9 @@ import { type Order, presentOrder } from '../../engine/present.ts';
 import type { Actor } from '../../ledger/port.ts';
 import type { OrderRecord } from '../../model/order.ts';
 import type { EndResult, PayResult } from '../../orders/life/life.ts';
+import { addressOf } from '../address.ts';
 import type { Identity } from '../auth.ts';
-import type { HttpContext } from '../context.ts';
+import type { HttpContext, HttpOptions } from '../context.ts';
 import { Keyed } from '../keyed.ts';
 import { HttpProblem, invalid } from '../problem.ts';
 import { problems } from '../responses.ts';
@@ -67,21 +69,18 @@ export function paymentRoutes(app: FastifyInstance, context: HttpContext): void 
       onRequest: async (request) => buyerLimits.take('writes', auth.buyer(request)),
     },
     (request, reply) =>
-      keyed.run(
-        request,
-        reply,
-        `/v1/orders/${request.params.id}/pay`,
-        async () => {
-          const { who } = await visible(request);
+      keyed.run(request, reply, {
+        ...moving(request, 'order.pay'),
+        work: async ({ who }) => {
           const { method, token } = request.body;
           const paid = { method, token: token ?? null };
           return await answerPaid(await shop.get().payOrder(request.params.id, paid, actorOf(who, request)));
         },
-        async () => {
+        now: async () => {
           const { order } = await visible(request);
           return { status: order.payment?.state === 'pending' ? 202 : 200, body: order };
         },
-      ),
+      }),
   );
 
   app.post<OfOrder & { Body: S.ConfirmOrderBody }>(
@@ -108,12 +107,14 @@ export function paymentRoutes(app: FastifyInstance, context: HttpContext): void 
       onRequest: async (request) => void auth.admin(request),
     },
     (request, reply) =>
-      keyed.run(request, reply, `/v1/orders/${request.params.id}/confirm`, async () => {
-        const { who } = await visible(request);
-        const { reference, amount } = request.body;
-        return await answerPaid(
-          await shop.get().confirmOrder(request.params.id, reference, amount, actorOf(who, request)),
-        );
+      keyed.run(request, reply, {
+        ...moving(request, 'order.confirm'),
+        work: async ({ who }) => {
+          const { reference, amount } = request.body;
+          return await answerPaid(
+            await shop.get().confirmOrder(request.params.id, reference, amount, actorOf(who, request)),
+          );
+        },
       }),
   );
 
@@ -140,9 +141,10 @@ export function paymentRoutes(app: FastifyInstance, context: HttpContext): void 
       preValidation: noBody,
     },
     (request, reply) =>
-      keyed.run(request, reply, `/v1/orders/${request.params.id}/cancel`, async () => {
-        const { who } = await visible(request);
-        return await answerEnded(await shop.get().cancelOrder(request.params.id, actorOf(who, request)));
+      keyed.run(request, reply, {
+        ...moving(request, 'order.cancel'),
+        work: async ({ who }) =>
+          await answerEnded(await shop.get().cancelOrder(request.params.id, actorOf(who, request))),
       }),
   );
 
@@ -159,11 +161,13 @@ export function paymentRoutes(app: FastifyInstance, context: HttpContext): void 
       preValidation: noBody,
     },
     (request, reply) =>
-      keyed.run(request, reply, `/v1/orders/${request.params.id}/pay/unblock`, async () => {
-        const { who } = await visible(request);
-        const body = await shop.get().unblockPayments(request.params.id, actorOf(who, request));
-        if (body === null) throw new HttpProblem('not_found', 'there is no such order');
-        return { status: 200, body };
+      keyed.run(request, reply, {
+        ...moving(request, 'order.pay.unblock'),
+        work: async ({ who }) => {
+          const body = await shop.get().unblockPayments(request.params.id, actorOf(who, request));
+          if (body === null) throw new HttpProblem('not_found', 'there is no such order');
+          return { status: 200, body };
+        },
       }),
   );
 
@@ -191,16 +195,23 @@ export function paymentRoutes(app: FastifyInstance, context: HttpContext): void 
       preValidation: noBody,
     },
     (request, reply) =>
-      keyed.run(request, reply, `/v1/orders/${request.params.id}/refund`, async (name) => {
-        const { who } = await visible(request);
-        // A part that is asked for twice would go back twice: the key goes into the ledger with it.
-        const madeWith = name === null ? null : createHash('sha256').update(name).digest('hex');
-        const part = { amount: request.body.amount ?? null, madeWith };
-        return await answerEnded(await shop.get().refundOrder(request.params.id, actorOf(who, request), part));
+      keyed.run(request, reply, {
+        ...moving(request, 'order.refund'),
+        work: async ({ who }, name) => {
+          // A part that is asked for twice would go back twice: the key goes into the ledger with it.
+          const madeWith = name === null ? null : createHash('sha256').update(name).digest('hex');
+          const part = { amount: request.body.amount ?? null, madeWith };
+          return await answerEnded(await shop.get().refundOrder(request.params.id, actorOf(who, request), part));
+        },
       }),
   );
 
   void app.register(async (hooks) => webhookRoute(hooks, context));
+
+  /** What is done to the order, by somebody who may see it. */
+  function moving(request: FastifyRequest<OfOrder>, operation: string) {
+    return { operation, subject: request.params.id, see: () => visible(request) };
+  }
 
   /** Somebody else's order is not there: its existence is nobody's business. */
   async function visible(request: FastifyRequest): Promise<{ who: Identity; order: Order }> {
@@ -249,7 +260,16 @@ export function paymentRoutes(app: FastifyInstance, context: HttpContext): void 
 }
 
 function actorOf({ admin, buyer }: Identity, request: FastifyRequest): Actor {
-  return { actor: admin === null ? `buyer:${buyer}` : `admin:${admin}`, origin: request.ip };
+  return { actor: admin === null ? `buyer:${buyer}` : `admin:${admin}`, origin: addressOf(request) };
+}
+
+/**
+ * The provider is not signed: whoever has a secret can speak for every provider that it counts for. So a provider with a
+ * secret of its own is believed with no other, and the shared one is for those that have none.
+ */
+function secretsOf({ paymentSecrets, providerSecrets }: HttpOptions, provider: string): readonly string[] {
+  const name = providerName(provider);
+  return Object.hasOwn(providerSecrets, name) ? providerSecrets[name]! : paymentSecrets;
 }
 
 function signatureOf(request: FastifyRequest): string | undefined {
@@ -292,7 +312,8 @@ function webhookRoute(app: FastifyInstance, { shop, options, runtime, overload }
     async (request, reply): Promise<FastifyReply> => {
       const { provider } = request.params;
       const body = request.body ?? '';
-      const fault = signatureFault(options.paymentSecrets, body, signatureOf(request), runtime.clock.now());
+      const secrets = secretsOf(options, provider);
+      const fault = signatureFault(secrets, body, signatureOf(request), runtime.clock.now());
       if (fault !== null) throw new HttpProblem('unauthenticated', fault);
       let news: unknown;
       try {

@@ -1,13 +1,13 @@
-import { createHash } from 'node:crypto';
 import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify';
 import Type from 'typebox';
 import { newSaleOf, salePatchOf } from '../../contract/convert.ts';
 import * as S from '../../contract/schemas.ts';
+import type { PublicAnswer } from '../../engine/public-answer.ts';
 import type { Caller } from '../../sales/manage.ts';
 import type { HttpContext } from '../context.ts';
 import { HttpProblem } from '../problem.ts';
 import { answerChange } from '../reply.ts';
-import { keyOf, page, pageOf } from '../request.ts';
+import { keyedBy, pageOf } from '../request.ts';
 import { problems } from '../responses.ts';
 import { lastEventId } from '../sse.ts';
 
@@ -28,11 +28,10 @@ export function saleRoutes(app: FastifyInstance, { shop, auth, streams }: HttpCo
     'idempotency-key': Type.Optional(Type.String({ description: '1–255 printable ASCII characters' })),
   });
 
-  /** Who calls, under which key; the path is the route's with its parameters, however the URL was written. */
-  const callerOf = (request: FastifyRequest, path: string): Caller => {
-    const key = keyOf(request);
-    return { actor: auth.admin(request), keyed: key === null ? null : { path: `POST ${path}`, key } };
-  };
+  const callerOf = (request: FastifyRequest): Caller => ({
+    actor: auth.admin(request),
+    keyed: keyedBy(auth.anyone(request), request),
+  });
 
   app.post<{ Body: S.NewSaleBody }>(
     '/v1/sales',
@@ -52,7 +51,7 @@ export function saleRoutes(app: FastifyInstance, { shop, auth, streams }: HttpCo
       if (Array.isArray(sale)) {
         throw new HttpProblem('invalid_request', `${sale[0]!.path}: ${sale[0]!.message}`, { errors: sale });
       }
-      const change = await shop.get().createSale(sale, callerOf(request, '/v1/sales'));
+      const change = await shop.get().createSale(sale, callerOf(request));
       if ('answer' in change) {
         const { id } = JSON.parse(change.answer) as { id: string };
         reply.header('location', `${app.prefix}/v1/sales/${id}`);
@@ -71,8 +70,7 @@ export function saleRoutes(app: FastifyInstance, { shop, auth, streams }: HttpCo
         response: { 200: S.listOf(S.Sale), 304: NOT_MODIFIED, ...problems('invalid_request') },
       },
     },
-    async (request, reply) =>
-      publicRead(request, reply, await page(pageOf(request.query), (asked) => shop.get().listSales(asked))),
+    async (request, reply) => publicRead(request, reply, await shop.get().publicSales(pageOf(request.query))),
   );
 
   app.get<OfSale>(
@@ -87,9 +85,9 @@ export function saleRoutes(app: FastifyInstance, { shop, auth, streams }: HttpCo
       },
     },
     async (request, reply) => {
-      const found = await shop.get().getSale(request.params.id);
+      const found = await shop.get().publicSale(request.params.id);
       if (found === null) throw new HttpProblem('not_found', 'there is no such sale');
-      return publicRead(request, reply, found.sale);
+      return publicRead(request, reply, found);
     },
   );
 
@@ -132,8 +130,7 @@ export function saleRoutes(app: FastifyInstance, { shop, auth, streams }: HttpCo
     },
     async (request, reply) => {
       const { id, code } = request.params;
-      const caller = callerOf(request, `/v1/sales/${id}/items/${code}/stock`);
-      return answerChange(reply, await shop.get().addStock(id, code, request.body.add, caller));
+      return answerChange(reply, await shop.get().addStock(id, code, request.body.add, callerOf(request)));
     },
   );
 
@@ -166,8 +163,7 @@ export function saleRoutes(app: FastifyInstance, { shop, auth, streams }: HttpCo
         },
       },
       async (request, reply) => {
-        const { id } = request.params;
-        return answerChange(reply, await run(id, callerOf(request, `/v1/sales/${id}/${verb}`)));
+        return answerChange(reply, await run(request.params.id, callerOf(request)));
       },
     );
   }
@@ -203,10 +199,10 @@ export function saleRoutes(app: FastifyInstance, { shop, auth, streams }: HttpCo
 const NOT_MODIFIED = Type.Null({ description: 'Not modified' });
 
 /** ETag and a second of caching: a crowd that reloads is served by whatever stands in front of us. */
-function publicRead(request: FastifyRequest, reply: FastifyReply, body: unknown): FastifyReply {
-  const tag = `"${createHash('sha1').update(JSON.stringify(body)).digest('base64url')}"`;
+function publicRead(request: FastifyRequest, reply: FastifyReply, { body, tag }: PublicAnswer): FastifyReply {
   reply.header('etag', tag).header('cache-control', 'public, max-age=1');
   const known = request.headers['if-none-match'];
   const match = known === '*' || known?.split(',').some((given) => given.trim().replace(/^W\//, '') === tag);
-  return match ? reply.code(304).send() : reply.send(body);
+  if (match) return reply.code(304).send();
+  return reply.header('content-type', 'application/json; charset=utf-8').send(body);
 }

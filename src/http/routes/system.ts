@@ -105,9 +105,10 @@ export function timeRoutes(app: FastifyInstance, { options, runtime }: HttpConte
     (_, reply) => reply.header('cache-control', 'no-store').send({ now: iso(runtime.clock.now()) }),
   );
 
-  if (options.demo) {
+  const { demo } = options;
+  if (demo !== null) {
     const sign = createSigner({
-      key: options.authSecrets[0]!,
+      key: demo.secret,
       algorithm: 'HS256',
       expiresIn: DEMO_TOKEN_SECONDS * 1000,
     });

@@ -5,10 +5,11 @@ import * as S from '../../contract/schemas.ts';
 import { iso } from '../../engine/present.ts';
 import type { Actor, WebhookDelivery, WebhookEndpoint } from '../../ledger/port.ts';
 import { DELIVERY_STATES, WEBHOOK_BOUNDS, WEBHOOK_EVENTS, type WebhookEvent } from '../../model/webhook.ts';
+import { addressOf } from '../address.ts';
 import type { HttpContext } from '../context.ts';
 import { Keyed } from '../keyed.ts';
 import { HttpProblem, invalid } from '../problem.ts';
-import { keyOf, page, pageOf } from '../request.ts';
+import { keyedBy, page, pageOf } from '../request.ts';
 import { problems } from '../responses.ts';
 
 const Event = Type.Unsafe<WebhookEvent>({ type: 'string', enum: [...WEBHOOK_EVENTS] });
@@ -105,12 +106,17 @@ export function webhookRoutes(app: FastifyInstance, context: HttpContext): void 
       onRequest,
     },
     (request, reply) =>
-      keyed.run(request, reply, '/v1/ops/webhooks', async () => {
-        const by = actorOf(request);
-        const result = await shop.get().webhooks.endpoints.create(request.body, by, madeWith(by, request));
-        if (result.ok) return { status: 201, body: { ...present(result.endpoint), secret: result.endpoint.secret } };
-        if (result.code === 'idempotency_key_reused') throw new HttpProblem(result.code);
-        throw invalid('/url', result.message);
+      keyed.run(request, reply, {
+        operation: 'webhook.create',
+        subject: '',
+        see: async () => actorOf(request),
+        work: async (by) => {
+          const made = madeWith(keyedBy(auth.anyone(request), request));
+          const result = await shop.get().webhooks.endpoints.create(request.body, by, made);
+          if (result.ok) return { status: 201, body: { ...present(result.endpoint), secret: result.endpoint.secret } };
+          if (result.code === 'idempotency_key_reused') throw new HttpProblem(result.code);
+          throw invalid('/url', result.message);
+        },
       }),
   );
 
@@ -173,25 +179,30 @@ export function webhookRoutes(app: FastifyInstance, context: HttpContext): void 
       },
     },
     (request, reply) =>
-      keyed.run(request, reply, `/v1/ops/webhooks/deliveries/${request.params.id}/redeliver`, async () => {
-        const outcome = await shop.get().webhooks.endpoints.redeliver(request.params.id, actorOf(request));
-        if (outcome === 'unknown') throw unknown('delivery');
-        if (outcome === 'gone') throw new HttpProblem('webhook_gone');
-        return { status: 202, body: {} };
+      keyed.run(request, reply, {
+        operation: 'webhook.redeliver',
+        subject: request.params.id,
+        see: async () => actorOf(request),
+        work: async (by) => {
+          const outcome = await shop.get().webhooks.endpoints.redeliver(request.params.id, by);
+          if (outcome === 'unknown') throw unknown('delivery');
+          if (outcome === 'gone') throw new HttpProblem('webhook_gone');
+          return { status: 202, body: {} };
+        },
       }),
   );
 
   function actorOf(request: FastifyRequest): Actor {
-    return { actor: `admin:${auth.admin(request)}`, origin: request.ip };
+    return { actor: `admin:${auth.admin(request)}`, origin: addressOf(request) };
   }
 }
 
 /** A call whose answer was lost makes no second endpoint: it is known by its key. */
-function madeWith({ actor }: Actor, request: FastifyRequest): string | null {
-  const key = keyOf(request);
-  if (key === null) return null;
+function madeWith(keyed: ReturnType<typeof keyedBy>): string | null {
+  if (keyed === null) return null;
+  const { caller, actingFor, key } = keyed;
   return createHash('sha256')
-    .update(JSON.stringify([actor, key]))
+    .update(JSON.stringify(actingFor === null ? [caller, key] : [caller, key, actingFor]))
     .digest('hex');
 }
 

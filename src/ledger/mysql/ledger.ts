@@ -30,7 +30,7 @@ export async function mysqlDialect(
     byPrimaryKey: 'FORCE INDEX (PRIMARY)',
     ordersAfter: (columns, saleId, afterId, limit) => `SELECT ${columns} FROM orders FORCE INDEX (orders_sale)
       WHERE sale_id = ${saleId} AND id > ${afterId} ORDER BY id LIMIT ${limit}`,
-    pruneAnswers: 'DELETE FROM answers WHERE created_at < ? ORDER BY created_at LIMIT ?',
+    pruneCallKeys: 'DELETE FROM call_keys WHERE created_at < ? ORDER BY created_at LIMIT ?',
     leavePresent: (column) => `ON DUPLICATE KEY UPDATE "${column}" = "${column}"`,
     life: LIFE_DIALECT,
     steps: new MysqlSteps(),

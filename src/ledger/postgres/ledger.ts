@@ -32,8 +32,8 @@ export async function postgresDialect(
       SELECT ${columns} FROM orders WHERE (sale_id, id) > (${saleId}, ${afterId}) AND sale_id <= ${saleId}
       ORDER BY sale_id, id LIMIT ${limit};
       COMMIT`,
-    pruneAnswers: `DELETE FROM answers WHERE ctid = ANY (ARRAY(
-      SELECT ctid FROM answers WHERE created_at < ? ORDER BY created_at LIMIT ?))`,
+    pruneCallKeys: `DELETE FROM call_keys WHERE ctid = ANY (ARRAY(
+      SELECT ctid FROM call_keys WHERE created_at < ? ORDER BY created_at LIMIT ?))`,
     leavePresent: () => 'ON CONFLICT DO NOTHING',
     life: LIFE_DIALECT,
     steps: new PostgresSteps(),

@@ -27,8 +27,8 @@ export interface Dialect {
    * database knows of the table: one that sorts all orders of a sale for every page would take hours for a large one.
    */
   ordersAfter(columns: string, saleId: bigint, afterId: bigint, limit: number): string;
-  /** Deletes the oldest answers kept since before `?`, at most `?` of them. */
-  readonly pruneAnswers: string;
+  /** Deletes the oldest keys of calls bound before `?`, at most `?` of them. */
+  readonly pruneCallKeys: string;
   /** After VALUES: leaves a row that is there already as it is, and does not count it. */
   leavePresent(column: string): string;
   readonly orders: OrderStatements;

@@ -1,16 +1,26 @@
-import { type AdminCall, KEY_KEPT_MS, type KeyBinding, type KeyScope, ordersPath, type SaleChange } from '../port.ts';
+import {
+  type AdminCall,
+  KEY_KEPT_MS,
+  type KeyBinding,
+  type KeyScope,
+  type OrderKeyBinding,
+  type OrderKeyScope,
+  type SaleChange,
+} from '../port.ts';
 import type { Database } from './database.ts';
 import type { Row, Session } from './session.ts';
 
 /** A day's keys of a big sale are millions: so many in one transaction. */
 const CHUNK = 500;
 
-const SCOPE = 'caller = ? AND path = ? AND "key" = ?';
+const SCOPE_COLUMNS = 'caller, acting_for, operation, subject, "key"';
+const SCOPE = 'caller = ? AND acting_for = ? AND operation = ? AND subject = ? AND "key" = ?';
 
-/** The sale whose orders a path is about. */
-const ORDERS_PATH = new RegExp(`^${ordersPath('(\\d+)')}$`);
+function scopeOf({ caller, actingFor, operation, subject, key }: KeyScope): string[] {
+  return [caller, actingFor ?? '', operation, subject, key];
+}
 
-/** Idempotency keys: those of orders, which stand in their rows, and those of administrative calls, with their answers. */
+/** Idempotency keys: those of orders, which stand in their rows, and those of calls, with their answers. */
 export class Keys {
   readonly #database: Database;
 
@@ -18,25 +28,22 @@ export class Keys {
     this.#database = database;
   }
 
-  async find(session: Session, { caller, path, key }: KeyScope): Promise<KeyBinding | null> {
-    const saleId = ORDERS_PATH.exec(path)?.[1];
-    const { rows } = await (saleId === undefined
-      ? session.query(`SELECT fingerprint, NULL AS id, answer, created_at FROM answers WHERE ${SCOPE}`, [
-          caller,
-          path,
-          key,
-        ])
-      : session.query(
-          'SELECT fingerprint, id, NULL AS answer, created_at FROM orders WHERE buyer = ? AND sale_id = ? AND idem_key = ?',
-          [caller, BigInt(saleId), key],
-        ));
+  async find(session: Session, scope: KeyScope): Promise<KeyBinding | null> {
+    const sql = `SELECT fingerprint, answer, created_at FROM call_keys WHERE ${SCOPE}`;
+    const [row] = (await session.query(sql, scopeOf(scope))).rows;
+    // One without an answer is of a change that has not committed yet.
+    if (row === undefined || row.answer === null || isOver(row, await this.#database.now(session))) return null;
+    return { fingerprint: row.fingerprint as string, answer: row.answer as string };
+  }
+
+  async findOrder(session: Session, { saleId, buyer, key }: OrderKeyScope): Promise<OrderKeyBinding | null> {
+    const { rows } = await session.query(
+      'SELECT fingerprint, id, created_at FROM orders WHERE buyer = ? AND sale_id = ? AND idem_key = ?',
+      [buyer, BigInt(saleId), key],
+    );
     const [row] = rows;
     if (row === undefined || isOver(row, await this.#database.now(session))) return null;
-    return {
-      fingerprint: row.fingerprint as string,
-      orderId: row.id as string | null,
-      answer: row.answer as string | null,
-    };
+    return { fingerprint: row.fingerprint as string, orderId: row.id as string };
   }
 
   /**
@@ -45,15 +52,16 @@ export class Keys {
    */
   async take(session: Session, call: AdminCall, nowMs: number): Promise<SaleChange | null> {
     if (call.keyed === null) return null;
-    const { caller, path, key, fingerprint } = call.keyed;
+    const { fingerprint } = call.keyed;
+    const scope = scopeOf(call.keyed);
     const { affected } = await session.query(
-      `INSERT INTO answers (caller, path, "key", fingerprint, created_at) VALUES (?, ?, ?, ?, ?) ${this.#database.dialect.leavePresent('key')}`,
-      [caller, path, key, fingerprint, nowMs],
+      `INSERT INTO call_keys (${SCOPE_COLUMNS}, fingerprint, created_at) VALUES (?, ?, ?, ?, ?, ?, ?) ${this.#database.dialect.leavePresent('key')}`,
+      [...scope, fingerprint, nowMs],
     );
     if (affected === 1) return null;
     const { rows } = await session.query(
-      `SELECT fingerprint, answer, created_at FROM answers WHERE ${SCOPE} FOR UPDATE`,
-      [caller, path, key],
+      `SELECT fingerprint, answer, created_at FROM call_keys WHERE ${SCOPE} FOR UPDATE`,
+      scope,
     );
     const row = rows[0]!;
     // An expired key may be taken again before it is pruned.
@@ -64,37 +72,35 @@ export class Keys {
 
   /** Outside of any change: the first answer counts, unless it is over. */
   async bindFirst(session: Session, keyed: NonNullable<AdminCall['keyed']>, answer: string): Promise<void> {
-    const { caller, path, key, fingerprint } = keyed;
+    const { fingerprint } = keyed;
+    const scope = scopeOf(keyed);
     const nowMs = await this.#database.now(session);
     const { leavePresent } = this.#database.dialect;
     await session.query(
-      `INSERT INTO answers (caller, path, "key", fingerprint, answer, created_at) VALUES (?, ?, ?, ?, ?, ?) ${leavePresent('key')}`,
-      [caller, path, key, fingerprint, answer, nowMs],
+      `INSERT INTO call_keys (${SCOPE_COLUMNS}, fingerprint, answer, created_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?) ${leavePresent('key')}`,
+      [...scope, fingerprint, answer, nowMs],
     );
     await session.query(
-      `UPDATE answers SET fingerprint = ?, answer = ?, created_at = ? WHERE ${SCOPE} AND created_at <= ?`,
-      [fingerprint, answer, nowMs, caller, path, key, nowMs - KEY_KEPT_MS],
+      `UPDATE call_keys SET fingerprint = ?, answer = ?, created_at = ? WHERE ${SCOPE} AND created_at <= ?`,
+      [fingerprint, answer, nowMs, ...scope, nowMs - KEY_KEPT_MS],
     );
   }
 
   async bindAnswer(session: Session, call: AdminCall, answer: string, nowMs: number): Promise<void> {
     if (call.keyed === null) return;
-    const { caller, path, key, fingerprint } = call.keyed;
-    await session.query(`UPDATE answers SET fingerprint = ?, answer = ?, created_at = ? WHERE ${SCOPE}`, [
-      fingerprint,
+    await session.query(`UPDATE call_keys SET fingerprint = ?, answer = ?, created_at = ? WHERE ${SCOPE}`, [
+      call.keyed.fingerprint,
       answer,
       nowMs,
-      caller,
-      path,
-      key,
+      ...scopeOf(call.keyed),
     ]);
   }
 
-  /** One chunk, in one transaction: answers first, then the next orders, with a key or without. 0 when none is left. */
+  /** One chunk, in one transaction: keys of calls first, then the next orders, with a key or without. 0 when none is left. */
   prune(olderMs: number): Promise<number> {
     return this.#database.transaction(async (session) => {
       const beforeMs = (await this.#database.now(session)) - olderMs;
-      const { affected } = await session.query(this.#database.dialect.pruneAnswers, [beforeMs, CHUNK]);
+      const { affected } = await session.query(this.#database.dialect.pruneCallKeys, [beforeMs, CHUNK]);
       return affected > 0 ? affected : await this.#pruneOrders(session, beforeMs);
     });
   }

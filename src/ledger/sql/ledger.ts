@@ -36,6 +36,8 @@ import type {
   NewIntent,
   NewRefund,
   OrderFilter,
+  OrderKeyBinding,
+  OrderKeyScope,
   OutgoingEvent,
   Page,
   Postponed,
@@ -76,10 +78,14 @@ export interface SqlLedgerOptions {
 
 export const POOL_MAX_DEFAULT = 10;
 
+/** What was read when the ledger was opened, and stays so. */
+type Facts = Pick<Ledger, 'shopId' | 'unscopedUpTo'>;
+
 /** The ledger on a database with a server. Every method is one transaction of it. */
 export class SqlLedger implements Ledger {
   readonly atOnce = 2;
   readonly shopId: string;
+  readonly unscopedUpTo: string | null;
   readonly #database: Database;
   readonly #exclusive: Exclusive | null;
   readonly #keys: Keys;
@@ -93,20 +99,25 @@ export class SqlLedger implements Ledger {
     dialect: Dialect,
     runtime: Runtime,
     options: SqlLedgerOptions,
-  ): Promise<[Database, Exclusive | null, string, SqlLedgerOptions]> {
+  ): Promise<[Database, Exclusive | null, Facts, SqlLedgerOptions]> {
     const database = new Database(dialect, runtime, options.now ?? null);
     let exclusive: Exclusive | null = null;
     try {
       if (options.exclusive) exclusive = await Exclusive.take(dialect, runtime, options.onExclusive ?? (() => {}));
       if (options.migrate) await migrate(dialect);
-      const shopId = await database.read(async (session) => {
+      const facts = await database.read(async (session) => {
         await mustBeCurrent(session, dialect);
         await dialect.mustCountRightly(session);
         if (options.defences?.stock === false) await dialect.dropStockCheck(session);
-        return await shopIdOf(session);
+        const [unscoped] = (await session.query('SELECT up_to FROM unscoped_keys')).rows;
+        return {
+          shopId: await shopIdOf(session),
+          unscopedUpTo: (unscoped?.up_to as string | undefined) ?? null,
+        };
       });
+      const { shopId, unscopedUpTo } = facts;
       if (shopId === null) throw new TerminalError('ledger_damaged', 'the table shop of the ledger is empty');
-      return [database, exclusive, shopId, options];
+      return [database, exclusive, { shopId, unscopedUpTo }, options];
     } catch (error) {
       exclusive?.release();
       await database.end().catch(() => {});
@@ -114,9 +125,10 @@ export class SqlLedger implements Ledger {
     }
   }
 
-  protected constructor(database: Database, exclusive: Exclusive | null, shopId: string, options: SqlLedgerOptions) {
+  protected constructor(database: Database, exclusive: Exclusive | null, facts: Facts, options: SqlLedgerOptions) {
     this.#database = database;
-    this.shopId = shopId;
+    this.shopId = facts.shopId;
+    this.unscopedUpTo = facts.unscopedUpTo;
     this.#exclusive = exclusive;
     this.#keys = new Keys(database);
     this.#sales = new Sales(database, this.#keys);
@@ -226,6 +238,10 @@ export class SqlLedger implements Ledger {
 
   findKey(scope: KeyScope): Promise<KeyBinding | null> {
     return this.#database.read((session) => this.#keys.find(session, scope));
+  }
+
+  findOrderKey(scope: OrderKeyScope): Promise<OrderKeyBinding | null> {
+    return this.#database.read((session) => this.#keys.findOrder(session, scope));
   }
 
   async bindAnswer(scope: KeyScope & { fingerprint: string }, answer: string): Promise<void> {

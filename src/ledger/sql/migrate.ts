@@ -145,6 +145,8 @@ const TABLES = [
   'seat_claims',
   'pruned',
   'answers',
+  'call_keys',
+  'unscoped_keys',
   'release_outbox',
   'order_events',
   'sandbox_intents',

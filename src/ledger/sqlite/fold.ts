@@ -1,6 +1,5 @@
 import type { DatabaseSync } from 'node:sqlite';
 import { invariant } from '../../base/errors.ts';
-import { ordersPath } from '../port.ts';
 import { parseSlots, type Tail, type TailOrder } from './tail.ts';
 
 /** Orders gathered and sorted in one go: some milliseconds of the event loop. */
@@ -21,7 +20,7 @@ interface Round {
   runs: { orders: TailOrder[]; next: number }[];
 }
 
-/** Folds the tail into claims, keys and buyer_orders, in slices short enough for the event loop. */
+/** Folds the tail into claims, order_keys and buyer_orders, in slices short enough for the event loop. */
 export class Fold {
   readonly #tail: Tail;
   readonly #claim;
@@ -41,9 +40,9 @@ export class Fold {
     );
     // A row that is there may be of a key that has expired and is bound anew: the younger one counts.
     this.#key = db.prepare(
-      `INSERT INTO keys (caller, path, key, fingerprint, order_id, created_at) VALUES (?, ?, ?, ?, ?, ?)
-       ON CONFLICT DO UPDATE SET fingerprint = excluded.fingerprint, order_id = excluded.order_id, answer = NULL,
-         created_at = excluded.created_at WHERE excluded.created_at > keys.created_at`,
+      `INSERT INTO order_keys (sale_id, buyer, key, fingerprint, order_id, created_at) VALUES (?, ?, ?, ?, ?, ?)
+       ON CONFLICT DO UPDATE SET fingerprint = excluded.fingerprint, order_id = excluded.order_id,
+         created_at = excluded.created_at WHERE excluded.created_at > order_keys.created_at`,
     );
     this.#buyerOrder = db.prepare('INSERT INTO buyer_orders (buyer, order_id) VALUES (?, ?) ON CONFLICT DO NOTHING');
     this.#mark = db.prepare('UPDATE folded SET seq = ?');
@@ -116,9 +115,7 @@ export class Fold {
         invariant(orderId === order.orderId, `orders ${orderId} and ${order.orderId} hold the same slot (P2)`);
       }
     }
-    if (order.key !== null) {
-      this.#key.run(order.buyer, ordersPath(order.saleId), order.key, order.fingerprint, id, order.createdAtMs);
-    }
+    if (order.key !== null) this.#key.run(sale, order.buyer, order.key, order.fingerprint, id, order.createdAtMs);
     this.#buyerOrder.run(order.buyer, id);
   }
 }

@@ -2,6 +2,7 @@ import { accessSync, constants, existsSync, mkdirSync } from 'node:fs';
 import { join } from 'node:path';
 import { DatabaseSync } from 'node:sqlite';
 import { messageOf, RetryableError, TerminalError } from '../../base/errors.ts';
+import { makePrivate } from '../../base/private-file.ts';
 import { isBusy } from './errors.ts';
 
 export const LEDGER_FILE = 'ledger.sqlite';
@@ -25,6 +26,7 @@ export function lockDataFolder(folder: string): { unlock(): void } {
     // SQLite opens what it may not write for reading, and there an exclusive transaction locks nothing.
     accessSync(folder, constants.W_OK);
     if (existsSync(join(folder, LOCK_FILE))) accessSync(join(folder, LOCK_FILE), constants.W_OK);
+    makePrivate(join(folder, LOCK_FILE));
     lock = new DatabaseSync(join(folder, LOCK_FILE), { timeout: 0 });
     lock.exec('PRAGMA journal_mode = DELETE; BEGIN EXCLUSIVE');
   } catch (error) {

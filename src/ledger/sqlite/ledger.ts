@@ -4,6 +4,7 @@ import { DatabaseSync } from 'node:sqlite';
 import { pathToFileURL } from 'node:url';
 import { TerminalError, unavailable } from '../../base/errors.ts';
 import type { IdBlock, IdKind } from '../../base/ids.ts';
+import { keepPrivate, makePrivate } from '../../base/private-file.ts';
 import type { Runtime } from '../../base/runtime.ts';
 import type { Money } from '../../model/money.ts';
 import type { OrderMessage, OrderRecord } from '../../model/order.ts';
@@ -40,6 +41,8 @@ import type {
   NewIntent,
   NewRefund,
   OrderFilter,
+  OrderKeyBinding,
+  OrderKeyScope,
   OutgoingEvent,
   Page,
   Postponed,
@@ -257,6 +260,14 @@ export class SqliteLedger implements Ledger {
 
   async findKey(scope: KeyScope): Promise<KeyBinding | null> {
     return this.#read(() => this.#keys.find(scope, this.#runtime.clock.now()));
+  }
+
+  async findOrderKey(scope: OrderKeyScope): Promise<OrderKeyBinding | null> {
+    return this.#read(() => this.#keys.findOrder(scope, this.#runtime.clock.now()));
+  }
+
+  get unscopedUpTo(): string | null {
+    return this.#keys.unscopedUpTo;
   }
 
   async bindAnswer(scope: KeyScope & { fingerprint: string }, answer: string): Promise<void> {
@@ -523,6 +534,8 @@ export function openLedgerFile(file: string): DatabaseSync {
     if (bytes === 0 && sizeOf(`${file}-wal`) > 0)
       throw new TerminalError('ledger_damaged', 'it is empty, its log is not');
     if (bytes > 0) lookAt(file, bytes <= CHECKED_ON_START_BYTES_MAX);
+    makePrivate(file);
+    for (const beside of ['-wal', '-shm']) keepPrivate(`${file}${beside}`);
     db = new DatabaseSync(file, { timeout: 1000 });
     db.exec('PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA cache_size = -65536');
     return db;

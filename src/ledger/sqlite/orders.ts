@@ -9,7 +9,7 @@ import {
   type OrderStatus,
 } from '../../model/order.ts';
 import type { RejectReason } from '../../model/outcome.ts';
-import { type OrderFilter, ordersPath, type Page, type StoredOrder } from '../port.ts';
+import type { OrderFilter, Page, StoredOrder } from '../port.ts';
 import type { Keys } from './keys.ts';
 import type { Tail, TailOrder } from './tail.ts';
 
@@ -228,12 +228,8 @@ export class Orders {
     }
     if (this.#tail.holdsAnySlot(saleId, buyer, slots)) return 'limit_reached';
     // Another order has this key: the gate did not know it. Rebuilt, it will, and a retry gets that order.
-    if (
-      message.key !== null &&
-      this.#keys.find({ caller: buyer, path: ordersPath(saleId), key: message.key }, nowMs) !== null
-    ) {
-      return 'gate_rebuilt';
-    }
+    const { key } = message;
+    if (key !== null && this.#keys.findOrder({ saleId, buyer, key }, nowMs) !== null) return 'gate_rebuilt';
     return null;
   }
 

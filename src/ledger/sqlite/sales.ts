@@ -196,9 +196,7 @@ export class Sales {
     if (call.keyed === null) return null;
     const bound = this.#keys.find(call.keyed, nowMs);
     if (bound === null) return null;
-    if (bound.fingerprint !== call.keyed.fingerprint || bound.answer === null) {
-      return { outcome: 'idempotency_key_reused' };
-    }
+    if (bound.fingerprint !== call.keyed.fingerprint) return { outcome: 'idempotency_key_reused' };
     return { outcome: 'replayed', answer: bound.answer };
   }
 

@@ -1,5 +1,5 @@
 /**
- * The tail: orders that are committed in `orders` and not yet folded into claims, keys and buyer_orders.
+ * The tail: orders that are committed in `orders` and not yet folded into claims, order_keys and buyer_orders.
  *
  * Those three tables are ordered by buyer, and buyers come in random order: with a million rows every insert touches a
  * page of its own, and the commit a buyer waits for would write hundreds of pages (measured: 50–130 µs an order

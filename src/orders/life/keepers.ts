@@ -263,7 +263,7 @@ export class LifeKeepers {
     if (order?.status !== 'expired') return false;
     const { saleId, itemCode, buyer, quantity, amount } = order;
     if (amount.amount !== attempt.amount.amount || amount.currency !== attempt.amount.currency) return false;
-    const placed = await place({ saleId, itemCode, buyer, quantity, key: `revive-${attempt.id}` });
+    const placed = await place({ saleId, itemCode, buyer, quantity, key: `revive-${attempt.id}`, caller: 'shop' });
     if (!placed.ok) return false;
     reached('late:placed');
     if (placed.order.status === 'queued') throw new Error('the order that revives it is not decided yet');

@@ -1,0 +1,189 @@
+import { RetryableError, unavailable } from '../base/errors.ts';
+import type { Runtime } from '../base/runtime.ts';
+import { within } from '../base/timers.ts';
+import type { Ledger, Page } from '../ledger/port.ts';
+import type { SaleRecord } from '../model/sale.ts';
+import type { Sale } from './present.ts';
+import { type PublicAnswer, publicAnswer } from './public-answer.ts';
+
+/** Public counts may lag by a second, with the time it takes to read them. */
+const FRESH_MS = 500;
+/** Sales read in one step of the event loop: with 200 items each some milliseconds. */
+const STEP_SALES = 10;
+/** A page ends with the sale that reaches this: 200 sales of 200 items would be 5 MB for anybody who asks. */
+const PAGE_CHARS_MAX = 256 * 1024;
+const PAGE_SALES_MAX = 200;
+const KEPT_PAGES_MAX = 64;
+/** Whoever walks through the list with ever new cursors waits here, and is refused when so many wait. */
+const WAITING_MAX = 32;
+/** Of the event loop's time the list takes at most a quarter, whoever asks for what. */
+const PAUSE_FACTOR = 3;
+/** A ledger that does not answer: what was seen last is better than nothing, and without it 503 is. */
+const READ_MS_MAX = 1000;
+const BUILD_MS_MAX = 5000;
+
+export interface SaleListOn {
+  readonly runtime: Runtime;
+  readonly ledger: Pick<Ledger, 'listSales'>;
+  readonly present: (record: SaleRecord) => Promise<Sale>;
+}
+
+/** The sales that follow a cursor, newest first, as they are sent. Whoever asks for fewer gets the first of them. */
+interface Run {
+  readonly sales: { readonly id: string; readonly json: string }[];
+  /** There are sales behind the last of them. */
+  readonly more: boolean;
+  readonly readAtMs: number;
+  /** The page that was asked for last. */
+  made: { limit: number; answer: PublicAnswer } | null;
+}
+
+interface Waiting {
+  readonly before: string | null;
+  readonly resolve: (run: Run) => void;
+  readonly reject: (error: unknown) => void;
+  readonly run: Promise<Run>;
+}
+
+/**
+ * The public list of sales: read at most twice a second for each cursor and shared by all who look, whatever their limit. It
+ * is built step by step, one run at a time with a pause after each, so that readers cannot take the event loop from those
+ * who order; the first page goes before all others.
+ */
+export class SaleList {
+  readonly #on: SaleListOn;
+  readonly #kept = new Map<string | null, Run>();
+  readonly #waiting = new Map<string | null, Waiting>();
+  #building = false;
+  #current: Waiting | null = null;
+  /** Raised by every change of a sale: what was read before it is not kept. */
+  #changes = 0;
+
+  constructor(on: SaleListOn) {
+    this.#on = on;
+  }
+
+  async page({ limit, before }: Page): Promise<PublicAnswer> {
+    const run = await this.#runOf(before);
+    if (run.made?.limit === limit) return run.made.answer;
+    const sales = run.sales.slice(0, limit);
+    const more = run.more || run.sales.length > limit;
+    const nextCursor = more ? JSON.stringify(sales.at(-1)!.id) : 'null';
+    const data = sales.map(({ json }) => json).join(',');
+    const answer = publicAnswer(`{"data":[${data}],"nextCursor":${nextCursor}}`);
+    run.made = { limit, answer };
+    return answer;
+  }
+
+  /** A sale was made or changed: whoever did it must see it at once. */
+  changed(): void {
+    this.#changes++;
+    this.#kept.clear();
+    // What is being built may lack it: whoever asks from now on does not wait for that.
+    if (this.#current) this.#leave(this.#current);
+  }
+
+  async #runOf(before: string | null): Promise<Run> {
+    const { runtime } = this.#on;
+    const kept = this.#kept.get(before);
+    if (kept && runtime.clock.monotonic() - kept.readAtMs < FRESH_MS) return kept;
+    if (kept === undefined) return this.#wait(before);
+    const run = await within(runtime.timers, this.#waitOr(before, kept), READ_MS_MAX);
+    return run ?? kept;
+  }
+
+  async #waitOr(before: string | null, kept: Run): Promise<Run> {
+    try {
+      return await this.#wait(before);
+    } catch {
+      return kept;
+    }
+  }
+
+  #wait(before: string | null): Promise<Run> {
+    const waiting = this.#waiting.get(before);
+    if (waiting) return waiting.run;
+    if (before !== null && this.#waiting.size >= WAITING_MAX) {
+      return Promise.reject(new RetryableError('overloaded', 'too many pages of the list are being read'));
+    }
+    const { promise: run, resolve, reject } = Promise.withResolvers<Run>();
+    this.#waiting.set(before, { before, resolve, reject, run });
+    if (!this.#building) void this.#build();
+    return run;
+  }
+
+  async #build(): Promise<void> {
+    const { runtime } = this.#on;
+    this.#building = true;
+    for (;;) {
+      const next = this.#waiting.get(null) ?? this.#waiting.values().next().value;
+      if (next === undefined) break;
+      this.#current = next;
+      const busy = { ms: 0 };
+      try {
+        const changes = this.#changes;
+        const run = await within(runtime.timers, this.#read(next.before, busy), BUILD_MS_MAX);
+        if (run === null) throw unavailable('the list of sales cannot be read now');
+        if (changes === this.#changes) this.#keep(next.before, run);
+        next.resolve(run);
+      } catch (error) {
+        next.reject(error);
+      }
+      this.#current = null;
+      this.#leave(next);
+      await new Promise<void>((resolve) => void runtime.timers.after(Math.ceil(PAUSE_FACTOR * busy.ms), resolve));
+    }
+    this.#building = false;
+  }
+
+  #leave(waiting: Waiting): void {
+    if (this.#waiting.get(waiting.before) === waiting) this.#waiting.delete(waiting.before);
+  }
+
+  async #read(before: string | null, busy: { ms: number }): Promise<Run> {
+    const { runtime, ledger, present } = this.#on;
+    const { clock, timers } = runtime;
+    const sales: Run['sales'] = [];
+    let chars = 0;
+    let startedMs = clock.monotonic();
+    const readAtMs = startedMs;
+    const pause = (): void => {
+      busy.ms += clock.monotonic() - startedMs;
+    };
+    for (let cursor = before; ; ) {
+      const reading = ledger.listSales({ limit: STEP_SALES + 1, before: cursor });
+      pause();
+      const records = await reading;
+      startedMs = clock.monotonic();
+      for (const record of records.slice(0, STEP_SALES)) {
+        if (sales.length === PAGE_SALES_MAX || chars >= PAGE_CHARS_MAX) {
+          pause();
+          return { sales, more: true, readAtMs, made: null };
+        }
+        const presenting = present(record);
+        pause();
+        const sale = await presenting;
+        startedMs = clock.monotonic();
+        const json = JSON.stringify(sale);
+        sales.push({ id: record.id, json });
+        chars += json.length;
+        cursor = record.id;
+      }
+      pause();
+      if (records.length <= STEP_SALES) return { sales, more: false, readAtMs, made: null };
+      await new Promise<void>((resolve) => timers.nextTurn(resolve));
+      startedMs = clock.monotonic();
+    }
+  }
+
+  #keep(before: string | null, run: Run): void {
+    this.#kept.delete(before);
+    this.#kept.set(before, run);
+    if (this.#kept.size <= KEPT_PAGES_MAX) return;
+    for (const oldest of this.#kept.keys()) {
+      if (oldest === null) continue;
+      this.#kept.delete(oldest);
+      return;
+    }
+  }
+}

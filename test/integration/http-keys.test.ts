@@ -1,0 +1,123 @@
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { CALM, expectProblem } from '../support/openapi-wire.ts';
+import {
+  type Answer,
+  allOrders,
+  type CallOptions,
+  cleanUp,
+  createSale,
+  startServer,
+  type TestServer,
+} from '../support/server.ts';
+
+/**
+ * Whose an Idempotency-Key is (P5): caller, buyer acted for, operation, subject. Nobody gets another's answer by using the
+ * same key, and nobody's order is taken for the repeat of another's.
+ */
+const ALICE = 'key-of-alice-0123456789';
+const BOB = 'key-of-bob-0123456789-bob';
+const ENV = { ...CALM, DOORBUSTER_ADMIN_KEY: `alice:${ALICE},bob:${BOB}`, PAYMENTS_SANDBOX: 'on' };
+
+let server: TestServer;
+beforeAll(async () => {
+  server = await startServer({ env: ENV });
+});
+afterAll(cleanUp);
+
+/** An admin who acts for a buyer. */
+const acting = (bearer: string, buyer: string, key?: string): CallOptions => ({
+  bearer,
+  headers: { 'doorbuster-buyer': buyer },
+  ...(key !== undefined && { key }),
+});
+const asAlice = { call: (method: string, path: string, options: CallOptions) => server.call(method, path, options) };
+const newSale = (perBuyer: number): Promise<string> =>
+  createSale(
+    { call: (method, path, options) => asAlice.call(method, path, { ...options, admin: false, bearer: ALICE }) },
+    { stock: 50, perBuyer },
+  );
+const place = (sale: string, options: CallOptions, body: unknown = { item: 'voucher' }): Promise<Answer> =>
+  server.call('POST', `/v1/sales/${sale}/orders`, { body, ...options });
+const cancel = (id: string, options: CallOptions): Promise<Answer> =>
+  server.call('POST', `/v1/orders/${id}/cancel`, { body: {}, ...options });
+const replayed = ({ headers }: Answer): boolean => headers.get('idempotent-replayed') === 'true';
+
+describe('a key that moved an order', () => {
+  it('gives its answer to nobody who may not see the order', async () => {
+    const sale = await newSale(1);
+    const { body: order } = await place(sale, { buyer: 'ann' });
+    const first = await cancel(order.id, acting(ALICE, 'ann', 'K1'));
+    expect([first.status, first.body.status]).toEqual([200, 'cancelled']);
+    expect(replayed(await cancel(order.id, acting(ALICE, 'ann', 'K1')))).toBe(true);
+    expectProblem(await cancel(order.id, acting(ALICE, 'eve', 'K1')), 404, 'not_found');
+    expectProblem(await cancel(order.id, { buyer: 'eve', key: 'K1' }), 404, 'not_found');
+  });
+
+  it('is another key for another admin, for the buyer, and for whoever acts for nobody', async () => {
+    const sale = await newSale(1);
+    const { body: order } = await place(sale, { buyer: 'ann' });
+    expect((await cancel(order.id, acting(ALICE, 'ann', 'K2'))).status).toBe(200);
+    for (const other of [acting(BOB, 'ann', 'K2'), { buyer: 'ann', key: 'K2' }, { bearer: ALICE, key: 'K2' }]) {
+      const answer = await cancel(order.id, other);
+      // Cancelling what is cancelled has no effect of its own: what matters is that it is not the first one's answer.
+      expect([answer.status, replayed(answer)], JSON.stringify(other)).toEqual([200, false]);
+    }
+  });
+
+  it('knows a body by what it says, and not by the order of its members', async () => {
+    const sale = await newSale(1);
+    const { body: order } = await place(sale, { buyer: 'ann' });
+    const pay = (raw: string): Promise<Answer> =>
+      server.call('POST', `/v1/orders/${order.id}/pay`, {
+        buyer: 'ann',
+        key: 'K3',
+        raw,
+        headers: { 'content-type': 'application/json' },
+      });
+    expect((await pay('{"method":"sandbox","token":"ok"}')).status).toBe(200);
+    const again = await pay('{ "token": "ok", "method": "sandbox" }');
+    expect([again.status, replayed(again)]).toEqual([200, true]);
+    expectProblem(await pay('{"method":"sandbox","token":"slow"}'), 422, 'idempotency_key_reused');
+  });
+});
+
+describe('a key that placed an order', () => {
+  it('is the buyer’s, or that of the admin who acted for the buyer: each has an order of their own', async () => {
+    const sale = await newSale(3);
+    const own = await place(sale, { buyer: 'ann', key: 'K' });
+    const alices = await place(sale, acting(ALICE, 'ann', 'K'));
+    const bobs = await place(sale, acting(BOB, 'ann', 'K'));
+    expect([own, alices, bobs].map(({ status }) => status)).toEqual([201, 201, 201]);
+    expect(new Set([own, alices, bobs].map(({ body }) => body.id)).size).toBe(3);
+    // A limit that is used up refuses nobody because of their own first try.
+    for (const [first, by] of [
+      [own, { buyer: 'ann', key: 'K' }],
+      [alices, acting(ALICE, 'ann', 'K')],
+      [bobs, acting(BOB, 'ann', 'K')],
+    ] as const) {
+      const again = await place(sale, by);
+      expect([again.status, again.body, replayed(again)]).toEqual([201, first.body, true]);
+    }
+    expectProblem(
+      await place(sale, acting(ALICE, 'ann', 'K'), { item: 'voucher', quantity: 2 }),
+      422,
+      'idempotency_key_reused',
+    );
+  });
+
+  it('is still theirs after a restart, folded or not', async () => {
+    const sale = await newSale(2);
+    const long = 'x'.repeat(255);
+    const own = await place(sale, { buyer: 'ann', key: long });
+    const alices = await place(sale, acting(ALICE, 'ann', long));
+    expect(await server.stop()).toBe(0);
+    server = await startServer({ env: ENV, data: server.data });
+    const again = [await place(sale, { buyer: 'ann', key: long }), await place(sale, acting(ALICE, 'ann', long))];
+    expect(again.map(({ body }) => body.id)).toEqual([own.body.id, alices.body.id]);
+    expect(again.every(replayed)).toBe(true);
+    expectProblem(await place(sale, acting(BOB, 'ann', long)), 409, 'limit_reached');
+    expect(
+      await allOrders({ call: (method, path) => server.call(method, path, { bearer: ALICE }) }, sale),
+    ).toHaveLength(2);
+  });
+});
