@@ -667,6 +667,7 @@ describe('the system’s own routes', () => {
         'POST /v1/ops/dead-letters/{id}/retry',
         'DELETE /v1/ops/dead-letters/{id}',
         'POST /v1/orders/{id}/pay',
+        'POST /v1/orders/{id}/pay/unblock',
         'POST /v1/orders/{id}/confirm',
         'POST /v1/orders/{id}/cancel',
         'POST /v1/orders/{id}/refund',

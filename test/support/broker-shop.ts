@@ -38,6 +38,9 @@ export interface Ground {
   preparedMs: number;
 }
 
+/** A prefix is one shop's: grounds that share a Redis have different ones. */
+let prefixesGiven = 0;
+
 /** `shops`: how many there will be. `beside`: other ground, whose Redis and database will do. */
 export async function startGround(
   kind: BrokerKind,
@@ -50,7 +53,7 @@ export async function startGround(
     beside.redis ?? startRedis(),
     beside.database ?? databaseKind.start(),
   ]);
-  const prefixes = Array.from({ length: shops }, (_, n) => `shop-${process.pid}-${n}`);
+  const prefixes = Array.from({ length: shops }, () => `shop-${process.pid}-${prefixesGiven++}`);
   for (const prefix of prefixes) await prepare(kind, broker, prefix);
   return { kind, broker, redis, database, databaseKind, prefixes, preparedMs: performance.now() };
 }
