@@ -34,6 +34,11 @@ export class CompositeGrant {
     return this.#parts.map((part) => Grant.holdOf(part));
   }
 
+  /** For logs, as a grant of one lock. */
+  toJSON(): { name: string; token: string; held: boolean; parts: number } {
+    return { name: this.name, token: String(this.token), held: this.held, parts: this.#parts.length };
+  }
+
   /** A master that answered late. */
   static add(grant: CompositeGrant, part: Grant): boolean {
     if (grant.#released) return false;

@@ -159,6 +159,8 @@ const PARKED_MS = 100;
 const CLOSING_LOOK_MS = 20;
 /** A replica that has only just joined says for the first time after a second that it is there. */
 const REPLICAS_MS = 1500;
+/** A store that has not answered its first question for so long is said to be out, not slow. */
+const SILENT_MS = 100;
 const RETRY_MS_MIN = 25;
 const RETRY_MS_MAX = 500;
 
@@ -299,8 +301,21 @@ export class Desk implements StoreEvents, HoldKeeper, GrantDesk {
   #limit(waiter: Waiter): void {
     const { waitMs } = waiter.terms;
     waiter.stopTimer = this.runtime.timers.after(waitMs, () => {
-      this.#giveUp(waiter, new TimeoutError(`${describe(waiter.wanted)} was not had within ${waitMs} ms`));
+      const what = describe(waiter.wanted);
+      // With Redis out nobody can say whether it is held: "timeout" would send the caller to look for a holder.
+      this.#giveUp(
+        waiter,
+        this.#hasAnswered(waiter)
+          ? new TimeoutError(`${what} was not had within ${waitMs} ms`)
+          : new UnavailableError(`${what} was not had within ${waitMs} ms: its store does not answer`),
+      );
     });
+  }
+
+  /** Whether the store has answered it: it stands in the queue, or its first question is too young to tell. */
+  #hasAnswered({ outSinceMs, asking, queued, beganMs }: Waiter): boolean {
+    if (outSinceMs !== 0) return false;
+    return !asking || queued || this.nowMs() - beganMs < SILENT_MS;
   }
 
   #follow(waiter: Waiter, signal: AbortSignal): void {

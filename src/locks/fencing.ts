@@ -15,7 +15,7 @@ import { fileURLToPath } from 'node:url';
 import { messageOf, TerminalError } from '../base/errors.ts';
 import { loadScripts } from '../base/redis/scripts.ts';
 import { StaleFenceError } from './errors.ts';
-import { checkedSpan } from './options.ts';
+import { checkedSpan, refuseUnknown } from './options.ts';
 
 /** A grant's token, or its decimal digits. */
 export type FenceToken = bigint | string;
@@ -119,6 +119,8 @@ export interface FenceSql {
   readonly value: string;
 }
 
+const FENCE_SQL_OPTIONS: ReadonlySet<string> = new Set(['column', 'parameter'] satisfies (keyof FenceSqlOptions)[]);
+
 /**
  *     const fence = fenceSql(grant.token);
  *     const { changes } = db
@@ -126,7 +128,9 @@ export interface FenceSql {
  *       .run(free, fence.value, item, fence.value);
  *     assertFenced(changes, `stock of ${item}`);
  */
-export function fenceSql(token: FenceToken, { column = 'fence', parameter = '?' }: FenceSqlOptions = {}): FenceSql {
+export function fenceSql(token: FenceToken, options: FenceSqlOptions = {}): FenceSql {
+  refuseUnknown(options, FENCE_SQL_OPTIONS, 'fenceSql');
+  const { column = 'fence', parameter = '?' } = options;
   // Both become part of a statement.
   if (!/^\w+(\.\w+)?$/.test(column)) throw new TerminalError('invalid_argument', `not a plain column: "${column}"`);
   if (!/^(\?|\$[1-9]\d*)$/.test(parameter)) {

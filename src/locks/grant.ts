@@ -82,6 +82,12 @@ export class Grant {
     return this.release();
   }
 
+  /** For logs. The token as a string: JSON has no 64-bit numbers, and JSON.stringify refuses a bigint. */
+  toJSON(): { kind: LockKind; name: string; mode: Mode; permits: number; token: string; held: boolean } {
+    const { kind, name, mode, permits, held } = this;
+    return { kind, name, mode, permits, token: String(this.token), held };
+  }
+
   /** For our own modules. */
   static holdOf(grant: Grant): Hold {
     if (!(grant instanceof Grant)) throw new NotOwnerError('not a grant');

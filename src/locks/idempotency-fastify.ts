@@ -1,5 +1,5 @@
 import type { OutgoingHttpHeaders } from 'node:http';
-import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify';
+import type { FastifyInstance, FastifyPluginOptions, FastifyReply, FastifyRequest, RegisterOptions } from 'fastify';
 import { type Answer, Idempotency, type IdempotencyOptions, type Run } from './idempotency.ts';
 import type { Locks } from './locks.ts';
 
@@ -17,7 +17,14 @@ export interface FastifyIdempotencyOptions extends IdempotencyOptions<FastifyReq
  * goes past Fastify (`reply.hijack()`) is not seen: a repeat then gets 409 and is not run.
  */
 export async function fastifyIdempotency(app: FastifyInstance, options: FastifyIdempotencyOptions): Promise<void> {
-  const { locks, ...rest } = options;
+  // Fastify hands a plugin its own options, too (`prefix`, `logLevel`).
+  const {
+    locks,
+    prefix: _prefix,
+    logLevel: _logLevel,
+    logSerializers: _logSerializers,
+    ...rest
+  } = options as FastifyIdempotencyOptions & FastifyPluginOptions & RegisterOptions;
   const idempotency = new Idempotency<FastifyRequest>(locks, rest);
   const runs = new WeakMap<FastifyRequest, Run>();
 

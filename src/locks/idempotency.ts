@@ -31,7 +31,7 @@ import type { Desk } from './desk.ts';
 import { HeldError, TimeoutError, UnavailableError } from './errors.ts';
 import { Locks } from './locks.ts';
 import { type OnceOptions, once } from './once.ts';
-import { checkedCount, checkedSpan } from './options.ts';
+import { checkedCount, checkedSpan, refuseUnknown } from './options.ts';
 
 export interface IdempotencyOptions<Request> {
   /** The request header with the client's key. Default `idempotency-key`. */
@@ -106,6 +106,21 @@ export interface Run {
   end(answer: Answer): Promise<void>;
 }
 
+const OPTIONS: ReadonlySet<string> = new Set([
+  'header',
+  'required',
+  'methods',
+  'caller',
+  'fingerprint',
+  'wait',
+  'keep',
+  'atMost',
+  'answerBytesMax',
+  'headers',
+  'keeps',
+  'onOutage',
+] satisfies (keyof IdempotencyOptions<unknown>)[]);
+
 const PASS: Opening = { go: 'pass' };
 const KEY_CHARS_MAX = 255;
 /** `once` keeps a million characters; a third more than the bytes for base64, and the rest for headers. */
@@ -147,6 +162,7 @@ export class Idempotency<Request> {
 
   constructor(locks: Locks, options: IdempotencyOptions<Request> = {}) {
     if (!(locks instanceof Locks)) throw new TerminalError('invalid_argument', 'locks must come from createLocks');
+    refuseUnknown(options, OPTIONS, 'the idempotency middleware');
     this.#desk = Locks.deskOf(locks);
     this.#log = this.#desk.runtime.log;
     this.#options = options;

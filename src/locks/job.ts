@@ -5,7 +5,7 @@ import type { Desk, Terms } from './desk.ts';
 import { AbortedError } from './errors.ts';
 import type { JobOutcome, JobSkip } from './events.ts';
 import type { Grant } from './grant.ts';
-import { type AcquireOptions, checkedSpan, termsOf } from './options.ts';
+import { type AcquireOptions, checkedSpan, refuseUnknown, termsOf } from './options.ts';
 
 export interface JobOptions extends Pick<AcquireOptions, 'lease' | 'label'> {
   /** The job's lock is kept at least so many milliseconds from its beginning, also when the work ends sooner. */
@@ -28,8 +28,17 @@ export interface JobTerms {
   readonly terms: Terms;
 }
 
+const LEADER_OPTIONS: ReadonlySet<string> = new Set(['lease', 'label', 'atLeast', 'atMost']);
+const SCHEDULE_OPTIONS: ReadonlySet<string> = new Set([...LEADER_OPTIONS, 'timeZone']);
+
 /** Checks what a caller passed, once, at the edge. */
-export function jobTerms(desk: Desk, options: JobOptions, atLeast: { least: number; byDefault: number }): JobTerms {
+export function jobTerms(
+  desk: Desk,
+  options: JobOptions,
+  atLeast: { least: number; byDefault: number },
+  call: 'leader' | 'schedule',
+): JobTerms {
+  refuseUnknown(options, call === 'leader' ? LEADER_OPTIONS : SCHEDULE_OPTIONS, call);
   const atLeastMs = checkedSpan(options.atLeast ?? atLeast.byDefault, 'atLeast', atLeast.least);
   const atMostMs = options.atMost === undefined ? Infinity : checkedSpan(options.atMost, 'atMost', 5);
   if (atLeastMs > atMostMs || atLeastMs === Infinity) {

@@ -1,6 +1,6 @@
 import type { Desk } from './desk.ts';
 import { AbortedError, TimeoutError, UnavailableError } from './errors.ts';
-import { checkedCount, checkedDuration, checkedSpan } from './options.ts';
+import { checkedCount, checkedDuration, checkedSpan, refuseUnknown } from './options.ts';
 
 export interface LatchOptions {
   /** For how long a latch is kept after it was last set or counted, in milliseconds. Default a day. */
@@ -12,6 +12,9 @@ export interface LatchWait {
   wait?: number;
   signal?: AbortSignal;
 }
+
+const LATCH_OPTIONS: ReadonlySet<string> = new Set(['keep']);
+const WAIT_OPTIONS: ReadonlySet<string> = new Set(['wait', 'signal']);
 
 /** Lost wake-ups are healed by a look now and then. */
 const LOOK_MS = 10_000;
@@ -27,6 +30,7 @@ export class Latch {
   readonly #keepMs: number;
 
   constructor(desk: Desk, name: string, options: LatchOptions) {
+    refuseUnknown(options, LATCH_OPTIONS, 'latch');
     this.name = name;
     this.#desk = desk;
     this.#keepMs = checkedDuration(options.keep ?? 86_400_000, 'keep', 100);
@@ -51,7 +55,9 @@ export class Latch {
   }
 
   /** Resolves when the count is 0. TimeoutError, AbortedError, UnavailableError. */
-  async wait({ wait = Infinity, signal }: LatchWait = {}): Promise<void> {
+  async wait(options: LatchWait = {}): Promise<void> {
+    refuseUnknown(options, WAIT_OPTIONS, 'wait of a latch');
+    const { wait = Infinity, signal } = options;
     const { runtime, settings } = this.#desk;
     const waitMs = checkedSpan(wait, 'wait', 0);
     const rid = this.#desk.nextRid();
@@ -90,7 +96,10 @@ export class Latch {
           pauseMs = OUT_MS;
         }
         const leftMs = untilMs - this.#desk.nowMs();
-        if (leftMs <= 0) throw new TimeoutError(`latch "${this.name}" did not open within ${waitMs} ms`);
+        if (leftMs <= 0) {
+          if (outSinceMs === 0) throw new TimeoutError(`latch "${this.name}" did not open within ${waitMs} ms`);
+          throw new UnavailableError(`latch "${this.name}" could not be looked at: its store does not answer`);
+        }
         if (woken || signal?.aborted) continue;
         await new Promise<void>((resolve) => {
           const stop = runtime.timers.after(Math.min(leftMs, pauseMs), resolve);

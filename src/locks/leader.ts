@@ -39,7 +39,7 @@ export class Leader extends Job {
     super(desk, checkedName(job));
     const name = checkedName(`leader:${job}`);
     this.#wanted = { kind: 'fair', name, mode: 'write', permits: 1, limit: 1 };
-    this.#terms = jobTerms(desk, options, { least: 10, byDefault: 1000 });
+    this.#terms = jobTerms(desk, options, { least: 10, byDefault: 1000 }, 'leader');
     this.#run = run;
   }
 

@@ -15,7 +15,7 @@ import { type Inspection, type Lock, Mutex, shown } from './lock.ts';
 import { MemoryLockStore, type MemorySpace, processSpace } from './memory/store.ts';
 import { MultiLock } from './multi.ts';
 import { type OnceOptions, once } from './once.ts';
-import { checkedCount, checkedDuration, checkedFlag, checkedName } from './options.ts';
+import { checkedCount, checkedDuration, checkedFlag, checkedName, refuseUnknown } from './options.ts';
 import { OrderWatch } from './order.ts';
 import type { LockKind } from './port.ts';
 import { Quorum } from './quorum.ts';
@@ -53,6 +53,24 @@ export interface LocksOptions {
   space?: MemorySpace;
 }
 
+const LOCKS_OPTIONS: ReadonlySet<string> = new Set([
+  'redis',
+  'prefix',
+  'lease',
+  'handOverMs',
+  'commandMs',
+  'outageMs',
+  'attentive',
+  'log',
+  'runtime',
+  'space',
+] satisfies (keyof LocksOptions)[]);
+
+const QUORUM_OPTIONS: ReadonlySet<string> = new Set(
+  [...LOCKS_OPTIONS, 'masters'].filter((name) => name !== 'redis' && name !== 'space'),
+);
+const SEMAPHORE_OPTIONS: ReadonlySet<string> = new Set(['permits']);
+
 const KINDS: readonly LockKind[] = ['mutex', 'fair', 'readwrite', 'semaphore', 'once'];
 
 /** Locks of every kind, on one Redis or in this process. Make one for each process, and close it at the end. */
@@ -63,6 +81,14 @@ export class Locks {
   readonly #jobs = new Set<Job>();
 
   constructor(options: LocksOptions = {}) {
+    refuseUnknown(options, LOCKS_OPTIONS, 'createLocks');
+    // `redis: process.env.REDIS_URL` without that variable would lock inside this process, and against nobody else.
+    if ('redis' in options && !options.redis) {
+      throw new TerminalError(
+        'invalid_argument',
+        'createLocks was given a redis that is empty; leave the option out for locks inside this process',
+      );
+    }
     const log = options.log ?? silentLog();
     const runtime: Runtime = { ...systemRuntime(log), ...options.runtime };
     const prefix = options.prefix ?? 'doorbuster:lock';
@@ -120,7 +146,8 @@ export class Locks {
 
   /** At most `permits` at a time. */
   semaphore(name: string, options: { permits: number }): Semaphore {
-    const permits = checkedCount(options?.permits, 'permits', 1);
+    refuseUnknown(options, SEMAPHORE_OPTIONS, 'semaphore');
+    const permits = checkedCount(options.permits, 'permits', 1);
     return new Semaphore(this.#desk, this.#order, checkedName(name), permits);
   }
 
@@ -201,7 +228,12 @@ export interface QuorumOptions extends Omit<LocksOptions, 'redis' | 'space'> {
 }
 
 /** Locks by the majority of several independent Redis masters. Makes a client for each address, which `close` ends. */
-export function createQuorum({ masters, commandMs = 200, ...options }: QuorumOptions): Quorum {
+export function createQuorum(quorum: QuorumOptions): Quorum {
+  refuseUnknown(quorum, QUORUM_OPTIONS, 'createQuorum');
+  const { masters, commandMs = 200, ...options } = quorum;
+  if (!Array.isArray(masters) || masters.length === 0 || masters.some((master) => !master)) {
+    throw new TerminalError('invalid_argument', 'masters must be a list of addresses or clients, none of them empty');
+  }
   const made: Locks[] = [];
   const all = masters.map((master) => {
     if (master instanceof Locks) return master;

@@ -5,7 +5,7 @@ import type { Desk } from './desk.ts';
 import { HeldError } from './errors.ts';
 import { Grant } from './grant.ts';
 import type { Lock } from './lock.ts';
-import { type AcquireOptions, checkedSpan } from './options.ts';
+import { type AcquireOptions, checkedSpan, MULTI_OPTIONS, refuseUnknown } from './options.ts';
 import { runHolding } from './run.ts';
 
 const PARTS_MAX = 100;
@@ -56,6 +56,7 @@ export class MultiLock {
   }
 
   async #take(options: Omit<AcquireOptions, 'within'>, reenters: boolean): Promise<CompositeGrant> {
+    refuseUnknown(options, MULTI_OPTIONS, 'acquire of a multi-lock');
     const waitMs = options.wait === undefined ? Infinity : checkedSpan(options.wait, 'wait', 0);
     const untilMs = this.#desk.nowMs() + waitMs;
     const grants: Grant[] = [];

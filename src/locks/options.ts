@@ -27,6 +27,27 @@ export interface AcquireOptions extends HoldOptions {
   within?: Grant;
 }
 
+/** What each call knows. A name that is not among them is a slip of the pen, and would silently do nothing. */
+const HOLD = ['lease', 'renew', 'maxHold', 'label'];
+export const CHANGE_OPTIONS: ReadonlySet<string> = new Set([...HOLD, 'wait', 'signal']);
+export const ONCE_OPTIONS: ReadonlySet<string> = new Set([...CHANGE_OPTIONS, 'keep']);
+export const MULTI_OPTIONS: ReadonlySet<string> = new Set([...CHANGE_OPTIONS, 'replicas']);
+export const ACQUIRE_OPTIONS: ReadonlySet<string> = new Set([...MULTI_OPTIONS, 'within']);
+
+/** Refuses options that `call` does not know, by name: a typo would otherwise lock in another way than its author meant. */
+export function refuseUnknown(options: unknown, known: ReadonlySet<string>, call: string): void {
+  if (typeof options !== 'object' || options === null) {
+    throw new TerminalError('invalid_argument', `the options of ${call} must be an object`);
+  }
+  for (const name of Object.keys(options)) {
+    if (known.has(name)) continue;
+    throw new TerminalError(
+      'invalid_argument',
+      `${call} has no option "${name}"; it knows ${[...known].toSorted().join(', ')}`,
+    );
+  }
+}
+
 const SPAN_MS_MAX = 2 ** 31 - 1;
 
 function span(value: unknown, what: string, least: number): number {
@@ -74,8 +95,15 @@ export function checkedName(name: unknown): string {
 export const NO_OPTIONS: AcquireOptions = Object.freeze({});
 
 /** Checks what a caller passed, once, at the edge. */
-export function termsOf(desk: Desk, options: AcquireOptions, waitByDefault: number): Terms {
+export function termsOf(
+  desk: Desk,
+  options: AcquireOptions,
+  waitByDefault: number,
+  call = 'acquire',
+  known = ACQUIRE_OPTIONS,
+): Terms {
   if (options === NO_OPTIONS && waitByDefault === Infinity) return desk.plainTerms;
+  refuseUnknown(options, known, call);
   const leaseMs = options.lease === undefined ? desk.settings.leaseMs : checkedLease(options.lease);
   const label = options.label ?? '';
   if (typeof label !== 'string' || label.length > 200) {

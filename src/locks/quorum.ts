@@ -5,7 +5,7 @@ import type { Desk, Terms } from './desk.ts';
 import { AbortedError, HeldError, TimeoutError, UnavailableError } from './errors.ts';
 import { Grant } from './grant.ts';
 import { Hold } from './hold.ts';
-import { type AcquireOptions, checkedName, termsOf } from './options.ts';
+import { type AcquireOptions, CHANGE_OPTIONS, checkedName, termsOf } from './options.ts';
 import { runHolding } from './run.ts';
 
 /** When the rest is not to be had although the waiting master let us in: the last holder is still giving back. */
@@ -72,7 +72,7 @@ export class QuorumLock {
   }
 
   #terms(options: AcquireOptions): Terms {
-    return { ...termsOf(this.#first, options, Infinity), replicas: 0 };
+    return { ...termsOf(this.#first, options, Infinity, 'acquire of a quorum', CHANGE_OPTIONS), replicas: 0 };
   }
 
   get #wanted(): { kind: 'mutex'; name: string; mode: 'write'; permits: 1; limit: 1 } {

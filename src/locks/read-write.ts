@@ -3,7 +3,7 @@ import { HeldError, NotOwnerError } from './errors.ts';
 import { Grant } from './grant.ts';
 import { Hold } from './hold.ts';
 import { Lock } from './lock.ts';
-import { type AcquireOptions, termsOf } from './options.ts';
+import { type AcquireOptions, CHANGE_OPTIONS, termsOf } from './options.ts';
 import type { OrderWatch } from './order.ts';
 
 class ReadLock extends Lock {
@@ -66,7 +66,9 @@ export class ReadWriteLock {
     grant.assertHeld();
     if (hold.count > 1) throw new HeldError(`readwrite "${this.name}" is entered more than once here`);
     const wanted = { kind: 'readwrite', name: this.name, mode: to, permits: 1, limit: 1 } as const;
-    const terms = termsOf(this.#desk, { ...options, label: options.label ?? hold.label }, Infinity);
+    const more = { ...options, label: options.label ?? hold.label };
+    const call = to === 'write' ? 'upgrade' : 'downgrade';
+    const terms = termsOf(this.#desk, more, Infinity, call, CHANGE_OPTIONS);
     const end = await this.#desk.take(wanted, terms, hold);
     if (!(end instanceof Hold))
       throw new HeldError(`readwrite "${this.name}" cannot be upgraded: there are other readers`);

@@ -58,7 +58,7 @@ export class Schedule extends Job {
     checkedName(claimName(name, new Date(0)));
     this.#cron = cronOf(cron, options.timeZone ?? 'UTC', desk.runtime.clock.now());
     this.#wanted = { kind: 'mutex', name: `schedule:${name}`, mode: 'write', permits: 1, limit: 1 };
-    this.#terms = jobTerms(desk, options, { least: 0, byDefault: 0 });
+    this.#terms = jobTerms(desk, options, { least: 0, byDefault: 0 }, 'schedule');
     this.#run = run;
   }
 

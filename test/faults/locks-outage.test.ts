@@ -88,6 +88,34 @@ describeWithRedis('locks: outage', () => {
       expect((await late).ms).toBeLessThan(6800);
     });
 
+    it('a wait that ends while nobody answers says unavailable, not timeout: killed and stopped', async () => {
+      const redis = await startRedis();
+      await using locks = createLocks({ redis: redis.url });
+      await (await locks.mutex('m').acquire()).release();
+      await redis.pause();
+      for (const lock of KINDS) {
+        const end = await ending(lockOf(locks, lock).acquire({ wait: 250 }));
+        expect([lock, end.failed]).toEqual([lock, 'lock_unavailable']);
+      }
+      await redis.resume();
+      await redis.kill();
+      const calls = KINDS.map((lock) => ending(lockOf(locks, lock).acquire({ wait: 400 })));
+      for (const end of await Promise.all(calls)) expect(end.failed).toBe('lock_unavailable');
+      expect((await ending(locks.latch('l').wait({ wait: 400 }))).failed).toBe('lock_unavailable');
+      await redis.restart();
+      await until('it answers', 5000, () =>
+        locks
+          .mutex('m')
+          .tryAcquire()
+          .then(
+            (grant) => grant !== null,
+            () => false,
+          ),
+      );
+      // Held, and known to be: that is a timeout.
+      expect((await ending(locks.mutex('m').acquire({ wait: 250 }))).failed).toBe('lock_timeout');
+    });
+
     it('many calls that wait for a connection do not pile up listeners', async () => {
       const warnings: string[] = [];
       const note = ({ name, message }: Error): number => warnings.push(`${name}: ${message}`);
@@ -165,7 +193,7 @@ describeWithRedis('locks: outage', () => {
       });
     });
 
-    it('a stopped Redis does not keep abort, a timeout or close() waiting', async () => {
+    it('a stopped Redis does not keep abort, the end of a wait or close() waiting', async () => {
       const redis = await startRedis();
       const locks = createLocks({ redis: redis.url });
       await locks.mutex('warm').run(() => undefined);
@@ -177,7 +205,7 @@ describeWithRedis('locks: outage', () => {
       setTimeout(() => control.abort(), 200);
       expect((await aborted).error).toBeInstanceOf(AbortedError);
       expect((await aborted).ms).toBeLessThan(600);
-      expect((await timeout).error).toBeInstanceOf(TimeoutError);
+      expect((await timeout).error).toBeInstanceOf(UnavailableError);
       expect((await timeout).ms).toBeLessThan(900);
       const closed = await ending(locks.close());
       expect((await open).error).toBeInstanceOf(AbortedError);

@@ -1,0 +1,98 @@
+import { describe, expect, it } from 'vitest';
+import { systemClock } from '../../src/base/clock.ts';
+import {
+  createLocks,
+  createQuorum,
+  expressIdempotency,
+  fenceSql,
+  type LocksOptions,
+  MemorySpace,
+} from '../../src/locks/index.ts';
+
+const space = new MemorySpace(systemClock);
+
+/** What somebody writes who has no compiler to tell them. */
+const wrong = (options: object): never => options as never;
+
+describe('what createLocks is given', () => {
+  it.each([undefined, null, ''])(
+    'a redis that is given and empty (%j) is refused: it would lock inside this process',
+    (redis) => {
+      expect(() => createLocks(wrong({ redis }))).toThrow(/redis that is empty/);
+    },
+  );
+
+  it('an option that it does not know is refused by name, and told what there is', () => {
+    expect(() => createLocks(wrong({ rediss: 'redis://127.0.0.1' }))).toThrow(/no option "rediss".*\bredis\b/);
+    expect(() => createLocks(wrong({ retries: 3 }))).toThrow(/no option "retries"/);
+    expect(() => createQuorum(wrong({ masters: ['redis://127.0.0.1'], redis: 'x' }))).toThrow(/no option "redis"/);
+    expect(() => createQuorum(wrong({ masters: [undefined] }))).toThrow(/none of them empty/);
+  });
+
+  it('every option of the type is known', async () => {
+    const options: Required<Omit<LocksOptions, 'redis' | 'log' | 'runtime'>> = {
+      prefix: 'p',
+      lease: 1000,
+      handOverMs: 100,
+      commandMs: 100,
+      outageMs: 100,
+      attentive: false,
+      space,
+    };
+    await createLocks(options).close();
+  });
+});
+
+describe('what a call is given', () => {
+  it('an unknown option is refused by name, by every kind', async () => {
+    await using locks = createLocks({ space });
+    const typo = wrong({ timeout: 5 });
+    const asked: [string, () => unknown][] = [
+      ['acquire', () => locks.mutex('a').acquire(typo)],
+      ['acquire', () => locks.mutex('a').tryAcquire(typo)],
+      ['acquire', () => locks.fair('a').run(() => 1, typo)],
+      ['acquire', () => locks.readWrite('a').read.acquire(typo)],
+      ['acquire', () => locks.semaphore('a', { permits: 1 }).acquire(typo)],
+      ['acquire of a multi-lock', () => locks.multi(['a', 'b']).acquire(typo)],
+      ['semaphore', () => locks.semaphore('a', wrong({ permits: 1, limit: 2 }))],
+      ['latch', () => locks.latch('a', typo)],
+      ['wait of a latch', () => locks.latch('a').wait(typo)],
+      ['once', () => locks.once('a', () => 1, typo)],
+      ['leader', () => locks.leader('a', () => 1, typo)],
+      ['schedule', () => locks.schedule('a', '* * * * *', () => 1, typo)],
+      ['fenceSql', () => fenceSql(1n, typo)],
+      ['the idempotency middleware', () => expressIdempotency(locks, wrong({ ttl: 1 }))],
+    ];
+    for (const [call, ask] of asked) {
+      const failure = await Promise.resolve()
+        .then(ask)
+        .then(() => null)
+        .catch((error: unknown) => error as Error & { code: string });
+      expect([call, failure?.code]).toEqual([call, 'invalid_argument']);
+      expect(failure!.message).toMatch(new RegExp(`^${call} has no option "(timeout|limit|ttl)"; it knows `));
+    }
+  });
+
+  it('options that are no object are refused', async () => {
+    await using locks = createLocks({ space });
+    await expect(locks.mutex('b').acquire(wrong(500 as never))).rejects.toThrow('must be an object');
+  });
+});
+
+describe('what a caller gets', () => {
+  it('once: the runner gets what everybody else gets, a Date as a string', async () => {
+    await using locks = createLocks({ space });
+    const run = (): Promise<{ at: unknown }> => locks.once('c', () => ({ at: new Date(0) }));
+    const [first, second] = [await run(), await run()];
+    expect(first).toEqual({ at: '1970-01-01T00:00:00.000Z' });
+    expect(second).toEqual(first);
+  });
+
+  it('a grant can be logged as JSON, its token as a string', async () => {
+    await using locks = createLocks({ space });
+    await using grant = await locks.mutex('d').acquire();
+    expect(JSON.parse(JSON.stringify(grant))).toMatchObject({ kind: 'mutex', name: 'd', token: String(grant.token) });
+    await using both = await locks.multi(['e', 'f']).acquire();
+    expect(JSON.parse(JSON.stringify(both))).toMatchObject({ token: String(both.token), parts: 2, held: true });
+  });
+});
