@@ -1,6 +1,7 @@
 import { createHash } from 'node:crypto';
 import type { FastifyReply, FastifyRequest } from 'fastify';
 import { bodyFingerprint } from '../base/idempotency.ts';
+import { within } from '../base/timers.ts';
 import type { KeyScope } from '../ledger/port.ts';
 import type { HttpContext } from './context.ts';
 import { HttpProblem, PROBLEM_TYPE, PROBLEMS } from './problem.ts';
@@ -54,10 +55,8 @@ export class Keyed {
     const untilMs = runtime.clock.monotonic() + REPEAT_WAIT_MS;
     for (let first = this.#running.get(name); first; first = this.#running.get(name)) {
       const leftMs = untilMs - runtime.clock.monotonic();
-      const late = new Promise<'late'>(
-        (resolve) => void runtime.timers.after(Math.max(leftMs, 0), () => resolve('late')),
-      );
-      if ((await Promise.race([first, late])) === 'late') {
+      const ended = first.then(() => true);
+      if ((await within(runtime.timers, ended, Math.max(leftMs, 0))) === null) {
         throw new HttpProblem('idempotency_in_flight', undefined, undefined, { 'retry-after': '1' });
       }
     }
@@ -71,7 +70,7 @@ export class Keyed {
         }
         reply.header('idempotent-replayed', 'true');
         const first = JSON.parse(bound.answer) as Answer;
-        return send(reply, first.status === 202 && now ? await now() : first);
+        return first.status === 202 && now ? send(reply, await now()) : sendAgain(reply, first);
       }
       let answer: Answer;
       try {
@@ -95,6 +94,16 @@ function send(reply: FastifyReply, answer: Answer): FastifyReply {
   return 'problem' in answer
     ? reply.header('content-type', PROBLEM_TYPE).send(answer.problem)
     : reply.send(answer.body);
+}
+
+/**
+ * To the letter: an answer that an older version gave may lack what the route's schema demands today, and must not become a 500
+ * for that.
+ */
+function sendAgain(reply: FastifyReply, answer: Answer): FastifyReply {
+  if ('problem' in answer) return send(reply, answer);
+  reply.code(answer.status).header('content-type', 'application/json; charset=utf-8');
+  return reply.serializer(String).send(JSON.stringify(answer.body));
 }
 
 /** As it was bound up to schema 2: it depended on the order of the body's members. Such a key is kept for 24 hours, too. */

@@ -1,3 +1,5 @@
+import { join } from 'node:path';
+import { DatabaseSync } from 'node:sqlite';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { CALM, expectProblem } from '../support/openapi-wire.ts';
 import {
@@ -51,6 +53,23 @@ describe('a key that moved an order', () => {
     expect(replayed(await cancel(order.id, acting(ALICE, 'ann', 'K1')))).toBe(true);
     expectProblem(await cancel(order.id, acting(ALICE, 'eve', 'K1')), 404, 'not_found');
     expectProblem(await cancel(order.id, { buyer: 'eve', key: 'K1' }), 404, 'not_found');
+  });
+
+  it('gives the answer of an older version to the letter, though an order has more members today', async () => {
+    const sale = await newSale(1);
+    const { body: order } = await place(sale, { buyer: 'ann' });
+    const pay = (): Promise<Answer> =>
+      server.call('POST', `/v1/orders/${order.id}/pay`, { buyer: 'ann', key: 'P1', body: { method: 'sandbox' } });
+    const first = await pay();
+    expect([first.status, first.body.payment.refunded]).toEqual([200, null]);
+    const db = new DatabaseSync(join(server.data, 'ledger.sqlite'));
+    const kept = `UPDATE call_keys SET answer = replace(answer, ',"refunded":null', '') WHERE subject = ?`;
+    expect(db.prepare(kept).run(order.id).changes).toBe(1);
+    db.close();
+    const again = await pay();
+    const { refunded: _, ...payment } = first.body.payment;
+    expect([again.status, replayed(again), again.body]).toEqual([200, true, { ...first.body, payment }]);
+    expect(again.headers.get('content-type')).toBe('application/json; charset=utf-8');
   });
 
   it('is another key for another admin, for the buyer, and for whoever acts for nobody', async () => {

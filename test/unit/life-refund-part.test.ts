@@ -174,11 +174,24 @@ describe('P6: a part that an admin gives back', () => {
     });
   }
 
+  it('another one, of a part or of all, that finds one under way is told that nothing of it is stored', async () => {
+    const { orderId, attemptId } = await paidOrder();
+    world.bank.mood = 'down';
+    await expect(refund(orderId, 700, 'a')).rejects.toThrow('it is asked again');
+    await expect(refund(orderId, 100, 'b')).rejects.toThrow('nothing of this one is stored: send it again');
+    await expect(refund(orderId, null, 'c')).rejects.toThrow('nothing of this one is stored: send it again');
+    expect(world.rows('SELECT amount FROM refunds')).toEqual([{ amount: 700 }]);
+    world.bank.mood = 'well';
+    await world.settle();
+    expect([backAtBank(attemptId), await shown(orderId)]).toEqual([700, ['paid', 'captured', 700]]);
+    await world.judgeSettled();
+  });
+
   it('that somebody gave back at the bank meanwhile is refused for good, and the next one is not held up', async () => {
     const { orderId, attemptId } = await paidOrder();
     world.bank.giveBack(attemptId, 7800);
-    expect(await refund(orderId, 500, 'k')).toMatchObject({ ok: false, code: 'amount_mismatch' });
-    expect(await refund(orderId, 500, 'k')).toMatchObject({ ok: false, code: 'amount_mismatch' });
+    expect(await refund(orderId, 500, 'k')).toMatchObject({ ok: false, code: 'order_not_refundable' });
+    expect(await refund(orderId, 500, 'k')).toMatchObject({ ok: false, code: 'order_not_refundable' });
     await tell(...refundNews());
     expect(await refund(orderId, 100)).toMatchObject({ ok: true });
     expect(await shown(orderId)).toEqual(['paid', 'captured', 7900]);

@@ -358,7 +358,7 @@ export class OrderLife {
     if (attempt.state === 'captured') {
       // A part is on its way: what is left is known when it is done.
       const part = await ledger.refundUnderWay(attempt.id);
-      if (part !== null) await this.giveBackPart(part, by, fence);
+      if (part !== null) await this.#finishOther(part, by, fence);
       return 'again';
     }
     reached('refund:started');
@@ -399,13 +399,14 @@ export class OrderLife {
         if (asked.refund.state === 'done') return { ok: true, order, attempt: paidWith };
         // It was all that was left; or the provider has refused it for good.
         if (asked.refund.error === null || order.status === 'refunded') return 'all';
-        return { ok: false, code: 'amount_mismatch', order, detail: asked.refund.error };
+        return { ok: false, code: 'order_not_refundable', order, detail: asked.refund.error };
       case 'under_way': {
         const { refund } = asked;
-        const done = await this.giveBackPart(refund, by, fence);
         // Whoever did not get an answer and has no key asks again: that must not be a second refund.
         const same = madeWith === null && refund.madeWith === null && refund.amount.amount === amount.amount;
-        return same ? done : 'again';
+        if (same) return await this.giveBackPart(refund, by, fence);
+        await this.#finishOther(refund, by, fence);
+        return 'again';
       }
       case 'key_reused':
         return { ok: false, code: 'idempotency_key_reused', order };
@@ -413,6 +414,15 @@ export class OrderLife {
         return { ok: false, code: 'amount_mismatch', order };
       case 'refused':
         return { ok: false, code: 'order_not_refundable', order };
+    }
+  }
+
+  /** What stands in the way of another refund. While it cannot be done, nothing of the other one is stored: say so. */
+  async #finishOther(part: PartRefund, by: Actor, fence: string | null): Promise<void> {
+    try {
+      await this.giveBackPart(part, by, fence);
+    } catch (error) {
+      throw unavailable('another refund of this order is under way; nothing of this one is stored: send it again', error);
     }
   }
 
@@ -443,7 +453,7 @@ export class OrderLife {
     if ('refused' in done) {
       await ledger.voidRefund(refund.id, done.refused, by, await auditIds.next());
       const order = await ledger.getOrder(refund.orderId);
-      return { ok: false, code: 'amount_mismatch', order, detail: done.refused };
+      return { ok: false, code: 'order_not_refundable', order, detail: done.refused };
     }
     reached('refund:provider-answered');
     const total = attempt.provider === 'confirm' ? null : await this.#backInAll(attempt);
