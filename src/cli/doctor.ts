@@ -13,8 +13,9 @@ import { LEDGER_FILE, LOCK_FILE } from '../ledger/sqlite/folder.ts';
 import { migrations, schemaVersion } from '../ledger/sqlite/migrate.ts';
 import { type Command, parseFlags, settingFlags, settingHelp } from './command.ts';
 import { examineServers } from './doctor-distributed.ts';
+import { weakSecret } from './strong.ts';
 
-const FLAGS = ['data', 'redisUrl', 'databaseUrl', 'pipeUrl', 'redisPrefix'] as const;
+const FLAGS = ['data', 'host', 'redisUrl', 'databaseUrl', 'pipeUrl', 'redisPrefix'] as const;
 
 /**
  * The doctor looks and never touches: it makes, changes and removes nothing in the data folder, also not the files that
@@ -78,7 +79,7 @@ type Flags = Record<string, string | undefined>;
 export async function examine(flags: Flags, env: NodeJS.ProcessEnv, nowMs: number): Promise<Check[]> {
   const { config, checks: settings } = checkConfig(flags, env);
   const common = [checkNode(), checkClock(nowMs), ...settings, checkDeployment(config)];
-  const keys = [checkKey(config.adminKeys), checkSecret(config.authSecrets)];
+  const keys = [checkKey(config.adminKeys), checkSecret(config.authSecrets), ...checkStrength(config)];
   const { databaseUrl } = config;
   if (databaseUrl !== null && !databaseUrl.startsWith('sqlite:')) {
     return [...common, ...keys, ...(await examineServers(config))];
@@ -173,6 +174,12 @@ function checkKey(keys: Config['adminKeys']): Check {
   if (short.length === 0) return ok(name, `${keys.length} in DOORBUSTER_ADMIN_KEY`);
   const whose = short.map((key) => key.name).join(', ');
   return warn(name, `the key of ${whose} is shorter than ${ADMIN_KEY_LENGTH_MIN} characters: use a long random one`);
+}
+
+/** What serve would refuse to listen with. */
+function checkStrength(config: Config): Check[] {
+  const weak = weakSecret(config);
+  return weak === null ? [] : [wrong('secrets', weak)];
 }
 
 function checkSecret(secrets: Config['authSecrets']): Check {

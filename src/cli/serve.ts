@@ -1,11 +1,10 @@
 import type { Socket } from 'node:net';
-import { type Config, variableOf } from '../base/config.ts';
+import type { Config } from '../base/config.ts';
 import { messageOf, RetryableError, TerminalError, unavailable } from '../base/errors.ts';
 import { createLog } from '../base/log.ts';
 import { isLoopback } from '../base/loopback.ts';
 import { RedisUnavailableError } from '../base/redis/link.ts';
 import { type Runtime, systemRuntime } from '../base/runtime.ts';
-import { weaknessOf } from '../base/secrets.ts';
 import { sleep } from '../base/timers.ts';
 import { type Deployment, deploymentOf, type OpenOptions, openShop } from '../engine/open.ts';
 import type { Readiness, Shop } from '../engine/shop.ts';
@@ -13,6 +12,7 @@ import { HTTP_DEFAULTS, type ShopSource } from '../http/context.ts';
 import { createServer } from '../http/server.ts';
 import { type Command, configOf, parseFlags, settingFlags, settingHelp } from './command.ts';
 import { demoKeys, demoSale, demoWords, mustBeHere } from './demo.ts';
+import { mustBeStrong } from './strong.ts';
 
 const SETTINGS = [
   'port',
@@ -94,7 +94,7 @@ ${settingHelp(SETTINGS)}`,
     }
     if (demo) mustBeHere(config);
     const keys = demo ? demoKeys(config, runtime) : { ...neededKeys(config), demo: null, printed: null };
-    if (!isLoopback(config.host)) mustBeStrong(config);
+    mustBeStrong(config);
     // A file-size limit sends this signal, and its default is to die; as an error of write() the ledger can deal with it.
     process.on('SIGXFSZ', () => {});
 
@@ -205,27 +205,6 @@ function neededKeys({ adminKeys, authSecrets }: Config) {
   if (adminKeys === null) throw new TerminalError('bad_config', 'DOORBUSTER_ADMIN_KEY is not set (or try --demo)');
   if (authSecrets === null) throw new TerminalError('bad_config', 'DOORBUSTER_AUTH_SECRET is not set (or try --demo)');
   return { adminKeys, authSecrets };
-}
-
-/** Whoever can reach the server can guess: a key or secret that is short, monotonous or printed in our docs is none. */
-export function mustBeStrong({ adminKeys, authSecrets, paymentSecrets, providerSecrets, host }: Config): void {
-  const given: [variable: string, secrets: readonly string[]][] = [
-    [variableOf('adminKeys'), (adminKeys ?? []).map(({ key }) => key)],
-    [variableOf('authSecrets'), authSecrets ?? []],
-    [variableOf('paymentSecrets'), paymentSecrets],
-    ...Object.entries(providerSecrets).map(([name, secrets]): [string, string[]] => [
-      `${variableOf('paymentSecrets')}_${name}`,
-      secrets,
-    ]),
-  ];
-  for (const [variable, secrets] of given) {
-    const weakness = secrets.map(weaknessOf).find((found) => found !== null);
-    if (weakness === undefined) continue;
-    throw new TerminalError(
-      'bad_config',
-      `${variable} ${weakness}: choose a random one before you listen on ${host} (openssl rand -hex 24)`,
-    );
-  }
 }
 
 /**

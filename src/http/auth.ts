@@ -30,6 +30,14 @@ export interface AuthOptions {
 
 const DENIED = { 'www-authenticate': 'Bearer realm="doorbuster"' };
 
+/** What is wrong with a token that one of our secrets has signed: its owner may know. Judged after the signature. */
+const CLAIM_FLAWS: Record<string, string | undefined> = {
+  FAST_JWT_EXPIRED: 'the token has expired',
+  FAST_JWT_INACTIVE: 'the token is not valid yet (nbf)',
+  FAST_JWT_MISSING_REQUIRED_CLAIM: 'the token lacks exp, iss or aud, which this server demands',
+  FAST_JWT_INVALID_CLAIM_VALUE: 'the token is for another issuer or audience (iss, aud)',
+};
+
 function denied(detail: string): HttpProblem {
   return new HttpProblem('unauthenticated', detail, undefined, DENIED);
 }
@@ -112,11 +120,13 @@ export class Auth {
   #buyerOf(token: string): string | null {
     // A JWT is three parts; nothing else is worth a signature check.
     if (token.indexOf('.') < 0) return null;
+    let flaw: string | undefined;
     for (const verify of this.#verifiers) {
       let sub: unknown;
       try {
         ({ sub } = verify(token));
-      } catch {
+      } catch (error) {
+        flaw ??= CLAIM_FLAWS[(error as { code?: string }).code ?? ''];
         continue;
       }
       if (typeof sub !== 'string' || nameFault(sub, BOUNDS.buyerLengthMax) !== null) {
@@ -124,6 +134,7 @@ export class Auth {
       }
       return sub;
     }
+    if (flaw !== undefined) throw denied(flaw);
     return null;
   }
 

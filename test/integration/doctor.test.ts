@@ -156,6 +156,10 @@ it('wrong configuration: each value is named; weak and missing keys are warned o
     DOORBUSTER_AUTH_SECRET: 'short',
   });
   expect([weak['admin key']!.status, weak['auth secret']!.status]).toEqual(['warn', 'warn']);
+  expect(weak.secrets, 'on this machine they will do').toBeUndefined();
+  const outside = await examined(temporaryFolder(), { ...KEYS, HOST: '192.0.2.1' });
+  expect(outside.secrets, 'serve would refuse to listen with them').toMatchObject({ status: 'wrong' });
+  expect(outside.secrets!.says).toMatch(/^DOORBUSTER_ADMIN_KEY .* before you listen on 192\.0\.2\.1/);
   const none = await examined(temporaryFolder(), {});
   expect([none['admin key']!.status, none['auth secret']!.status]).toEqual(['warn', 'warn']);
   const { code, stdout } = await run(['doctor', '--data', temporaryFolder()], env);

@@ -7,6 +7,7 @@ import { sign } from '../../src/base/signature.ts';
 import { CALM, expectProblem } from '../support/openapi-wire.ts';
 import {
   ADMIN_KEY,
+  type Answer,
   AUTH_SECRET,
   cleanUp,
   createSale,
@@ -54,10 +55,9 @@ describe('a buyer’s token', () => {
   let server: TestServer;
   const WEBHOOKS = { shared: 'the-shared-webhook-secret-0123456', bank: 'the-own-secret-of-my-bank-0123456' };
   const good = { sub: 'ann', iss: 'shop', aud: 'doorbuster', exp: Math.floor(Date.now() / 1000) + 600 };
-  const status = async (claims: Record<string, unknown>): Promise<number> => {
-    const bearer = createSigner({ key: AUTH_SECRET, algorithm: 'HS256' })(claims);
-    return (await server.call('GET', '/v1/orders', { bearer })).status;
-  };
+  const asked = (claims: Record<string, unknown>, key = AUTH_SECRET): Promise<Answer> =>
+    server.call('GET', '/v1/orders', { bearer: createSigner({ key, algorithm: 'HS256' })(claims) });
+  const status = async (claims: Record<string, unknown>): Promise<number> => (await asked(claims)).status;
 
   beforeAll(async () => {
     server = await startServer({
@@ -84,6 +84,10 @@ describe('a buyer’s token', () => {
     const { aud: ___, ...unheard } = good;
     expect(await status(unheard), 'without aud').toBe(401);
     expect(await status({ ...good, aud: 'other' }), 'for another').toBe(401);
+    // Its owner is told why; whoever has no secret of ours is not.
+    expect((await asked(endless)).body.detail).toBe('the token lacks exp, iss or aud, which this server demands');
+    expect((await asked({ ...good, aud: 'other' })).body.detail).toContain('another issuer or audience');
+    expect((await asked(endless, 'x'.repeat(32))).body.detail).toBe('the token or key is not valid, or has expired');
   });
 
   it('a provider with a secret of its own is believed with no other, and speaks for no other', async () => {

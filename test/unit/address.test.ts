@@ -5,7 +5,7 @@ import { unavailable } from '../../src/base/errors.ts';
 import { hostsOf, isLoopback } from '../../src/base/loopback.ts';
 import { weaknessOf } from '../../src/base/secrets.ts';
 import { mustBeHere } from '../../src/cli/demo.ts';
-import { mustBeStrong } from '../../src/cli/serve.ts';
+import { mustBeStrong } from '../../src/cli/strong.ts';
 import { addressKey, isLocalAddress } from '../../src/http/address.ts';
 import { HTTP_DEFAULTS } from '../../src/http/context.ts';
 import { createServer } from '../../src/http/server.ts';
