@@ -16,9 +16,9 @@ export interface SandboxBook {
    * that much.
    */
   refundIntent(id: string, refundId: string, amount: number): Promise<SandboxIntent | null>;
-  /** Pending ones whose time has come by the book's clock, and captured ones that the shop has not been told of. */
-  dueIntents(limit: number): Promise<SandboxIntent[]>;
-  intentTold(id: string): Promise<void>;
+  /** Captures pending ones whose time has come by the book's clock. Returns captured ones that the shop has not been told of. */
+  captureDue(limit: number): Promise<{ captured: number; untold: SandboxIntent[] }>;
+  intentsTold(ids: readonly string[]): Promise<void>;
 }
 
 export interface NewIntent extends Omit<SandboxIntent, 'dueAtMs'> {

@@ -1415,17 +1415,26 @@ export function lifeContract(name: string, make: () => Promise<LifeUnderTest>, s
         await ledger.putIntent(wanted('3', { state: 'declined', dueAfterMs: null }));
         const due = async (afterMs: number) => {
           kit.world.clock.advance(afterMs);
-          return (await ledger.dueIntents(9)).map(({ id }) => id);
+          const { captured, untold } = await ledger.captureDue(9);
+          return [captured, untold.map(({ id }) => id)];
         };
-        expect([await due(49), await due(1), await due(50)]).toEqual([[], ['2'], ['2', '1']]);
-        expect(await ledger.moveIntent('2', ['pending'], 'voided')).not.toBeNull();
-        expect(await ledger.moveIntent('1', ['captured'], 'refunded')).toBeNull();
+        // The second is captured, and nobody is to be told of it.
+        expect([await due(49), await due(1), await due(49)]).toEqual([
+          [0, []],
+          [1, []],
+          [0, []],
+        ]);
+        expect((await ledger.getIntent('2'))!.state).toBe('captured');
+        expect(await due(1)).toEqual([1, ['1']]);
+        expect(await ledger.moveIntent('1', ['pending'], 'voided')).toBeNull();
         expect(await ledger.moveIntent('9', ['pending'], 'captured')).toBeNull();
-        expect(await ledger.moveIntent('1', ['pending'], 'captured')).toEqual(intent('1', { state: 'captured' }));
-        expect(await ledger.moveIntent('1', ['pending', 'captured'], 'captured')).not.toBeNull();
-        expect(await due(0)).toEqual(['1']);
-        await ledger.intentTold('1');
-        expect(await due(0)).toEqual([]);
+        expect(await ledger.moveIntent('1', ['pending', 'captured'], 'captured')).toEqual(
+          intent('1', { state: 'captured' }),
+        );
+        expect(await due(0)).toEqual([0, ['1']]);
+        await ledger.intentsTold(['1', '2']);
+        await ledger.intentsTold([]);
+        expect(await due(0)).toEqual([0, []]);
         await kit.world.crash();
         expect(await kit.ledger.getIntent('1')).toEqual(intent('1', { state: 'captured', told: true }));
       });

@@ -70,21 +70,31 @@ export function* refundIntent(
   return { ...intent, state, refunded };
 }
 
-export function* dueIntents(limit: number): Work<SandboxIntent[]> {
+/** All in one transaction: a rush of payments that are captured later would otherwise be one each. */
+export function* captureDue(
+  limit: number,
+  { forUpdate }: LifeDialect,
+): Work<{ captured: number; untold: SandboxIntent[] }> {
   const [clock] = yield [CLOCK];
-  const [pending, untold] = yield [
+  const [pending] = yield [
     query(
-      `${SELECT} WHERE told IN (0, 1) AND state = 'pending' AND due_at <= ? ORDER BY due_at, id LIMIT ?`,
+      `SELECT id FROM sandbox_intents WHERE told IN (0, 1) AND state = 'pending' AND due_at <= ?
+       ORDER BY due_at, id LIMIT ? ${forUpdate}`,
       nowOf(clock),
       limit,
     ),
-    query(`${SELECT} WHERE told = 0 AND state = 'captured' ORDER BY due_at, id LIMIT ?`, limit),
   ];
-  return [...pending!.rows, ...untold!.rows].slice(0, limit).map(intentOfRow);
+  const ids = pending!.rows.map((row) => BigInt(row.id as string));
+  if (ids.length > 0) {
+    yield [query(`UPDATE sandbox_intents SET state = 'captured' WHERE id IN (?) AND state = 'pending'`, ids)];
+  }
+  const [untold] = yield [query(`${SELECT} WHERE told = 0 AND state = 'captured' ORDER BY due_at, id LIMIT ?`, limit)];
+  return { captured: ids.length, untold: untold!.rows.map(intentOfRow) };
 }
 
-export function* intentTold(id: string): Work<void> {
-  yield [query('UPDATE sandbox_intents SET told = 1 WHERE id = ?', BigInt(id))];
+export function* intentsTold(ids: readonly string[]): Work<void> {
+  if (ids.length === 0) return;
+  yield [query('UPDATE sandbox_intents SET told = 1 WHERE id IN (?)', ids.map(BigInt))];
 }
 
 function intentOfRow(row: Row): SandboxIntent {

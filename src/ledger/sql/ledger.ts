@@ -451,12 +451,12 @@ export class SqlLedger implements Ledger {
     return this.#change(() => sandbox.refundIntent(id, refundId, amount, this.#life.dialect));
   }
 
-  async dueIntents(limit: number): Promise<SandboxIntent[]> {
-    return this.#life.look(() => sandbox.dueIntents(limit));
+  async captureDue(limit: number): Promise<{ captured: number; untold: SandboxIntent[] }> {
+    return this.#change(() => sandbox.captureDue(limit, this.#life.dialect));
   }
 
-  async intentTold(id: string): Promise<void> {
-    await this.#change(() => sandbox.intentTold(id));
+  async intentsTold(ids: readonly string[]): Promise<void> {
+    await this.#change(() => sandbox.intentsTold(ids));
   }
 
   async #change<T>(work: () => Work<T>): Promise<T> {

@@ -471,12 +471,12 @@ export class SqliteLedger implements Ledger {
     return this.#change(sandbox.refundIntent(id, refundId, amount, LIFE_DIALECT));
   }
 
-  async dueIntents(limit: number): Promise<SandboxIntent[]> {
-    return this.#look(sandbox.dueIntents(limit));
+  async captureDue(limit: number): Promise<{ captured: number; untold: SandboxIntent[] }> {
+    return this.#change(sandbox.captureDue(limit, LIFE_DIALECT));
   }
 
-  async intentTold(id: string): Promise<void> {
-    this.#change(sandbox.intentTold(id));
+  async intentsTold(ids: readonly string[]): Promise<void> {
+    this.#change(sandbox.intentsTold(ids));
   }
 
   #change<T>(work: Work<T>): T {
