@@ -422,7 +422,10 @@ export class OrderLife {
     try {
       await this.giveBackPart(part, by, fence);
     } catch (error) {
-      throw unavailable('another refund of this order is under way; nothing of this one is stored: send it again', error);
+      throw unavailable(
+        'another refund of this order is under way; nothing of this one is stored: send it again',
+        error,
+      );
     }
   }
 
