@@ -80,6 +80,28 @@ export async function* pages<T>(
   }
 }
 
+/**
+ * Does the work for each of them, some at a time, until the signal. One that fails or is slow holds up none of the others; the
+ * first failure is thrown at the end.
+ */
+export async function each<T>(
+  all: readonly T[],
+  atOnce: number,
+  work: (one: T) => Promise<unknown>,
+  signal?: AbortSignal,
+): Promise<void> {
+  const failures: unknown[] = [];
+  const left = all.values();
+  const next = async (): Promise<void> => {
+    for (const one of left) {
+      if (signal?.aborted) return;
+      await work(one).catch((error: unknown) => failures.push(error));
+    }
+  };
+  await Promise.all(Array.from({ length: Math.min(atOnce, all.length) }, next));
+  if (failures.length > 0) throw failures[0];
+}
+
 /** Timers and I/O have their turn. */
 export function turn(timers: Timers): Promise<void> {
   return new Promise((resolve) => timers.nextTurn(resolve));

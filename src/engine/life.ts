@@ -48,8 +48,18 @@ const ROUND_MS_MAX = 2000;
 /** Orders of a leader that was killed expire so much later, at most. Two that lead only do some work twice. */
 const LEAD_LEASE_MS = 5000;
 const ANSWER_WITHIN_MS = 5000;
-/** That is about twenty seconds. */
+/** Of expiry and of payments, which need nothing but the ledger: about twenty seconds in which this process did not reach it. */
 const FAILURES_MAX = 12;
+/** Of one part while others are well, which is about five minutes: what this process cannot reach, another may. */
+const FAILURES_MAX_ALONE = 150;
+
+/** One of those that look after orders. */
+interface Part {
+  readonly name: string;
+  readonly round: (signal: AbortSignal) => Promise<Round>;
+  /** In a row. */
+  failures: number;
+}
 
 /**
  * The life of orders in a shop, put together:
@@ -140,20 +150,34 @@ export class ShopLife {
     this.#leader = locks.leader('life', ({ signal }) => this.#lead(signal), { lease: LEAD_LEASE_MS });
   }
 
-  /** Each part at its own pace: a provider that hangs does not keep others' orders from their end. */
+  /**
+   * Each part at its own pace: a provider that hangs, or a gate that is out, does not keep others' orders from their end. A
+   * part that fails backs off alone. The process hands over when it is of no use, and stands in line again at once: after
+   * a failed job it would wait for up to a minute, and may be the only one.
+   */
   async #lead(signal: AbortSignal): Promise<void> {
+    const { log } = this.#runtime;
     const sandbox = this.#sandbox;
-    const parts: ((signal: AbortSignal) => Promise<Round>)[] = [
-      (either) => this.keepers.expire(either),
-      (either) => this.keepers.payments(either),
-      (either) => this.keepers.refunds(either),
-      () => this.#releaser.sweep(),
-      ...(sandbox === null ? [] : [() => sandbox.round()]),
+    const part = (name: string, round: Part['round']): Part => ({ name, round, failures: 0 });
+    const expiry = part('expiry', (either) => this.keepers.expire(either));
+    const payments = part('payments', (either) => this.keepers.payments(either));
+    const parts = [
+      expiry,
+      payments,
+      part('refunds', (either) => this.keepers.refunds(either)),
+      part('releases', () => this.#releaser.sweep()),
+      ...(sandbox === null ? [] : [part('sandbox', () => sandbox.round())]),
     ];
     const ended = new AbortController();
     const either = AbortSignal.any([signal, ended.signal]);
+    const failed = ({ name, failures }: Part, error: unknown): void => {
+      const useless = Math.min(expiry.failures, payments.failures) >= FAILURES_MAX;
+      if (!this.#inLine || !(useless || failures >= FAILURES_MAX_ALONE) || either.aborted) return;
+      log.warn({ part: name, reason: messageOf(error) }, 'a keeper of orders fails on; another process may lead');
+      ended.abort();
+    };
     try {
-      await Promise.all(parts.map((part) => this.#goOn(() => part(either), either)));
+      await Promise.all(parts.map((one) => this.#goOn(one, either, failed)));
     } finally {
       ended.abort();
       this.keepers.forget();
@@ -166,15 +190,25 @@ export class ShopLife {
     return this.#releaser.counters;
   }
 
-  #goOn(part: () => Promise<Round>, signal: AbortSignal): Promise<void> {
+  #goOn(part: Part, signal: AbortSignal, failed: (part: Part, error: unknown) => void): Promise<void> {
     const { timers, log } = this.#runtime;
-    return sweep(timers, part, {
+    const { name } = part;
+    const round = async (): Promise<Round> => {
+      try {
+        const done = await part.round(signal);
+        part.failures = 0;
+        return done;
+      } catch (error) {
+        part.failures++;
+        failed(part, error);
+        throw error;
+      }
+    };
+    return sweep(timers, round, {
       signal,
       pauseMs: ROUND_MS,
       pauseMsMax: ROUND_MS_MAX,
-      // Another may be able to: it leads, and this process stands in line again.
-      ...(this.#inLine && { failuresMax: FAILURES_MAX }),
-      failed: (error) => log.warn({ reason: messageOf(error) }, 'a keeper of orders failed; it tries on'),
+      failed: (error) => log.warn({ part: name, reason: messageOf(error) }, 'a keeper of orders failed; it tries on'),
     });
   }
 

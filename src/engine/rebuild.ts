@@ -31,9 +31,10 @@ export interface RebuildDependencies {
   inPlace: (snapshot: SaleSnapshot) => Promise<void>;
 }
 
+/** Whoever asks for the same sale while it is under way or waits may raise both. */
 interface Task {
-  readonly above: number;
-  readonly urgent: boolean;
+  above: number;
+  urgent: boolean;
 }
 
 /** Counts the live orders that pass. */
@@ -73,9 +74,9 @@ class Counted implements AsyncIterable<SnapshotPage> {
  */
 export class Rebuilder {
   readonly #on: RebuildDependencies;
-  readonly #running = new Map<string, { above: number; urgent: boolean; done: Promise<void> }>();
+  readonly #running = new Map<string, Task & { done: Promise<void> }>();
   #busy = 0;
-  readonly #waiting: (() => void)[] = [];
+  readonly #waiting: { readonly task: Task; readonly go: () => void }[] = [];
   #closed = false;
 
   constructor(dependencies: RebuildDependencies) {
@@ -105,22 +106,24 @@ export class Rebuilder {
   }
 
   async #until(saleId: string, task: Task): Promise<void> {
-    const { runtime, gate, locks } = this.#on;
+    const { runtime, locks } = this.#on;
     let retryMs = RETRY_MS;
     let told = false;
     const sinceMs = runtime.clock.monotonic();
     while (!this.#closed) {
       try {
-        const inForce = await gate.epochOf(saleId);
-        if (inForce !== null && inForce > task.above) return;
-        await this.#slot(task.urgent);
+        if (await this.#isInForce(saleId, task.above)) return;
+        await this.#slot(task);
         try {
           const grant = await locks.mutex(`rebuild:${saleId}`).tryAcquire({ lease: LEASE_MS, renew: true });
           if (grant !== null) {
             try {
-              // Looked at once more: somebody may have asked for a higher one meanwhile.
-              if (await this.#once(saleId, task, sinceMs)) continue;
-              return;
+              const { above } = task;
+              if (!(await this.#once(saleId, task, sinceMs))) return;
+              // Somebody asked for a higher one meanwhile.
+              if (task.above > above) continue;
+              if (await this.#isInForce(saleId, above)) return;
+              // The gate is lost already. Without a pause, a Redis that forgets at once would be built for in a tight loop.
             } finally {
               await grant.release().catch(() => undefined);
             }
@@ -140,30 +143,35 @@ export class Rebuilder {
   }
 
   /** What somebody waits for goes before what is only tidied up. */
-  async #slot(urgent: boolean): Promise<void> {
+  async #slot(task: Task): Promise<void> {
     if (this.#busy < AT_ONCE_MAX) this.#busy++;
-    else if (urgent) await new Promise<void>((resolve) => this.#waiting.unshift(resolve));
-    else await new Promise<void>((resolve) => this.#waiting.push(resolve));
+    else await new Promise<void>((go) => this.#waiting.push({ task, go }));
   }
 
-  /** The slot goes to the next who waits. */
+  /** The slot goes to the next who waits. Which task is urgent is read now: it may have become so while it waited. */
   #leaveSlot(): void {
-    const next = this.#waiting.shift();
-    if (next) next();
+    const urgent = this.#waiting.findIndex(({ task }) => task.urgent);
+    const [next] = this.#waiting.splice(Math.max(urgent, 0), 1);
+    if (next) next.go();
     else this.#busy--;
   }
 
+  async #isInForce(saleId: string, above: number): Promise<boolean> {
+    const inForce = await this.#on.gate.epochOf(saleId);
+    return inForce !== null && inForce > above;
+  }
+
   /** False: the sale cannot admit any more, and needs no gate. */
-  async #once(saleId: string, { above, urgent }: Task, sinceMs: number): Promise<boolean> {
+  async #once(saleId: string, task: Task, sinceMs: number): Promise<boolean> {
     const { runtime, gate, ledger, rebuilt, inPlace } = this.#on;
+    const { above } = task;
     // Somebody else may have done it while we waited for the lock.
-    const inForce = await gate.epochOf(saleId);
-    if (inForce !== null && inForce > above) return true;
+    if (await this.#isInForce(saleId, above)) return true;
     if (await this.#isEmptied(saleId, above)) return false;
     // First: without a ledger no gate can be built, and the one in force had better go on.
     await ledger.probe();
     await gate.shut(saleId);
-    const drained = await this.#drain(saleId, urgent);
+    const drained = await this.#drain(saleId, task);
     if (this.#closed) return true;
     // Nobody can buy from a finished sale: what is in its pipe had better reach the ledger than be rejected.
     if (!drained && above === 0 && !(await this.#mayAdmit(saleId))) return false;
@@ -189,14 +197,14 @@ export class Rebuilder {
   }
 
   /** Whether all that was in the pipe is decided. Its slot is another's meanwhile: this may take long, and costs little. */
-  async #drain(saleId: string, urgent: boolean): Promise<boolean> {
+  async #drain(saleId: string, task: Task): Promise<boolean> {
     const { pipe, drainMsMax } = this.#on;
     if (await pipe.caughtUp(saleId, 0)) return true;
     this.#leaveSlot();
     try {
       return await pipe.caughtUp(saleId, drainMsMax, DRAIN_IDLE_MS_MAX);
     } finally {
-      await this.#slot(urgent);
+      await this.#slot(task);
     }
   }
 

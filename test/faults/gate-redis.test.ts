@@ -858,6 +858,17 @@ describeWithRedis('the gate in Redis', () => {
         true,
       );
     });
+
+    it('P10: keys of a sale that cannot be asked hold up no other’s: those are forgotten, and it fails at the end', async () => {
+      const gate = gateAt(server.url);
+      const holds = manyHolds(1);
+      const keys = holds.map(({ buyer, orderId }) => ({ buyer, key: 'k', orderId, fingerprint: 'f', boundAtMs: 5 }));
+      // Redis lists numbers in their order: the broken one is asked first.
+      for (const saleId of ['7', '8']) await gate.install(snapshot({ saleId, holds, keys }));
+      await eye.set(`${PREFIX}:{7:0}:gate`, 'not a hash');
+      await expect(gate.pruneKeys(Date.now() - 6)).rejects.toThrow('WRONGTYPE');
+      expect(await eye.keys('*:1:keys')).toEqual([`${PREFIX}:{7:0}:1:keys`]);
+    });
   });
 
   describe('an outage', () => {

@@ -1,5 +1,7 @@
 import { describe, expect, it } from 'vitest';
+import { ManualClock } from '../../src/base/clock.ts';
 import { RetryableError } from '../../src/base/errors.ts';
+import { silentLog } from '../../src/base/log.ts';
 import { systemRuntime } from '../../src/base/runtime.ts';
 import type { Release } from '../../src/ledger/port.ts';
 import { Grouped } from '../../src/orders/life/grouped.ts';
@@ -170,6 +172,7 @@ describe('units on their way back', () => {
   it('those that cannot come back do not hold up others; the oldest are counted, and alerted once after five minutes', async () => {
     const errors: Record<string, unknown>[] = [];
     const log = { ...runtime.log, warn: () => undefined, error: (what: object) => void errors.push({ ...what }) };
+    const clock = new ManualClock(Date.now());
     const bornMs = Date.now() - 299_000;
     let left = Array.from({ length: 700 }, (_, at): Release => {
       const saleId = at < 500 ? 'stuck' : 'fine';
@@ -196,21 +199,74 @@ describe('units on their way back', () => {
         touched: () => undefined,
         reached: () => undefined,
       },
-      { ...runtime, log: log as unknown as typeof runtime.log },
+      { ...runtime, clock, log: log as unknown as typeof runtime.log },
     );
-    await expect(releaser.sweep()).rejects.toThrow('out');
+    expect(await releaser.sweep(), 'those of the other sale').toEqual({ changed: 200, more: false });
     expect(left.length).toBe(500);
     expect(releaser.counters.waiting).toBe(500);
     expect(releaser.counters.oldestMs).toBeGreaterThan(290_000);
     expect(errors).toEqual([]);
 
     left = left.map((one) => ({ ...one, createdAtMs: bornMs - 2000 }));
-    for (let times = 0; times < 4; times++) await releaser.sweep().catch(() => undefined);
+    for (let times = 0; times < 4; times++) {
+      await expect(releaser.sweep(), 'nothing could be done').rejects.toThrow('out');
+      clock.advance(60_000);
+    }
     expect(errors).toMatchObject([{ waiting: 500, orderId: '0', saleId: 'stuck' }]);
     stuck = false;
     expect(await releaser.sweep()).toEqual({ changed: 500, more: false });
     expect(left.length).toBe(0);
     expect(await releaser.sweep()).toEqual({ changed: 0, more: false });
     expect([left.length, releaser.counters]).toEqual([0, { waiting: 0, oldestMs: 0 }]);
+  });
+
+  it('P10: a sale whose gate is out is tried less and less often, up to 8 s; others are given back at once', async () => {
+    const clock = new ManualClock(0);
+    let left: Release[] = [];
+    const tries: number[] = [];
+    let out = true;
+    const releaser = new Releaser(
+      {
+        ledger: {
+          releases: async (limit, _, after) =>
+            left
+              .filter(({ rev }) => after === undefined || rev > after.rev)
+              .slice(0, limit)
+              .map((one) => ({ ...one, waitedMs: 2000 })),
+          released: async (ids) => {
+            left = left.filter(({ orderId }) => !ids.includes(orderId));
+          },
+        },
+        gate: {
+          release: async (saleId) => {
+            if (saleId !== 'out') return;
+            tries.push(clock.monotonic());
+            if (out) throw new Error('its server is out');
+          },
+        },
+        touched: () => undefined,
+        reached: () => undefined,
+      },
+      { ...runtime, clock, log: silentLog() },
+    );
+    let rev = 0;
+    const waits = (saleId: string): void => {
+      const orderId = String(++rev);
+      left.push({ orderId, saleId, itemId: 'i', buyer: 'b', units: 1, rev, createdAtMs: 0 });
+    };
+    waits('out');
+    for (let round = 0; round < 150; round++) {
+      waits('fine');
+      expect(await releaser.sweep()).toEqual({ changed: 1, more: false });
+      await expect(releaser.sweep()).rejects.toThrow('its server is out');
+      clock.advance(250);
+    }
+    const beganMs = tries[0]!;
+    expect(tries.map((ms) => ms - beganMs)).toEqual([0, 500, 1500, 3500, 7500, 15_500, 23_500, 31_500]);
+    out = false;
+    clock.advance(8000);
+    expect(await releaser.sweep()).toEqual({ changed: 1, more: false });
+    waits('out');
+    expect(await releaser.sweep(), 'it rests no more').toEqual({ changed: 1, more: false });
   });
 });

@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest';
-import { drain, pages, type Round, type SweepOptions, sweep } from '../../src/base/sweep.ts';
+import { drain, each, pages, type Round, type SweepOptions, sweep } from '../../src/base/sweep.ts';
 import { systemTimers } from '../../src/base/timers.ts';
 
 /** Timers whose pauses take no time, but a turn of the event loop; says how long each should have been. */
@@ -108,6 +108,49 @@ it('P10: draining ends with the first step that changes nothing, and gives timer
     },
     ended.signal,
   );
+});
+
+describe('work for each of them', () => {
+  it('P10: one that fails and one that hangs hold up no other; the first failure is thrown at the end', async () => {
+    const hangs = Promise.withResolvers<void>();
+    const done: number[] = [];
+    const all = each([0, 1, 2, 3, 4, 5], 2, async (at) => {
+      if (at === 1) await hangs.promise;
+      if (at === 2 || at === 4) throw new Error(`${at} failed`);
+      done.push(at);
+      if (at === 5) hangs.resolve();
+    });
+    await expect(all).rejects.toThrow('2 failed');
+    expect(done).toEqual([0, 3, 5, 1]);
+  });
+
+  it.each([0, 1, 2, 3])('%i of them, two at once: each once, never more at once', async (count) => {
+    let [now, most] = [0, 0];
+    const done: number[] = [];
+    const work = async (at: number) => {
+      most = Math.max(most, ++now);
+      await null;
+      now--;
+      done.push(at);
+    };
+    await each(
+      Array.from({ length: count }, (_, at) => at),
+      2,
+      work,
+    );
+    expect([done.length, new Set(done).size, most]).toEqual([count, count, Math.min(count, 2)]);
+  });
+
+  it('begins none after its signal', async () => {
+    const ended = new AbortController();
+    const done: number[] = [];
+    const work = async (at: number) => {
+      done.push(at);
+      if (at === 1) ended.abort();
+    };
+    await each([0, 1, 2, 3], 1, work, ended.signal);
+    expect(done).toEqual([0, 1]);
+  });
 });
 
 describe('a pass in pages', () => {

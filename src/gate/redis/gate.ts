@@ -3,6 +3,7 @@ import { TerminalError, unavailable } from '../../base/errors.ts';
 import type { RedisTarget } from '../../base/redis/address.ts';
 import { RedisLink } from '../../base/redis/link.ts';
 import type { Runtime } from '../../base/runtime.ts';
+import { each } from '../../base/sweep.ts';
 import type { SaleSnapshot, SaleValues } from '../../model/snapshot.ts';
 import {
   type AdmitRequest,
@@ -317,7 +318,8 @@ export class RedisGate implements SharedGate {
 
   /** The instant is said with the time of the sale's own server at hand. */
   async pruneKeysBefore(instant: (nowMs: number) => number): Promise<void> {
-    for (const saleId of await this.saleIds()) await this.#pruneSale(saleId, instant);
+    // One at a time: scanning keys costs Redis time.
+    await each(await this.saleIds(), 1, (saleId) => this.#pruneSale(saleId, instant));
   }
 
   async #pruneSale(saleId: string, instant: (nowMs: number) => number): Promise<void> {

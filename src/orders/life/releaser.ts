@@ -23,6 +23,9 @@ const SWEEP_MAX = 500;
 const PAGES_MAX = 20;
 /** Whoever moved an order tells the gate itself within this time. */
 const OLD_MS = 1000;
+/** Between two tries for a sale whose gate takes nothing: twice as long each time. */
+const AGAIN_MS_MIN = 500;
+const AGAIN_MS_MAX = 8000;
 /** Units that are free in the ledger and could not be sold again for so long: somebody must look. */
 export const RELEASE_ALERT_MS = 5 * 60_000;
 
@@ -47,6 +50,9 @@ export class Releaser {
   #counters: ReleaserCounters = { waiting: 0, oldestMs: 0 };
   /** Behind those that could not be given back at the last look: they do not hold up the others. */
   #after: Release | undefined;
+  /** Sales whose gate took nothing at the last try, and until when they are passed by. */
+  readonly #resting = new Map<string, { forMs: number; untilMs: number }>();
+  #failure: unknown = null;
 
   constructor(options: ReleaserOptions, runtime: Runtime) {
     this.#on = options;
@@ -70,6 +76,7 @@ export class Releaser {
     this.#counters = { waiting: 0, oldestMs: 0 };
     this.#after = undefined;
     this.#alerted = false;
+    this.#resting.clear();
   }
 
   async idle(): Promise<void> {
@@ -89,7 +96,10 @@ export class Releaser {
     this.#busy = null;
   }
 
-  /** What others left, or could not tell the gate. Throws when some of it cannot be done now, after it has tried those behind. */
+  /**
+   * What others left, or could not tell the gate. A sale whose gate takes nothing is passed by for a while: in a cluster its
+   * server may be out while others are well. Throws when something has to wait and nothing was given back.
+   */
   async sweep(): Promise<Round> {
     const { timers } = this.#runtime;
     let failure: unknown = null;
@@ -97,20 +107,39 @@ export class Releaser {
     for (let pages = 1; ; pages++) {
       const left = await this.#on.ledger.releases(SWEEP_MAX, OLD_MS, this.#after);
       if (this.#after === undefined) this.#watch(left);
-      const done = await this.#release(left).catch((error: unknown) => {
+      const some = left.filter(({ saleId }) => !this.#rests(saleId));
+      try {
+        const { done, failed } = await this.#release(some);
+        this.#rest(some, done);
+        changed += done.size;
+        if (failed || some.length < left.length) failure ??= this.#failure;
+      } catch (error) {
         failure ??= error;
-        return 0;
-      });
-      changed += done;
+      }
       const full = left.length === SWEEP_MAX;
       // What was given back is not met again.
-      this.#after = full && failure !== null ? left.at(-1) : undefined;
+      this.#after = full && (failure !== null || this.#after !== undefined) ? left.at(-1) : undefined;
       if (full && pages < PAGES_MAX) {
         await turn(timers);
         continue;
       }
-      if (failure !== null) throw failure;
+      if (failure !== null && changed === 0) throw failure;
       return { changed, more: full };
+    }
+  }
+
+  #rests(saleId: string): boolean {
+    const rest = this.#resting.get(saleId);
+    return rest !== undefined && this.#runtime.clock.monotonic() < rest.untilMs;
+  }
+
+  #rest(tried: readonly Freed[], done: ReadonlySet<Freed>): void {
+    const nowMs = this.#runtime.clock.monotonic();
+    const well = new Set([...done].map(({ saleId }) => saleId));
+    for (const saleId of new Set(tried.map((one) => one.saleId))) {
+      const forMs = Math.min((this.#resting.get(saleId)?.forMs ?? AGAIN_MS_MIN / 2) * 2, AGAIN_MS_MAX);
+      if (well.has(saleId)) this.#resting.delete(saleId);
+      else this.#resting.set(saleId, { forMs, untilMs: nowMs + forMs });
     }
   }
 
@@ -118,6 +147,8 @@ export class Releaser {
     const { log } = this.#runtime;
     const oldestMs = Math.max(left[0]?.waitedMs ?? 0, 0);
     this.#counters = { waiting: left.length, oldestMs };
+    // Another process may have given back what was left.
+    if (left.length === 0) this.#resting.clear();
     if (oldestMs < RELEASE_ALERT_MS) {
       this.#alerted = false;
       return;
@@ -131,33 +162,34 @@ export class Releaser {
     );
   }
 
-  /** Returns how many the gate has now, and the ledger knows that it has. */
-  async #release(some: readonly Freed[]): Promise<number> {
-    if (some.length === 0) return 0;
+  /** Those that the gate has now, and the ledger knows that it has. */
+  async #release(some: readonly Freed[]): Promise<{ done: ReadonlySet<Freed>; failed: boolean }> {
+    const done = new Set<Freed>();
+    if (some.length === 0) return { done, failed: false };
     const { gate, ledger, touched, reached } = this.#on;
-    const done: string[] = [];
-    let failure: unknown = null;
     await Promise.all(
-      some.map(async ({ saleId, orderId, buyer }) => {
+      some.map(async (one) => {
+        const { saleId, orderId, buyer } = one;
         try {
           await gate.release(saleId, { orderId, buyer });
-          done.push(orderId);
+          done.add(one);
         } catch (error) {
-          failure ??= error;
+          this.#failure = error;
         }
       }),
     );
     reached('release:in-gate');
-    if (done.length > 0) await ledger.released(done);
+    if (done.size > 0) await ledger.released([...done].map(({ orderId }) => orderId));
     for (const saleId of new Set(some.map((one) => one.saleId))) touched(saleId);
-    if (failure === null) {
-      this.#told = false;
-      return done.length;
+    const failed = done.size < some.length;
+    if (failed && !this.#told) {
+      this.#runtime.log.warn(
+        { reason: messageOf(this.#failure) },
+        'units cannot be given back to the gate now; they wait',
+      );
     }
-    if (!this.#told) {
-      this.#told = true;
-      this.#runtime.log.warn({ reason: messageOf(failure) }, 'units cannot be given back to the gate now; they wait');
-    }
-    throw failure;
+    // An outage is logged once, also while other sales are well.
+    this.#told = failed || this.#resting.size > 0;
+    return { done, failed };
   }
 }

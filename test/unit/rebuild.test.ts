@@ -1,0 +1,101 @@
+import { expect, it } from 'vitest';
+import { systemRuntime } from '../../src/base/runtime.ts';
+import { turn } from '../../src/base/sweep.ts';
+import { type RebuildDependencies, Rebuilder } from '../../src/engine/rebuild.ts';
+
+/** Gates built at the same time. */
+const AT_ONCE = 8;
+
+/** Builds nothing; `install` says when a gate is in force. */
+function rebuilderOf(
+  epochOf: (saleId: string) => number | null,
+  install: (saleId: string, epoch: number) => Promise<void>,
+  over: Partial<{ timers: RebuildDependencies['runtime']['timers']; caughtUp: () => Promise<boolean> }> = {},
+): Rebuilder {
+  const { log, ...runtime } = systemRuntime();
+  const quiet = { ...log, info: () => undefined, warn: () => undefined, error: () => undefined };
+  let epoch = 1;
+  const on = {
+    runtime: { ...runtime, timers: over.timers ?? runtime.timers, log: quiet },
+    gate: {
+      epochOf: async (saleId: string) => epochOf(saleId),
+      emptiedAt: async () => null,
+      shut: async () => undefined,
+      install: (snapshot: { saleId: string; epoch: number }) => install(snapshot.saleId, snapshot.epoch),
+    },
+    ledger: {
+      probe: async () => undefined,
+      getSale: async () => null,
+      rebuildSnapshot: async (saleId: string) => ({ saleId, epoch: ++epoch, mayAdmit: true, content: [] }),
+    },
+    locks: { mutex: () => ({ tryAcquire: async () => ({ release: async () => undefined }) }) },
+    pipe: { caughtUp: over.caughtUp ?? (async () => true), depthOf: async () => 0 },
+    drainMsMax: 60_000,
+    rebuilt: () => undefined,
+    inPlace: async () => undefined,
+  };
+  return new Rebuilder(on as unknown as RebuildDependencies);
+}
+
+it('P10: what somebody waits for is built first, also when the keeper queued it long before', async () => {
+  const epochs = new Map<string, number>();
+  const built: string[] = [];
+  const rebuilder = rebuilderOf(
+    (saleId) => epochs.get(saleId) ?? null,
+    async (saleId, epoch) => {
+      for (let turns = 0; turns < 5; turns++) await turn(systemRuntime().timers);
+      epochs.set(saleId, epoch);
+      built.push(saleId);
+    },
+  );
+  const sales = Array.from({ length: 100 }, (_, at) => `sale ${at}`);
+  const all = sales.map((saleId) => rebuilder.rebuild(saleId, 0, false));
+  await turn(systemRuntime().timers);
+  // A buyer waits for each of these.
+  await Promise.all(['sale 99', 'sale 50'].map((saleId) => rebuilder.rebuild(saleId)));
+  expect(built.indexOf('sale 99')).toBeLessThan(2 * AT_ONCE);
+  expect(built.indexOf('sale 50')).toBeLessThan(2 * AT_ONCE);
+  await Promise.all(all);
+  expect(built.toSorted()).toEqual(sales.toSorted());
+});
+
+it('P10: a gate that is lost as soon as it is built is not built again without a pause', async () => {
+  const { timers } = systemRuntime();
+  const happened: string[] = [];
+  const rebuilder = rebuilderOf(
+    () => null,
+    async () => {
+      await turn(timers);
+      happened.push('built');
+      if (happened.length >= 10) rebuilder.close();
+    },
+    {
+      timers: {
+        ...timers,
+        after(ms, run) {
+          happened.push(`${ms} ms`);
+          return timers.after(0, run);
+        },
+      },
+    },
+  );
+  await rebuilder.rebuild('sale');
+  expect(happened.slice(0, 6)).toEqual(['built', '250 ms', 'built', '250 ms', 'built', '250 ms']);
+});
+
+it('a higher one that is asked for while one is built follows at once', async () => {
+  const { timers } = systemRuntime();
+  let inForce: number | null = null;
+  let pauses = 0;
+  const rebuilder = rebuilderOf(
+    () => inForce,
+    async (_, epoch) => {
+      if (epoch === 2) void rebuilder.rebuild('sale', 2);
+      await turn(timers);
+      inForce = epoch;
+    },
+    { timers: { ...timers, after: (_, run) => timers.after(pauses++, run) } },
+  );
+  await rebuilder.rebuild('sale');
+  expect([inForce, pauses]).toEqual([3, 0]);
+});
