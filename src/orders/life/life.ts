@@ -70,7 +70,7 @@ export type EndResult =
   | { readonly ok: false; readonly code: 'not_found' };
 
 /** News as the provider has it now. */
-type Told = ProviderNews & { readonly voided?: true };
+type Told = ProviderNews & { readonly voided?: true; readonly back?: Money };
 
 /** What has become of an open attempt. */
 export type Settled = 'paid' | 'closed' | 'open';
@@ -422,7 +422,10 @@ export class OrderLife {
     try {
       await this.giveBackPart(part, by, fence);
     } catch (error) {
-      throw unavailable('another refund of this order is under way; nothing of this one is stored: send it again', error);
+      throw unavailable(
+        'another refund of this order is under way; nothing of this one is stored: send it again',
+        error,
+      );
     }
   }
 
@@ -440,8 +443,14 @@ export class OrderLife {
     return endOf(moved);
   }
 
-  /** Of a refund that is `asked`. Throws when the provider cannot now; a keeper goes on. */
+  /** Of a refund that is `asked`. Throws unless it is done, or never will be; a keeper goes on. */
   async giveBackPart(refund: PartRefund, by: Actor, fence: string | null): Promise<EndResult> {
+    const ended = await this.#giveBackPart(refund, by, fence);
+    if (ended.ok || (await this.#on.ledger.getRefund(refund.id))?.state !== 'asked') return ended;
+    throw unavailable(`the refund cannot be taken in (${ended.code}); it is asked again`);
+  }
+
+  async #giveBackPart(refund: PartRefund, by: Actor, fence: string | null): Promise<EndResult> {
     const { ledger, auditIds, reached } = this.#on;
     const attempt = await ledger.getAttempt(refund.attemptId);
     invariant(attempt !== null, `refund ${refund.id} is of no payment`);
@@ -580,13 +589,14 @@ export class OrderLife {
     const { ledger } = this.#on;
     switch (said?.state) {
       case 'captured': {
-        const { reference, amount } = said;
-        const moved = await this.#money(attempt.orderId, { capture: attempt.id, reference, amount }, by, fence);
+        const { reference, amount, refunded: back } = said;
+        const money = { capture: attempt.id, reference, amount, ...(back && { back }) };
+        const moved = await this.#money(attempt.orderId, money, by, fence);
         // Refused: the provider gives two payments one name. Somebody must look; until then it is open.
         if (moved.outcome === 'fenced' || moved.outcome === 'refused') return 'open';
         // It came, and a part of it has gone back before we heard of it.
-        if (moved.order?.status === 'paid' && said.refunded !== undefined && said.refunded.amount > 0) {
-          await this.#part(attempt, { total: said.refunded }, by, null);
+        if (moved.order?.status === 'paid' && back !== undefined && back.amount > 0) {
+          await this.#part(attempt, { total: back }, by, null);
         }
         return moved.order?.status === 'paid' ? 'paid' : 'closed';
       }
@@ -658,10 +668,12 @@ export class OrderLife {
     const closed = attempt.state !== 'open';
     if (closed && (said === null || said.state === 'pending' || said.state === 'unknown')) return null;
     switch (said?.state) {
-      case 'captured':
+      case 'captured': {
+        const back = said.refunded && { back: said.refunded };
         // What it told of a capture is held against the order, too.
-        if (news.type === 'payment.captured') return news;
-        return { ...news, type: 'payment.captured', reference: said.reference, amount: said.amount };
+        if (news.type === 'payment.captured') return { ...news, ...back };
+        return { ...news, ...back, type: 'payment.captured', reference: said.reference, amount: said.amount };
+      }
       case 'declined':
         return { ...news, type: 'payment.failed' };
       case 'refunded':
@@ -676,10 +688,12 @@ export class OrderLife {
 
   async #act(news: Told, attempt: PaymentAttempt, by: Actor, fence: string | null): Promise<Moved | null> {
     const { ledger } = this.#on;
-    const { reference, amount } = news;
+    const { reference, amount, back } = news;
     switch (news.type) {
-      case 'payment.captured':
-        return await this.#money(attempt.orderId, { capture: attempt.id, reference, amount }, by, fence);
+      case 'payment.captured': {
+        const money = { capture: attempt.id, reference, amount, ...(back && { back }) };
+        return await this.#money(attempt.orderId, money, by, fence);
+      }
       case 'payment.failed':
         // What was given up was not declined: it does not count against the buyer.
         if (news.voided) await this.#close(attempt, { state: 'voided', error: null, reference }, by);
