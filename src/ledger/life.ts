@@ -23,7 +23,8 @@ export interface LifeLedger {
 
   /**
    * Before a provider is called. Only for an order that is `reserved`, whose `expiresAt` is not reached by the ledger's
-   * clock, that has no other open attempt, and whose buyer has not had too many declined (DECLINED_MAX).
+   * clock, that has no other open attempt, and whose buyer has not had too many declined (DECLINED_MAX). Those that are open
+   * for other orders of the buyer in the same sale count, too, as they may all be declined (`too_many_open`: later).
    */
   openAttempt(attempt: NewAttempt): Promise<AttemptOpened>;
   /** Many in one transaction: a rush of payments would otherwise be one each. Answers in the same order. */
@@ -276,7 +277,7 @@ export type AttemptOpened =
       readonly attempt: PaymentAttempt;
       readonly ageMs: number;
     }
-  | { readonly outcome: 'not_payable' | 'fenced' | 'blocked'; readonly order: OrderRecord }
+  | { readonly outcome: 'not_payable' | 'fenced' | 'blocked' | 'too_many_open'; readonly order: OrderRecord }
   | { readonly outcome: 'unknown' };
 
 export interface AttemptEnd {

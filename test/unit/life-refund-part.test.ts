@@ -334,4 +334,28 @@ describe('P10: declined payments', () => {
     expect(await pay('captured')).toMatchObject({ ok: true, state: 'paid' });
     expect(await world.shop.unblockPayments('1', BY)).toBeNull();
   });
+
+  it.each(['at once', 'one after the other'])('a buyer who pays a hundred orders %s tries 30 cards', async (how) => {
+    await world.close();
+    world = await open({ stock: 100, perBuyer: 100, takesItsTime: () => world.turns(300) });
+    const request = { saleId: world.saleId, itemCode: 'voucher', buyer: 'eve', quantity: 1, key: null };
+    const placed = await world.until(Promise.all(Array.from({ length: 100 }, () => world.shop.place(request))));
+    const tried = () => world.bank.calls.filter(({ what }) => what === 'capture').length;
+    const round = async () => {
+      const codes = new Map<string, number>();
+      for (const one of placed) {
+        const { id } = (one as { order: { id: string } }).order;
+        world.begin('pay', world.shop.payOrder(id, { method: 'bank', token: 'declined' }, BY), (answer) => {
+          const code = answer.ok ? answer.state : answer.code;
+          codes.set(code, (codes.get(code) ?? 0) + 1);
+        });
+        if (how !== 'at once') await world.turns(1);
+      }
+      for (let turns = 0; turns < 20; turns++) await world.turns(100);
+      return Object.fromEntries(codes);
+    };
+    expect(await round()).toEqual({ payment_failed: 30, payment_in_progress: 70 });
+    expect(await round()).toEqual({ payment_blocked: 100 });
+    expect(tried()).toBe(30);
+  });
 });

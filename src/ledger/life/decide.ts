@@ -32,9 +32,11 @@ export interface MoneyState {
 export interface Declined {
   readonly order: number;
   readonly buyer: number;
+  /** Of the buyer's other orders, and not ended yet: each of them may be declined. */
+  readonly open: number;
 }
 
-const NONE_DECLINED: Declined = { order: 0, buyer: 0 };
+const NONE_DECLINED: Declined = { order: 0, buyer: 0, open: 0 };
 
 export interface Decision {
   readonly outcome: Moved['outcome'];
@@ -247,6 +249,7 @@ export function decideOpening(
   if (open !== null) return { outcome: 'payment_open', order, attempt: open, ageMs: nowMs - open.createdAtMs };
   if (declined.order >= DECLINED_MAX.order || declined.buyer >= DECLINED_MAX.buyer)
     return { outcome: 'blocked', order };
+  if (declined.buyer + declined.open >= DECLINED_MAX.buyer) return { outcome: 'too_many_open', order };
   const attempt: PaymentAttempt = {
     id: wanted.id,
     orderId: order.id,

@@ -50,6 +50,8 @@ export type PayResult =
       readonly ok: false;
       readonly code: 'order_not_payable' | 'payment_in_progress' | 'payment_blocked' | 'amount_mismatch';
       readonly order: OrderRecord | null;
+      /** Where there is more to say than the code does. */
+      readonly detail?: string;
     }
   | { readonly ok: false; readonly code: 'not_found' | 'unknown_method' };
 
@@ -149,6 +151,11 @@ export class OrderLife {
           return { ok: false, code: 'not_found' };
         case 'fenced':
           return { ok: false, code: 'payment_in_progress', order: opened.order };
+        case 'too_many_open': {
+          // They may end well; if not, it is blocked.
+          const detail = 'too many payments of this buyer are under way: wait for their ends';
+          return { ok: false, code: 'payment_in_progress', order: opened.order, detail };
+        }
         case 'blocked':
           return { ok: false, code: 'payment_blocked', order: opened.order };
         case 'not_payable': {
