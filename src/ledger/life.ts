@@ -23,7 +23,8 @@ export interface LifeLedger {
 
   /**
    * Before a provider is called. Only for an order that is `reserved`, whose `expiresAt` is not reached by the ledger's
-   * clock, that has no other open attempt, and whose buyer has not had too many declined (DECLINED_MAX).
+   * clock, that has no other open attempt, and whose buyer has not had too many declined (DECLINED_MAX). Those that are open
+   * for other orders of the buyer in the same sale count, too, as they may all be declined (`too_many_open`: later).
    */
   openAttempt(attempt: NewAttempt): Promise<AttemptOpened>;
   /** Many in one transaction: a rush of payments would otherwise be one each. Answers in the same order. */
@@ -148,10 +149,16 @@ export interface Move {
   /**
    * With `pay`: the money. `capture` of an attempt (which may be of another order: late money that moves to the order that
    * revives it), or `taken` by the shop itself, for which the attempt is written here; it needs the order's time not to be
-   * over, a capture does not: the unit is still held, and the money is there.
+   * over, a capture does not: the unit is still held, and the money is there. `back`: what the provider says of it is back
+   * in all; late money of which anything is back pays for nothing any more, and the rest goes back, too.
    */
   readonly money?:
-    | { readonly capture: string; readonly reference: string | null; readonly amount: Money | null }
+    | {
+        readonly capture: string;
+        readonly reference: string | null;
+        readonly amount: Money | null;
+        readonly back?: Money;
+      }
     | { readonly taken: string; readonly attemptId: string; readonly amount: Money };
   /** With `pay` for late money: the ended order whose money this was. */
   readonly revives?: string;
@@ -211,7 +218,8 @@ export const DECLINED_MAX = { order: 10, buyer: 30, withinMs: 24 * 3600 * 1000 }
  *                    once
  *   fenced           the order's lock has passed to somebody else since
  *   payment_open     `cancel`, `expire`, `pay` with `taken`: money may be on its way; ask the provider first
- *   late             `pay`: the money is there and the order cannot have it: the attempt is `late` from now on
+ *   late             `pay`: the money is there and the order cannot have it: the attempt is `late` from now on; if a part of
+ *                    it is back already, on its way back
  *   too_late         `pay` with `taken`: the order's time is over
  *   amount_mismatch  `pay`: not what the order costs. A captured attempt is `late` from now on: all of it goes back
  *   all_back         `refund_part`: nothing is left of the money: it is a `refund`
@@ -269,7 +277,7 @@ export type AttemptOpened =
       readonly attempt: PaymentAttempt;
       readonly ageMs: number;
     }
-  | { readonly outcome: 'not_payable' | 'fenced' | 'blocked'; readonly order: OrderRecord }
+  | { readonly outcome: 'not_payable' | 'fenced' | 'blocked' | 'too_many_open'; readonly order: OrderRecord }
   | { readonly outcome: 'unknown' };
 
 export interface AttemptEnd {

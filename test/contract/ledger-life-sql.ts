@@ -212,10 +212,14 @@ export function sqlLifeSuite(product: Product): void {
       await ledger!.moveOrders(some.map((order) => move('refund', order.id)));
       expect(rounds).toHaveBeenCalledTimes(4);
       const more = await orders(ledger!, 256);
+      rounds.mockClear();
       const opened = await ledger!.openAttempts(
         more.map(({ id: orderId }) => ({
           ...{ id: id(), orderId, provider: 'p', fence: null, by: BY, askAfterMs: 1000 },
         })),
+      );
+      expect(rounds, 'whoever has one order of a sale, and nothing declined, is not looked at').toHaveBeenCalledTimes(
+        2,
       );
       rounds.mockClear();
       const moved = await ledger!.moveOrders(

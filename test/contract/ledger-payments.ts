@@ -1,9 +1,10 @@
 import { describe, expect, it } from 'vitest';
 import { liveAttempts, newestEnded } from '../../src/ledger/life/book.ts';
+import { openByClaims } from '../../src/ledger/life/payments.ts';
 import { DECLINED_MAX } from '../../src/ledger/life.ts';
 import type { Move, NewRefund } from '../../src/ledger/port.ts';
 import type { OrderRecord } from '../../src/model/order.ts';
-import { type LifeKit, PRICE } from './ledger-life-kit.ts';
+import { type LifeKit, PRICE, SALE } from './ledger-life-kit.ts';
 
 const BY = { actor: 'admin:ada', origin: null };
 const FAILED = { state: 'failed', error: 'no' } as const;
@@ -242,6 +243,45 @@ export function paymentsContract(kitOf: () => LifeKit): void {
       expect(await kit.count('declines'), 'those that no longer count are gone').toBe(1);
     });
 
+    it.each(['not folded', 'folded'])(
+      'of a buyer: those that are open for other orders count, too (%s)',
+      async (how) => {
+        const kit = kitOf();
+        const max = DECLINED_MAX.buyer;
+        await kit.createSale('700', { perBuyer: 100 });
+        const place = (slot: number) => kit.order('eve', { saleId: '700', slots: [slot] });
+        const orders: OrderRecord[] = [];
+        for (let slot = 1; slot <= max + 10; slot++) orders.push(await place(slot));
+        if (how === 'folded') while (await kit.ledger.maintain(1000));
+        const outcomes = async (some: readonly OrderRecord[]) => {
+          const opened = await kit.openAll(some.map((order) => kit.attempt(order)));
+          return opened.map(({ outcome }) => outcome);
+        };
+        const times = (outcome: string, count: number) => Array.from({ length: count }, () => outcome);
+        // Whether in one transaction or in several.
+        expect(await outcomes(orders.slice(0, 20))).toEqual(times('opened', 20));
+        const bob = await kit.order('bob', { saleId: '700', slots: [2] });
+        expect(await outcomes([bob, ...orders.slice(20)])).toEqual([
+          ...times('opened', max - 20 + 1),
+          ...times('too_many_open', 10),
+        ]);
+        // One is paid, one is given up, one is declined: two may be tried.
+        const [first, second, third, ...rest] = await Promise.all(
+          orders.slice(0, max).map(async ({ id }) => (await kit.ledger.lastAttempts([id])).get(id)!.id),
+        );
+        await kit.one(kit.capture(orders[0]!, first!));
+        await kit.closeAttempt(second!, { state: 'voided', error: null });
+        await kit.closeAttempt(third!, FAILED);
+        expect(await outcomes(orders.slice(max, max + 4))).toEqual(['opened', 'opened', ...times('too_many_open', 2)]);
+        for (const attemptId of rest) await kit.closeAttempt(attemptId, FAILED);
+        for (const { id } of orders.slice(max, max + 2)) {
+          await kit.closeAttempt((await kit.ledger.lastAttempts([id])).get(id)!.id, FAILED);
+        }
+        expect(await kit.count('declines')).toBe(max);
+        expect(await outcomes(orders.slice(-2))).toEqual(['blocked', 'blocked']);
+      },
+    );
+
     it('P6: one that is told twice counts once, and money that comes after all is taken', async () => {
       const kit = kitOf();
       const order = await kit.order('alice');
@@ -285,6 +325,9 @@ export function paymentsContract(kitOf: () => LifeKit): void {
         expect(plan, 'nothing is sorted to find the newest').not.toMatch(/filesort|Sort Key|Sort {2}|TEMP B-TREE/);
         expect(plan).not.toMatch(/Seq Scan on payments|SCAN payments|SCAN p\b/);
       }
+      const { sql } = openByClaims(dialect, SALE, []) as { sql: string };
+      const ofBuyer = await kit.world.explain(sql.replace('IN (?)', `IN ('alice')`).replace('?', SALE));
+      expect(ofBuyer).toMatch(/payments_order/);
       const open = await kit.opened(order);
       expect((await kit.ledger.lastAttempts(ids)).get(order.id)!.id).toBe(open);
     });

@@ -95,6 +95,23 @@ const program = fc.record({
 type Program = typeof program extends fc.Arbitrary<infer P> ? P : never;
 type Op = Program['ops'][number][0];
 
+/** Too rare for chance: money that was given up comes all the same, a part goes back, and only that is told, to whom cannot ask. */
+const LESS_A_PART: Program = {
+  ...{ stock: 2, pace: [0], lies: true, reversed: false, tells: true, arrives: false, first: ['a'] },
+  ops: (
+    [
+      { do: 'pay', at: 0, plan: 'pending' },
+      { do: 'jump', ms: 61_000 },
+      { do: 'pass', ms: 6000 },
+      { do: 'give back', at: 0, amount: 500, key: null },
+      { do: 'mood', mood: 'down' },
+      { do: 'news', at: 1 },
+      { do: 'mood', mood: 'well' },
+      { do: 'pass', ms: 6000 },
+    ] satisfies Op[]
+  ).map((op): Program['ops'][number] => [op, null]),
+};
+
 /** What can be reached from a status by any number of moves. */
 const NEXT: Record<OrderStatus, OrderStatus[]> = {
   queued: ['queued', 'reserved', 'rejected', 'paid', 'cancelled', 'expired', 'refunded'],
@@ -110,6 +127,7 @@ class Run {
   readonly world: LifeWorld;
   readonly #tells: boolean;
   readonly #orders = new Map<string, OrderRecord>();
+  readonly #spent = new Set<string>();
 
   constructor(world: LifeWorld, tells: boolean) {
     this.world = world;
@@ -166,8 +184,7 @@ class Run {
       case 'give back': {
         const taken = [...bank.book.values()].filter(({ state }) => state === 'captured');
         const intent = taken[op.at % Math.max(taken.length, 1)];
-        if (intent !== undefined && this.#tells) bank.giveBack(intent.id, op.amount);
-        return;
+        return intent !== undefined && this.#tells ? this.#giveBack(intent.id, op.amount) : undefined;
       }
       case 'news': {
         const news = bank.news[op.at % Math.max(bank.news.length, 1)];
@@ -200,6 +217,29 @@ class Run {
       case 'crash':
         if (op.at === null) world.crash();
         else world.dieAt = op.at;
+    }
+  }
+
+  /** What goes back in part before anybody here knows that it came, for an order that has ended, buys nothing any more. */
+  async #giveBack(attemptId: string, amount: number): Promise<void> {
+    const { world } = this;
+    // Nobody who was told of more is still on the way.
+    await world.quiet();
+    const { back } = world.bank.book.get(attemptId)!;
+    world.bank.giveBack(attemptId, amount);
+    if (world.bank.book.get(attemptId)!.back === back) return;
+    const unheard = world.rows(
+      `SELECT p.id FROM payments p JOIN orders o ON o.id = p.order_id WHERE p.id = ${attemptId}
+         AND p.state IN ('failed', 'voided') AND o.status IN ('expired', 'cancelled')`,
+    );
+    if (unheard.length > 0) this.#spent.add(attemptId);
+  }
+
+  judgeSpent(): void {
+    seen.spent += this.#spent.size;
+    for (const id of this.#spent) {
+      const buys = this.world.rows(`SELECT CAST(order_id AS TEXT) AS id FROM payments WHERE id = ${id} AND pays = 1`);
+      expect(buys, `P6: ${id}, of which a part was back, has bought`).toEqual([]);
     }
   }
 
@@ -278,7 +318,7 @@ class Run {
 }
 
 const reached = new Map<Point, number>();
-const seen = { runs: 0, crashes: 0, orders: 0, revived: 0, refunded: 0, parts: 0 };
+const seen = { runs: 0, crashes: 0, orders: 0, revived: 0, refunded: 0, parts: 0, spent: 0 };
 
 async function runProgram({ stock, pace, lies, reversed, tells, arrives, ops, first }: Program): Promise<void> {
   let answers = 0;
@@ -305,6 +345,7 @@ async function runProgram({ stock, pace, lies, reversed, tells, arrives, ops, fi
     await world.settle({ reversed, tells });
     await run.find();
     await world.judgeSettled();
+    run.judgeSpent();
     await run.sellOut();
     seen.runs++;
     seen.crashes += world.crashes;
@@ -323,7 +364,7 @@ it(
   'P1, P4, P6, P9: whatever is paid, cancelled, refunded, told, lost and killed, money and goods agree in the end',
   async () => {
     const parameters = seeded<[Program]>('the life of orders', { short: 90, long: 3000 });
-    await fc.assert(fc.asyncProperty(program, runProgram), parameters);
+    await fc.assert(fc.asyncProperty(program, runProgram), { ...parameters, examples: [[LESS_A_PART]] });
     console.log(`${JSON.stringify(seen)}; points ${JSON.stringify(Object.fromEntries(reached))}`);
   },
   LONG_TIMEOUT_MS,

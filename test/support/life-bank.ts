@@ -76,6 +76,8 @@ export interface BankOptions {
   readonly liesOnVoid?: (attemptId: string) => boolean;
   /** False: an adapter that knows whole refunds only. */
   readonly parts?: boolean;
+  /** It says what is back in this currency, whatever it took: what adapters do that mix up settlement and sale. */
+  readonly backIn?: string;
 }
 
 const NEVER = new Promise<never>(() => undefined);
@@ -330,7 +332,9 @@ export class Bank {
       case 'captured':
         return {
           ...{ state: 'captured', reference, amount: intent.amount },
-          ...(this.#options.parts !== false && { refunded: { ...intent.amount, amount: intent.back } }),
+          ...(this.#options.parts !== false && {
+            refunded: { amount: intent.back, currency: this.#options.backIn ?? intent.amount.currency },
+          }),
         };
       case 'declined':
         return { state: 'declined', reference, reason: 'the bank declined' };

@@ -196,11 +196,13 @@ describe('what becomes of an attempt that is to be opened', () => {
   });
 
   it('not after too many were declined, of the order or of its buyer', () => {
-    const opening = (order: number, buyer: number) =>
-      decideOpening(wanted, state('reserved'), null, NOW, { order, buyer }).outcome;
+    const opening = (order: number, buyer: number, open = 0) =>
+      decideOpening(wanted, state('reserved'), null, NOW, { order, buyer, open }).outcome;
     expect(opening(DECLINED_MAX.order - 1, DECLINED_MAX.buyer - 1)).toBe('opened');
     expect(opening(DECLINED_MAX.order, DECLINED_MAX.order)).toBe('blocked');
     expect(opening(0, DECLINED_MAX.buyer)).toBe('blocked');
+    expect(opening(0, 9, DECLINED_MAX.buyer - 10)).toBe('opened');
+    expect(opening(0, 9, DECLINED_MAX.buyer - 9), 'they may all be declined').toBe('too_many_open');
   });
 
   it('is due when it is asked for, or when the order’s time is over', () => {

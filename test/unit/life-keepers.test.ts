@@ -147,6 +147,33 @@ it('P10: payments that cannot be postponed, since the disk is full, are not aske
   await world.judge();
 });
 
+it('P10: refunds of a part that cannot be stored, since the disk is full, are not asked for again and again', async () => {
+  await open({ stock: 50, perBuyer: 1 });
+  const orders = await many(50, 'p');
+  for (const order of orders) await pay(order, 'captured');
+  world.bank.mood = 'down';
+  const part = { amount: { amount: 500, currency: 'CNY' }, madeWith: null };
+  const refunds = orders.map(({ id }) => world.shop.refundOrder(id, BY, part).catch(() => null));
+  await world.until(Promise.all(refunds));
+  const { ledger } = world;
+  const { moveOrders, postponeAttempts, postponeRefunds, probe } = ledger;
+  const full = async () => {
+    throw unavailable('the disk is full');
+  };
+  Object.assign(ledger, { moveOrders: full, postponeAttempts: full, postponeRefunds: full, probe: full });
+  world.bank.mood = 'well';
+  const before = world.bank.calls.length;
+  await world.advance(20_000);
+  const asked = world.bank.calls.slice(before).filter(({ what }) => what === 'refund').length;
+  expect(asked, 'those that were under way when it was noticed').toBeLessThan(50);
+  expect(lines.filter(({ msg }) => msg.includes('keeper of orders failed')).length).toBeGreaterThan(0);
+  Object.assign(ledger, { moveOrders, postponeAttempts, postponeRefunds, probe });
+  for (let seconds = 0; seconds < 20; seconds++) await world.jump(1000);
+  expect(world.rows(`SELECT id FROM refunds WHERE state = 'asked'`)).toEqual([]);
+  expect(new Set([...world.bank.book.values()].map(({ back }) => back))).toEqual(new Set([500]));
+  await world.judge();
+});
+
 it('P6: a payment that is captured at the last instant, and that nobody tells, is found by asking', async () => {
   await open();
   const order = await place();

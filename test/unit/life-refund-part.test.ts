@@ -1,3 +1,4 @@
+import { pino } from 'pino';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import type { Point } from '../../src/orders/life/points.ts';
 import type { ProviderNews } from '../../src/payments/port.ts';
@@ -107,6 +108,50 @@ describe('P6: a part of the money that the provider tells is back', () => {
   });
 });
 
+describe('P6: late money of which a part is back before anybody here has heard that it came', () => {
+  /** Given up when the order's time was over; the bank took the money all the same, and gave 500 of it back. */
+  async function lateLessPart(): Promise<string> {
+    await world.close();
+    world = await open({ stock: 2, liesOnVoid: () => true });
+    const request = { saleId: world.saleId, itemCode: 'voucher', buyer: 'a', quantity: 1, key: null };
+    const placed = await world.until(world.shop.place(request));
+    const orderId = (placed as { order: { id: string } }).order.id;
+    await world.until(world.shop.payOrder(orderId, { method: 'bank', token: 'pending' }, BY));
+    await world.jump(60_000);
+    await world.advance(4000);
+    expect((await world.ledger.getOrder(orderId))!.status).toBe('expired');
+    world.bank.giveBack([...world.bank.book.keys()][0]!, 500);
+    return orderId;
+  }
+  const all = () => world.rows('SELECT status FROM orders').map(({ status }) => status);
+  const told = (type: string) => world.bank.news.filter((one) => one.type === type);
+
+  it('pays for nothing any more, if only the part is told, while the provider cannot be asked', async () => {
+    const orderId = await lateLessPart();
+    world.bank.mood = 'down';
+    await tell(...refundNews());
+    world.bank.mood = 'well';
+    await world.advance(10_000);
+    expect([all(), world.bank.holds(orderId)]).toEqual([['expired'], 0]);
+    expect(await shown(orderId)).toEqual(['expired', 'refunded', 8000]);
+    await world.settle();
+    await world.judgeSettled();
+  });
+
+  it('pays for nothing any more, if only the capture is told; nor if the process dies over it', async () => {
+    const orderId = await lateLessPart();
+    world.dieAt = 'webhook:committed';
+    world.begin('news', world.shop.paymentNews(told('payment.captured')[0]!));
+    await world.quiet();
+    expect(world.dead).toBe(true);
+    await world.reopen();
+    await world.advance(10_000);
+    expect([all(), world.bank.holds(orderId)]).toEqual([['expired'], 0]);
+    await world.settle();
+    await world.judgeSettled();
+  });
+});
+
 describe('P6: a part that an admin gives back', () => {
   it('leaves the order paid; never more than is left; all that is left ends it', async () => {
     const { orderId, attemptId } = await paidOrder();
@@ -206,6 +251,49 @@ describe('P6: a part that an admin gives back', () => {
     await world.judgeSettled();
   });
 
+  it('at a bank that says what is back in another currency: what was asked for counts, and all can go back', async () => {
+    await world.close();
+    world = await open({ backIn: 'USD' });
+    const { orderId, attemptId } = await paidOrder();
+    expect(await refund(orderId, 500)).toMatchObject({ ok: true, order: { status: 'paid' } });
+    expect(await refund(orderId, 300)).toMatchObject({ ok: true, order: { status: 'paid' } });
+    expect([backAtBank(attemptId), await shown(orderId)]).toEqual([800, ['paid', 'captured', 800]]);
+    expect(await refund(orderId, null)).toMatchObject({ ok: true, order: { status: 'refunded' } });
+    expect(backAtBank(attemptId)).toBe(8000);
+    await world.judgeSettled();
+  });
+
+  it('P10: that the ledger does not take in is asked for ever less often, and somebody is called', async () => {
+    const lines: { level: number; msg: string; orderId?: string }[] = [];
+    await world.close();
+    const log = pino({ level: 'error' }, { write: (line: string) => void lines.push(JSON.parse(line)) });
+    world = await open({ log });
+    const { orderId, attemptId } = await paidOrder();
+    const { ledger } = world;
+    const moveOrders = ledger.moveOrders.bind(ledger);
+    const refusing: typeof moveOrders = async (batch) => {
+      const parts = batch.filter(({ event }) => event === 'refund_part');
+      if (parts.length === 0) return await moveOrders(batch);
+      const [order, attempt] = [await ledger.getOrder(orderId), await ledger.getAttempt(attemptId)];
+      return batch.map(() => ({ outcome: 'amount_mismatch', order, attempt }));
+    };
+    Object.assign(ledger, { moveOrders: refusing });
+    await expect(refund(orderId, 500), 'it is under way').rejects.toThrow('it is asked again');
+    await expect(refund(orderId, null)).rejects.toThrow('nothing of this one is stored');
+    const asked = () => world.bank.calls.filter(({ what }) => what === 'refund').length;
+    const before = asked();
+    await world.advance(10_000);
+    expect(asked() - before).toBeLessThan(6);
+    for (let minutes = 0; minutes < 60; minutes++) await world.jump(60_000);
+    expect(lines.map(({ msg, orderId: of }) => [msg, of])).toEqual([
+      ['a payment needs somebody: it does not settle by itself', orderId],
+    ]);
+    Object.assign(ledger, { moveOrders });
+    await world.settle();
+    expect([backAtBank(attemptId), await shown(orderId)]).toEqual([500, ['paid', 'captured', 500]]);
+    await world.judgeSettled();
+  });
+
   const points: Point[] = ['refund:locked', 'refund:started', 'refund:provider-answered', 'refund:committed'];
   for (const point of points) {
     it(`P4, P6: the process dies at ${point}: with the same key it goes back once`, async () => {
@@ -245,5 +333,29 @@ describe('P10: declined payments', () => {
     expect(await world.shop.unblockPayments(orderId, BY)).toMatchObject({ id: orderId });
     expect(await pay('captured')).toMatchObject({ ok: true, state: 'paid' });
     expect(await world.shop.unblockPayments('1', BY)).toBeNull();
+  });
+
+  it.each(['at once', 'one after the other'])('a buyer who pays a hundred orders %s tries 30 cards', async (how) => {
+    await world.close();
+    world = await open({ stock: 100, perBuyer: 100, takesItsTime: () => world.turns(300) });
+    const request = { saleId: world.saleId, itemCode: 'voucher', buyer: 'eve', quantity: 1, key: null };
+    const placed = await world.until(Promise.all(Array.from({ length: 100 }, () => world.shop.place(request))));
+    const tried = () => world.bank.calls.filter(({ what }) => what === 'capture').length;
+    const round = async () => {
+      const codes = new Map<string, number>();
+      for (const one of placed) {
+        const { id } = (one as { order: { id: string } }).order;
+        world.begin('pay', world.shop.payOrder(id, { method: 'bank', token: 'declined' }, BY), (answer) => {
+          const code = answer.ok ? answer.state : answer.code;
+          codes.set(code, (codes.get(code) ?? 0) + 1);
+        });
+        if (how !== 'at once') await world.turns(1);
+      }
+      for (let turns = 0; turns < 20; turns++) await world.turns(100);
+      return Object.fromEntries(codes);
+    };
+    expect(await round()).toEqual({ payment_failed: 30, payment_in_progress: 70 });
+    expect(await round()).toEqual({ payment_blocked: 100 });
+    expect(tried()).toBe(30);
   });
 });

@@ -238,7 +238,7 @@ export function paymentRoutes(app: FastifyInstance, context: HttpContext): void 
       case 'payment_failed':
         throw new HttpProblem('payment_failed', result.reason, await asItIs(result.order));
       case 'payment_in_progress':
-        throw new HttpProblem(result.code, undefined, await asItIs(result.order), RETRY_AFTER);
+        throw new HttpProblem(result.code, result.detail, await asItIs(result.order), RETRY_AFTER);
       default:
         throw new HttpProblem(result.code, undefined, await asItIs(result.order));
     }

@@ -247,7 +247,7 @@ export class Book {
   }
 
   /** Of an order and its buyer, within the time that counts. */
-  declinedOf({ order }: Entry): Declined {
+  declinedOf({ order }: Entry): Omit<Declined, 'open'> {
     const counted = (this.#declines.get(order.id) ?? []).filter(
       ({ atMs }) => atMs > this.nowMs - DECLINED_MAX.withinMs,
     );

@@ -32,9 +32,11 @@ export interface MoneyState {
 export interface Declined {
   readonly order: number;
   readonly buyer: number;
+  /** Of the buyer's other orders, and not ended yet: each of them may be declined. */
+  readonly open: number;
 }
 
-const NONE_DECLINED: Declined = { order: 0, buyer: 0 };
+const NONE_DECLINED: Declined = { order: 0, buyer: 0, open: 0 };
 
 export interface Decision {
   readonly outcome: Moved['outcome'];
@@ -75,7 +77,7 @@ export function decideMove(
 
 function decideCapture(
   move: Move,
-  capture: { readonly capture: string; readonly reference: string | null; readonly amount: Money | null },
+  capture: Extract<NonNullable<Move['money']>, { readonly capture: string }>,
   { order, fence, open }: OrderState,
   { named, referenced }: MoneyState,
   nowMs: number,
@@ -115,7 +117,18 @@ function decideCapture(
     tries: 0,
     updatedAtMs: nowMs,
   };
-  return { ...stays(right ? 'late' : 'amount_mismatch', late), stores: true };
+  return { ...stays(right ? 'late' : 'amount_mismatch', lessBack(late, capture.back)), stores: true };
+}
+
+/** Late money, as it is with what is back of it. */
+function lessBack(late: PaymentAttempt, back: Money | undefined): PaymentAttempt {
+  if (back === undefined || back.amount === 0) return late;
+  const { amount, currency } = late.amount;
+  // In another currency it cannot be counted; the provider is asked what is left before the rest goes back.
+  const counted = back.currency === currency ? back.amount : 0;
+  return counted >= amount
+    ? refunded(late, late.updatedAtMs)
+    : { ...late, state: 'refunding', refunded: Math.max(late.refunded, counted) };
 }
 
 function decideTaken(
@@ -189,8 +202,10 @@ function decideRefundPart(
   if (isFenced(move, fence)) return stays('fenced', paying);
   if ('own' in part && stored?.state !== 'asked') return stays('refused', paying);
   const said = 'told' in part ? part.amount : part.total;
-  if (said !== null && said.currency !== paying.amount.currency) return stays('amount_mismatch', paying);
-  const total = totalOf(part, paying.refunded, stored);
+  const comparable = said === null || said.currency === paying.amount.currency;
+  // Of a refund that we asked for we know ourselves how much it was.
+  if (!comparable && !('own' in part)) return stays('amount_mismatch', paying);
+  const total = totalOf(part, paying.refunded, stored, comparable);
   if (total >= paying.amount.amount) return stays('all_back', paying);
   if (total === paying.refunded) {
     // News of our own refund came before its answer: the money is counted already.
@@ -199,13 +214,18 @@ function decideRefundPart(
   return goes(to, { ...paying, refunded: total, updatedAtMs: nowMs });
 }
 
-function totalOf(part: NonNullable<Move['part']>, refunded: number, stored: StoredRefund | null): number {
+function totalOf(
+  part: NonNullable<Move['part']>,
+  refunded: number,
+  stored: StoredRefund | null,
+  comparable: boolean,
+): number {
   if ('told' in part) return refunded + part.amount.amount;
   if (!('own' in part)) return Math.max(refunded, part.total.amount);
   const { amount, backBefore } = stored!;
   // Where nobody else gives money back, each part adds. A provider's own answer may lag behind what it has just done.
   if (part.total === null) return refunded + amount.amount;
-  return Math.max(refunded, part.total.amount, backBefore + amount.amount);
+  return Math.max(refunded, comparable ? part.total.amount : 0, backBefore + amount.amount);
 }
 
 /** What becomes of an attempt that somebody wants to open. */
@@ -229,6 +249,7 @@ export function decideOpening(
   if (open !== null) return { outcome: 'payment_open', order, attempt: open, ageMs: nowMs - open.createdAtMs };
   if (declined.order >= DECLINED_MAX.order || declined.buyer >= DECLINED_MAX.buyer)
     return { outcome: 'blocked', order };
+  if (declined.buyer + declined.open >= DECLINED_MAX.buyer) return { outcome: 'too_many_open', order };
   const attempt: PaymentAttempt = {
     id: wanted.id,
     orderId: order.id,

@@ -4,7 +4,7 @@ import type { PaymentAttempt } from '../../model/payment.ts';
 import type { Actor, AttemptEnd, AttemptOpened, NewAttempt, Postponed, Postponement, Unsettled } from '../life.ts';
 import type { Result } from '../sql/session.ts';
 import { auditStep } from './audit.ts';
-import { Book, type ItemFacts, liveAttempts, newestEnded } from './book.ts';
+import { Book, type Entry, type ItemFacts, liveAttempts, newestEnded } from './book.ts';
 import { decideOpening, refunded } from './decide.ts';
 import { declineSteps } from './declines.ts';
 import { ATTEMPT_COLUMNS, attemptOfRow, cellsOfAttempt, SELECT_ATTEMPTS } from './rows.ts';
@@ -75,6 +75,7 @@ export function* openAttempts(
   batch: readonly NewAttempt[],
   dialect: LifeDialect,
   items: ItemFacts,
+  unfolded?: Unfolded,
 ): Work<AttemptOpened[]> {
   if (batch.length === 0) return [];
   const book = yield* Book.open(dialect, items, {
@@ -83,19 +84,102 @@ export function* openAttempts(
     references: new Set(),
     declines: true,
   });
+  const open = yield* openOfBuyers(batch, book, dialect, unfolded);
   const answers = batch.map((wanted): AttemptOpened => {
     const entry = book.entry(wanted.orderId);
     const { named } = book.moneyOf(wanted.id, null, null);
-    const declined = entry === null ? undefined : book.declinedOf(entry);
+    const declined = entry === null ? undefined : { ...book.declinedOf(entry), open: open.of(entry.order) };
     const answer = decideOpening(wanted, entry && book.stateOf(entry), named, book.nowMs, declined);
     if (answer.outcome !== 'opened' || answer.attempt === named) return answer;
     book.open(answer.attempt, wanted.by, wanted.fence);
+    open.add(answer.order);
     return answer;
   });
   const writes = new Writes();
   writePayments(writes, book);
   yield* writes.done();
   return answers;
+}
+
+/** Live orders of a buyer that `claims` does not have yet. */
+export type Unfolded = (buyer: string) => readonly { readonly orderId: string; readonly saleId: string }[];
+
+/** How many attempts of buyers are open: in a sale before this batch, and by this batch. */
+class OpenOfBuyers {
+  readonly #stored = new Map<string, Set<string>>();
+  readonly #added = new Map<string, number>();
+
+  note(saleId: string, buyer: string, orderId: string): void {
+    const place = `${saleId}\n${buyer}`;
+    const orders = this.#stored.get(place);
+    if (orders === undefined) this.#stored.set(place, new Set([orderId]));
+    else orders.add(orderId);
+  }
+
+  add({ buyer }: { readonly buyer: string }): void {
+    this.#added.set(buyer, (this.#added.get(buyer) ?? 0) + 1);
+  }
+
+  of({ saleId, buyer }: { readonly saleId: string; readonly buyer: string }): number {
+    return (this.#stored.get(`${saleId}\n${buyer}`)?.size ?? 0) + (this.#added.get(buyer) ?? 0);
+  }
+}
+
+/**
+ * Open attempts of the batch's buyers, each in the sale of its order: by the claims, of which a buyer has at most a hundred in
+ * a sale. Most buyers cost nothing: whoever has the first slot of a sale, and no payment that was declined, is not looked at.
+ * There is one such order of a buyer in a sale.
+ */
+function* openOfBuyers(
+  batch: readonly NewAttempt[],
+  book: Book,
+  dialect: LifeDialect,
+  unfolded: Unfolded | undefined,
+): Work<OpenOfBuyers> {
+  const open = new OpenOfBuyers();
+  const bySale = new Map<string, Set<string>>();
+  for (const { orderId } of batch) {
+    const entry = book.entry(orderId);
+    if (entry === null || !mayHaveOthers(entry, book)) continue;
+    const { saleId, buyer } = entry.order;
+    const buyers = bySale.get(saleId);
+    if (buyers === undefined) bySale.set(saleId, new Set([buyer]));
+    else buyers.add(buyer);
+  }
+  if (bySale.size === 0) return open;
+  const claimed = [...bySale].map(([saleId, buyers]) => openByClaims(dialect, saleId, [...buyers]));
+  const buyerOf = new Map<string, { readonly saleId: string; readonly buyer: string }>();
+  if (unfolded !== undefined) {
+    for (const [saleId, buyers] of bySale) {
+      for (const buyer of buyers) {
+        for (const one of unfolded(buyer)) if (one.saleId === saleId) buyerOf.set(one.orderId, { saleId, buyer });
+      }
+    }
+  }
+  const ids = [...buyerOf.keys()].map(BigInt);
+  const found = yield [...claimed, ...(ids.length === 0 ? [] : [liveAttempts(dialect, ids)])];
+  for (const { rows } of found.slice(0, claimed.length)) {
+    for (const row of rows) open.note(row.sale_id as string, row.buyer as string, row.order_id as string);
+  }
+  for (const { state, orderId } of (found[claimed.length]?.rows ?? []).map(attemptOfRow)) {
+    const { saleId, buyer } = buyerOf.get(orderId)!;
+    if (state === 'open') open.note(saleId, buyer, orderId);
+  }
+  return open;
+}
+
+/** Orders of these buyers in the sale that have an open attempt; one of several units comes once for each. */
+export function openByClaims({ live }: LifeDialect, saleId: string, buyers: readonly string[]): Step {
+  return query(
+    `SELECT c.sale_id, c.buyer, c.order_id FROM claims c JOIN ${live.from} ON p.order_id = c.order_id
+     WHERE c.sale_id = ? AND c.buyer IN (?) AND ${live.where} AND p.state = 'open'`,
+    BigInt(saleId),
+    buyers,
+  );
+}
+
+function mayHaveOthers(entry: Entry, book: Book): boolean {
+  return entry.slots !== '1' || book.declinedOf(entry).buyer > 0;
 }
 
 export interface Audited {

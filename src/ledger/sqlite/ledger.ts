@@ -320,7 +320,8 @@ export class SqliteLedger implements Ledger {
   }
 
   async openAttempts(batch: readonly NewAttempt[]): Promise<AttemptOpened[]> {
-    return this.#change(payments.openAttempts(batch, LIFE_DIALECT, this.#items));
+    const unfolded = (buyer: string) => this.#tail.of(buyer).filter(({ live }) => live);
+    return this.#change(payments.openAttempts(batch, LIFE_DIALECT, this.#items, unfolded));
   }
 
   async nameAttempt(attemptId: string, reference: string): Promise<PaymentAttempt | null> {

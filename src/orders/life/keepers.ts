@@ -53,7 +53,7 @@ export class LifeKeepers {
   readonly #lanes: Lanes<PaymentAttempt>;
   readonly #refundLanes: Lanes<DueRefund>;
   #recountedMs = 0;
-  /** Why the last step of a payment could not be stored. */
+  /** Why the last step of a payment, or of a refund, could not be stored. */
   #failure: unknown = null;
 
   constructor(dependencies: KeepersDependencies) {
@@ -123,9 +123,7 @@ export class LifeKeepers {
    */
   async payments(signal?: AbortSignal): Promise<Round> {
     const { ledger, runtime, watch } = this.#on;
-    // What was done could not be stored, or not even that it was tried. To do it again at once would only ask providers again.
-    if (this.#failure !== null) await ledger.probe();
-    this.#failure = null;
+    await this.#canStore();
     await this.#recount(signal);
     const read = (limit: number, after?: PaymentAttempt) => ledger.dueAttempts(limit, after);
     let changed = 0;
@@ -142,6 +140,7 @@ export class LifeKeepers {
   /** Refunds of a part that a provider has not taken on yet: each in its provider's lane, as payments are. */
   async refunds(signal?: AbortSignal): Promise<Round> {
     const { ledger, runtime, watch } = this.#on;
+    await this.#canStore();
     const read = (limit: number, after?: DueRefund) => ledger.dueRefunds(limit, after);
     let changed = 0;
     for await (const due of pages<DueRefund>(runtime.timers, ATTEMPTS_MAX, read, signal)) {
@@ -182,6 +181,18 @@ export class LifeKeepers {
       this.#alert({ id, orderId, tries: tries + 1 }, { refundId: id, state: 'refunding a part' }, error);
     }
     return some.length;
+  }
+
+  /**
+   * What was done could not be stored, or not even that it was tried: throws until the ledger can store again. To do it again
+   * at once would only ask providers again.
+   */
+  async #canStore(): Promise<void> {
+    const failure = this.#failure;
+    if (failure === null) return;
+    await this.#on.ledger.probe();
+    // Unless something else could not be stored while it was asked.
+    if (this.#failure === failure) this.#failure = null;
   }
 
   /** What was done could not be stored: nothing more is begun before the ledger can store again. */

@@ -50,6 +50,8 @@ export type PayResult =
       readonly ok: false;
       readonly code: 'order_not_payable' | 'payment_in_progress' | 'payment_blocked' | 'amount_mismatch';
       readonly order: OrderRecord | null;
+      /** Where there is more to say than the code does. */
+      readonly detail?: string;
     }
   | { readonly ok: false; readonly code: 'not_found' | 'unknown_method' };
 
@@ -70,7 +72,7 @@ export type EndResult =
   | { readonly ok: false; readonly code: 'not_found' };
 
 /** News as the provider has it now. */
-type Told = ProviderNews & { readonly voided?: true };
+type Told = ProviderNews & { readonly voided?: true; readonly back?: Money };
 
 /** What has become of an open attempt. */
 export type Settled = 'paid' | 'closed' | 'open';
@@ -149,6 +151,11 @@ export class OrderLife {
           return { ok: false, code: 'not_found' };
         case 'fenced':
           return { ok: false, code: 'payment_in_progress', order: opened.order };
+        case 'too_many_open': {
+          // They may end well; if not, it is blocked.
+          const detail = 'too many payments of this buyer are under way: wait for their ends';
+          return { ok: false, code: 'payment_in_progress', order: opened.order, detail };
+        }
         case 'blocked':
           return { ok: false, code: 'payment_blocked', order: opened.order };
         case 'not_payable': {
@@ -443,8 +450,14 @@ export class OrderLife {
     return endOf(moved);
   }
 
-  /** Of a refund that is `asked`. Throws when the provider cannot now; a keeper goes on. */
+  /** Of a refund that is `asked`. Throws unless it is done, or never will be; a keeper goes on. */
   async giveBackPart(refund: PartRefund, by: Actor, fence: string | null): Promise<EndResult> {
+    const ended = await this.#giveBackPart(refund, by, fence);
+    if (ended.ok || (await this.#on.ledger.getRefund(refund.id))?.state !== 'asked') return ended;
+    throw unavailable(`the refund cannot be taken in (${ended.code}); it is asked again`);
+  }
+
+  async #giveBackPart(refund: PartRefund, by: Actor, fence: string | null): Promise<EndResult> {
     const { ledger, auditIds, reached } = this.#on;
     const attempt = await ledger.getAttempt(refund.attemptId);
     invariant(attempt !== null, `refund ${refund.id} is of no payment`);
@@ -583,13 +596,14 @@ export class OrderLife {
     const { ledger } = this.#on;
     switch (said?.state) {
       case 'captured': {
-        const { reference, amount } = said;
-        const moved = await this.#money(attempt.orderId, { capture: attempt.id, reference, amount }, by, fence);
+        const { reference, amount, refunded: back } = said;
+        const money = { capture: attempt.id, reference, amount, ...(back && { back }) };
+        const moved = await this.#money(attempt.orderId, money, by, fence);
         // Refused: the provider gives two payments one name. Somebody must look; until then it is open.
         if (moved.outcome === 'fenced' || moved.outcome === 'refused') return 'open';
         // It came, and a part of it has gone back before we heard of it.
-        if (moved.order?.status === 'paid' && said.refunded !== undefined && said.refunded.amount > 0) {
-          await this.#part(attempt, { total: said.refunded }, by, null);
+        if (moved.order?.status === 'paid' && back !== undefined && back.amount > 0) {
+          await this.#part(attempt, { total: back }, by, null);
         }
         return moved.order?.status === 'paid' ? 'paid' : 'closed';
       }
@@ -661,10 +675,12 @@ export class OrderLife {
     const closed = attempt.state !== 'open';
     if (closed && (said === null || said.state === 'pending' || said.state === 'unknown')) return null;
     switch (said?.state) {
-      case 'captured':
+      case 'captured': {
+        const back = said.refunded && { back: said.refunded };
         // What it told of a capture is held against the order, too.
-        if (news.type === 'payment.captured') return news;
-        return { ...news, type: 'payment.captured', reference: said.reference, amount: said.amount };
+        if (news.type === 'payment.captured') return { ...news, ...back };
+        return { ...news, ...back, type: 'payment.captured', reference: said.reference, amount: said.amount };
+      }
       case 'declined':
         return { ...news, type: 'payment.failed' };
       case 'refunded':
@@ -679,10 +695,12 @@ export class OrderLife {
 
   async #act(news: Told, attempt: PaymentAttempt, by: Actor, fence: string | null): Promise<Moved | null> {
     const { ledger } = this.#on;
-    const { reference, amount } = news;
+    const { reference, amount, back } = news;
     switch (news.type) {
-      case 'payment.captured':
-        return await this.#money(attempt.orderId, { capture: attempt.id, reference, amount }, by, fence);
+      case 'payment.captured': {
+        const money = { capture: attempt.id, reference, amount, ...(back && { back }) };
+        return await this.#money(attempt.orderId, money, by, fence);
+      }
       case 'payment.failed':
         // What was given up was not declined: it does not count against the buyer.
         if (news.voided) await this.#close(attempt, { state: 'voided', error: null, reference }, by);
