@@ -37,6 +37,9 @@ export function isId(text: string): boolean {
   return /^[1-9]\d{0,18}$/.test(text) && BigInt(text) < 2n ** 63n;
 }
 
+/** A ledger that is out is not asked again by every order that takes an id: not before this has passed. */
+const ASK_AGAIN_AFTER_MS = 100;
+
 /**
  * Hands out ids of one kind. The next block is fetched when half of the current one is used, so that a crowd does not
  * wait for it; if it is used up before the next has come, `take` returns null and `refill` waits.
@@ -52,6 +55,8 @@ export class IdSequence {
   #end = 0;
   #following: IdBlock | null = null;
   #fetching: Promise<void> | null = null;
+  /** When the last fetch failed, by the monotonic clock. */
+  #failedAtMs = -Infinity;
   #seconds = 0;
   #low = -1;
   #base = 0n;
@@ -78,7 +83,7 @@ export class IdSequence {
     }
     if (this.#following === null && this.#fetching === null && this.#end - this.#next <= this.#blockSize / 2) {
       // A failure here is not lost: take() will return null and refill() will show it to a caller.
-      this.refill().catch(() => {});
+      if (this.#clock.monotonic() - this.#failedAtMs >= ASK_AGAIN_AFTER_MS) this.refill().catch(() => {});
     }
     const low = this.#next++ % 2 ** 32;
     // Never back: not with the clock, and not where the sequence wraps within a second.
@@ -113,11 +118,18 @@ export class IdSequence {
     this.#baseText = this.#base.toString();
   }
 
+  /** Asks for the next block at once, whatever failed before: somebody waits for it. */
   refill(): Promise<void> {
     this.#fetching ??= this.#takeBlock(this.#kind, this.#blockSize)
-      .then((block) => {
-        this.#following = block;
-      })
+      .then(
+        (block) => {
+          this.#following = block;
+        },
+        (error: unknown) => {
+          this.#failedAtMs = this.#clock.monotonic();
+          throw error;
+        },
+      )
       .finally(() => {
         this.#fetching = null;
       });

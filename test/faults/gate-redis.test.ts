@@ -1,8 +1,13 @@
 import { Redis } from 'ioredis';
 import { afterAll, afterEach, beforeEach, describe, expect, it } from 'vitest';
+import { Anchor } from '../../src/base/anchor.ts';
+import { partsOf, RedisLink } from '../../src/base/redis/link.ts';
 import { systemRuntime } from '../../src/base/runtime.ts';
 import { type AdmitRequest, NotAdmittedError, type Verdict } from '../../src/gate/port.ts';
 import { RedisGate, type RedisGateOptions } from '../../src/gate/redis/gate.ts';
+import { install } from '../../src/gate/redis/install.ts';
+import { Layout } from '../../src/gate/redis/layout.ts';
+import { scriptNamed } from '../../src/gate/redis/scripts.ts';
 import type { OrderMessage } from '../../src/model/order.ts';
 import type { SaleSnapshot } from '../../src/model/snapshot.ts';
 import { streamed } from '../contract/gate-redis-world.ts';
@@ -826,6 +831,64 @@ describeWithRedis('the gate in Redis', () => {
       expect((await eye.keys('*')).filter((key) => /:[23]:/.test(key))).toEqual([]);
       expect((await eye.smembers(`${PREFIX}:{7:0}:epochs`)).sort()).toEqual(['1', '4']);
     });
+
+    it.each([
+      ['every chunk', /^/],
+      // Each buyer's second order comes in a later page: the number of fields would not tell that it stands there twice.
+      ['chunks that add no field', /,1,s,2/],
+    ])(
+      'P4: in a cluster ioredis may send a chunk twice, also after later ones; it counts once: %s',
+      async (_, which) => {
+        class Repeating extends RedisLink {
+          readonly #late: string[] = [];
+
+          override send(...[script, keys, parts, wire, sentMs, asker]: Parameters<RedisLink['send']>): void {
+            if (script === scriptNamed('build-chunk') && which.test(wire)) {
+              const unheard = { answered: () => undefined, failed: asker.failed };
+              // The reply to the first copy is lost, and another one of the chunk before the last comes late.
+              for (const copy of [...this.#late.splice(0, this.#late.length - 1), wire]) {
+                super.send(script, keys, partsOf(copy).length, copy, sentMs, unheard);
+              }
+              this.#late.push(wire);
+            }
+            super.send(script, keys, parts, wire, sentMs, asker);
+          }
+        }
+        const anchor = new Anchor();
+        const events = { message: () => undefined, interrupted: () => undefined };
+        const link = new Repeating(server.url, { commandMs: 5000 }, systemRuntime(), anchor, events);
+        const holds = [1, 2].flatMap((slot) =>
+          manyHolds(1000).map((hold) => ({ ...hold, orderId: `${slot}${hold.orderId}`, slots: [slot] })),
+        );
+        const keys = holds.map(({ buyer, orderId }) => ({
+          buyer,
+          key: orderId,
+          orderId,
+          fingerprint: 'f',
+          boundAtMs: 5,
+        }));
+        const items = [{ ...snapshot().items[0]!, total: 3000 }];
+        try {
+          const on = { link, layout: new Layout(PREFIX), runtime: systemRuntime() };
+          expect(await install(on, snapshot({ perBuyer: 3, items, holds, keys }), false)).toBe(1);
+        } finally {
+          link.close();
+          anchor.close();
+        }
+        const held = await eye.hgetall(`${PREFIX}:{7:0}:1:holds`);
+        expect(Object.keys(held)).toHaveLength(1000);
+        for (const { buyer, orderId } of manyHolds(1000)) {
+          expect(held[buyer]).toBe(`1${orderId},1,s,1;2${orderId},1,s,2`);
+        }
+        expect(await eye.hlen(`${PREFIX}:{7:0}:1:keys`)).toBe(2000);
+        const fields = await eye.hkeys(`${PREFIX}:{7:0}:1:items`);
+        expect(fields.filter((field) => /^(build|chunk)/.test(field))).toEqual([]);
+        const gate = gateAt(server.url);
+        expect(await gate.view(SALE)).toMatchObject([{ held: 2000, free: 1000 }]);
+        expect(await gate.admit(request('owner 7'))).toMatchObject({ outcome: 'admitted' });
+        expect(await gate.admit(request('owner 7'))).toMatchObject({ outcome: 'limit_reached' });
+      },
+    );
 
     it('P9: a large gate is built whole', async () => {
       const gate = gateAt(server.url);

@@ -183,6 +183,51 @@ describe('a sequence of ids', () => {
     expectGrowing([...before, ...(await many(ids, 3))]);
   });
 
+  it('P10: a ledger that is out is asked for the next block every 100 ms, not with every id; whoever waits asks at once', async () => {
+    let asked = 0;
+    let out = false;
+    const take = blocksFrom(1);
+    const clock = new ManualClock(T0);
+    const ids = new IdSequence(
+      'order',
+      async (kind, size) => {
+        asked++;
+        if (out) throw unavailable('the ledger is out');
+        return take(kind, size);
+      },
+      clock,
+      100,
+    );
+    const takeTen = async (): Promise<void> => {
+      for (let i = 0; i < 10; i++) {
+        expect(ids.take()).not.toBeNull();
+        await settled();
+      }
+    };
+    await ids.refill();
+    out = true;
+    for (let i = 0; i < 50; i++) ids.take();
+    expect(asked).toBe(1);
+    await takeTen();
+    expect(asked).toBe(2);
+    clock.advance(99);
+    // The pause is a span of time: an operator who sets the clock does not end it.
+    clock.step(3_600_000);
+    await takeTen();
+    expect(asked).toBe(2);
+    clock.advance(1);
+    await takeTen();
+    expect(asked).toBe(3);
+    await takeTen();
+    for (let i = 0; i < 10; i++) ids.take();
+    expect(ids.take(), 'used up').toBeNull();
+    await expect(ids.next()).rejects.toThrow('the ledger is out');
+    expect(asked).toBe(4);
+    out = false;
+    expect(await ids.next()).not.toBeNull();
+    expect(asked).toBe(5);
+  });
+
   describe('that takes ids back', () => {
     const numberOf = (id: string): number => Number(BigInt(id) & 0xffffffffn);
 

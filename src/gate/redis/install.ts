@@ -48,22 +48,25 @@ export async function install(
   /** Fields that are there: what is missing when it is to be opened was lost. */
   const added = new Map([items, holds, keys].map((key) => [key, 0]));
   const head = bulk(String(epoch)) + bulk(builder);
-  const write = ({ key, wire, parts }: Chunk): Promise<number> =>
+  const write = ({ key, wire, parts }: Chunk, lane: number, number: number): Promise<number> =>
     new Promise((answered, failed) => {
-      const wires = [sale.epochs, items, key].map(bulk).join('') + head + bulk(key === holds ? '1' : '0') + wire;
+      const place = bulk(String(lane)) + bulk(String(number));
+      const wires =
+        [sale.epochs, items, key].map(bulk).join('') + head + place + bulk(key === holds ? '1' : '0') + wire;
       const sentMs = runtime.clock.monotonic();
       const asker = { answered: (reply: unknown) => answered(reply as number), failed };
-      link.send(scriptNamed('build-chunk'), 3, 6 + parts, wires, sentMs, asker);
+      link.send(scriptNamed('build-chunk'), 3, 8 + parts, wires, sentMs, asker);
     });
   // One that is refused is the last: leaving the loop ends the chunks for the other writers too, and opening tells why.
-  const writer = async (): Promise<void> => {
+  const writer = async (lane: number): Promise<void> => {
+    let number = 0;
     for await (const chunk of chunks) {
-      const fields = await write(chunk);
+      const fields = await write(chunk, lane, ++number);
       if (fields < 0) return;
       added.set(chunk.key, added.get(chunk.key)! + fields);
     }
   };
-  await Promise.all(Array.from({ length: CHUNKS_AT_ONCE }, writer));
+  await Promise.all(Array.from({ length: CHUNKS_AT_ONCE }, (_, at) => writer(at + 1)));
 
   const values = valueArgs(snapshot);
   let lower: string[] = [];

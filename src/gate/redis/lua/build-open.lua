@@ -71,6 +71,8 @@ end
 local made = redis.pcall('XGROUP', 'CREATE', KEYS[6], 'ledger', '0', 'MKSTREAM')
 if made.err and not string.find(made.err, 'BUSYGROUP', 1, true) then return made end
 call('HDEL', KEYS[3], 'build')
+local writer = 1
+while call('HDEL', KEYS[3], 'chunk:' .. writer) == 1 do writer = writer + 1 end
 call('DEL', KEYS[1])
 call('HSET', KEYS[1], 'epoch', ARGV[1], 'run', run, 'replid', replid, 'version', values[2], 'opens', values[3], 'closes', values[4],
   'paused', values[5], 'closed', values[6], 'perBuyer', values[7], 'payWithin', values[8])
