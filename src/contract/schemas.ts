@@ -4,6 +4,7 @@ import { AMOUNT_MAX } from '../model/money.ts';
 import { ORDER_STATUSES } from '../model/order.ts';
 import { REJECT_REASONS, type RejectReason } from '../model/outcome.ts';
 import { BOUNDS } from '../model/sale.ts';
+import { CODE_PATTERN } from '../model/text.ts';
 
 /**
  * What goes in and out, to HTTP and to the library alike. Both validate with these; HTTP also serialises with them, and
@@ -18,7 +19,9 @@ export const Time = Type.String({
   examples: ['2026-11-11T00:00:00.000Z'],
 });
 const Name = Type.String({ minLength: 1, maxLength: BOUNDS.nameLengthMax, format: 'name' });
-const Code = Type.String({ pattern: '^[a-z0-9._-]{1,64}$', examples: ['voucher-100'] });
+/** What somebody else calls something: a payment, a piece of news. Kept and compared as it is, also with blanks around it. */
+const Reference = Type.String({ minLength: 1, maxLength: 200, format: 'reference' });
+const Code = Type.String({ pattern: CODE_PATTERN, examples: ['voucher-100'] });
 
 function words<const T extends readonly string[]>(values: T) {
   return Type.Unsafe<T[number]>({ type: 'string', enum: [...values] });
@@ -172,7 +175,7 @@ export const PayOrder = Type.Object(
 
 export const ConfirmOrder = Type.Object(
   {
-    reference: Type.String({ minLength: 1, maxLength: 200, description: 'The shop’s own name for this payment' }),
+    reference: Type.String({ ...Reference, description: 'The shop’s own name for this payment' }),
     amount: Total,
   },
   strict,
@@ -192,10 +195,10 @@ export const RefundOrder = Type.Object(
 
 export const PaymentNews = Type.Object(
   {
-    id: Type.String({ minLength: 1, maxLength: 200 }),
+    id: Reference,
     type: words(['payment.captured', 'payment.failed', 'payment.refunded'] as const),
     orderId: Id,
-    reference: Type.String({ minLength: 1, maxLength: 200 }),
+    reference: Reference,
     amount: Total,
   },
   strict,

@@ -1,7 +1,7 @@
 import { Ajv, type ErrorObject, type ValidateFunction } from 'ajv';
 import addFormats from 'ajv-formats';
 import { BOUNDS, type Fault } from '../model/sale.ts';
-import { nameFault } from '../model/text.ts';
+import { nameFault, textFault } from '../model/text.ts';
 
 /** A body of nonsense may have thousands of faults: a person reads the first few. */
 const FAULTS_MAX = 20;
@@ -25,6 +25,10 @@ ajv.addFormat('date-time', {
   },
 });
 ajv.addFormat('name', { type: 'string', validate: (text: string) => nameFault(text, BOUNDS.nameLengthMax) === null });
+ajv.addFormat('reference', {
+  type: 'string',
+  validate: (text: string) => textFault(text, BOUNDS.textBytesMax) === null,
+});
 
 export function compile(schema: object): ValidateFunction {
   return ajv.compile(schema);
@@ -63,6 +67,9 @@ function wordsFor(keyword: string, params: Record<string, unknown>, message: str
   if (keyword === 'enum') return `must be one of ${(params['allowedValues'] as string[]).join(', ')}`;
   if (keyword === 'format' && params['format'] === 'name') {
     return 'must have no control characters, no blanks around it, and be well-formed Unicode';
+  }
+  if (keyword === 'format' && params['format'] === 'reference') {
+    return `must have no control characters, be well-formed Unicode, and have at most ${BOUNDS.textBytesMax} bytes`;
   }
   return message ?? 'is not valid';
 }

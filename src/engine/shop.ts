@@ -23,6 +23,7 @@ import { hasEnded, type OrderRecord } from '../model/order.ts';
 import type { PaymentAttempt } from '../model/payment.ts';
 import type { NewSale, SalePatch, SaleRecord } from '../model/sale.ts';
 import type { SaleSnapshot } from '../model/snapshot.ts';
+import { isCode } from '../model/text.ts';
 import { type MetricSources, Metrics } from '../observe/metrics.ts';
 import { Acks } from '../orders/acks.ts';
 import { checkLife } from '../orders/life/check.ts';
@@ -334,6 +335,11 @@ export abstract class Shop {
     return order;
   }
 
+  /** One that this process asks for money; `confirm` is none, whatever it is given. */
+  hasProvider(name: string): boolean {
+    return name !== 'confirm' && this.life.providers.has(name);
+  }
+
   /** False: it is about nothing that we know. */
   async paymentNews(news: ProviderNews): Promise<boolean> {
     if (!isId(news.orderId)) return false;
@@ -478,7 +484,9 @@ export abstract class Shop {
     return this.#changeOf(saleId, () => this.#manage.patch(saleId, patch, version, caller));
   }
 
-  addStock(saleId: string, itemCode: string, add: number, caller: Caller): Promise<SaleChange> {
+  async addStock(saleId: string, itemCode: string, add: number, caller: Caller): Promise<SaleChange> {
+    // Before its key is looked up: not every database can hold any text.
+    if (!isCode(itemCode)) return { outcome: 'not_found' };
     return this.#changeOf(saleId, () => this.#manage.addStock(saleId, itemCode, add, caller));
   }
 

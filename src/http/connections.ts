@@ -1,9 +1,9 @@
-import type { Server } from 'node:http';
+import type { IncomingMessage, Server, ServerResponse } from 'node:http';
 import type { Socket } from 'node:net';
 import type { Runtime } from '../base/runtime.ts';
 import { addressKey, isLocalAddress } from './address.ts';
 import { problem } from './problem.ts';
-import { mayBeAnswered, outstandingOf } from './sockets.ts';
+import { enterSocket, mayBeAnswered, outstandingOf } from './sockets.ts';
 
 export interface ConnectionBounds {
   connectionsMax: number;
@@ -41,6 +41,10 @@ export function boundConnections(
     // A handler that is still at work, or a stream with nothing to tell, is not the client's fault.
     if (outstandingOf(socket) > 0 && socket.writableLength === 0) return;
     socket.destroy();
+  });
+  // Without a listener Node answers by itself, and no hook of ours sees the request.
+  server.on('checkExpectation', (request: IncomingMessage, response: ServerResponse) => {
+    if (enterSocket(request, response)) response.writeHead(417, { 'content-length': 0, connection: 'close' }).end();
   });
   server.on('clientError', (error: NodeJS.ErrnoException, socket: Socket) => answerClientError(error, socket));
 

@@ -3,7 +3,14 @@ import cors from '@fastify/cors';
 import swagger from '@fastify/swagger';
 import swaggerUi from '@fastify/swagger-ui';
 import fastJsonStringify from 'fast-json-stringify';
-import type { FastifyError, FastifyInstance, FastifyReply, FastifyRequest, onResponseHookHandler } from 'fastify';
+import type {
+  FastifyError,
+  FastifyInstance,
+  FastifyReply,
+  FastifyRequest,
+  onResponseHookHandler,
+  RouteHandlerMethod,
+} from 'fastify';
 import { boundedLog } from '../base/bounded-log.ts';
 import { DoorbusterError, RetryableError, unavailable } from '../base/errors.ts';
 import type { Logger } from '../base/log.ts';
@@ -108,27 +115,7 @@ export async function doorbusterRoutes(app: FastifyInstance, { shop, http, runti
     transformObject: bodiesThatMayBeMissing,
     decorator: OPENAPI,
   });
-  // Swagger UI asks for this name; an application that has a document of its own keeps it.
-  if (!app.hasDecorator('swagger')) app.decorate('swagger', (() => openApiOf(app)) as never);
-  await app.register(async (docs) => {
-    // A path that leads out of the folder, or is none, is not there.
-    docs.setErrorHandler((error: FastifyError, request, reply) =>
-      error.statusCode === 400 || error.statusCode === 403
-        ? sendProblem(reply, 'not_found')
-        : answerError(error, request, reply, log),
-    );
-    await docs.register(swaggerUi, {
-      routePrefix: '/docs',
-      staticCSP: true,
-      // Swagger UI styles itself inline; everything it loads is ours.
-      transformStaticCSP: (policy) => policy.replace(/style-src [^;]*/, "style-src 'self' 'unsafe-inline'"),
-      transformSpecification: () => openApiOf(app),
-      transformSpecificationClone: false,
-      theme: { title: 'Doorbuster API' },
-    });
-  });
   systemRoutes(app, context);
-  pageRoutes(app);
   // What health and metrics must be spared: they answer when nothing else does.
   await app.register(async (api) => {
     refuseWhenTooMuch(api, context);
@@ -138,14 +125,42 @@ export async function doorbusterRoutes(app: FastifyInstance, { shop, http, runti
     paymentRoutes(api, context);
     opsRoutes(api, context);
     webhookRoutes(api, context);
-  });
-  let openApi: Buffer | null = null;
-  app.get('/openapi.json', { schema: { hide: true } }, (_, reply) => {
-    openApi ??= Buffer.from(JSON.stringify(openApiOf(app)));
-    return reply.header('content-type', 'application/json; charset=utf-8').send(openApi);
+    pageRoutes(api);
+    await documentRoutes(api, () => openApiOf(app), log);
   });
 
   routes.refuseOtherMethods();
+}
+
+/** The document for machines, and the page that shows it to people. */
+async function documentRoutes(app: FastifyInstance, document: () => object, log: Logger): Promise<void> {
+  let written: Buffer | null = null;
+  const send: RouteHandlerMethod = (_, reply) => {
+    // Anybody may ask for it, as often as they like: it is written once.
+    written ??= Buffer.from(JSON.stringify(document()));
+    return reply.header('content-type', 'application/json; charset=utf-8').send(written);
+  };
+  app.get('/openapi.json', { schema: { hide: true } }, send);
+  await app.register(async (docs) => {
+    // A path that leads out of the folder, or is none, is not there.
+    docs.setErrorHandler((error: FastifyError, request, reply) =>
+      error.statusCode === 400 || error.statusCode === 403
+        ? sendProblem(reply, 'not_found')
+        : answerError(error, request, reply, log),
+    );
+    // Swagger UI's own would write the whole document anew for everybody who asks, as YAML for a second.
+    docs.addHook('onRoute', (route) => {
+      if (route.routePath === '/json') route.handler = send;
+      if (route.routePath === '/yaml') route.handler = (_, reply) => sendProblem(reply, 'not_found');
+    });
+    await docs.register(swaggerUi, {
+      routePrefix: '/docs',
+      staticCSP: true,
+      // Swagger UI styles itself inline; everything it loads is ours.
+      transformStaticCSP: (policy) => policy.replace(/style-src [^;]*/, "style-src 'self' 'unsafe-inline'"),
+      theme: { title: 'Doorbuster API' },
+    });
+  });
 }
 
 /**

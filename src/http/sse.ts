@@ -2,7 +2,7 @@ import type { Socket } from 'node:net';
 import type { FastifyReply, FastifyRequest } from 'fastify';
 import { unavailable } from '../base/errors.ts';
 import type { Timers } from '../base/timers.ts';
-import { addressKey, isLocalAddress } from './address.ts';
+import { addressKey, addressOf, isLocalAddress } from './address.ts';
 import type { Overload } from './overload.ts';
 import { HttpProblem } from './problem.ts';
 import { streamsOnly } from './sockets.ts';
@@ -10,6 +10,9 @@ import { streamsOnly } from './sockets.ts';
 const COMMENT_EVERY_MS = 15_000;
 /** A reader that is this far behind is cut off: it may come back with Last-Event-ID. */
 const BUFFERED_BYTES_MAX = 256 * 1024;
+
+/** Of orders. A buyer has an order or two and a device or three, and must not take the places of all others. */
+const PER_BUYER_MAX = 20;
 
 /** Anybody may watch a sale; only buyers and admins watch an order, and strangers must not take their places. */
 export type StreamKind = 'public' | 'order';
@@ -20,38 +23,61 @@ export type StreamKind = 'public' | 'order';
  */
 export class StreamPlaces {
   readonly #max: number;
-  readonly #perAddressMax: number;
-  readonly #ofAddress = new Map<string, number>();
+  readonly #ofAddress: Shares;
+  readonly #ofBuyer: Shares;
   #taken = 0;
 
-  constructor(max: number, perAddressMax: number) {
+  constructor(max: number, perAddressMax: number, perBuyerMax = PER_BUYER_MAX) {
     this.#max = max;
-    this.#perAddressMax = perAddressMax;
+    this.#ofAddress = new Shares(perAddressMax);
+    this.#ofBuyer = new Shares(perBuyerMax);
   }
 
   get taken(): number {
     return this.#taken;
   }
 
-  /** `address` is null if it says nothing about who reads. Throws 503 if there is no place. */
-  take(address: string | null): Disposable {
+  /** `address` is null if it says nothing about who reads, `buyer` if it is none. Throws 503 if there is no place. */
+  take(address: string | null, buyer: string | null = null): Disposable {
     if (this.#taken >= this.#max) throw full('too many event streams are open');
-    const ofAddress = address === null ? 0 : (this.#ofAddress.get(address) ?? 0);
-    if (ofAddress >= this.#perAddressMax) throw full('too many event streams of this address are open');
-    this.#taken++;
-    if (address !== null) this.#ofAddress.set(address, ofAddress + 1);
+    if (this.#ofAddress.full(address)) throw full('too many event streams of this address are open');
+    if (this.#ofBuyer.full(buyer)) throw full('too many event streams of this buyer are open');
+    this.#add(1, address, buyer);
     let released = false;
     return {
       [Symbol.dispose]: () => {
         if (released) return;
         released = true;
-        this.#taken--;
-        if (address === null) return;
-        const left = this.#ofAddress.get(address)! - 1;
-        if (left === 0) this.#ofAddress.delete(address);
-        else this.#ofAddress.set(address, left);
+        this.#add(-1, address, buyer);
       },
     };
+  }
+
+  #add(count: 1 | -1, address: string | null, buyer: string | null): void {
+    this.#taken += count;
+    this.#ofAddress.add(count, address);
+    this.#ofBuyer.add(count, buyer);
+  }
+}
+
+/** How many places each has; whoever is null has no bound. */
+class Shares {
+  readonly #max: number;
+  readonly #taken = new Map<string, number>();
+
+  constructor(max: number) {
+    this.#max = max;
+  }
+
+  full(by: string | null): boolean {
+    return by !== null && (this.#taken.get(by) ?? 0) >= this.#max;
+  }
+
+  add(count: 1 | -1, by: string | null): void {
+    if (by === null) return;
+    const taken = (this.#taken.get(by) ?? 0) + count;
+    if (taken === 0) this.#taken.delete(by);
+    else this.#taken.set(by, taken);
   }
 }
 
@@ -82,14 +108,16 @@ export class EventStreams {
   /**
    * Serves one stream: takes a place, lets `watch` subscribe, and opens it. The place is free again when the client leaves
    * or the server closes, also while `watch` still waits, and when `watch` fails. `watch` gives what ends its subscription.
+   * `buyer`: whose token the request has, if it is a buyer's.
    */
   async serve(
     kind: StreamKind,
     request: FastifyRequest,
     reply: FastifyReply,
     watch: (stream: EventStream) => Promise<() => void>,
+    buyer: string | null = null,
   ): Promise<void> {
-    const place = this.#places[kind].take(addressOf(request));
+    const place = this.#places[kind].take(readerOf(request), buyer);
     const stream = new EventStream(request, reply, this.#timers, () => {
       place[Symbol.dispose]();
       this.#streams.delete(stream);
@@ -121,9 +149,10 @@ export class EventStreams {
  * Whose stream it is, or null if that cannot be told: without TRUST_PROXY, a client of this machine or its own network may
  * be the proxy that all readers come through.
  */
-function addressOf(request: FastifyRequest): string | null {
+function readerOf(request: FastifyRequest): string | null {
+  const address = addressOf(request);
   // Fastify has `ips` only where proxies are trusted.
-  return request.ips === undefined && isLocalAddress(request.ip) ? null : addressKey(request.ip);
+  return request.ips === undefined && isLocalAddress(address) ? null : addressKey(address);
 }
 
 export class EventStream {

@@ -91,6 +91,8 @@ export const BOUNDS = {
   payWithinSecondsDefault: 900,
   quantityMax: 100,
   buyerLengthMax: 128,
+  /** Of a reference: what the narrowest database keeps of one. */
+  textBytesMax: 512,
 } as const;
 
 export interface NewItem {

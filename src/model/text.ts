@@ -15,6 +15,22 @@ export function nameFault(text: string, lengthMax: number): string | null {
   return null;
 }
 
+/** What is wrong with text that somebody else chose and that is kept as it is, or null. The bytes are those of UTF-8. */
+export function textFault(text: string, bytesMax: number): string | null {
+  if (CONTROL.test(text)) return 'must not contain control characters';
+  if (!text.isWellFormed()) return 'must be well-formed Unicode';
+  if (Buffer.byteLength(text) > bytesMax) return `must have at most ${bytesMax} bytes`;
+  return null;
+}
+
+/** Of an item: it stands in paths, keys and scripts. */
+export const CODE_PATTERN = '^[a-z0-9._-]{1,64}$';
+const CODE = new RegExp(CODE_PATTERN);
+
+export function isCode(text: string): boolean {
+  return CODE.test(text);
+}
+
 /** An Idempotency-Key: 1–255 printable ASCII characters, no blanks around it. */
 export const KEY_PATTERN = '^(?! )[\\x20-\\x7e]{1,255}(?<! )$';
 const KEY = new RegExp(KEY_PATTERN);

@@ -1,8 +1,9 @@
+import fc from 'fast-check';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { startShop, type TestShop } from '../support/distributed.ts';
 import { admin, bearer, counts, isWhole, metric, place, replayed } from '../support/distributed-calls.ts';
 import { until } from '../support/fault-wait.ts';
-import { Contract, operationsOf } from '../support/openapi-fuzz.ts';
+import { Contract, operationsOf, send, valid } from '../support/openapi-fuzz.ts';
 import { expectProblem, openStream } from '../support/openapi-wire.ts';
 import { ADMIN_KEY, type Answer, allOrders, cleanUp, createSale, type TestServer } from '../support/server.ts';
 import { cleanUpServers } from '../support/servers/clean-up.ts';
@@ -47,6 +48,42 @@ describeWithRedis('a shop of several processes', () => {
     afterAll(async () => {
       await cleanUp();
       await cleanUpServers();
+    });
+
+    // Its text cannot hold it.
+    it('U+0000 in any parameter of any route, with and without a key, is no failure', async () => {
+      const sale = await createSale(a);
+      const failed: string[] = [];
+      const ask = async (method: string, path: string, body: unknown): Promise<void> => {
+        for (const key of [{}, { 'idempotency-key': 'nul' }]) {
+          const own = {
+            authorization: `Bearer ${ADMIN_KEY}`,
+            ...(path.endsWith('/pay') && { 'doorbuster-buyer': 'x' }),
+          };
+          const headers = { ...own, ...key, 'content-type': 'application/json' };
+          const { status, text } = await send(a.url, {
+            method,
+            path,
+            headers,
+            body: body ? JSON.stringify(body) : null,
+          });
+          if (status >= 500) failed.push(`${method} ${path} ${JSON.stringify(key)}: ${text}`);
+        }
+      };
+      for (const operation of operationsOf((await a.call('GET', '/openapi.json')).body)) {
+        const { method, path, parameters, body } = operation;
+        // What the schema allows, so that nothing but the parameter is in the way.
+        const bodies = body === null ? [null] : fc.sample(valid(body.schema), { numRuns: 4, seed: 1 });
+        const of = (where: string): string[] => parameters.filter((one) => one.in === where).map(({ name }) => name);
+        const filled = (odd: string): string =>
+          path.replace(/\{(\w+)\}/g, (_, name) => (name === odd ? '%00' : name === 'id' ? sale : 'voucher'));
+        for (const name of of('path')) for (const json of bodies) await ask(method, filled(name), json);
+        for (const name of of('query')) {
+          for (const odd of ['%00', 'a%00b']) await ask(method, `${filled('')}?${name}=${odd}`, null);
+        }
+      }
+      expect(failed).toEqual([]);
+      expect(a.output()).not.toContain('a request failed');
     });
 
     describe('changes to a sale', () => {

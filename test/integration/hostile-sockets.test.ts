@@ -4,7 +4,7 @@ import { type BareSocket, bareSocket } from '../support/fault-socket.ts';
 import { until } from '../support/fault-wait.ts';
 import { startHeldShop } from '../support/held-shop.ts';
 import { expectProblem, openStream, sendRaw } from '../support/openapi-wire.ts';
-import { type Answer, cleanUp, createSale, startServer, type TestServer, token } from '../support/server.ts';
+import { ADMIN_KEY, type Answer, cleanUp, createSale, startServer, type TestServer, token } from '../support/server.ts';
 import { cleanUpServers } from '../support/servers/clean-up.ts';
 import { describeWithPostgres } from '../support/servers/describe.ts';
 import { postgresUrl } from '../support/servers/postgres.ts';
@@ -62,8 +62,8 @@ describe('pipelined requests', () => {
     expect((await server.call('GET', '/readyz')).status).toBe(200);
   });
 
-  it.each(['/v1/time', '/nowhere', '/%zz', '/healthz'])(
-    'a stream and %s in one packet: the connection is closed as well',
+  it.each(['/v1/time', '/nowhere', '/%zz', '/healthz', '/v1/time HTTP/1.1\r\nexpect: tea\r\nx:'])(
+    'a stream and %j in one packet: the connection is closed as well',
     async (path) => {
       const socket = await bareSocket(server.url, get(`/v1/sales/${sale}/events`) + get(path));
       await closed(socket);
@@ -137,7 +137,47 @@ describe('overload', () => {
   });
 });
 
+describe('pages and documents', () => {
+  it('are refused under overload like everything else (P10)', async () => {
+    const shop = await startHeldShop({ inFlightMax: 1 });
+    const held = await shop.hold();
+    for (const path of ['/', '/board.js', '/docs', '/docs/json', '/docs/static/index.css', '/openapi.json']) {
+      expectProblem(await shop.call('GET', path), 503, 'overloaded');
+    }
+    for (const path of ['/healthz', '/metrics']) {
+      expect((await shop.call('GET', path, { admin: true })).status).toBe(200);
+    }
+    expect(await held.finish()).toBe(200);
+    await shop.close();
+  });
+});
+
 describe('event streams', () => {
+  it('a buyer cannot take all places of orders: 20, whatever orders they are of; an admin can (P10)', async () => {
+    const shop = await startHeldShop({ sseMax: 40 });
+    const sale = await createSale(shop, { perBuyer: 2 });
+    const streamsOf = async (buyer: string, count: number, bearer = token(buyer)) => {
+      const placed = await shop.call('POST', `/v1/sales/${sale}/orders`, { buyer, body: { item: 'voucher' } });
+      const url = `${shop.url}/v1/orders/${placed.body.id}/events`;
+      const headers = { authorization: `Bearer ${bearer}` };
+      return await Promise.all(Array.from({ length: count }, () => openStream(url, headers)));
+    };
+    const statuses = (streams: { status: number }[]) => streams.map(({ status }) => status).sort();
+    const first = await streamsOf('eve', 15);
+    expect(statuses(first)).toEqual(Array(15).fill(200));
+    expect(statuses(await streamsOf('eve', 6))).toEqual([200, 200, 200, 200, 200, 503]);
+    expect(statuses(await streamsOf('ann', 1))).toEqual([200]);
+    expect(statuses(await streamsOf('bob', 19, ADMIN_KEY))).toEqual(Array(19).fill(200));
+    expect(statuses(await streamsOf('carol', 1))).toEqual([503]);
+    first[0]!.close();
+    await until('a place is free again', 3_000, async () => {
+      const [stream] = await streamsOf('dave', 1);
+      stream!.close();
+      return stream!.status === 200;
+    });
+    await shop.close();
+  });
+
   it('public and order streams have pools of their own, and SSE_MAX bounds each', async () => {
     const shop = await startHeldShop({ sseMax: 2 });
     const sale = await createSale(shop);
@@ -173,6 +213,19 @@ describe('event streams', () => {
       stream.close();
       return stream.status === 200;
     });
+    for (const stream of streams) stream.close();
+    await shop.close();
+  });
+
+  it('SSE_MAX_PER_ADDRESS: an address is the same from whatever port (P10)', async () => {
+    const shop = await startHeldShop({ ssePerAddressMax: 2, trustProxy: true });
+    const sale = await createSale(shop);
+    const addresses = ['198.51.100.7:1', '198.51.100.7:2', '198.51.100.7:3', '[2001:db8::1]:1', '[2001:db8::2]:2'];
+    const streams = [];
+    for (const address of [...addresses, '2001:db8::3']) {
+      streams.push(await openStream(`${shop.url}/v1/sales/${sale}/events`, { 'x-forwarded-for': address }));
+    }
+    expect(streams.map(({ status }) => status)).toEqual([200, 200, 503, 200, 200, 503]);
     for (const stream of streams) stream.close();
     await shop.close();
   });

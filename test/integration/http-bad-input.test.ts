@@ -1021,6 +1021,13 @@ describe('RATE_LIMIT_ADDRESS', () => {
     for (const path of ['/healthz', '/readyz']) expect((await burst('10.0.0.1', path)).late).toEqual([]);
   });
 
+  it('pages and documents count as well (P10)', async () => {
+    const paths = ['/', '/docs', '/docs/json', '/docs/static/index.css', '/openapi.json'];
+    for (const [n, path] of paths.entries()) {
+      expect((await burst(`10.0.1.${n}`, path)).late.length, path).toBeGreaterThanOrEqual(4);
+    }
+  });
+
   it('is not passed by another spelling of the path', async () => {
     expect((await burst('10.0.0.3', '/%761/time')).late.length).toBeGreaterThanOrEqual(4);
   });

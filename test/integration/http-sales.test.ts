@@ -690,6 +690,15 @@ describe('the system’s own routes', () => {
     }
   });
 
+  it('the document is written once, in one place, and small: /docs/json is the same bytes, /docs/yaml is not there (P10)', async () => {
+    const text = async (path: string): Promise<string> => (await fetch(`${server.url}${path}`)).text();
+    const document = await text('/openapi.json');
+    expect(await text('/docs/json')).toBe(document);
+    expect(document.length).toBeLessThan(150_000);
+    for (const method of ['GET', 'HEAD']) expect((await server.call(method, '/docs/yaml')).status).toBe(404);
+    expect((await server.call('GET', '/docs/yaml')).body.code).toBe('not_found');
+  });
+
   it('/docs and / are HTML under a content security policy, and so is what they load', async () => {
     for (const path of ['/docs', '/docs/', '/']) {
       const { status, headers, body } = await server.call('GET', path);

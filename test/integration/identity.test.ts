@@ -66,6 +66,7 @@ describe('a buyer’s token', () => {
         AUTH_REQUIRE_EXP: 'on',
         AUTH_ISSUER: 'shop',
         AUTH_AUDIENCE: 'doorbuster',
+        PAYMENTS_SANDBOX: 'on',
         PAYMENT_WEBHOOK_SECRET: WEBHOOKS.shared,
         PAYMENT_WEBHOOK_SECRET_MY_BANK: WEBHOOKS.bank,
       },
@@ -97,7 +98,7 @@ describe('a buyer’s token', () => {
       const headers = { 'doorbuster-signature': sign(secret, body, Date.now()), 'content-type': 'application/json' };
       return (await server.call('POST', `/v1/webhooks/payments/${provider}`, { raw: body, headers })).status;
     };
-    expect(await told('my-bank', WEBHOOKS.bank)).toBe(200);
+    expect(await told('my-bank', WEBHOOKS.bank), 'believed, and yet nobody this server knows').toBe(404);
     expect(await told('my-bank', WEBHOOKS.shared)).toBe(401);
     expect(await told('MY_BANK', WEBHOOKS.shared), 'however it is written').toBe(401);
     expect(await told('sandbox', WEBHOOKS.shared)).toBe(200);

@@ -670,6 +670,8 @@ describe('in a Fastify application of the user’s', () => {
     expect((app as unknown as { swagger(): { info: { title: string } } }).swagger().info.title).toBe('mine');
     const theirs = (await app.inject('/shop/openapi.json')).json();
     expect(theirs.info.title).toBe('Doorbuster');
+    expect((await app.inject('/shop/docs/json')).json()).toEqual(theirs);
+    expect((await app.inject('/shop/docs/yaml')).statusCode).toBe(404);
   });
 
   it('lives beside the user’s own serializer', async () => {

@@ -241,6 +241,27 @@ describe.concurrent('with the sandbox', () => {
     });
   });
 
+  describe('a reference', () => {
+    const BAD = ['', '\u0000', 'a\u0000b', 'a\nb', '\ud800', 'x'.repeat(201), '🎟'.repeat(129)];
+
+    it('has at most 200 characters and 512 bytes, no control characters, and is well-formed: else 422', async () => {
+      const sale = await openSale(server, { perBuyer: 9 });
+      const placed = await order(server, sale, 'refs');
+      for (const reference of BAD) {
+        expectProblem(await confirm(server, placed, reference), 422, 'invalid_request');
+        const news = { type: 'payment.captured' as const, orderId: placed.id, amount: PRICE };
+        expectProblem(await tell(server, { ...news, reference }), 422, 'invalid_request');
+        if (reference.length < 9)
+          expectProblem(await tell(server, { ...news, id: reference, reference: 'r' }), 422, 'invalid_request');
+      }
+      expect(await now(server, placed)).toEqual(placed);
+      for (const reference of ['x'.repeat(200), '🎟'.repeat(128), ' blanks around ']) {
+        const one = await order(server, sale, 'refs');
+        expect((await confirm(server, one, reference)).body.payment.reference).toBe(reference);
+      }
+    });
+  });
+
   describe('confirm', () => {
     it('the shop took the money: 200 paid; the same reference again: no effect', async () => {
       const sale = await openSale(server, { perBuyer: 2 });
@@ -572,10 +593,26 @@ describe.concurrent('with the sandbox', () => {
       );
     });
 
-    it('200 without effect: an unknown order, an unknown provider, an order that nobody has tried to pay', async () => {
+    it('P6: nobody speaks for `confirm`, or for a provider that this shop does not have: 404, and nothing moves', async () => {
+      const placed = await order(server, await openSale(server), 'cash');
+      const paid = await confirm(server, placed, 'till-4711');
+      expect(paid.body.status).toBe('paid');
+      const refunded = news(placed, { type: 'payment.refunded', reference: 'till-4711' });
+      for (const provider of ['confirm', 'other', 'SANDBOX', '__proto__', '%00']) {
+        expectProblem(await tell(server, refunded, { provider }), 404, 'not_found');
+      }
+      // Whoever has no secret does not learn which there are.
+      expectProblem(
+        await tell(server, refunded, { provider: 'other', secret: 'x'.repeat(32) }),
+        401,
+        'unauthenticated',
+      );
+      expect(await now(server, placed)).toEqual(paid.body);
+    });
+
+    it('200 without effect: an unknown order, an order that nobody has tried to pay', async () => {
       const placed = await order(server, await openSale(server), 'nobody');
       expect((await tell(server, { ...news(placed), orderId: '1' })).status).toBe(200);
-      expect((await tell(server, news(placed), { provider: 'other' })).status).toBe(200);
       expect((await tell(server, news(placed))).status).toBe(200);
       expect(await now(server, placed)).toEqual(placed);
       await until('it is in the log', 2000, () => server.output().includes('nobody here has asked for'));

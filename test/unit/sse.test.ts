@@ -33,6 +33,22 @@ describe('places of event streams', () => {
   });
 });
 
+describe('places of buyers', () => {
+  it('are bounded beside those of addresses; a refusal takes none of either', () => {
+    const places = new StreamPlaces(99, 4, 2);
+    const first = places.take('a', 'eve');
+    places.take('b', 'eve');
+    expect(() => places.take('c', 'eve')).toThrow('too many event streams of this buyer are open');
+    for (let n = 0; n < 3; n++) places.take('a', null);
+    expect(() => places.take('a', 'ann')).toThrow('of this address');
+    for (let n = 0; n < 2; n++) first[Symbol.dispose]();
+    places.take('a', 'eve');
+    for (let n = 0; n < 4; n++) places.take('c', null);
+    expect(() => places.take('d', 'eve')).toThrow('of this buyer');
+    expect(places.taken).toBe(9);
+  });
+});
+
 describe('a stream gives its place back exactly once', () => {
   let runtime: ManualRuntime;
   let overload: Overload;

@@ -19,7 +19,9 @@ const LettersQuery = Type.Object(
 const AuditQuery = Type.Object(
   {
     ...S.PageQuery,
-    subject: Type.Optional(Type.String({ maxLength: 128, description: '`order:<id>`, `sale:<id>`, …' })),
+    subject: Type.Optional(
+      Type.String({ maxLength: 128, format: 'reference', description: '`order:<id>`, `sale:<id>`, …' }),
+    ),
   },
   { additionalProperties: false },
 );

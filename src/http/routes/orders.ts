@@ -13,7 +13,7 @@ import { HttpProblem } from '../problem.ts';
 import { refuse, sendProblem } from '../reply.ts';
 import { keyOf, page, pageOf } from '../request.ts';
 import { problems } from '../responses.ts';
-import { lastEventId } from '../sse.ts';
+import { type EventStream, lastEventId } from '../sse.ts';
 
 /** Who asks: gone when the connection is. */
 class Client {
@@ -183,8 +183,9 @@ export function orderRoutes(app: FastifyInstance, { shop, auth, streams, buyerLi
       },
       onRequest: [streams.alone, async (request) => buyerLimits.take('reads', auth.anyone(request).buyer)],
     },
-    (request, reply) =>
-      streams.serve('order', request, reply, async (stream) => {
+    (request, reply) => {
+      const { admin, buyer } = auth.anyone(request);
+      const watch = async (stream: EventStream): Promise<() => void> => {
         await visibleOrder(request);
         // The version the reader has; anything else cannot be served from, and gets the order as it is.
         let seen = lastEventId(request);
@@ -196,7 +197,9 @@ export function orderRoutes(app: FastifyInstance, { shop, auth, streams, buyerLi
         });
         if (stop === null) throw new HttpProblem('not_found', 'there is no such order');
         return stop;
-      }),
+      };
+      return streams.serve('order', request, reply, watch, admin === null ? buyer : null);
+    },
   );
 
   /** Somebody else's order is not there: its existence is nobody's business. */

@@ -315,6 +315,9 @@ function webhookRoute(app: FastifyInstance, { shop, options, runtime, overload }
       const secrets = secretsOf(options, provider);
       const fault = signatureFault(secrets, body, signatureOf(request), runtime.clock.now());
       if (fault !== null) throw new HttpProblem('unauthenticated', fault);
+      // Nobody tells of money that the shop took itself.
+      if (!shop.get().hasProvider(provider))
+        throw new HttpProblem('not_found', 'this shop has no such payment provider');
       let news: unknown;
       try {
         news = JSON.parse(body);

@@ -1,6 +1,7 @@
 import { createHash } from 'node:crypto';
 import type { FastifyInstance, FastifyRequest } from 'fastify';
 import Type, { type Static } from 'typebox';
+import { isId } from '../../base/ids.ts';
 import * as S from '../../contract/schemas.ts';
 import { iso } from '../../engine/present.ts';
 import type { Actor, WebhookDelivery, WebhookEndpoint } from '../../ledger/port.ts';
@@ -182,7 +183,10 @@ export function webhookRoutes(app: FastifyInstance, context: HttpContext): void 
       keyed.run(request, reply, {
         operation: 'webhook.redeliver',
         subject: request.params.id,
-        see: async () => actorOf(request),
+        see: async () => {
+          if (!isId(request.params.id)) throw unknown('delivery');
+          return actorOf(request);
+        },
         work: async (by) => {
           const outcome = await shop.get().webhooks.endpoints.redeliver(request.params.id, by);
           if (outcome === 'unknown') throw unknown('delivery');
