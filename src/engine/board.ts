@@ -1,8 +1,9 @@
+import { Few } from '../base/few.ts';
 import type { Runtime } from '../base/runtime.ts';
-import { within } from '../base/timers.ts';
+import { sleep, within } from '../base/timers.ts';
 import type { Gate } from '../gate/port.ts';
 import type { Ledger } from '../ledger/port.ts';
-import { nextWindowChangeMs, type SaleRecord } from '../model/sale.ts';
+import { nextWindowChangeMs, type SaleRecord, type SaleStamp, stampOf } from '../model/sale.ts';
 import { type Item, presentSale, type Sale } from './present.ts';
 import { type PublicAnswer, publicAnswer } from './public-answer.ts';
 
@@ -10,15 +11,35 @@ import { type PublicAnswer, publicAnswer } from './public-answer.ts';
 const FRESH_MS = 100;
 const KEPT_SALES_MAX = 1000;
 const READ_MS_MAX = 1000;
+/** Watched sales that are read at the same time, however many have changed. */
+const LOOKS_AT_ONCE = 4;
+/** Of the event loop's time, telling watchers takes at most a quarter, however many there are. */
+const PAUSE_FACTOR = 3;
+/** What waits in the pipe shows in no stamp: in each round so many sales with units in it are read anyway, and so many others. */
+const ROTATED = 8;
+/** A sale that is over changes by a refund at most. */
+const OVER_EVERY_ROUNDS = 10;
+/** Anybody may make up an id: so many of those that are not known to exist are read at once, and so many wait. */
+const STRANGERS_AT_ONCE = 2;
+const STRANGERS_WAITING_MAX = 32;
+const KNOWN_MAX = 10_000;
+const MISSING_MAX = 1000;
+const MISSING_MS = 1000;
 
 export type SaleEvent = { type: 'stock'; id: string; item: Item } | { type: 'state'; id: string; state: Sale['state'] };
+
+/** All who watch get the same array: whoever writes it as text does so once. */
+export type HearSale = (events: readonly SaleEvent[]) => void;
 
 interface Entry {
   sale: Sale;
   eventId: string;
+  stamp: SaleStamp;
   readAtMs: number;
   /** Written when it is asked for. */
   answer: PublicAnswer | null;
+  /** The whole sale as events, made when a watcher needs it. */
+  snapshot: readonly SaleEvent[] | null;
 }
 
 /**
@@ -36,6 +57,13 @@ export class Board {
   readonly #entries = new Map<string, Entry>();
   readonly #reading = new Map<string, Promise<Entry | null>>();
   readonly #watchers = new Map<string, Watched>();
+  readonly #pace: Pace;
+  readonly #strangers = new Few(STRANGERS_AT_ONCE, STRANGERS_WAITING_MAX, 'sales that may not exist are asked for');
+  /** Sales that were seen to exist, and ids that were seen not to, with the time until which that is believed. */
+  readonly #known = new Set<string>();
+  readonly #missing = new Map<string, number>();
+  #rounds = 0;
+  #touches = 0;
   /** Raised by every change of a sale: what was read before it is not kept. */
   #changes = 0;
 
@@ -43,6 +71,7 @@ export class Board {
     this.#runtime = runtime;
     this.#ledger = ledger;
     this.#gate = gate;
+    this.#pace = new Pace(runtime);
   }
 
   async read(saleId: string): Promise<Entry | null> {
@@ -51,7 +80,7 @@ export class Board {
     // One look serves all who wait.
     let reading = this.#reading.get(saleId);
     if (!reading) {
-      const mine = this.readNow(saleId).finally(() => {
+      const mine = this.#readAny(saleId).finally(() => {
         if (this.#reading.get(saleId) === mine) this.#reading.delete(saleId);
       });
       reading = mine;
@@ -84,6 +113,26 @@ export class Board {
     return record && this.#keep(record, await this.present(record), changes);
   }
 
+  /** For anybody: ids that nobody has seen do not reach the ledger as fast as they can be made up. */
+  async #readAny(saleId: string): Promise<Entry | null> {
+    if (this.#known.has(saleId)) return this.readNow(saleId);
+    const missingUntilMs = this.#missing.get(saleId) ?? 0;
+    if (this.#runtime.clock.monotonic() < missingUntilMs) return null;
+    const changes = this.#changes;
+    const found = await this.#strangers.run(() => this.readNow(saleId));
+    if (found === null && changes === this.#changes) {
+      bound(this.#missing, MISSING_MAX);
+      this.#missing.set(saleId, this.#runtime.clock.monotonic() + MISSING_MS);
+    }
+    return found;
+  }
+
+  #know(saleId: string): void {
+    if (this.#known.has(saleId)) return;
+    bound(this.#known, KNOWN_MAX);
+    this.#known.add(saleId);
+  }
+
   async present(record: SaleRecord): Promise<Sale> {
     // A gate that is out does not hide the sale: what waits in the pipe then counts as free.
     const view = await this.#gate.view(record.id).catch(() => null);
@@ -93,32 +142,62 @@ export class Board {
   /** The sale itself was changed: whoever did it must see it at once. */
   changed(saleId: string): void {
     this.#changes++;
+    this.#know(saleId);
     this.#entries.delete(saleId);
     // A look that began before may not show it: whoever asks from now on does not wait for that.
     this.#reading.delete(saleId);
     this.touch(saleId);
   }
 
-  /** Its counts have moved: watchers hear of it within FRESH_MS. */
+  /** Its counts have moved: watchers hear of it within FRESH_MS, or when there is time to tell them. */
   touch(saleId: string): void {
+    this.#touches++;
     this.#watchers.get(saleId)?.touch();
   }
 
-  /** Where counts move in other processes: everything that is watched is looked at. */
-  touchAll(): void {
-    for (const watched of this.#watchers.values()) watched.touch();
+  /**
+   * One round of looking where counts move in other processes, over when everything it found is told. One query says which
+   * of the watched sales have changed: the others are not read, so watching what stands still costs next to nothing.
+   */
+  async poll(): Promise<void> {
+    const withOver = ++this.#rounds % OVER_EVERY_ROUNDS === 0;
+    const ids = [...this.#watchers].filter(([, { isOver }]) => withOver || !isOver).map(([id]) => id);
+    if (ids.length === 0) return;
+    const stamps = await this.#ledger.saleStamps(ids);
+    const due = new Set<Watched>();
+    const same: Watched[] = [];
+    for (const id of ids) {
+      const watched = this.#watchers.get(id);
+      const stamp = stamps.get(id);
+      if (watched === undefined || stamp === undefined) continue;
+      if (!isSameStamp(stamp, watched.seen.stamp)) due.add(watched);
+      else if (!watched.isOver) same.push(watched);
+    }
+    same.sort((a, b) => a.seen.readAtMs - b.seen.readAtMs);
+    for (const isQueued of [true, false]) {
+      for (const watched of same.filter((each) => each.isQueued === isQueued).slice(0, ROTATED)) due.add(watched);
+    }
+    await Promise.all([...due].map((watched) => watched.look()));
   }
 
   /** Calls `hear` with changes until the returned function is called. `from` is the state the watcher already has. */
-  async watch(saleId: string, from: string | null, hear: (event: SaleEvent) => void): Promise<(() => void) | null> {
-    const now = await this.readNow(saleId);
-    if (now === null) return null;
-    if (from !== now.eventId) for (const event of snapshotEvents(now)) hear(event);
+  async watch(saleId: string, from: string | null, hear: HearSale): Promise<(() => void) | null> {
     let watched = this.#watchers.get(saleId);
     if (watched === undefined) {
-      watched = new Watched(this.#runtime, now, () => this.readNow(saleId));
-      this.#watchers.set(saleId, watched);
+      const touches = this.#touches;
+      const now = await this.#readAny(saleId);
+      if (now === null) return null;
+      watched = this.#watchers.get(saleId);
+      if (watched === undefined) {
+        watched = new Watched(this.#runtime, this.#pace, now, () => this.readNow(saleId));
+        this.#watchers.set(saleId, watched);
+        // What moved while it was read may not show yet, and nobody was there to be told.
+        if (touches !== this.#touches) watched.touch();
+      }
     }
+    const { seen } = watched;
+    seen.snapshot ??= snapshotEvents(seen);
+    if (from !== seen.eventId) hear(seen.snapshot);
     watched.listeners.add(hear);
     return () => {
       watched.listeners.delete(hear);
@@ -135,11 +214,14 @@ export class Board {
   }
 
   #keep(record: SaleRecord, sale: Sale, changes: number): Entry {
-    const epoch = Math.max(...record.items.map((item) => item.epoch));
+    this.#know(record.id);
+    const stamp = stampOf(record);
     const nowMs = this.#runtime.clock.now();
     const phase = nowMs < record.opensAtMs ? 0 : nowMs < record.closesAtMs ? 1 : 2;
-    const rev = record.items.reduce((sum, item) => sum + item.rev, 4 * record.version + phase);
-    const entry = { sale, eventId: `${epoch}.${rev}`, readAtMs: this.#runtime.clock.monotonic(), answer: null };
+    const rev = stamp.rev + 4 * stamp.version + phase;
+    const eventId = `${stamp.epoch}.${rev}`;
+    const readAtMs = this.#runtime.clock.monotonic();
+    const entry: Entry = { sale, eventId, stamp, readAtMs, answer: null, snapshot: null };
     if (changes !== this.#changes) return entry;
     if (this.#entries.size >= KEPT_SALES_MAX) this.#entries.clear();
     this.#entries.set(record.id, entry);
@@ -147,43 +229,110 @@ export class Board {
   }
 }
 
-type Seen = { sale: Sale; eventId: string };
+/** How the board shares the ledger and the event loop among all sales that are watched. */
+class Pace {
+  readonly #runtime: Runtime;
+  readonly #reads = new Few(LOOKS_AT_ONCE, Number.POSITIVE_INFINITY, 'sales are read');
+  #tellFromMs = 0;
+
+  constructor(runtime: Runtime) {
+    this.#runtime = runtime;
+  }
+
+  read<T>(read: () => Promise<T>): Promise<T> {
+    return this.#reads.run(read);
+  }
+
+  /** After each telling, of whatever sale, there is a pause by what it has cost. */
+  async tell(tell: () => void): Promise<void> {
+    const { clock, timers } = this.#runtime;
+    for (;;) {
+      const waitMs = this.#tellFromMs - clock.monotonic();
+      if (waitMs < 1) break;
+      await sleep(timers, Math.ceil(waitMs));
+    }
+    const startedMs = clock.monotonic();
+    tell();
+    const endedMs = clock.monotonic();
+    this.#tellFromMs = Math.max(this.#tellFromMs, endedMs) + PAUSE_FACTOR * (endedMs - startedMs);
+  }
+}
 
 /** A sale that somebody watches: reads it when touched, and when its window opens or closes. */
 class Watched {
-  readonly listeners = new Set<(event: SaleEvent) => void>();
+  readonly listeners = new Set<HearSale>();
   readonly #runtime: Runtime;
-  readonly #read: () => Promise<Seen | null>;
-  #seen: Seen;
+  readonly #pace: Pace;
+  readonly #read: () => Promise<Entry | null>;
+  #seen: Entry;
+  #looking: Promise<void> | null = null;
+  #stopped = false;
   #cancelRead: (() => void) | null = null;
   #cancelWindow: (() => void) | null = null;
 
-  constructor(runtime: Runtime, seen: Seen, read: () => Promise<Seen | null>) {
+  constructor(runtime: Runtime, pace: Pace, seen: Entry, read: () => Promise<Entry | null>) {
     this.#runtime = runtime;
+    this.#pace = pace;
     this.#seen = seen;
     this.#read = read;
     this.#waitForWindow();
   }
 
+  /** What all who watch have been told. */
+  get seen(): Entry {
+    return this.#seen;
+  }
+
+  get isQueued(): boolean {
+    return this.#seen.sale.items.some(({ queued }) => queued > 0);
+  }
+
+  /** Nothing is left to happen to it by itself. */
+  get isOver(): boolean {
+    const { state, items } = this.#seen.sale;
+    return state === 'closed' && items.every(({ queued, reserved }) => queued === 0 && reserved === 0);
+  }
+
   touch(): void {
+    if (this.#stopped) return;
     this.#cancelRead ??= this.#runtime.timers.after(FRESH_MS, () => {
       this.#cancelRead = null;
-      this.#look().catch((error: unknown) => this.#runtime.log.warn({ err: error }, 'a watched sale cannot be read'));
+      // A look that is under way may have read before the change.
+      if (this.#looking) void this.#looking.then(() => this.touch());
+      else void this.look();
     });
   }
 
   stop(): void {
+    this.#stopped = true;
     this.#cancelRead?.();
     this.#cancelWindow?.();
   }
 
+  /** One at a time; does not fail. */
+  look(): Promise<void> {
+    this.#looking ??= this.#look()
+      .catch((error: unknown) => this.#runtime.log.warn({ err: error }, 'a watched sale cannot be read'))
+      .finally(() => {
+        this.#looking = null;
+      });
+    return this.#looking;
+  }
+
   async #look(): Promise<void> {
-    const now = await this.#read();
-    if (now === null) return;
-    const before = this.#seen;
+    const now = await this.#pace.read(async () => (this.#stopped ? null : this.#read()));
+    if (now === null || this.#stopped) return;
+    const events = changes(this.#seen, now);
+    if (events.length === 0) return this.#saw(now);
+    await this.#pace.tell(() => {
+      this.#saw(now);
+      for (const hear of this.listeners) hear(events);
+    });
+  }
+
+  #saw(now: Entry): void {
     this.#seen = now;
-    for (const event of changes(before, now)) for (const hear of this.listeners) hear(event);
-    this.#waitForWindow();
+    if (!this.#stopped) this.#waitForWindow();
   }
 
   #waitForWindow(): void {
@@ -201,14 +350,14 @@ class Watched {
   }
 }
 
-function snapshotEvents({ sale, eventId }: Seen): SaleEvent[] {
+function snapshotEvents({ sale, eventId }: Entry): SaleEvent[] {
   return [
     { type: 'state', id: eventId, state: sale.state },
     ...sale.items.map((item): SaleEvent => ({ type: 'stock', id: eventId, item })),
   ];
 }
 
-function changes(before: Seen, now: Seen): SaleEvent[] {
+function changes(before: Entry, now: Entry): SaleEvent[] {
   const events: SaleEvent[] = [];
   for (const [index, item] of now.sale.items.entries()) {
     if (JSON.stringify(item) !== JSON.stringify(before.sale.items[index])) {
@@ -217,4 +366,17 @@ function changes(before: Seen, now: Seen): SaleEvent[] {
   }
   if (before.sale.state !== now.sale.state) events.push({ type: 'state', id: now.eventId, state: now.sale.state });
   return events;
+}
+
+function isSameStamp(a: SaleStamp, b: SaleStamp): boolean {
+  return a.epoch === b.epoch && a.rev === b.rev && a.version === b.version;
+}
+
+/** Makes room for one more: the oldest goes. */
+function bound(kept: Set<string> | Map<string, unknown>, max: number): void {
+  if (kept.size < max) return;
+  for (const oldest of kept.keys()) {
+    kept.delete(oldest);
+    return;
+  }
 }

@@ -219,6 +219,10 @@ export class DistributedShop extends Shop {
         oneAtATime(() => this.#look()),
       ),
       runtime.timers.every(
+        LOOK_EVERY_MS,
+        oneAtATime(() => this.#lookAtSales()),
+      ),
+      runtime.timers.every(
         PROBE_EVERY_MS,
         oneAtATime(() => this.#probe()),
       ),
@@ -402,9 +406,17 @@ export class DistributedShop extends Shop {
     return queuedOrder(owed, idTimeMs(orderId));
   }
 
-  /** Orders and sales that somebody watches here may be decided and changed elsewhere: they are looked at. */
+  /** Sales that somebody watches here may be changed elsewhere. */
+  async #lookAtSales(): Promise<void> {
+    try {
+      await this.board.poll();
+    } catch (error) {
+      this.runtime.log.debug({ err: error }, 'watched sales cannot be read');
+    }
+  }
+
+  /** Orders that somebody watches here may be decided elsewhere. */
   async #look(): Promise<void> {
-    this.board.touchAll();
     const ids = this.watchedOrders;
     if (ids.length === 0) return;
     try {

@@ -33,7 +33,7 @@ import { type Patience, PlaceOrder, type PlaceRequest, type PlaceResult } from '
 import type { ProviderNews } from '../payments/port.ts';
 import type { DeadLetters } from '../pipe/port.ts';
 import { type Caller, ManageSales } from '../sales/manage.ts';
-import { Board, type SaleEvent } from './board.ts';
+import { Board, type HearSale, type SaleEvent } from './board.ts';
 import { type PaymentOptions, ShopLife } from './life.ts';
 import { type Order, presentOrder, presentSale, type Sale } from './present.ts';
 import type { PublicAnswer } from './public-answer.ts';
@@ -524,7 +524,16 @@ export abstract class Shop {
   }
 
   async watchSale(saleId: string, from: string | null, hear: (event: SaleEvent) => void): Promise<(() => void) | null> {
-    return isId(saleId) ? this.board.watch(saleId, from, (event) => this.#guarded('a sale', () => hear(event))) : null;
+    return this.streamSale(saleId, from, (events) => {
+      for (const event of events) this.#guarded('a sale', () => hear(event));
+    });
+  }
+
+  /** The same for a crowd: all who watch get the same array, so that its text is made once. */
+  async streamSale(saleId: string, from: string | null, hear: HearSale): Promise<(() => void) | null> {
+    return isId(saleId)
+      ? this.board.watch(saleId, from, (events) => this.#guarded('a sale', () => hear(events)))
+      : null;
   }
 
   // The shop itself

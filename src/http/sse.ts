@@ -161,7 +161,7 @@ export class EventStream {
   readonly #timers: Timers;
   readonly #left: () => void;
   /** What is heard before the stream is open is the snapshot. */
-  #early: string[] | null = [];
+  #early: (string | Buffer)[] | null = [];
   #finished = false;
   #ended = false;
   #stop = (): void => {};
@@ -190,19 +190,19 @@ export class EventStream {
       'cache-control': 'no-store',
       'x-accel-buffering': 'no',
     });
-    const cancelComments = this.#timers.every(COMMENT_EVERY_MS, () => this.#write(':\n\n'));
+    const cancelComments = this.#timers.every(COMMENT_EVERY_MS, () => this.write(':\n\n'));
     this.#stop = () => {
       cancelComments();
       stop();
     };
     const early = this.#early!;
     this.#early = null;
-    this.#write(`: doorbuster\n\n${early.join('')}`);
+    this.write(Buffer.concat([': doorbuster\n\n', ...early].map((each) => Buffer.from(each))));
     if (this.#finished) this.abandon();
   }
 
   send(event: string, id: string, data: unknown): void {
-    this.#write(`event: ${event}\nid: ${id}\ndata: ${JSON.stringify(data)}\n\n`);
+    this.write(eventText(event, id, data));
   }
 
   /** There will be nothing more to tell: ends when what was sent before has been written. */
@@ -223,7 +223,8 @@ export class EventStream {
     this.#reply.raw.end();
   };
 
-  #write(text: string): void {
+  /** Text that is made already: a Buffer can be shared by all who get the same. */
+  write(text: string | Buffer): void {
     if (this.#ended) return;
     if (this.#early !== null) {
       this.#early.push(text);
@@ -235,6 +236,10 @@ export class EventStream {
       this.abandon();
     }
   }
+}
+
+export function eventText(event: string, id: string, data: unknown): string {
+  return `event: ${event}\nid: ${id}\ndata: ${JSON.stringify(data)}\n\n`;
 }
 
 export function lastEventId(request: FastifyRequest): string | null {

@@ -1,6 +1,6 @@
 import type { IdBlock, IdKind } from '../base/ids.ts';
 import type { OrderMessage, OrderRecord, OrderStatus } from '../model/order.ts';
-import type { NewSale, SalePatch, SaleRecord } from '../model/sale.ts';
+import type { NewSale, SalePatch, SaleRecord, SaleStamp } from '../model/sale.ts';
 import type { SaleSnapshot } from '../model/snapshot.ts';
 import type { LifeLedger } from './life.ts';
 import type { SandboxBook } from './sandbox.ts';
@@ -47,6 +47,8 @@ export interface Ledger extends LifeLedger, SandboxBook {
   closeSale(saleId: string, call: AdminCall): Promise<SaleChange>;
 
   getSale(saleId: string): Promise<SaleRecord | null>;
+  /** Whether these sales were changed, in one query for all of them. One that does not exist has no stamp. */
+  saleStamps(saleIds: readonly string[]): Promise<Map<string, SaleStamp>>;
   /** The same when no change of it can be under way any more: asked after one whose outcome is unknown. */
   saleAtRest(saleId: string): Promise<SaleRecord | null>;
   listSales(page: Page): Promise<SaleRecord[]>;

@@ -71,6 +71,18 @@ export function saleState(window: SaleWindow, freeUnits: number, nowMs: number):
   return freeUnits > 0 ? 'open' : 'sold_out';
 }
 
+/** What tells whether a sale was changed: `rev` sums the revs of its items, `epoch` is the highest of theirs. */
+export interface SaleStamp {
+  epoch: number;
+  rev: number;
+  version: number;
+}
+
+export function stampOf({ version, items }: Pick<SaleRecord, 'version' | 'items'>): SaleStamp {
+  const epoch = items.reduce((highest, item) => Math.max(highest, item.epoch), 0);
+  return { epoch, rev: items.reduce((sum, item) => sum + item.rev, 0), version };
+}
+
 /** When the state changes by time alone, or null. */
 export function nextWindowChangeMs(window: SaleWindow, nowMs: number): number | null {
   if (window.closed || nowMs >= window.closesAtMs) return null;

@@ -13,7 +13,7 @@ import {
 } from '../../src/ledger/port.ts';
 import { Writer } from '../../src/ledger/writer.ts';
 import { type OrderMessage, type OrderRecord, orderFingerprint } from '../../src/model/order.ts';
-import { BOUNDS, type ItemRecord, type NewSale, type SaleRecord } from '../../src/model/sale.ts';
+import { BOUNDS, type ItemRecord, type NewSale, type SaleRecord, stampOf } from '../../src/model/sale.ts';
 import type { SnapshotPage } from '../../src/model/snapshot.ts';
 import { whole, wholeSnapshot } from '../support/snapshot.ts';
 import { countTests } from './count.ts';
@@ -942,6 +942,34 @@ export function ledgerContract(name: string, make: () => Promise<LedgerUnderTest
         expect((await world.ledger.openSaleIds()).toSorted()).toEqual([SALE, '700']);
         await world.ledger.closeSale(SALE, call());
         expect(await world.ledger.openSaleIds()).toEqual(['700']);
+      });
+
+      it('a stamp changes with every change of its sale, and with no other', async () => {
+        await createSale(OTHER_SALE);
+        const stampsOf = async () => {
+          const stamps = await world.ledger.saleStamps([SALE, OTHER_SALE, '424242']);
+          for (const id of [SALE, OTHER_SALE])
+            expect(stamps.get(id)).toEqual(stampOf((await world.ledger.getSale(id))!));
+          expect(stamps.size).toBe(2);
+          return JSON.stringify(stamps.get(SALE));
+        };
+        const other = (await world.ledger.saleStamps([OTHER_SALE])).get(OTHER_SALE);
+        const seen = [await stampsOf()];
+        const { ledger } = world;
+        const changes = [
+          () => commit(message({ buyer: 'alice' })),
+          () => ledger.addStock(SALE, 'poster', 1, call()),
+          () => ledger.setPaused(SALE, true, call()),
+          () => ledger.rebuildSnapshot(SALE),
+          () => ledger.closeSale(SALE, call()),
+        ];
+        for (const change of changes) {
+          await change();
+          seen.push(await stampsOf());
+        }
+        expect(new Set(seen).size, seen.join(' ')).toBe(seen.length);
+        expect((await ledger.saleStamps([OTHER_SALE])).get(OTHER_SALE)).toEqual(other);
+        expect(await ledger.saleStamps([])).toEqual(new Map());
       });
 
       it('a rebuild raises the epoch of all items of that sale', async () => {

@@ -2,8 +2,8 @@ import { beforeEach, describe, expect, it } from 'vitest';
 import { Board, type SaleEvent } from '../../src/engine/board.ts';
 import { MemoryGate } from '../../src/gate/memory.ts';
 import type { Ledger } from '../../src/ledger/port.ts';
-import type { SaleRecord } from '../../src/model/sale.ts';
-import { type ManualRuntime, manualRuntime, T0 } from '../contract/manual.ts';
+import { type SaleRecord, stampOf } from '../../src/model/sale.ts';
+import { type ManualRuntime, manualRuntime, settled, T0 } from '../contract/manual.ts';
 
 const FRESH_MS = 100;
 
@@ -12,10 +12,20 @@ describe('the board', () => {
   let sale: SaleRecord;
   let reads: number;
   let board: Board;
+  let gate: MemoryGate;
+  /** Other sales, by id. */
+  let others: Map<string, SaleRecord>;
+  let held: Promise<void> | null;
+  let atOnce: number;
+  let atOnceMost: number;
+  let stampReads: string[][];
 
   beforeEach(() => {
     runtime = manualRuntime();
-    reads = 0;
+    reads = atOnce = atOnceMost = 0;
+    others = new Map();
+    held = null;
+    stampReads = [];
     const item = { name: 'V', price: { amount: 1, currency: 'CNY' }, kind: 'counted' as const, total: 5 };
     const counts = { reserved: 0, sold: 0, blocked: 0, epoch: 2 };
     sale = {
@@ -38,10 +48,19 @@ describe('the board', () => {
     const ledger = {
       getSale: async (id: string) => {
         reads++;
-        return id === sale.id ? structuredClone(sale) : null;
+        atOnceMost = Math.max(atOnceMost, ++atOnce);
+        await held;
+        atOnce--;
+        return structuredClone(id === sale.id ? sale : (others.get(id) ?? null));
+      },
+      saleStamps: async (ids: string[]) => {
+        stampReads.push(ids);
+        const found = [sale, ...others.values()].filter(({ id }) => ids.includes(id));
+        return new Map(found.map((each) => [each.id, stampOf(each)]));
       },
     };
-    board = new Board(runtime, ledger as unknown as Ledger, new MemoryGate(runtime, () => {}));
+    gate = new MemoryGate(runtime, () => {});
+    board = new Board(runtime, ledger as unknown as Ledger, gate);
   });
 
   /** One unit of an item is reserved, as a commit does it. */
@@ -53,7 +72,7 @@ describe('the board', () => {
 
   async function watch(from: string | null = null): Promise<{ events: SaleEvent[]; stop: () => void }> {
     const events: SaleEvent[] = [];
-    const stop = await board.watch('5', from, (event) => events.push(event));
+    const stop = await board.watch('5', from, (some) => events.push(...some));
     return { events, stop: stop! };
   }
 
@@ -188,5 +207,170 @@ describe('the board', () => {
     reserve(0);
     board.close();
     expect(runtime.timers.pending).toBe(0);
+  });
+
+  /** So many sales that somebody watches, besides the one of the tests. */
+  async function watchOthers(count: number, over: Partial<SaleRecord> = {}): Promise<string[]> {
+    const ids = Array.from({ length: count }, (_, i) => String(1000 + i));
+    for (const id of ids) {
+      others.set(id, { ...structuredClone(sale), id, ...over });
+      await board.watch(id, null, () => {});
+    }
+    reads = atOnceMost = 0;
+    return ids;
+  }
+
+  it('what stands still is not read again: one query for all that is watched, and a few sales in turn', async () => {
+    await watchOthers(300);
+    for (let round = 0; round < 20; round++) {
+      await board.poll();
+      runtime.clock.advance(500);
+    }
+    expect(stampReads).toHaveLength(20);
+    expect(reads).toBeLessThanOrEqual(20 * 16);
+    expect(atOnceMost).toBeLessThanOrEqual(4);
+  });
+
+  it('what was changed elsewhere is told in the next round, however much else is watched, and a few are read at a time', async () => {
+    const { events } = await watch();
+    const ids = await watchOthers(300);
+    await board.poll();
+    reads = atOnceMost = 0;
+    for (const id of ids.slice(0, 100)) others.get(id)!.items[0]!.rev++;
+    sale.items[0]!.reserved++;
+    sale.items[0]!.rev++;
+    await board.poll();
+    expect(said(events).at(-1)).toBe('v 4');
+    expect(reads).toBeGreaterThanOrEqual(101);
+    expect(reads).toBeLessThanOrEqual(101 + 16);
+    expect(atOnceMost).toBeLessThanOrEqual(4);
+  });
+
+  it('what waits in the pipe elsewhere shows, though no stamp does', async () => {
+    let queued = 2;
+    gate.view = async (id) => (id === '5' ? [{ itemId: '6', queued } as never] : null);
+    await watchOthers(50);
+    const { events } = await watch();
+    for (let round = 0; round < 10; round++) {
+      queued = round % 2;
+      runtime.clock.advance(500);
+      await board.poll();
+    }
+    expect(said(events).slice(3)).toContain('v 4');
+    queued = 1;
+    for (let round = 0; round < 10 && said(events).at(-1) !== 'v 4'; round++) {
+      runtime.clock.advance(500);
+      await board.poll();
+    }
+    expect(said(events).at(-1)).toBe('v 4');
+    queued = 0;
+    runtime.clock.advance(500);
+    await board.poll();
+    expect(said(events).at(-1), 'at once: those with units in the pipe have places of their own').toBe('v 5');
+  });
+
+  it('sales that are over are asked for once in ten rounds, those with units reserved as all others', async () => {
+    await watchOthers(50, { closed: true });
+    const { events } = await watch();
+    for (let round = 0; round < 9; round++) await board.poll();
+    expect(stampReads.every((ids) => ids.length === 1)).toBe(true);
+    others.get('1000')!.items[0]!.rev++;
+    reads = 0;
+    await board.poll();
+    expect(stampReads.at(-1)).toHaveLength(51);
+    expect(reads).toBeLessThanOrEqual(2);
+    sale.closed = true;
+    sale.version++;
+    sale.items[0]!.reserved++;
+    sale.items[0]!.rev++;
+    await board.poll();
+    expect(said(events).at(-1)).toBe('closed');
+    await board.poll();
+    expect(stampReads.at(-1)).toEqual(['5']);
+  });
+
+  it('all who watch get the same array, changes and snapshots alike: its text is made once', async () => {
+    const batches: (readonly SaleEvent[])[][] = [[], [], []];
+    for (const mine of batches) await board.watch('5', null, (events) => mine.push(events));
+    expect(reads, 'one read for all who come to the same sale').toBe(1);
+    reserve(0);
+    reserve(1);
+    await runtime.timers.advance(FRESH_MS);
+    const [first, ...rest] = batches;
+    expect(first!.map((events) => events.length)).toEqual([3, 2]);
+    for (const other of rest) for (const [at, events] of other.entries()) expect(events).toBe(first![at]);
+  });
+
+  it('telling takes a quarter of the event loop at most, whichever sales are watched', async () => {
+    let toldMs = 0;
+    const slow = () => {
+      runtime.clock.advance(100);
+      toldMs += 100;
+    };
+    others.set('8', { ...structuredClone(sale), id: '8' });
+    for (const id of ['5', '8']) await board.watch(id, null, slow);
+    const fromMs = runtime.clock.monotonic();
+    toldMs = 0;
+    while (runtime.clock.monotonic() - fromMs < 5000) {
+      for (const each of [sale, others.get('8')!]) {
+        each.items[0]!.rev++;
+        each.items[0]!.total++;
+        board.touch(each.id);
+      }
+      await runtime.timers.advance(50);
+    }
+    const tookMs = runtime.clock.monotonic() - fromMs;
+    expect(toldMs).toBeGreaterThan(0.15 * tookMs);
+    expect(toldMs).toBeLessThanOrEqual(0.3 * tookMs);
+  });
+
+  it('ids that are made up are read a few at a time and then refused; a sale that was seen goes on', async () => {
+    await board.read('5');
+    runtime.clock.advance(FRESH_MS);
+    const gate = Promise.withResolvers<void>();
+    held = gate.promise;
+    const madeUp = Array.from({ length: 100 }, (_, i) => board.read(String(5000 + i)));
+    const ends = Promise.allSettled(madeUp);
+    await settled();
+    expect(atOnceMost).toBe(2);
+    const known = board.read('5');
+    await settled();
+    expect(reads, 'it does not wait behind them').toBe(1 + 2 + 1);
+    gate.resolve();
+    expect((await known)?.sale.id).toBe('5');
+    const refused = (await ends).filter(({ status }) => status === 'rejected');
+    expect(refused).toHaveLength(100 - 2 - 32);
+    expect(refused[0]).toMatchObject({ reason: { code: 'overloaded' } });
+  });
+
+  it('an id that does not exist is remembered for a second, or until the sale is made', async () => {
+    for (let i = 0; i < 10; i++) expect(await board.read('77')).toBeNull();
+    expect(await board.watch('77', null, () => {})).toBeNull();
+    expect(reads).toBe(1);
+    runtime.clock.advance(1000);
+    expect(await board.read('77')).toBeNull();
+    expect(reads).toBe(2);
+    others.set('77', { ...structuredClone(sale), id: '77' });
+    board.changed('77');
+    expect((await board.read('77'))?.sale.id).toBe('77');
+  });
+
+  it('what moved while the first watcher’s read was under way is told', async () => {
+    const gate = Promise.withResolvers<void>();
+    const events: SaleEvent[] = [];
+    const stale = structuredClone(sale);
+    const before = sale;
+    sale = stale;
+    held = gate.promise;
+    const watching = board.watch('5', null, (some) => events.push(...some));
+    await settled();
+    gate.resolve();
+    board.touch('5');
+    await watching;
+    before.items[0]!.reserved++;
+    before.items[0]!.rev++;
+    sale = before;
+    await runtime.timers.advance(FRESH_MS);
+    expect(said(events)).toEqual(['scheduled', 'v 5', 'w 5', 'v 4']);
   });
 });

@@ -2,6 +2,7 @@ import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify';
 import Type from 'typebox';
 import { newSaleOf, salePatchOf } from '../../contract/convert.ts';
 import * as S from '../../contract/schemas.ts';
+import type { SaleEvent } from '../../engine/board.ts';
 import type { PublicAnswer } from '../../engine/public-answer.ts';
 import type { Caller } from '../../sales/manage.ts';
 import type { HttpContext } from '../context.ts';
@@ -9,7 +10,7 @@ import { HttpProblem } from '../problem.ts';
 import { answerChange } from '../reply.ts';
 import { keyedBy, pageOf } from '../request.ts';
 import { problems } from '../responses.ts';
-import { lastEventId } from '../sse.ts';
+import { eventText, lastEventId } from '../sse.ts';
 
 const SALE_BODY_BYTES_MAX = 4 * 1024 * 1024;
 
@@ -186,14 +187,27 @@ export function saleRoutes(app: FastifyInstance, { shop, auth, streams }: HttpCo
     },
     (request, reply) =>
       streams.serve('public', request, reply, async (stream) => {
-        const stop = await shop.get().watchSale(request.params.id, lastEventId(request), (event) => {
-          if (event.type === 'stock') stream.send('stock', event.id, event.item);
-          else stream.send('state', event.id, { state: event.state });
-        });
+        const stop = await shop
+          .get()
+          .streamSale(request.params.id, lastEventId(request), (events) => stream.write(textOf(events)));
         if (stop === null) throw new HttpProblem('not_found', 'there is no such sale');
         return stop;
       }),
   );
+}
+
+const texts = new WeakMap<readonly SaleEvent[], Buffer>();
+
+/** Events as they are sent, made once for all who get the same ones. */
+function textOf(events: readonly SaleEvent[]): Buffer {
+  let text = texts.get(events);
+  if (text === undefined) {
+    const one = (event: SaleEvent): string =>
+      eventText(event.type, event.id, event.type === 'stock' ? event.item : { state: event.state });
+    text = Buffer.from(events.map(one).join(''));
+    texts.set(events, text);
+  }
+  return text;
 }
 
 const NOT_MODIFIED = Type.Null({ description: 'Not modified' });

@@ -4,7 +4,7 @@ import type { Runtime } from '../../base/runtime.ts';
 import type { Money } from '../../model/money.ts';
 import type { OrderMessage, OrderRecord } from '../../model/order.ts';
 import type { PartRefund, PaymentAttempt, SandboxIntent } from '../../model/payment.ts';
-import type { NewSale, SalePatch, SaleRecord } from '../../model/sale.ts';
+import type { NewSale, SalePatch, SaleRecord, SaleStamp } from '../../model/sale.ts';
 import type { SaleSnapshot } from '../../model/snapshot.ts';
 import { snapshotOf } from '../gate-pages.ts';
 import * as audit from '../life/audit.ts';
@@ -214,6 +214,10 @@ export class SqlLedger implements Ledger {
 
   getSale(saleId: string): Promise<SaleRecord | null> {
     return this.#database.read((session) => this.#sales.get(session, saleId));
+  }
+
+  saleStamps(saleIds: readonly string[]): Promise<Map<string, SaleStamp>> {
+    return this.#database.read((session) => this.#sales.stamps(session, saleIds));
   }
 
   /** A change has the row of its sale from its beginning. */

@@ -6,6 +6,7 @@ import {
   type NewSale,
   type SalePatch,
   type SaleRecord,
+  type SaleStamp,
   windowFaults,
 } from '../../model/sale.ts';
 import type { AdminCall, GateTask, Page, SaleChange, SaleIds } from '../port.ts';
@@ -51,6 +52,21 @@ export class Sales {
     const { rows } = await session.query(`${this.#select} WHERE id = ?`, [BigInt(saleId)]);
     const [sale] = await this.#withItems(session, rows);
     return sale ?? null;
+  }
+
+  async stamps(session: Session, saleIds: readonly string[]): Promise<Map<string, SaleStamp>> {
+    if (saleIds.length === 0) return new Map();
+    const { rows } = await session.query(
+      `SELECT s.id, s.version, COALESCE(MAX(i.epoch), 0) AS epoch, COALESCE(SUM(i.rev), 0) AS rev
+       FROM sales s LEFT JOIN items i ON i.sale_id = s.id WHERE s.id IN (?) GROUP BY s.id, s.version`,
+      [saleIds.map(BigInt)],
+    );
+    return new Map(
+      rows.map(({ id, version, epoch, rev }) => [
+        id as string,
+        { epoch: Number(epoch), rev: Number(rev), version: Number(version) },
+      ]),
+    );
   }
 
   async list(session: Session, page: Page): Promise<SaleRecord[]> {

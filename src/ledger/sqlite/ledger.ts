@@ -9,7 +9,7 @@ import type { Runtime } from '../../base/runtime.ts';
 import type { Money } from '../../model/money.ts';
 import type { OrderMessage, OrderRecord } from '../../model/order.ts';
 import type { PartRefund, PaymentAttempt, SandboxIntent } from '../../model/payment.ts';
-import type { NewSale, SalePatch, SaleRecord } from '../../model/sale.ts';
+import type { NewSale, SalePatch, SaleRecord, SaleStamp } from '../../model/sale.ts';
 import type { SaleSnapshot } from '../../model/snapshot.ts';
 import { type GateRow, PAGE_ORDERS, snapshotOf } from '../gate-pages.ts';
 import * as audit from '../life/audit.ts';
@@ -240,6 +240,10 @@ export class SqliteLedger implements Ledger {
 
   async getSale(saleId: string): Promise<SaleRecord | null> {
     return this.#read(() => this.#sales.get(saleId));
+  }
+
+  async saleStamps(saleIds: readonly string[]): Promise<Map<string, SaleStamp>> {
+    return this.#read(() => this.#sales.stamps(saleIds));
   }
 
   async listSales(page: Page): Promise<SaleRecord[]> {

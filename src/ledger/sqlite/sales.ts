@@ -6,6 +6,8 @@ import {
   type NewSale,
   type SalePatch,
   type SaleRecord,
+  type SaleStamp,
+  stampOf,
   windowFaults,
 } from '../../model/sale.ts';
 import type { AdminCall, Page, SaleChange, SaleIds } from '../port.ts';
@@ -62,6 +64,15 @@ export class Sales {
   get(saleId: string): SaleRecord | null {
     const row = this.#get.get(BigInt(saleId)) as unknown as SaleRow | undefined;
     return row === undefined ? null : this.#withItems(row);
+  }
+
+  stamps(saleIds: readonly string[]): Map<string, SaleStamp> {
+    const stamps = new Map<string, SaleStamp>();
+    for (const id of saleIds) {
+      const sale = this.get(id);
+      if (sale !== null) stamps.set(id, stampOf(sale));
+    }
+    return stamps;
   }
 
   list(page: Page): SaleRecord[] {

@@ -1,0 +1,29 @@
+import { RetryableError } from './errors.ts';
+
+/** Lets a few go at once and some wait, in the order in which they came; whoever comes beyond that is refused. */
+export class Few {
+  readonly #waitingMax: number;
+  readonly #what: string;
+  #free: number;
+  readonly #waiting: (() => void)[] = [];
+
+  /** `what`: of what there are too many, for those who are refused. */
+  constructor(atOnce: number, waitingMax: number, what: string) {
+    this.#free = atOnce;
+    this.#waitingMax = waitingMax;
+    this.#what = what;
+  }
+
+  async run<T>(work: () => Promise<T>): Promise<T> {
+    if (this.#free > 0) this.#free--;
+    else if (this.#waiting.length >= this.#waitingMax) throw new RetryableError('overloaded', `too many ${this.#what}`);
+    else await new Promise<void>((resolve) => void this.#waiting.push(resolve));
+    try {
+      return await work();
+    } finally {
+      const next = this.#waiting.shift();
+      if (next === undefined) this.#free++;
+      else next();
+    }
+  }
+}
