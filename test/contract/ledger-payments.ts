@@ -3,6 +3,7 @@ import { liveAttempts, newestEnded } from '../../src/ledger/life/book.ts';
 import { openByClaims } from '../../src/ledger/life/payments.ts';
 import { DECLINED_MAX } from '../../src/ledger/life.ts';
 import type { Move, NewRefund } from '../../src/ledger/port.ts';
+import type { Money } from '../../src/model/money.ts';
 import type { OrderRecord } from '../../src/model/order.ts';
 import { type LifeKit, PRICE, SALE } from './ledger-life-kit.ts';
 
@@ -169,6 +170,38 @@ export function paymentsContract(kitOf: () => LifeKit): void {
       expect(await kit.unmoved(part(order, attemptId, own(first, 500)))).toBe('refused');
       expect(await kit.ledger.voidRefund('424242', 'never', BY, kit.id())).toBeNull();
       expect(await asked(attemptId, 500), 'and the next one may be asked for').not.toBe(first);
+    });
+
+    it('P6: that the provider tells in another currency: of our own what was asked for counts, of others nothing', async () => {
+      const kit = kitOf();
+      const { order, attemptId } = await kit.paid('alice');
+      const total = { amount: 70, currency: 'USD' };
+      expect(await kit.unmoved(part(order, attemptId, { total }))).toBe('amount_mismatch');
+      const first = await asked(attemptId, 500);
+      const answer = { own: first, total, reference: null };
+      expect(await kit.outcome(part(order, attemptId, answer))).toBe('moved');
+      expect(await kit.unmoved(part(order, attemptId, answer))).toBe('repeat');
+      expect(await refundedOf(attemptId)).toBe(500);
+    });
+
+    it('P6: of money that is late when it is met: it is on its way back at once, and revives nothing', async () => {
+      const kit = kitOf();
+      const ends: [back: Money, state: string, refunded: number][] = [
+        [yuan(0), 'late', 0],
+        [yuan(500), 'refunding', 500],
+        [yuan(8000), 'refunded', 8000],
+        [{ amount: 70, currency: 'USD' }, 'refunding', 0],
+      ];
+      for (const [at, [back, state, refunded]] of ends.entries()) {
+        const order = await kit.order(`b${at}`);
+        const attemptId = await kit.opened(order);
+        await kit.closeAttempt(attemptId, { state: 'voided', error: null });
+        expect(await kit.outcome(kit.move('cancel', order))).toBe('moved');
+        const money = { capture: attemptId, reference: null, amount: null, back };
+        const { outcome, attempt } = await kit.one(kit.move('pay', order, { money }));
+        expect([outcome, attempt]).toMatchObject(['late', { state, refunded, pays: false }]);
+        expect((await kit.ledger.dueAttempts(9)).some(({ id }) => id === attemptId)).toBe(state !== 'refunded');
+      }
     });
 
     it('of late money is noted, and it revives nothing any more', async () => {
