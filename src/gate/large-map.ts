@@ -11,25 +11,42 @@ const PARTS = 512;
 export class LargeMap<V> {
   readonly #first = new Map<string, V>();
   #parts: Map<string, V>[] | null = null;
+  #moving: MapIterator<[string, V]> | null = null;
 
   get(key: string): V | undefined {
-    const found = this.#first.get(key);
-    return found !== undefined || this.#parts === null ? found : this.#partOf(this.#parts, key).get(key);
+    if (this.#parts === null) return this.#first.get(key);
+    const found = this.#first.size === 0 ? undefined : this.#first.get(key);
+    return found === undefined ? this.#partOf(this.#parts, key).get(key) : found;
   }
 
   set(key: string, value: V): void {
     if (this.#parts === null) {
       this.#first.set(key, value);
       if (this.#first.size >= FIRST_MAX) this.#parts = Array.from({ length: PARTS }, () => new Map());
-    } else if (this.#first.has(key)) {
-      this.#first.set(key, value);
-    } else {
-      this.#partOf(this.#parts, key).set(key, value);
+      return;
     }
+    if (this.#first.size > 0) {
+      this.#moveOne(this.#parts);
+      this.#moveOne(this.#parts);
+      if (this.#first.has(key)) {
+        this.#first.set(key, value);
+        return;
+      }
+    }
+    this.#partOf(this.#parts, key).set(key, value);
   }
 
   delete(key: string): void {
     if (!this.#first.delete(key) && this.#parts !== null) this.#partOf(this.#parts, key).delete(key);
+  }
+
+  /** The first entries follow the others little by little: then nobody looks for theirs in two maps any more. */
+  #moveOne(parts: readonly Map<string, V>[]): void {
+    this.#moving ??= this.#first.entries();
+    const { done, value } = this.#moving.next();
+    if (done) return;
+    this.#first.delete(value[0]);
+    this.#partOf(parts, value[0]).set(value[0], value[1]);
   }
 
   #partOf(parts: readonly Map<string, V>[], key: string): Map<string, V> {

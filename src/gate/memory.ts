@@ -5,6 +5,7 @@ import { takeSlots } from '../model/limit.ts';
 import type { OrderMessage } from '../model/order.ts';
 import { windowRefusal } from '../model/sale.ts';
 import { type SaleSnapshot, type SaleValues, type SnapshotPage, saleValues } from '../model/snapshot.ts';
+import { BoundKeys } from './bound-keys.ts';
 import { LargeMap } from './large-map.ts';
 import {
   type AdmitRequest,
@@ -43,12 +44,6 @@ interface Hold {
   queued: boolean;
 }
 
-interface BoundKey {
-  readonly orderId: string;
-  readonly fingerprint: string;
-  readonly boundAtMs: number;
-}
-
 interface GateSale {
   values: SaleValues;
   readonly epoch: number;
@@ -58,11 +53,10 @@ interface GateSale {
   readonly holds: LargeMap<Hold>;
   /** A buyer's live holds; one hold is the rule, so it is stored bare. */
   readonly buyers: LargeMap<Hold | Hold[]>;
-  /** Insertion order is time order, which is what pruning relies on. */
-  readonly keys: Map<string, BoundKey>;
+  readonly keys: BoundKeys;
 }
 
-const PRUNED_A_TURN = 10_000;
+const PRUNED_A_TURN = 2000;
 
 const UNKNOWN: Verdict = { outcome: 'not_found' };
 const SOLD_OUT: Verdict = { outcome: 'sold_out' };
@@ -107,7 +101,7 @@ export class MemoryGate implements Gate {
       itemsById: new Map(),
       holds: new LargeMap(),
       buyers: new LargeMap(),
-      keys: new Map(),
+      keys: new BoundKeys(),
     };
     for (const { id, code, price, total, blocked, rev } of snapshot.items) {
       const item: GateItem = {
@@ -199,7 +193,7 @@ export class MemoryGate implements Gate {
     const hold: Hold = { orderId, item, buyer, slots: slots.length === 1 ? slots[0]! : slots, queued: true };
     addHold(sale, hold);
     item.queuedUnits += quantity;
-    if (name !== null) sale.keys.set(name, { orderId, fingerprint, boundAtMs: nowMs });
+    if (name !== null) sale.keys.bind(name, orderId, fingerprint, nowMs);
     const message = messageOf(sale, saleId, hold, key, fingerprint);
     this.#emit(message);
     return { outcome: 'admitted', message };
@@ -230,8 +224,7 @@ export class MemoryGate implements Gate {
   async withdraw(saleId: string, { orderId, buyer, key }: HoldRef & { key: string | null }): Promise<void> {
     const sale = this.#sales.get(saleId);
     if (!sale || dropHold(sale, orderId) === null || key === null) return;
-    const name = keyName(buyer, key);
-    if (sale.keys.get(name)?.orderId === orderId) sale.keys.delete(name);
+    sale.keys.free(keyName(buyer, key), orderId);
   }
 
   async holdOf(saleId: string, { orderId }: HoldRef): Promise<Held | null> {
@@ -311,14 +304,14 @@ export class MemoryGate implements Gate {
     const { clock, timers } = this.#runtime;
     const beforeMs = clock.now() - olderMs;
     let seen = 0;
-    for (const sale of this.#sales.values()) {
-      for (const [name, bound] of sale.keys) {
-        if (bound.boundAtMs >= beforeMs) break;
+    for (const { keys, holds } of this.#sales.values()) {
+      // An order that is still on its way keeps its key, however old: the ledger has not stored it yet.
+      for (const looked of keys.prune(beforeMs, (orderId) => holds.get(orderId)?.queued === true)) {
+        seen += looked;
+        if (seen < PRUNED_A_TURN) continue;
         // A day's keys of a big sale are millions: others have their turn in between.
-        if (++seen % PRUNED_A_TURN === 0) await turn(timers);
-        // An order that is still on its way keeps its key, however old: the ledger has not stored it yet.
-        if (sale.holds.get(bound.orderId)?.queued) continue;
-        sale.keys.delete(name);
+        seen = 0;
+        await turn(timers);
       }
     }
   }
@@ -351,7 +344,7 @@ function addPage(sale: GateSale, saleId: string, { holds, keys }: SnapshotPage):
     addHold(sale, { orderId, item, buyer, slots: slots.length === 1 ? slots[0]! : slots, queued: false });
   }
   for (const { buyer, key, fingerprint, orderId, boundAtMs } of keys) {
-    sale.keys.set(keyName(buyer, key), { orderId, fingerprint, boundAtMs });
+    sale.keys.bind(keyName(buyer, key), orderId, fingerprint, boundAtMs);
   }
 }
 

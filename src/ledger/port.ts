@@ -59,7 +59,7 @@ export interface Ledger extends LifeLedger, SandboxBook {
   /** The order that a key is bound to (base/idempotency.ts), if that is younger than 24 hours. */
   findOrderKey(scope: OrderKeyScope): Promise<OrderKeyBinding | null>;
   /**
-   * Orders up to this id were stored when keys did not yet say who used them; null: there are none. Whoever acts for a buyer
+   * Orders up to this id were placed when keys did not yet say who used them; null: there are none. Whoever acts for a buyer
    * may find their key among the buyer's own there, for as long as it is kept.
    */
   readonly unscopedUpTo: string | null;

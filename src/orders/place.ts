@@ -4,7 +4,7 @@ import { type IdSequence, idTimeMs, isId } from '../base/ids.ts';
 import type { Runtime } from '../base/runtime.ts';
 import { sleep, within } from '../base/timers.ts';
 import { type BoundTo, type Gate, type Leaving, NotAdmittedError, type Refused, type Verdict } from '../gate/port.ts';
-import { KEY_KEPT_MS, type Ledger, type OrderKeyBinding } from '../ledger/port.ts';
+import { KEY_KEPT_MS, type Ledger } from '../ledger/port.ts';
 import { type OrderMessage, type OrderRecord, orderFingerprint } from '../model/order.ts';
 import type { RejectReason } from '../model/outcome.ts';
 import { type SaleRecord, windowRefusal } from '../model/sale.ts';
@@ -309,10 +309,11 @@ export class PlaceOrder {
   }
 
   /** Nobody wrote down who had used a key of so old an order: whoever acts for its buyer may have. */
-  async #unscoped({ saleId, buyer, unscopedKey: key }: Scoped): Promise<OrderKeyBinding | null> {
+  async #unscoped({ saleId, buyer, unscopedKey: key }: Scoped): Promise<BoundTo | null> {
     if (key === undefined || !this.#mayBeUnscoped()) return null;
-    const { ledger } = this.#on;
-    const bound = await ledger.findOrderKey({ saleId, buyer, key });
+    const { gate, ledger } = this.#on;
+    // The gate as well: an order that was admitted before the update may still be in the pipe.
+    const bound = (await ledger.findOrderKey({ saleId, buyer, key })) ?? (await gate.keyOf(saleId, buyer, key));
     return bound !== null && BigInt(bound.orderId) <= BigInt(ledger.unscopedUpTo!) ? bound : null;
   }
 

@@ -452,6 +452,39 @@ export function gateContract(name: string, make: () => Promise<GateUnderTest>): 
         expect(outcomes).toEqual(['admitted', 'replayed', 'replayed']);
       });
 
+      it('pruneKeys finds old keys among young ones, in whichever order they came', async () => {
+        const ages = [3000, 0, 2000, 1000, 999, 1001];
+        const key = { key: 'k', fingerprint: orderFingerprint('poster', 1) };
+        const keys = ages.map((ms, at) => {
+          return { ...key, buyer: `${ms}`, orderId: String(500 + at), boundAtMs: clock.now() - ms };
+        });
+        await gate.install(snapshot({ epoch: 2, keys }));
+        const left = async (): Promise<string[]> => {
+          const bound = await Promise.all(ages.map((ms) => gate.keyOf(SALE, `${ms}`, 'k')));
+          return keys.filter((_, at) => bound[at] !== null).map(({ buyer }) => buyer);
+        };
+        await gate.pruneKeys(1500);
+        expect(await left()).toEqual(['0', '1000', '999', '1001']);
+        await gate.pruneKeys(1000);
+        expect(await left()).toEqual(['0', '1000', '999']);
+        clock.advance(1);
+        await gate.pruneKeys(1000);
+        expect(await left()).toEqual(['0', '999']);
+      });
+
+      it('pruneKeys keeps a key that was freed and bound again, by its new age', async () => {
+        const first = await admitted('alice', { itemCode: 'poster', key: 'k' });
+        await gate.withdraw(SALE, first);
+        clock.advance(1000);
+        const second = await admitted('alice', { itemCode: 'poster', key: 'k' });
+        await gate.settle(SALE, [second]);
+        await gate.pruneKeys(500);
+        expect(await gate.keyOf(SALE, 'alice', 'k')).toMatchObject({ orderId: second.orderId });
+        clock.advance(501);
+        await gate.pruneKeys(500);
+        expect(await gate.keyOf(SALE, 'alice', 'k')).toBeNull();
+      });
+
       it('pruneKeys keeps the key of an order that the ledger has not decided, however old', async () => {
         const order = await admitted('alice', { key: 'k' });
         const settled = await admitted('bob', { key: 'k' });

@@ -4,6 +4,7 @@ import { join } from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { afterAll, afterEach, beforeAll, describe, expect, it, onTestFinished } from 'vitest';
 import { RetryableError, TerminalError } from '../../src/base/errors.ts';
+import { composeId, ID_EPOCH_MS } from '../../src/base/ids.ts';
 import { seededRandom } from '../../src/base/random.ts';
 import { systemRuntime } from '../../src/base/runtime.ts';
 import { mysqlDialect } from '../../src/ledger/mysql/ledger.ts';
@@ -516,6 +517,19 @@ export function sqlLedgerSuite(product: Product): void {
         }
         const ledger = await ledgerAt(at, { migrate: false });
         await expectFormerKeys(ledger);
+      });
+
+      it('P5: keys of orders that are in the pipe during the migration are covered, with none stored yet; a new ledger has none (0003)', async () => {
+        const at = await freshDatabase(product);
+        const { dialect: former } = await withFiles(at, ({ version }) => version < 3);
+        await migrate(former);
+        const [theSale] = formerRows('answers', 0, '');
+        await queryDatabase(at, theSale!);
+        const inThePipe = composeId(Math.floor((Date.now() - ID_EPOCH_MS) / 1000) + 30, 2 ** 32 - 1);
+        await migrateSqlLedger(at, systemRuntime());
+        const ledger = await ledgerAt(at, { migrate: false });
+        expect(BigInt(ledger.unscopedUpTo ?? 0)).toBeGreaterThan(BigInt(inThePipe));
+        expect((await ledgerAt(await freshDatabase(product))).unscopedUpTo).toBeNull();
       });
 
       it.runIf(product === 'mysql')('whose first file stopped in the middle is completed', async () => {

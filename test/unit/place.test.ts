@@ -193,6 +193,23 @@ describe('placing an order', () => {
       expect(await order({ caller })).toEqual({ ok: false, code: 'sold_out' });
     });
 
+    it('P5: also while that order is in the pipe, and only the gate knows it', async () => {
+      unscopedUpTo = UP_TO;
+      const fingerprint = orderFingerprint('v', 1);
+      keysInGate.set('k', { fingerprint, orderId: '1' });
+      keys.clear();
+      rows.clear();
+      void acks.expect('1').catch(() => {});
+      const repeat = order({ caller });
+      await settled();
+      acks.decided(ORDER);
+      expect(await repeat).toEqual({ ok: true, order: ORDER, replayed: true });
+      expect(await order({ caller, quantity: 2 })).toEqual({ ok: false, code: 'idempotency_key_reused' });
+      expect(admitted).toBe(0);
+      keysInGate.set('k', { fingerprint, orderId: String(BigInt(UP_TO) + 1n) });
+      expect(await order({ caller })).toEqual({ ok: false, code: 'sold_out' });
+    });
+
     it('a key of an order after that is not', async () => {
       unscopedUpTo = UP_TO;
       keys.set('k', { fingerprint: orderFingerprint('v', 1), orderId: String(BigInt(UP_TO) + 1n) });

@@ -79,6 +79,12 @@ describe('migrations', () => {
     }
   });
 
+  it('P5: a new ledger has no keys of which nobody knows whose they are', async () => {
+    const ledger = SqliteLedger.open(folder, manualRuntime());
+    expect(ledger.unscopedUpTo).toBeNull();
+    await ledger.close();
+  });
+
   it('are applied once by several that race', async () => {
     openLedgerFile(file).close();
     const root = new URL('../../src/ledger/sqlite/', import.meta.url).href;

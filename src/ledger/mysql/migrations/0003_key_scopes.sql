@@ -18,14 +18,17 @@ CREATE TABLE IF NOT EXISTS call_keys (
   KEY call_keys_age (created_at)
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC;
 
--- Orders up to this id were placed when a key did not say who used it.
+-- Orders up to this id were placed when a key did not say who used it: all that were admitted before this instant, by a clock
+-- that is up to a minute ahead. Some of them may still be in the pipe. An id has the seconds since 2025-01-01 above 32 bits.
 CREATE TABLE IF NOT EXISTS unscoped_keys (
   one   INT    NOT NULL PRIMARY KEY,
   up_to BIGINT NOT NULL,
   CONSTRAINT unscoped_keys_one CHECK (one = 1)
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC;
-INSERT INTO unscoped_keys (one, up_to) SELECT 1, max(id) FROM orders HAVING max(id) IS NOT NULL
-  ON DUPLICATE KEY UPDATE one = 1;
+-- Where the file is run again, by its last run: orders may have been admitted in between.
+REPLACE INTO unscoped_keys (one, up_to)
+  SELECT 1, GREATEST((FLOOR(UNIX_TIMESTAMP()) - 1735689600 + 60) * 4294967296 + 4294967295, COALESCE((SELECT max(id) FROM orders), 0))
+  FROM DUAL WHERE EXISTS (SELECT 1 FROM sales);
 
 -- It is gone if this file was run before, up to its last line.
 CREATE TABLE IF NOT EXISTS answers (
