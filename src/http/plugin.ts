@@ -16,13 +16,13 @@ import { DoorbusterError, RetryableError, unavailable } from '../base/errors.ts'
 import type { Logger } from '../base/log.ts';
 import { isLoopback } from '../base/loopback.ts';
 import type { Runtime } from '../base/runtime.ts';
-import { VERSION } from '../base/version.ts';
 import { compile, faultsOf } from '../contract/validate.ts';
 import type { Series } from '../observe/fast-histogram.ts';
 import { addressKey, addressOf } from './address.ts';
 import { Auth } from './auth.ts';
 import { BuyerLimits } from './buyer-limits.ts';
 import type { HttpContext, HttpOptions, ShopSource } from './context.ts';
+import { OPENAPI, openApiOf } from './openapi.ts';
 import { Overload } from './overload.ts';
 import { HttpProblem, PROBLEM_TYPE, PROBLEMS, type ProblemCode } from './problem.ts';
 import { RateLimit } from './rate-limit.ts';
@@ -109,12 +109,7 @@ export async function doorbusterRoutes(app: FastifyInstance, { shop, http, runti
   measureRequests(app, shop);
 
   const routes = collectRoutes(app);
-  await app.register(swagger, {
-    openapi: openApiHead(),
-    transform: withSecurity,
-    transformObject: bodiesThatMayBeMissing,
-    decorator: OPENAPI,
-  });
+  await app.register(swagger, OPENAPI);
   systemRoutes(app, context);
   // What health and metrics must be spared: they answer when nothing else does.
   await app.register(async (api) => {
@@ -321,58 +316,4 @@ function collectRoutes(app: FastifyInstance): { refuseOtherMethods(): void } {
       }
     },
   };
-}
-
-/** The name under which Fastify keeps our document: not the usual one, which the application may have taken. */
-const OPENAPI = 'doorbusterOpenApi';
-
-function openApiOf(app: FastifyInstance): Record<string, unknown> {
-  return (app as unknown as Record<typeof OPENAPI, () => Record<string, unknown>>)[OPENAPI]();
-}
-
-/** A call that need not say anything may leave the body out; the generator knows only bodies that must be there. */
-function bodiesThatMayBeMissing(document: { swaggerObject?: unknown; openapiObject?: unknown }): never {
-  const { paths = {} } = document.openapiObject as { paths?: Record<string, { post?: { requestBody?: OpenApiBody } }> };
-  for (const { post } of Object.values(paths)) {
-    const schema = post?.requestBody?.content?.['application/json']?.schema;
-    if (schema && (schema.required ?? []).length === 0) post!.requestBody!.required = false;
-  }
-  return document.openapiObject as never;
-}
-
-interface OpenApiBody {
-  required?: boolean;
-  content?: Record<string, { schema?: { required?: string[] } }>;
-}
-
-function openApiHead() {
-  return {
-    openapi: '3.1.0',
-    info: {
-      title: 'Doorbuster',
-      version: VERSION,
-      description:
-        'Sells scarce things to a crowd: never oversells, keeps a buyer to their limit, loses no order it accepted.',
-    },
-    components: {
-      securitySchemes: {
-        buyer: {
-          type: 'http' as const,
-          scheme: 'bearer',
-          bearerFormat: 'JWT',
-          description: 'HS256; `sub` is the buyer',
-        },
-        admin: { type: 'http' as const, scheme: 'bearer', description: 'An admin key' },
-      },
-    },
-  };
-}
-
-/**
- * Who may call a route stands in its schema as `x-security` and becomes `security` only in our document: an application's
- * own generator, which sees our routes too, would look for schemes that its document does not have.
- */
-function withSecurity({ schema, url }: { schema: unknown; url: string }): { schema: never; url: string } {
-  const { 'x-security': security, ...rest } = (schema ?? {}) as Record<string, unknown>;
-  return { schema: (security === undefined ? schema : { ...rest, security }) as never, url };
 }

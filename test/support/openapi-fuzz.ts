@@ -45,8 +45,22 @@ export interface Document {
   paths: Record<string, Record<string, unknown>>;
 }
 
+/** The document with what it refers to in its place; each a copy of its own. */
+function resolved(of: unknown, document: Document): unknown {
+  if (Array.isArray(of)) return of.map((one) => resolved(one, document));
+  if (of === null || typeof of !== 'object') return of;
+  const { $ref, ...rest } = of as { $ref?: unknown };
+  if (typeof $ref !== 'string') {
+    return Object.fromEntries(Object.entries(of).map(([key, value]) => [key, resolved(value, document)]));
+  }
+  const steps = $ref.split('/').slice(1);
+  const target = steps.reduce<unknown>((at, step) => (at as Record<string, unknown> | undefined)?.[step], document);
+  if (target === undefined) throw new Error(`the document refers to ${$ref}, and has none`);
+  return { ...(resolved(target, document) as object), ...rest };
+}
+
 export function operationsOf(document: Document): Operation[] {
-  return Object.entries(document.paths).flatMap(([path, methods]) =>
+  return Object.entries(resolved(document.paths, document) as Document['paths']).flatMap(([path, methods]) =>
     Object.entries(methods).map(([method, raw]) => {
       const { parameters, requestBody, security, responses } = raw as {
         parameters?: Operation['parameters'];
@@ -236,7 +250,7 @@ function text({ pattern, format, minLength = 0, maxLength = 50 }: Schema): fc.Ar
       fc.constantFrom(...DATES),
     );
   }
-  if (format === 'name') {
+  if (format === 'name' || format === 'reference') {
     return fc
       .string({ unit: 'grapheme', minLength, maxLength: Math.min(maxLength, 40) })
       .map((some) => some.trim() || 'x');
@@ -416,7 +430,7 @@ export function send(url: string, { method, path, headers, body }: Sent): Promis
 
 /** Holds answers against the document. */
 export class Contract {
-  readonly #ajv = new Ajv2020({ strict: false, allErrors: true, formats: { name: true } });
+  readonly #ajv = new Ajv2020({ strict: false, allErrors: true, formats: { name: true, reference: true } });
   readonly #compiled = new Map<object, ValidateFunction>();
 
   constructor() {

@@ -1,0 +1,114 @@
+import type { FastifyInstance } from 'fastify';
+import { VERSION } from '../base/version.ts';
+import { Order, Sale } from '../contract/schemas.ts';
+
+/** The name under which Fastify keeps our document: not the usual one, which the application may have taken. */
+const NAME = 'doorbusterOpenApi';
+
+/** For @fastify/swagger, which makes the document of the routes' schemas. */
+export const OPENAPI = {
+  openapi: openApiHead(),
+  transform: withSecurity,
+  transformObject: finished,
+  decorator: NAME,
+} as const;
+
+export function openApiOf(app: FastifyInstance): object {
+  return (app as unknown as Record<typeof NAME, () => object>)[NAME]();
+}
+
+function finished(document: { swaggerObject?: unknown; openapiObject?: unknown }): never {
+  const { paths = {}, components, ...head } = document.openapiObject as OpenApi;
+  bodiesThatMayBeMissing(paths);
+  return { ...head, ...withShared(paths, components) } as never;
+}
+
+/** A call that need not say anything may leave the body out; the generator knows only bodies that must be there. */
+function bodiesThatMayBeMissing(paths: OpenApiPaths): void {
+  for (const { post } of Object.values(paths)) {
+    const schema = post?.requestBody?.content?.['application/json']?.schema;
+    if (schema && (schema.required ?? []).length === 0) post!.requestBody!.required = false;
+  }
+}
+
+const SHARED = { Order, Sale };
+
+/** What many routes answer stands in the document once, and not in each of them: it would be ten times as large. */
+function withShared(paths: OpenApiPaths, components: object | undefined): object {
+  const names = new Map(Object.entries(SHARED).map(([name, schema]) => [JSON.stringify(schema), name]));
+  const named = (value: unknown): unknown => {
+    if (Array.isArray(value)) return value.map(named);
+    if (value === null || typeof value !== 'object') return value;
+    const { description, ...schema } = value as { description?: string };
+    const name = 'properties' in schema ? names.get(JSON.stringify(schema)) : undefined;
+    if (name === undefined) return Object.fromEntries(Object.entries(value).map(([key, of]) => [key, named(of)]));
+    return { $ref: `#/components/schemas/${name}`, ...(description !== undefined && { description }) };
+  };
+  const responses: Record<string, unknown> = {};
+  const answer = (response: OpenApiResponse): unknown => {
+    const codes = response.content?.['application/problem+json']?.schema?.properties?.code?.enum;
+    if (codes === undefined) return named(response);
+    const name = codes.join('-');
+    responses[name] ??= named(response);
+    return { $ref: `#/components/responses/${name}` };
+  };
+  const each = <T, U>(of: Record<string, T>, map: (value: T) => U): Record<string, U> =>
+    Object.fromEntries(Object.entries(of).map(([key, value]) => [key, map(value)]));
+  const smaller = each(paths, (methods) =>
+    each(methods, (operation) => ({ ...operation, responses: each(operation.responses, answer) })),
+  );
+  return { components: { ...components, schemas: SHARED, responses }, paths: smaller };
+}
+
+interface OpenApi {
+  paths?: OpenApiPaths;
+  components?: object;
+}
+
+type OpenApiPaths = Record<string, Record<string, OpenApiOperation>>;
+
+interface OpenApiOperation {
+  requestBody?: OpenApiBody;
+  responses: Record<string, OpenApiResponse>;
+}
+
+interface OpenApiResponse {
+  content?: Record<string, { schema?: { properties?: { code?: { enum?: string[] } } } }>;
+}
+
+interface OpenApiBody {
+  required?: boolean;
+  content?: Record<string, { schema?: { required?: string[] } }>;
+}
+
+function openApiHead() {
+  return {
+    openapi: '3.1.0',
+    info: {
+      title: 'Doorbuster',
+      version: VERSION,
+      description:
+        'Sells scarce things to a crowd: never oversells, keeps a buyer to their limit, loses no order it accepted.',
+    },
+    components: {
+      securitySchemes: {
+        buyer: {
+          type: 'http' as const,
+          scheme: 'bearer',
+          bearerFormat: 'JWT',
+          description: 'HS256; `sub` is the buyer',
+        },
+        admin: { type: 'http' as const, scheme: 'bearer', description: 'An admin key' },
+      },
+    },
+  };
+}
+
+/**
+ * Who may call a route stands in its schema as `x-security` and becomes `security` only in our document: an application's
+ * own generator, which sees our routes too, would look for schemes that its document does not have.
+ */
+function withSecurity({ schema, url }: { schema: unknown; url: string }): { schema: never; url: string } {
+  const { 'x-security': security, ...rest } = (schema ?? {}) as Record<string, unknown>;
+  return { schema: (security === undefined ? schema : { ...rest, security }) as never, url };
+}
