@@ -2,6 +2,7 @@ import { RetryableError } from './errors.ts';
 
 /** Lets a few go at once and some wait, in the order in which they came; whoever comes beyond that is refused. */
 export class Few {
+  readonly #atOnce: number;
   readonly #waitingMax: number;
   readonly #what: string;
   #free: number;
@@ -9,9 +10,15 @@ export class Few {
 
   /** `what`: of what there are too many, for those who are refused. */
   constructor(atOnce: number, waitingMax: number, what: string) {
+    this.#atOnce = atOnce;
     this.#free = atOnce;
     this.#waitingMax = waitingMax;
     this.#what = what;
+  }
+
+  /** Nobody goes and nobody waits. */
+  get isIdle(): boolean {
+    return this.#free === this.#atOnce;
   }
 
   async run<T>(work: () => Promise<T>): Promise<T> {
@@ -24,6 +31,26 @@ export class Few {
       const next = this.#waiting.shift();
       if (next === undefined) this.#free++;
       else next();
+    }
+  }
+}
+
+/** The same for each of many: those of one do not wait for those of another. */
+export class FewOfEach {
+  readonly #make: () => Few;
+  readonly #few = new Map<string, Few>();
+
+  constructor(atOnce: number, waitingMax: number, what: string) {
+    this.#make = () => new Few(atOnce, waitingMax, what);
+  }
+
+  async run<T>(each: string, work: () => Promise<T>): Promise<T> {
+    const few = this.#few.get(each) ?? this.#make();
+    this.#few.set(each, few);
+    try {
+      return await few.run(work);
+    } finally {
+      if (few.isIdle) this.#few.delete(each);
     }
   }
 }

@@ -1,3 +1,4 @@
+import { RetryableError } from '../base/errors.ts';
 import { Few } from '../base/few.ts';
 import type { Runtime } from '../base/runtime.ts';
 import { sleep, within } from '../base/timers.ts';
@@ -19,9 +20,11 @@ const PAUSE_FACTOR = 3;
 const ROTATED = 8;
 /** A sale that is over changes by a refund at most. */
 const OVER_EVERY_ROUNDS = 10;
-/** Anybody may make up an id: so many of those that are not known to exist are read at once, and so many wait. */
-const STRANGERS_AT_ONCE = 2;
-const STRANGERS_WAITING_MAX = 32;
+/** Anybody may make up an id: of those that are not known to exist so many are asked for in one query, and so many wait. */
+const ASKED_AT_ONCE = 200;
+const ASKED_WAITING_MAX = 1000;
+/** After a query that hung nobody waits longer than after one that took so long. */
+const ASKING_MS_MAX = 10;
 const KNOWN_MAX = 10_000;
 const MISSING_MAX = 1000;
 const MISSING_MS = 1000;
@@ -58,7 +61,8 @@ export class Board {
   readonly #reading = new Map<string, Promise<Entry | null>>();
   readonly #watchers = new Map<string, Watched>();
   readonly #pace: Pace;
-  readonly #strangers = new Few(STRANGERS_AT_ONCE, STRANGERS_WAITING_MAX, 'sales that may not exist are asked for');
+  readonly #asked = new Map<string, PromiseWithResolvers<boolean>>();
+  #asking = false;
   /** Sales that were seen to exist, and ids that were seen not to, with the time until which that is believed. */
   readonly #known = new Set<string>();
   readonly #missing = new Map<string, number>();
@@ -119,12 +123,44 @@ export class Board {
     const missingUntilMs = this.#missing.get(saleId) ?? 0;
     if (this.#runtime.clock.monotonic() < missingUntilMs) return null;
     const changes = this.#changes;
-    const found = await this.#strangers.run(() => this.readNow(saleId));
+    const found = (await this.#exists(saleId)) ? await this.#pace.read(() => this.readNow(saleId)) : null;
     if (found === null && changes === this.#changes) {
       bound(this.#missing, MISSING_MAX);
       this.#missing.set(saleId, this.#runtime.clock.monotonic() + MISSING_MS);
     }
     return found;
+  }
+
+  /** One query at a time for all who ask, with a pause after each: ids that are made up cost the same however many they are. */
+  #exists(saleId: string): Promise<boolean> {
+    let asked = this.#asked.get(saleId);
+    if (asked === undefined) {
+      if (this.#asked.size >= ASKED_WAITING_MAX)
+        throw new RetryableError('overloaded', 'too many unknown sales are asked for');
+      asked = Promise.withResolvers<boolean>();
+      this.#asked.set(saleId, asked);
+      if (!this.#asking) void this.#ask();
+    }
+    return asked.promise;
+  }
+
+  async #ask(): Promise<void> {
+    const { clock, timers } = this.#runtime;
+    this.#asking = true;
+    while (this.#asked.size > 0) {
+      const some = [...this.#asked].slice(0, ASKED_AT_ONCE);
+      const startedMs = clock.monotonic();
+      try {
+        const stamps = await this.#ledger.saleStamps(some.map(([id]) => id));
+        for (const [id, { resolve }] of some) resolve(stamps.has(id));
+      } catch (error) {
+        for (const [, { reject }] of some) reject(error);
+      }
+      for (const [id] of some) this.#asked.delete(id);
+      const tookMs = Math.min(clock.monotonic() - startedMs, ASKING_MS_MAX);
+      if (tookMs >= 1) await sleep(timers, Math.ceil(PAUSE_FACTOR * tookMs));
+    }
+    this.#asking = false;
   }
 
   #know(saleId: string): void {

@@ -14,8 +14,11 @@ const STEP_SALES = 10;
 const PAGE_CHARS_MAX = 256 * 1024;
 const PAGE_SALES_MAX = 200;
 const KEPT_PAGES_MAX = 64;
-/** Whoever walks through the list with ever new cursors waits here, and is refused when so many wait. */
+/** Whoever walks through the list waits here, and is refused when so many wait. */
 const WAITING_MAX = 32;
+/** Anybody may make up a cursor: those that the list has not handed out have few places, and are served last. */
+const MADE_UP_WAITING_MAX = 4;
+const HANDED_OUT_MAX = 1000;
 /** Of the event loop's time the list takes at most a quarter, whoever asks for what. */
 const PAUSE_FACTOR = 3;
 /** A ledger that does not answer: what was seen last is better than nothing, and without it 503 is. */
@@ -48,12 +51,14 @@ interface Waiting {
 /**
  * The public list of sales: read at most twice a second for each cursor and shared by all who look, whatever their limit. It
  * is built step by step, one run at a time with a pause after each, so that readers cannot take the event loop from those
- * who order; the first page goes before all others.
+ * who order; the first page goes before all others, and cursors that it has led to before those that somebody made up.
  */
 export class SaleList {
   readonly #on: SaleListOn;
   readonly #kept = new Map<string | null, Run>();
   readonly #waiting = new Map<string | null, Waiting>();
+  /** Cursors that one comes to from the first page, the last used last. */
+  readonly #handedOut = new Set<string>();
   #building = false;
   #current: Waiting | null = null;
   /** Raised by every change of a sale: what was read before it is not kept. */
@@ -65,10 +70,13 @@ export class SaleList {
 
   async page({ limit, before }: Page): Promise<PublicAnswer> {
     const run = await this.#runOf(before);
+    const led = before === null || this.#isHandedOut(before);
+    if (before !== null && led) this.#handOut(before);
     if (run.made?.limit === limit) return run.made.answer;
     const sales = run.sales.slice(0, limit);
     const more = run.more || run.sales.length > limit;
     const nextCursor = more ? JSON.stringify(sales.at(-1)!.id) : 'null';
+    if (more && led) this.#handOut(sales.at(-1)!.id);
     const data = sales.map(({ json }) => json).join(',');
     const answer = publicAnswer(`{"data":[${data}],"nextCursor":${nextCursor}}`);
     run.made = { limit, answer };
@@ -103,7 +111,7 @@ export class SaleList {
   #wait(before: string | null): Promise<Run> {
     const waiting = this.#waiting.get(before);
     if (waiting) return waiting.run;
-    if (before !== null && this.#waiting.size >= WAITING_MAX) {
+    if (before !== null && this.#isFullFor(before)) {
       return Promise.reject(new RetryableError('overloaded', 'too many pages of the list are being read'));
     }
     const { promise: run, resolve, reject } = Promise.withResolvers<Run>();
@@ -112,11 +120,40 @@ export class SaleList {
     return run;
   }
 
+  #isHandedOut(cursor: string | null): boolean {
+    return cursor !== null && this.#handedOut.has(cursor);
+  }
+
+  #handOut(cursor: string): void {
+    this.#handedOut.delete(cursor);
+    this.#handedOut.add(cursor);
+    if (this.#handedOut.size <= HANDED_OUT_MAX) return;
+    for (const oldest of this.#handedOut) {
+      this.#handedOut.delete(oldest);
+      return;
+    }
+  }
+
+  /** The two kinds do not take each other's places. */
+  #isFullFor(cursor: string): boolean {
+    const led = this.#isHandedOut(cursor);
+    let taken = 0;
+    for (const other of this.#waiting.keys()) if (other !== null && this.#isHandedOut(other) === led) taken++;
+    return taken >= (led ? WAITING_MAX : MADE_UP_WAITING_MAX);
+  }
+
+  #next(): Waiting | undefined {
+    const first = this.#waiting.get(null);
+    if (first) return first;
+    for (const waiting of this.#waiting.values()) if (this.#isHandedOut(waiting.before)) return waiting;
+    return this.#waiting.values().next().value;
+  }
+
   async #build(): Promise<void> {
     const { runtime } = this.#on;
     this.#building = true;
     for (;;) {
-      const next = this.#waiting.get(null) ?? this.#waiting.values().next().value;
+      const next = this.#next();
       if (next === undefined) break;
       this.#current = next;
       const busy = { ms: 0 };
@@ -180,10 +217,14 @@ export class SaleList {
     this.#kept.delete(before);
     this.#kept.set(before, run);
     if (this.#kept.size <= KEPT_PAGES_MAX) return;
+    let evicted: string | null = null;
     for (const oldest of this.#kept.keys()) {
       if (oldest === null) continue;
-      this.#kept.delete(oldest);
-      return;
+      evicted ??= oldest;
+      if (this.#isHandedOut(oldest)) continue;
+      evicted = oldest;
+      break;
     }
+    this.#kept.delete(evicted);
   }
 }

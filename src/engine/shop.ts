@@ -1,5 +1,6 @@
 import { EventEmitter } from 'node:events';
 import { RetryableError, unavailable } from '../base/errors.ts';
+import { FewOfEach } from '../base/few.ts';
 import { type IdKind, IdSequence, isId } from '../base/ids.ts';
 import type { Runtime } from '../base/runtime.ts';
 import { sleep, within } from '../base/timers.ts';
@@ -45,6 +46,7 @@ const OTHER_ID_BLOCK = 100;
 const LIFE_ID_BLOCK = 20_000;
 const QUEUED_LOOK_MS = 50;
 const LIFE_STOP_MS_MAX = 1000;
+const LISTS_WAITING_MAX = 16;
 
 export interface ShopEvents {
   'order.reserved': [order: Order];
@@ -106,6 +108,8 @@ export abstract class Shop {
   protected readonly board: Board;
   protected readonly life: ShopLife;
   readonly #saleList: SaleList;
+  /** A filter that matches nothing has the ledger look through all orders of a buyer: one at a time for each. */
+  readonly #lists = new FewOfEach(1, LISTS_WAITING_MAX, 'lists of this buyer are being read');
   readonly #orderIds: IdSequence;
   readonly #auditIds: IdSequence;
   readonly #place: PlaceOrder;
@@ -286,7 +290,8 @@ export abstract class Shop {
 
   async listOrders(filter: OrderFilter, page: Page): Promise<Order[]> {
     if (filter.saleId !== undefined && !isId(filter.saleId)) return [];
-    const orders = await this.ledger.listOrders(filter, page);
+    const read = (): Promise<OrderRecord[]> => this.ledger.listOrders(filter, page);
+    const orders = await (filter.buyer === undefined ? read() : this.#lists.run(filter.buyer, read));
     const attempts = await this.ledger.lastAttempts(orders.map(({ id }) => id));
     return orders.map((order) => presentOrder(order, attempts.get(order.id)));
   }

@@ -197,7 +197,7 @@ export class EventStream {
     };
     const early = this.#early!;
     this.#early = null;
-    this.write(Buffer.concat([': doorbuster\n\n', ...early].map((each) => Buffer.from(each))));
+    this.write(`: doorbuster\n\n${early.join('')}`);
     if (this.#finished) this.abandon();
   }
 

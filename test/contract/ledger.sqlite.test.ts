@@ -1,4 +1,5 @@
 import { afterEach, describe, expect, it, onTestFinished } from 'vitest';
+import { EXAMINED_MAX } from '../../src/ledger/sqlite/orders.ts';
 import { orderFingerprint } from '../../src/model/order.ts';
 import { type SqliteUnderTest, sqliteUnderTest } from './ledger.sqlite.ts';
 import { ledgerContract } from './ledger.ts';
@@ -92,4 +93,67 @@ describe('sqlite: the audit trail', () => {
       { at: T0 + 10, actor: 'alice', action: 'sale.close', subject: 'sale:5', detail: {} },
     ]);
   });
+});
+
+describe('sqlite: lists of a buyer with many orders', () => {
+  const PER_SALE = 100;
+
+  for (const fold of [true, false]) {
+    it(`P10: beyond ${EXAMINED_MAX} that a filter passes by they leave the event loop, and are whole (${fold ? 'folded' : 'in the tail'})`, async () => {
+      const world = sqliteUnderTest();
+      onTestFinished(() => world.close());
+      const { ledger } = world;
+      const sale = { name: 'S', opensAtMs: T0, closesAtMs: T0 + 1, perBuyer: PER_SALE, payWithinSeconds: 60 };
+      const items = [{ code: 'v', name: 'V', price: { amount: 1, currency: 'CNY' }, stock: 1000 }];
+      let lastId = 1000;
+      const place = async (saleId: string, orders: number) => {
+        const call = { actor: 'admin', auditId: String(++lastId), keyed: null, answer: () => '' };
+        await ledger.createSale({ ...sale, items, id: saleId, itemIds: [`${saleId}1`] }, call);
+        const message = {
+          saleId,
+          itemId: `${saleId}1`,
+          itemCode: 'v',
+          buyer: 'mallory',
+          quantity: 1,
+          key: null,
+          epoch: 1,
+        };
+        const terms = { price: { amount: 1, currency: 'CNY' }, payWithinSeconds: 60 };
+        const fingerprint = orderFingerprint('v', 1);
+        const one = (at: number) => ({ ...message, ...terms, orderId: String(++lastId), slots: [at + 1], fingerprint });
+        await ledger.commitOrders(Array.from({ length: orders }, (_, at) => one(at)));
+        while (fold && (await ledger.maintain(1000)));
+      };
+      /** Whether the event loop went on before the list was there. */
+      const list = async (filter: object, limit = 9) => {
+        const first: string[] = [];
+        const listing = ledger.listOrders({ buyer: 'mallory', ...filter }, { limit, before: null });
+        void listing.then(() => first.push('list'));
+        // What is read in place needs promises only; another thread needs a turn.
+        for (let i = 0; i < 50; i++) await null;
+        first.push('loop');
+        return { ids: (await listing).map(({ id }) => id), left: first[0] === 'loop' };
+      };
+      await place('50', 7);
+      const oldest = (await list({})).ids;
+      for (let at = 1; at < EXAMINED_MAX / PER_SALE; at++) await place(String(50 + at), PER_SALE);
+      await place('70', PER_SALE - 7);
+      expect(await list({ status: 'refunded' })).toEqual({ ids: [], left: false });
+      expect(await list({ saleId: '50' })).toEqual({ ids: oldest, left: false });
+      await place('80', 1);
+      expect(await list({ status: 'refunded' })).toEqual({ ids: [], left: true });
+      expect(await list({ saleId: '50' })).toEqual({ ids: oldest, left: true });
+      expect((await list({ saleId: '50', status: 'reserved' }, 3)).ids).toEqual(oldest.slice(0, 3));
+      expect((await list({ status: 'reserved' })).ids).toEqual((await list({})).ids);
+      if (fold) expect((await list({ status: 'reserved' })).left, 'a page that is full is found at once').toBe(false);
+      const ids: string[] = [];
+      for (let before: string | null = null; ; ) {
+        const page = await ledger.listOrders({ buyer: 'mallory', status: 'reserved' }, { limit: 200, before });
+        ids.push(...page.map(({ id }) => id));
+        if (page.length < 200) break;
+        before = ids.at(-1)!;
+      }
+      expect(new Set(ids).size).toBe(EXAMINED_MAX + 1);
+    });
+  }
 });

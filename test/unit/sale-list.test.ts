@@ -9,6 +9,8 @@ import { type ManualRuntime, manualRuntime, settled } from '../contract/manual.t
 const FRESH_MS = 500;
 const PAGE_CHARS_MAX = 256 * 1024;
 const WAITING_MAX = 32;
+const MADE_UP_WAITING_MAX = 4;
+const KEPT_PAGES_MAX = 64;
 
 /** The public list of sales costs the same whoever looks (P10). */
 describe('the list of sales', () => {
@@ -142,11 +144,44 @@ describe('the list of sales', () => {
     expect(reads.length).toBeLessThanOrEqual(2 * 3);
     const settledAll = await ended(outcomes);
     const refused = settledAll.filter(({ status }) => status === 'rejected') as PromiseRejectedResult[];
-    expect(refused).toHaveLength(200 - WAITING_MAX);
+    expect(refused).toHaveLength(200 - MADE_UP_WAITING_MAX);
     for (const { reason } of refused) expect(reason).toMatchObject({ code: 'overloaded' });
     expect(refused[0]!.reason).toBeInstanceOf(RetryableError);
     const tookMs = runtime.clock.monotonic() - startedMs;
     expect(tookMs, 'a quarter of the time at most').toBeGreaterThanOrEqual(4 * (reads.length - 3) * stepMs);
+  });
+
+  it('cursors that the list has handed out go before those that somebody made up, and do not lose their place to them', async () => {
+    const { nextCursor } = await page(5);
+    const madeUp = Array.from({ length: 200 }, (_, i) => String(1000 + i));
+    const outcomes = Promise.allSettled(madeUp.map((before) => list.page({ limit: 1, before })));
+    reads.length = 0;
+    const second = await ended(list.page({ limit: 5, before: nextCursor }));
+    expect(JSON.parse(second.body.toString()).data[0].id).toBe('95');
+    expect(
+      reads.filter(({ before }) => Number(before) >= 1000).length,
+      'behind one that was under way',
+    ).toBeLessThanOrEqual(1);
+    await ended(outcomes);
+  });
+
+  it('as many as there are places of those that were handed out may wait, and one more is refused', async () => {
+    sales = Array.from({ length: 120 }, (_, i) => ({ id: String(900 - i), name: 's' }));
+    const cursors: string[] = [];
+    for (let limit = 1; limit <= WAITING_MAX + 1; limit++) cursors.push((await page(limit)).nextCursor!);
+    const outcomes = await ended(Promise.allSettled(cursors.map((before) => list.page({ limit: 1, before }))));
+    expect(outcomes.map(({ status }) => status)).toEqual([...Array(WAITING_MAX).fill('fulfilled'), 'rejected']);
+  });
+
+  it('a page that one comes to from the first is kept, however many others are asked for', async () => {
+    const { nextCursor } = await page(5);
+    const third = (await page(5, nextCursor)).nextCursor!;
+    await page(5, third);
+    for (let i = 0; i < 2 * KEPT_PAGES_MAX; i++) await page(1, String(1000 + i));
+    ledgerOut = new RetryableError('unavailable', 'the disk is full');
+    expect((await page(5, nextCursor)).ids[0]).toBe('95');
+    expect((await page(5, third)).ids[0]).toBe('90');
+    await expect(page(5, '1000')).rejects.toThrow('the disk is full');
   });
 
   it('with the ledger out, shows what was seen last; what nobody has seen fails, and is tried again', async () => {

@@ -1,5 +1,5 @@
 import { rmSync } from 'node:fs';
-import { afterEach, beforeEach, describe, expect, it } from 'vitest';
+import { afterEach, beforeEach, describe, expect, it, onTestFinished, vi } from 'vitest';
 import { systemRuntime } from '../../src/base/runtime.ts';
 import { EmbeddedShop } from '../../src/engine/embedded.ts';
 import { SqliteLedger } from '../../src/ledger/sqlite/ledger.ts';
@@ -50,6 +50,25 @@ describe('the embedded shop', () => {
     expect(new Set(bought.map(({ buyer }) => buyer)).size).toBe(50);
     const { items } = (await shop.getSaleNow(sale.id))!;
     expect(items).toMatchObject([{ total: 50, free: 0, queued: 0, reserved: 50, sold: 0, blocked: 0 }]);
+  });
+
+  it('P10: the lists of one buyer are read one at a time, and too many are refused; others are not held up', async () => {
+    const end = Promise.withResolvers<never[]>();
+    const asked: (string | undefined)[] = [];
+    const spy = vi.spyOn(SqliteLedger.prototype, 'listOrders').mockImplementation(({ buyer }) => {
+      asked.push(buyer);
+      return buyer === 'mallory' ? end.promise : Promise.resolve([]);
+    });
+    onTestFinished(() => spy.mockRestore());
+    const page = { limit: 1, before: null };
+    const lists = Array.from({ length: 18 }, () => shop.listOrders({ buyer: 'mallory', status: 'refunded' }, page));
+    await expect(lists[17]).rejects.toMatchObject({ code: 'overloaded' });
+    expect(await shop.listOrders({ buyer: 'ann' }, page)).toEqual([]);
+    expect(await shop.listOrders({}, page), 'nor is an operator').toEqual([]);
+    expect(asked).toEqual(['mallory', 'ann', undefined]);
+    end.resolve([]);
+    await Promise.all(lists.slice(0, 17));
+    expect(asked).toHaveLength(3 + 16);
   });
 
   it('P5: a key is answered with its order after sell-out, close and restart', async () => {

@@ -1,6 +1,6 @@
 import { existsSync, statSync } from 'node:fs';
 import { join } from 'node:path';
-import { DatabaseSync } from 'node:sqlite';
+import { DatabaseSync, type SQLInputValue } from 'node:sqlite';
 import { pathToFileURL } from 'node:url';
 import { TerminalError, unavailable } from '../../base/errors.ts';
 import type { IdBlock, IdKind } from '../../base/ids.ts';
@@ -256,9 +256,14 @@ export class SqliteLedger implements Ledger {
 
   async listOrders(filter: OrderFilter, page: Page): Promise<OrderRecord[]> {
     const { buyer } = filter;
-    if (buyer !== undefined) return this.#read(() => this.#orders.listOfBuyer({ ...filter, buyer }, page));
+    if (buyer === undefined) return this.#longList(listQuery(filter, page));
+    const ofBuyer = { ...filter, buyer };
+    const few = this.#read(() => this.#orders.listOfBuyer(ofBuyer, page));
+    return few ?? this.#longList(this.#orders.listOfBuyerQuery(ofBuyer, page));
+  }
+
+  async #longList({ sql, values }: { sql: string; values: SQLInputValue[] }): Promise<OrderRecord[]> {
     this.#mustBeOpen();
-    const { sql, values } = listQuery(filter, page);
     return ((await this.#reader.all(sql, values)) as OrderRow[]).map(orderOfRow);
   }
 

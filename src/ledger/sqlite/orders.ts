@@ -23,6 +23,9 @@ export const GATE_ROWS = `SELECT CAST(id AS TEXT) AS orderId, CAST(item_id AS TE
   idem_key AS key, fingerprint, created_at AS boundAtMs
   FROM orders INDEXED BY orders_sale WHERE sale_id = ? AND id > ? ORDER BY orders.id LIMIT ?`;
 
+/** Orders of one buyer that are looked through on the event loop: some milliseconds. */
+export const EXAMINED_MAX = 500;
+
 export interface OrderRow extends Omit<OrderRecord, 'amount'> {
   amount: number;
   currency: string;
@@ -276,24 +279,47 @@ export class Orders {
     return row === undefined ? null : orderOfRow(row);
   }
 
-  /** A buyer's own orders: few, by index, and through the tail. */
-  listOfBuyer(filter: OrderFilter & { buyer: string }, page: Page): OrderRecord[] {
+  /**
+   * A buyer's own orders: few, by index, and through the tail. Null: more would have to be looked through than the event loop
+   * has time for, as by a filter that nothing matches; `listOfBuyerQuery` then has the same for the reader thread.
+   */
+  listOfBuyer(filter: OrderFilter & { buyer: string }, page: Page): OrderRecord[] | null {
+    const tail = this.#tail.of(filter.buyer);
+    if (tail.length > EXAMINED_MAX) return null;
     const before = page.before === null ? null : BigInt(page.before);
     const { where, values } = conditions(filter);
+    const ofBuyer = [filter.buyer, ...(before === null ? [] : [before])];
+    const theirs = `SELECT order_id FROM buyer_orders WHERE buyer = ? ${before === null ? '' : 'AND order_id < ?'}
+      ORDER BY order_id DESC`;
+    const examined = where === '' ? page.limit : EXAMINED_MAX;
     const folded = this.#db
       .prepare(
-        `SELECT ${COLUMNS} FROM buyer_orders b JOIN orders o ON o.id = b.order_id JOIN items i ON i.id = o.item_id
-         WHERE b.buyer = ? ${before === null ? '' : 'AND b.order_id < ?'} ${where} ORDER BY b.order_id DESC LIMIT ?`,
+        `SELECT ${COLUMNS} FROM (${theirs} LIMIT ?) b JOIN orders o ON o.id = b.order_id JOIN items i ON i.id = o.item_id
+         WHERE 1 = 1 ${where} ORDER BY b.order_id DESC LIMIT ?`,
       )
-      .all(filter.buyer, ...(before === null ? [] : [before]), ...values, page.limit) as unknown as OrderRow[];
-    const fresh = this.#tail
-      .of(filter.buyer)
+      .all(...ofBuyer, examined, ...values, page.limit) as unknown as OrderRow[];
+    const isEnough = where === '' || folded.length === page.limit;
+    if (!isEnough && this.#db.prepare(`${theirs} LIMIT 1 OFFSET ?`).get(...ofBuyer, examined) !== undefined)
+      return null;
+    const fresh = tail
       .filter((order) => before === null || BigInt(order.orderId) < before)
-      .map((order) => this.get(order.orderId)!)
       .filter((order) => filter.saleId === undefined || order.saleId === filter.saleId)
+      .map((order) => this.get(order.orderId)!)
       .filter((order) => filter.status === undefined || order.status === filter.status);
     const all = new Map([...fresh, ...folded.map(orderOfRow)].map((order) => [order.id, order]));
     return [...all.values()].sort((a, b) => (BigInt(a.id) < BigInt(b.id) ? 1 : -1)).slice(0, page.limit);
+  }
+
+  listOfBuyerQuery(filter: OrderFilter & { buyer: string }, page: Page): { sql: string; values: SQLInputValue[] } {
+    const { where, values } = conditions(filter);
+    const tail = JSON.stringify(this.#tail.of(filter.buyer).map(({ orderId }) => orderId));
+    return {
+      sql: `SELECT ${COLUMNS} FROM (SELECT order_id FROM buyer_orders WHERE buyer = ?
+          UNION SELECT CAST(value AS INTEGER) FROM json_each(?)) b
+        JOIN orders o ON o.id = b.order_id JOIN items i ON i.id = o.item_id
+        WHERE 1 = 1 ${where} ${page.before === null ? '' : 'AND o.id < ?'} ORDER BY o.id DESC LIMIT ?`,
+      values: [filter.buyer, tail, ...values, ...(page.before === null ? [] : [BigInt(page.before)]), page.limit],
+    };
   }
 }
 
