@@ -105,7 +105,8 @@ describe('sqlite: lists of a buyer with many orders', () => {
       const { ledger } = world;
       const sale = { name: 'S', opensAtMs: T0, closesAtMs: T0 + 1, perBuyer: PER_SALE, payWithinSeconds: 60 };
       const items = [{ code: 'v', name: 'V', price: { amount: 1, currency: 'CNY' }, stock: 1000 }];
-      let lastId = 1000;
+      // As large as ids are: no number holds them.
+      let lastId = 2n ** 57n;
       const place = async (saleId: string, orders: number) => {
         const call = { actor: 'admin', auditId: String(++lastId), keyed: null, answer: () => '' };
         await ledger.createSale({ ...sale, items, id: saleId, itemIds: [`${saleId}1`] }, call);
