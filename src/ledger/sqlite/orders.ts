@@ -299,7 +299,10 @@ export class Orders {
       )
       .all(...ofBuyer, examined, ...values, page.limit) as unknown as OrderRow[];
     const isEnough = where === '' || folded.length === page.limit;
-    if (!isEnough && this.#db.prepare(`${theirs} LIMIT 1 OFFSET ?`).get(...ofBuyer, examined) !== undefined)
+    if (
+      !isEnough &&
+      this.#db.prepare(`SELECT 1 FROM (${theirs} LIMIT 1 OFFSET ?)`).get(...ofBuyer, examined) !== undefined
+    )
       return null;
     const fresh = tail
       .filter((order) => before === null || BigInt(order.orderId) < before)
