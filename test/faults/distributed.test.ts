@@ -197,7 +197,6 @@ function suite(name: string, startDatabase: () => Promise<Database>, quick: read
 describeWithRedis('the distributed shop', () => {
   describeWithOwnMysql('on MariaDB', () =>
     suite('MariaDB', startMariadb, [
-      'four API processes, two workers',
       'kill -9 of an API process and of a worker',
       'kill -9 of a Redis without persistence, which comes back empty',
       'SIGSTOP of whoever rebuilds, for longer than every lease',
