@@ -6,7 +6,12 @@ import { describeWithOwnPostgres, describeWithOwnRabbitmq, describeWithRedis } f
 describeWithRedis('the distributed shop', () => {
   describeWithOwnPostgres('on PostgreSQL', () => {
     describeWithOwnRabbitmq('through RabbitMQ', () =>
-      brokerFaults(RABBITMQ_KIND, POSTGRES_KIND, { outages: ['SIGSTOP'], rebuilds: ['FLUSHALL'], overload: true }),
+      brokerFaults(RABBITMQ_KIND, POSTGRES_KIND, {
+        kills: true,
+        outages: ['SIGSTOP'],
+        rebuilds: ['FLUSHALL'],
+        overload: true,
+      }),
     );
   });
 });

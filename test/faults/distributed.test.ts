@@ -204,10 +204,8 @@ describeWithRedis('the distributed shop', () => {
   );
   describeWithOwnPostgres('on PostgreSQL', () =>
     suite('PostgreSQL', startPostgres, [
-      'kill -9 of the database, out for a while',
       'kill -9 of a Redis with AOF, and its return',
       'a lagging replica is promoted',
-      'SIGSTOP of a worker for longer than every lease',
     ]),
   );
 });

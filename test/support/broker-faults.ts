@@ -46,6 +46,8 @@ function roundsOf(random: Random, buyers: number): Round[] {
 }
 
 export interface FaultNames {
+  /** Random kills of everything. */
+  kills: boolean;
   /** Of the outages; in the long run all. */
   outages: readonly ('kill -9' | 'SIGSTOP')[];
   rebuilds: readonly ('FLUSHALL' | 'its items are gone')[];
@@ -75,7 +77,7 @@ export function brokerFaults(kind: BrokerKind, databaseKind: DatabaseKind, quick
     await cleanUpServers();
   });
 
-  it(
+  it.runIf(LONG || quick.kills)(
     'P1, P2, P3, P5, P9: API, relay, worker, database and broker are killed (-9) at random',
     async () => {
       const { random, label } = seedOf(`${kind.name} on ${databaseKind.name}, killed at random`);
