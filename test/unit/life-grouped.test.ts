@@ -5,7 +5,7 @@ import { silentLog } from '../../src/base/log.ts';
 import { systemRuntime } from '../../src/base/runtime.ts';
 import type { Release } from '../../src/ledger/port.ts';
 import { Grouped } from '../../src/orders/life/grouped.ts';
-import { Releaser } from '../../src/orders/life/releaser.ts';
+import { Releaser, type ReleaserOptions } from '../../src/orders/life/releaser.ts';
 
 const runtime = systemRuntime();
 
@@ -140,6 +140,22 @@ describe('requests that are grouped', () => {
   });
 });
 
+/** An outbox in memory: pages by rev, and what was released is gone. */
+function outbox(
+  left: () => Release[],
+  keep: (rest: Release[]) => void,
+  waitedMs: (one: Release) => number,
+): ReleaserOptions['ledger'] {
+  return {
+    releases: async (limit, _, after) =>
+      left()
+        .filter(({ rev }) => after === undefined || rev > after.rev)
+        .slice(0, limit)
+        .map((one) => ({ ...one, waitedMs: waitedMs(one) })),
+    released: async (ids) => keep(left().filter(({ orderId }) => !ids.includes(orderId))),
+  };
+}
+
 describe('units on their way back', () => {
   it('no release is forgotten that comes in the very instant in which the work ends', async () => {
     for (let hops = 0; hops < 12; hops++) {
@@ -181,16 +197,11 @@ describe('units on their way back', () => {
     let stuck = true;
     const releaser = new Releaser(
       {
-        ledger: {
-          releases: async (limit, _, after) =>
-            left
-              .filter(({ rev }) => after === undefined || rev > after.rev)
-              .slice(0, limit)
-              .map((one) => ({ ...one, waitedMs: Date.now() - one.createdAtMs })),
-          released: async (ids) => {
-            left = left.filter(({ orderId }) => !ids.includes(orderId));
-          },
-        },
+        ledger: outbox(
+          () => left,
+          (rest) => (left = rest),
+          ({ createdAtMs }) => Date.now() - createdAtMs,
+        ),
         gate: {
           release: async (saleId) => {
             if (stuck && saleId === 'stuck') throw new Error('its part of the gate is out');
@@ -227,16 +238,11 @@ describe('units on their way back', () => {
     let out = true;
     const releaser = new Releaser(
       {
-        ledger: {
-          releases: async (limit, _, after) =>
-            left
-              .filter(({ rev }) => after === undefined || rev > after.rev)
-              .slice(0, limit)
-              .map((one) => ({ ...one, waitedMs: 2000 })),
-          released: async (ids) => {
-            left = left.filter(({ orderId }) => !ids.includes(orderId));
-          },
-        },
+        ledger: outbox(
+          () => left,
+          (rest) => (left = rest),
+          () => 2000,
+        ),
         gate: {
           release: async (saleId) => {
             if (saleId !== 'out') return;
