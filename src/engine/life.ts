@@ -1,11 +1,11 @@
 import { messageOf } from '../base/errors.ts';
+import { Grouped } from '../base/grouped.ts';
 import type { IdSequence } from '../base/ids.ts';
 import type { Runtime } from '../base/runtime.ts';
 import { type Round, sweep } from '../base/sweep.ts';
 import type { Gate } from '../gate/port.ts';
 import type { AttemptOpened, Ledger, Move, Moved, NewAttempt } from '../ledger/port.ts';
 import type { Locks } from '../locks/locks.ts';
-import { Grouped } from '../orders/life/grouped.ts';
 import { LifeKeepers } from '../orders/life/keepers.ts';
 import { ProviderWatch } from '../orders/life/lanes.ts';
 import { OrderLife } from '../orders/life/life.ts';

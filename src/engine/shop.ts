@@ -268,18 +268,28 @@ export abstract class Shop {
     return null;
   }
 
-  async getOrder(orderId: string): Promise<Order | null> {
+  /** The order without its payment. */
+  async findOrder(orderId: string): Promise<OrderRecord | null> {
     if (!isId(orderId)) return null;
-    let found: OrderRecord | null;
     try {
-      found = (await this.storedOrder(orderId)) ?? (await this.queuedOrder(orderId, false));
+      return (await this.storedOrder(orderId)) ?? (await this.queuedOrder(orderId, false));
     } catch (error) {
       if (!(error instanceof RetryableError)) throw error;
       // With the ledger out a queued order can still be shown.
-      found = await this.queuedOrder(orderId, true).catch(() => null);
-      if (found === null) throw error;
+      const queued = await this.queuedOrder(orderId, true).catch(() => null);
+      if (queued === null) throw error;
+      return queued;
     }
-    return found && presentOrder(found, await this.#attemptOf(found));
+  }
+
+  async getOrder(orderId: string): Promise<Order | null> {
+    const found = await this.findOrder(orderId);
+    return found && (await this.showOrder(found));
+  }
+
+  /** With its last payment. */
+  async showOrder(order: OrderRecord): Promise<Order> {
+    return presentOrder(order, await this.#attemptOf(order));
   }
 
   /** The last attempt to pay it; what never was in the ledger has none. */

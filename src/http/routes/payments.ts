@@ -2,7 +2,6 @@ import { createHash } from 'node:crypto';
 import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify';
 import Type from 'typebox';
 import { providerName } from '../../base/config.ts';
-import { isId } from '../../base/ids.ts';
 import { readSignature, SIGNATURE_HEADER, signatureFault } from '../../base/signature.ts';
 import * as S from '../../contract/schemas.ts';
 import { faults } from '../../contract/validate.ts';
@@ -77,7 +76,7 @@ export function paymentRoutes(app: FastifyInstance, context: HttpContext): void 
           return await answerPaid(await shop.get().payOrder(request.params.id, paid, actorOf(who, request)));
         },
         now: async () => {
-          const { order } = await visible(request);
+          const order = await shop.get().showOrder((await visible(request)).order);
           return { status: order.payment?.state === 'pending' ? 202 : 200, body: order };
         },
       }),
@@ -214,10 +213,10 @@ export function paymentRoutes(app: FastifyInstance, context: HttpContext): void 
   }
 
   /** Somebody else's order is not there: its existence is nobody's business. */
-  async function visible(request: FastifyRequest): Promise<{ who: Identity; order: Order }> {
+  async function visible(request: FastifyRequest): Promise<{ who: Identity; order: OrderRecord }> {
     const who = auth.anyone(request);
     const { id } = request.params as { id: string };
-    const order = isId(id) ? await shop.get().getOrder(id) : null;
+    const order = await shop.get().findOrder(id);
     const mine = order !== null && (order.buyer === who.buyer || (who.admin !== null && who.buyer === null));
     if (!mine) throw new HttpProblem('not_found', 'there is no such order');
     return { who, order };
@@ -245,7 +244,7 @@ export function paymentRoutes(app: FastifyInstance, context: HttpContext): void 
   }
 
   async function answerEnded(result: EndResult): Promise<{ status: number; body: unknown }> {
-    if (result.ok) return { status: 200, body: (await asItIs(result.order))?.order };
+    if (result.ok) return { status: 200, body: await shop.get().showOrder(result.order) };
     if (result.code === 'not_found') throw new HttpProblem('not_found', 'there is no such order');
     if (result.code === 'idempotency_key_reused') throw new HttpProblem(result.code);
     const again = result.code === 'payment_in_progress' || result.order?.status === 'queued' ? RETRY_AFTER : undefined;
@@ -254,8 +253,7 @@ export function paymentRoutes(app: FastifyInstance, context: HttpContext): void 
 
   /** The state that won, with its payment. */
   async function asItIs(order: OrderRecord | null): Promise<{ order: Order } | undefined> {
-    const now = order && (await shop.get().getOrder(order.id));
-    return now === null ? undefined : { order: now };
+    return order === null ? undefined : { order: await shop.get().showOrder(order) };
   }
 }
 

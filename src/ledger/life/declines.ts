@@ -47,6 +47,6 @@ export function* unblockPayments(orderId: string, { by, auditId }: Audited, { fo
   const detail = { declined: { order: ofOrder.length, buyer: ofBuyer.length } };
   const entry = { auditId, by, action: 'payment.unblock', subject: `order:${orderId}`, detail };
   writes.addRows(auditStep([entry], nowOf(clock)));
-  yield* writes.done();
+  yield* writes.last();
   return true;
 }

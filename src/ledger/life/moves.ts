@@ -58,7 +58,7 @@ export function* moveOrders(
   });
   const writes = new Writes();
   changes.write(writes, book, dialect, keepEvents);
-  yield* writes.done();
+  yield* writes.last();
   return { moved, freed: changes.freed.map(({ order }) => ({ orderId: order.id, buyer: order.buyer })) };
 }
 

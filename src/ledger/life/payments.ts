@@ -97,7 +97,7 @@ export function* openAttempts(
   });
   const writes = new Writes();
   writePayments(writes, book);
-  yield* writes.done();
+  yield* writes.last();
   return answers;
 }
 
@@ -192,29 +192,31 @@ function* changeAttempt(
   attemptId: string,
   dialect: LifeDialect,
   reference: string | null,
-  change: (attempt: PaymentAttempt, nowMs: number, besides: Result) => PaymentAttempt,
+  change: (attempt: PaymentAttempt, nowMs: number, besides: Result | undefined) => PaymentAttempt,
   audited?: Audited & { action: string },
-  { besides = CLOCK, ends = false }: { besides?: Step; ends?: boolean } = {},
+  { besides = null, ends = false }: { besides?: Step | null; ends?: boolean } = {},
 ): Work<PaymentAttempt | null> {
-  const [, found, clock, more, others] = yield [
-    // The order before its payment, as everybody locks them: nobody waits in a circle.
-    ends
-      ? query(
-          `SELECT id FROM orders WHERE id = (SELECT order_id FROM payments WHERE id = ?) ${dialect.forUpdate}`,
-          BigInt(attemptId),
-        )
-      : CLOCK,
-    query(`${SELECT_ATTEMPTS} WHERE id = ? ${dialect.forUpdate}`, BigInt(attemptId)),
-    CLOCK,
-    // Read when the row is ours.
-    besides,
-    ...(reference === null ? [] : [query('SELECT id, provider FROM payments WHERE reference = ?', reference)]),
+  const lockOrder = `SELECT id FROM orders WHERE id = (SELECT order_id FROM payments WHERE id = ?) ${dialect.forUpdate}`;
+  const results = [
+    ...(yield [
+      // The order before its payment, as everybody locks them: nobody waits in a circle.
+      ...(ends ? [query(lockOrder, BigInt(attemptId))] : []),
+      query(`${SELECT_ATTEMPTS} WHERE id = ? ${dialect.forUpdate}`, BigInt(attemptId)),
+      CLOCK,
+      // Read when the row is ours.
+      ...(besides === null ? [] : [besides]),
+      ...(reference === null ? [] : [query('SELECT id, provider FROM payments WHERE reference = ?', reference)]),
+    ]),
   ];
+  if (ends) results.shift();
+  const [found, clock] = results.splice(0, 2);
+  const more = besides === null ? undefined : results.shift();
+  const [others] = results;
   const row = found!.rows[0];
   if (row === undefined) return null;
   const before = attemptOfRow(row);
   const nowMs = nowOf(clock);
-  const changed = change(before, nowMs, more!);
+  const changed = change(before, nowMs, more);
   if (changed === before) return before;
   // A reference that is another's is not told to this one: it would be found by it.
   const taken = others?.rows.some(({ id, provider }) => id !== attemptId && provider === before.provider) ?? false;
@@ -234,7 +236,7 @@ function* changeAttempt(
     if (token > 0n) writes.add(query(raise, token, BigInt(before.orderId), token), null);
     if (now.state === 'failed') for (const step of declineSteps(now, nowMs)) writes.add(step, null);
   }
-  yield* writes.done();
+  yield* writes.last();
   return now;
 }
 
@@ -287,7 +289,7 @@ export function startRefund(
     null,
     (attempt, nowMs, underWay) => {
       if (attempt.state !== 'captured' && attempt.state !== 'late') return attempt;
-      if (!back && underWay.rows.length > 0) return attempt;
+      if (!back && underWay!.rows.length > 0) return attempt;
       return { ...attempt, state: 'refunding', error: null, nextAtMs: nowMs, tries: 0 };
     },
     { ...audited, action: 'payment.refund' },
@@ -375,7 +377,7 @@ export function* postponeAttempts(batch: readonly Postponement[], dialect: LifeD
   });
   const writes = new Writes();
   writes.addRows(updateAttempts(changed));
-  yield* writes.done();
+  yield* writes.last();
   return postponed;
 }
 

@@ -118,14 +118,14 @@ export function* askRefund(asked: NewRefund, { forUpdate }: LifeDialect): Work<R
     if (madeWith !== null) {
       writes.addRows(insertRefunds([{ refund: { ...refund, state: 'void', nextAtMs: null }, by }], nowMs));
     }
-    yield* writes.done();
+    yield* writes.last();
     return { outcome: 'all' };
   }
   writes.addRows(insertRefunds([{ refund, by }], nowMs));
   const detail = { attempt: attemptId, provider: attempt.provider, refund: id, amount };
   const subject = `order:${attempt.orderId}`;
   writes.addRows(auditStep([{ auditId, by, action: 'payment.refund_part', subject, detail }], nowMs));
-  yield* writes.done();
+  yield* writes.last();
   return { outcome: 'asked', refund, attempt };
 }
 
@@ -161,7 +161,7 @@ export function* voidRefund(
   const detail = { attempt: refund.attemptId, refund: refundId, amount: refund.amount, error: reason };
   const subject = `order:${refund.orderId}`;
   writes.addRows(auditStep([{ auditId, by, action: 'payment.refund_void', subject, detail }], nowMs));
-  yield* writes.done();
+  yield* writes.last();
   return { ...refund, state: 'void', error: reason, nextAtMs: null };
 }
 

@@ -1,6 +1,6 @@
 import type { DueOrder, Release, WaitingRelease } from '../life.ts';
 import { releaseOfRow } from './rows.ts';
-import { CLOCK, type LifeDialect, nowOf, query, type Work } from './step.ts';
+import { CLOCK, COMMIT, type LifeDialect, nowOf, query, type Work } from './step.ts';
 
 const SELECT = 'SELECT order_id, sale_id, item_id, buyer, units, rev, created_at FROM release_outbox';
 
@@ -32,6 +32,7 @@ export function* released(orderIds: readonly string[]): Work<void> {
       nowOf(clock),
       orderIds.map(BigInt),
     ),
+    COMMIT,
   ];
 }
 

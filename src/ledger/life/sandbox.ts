@@ -1,7 +1,7 @@
 import type { SandboxIntent } from '../../model/payment.ts';
 import type { NewIntent } from '../sandbox.ts';
 import type { Row } from '../sql/session.ts';
-import { CLOCK, type LifeDialect, nowOf, query, type Step, type Work, Writes } from './step.ts';
+import { CLOCK, COMMIT, type LifeDialect, nowOf, query, type Step, type Work, Writes } from './step.ts';
 
 const COLUMNS = ['id', 'order_id', 'amount', 'currency', 'state', 'due_at', 'told', 'refunded'];
 const SELECT = `SELECT ${COLUMNS.join(', ')} FROM sandbox_intents`;
@@ -20,7 +20,7 @@ export function* putIntent(intent: NewIntent): Work<SandboxIntent> {
     rows: [[BigInt(id), BigInt(orderId), amount.amount, amount.currency, state, dueAtMs, told ? 1 : 0, refunded]],
     leavePresent: true,
   };
-  const [, found] = yield [put, query(`${SELECT} WHERE id = ?`, BigInt(id))];
+  const [, found] = yield [put, query(`${SELECT} WHERE id = ?`, BigInt(id)), COMMIT];
   return intentOfRow(found!.rows[0]!);
 }
 
@@ -38,7 +38,7 @@ export function* moveIntent(
   const [found] = yield [query(`${SELECT} WHERE id = ? ${forUpdate}`, BigInt(id))];
   const intent = found!.rows.map(intentOfRow)[0];
   if (intent === undefined || !from.includes(intent.state)) return null;
-  if (intent.state !== to) yield [query('UPDATE sandbox_intents SET state = ? WHERE id = ?', to, BigInt(id))];
+  if (intent.state !== to) yield [query('UPDATE sandbox_intents SET state = ? WHERE id = ?', to, BigInt(id)), COMMIT];
   return { ...intent, state: to };
 }
 
@@ -66,7 +66,7 @@ export function* refundIntent(
     rows: [[refundId, BigInt(id), amount]],
   });
   writes.add(query('UPDATE sandbox_intents SET state = ?, refunded = ? WHERE id = ?', state, refunded, BigInt(id)), 1);
-  yield* writes.done();
+  yield* writes.last();
   return { ...intent, state, refunded };
 }
 
@@ -94,7 +94,7 @@ export function* captureDue(
 
 export function* intentsTold(ids: readonly string[]): Work<void> {
   if (ids.length === 0) return;
-  yield [query('UPDATE sandbox_intents SET told = 1 WHERE id IN (?)', ids.map(BigInt))];
+  yield [query('UPDATE sandbox_intents SET told = 1 WHERE id IN (?)', ids.map(BigInt)), COMMIT];
 }
 
 function intentOfRow(row: Row): SandboxIntent {

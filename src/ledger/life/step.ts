@@ -11,10 +11,16 @@ export type Work<T> = Generator<readonly Step[], T, readonly Result[]>;
  * One statement, or one statement for each of some rows: how many are sent is the database's business, the result counts
  * all. Columns are named, since not every database can tell the type of a value from where it stands.
  */
-export type Step =
+export type Step = (
   | { readonly do: 'query'; readonly sql: string; readonly values: readonly Value[] }
   /** The ledger's clock at this point of the transaction: `now_ms`. */
   | { readonly do: 'clock' }
+  /**
+   * Last in the last round of a change: once the counts of the round are as expected, nothing is left but to commit. A
+   * database that can judge the counts by itself commits in the same trip, so that no row stays locked while the
+   * answers travel; for the others it means nothing.
+   */
+  | { readonly do: 'commit' }
   | {
       readonly do: 'insert';
       readonly table: string;
@@ -33,7 +39,11 @@ export type Step =
       /** A further condition on the row, which is called `t`. */
       readonly and?: { readonly sql: string; readonly values: readonly Value[] };
     }
-  | { readonly do: 'delete'; readonly table: string; readonly match: readonly string[]; readonly rows: Cells[] };
+  | { readonly do: 'delete'; readonly table: string; readonly match: readonly string[]; readonly rows: Cells[] }
+) & {
+  /** How many rows it must change: with any other number the transaction is taken back. */
+  readonly expected?: number;
+};
 
 export type Cell = string | number | bigint | null;
 export type Cells = readonly Cell[];
@@ -61,6 +71,7 @@ export function query(sql: string, ...values: Value[]): Step {
 }
 
 export const CLOCK: Step = { do: 'clock' };
+export const COMMIT: Step = { do: 'commit' };
 
 export function nowOf(result: Result | undefined): number {
   return Number(result!.rows[0]!.now_ms);
@@ -69,12 +80,10 @@ export function nowOf(result: Result | undefined): number {
 /** Steps with the number of rows that each must change. */
 export class Writes {
   readonly #steps: Step[] = [];
-  readonly #expected: (number | null)[] = [];
 
   /** `expected`: how many rows; null: any number. */
   add(step: Step, expected: number | null): void {
-    this.#steps.push(step);
-    this.#expected.push(expected);
+    this.#steps.push(expected === null ? step : { ...step, expected });
   }
 
   /** A step with no rows is none. */
@@ -84,17 +93,24 @@ export class Writes {
 
   /** All of them in one round. Rows that are not as they were read: somebody came in between, and all is done again. */
   *done(): Work<void> {
-    if (this.#steps.length === 0) return;
-    const results = yield this.#steps;
-    for (const [at, expected] of this.#expected.entries()) {
+    if (this.#steps.length > 0) this.#verify(yield this.#steps);
+  }
+
+  /** As `done`, where they are the last that the work does. */
+  *last(): Work<void> {
+    if (this.#steps.length > 0) this.#verify(yield [...this.#steps, COMMIT]);
+  }
+
+  #verify(results: readonly Result[]): void {
+    for (const [at, step] of this.#steps.entries()) {
       const { affected } = results[at]!;
-      if (expected === null || affected === expected) continue;
-      throw new ConflictError(`${nameOf(this.#steps[at]!)}: ${affected} rows instead of ${expected}`);
+      if (step.expected === undefined || affected === step.expected) continue;
+      throw new ConflictError(`${nameOf(step)}: ${affected} rows instead of ${step.expected}`);
     }
   }
 }
 
 function nameOf(step: Step): string {
   if (step.do === 'query') return step.sql;
-  return step.do === 'clock' ? step.do : `${step.do} ${step.table}`;
+  return 'table' in step ? `${step.do} ${step.table}` : step.do;
 }

@@ -1,6 +1,6 @@
 import type { Random } from '../../base/random.ts';
 import { query } from '../life/step.ts';
-import type { BatchRows, NewOrder, OrderStatements, TakenUnits } from '../sql/dialect.ts';
+import type { BatchRows, NewOrder, OrderStatements, TakenUnits, Written } from '../sql/dialect.ts';
 import type { Session } from '../sql/session.ts';
 import { textLiteral } from './literal.ts';
 import { MysqlSteps } from './steps.ts';
@@ -24,7 +24,7 @@ export class MysqlOrders implements OrderStatements {
     this.#random = random;
   }
 
-  async write(session: Session, rows: BatchRows): Promise<boolean> {
+  async write(session: Session, rows: BatchRows): Promise<Written> {
     const { orders, events, taken, nowMs, defences, hopefully } = rows;
     const batch = Math.floor(this.#random.fraction() * Number.MAX_SAFE_INTEGER);
     const updates = taken.map((units) => takeUnits(units, defences.stock));
@@ -35,14 +35,14 @@ export class MysqlOrders implements OrderStatements {
       const statements = last && events === null ? [...sql, ...updates] : sql;
       const results = await session.script(statements.join('; '));
       const right = results.every(({ affected }, at) => affected === (expected[at] ?? 1));
-      if (!right) return false;
-      if (!hopefully && !(await areOurs(session, some, batch))) return false;
+      if (!right) return 'hindered';
+      if (!hopefully && !(await areOurs(session, some, batch))) return 'hindered';
     }
-    if (events === null) return true;
+    if (events === null) return 'written';
     // Only now that every order is known to be new, and with the hot rows behind it in the same packet.
     const steps = [{ ...events, leavePresent: true } as const, ...updates.map((sql) => query(sql))];
     const [, ...updated] = await this.#steps.run(session, steps);
-    return updated.every(({ affected }) => affected === 1);
+    return updated.every(({ affected }) => affected === 1) ? 'written' : 'hindered';
   }
 
   #packet(

@@ -21,6 +21,7 @@ export const LIFE_DIALECT: LifeDialect = {
 /** A round as text, in one packet: as the batched writer does it, and for the same reason. */
 export class MysqlSteps implements StepStatements {
   readonly stopsAtFailure = true;
+  readonly commits = false;
 
   async run(session: Session, steps: readonly Step[]): Promise<Result[]> {
     const results: Result[] = steps.map(() => ({ rows: [], affected: 0 }));
@@ -51,7 +52,7 @@ export class MysqlSteps implements StepStatements {
 
 function* textsOf(step: Step): Generator<string> {
   if (step.do === 'query') yield inlined(step.sql, step.values);
-  if (step.do === 'query' || step.do === 'clock') return;
+  if (!('rows' in step)) return;
   for (let from = 0; from < step.rows.length; from += ROWS_MAX) {
     yield textOf(step.rows.length <= ROWS_MAX ? step : { ...step, rows: step.rows.slice(from, from + ROWS_MAX) });
   }

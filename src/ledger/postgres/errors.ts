@@ -4,6 +4,10 @@ const SERIALIZATION_FAILURE = '40001';
 const DEADLOCK_DETECTED = '40P01';
 const SYNTAX_ERROR = '42601';
 const UNIQUE_VIOLATION = '23505';
+/** We divide by nothing but a count that is not as expected. */
+const DIVISION_BY_ZERO = '22012';
+
+const CONFLICTS = new Set([SERIALIZATION_FAILURE, DEADLOCK_DETECTED, DIVISION_BY_ZERO]);
 
 /** Classes of SQL states: data exceptions and violated constraints. */
 const DATA = /^(22|23)/;
@@ -14,7 +18,7 @@ const REFUSED = /^(28...|3D000|42501)$/;
 function kindOf(error: unknown): ErrorKind {
   const state = stateOf(error);
   if (state === null) return 'unavailable';
-  if (state === SERIALIZATION_FAILURE || state === DEADLOCK_DETECTED) return 'conflict';
+  if (CONFLICTS.has(state)) return 'conflict';
   return DATA.test(state) || state === SYNTAX_ERROR ? 'data' : 'unavailable';
 }
 
@@ -31,6 +35,11 @@ export function driverError(error: unknown): Error {
 /** A second row under a unique key. */
 export function isDuplicate(error: unknown): boolean {
   return stateOf(error) === UNIQUE_VIOLATION;
+}
+
+/** Not as many rows as expected: see `judgedStatement`. */
+export function isMiscount(error: unknown): boolean {
+  return error instanceof Error && stateOf(error.cause) === DIVISION_BY_ZERO;
 }
 
 export function isRefused(error: unknown): boolean {

@@ -1,8 +1,8 @@
-import type { BatchRows, NewOrder, OrderStatements } from '../sql/dialect.ts';
+import type { BatchRows, NewOrder, OrderStatements, Written } from '../sql/dialect.ts';
 import type { Result, Session } from '../sql/session.ts';
-import { isDuplicate } from './errors.ts';
-import { PostgresSession, type Prepared } from './session.ts';
-import { sendStep } from './steps.ts';
+import { isDuplicate, isMiscount } from './errors.ts';
+import { PostgresSession, type Prepared, withNumbers } from './session.ts';
+import { judgedStatement, sendStep } from './steps.ts';
 
 /**
  * The rows of a batch, in one statement. Of most orders only id, buyer and key differ: the rest is their *shape*, of which a
@@ -44,15 +44,17 @@ const INSERT_NEW = insertBatch(
   `(SELECT count(*) FROM new_orders)::int AS orders, (SELECT count(*) FROM new_claims)::int AS claims`,
 );
 
-const TAKE_UNITS: Prepared = {
-  name: 'take_units',
-  text: `UPDATE items SET reserved = reserved + $1::int, rev = rev + 1
-    WHERE id = $2 AND epoch = $3 AND total - reserved - sold - blocked >= $1::int`,
-};
+const TAKE_UNITS = `UPDATE items SET reserved = reserved + ?::int, rev = rev + 1
+  WHERE id = ? AND epoch = ? AND total - reserved - sold - blocked >= ?::int`;
 
-const TAKE_UNITS_UNGUARDED: Prepared = {
+const TAKE_UNITS_UNGUARDED = `UPDATE items SET reserved = reserved + ?::int, rev = rev + 1
+  WHERE id = ? AND epoch = ? AND ?::int > 0`;
+
+/** Both fail where they do not change their one row. */
+const TAKE: Prepared = { name: 'take_units', text: withNumbers(judgedStatement(TAKE_UNITS)) };
+const TAKE_UNGUARDED: Prepared = {
   name: 'take_units_unguarded',
-  text: 'UPDATE items SET reserved = reserved + $1::int, rev = rev + 1 WHERE id = $2 AND epoch = $3',
+  text: withNumbers(judgedStatement(TAKE_UNITS_UNGUARDED)),
 };
 
 /** All that orders have in common that differ in id, buyer and key only. */
@@ -61,9 +63,13 @@ interface Shape {
   readonly number: number;
 }
 
-/** The batch in one round trip. */
+/**
+ * The batch in one round trip, and with its COMMIT where nobody has looked what is there: whatever stands in the way fails a
+ * statement, and the COMMIT behind it takes everything back. So the hot rows of the items are locked for as long as the
+ * database takes to commit, and not until our next turn.
+ */
 export class PostgresOrders implements OrderStatements {
-  async write(session: Session, { orders, events, taken, nowMs, defences, hopefully }: BatchRows): Promise<boolean> {
+  async write(session: Session, { orders, events, taken, nowMs, defences, hopefully }: BatchRows): Promise<Written> {
     if (!(session instanceof PostgresSession)) throw new TypeError('a session of PostgreSQL is needed');
     // By buyer: writers of other items of the sale insert beside us, and in one order nobody waits in a circle.
     const sorted = orders.toSorted(byBuyer);
@@ -90,7 +96,7 @@ export class PostgresOrders implements OrderStatements {
     }
     const all = [...shapes.values()].map(({ like }) => like);
     const live = <T>({ reason }: NewOrder, value: T): T | null => (reason === null ? value : null);
-    const sent: Promise<Result>[] = [
+    const sent: Promise<Result>[] = session.together(() => [
       session.prepared(hopefully ? INSERT_ALL : INSERT_NEW, [
         bare(sorted, ({ message }) => message.orderId),
         quoted(sorted, ({ message }) => message.buyer),
@@ -115,21 +121,20 @@ export class PostgresOrders implements OrderStatements {
       ]),
       ...(events === null ? [] : [sendStep(session, { ...events, leavePresent: true })]),
       ...taken.map(({ itemId, epoch, units }) =>
-        session.prepared(defences.stock ? TAKE_UNITS : TAKE_UNITS_UNGUARDED, [units, itemId, epoch]),
+        session.prepared(defences.stock ? TAKE : TAKE_UNGUARDED, [units, itemId, epoch, units, 1]),
       ),
-    ];
+      ...(hopefully ? [session.query('COMMIT')] : []),
+    ]);
     // All are awaited, whichever fails: those behind it fail with it.
     const results = await Promise.allSettled(sent);
     const failed = results.find((result) => result.status === 'rejected');
     if (failed !== undefined) {
-      if (hopefully && isDuplicate(failed.reason)) return false;
+      if (hopefully && (isDuplicate(failed.reason) || isMiscount(failed.reason))) return 'hindered';
       throw failed.reason;
     }
-    const [batch, ...others] = results.map((result) => (result as PromiseFulfilledResult<Result>).value);
-    const updates = events === null ? others : others.slice(1);
-    const inserted = batch!.rows[0]!;
-    const complete = hopefully || (inserted.orders === orders.length && inserted.claims === claims);
-    return complete && updates.every(({ affected }) => affected === 1);
+    if (hopefully) return 'committed';
+    const { rows } = (results[0] as PromiseFulfilledResult<Result>).value;
+    return rows[0]!.orders === orders.length && rows[0]!.claims === claims ? 'written' : 'hindered';
   }
 }
 

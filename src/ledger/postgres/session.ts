@@ -1,3 +1,4 @@
+import type { Duplex } from 'node:stream';
 import { Client, type ClientConfig, Pool, type PoolClient, type QueryResult } from 'pg';
 import { messageOf, TerminalError, unavailable } from '../../base/errors.ts';
 import type { Timers } from '../../base/timers.ts';
@@ -16,6 +17,20 @@ import {
 } from '../sql/session.ts';
 import { driverError, isRefused } from './errors.ts';
 
+/**
+ * Every statement finds its few rows by an index, and is planned so once for each connection. Left to itself the database
+ * plans anew, or takes a table for small that was empty when it was analysed last, and scans what a sale has filled since.
+ */
+const BY_INDEX = [
+  'plan_cache_mode=force_generic_plan',
+  'enable_seqscan=off',
+  'enable_hashjoin=off',
+  'enable_mergejoin=off',
+  'jit=off',
+]
+  .map((setting) => `-c ${setting}`)
+  .join(' ');
+
 function connectionOptions(url: string): ClientConfig {
   return {
     connectionString: url,
@@ -28,6 +43,7 @@ function connectionOptions(url: string): ClientConfig {
     statement_timeout: SESSION_LIMITS.statementMs,
     // Statements of one transaction go out together; if one fails the database refuses those behind it.
     pipeline: true,
+    options: BY_INDEX,
   };
 }
 
@@ -45,10 +61,22 @@ export function withNumbers(sql: string): string {
   return text;
 }
 
-/** A prepared statement, for those that every batch runs. The database parses it once for each connection. */
+/** A prepared statement: the database parses it once for each connection, and soon plans it no more. */
 export interface Prepared {
   name: string;
   text: string;
+}
+
+const prepared = new Map<string, Prepared>();
+
+export function preparedOf(sql: string): Prepared {
+  let statement = prepared.get(sql);
+  if (statement === undefined) {
+    statement = { name: `s${prepared.size + 1}`, text: withNumbers(sql) };
+    // There are not many: statements are written out in the source, or differ by the columns of a table that they write.
+    prepared.set(sql, statement);
+  }
+  return statement;
 }
 
 export class PostgresSession implements Session {
@@ -61,7 +89,8 @@ export class PostgresSession implements Session {
   }
 
   async query(sql: string, values: readonly Value[] = []): Promise<Result> {
-    return resultOf(await this.#run<QueryResult>({ text: withNumbers(sql), values: values as unknown[] }));
+    if (values.length > 0) return this.prepared(preparedOf(sql), values as unknown[]);
+    return resultOf(await this.#run<QueryResult>({ text: sql }));
   }
 
   async script(sql: string): Promise<Result[]> {
@@ -71,6 +100,17 @@ export class PostgresSession implements Session {
 
   async prepared(statement: Prepared, values: unknown[]): Promise<Result> {
     return resultOf(await this.#run<QueryResult>({ ...statement, values }));
+  }
+
+  /** What `send` sends goes out in one write: each would otherwise be a system call, and wake the database, of its own. */
+  together<T>(send: () => T): T {
+    const { stream } = this.#connection;
+    stream.cork();
+    try {
+      return send();
+    } finally {
+      stream.uncork();
+    }
   }
 
   #run<T>(config: { name?: string; text: string; values?: unknown[] }): Promise<T> {
@@ -86,7 +126,11 @@ export class PostgresSession implements Session {
 
   #giveUp(): void {
     // The socket, and not end(): that would wait for the answer that does not come.
-    (this.#client as unknown as { connection: { stream: { destroy(): void } } }).connection.stream.destroy();
+    this.#connection.stream.destroy();
+  }
+
+  get #connection(): { stream: Duplex } {
+    return (this.#client as unknown as { connection: { stream: Duplex } }).connection;
   }
 }
 

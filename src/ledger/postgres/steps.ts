@@ -1,7 +1,7 @@
 import type { Cells, LifeDialect, Step } from '../life/step.ts';
 import type { StepStatements } from '../sql/dialect.ts';
 import type { Result, Session, Value } from '../sql/session.ts';
-import { PostgresSession, type Prepared, withNumbers } from './session.ts';
+import { PostgresSession, preparedOf } from './session.ts';
 
 export const LIFE_DIALECT: LifeDialect = {
   forUpdate: 'FOR UPDATE',
@@ -46,10 +46,12 @@ const TYPES: Record<string, 'bigint' | 'int'> = {
 /** A round in one go: statements follow each other without waiting for answers, and rows go in as one array for each column. */
 export class PostgresSteps implements StepStatements {
   readonly stopsAtFailure = false;
+  readonly commits = true;
 
   async run(session: Session, steps: readonly Step[]): Promise<Result[]> {
     if (!(session instanceof PostgresSession)) throw new TypeError('a session of PostgreSQL is needed');
-    const sent = steps.map((step) => sendStep(session, step));
+    const judged = steps.at(-1)?.do === 'commit';
+    const sent = session.together(() => steps.map((step) => (judged ? sendJudged : sendStep)(session, step)));
     // All are awaited, whichever fails: those behind it fail with it.
     const results = await Promise.allSettled(sent);
     const failed = results.find((result) => result.status === 'rejected');
@@ -58,23 +60,28 @@ export class PostgresSteps implements StepStatements {
   }
 }
 
+/**
+ * Sent at once, in front of a COMMIT that is on its way too: a count that is not as expected fails the statement, and with
+ * it the transaction, whose COMMIT then takes it back.
+ */
+async function sendJudged(session: PostgresSession, step: Step): Promise<Result> {
+  if (step.do === 'commit') return session.query('COMMIT');
+  if (step.expected === undefined) return sendStep(session, step);
+  const { sql, values } = statementOf(step);
+  const text = judgedStatement(sql);
+  const { rows } = await session.prepared(preparedOf(text), [...values.map(arrayOf), step.expected]);
+  return { rows: [], affected: Number(rows[0]!.affected) };
+}
+
+/** The last value is the number of rows that it must change. */
+export function judgedStatement(sql: string): string {
+  return `WITH changed AS (${sql} RETURNING 1) SELECT count(*)::int AS affected, 1 / (count(*) = ?)::int AS as_expected FROM changed`;
+}
+
 /** Sent at once, behind what was sent before it. */
 export function sendStep(session: PostgresSession, step: Step): Promise<Result> {
   const { sql, values } = statementOf(step);
   return values.length === 0 ? session.query(sql) : session.prepared(preparedOf(sql), values.map(arrayOf));
-}
-
-const prepared = new Map<string, Prepared>();
-
-/** Every batch runs them: the database parses each once for each connection. */
-function preparedOf(sql: string): Prepared {
-  let statement = prepared.get(sql);
-  if (statement === undefined) {
-    statement = { name: `life-${prepared.size + 1}`, text: withNumbers(sql) };
-    // There are not many: statements are written out in the source, or differ by the columns of a table that they write.
-    prepared.set(sql, statement);
-  }
-  return statement;
 }
 
 const SPECIAL = /["\\]/;
@@ -95,7 +102,8 @@ function arrayOf(value: Value): unknown {
 function statementOf(step: Step): { sql: string; values: readonly Value[] } {
   switch (step.do) {
     case 'clock':
-      throw new TypeError('the clock is read by the ledger');
+    case 'commit':
+      throw new TypeError(`the ledger sees to ${step.do}`);
     case 'query':
       return step;
     case 'insert': {

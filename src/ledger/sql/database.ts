@@ -16,7 +16,7 @@ const LEFT_MAX = 100;
 /** Sessions of a pool, used for reads and for transactions that are tried again when they collide. */
 export class Database {
   readonly dialect: Dialect;
-  readonly #runtime: Runtime;
+  readonly runtime: Runtime;
   readonly #nowMs: (() => number) | null;
   readonly #running = new Tally();
   /** When each was left, by the server's number: sessions that ended with an outage, perhaps in the middle of a COMMIT. */
@@ -25,7 +25,7 @@ export class Database {
 
   constructor(dialect: Dialect, runtime: Runtime, nowMs: (() => number) | null) {
     this.dialect = dialect;
-    this.#runtime = runtime;
+    this.runtime = runtime;
     this.#nowMs = nowMs;
   }
 
@@ -76,10 +76,10 @@ export class Database {
         if (attempts === ATTEMPTS_MAX) {
           throw unavailable(`the database was busy: ${attempts} tries collided with others`, error);
         }
-        this.#runtime.log.debug({ err: error, attempts }, 'a transaction collided and is tried again');
+        this.runtime.log.debug({ err: error, attempts }, 'a transaction collided and is tried again');
         // Not at once and not together: those that collided would collide again.
-        const pauseMs = this.#runtime.random.fraction() * Math.min(PAUSE_MS_MAX, 2 ** attempts);
-        await sleep(this.#runtime.timers, pauseMs);
+        const pauseMs = this.runtime.random.fraction() * Math.min(PAUSE_MS_MAX, 2 ** attempts);
+        await sleep(this.runtime.timers, pauseMs);
       }
     }
   }
@@ -92,13 +92,13 @@ export class Database {
   async atRest<T>(lock: (session: Session) => Promise<unknown>, run: (session: Session) => Promise<T>): Promise<T> {
     const left = [...this.#left];
     if (left.length > 0) {
-      const nowMs = this.#runtime.clock.monotonic();
+      const nowMs = this.runtime.clock.monotonic();
       const sessions = left.map(([id, leftMs]) => ({ id, ageMs: nowMs - leftMs }));
       try {
         await this.read((session) => this.dialect.endLeft(session, sessions));
         for (const [id, leftMs] of left) if (this.#left.get(id) === leftMs) this.#left.delete(id);
       } catch (error) {
-        this.#runtime.log.debug({ err: error }, 'sessions that an outage has left could not be ended');
+        this.runtime.log.debug({ err: error }, 'sessions that an outage has left could not be ended');
       }
     }
     return await this.transaction(async (session) => {
@@ -114,7 +114,7 @@ export class Database {
   }
 
   async #end(): Promise<void> {
-    const { timers } = this.#runtime;
+    const { timers } = this.runtime;
     await within(timers, this.#running.idle(), END_MS_MAX);
     await within(timers, this.dialect.connections.end(), END_MS_MAX);
   }
@@ -140,7 +140,7 @@ export class Database {
   #leave(session: PooledSession): void {
     if (session.id !== null) {
       this.#left.delete(session.id);
-      this.#left.set(session.id, this.#runtime.clock.monotonic());
+      this.#left.set(session.id, this.runtime.clock.monotonic());
       if (this.#left.size > LEFT_MAX) this.#left.delete(this.#left.keys().next().value!);
     }
     session.destroy();

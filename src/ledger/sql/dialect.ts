@@ -82,20 +82,30 @@ export interface Defences {
   readonly stock: boolean;
 }
 
+/** What has become of the rows of a batch. */
+export type Written =
+  /** Every order and claim was really inserted, and every update found its row. */
+  | 'written'
+  /** … and the transaction is committed. */
+  | 'committed'
+  /** Something stands in the way: the transaction must be taken back. */
+  | 'hindered';
+
 /** The statements of the batched writer, which are shaped for each driver. */
 export interface OrderStatements {
   /**
-   * Inserts orders, and the claims, keys and events of those that are reserved, and takes the units. True: every order and
-   * claim was really inserted and every update found its row. False: something stands in the way, and the transaction
-   * must be taken back. An order that is there already is never a failure, whatever else of it is there.
+   * Inserts orders, and the claims, keys and events of those that are reserved, and takes the units. An order that is there
+   * already is never a failure, whatever else of it is there.
    */
-  write(session: Session, rows: BatchRows): Promise<boolean>;
+  write(session: Session, rows: BatchRows): Promise<Written>;
 }
 
 /** The steps of work that is written once for every ledger. */
 export interface StepStatements {
   /** Whether a statement that fails keeps those behind it in its round from being run, also outside a transaction. */
   readonly stopsAtFailure: boolean;
+  /** Whether a round that ends with `commit` is committed with it if every count is as expected, and taken back if not. */
+  readonly commits: boolean;
   /** A round, in one trip: one result for each step, in which the rows of all its statements count. */
   run(session: Session, steps: readonly Step[]): Promise<Result[]>;
 }

@@ -1,3 +1,4 @@
+import { CLOCK, COMMIT, nowOf, query, type Work } from '../life/step.ts';
 import {
   type AdminCall,
   KEY_KEPT_MS,
@@ -13,8 +14,9 @@ import type { Row, Session } from './session.ts';
 /** A day's keys of a big sale are millions: so many in one transaction. */
 const CHUNK = 500;
 
-const SCOPE_COLUMNS = 'caller, acting_for, operation, subject, "key"';
-const SCOPE = 'caller = ? AND acting_for = ? AND operation = ? AND subject = ? AND "key" = ?';
+const SCOPE_NAMES = ['caller', 'acting_for', 'operation', 'subject', 'key'];
+const SCOPE_COLUMNS = SCOPE_NAMES.map((name) => `"${name}"`).join(', ');
+const SCOPE = SCOPE_NAMES.map((name) => `"${name}" = ?`).join(' AND ');
 
 function scopeOf({ caller, actingFor, operation, subject, key }: KeyScope): string[] {
   return [caller, actingFor ?? '', operation, subject, key];
@@ -71,19 +73,25 @@ export class Keys {
   }
 
   /** Outside of any change: the first answer counts, unless it is over. */
-  async bindFirst(session: Session, keyed: NonNullable<AdminCall['keyed']>, answer: string): Promise<void> {
+  *bindFirst(keyed: NonNullable<AdminCall['keyed']>, answer: string): Work<void> {
     const { fingerprint } = keyed;
     const scope = scopeOf(keyed);
-    const nowMs = await this.#database.now(session);
-    const { leavePresent } = this.#database.dialect;
-    await session.query(
-      `INSERT INTO call_keys (${SCOPE_COLUMNS}, fingerprint, answer, created_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?) ${leavePresent('key')}`,
-      [...scope, fingerprint, answer, nowMs],
-    );
-    await session.query(
-      `UPDATE call_keys SET fingerprint = ?, answer = ?, created_at = ? WHERE ${SCOPE} AND created_at <= ?`,
-      [fingerprint, answer, nowMs, ...scope, nowMs - KEY_KEPT_MS],
-    );
+    const [clock] = yield [CLOCK];
+    const nowMs = nowOf(clock);
+    yield [
+      {
+        do: 'insert',
+        table: 'call_keys',
+        columns: [...SCOPE_NAMES, 'fingerprint', 'answer', 'created_at'],
+        rows: [[...scope, fingerprint, answer, nowMs]],
+        leavePresent: true,
+      },
+      query(
+        `UPDATE call_keys SET fingerprint = ?, answer = ?, created_at = ? WHERE ${SCOPE} AND created_at <= ?`,
+        ...[fingerprint, answer, nowMs, ...scope, nowMs - KEY_KEPT_MS],
+      ),
+      COMMIT,
+    ];
   }
 
   async bindAnswer(session: Session, call: AdminCall, answer: string, nowMs: number): Promise<void> {

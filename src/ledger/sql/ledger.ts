@@ -1,4 +1,5 @@
 import { RetryableError, TerminalError } from '../../base/errors.ts';
+import { Grouped } from '../../base/grouped.ts';
 import type { IdBlock, IdKind } from '../../base/ids.ts';
 import type { Runtime } from '../../base/runtime.ts';
 import type { Money } from '../../model/money.ts';
@@ -76,6 +77,9 @@ export interface SqlLedgerOptions {
   defences?: { claims?: false; stock?: false };
 }
 
+/** Of one kind: a read that the database is slow about does not hold up a crowd of others. */
+const READS_AT_ONCE = 2;
+
 export const POOL_MAX_DEFAULT = 10;
 
 /** What was read when the ledger was opened, and stays so. */
@@ -93,6 +97,10 @@ export class SqlLedger implements Ledger {
   readonly #orders: Orders;
   readonly #life: Life;
   readonly #items = new ItemFacts();
+  readonly #small: Record<'keys' | 'attempts' | 'intents' | 'releases', ReturnType<Life['small']>>;
+  /** One order and one order's last attempt are what everybody reads. */
+  readonly #orderReads: Grouped<string, OrderRecord | null>;
+  readonly #attemptReads: Grouped<string, PaymentAttempt | null>;
   readonly webhooks: WebhookBook;
 
   protected static async prepare(
@@ -140,6 +148,23 @@ export class SqlLedger implements Ledger {
     });
     const defences = { claims: options.defences?.claims ?? true, stock: options.defences?.stock ?? true };
     this.#orders = new Orders(database, defences);
+    const small = () => {
+      const change = this.#life.small();
+      return async <T>(work: () => Work<T>): Promise<T> => {
+        this.#mustBeAlone();
+        return await change(work);
+      };
+    };
+    this.#small = { keys: small(), attempts: small(), intents: small(), releases: small() };
+    const each = <T>(read: (ids: readonly string[]) => Promise<Map<string, T>>): Grouped<string, T | null> => {
+      const some = async (ids: string[]): Promise<(T | null)[]> => {
+        const found = await read(ids);
+        return ids.map((id) => found.get(id) ?? null);
+      };
+      return new Grouped(some, database.runtime, { atOnce: READS_AT_ONCE });
+    };
+    this.#orderReads = each((ids) => this.storedAmong(ids));
+    this.#attemptReads = each((ids) => this.#lastAttempts([...new Set(ids)]));
   }
 
   /** Whether the database is still ours alone; null where it is shared on purpose. */
@@ -232,8 +257,8 @@ export class SqlLedger implements Ledger {
     return this.#database.read((session) => this.#sales.list(session, page));
   }
 
-  async getOrder(orderId: string): Promise<OrderRecord | null> {
-    return (await this.storedAmong([orderId])).get(orderId) ?? null;
+  getOrder(orderId: string): Promise<OrderRecord | null> {
+    return this.#orderReads.ask(orderId);
   }
 
   listOrders(filter: OrderFilter, page: Page): Promise<OrderRecord[]> {
@@ -249,8 +274,7 @@ export class SqlLedger implements Ledger {
   }
 
   async bindAnswer(scope: KeyScope & { fingerprint: string }, answer: string): Promise<void> {
-    this.#mustBeAlone();
-    await this.#database.transaction((session) => this.#keys.bindFirst(session, scope, answer));
+    await this.#small.keys(() => this.#keys.bindFirst(scope, answer));
   }
 
   openSaleIds(): Promise<string[]> {
@@ -308,11 +332,11 @@ export class SqlLedger implements Ledger {
   }
 
   async nameAttempt(attemptId: string, reference: string): Promise<PaymentAttempt | null> {
-    return this.#change(() => payments.nameAttempt(attemptId, reference, this.#life.dialect));
+    return this.#small.attempts(() => payments.nameAttempt(attemptId, reference, this.#life.dialect));
   }
 
   async closeAttempt(attemptId: string, end: AttemptEnd, by: Actor, auditId: string): Promise<PaymentAttempt | null> {
-    return this.#change(() => payments.closeAttempt(attemptId, end, { by, auditId }, this.#life.dialect));
+    return this.#small.attempts(() => payments.closeAttempt(attemptId, end, { by, auditId }, this.#life.dialect));
   }
 
   async unblockPayments(orderId: string, by: Actor, auditId: string): Promise<boolean> {
@@ -388,6 +412,13 @@ export class SqlLedger implements Ledger {
   }
 
   async lastAttempts(orderIds: readonly string[]): Promise<Map<string, PaymentAttempt>> {
+    if (orderIds.length !== 1) return this.#lastAttempts(orderIds);
+    const [orderId] = orderIds as [string];
+    const attempt = await this.#attemptReads.ask(orderId);
+    return new Map(attempt === null ? [] : [[orderId, attempt]]);
+  }
+
+  #lastAttempts(orderIds: readonly string[]): Promise<Map<string, PaymentAttempt>> {
     return this.#life.look(() => payments.lastAttempts(orderIds, this.#life.dialect));
   }
 
@@ -412,7 +443,7 @@ export class SqlLedger implements Ledger {
   }
 
   async released(orderIds: readonly string[]): Promise<void> {
-    await this.#change(() => releases.released(orderIds));
+    await this.#small.releases(() => releases.released(orderIds));
   }
 
   async releasesSince(saleId: string, revs: ReadonlyMap<string, number>): Promise<Release[]> {
@@ -436,7 +467,7 @@ export class SqlLedger implements Ledger {
   }
 
   async putIntent(intent: NewIntent): Promise<SandboxIntent> {
-    return this.#change(() => sandbox.putIntent(intent));
+    return this.#small.intents(() => sandbox.putIntent(intent));
   }
 
   async getIntent(id: string): Promise<SandboxIntent | null> {
@@ -448,7 +479,7 @@ export class SqlLedger implements Ledger {
     from: readonly SandboxIntent['state'][],
     to: SandboxIntent['state'],
   ): Promise<SandboxIntent | null> {
-    return this.#change(() => sandbox.moveIntent(id, from, to, this.#life.dialect));
+    return this.#small.intents(() => sandbox.moveIntent(id, from, to, this.#life.dialect));
   }
 
   async refundIntent(id: string, refundId: string, amount: number): Promise<SandboxIntent | null> {

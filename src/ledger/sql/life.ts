@@ -1,6 +1,11 @@
+import { invariant } from '../../base/errors.ts';
+import { Grouped } from '../../base/grouped.ts';
+import { abreast } from '../life/abreast.ts';
 import type { LifeDialect, Step, Work } from '../life/step.ts';
 import type { Database } from './database.ts';
 import type { Result, Session } from './session.ts';
+
+const SMALL_AT_ONCE = 2;
 
 /** Does work in rounds, each in one trip to the database. */
 export class Life {
@@ -21,19 +26,31 @@ export class Life {
   change<T>(work: () => Work<T>): Promise<T> {
     const begin = this.#database.dialect.beginFresh.split('; ').map((sql): Step => ({ do: 'query', sql, values: [] }));
     return this.#database.attempt(async (session) => {
-      const done = await this.#do(session, work(), begin);
-      await session.query('COMMIT');
-      return done;
+      const { value, committed } = await this.#do(session, work(), begin);
+      if (!committed) await session.query('COMMIT');
+      return value;
     });
   }
 
+  /**
+   * For changes of one kind that are small and have nothing to do with each other: those that come while others are being
+   * committed share a transaction, as moves do. Kinds are apart, so that rows that somebody holds delay none but their kind.
+   */
+  small(): <T>(work: () => Work<T>) => Promise<T> {
+    const change = (works: (() => Work<unknown>)[]): Promise<unknown[]> =>
+      this.change(() => abreast(works.map((work) => work())));
+    const group = new Grouped(change, this.#database.runtime, { atOnce: SMALL_AT_ONCE });
+    return <T>(work: () => Work<T>) => group.ask(work) as Promise<T>;
+  }
+
   look<T>(work: () => Work<T>): Promise<T> {
-    return this.#database.read((session) => this.#do(session, work(), []));
+    return this.#database.read(async (session) => (await this.#do(session, work(), [])).value);
   }
 
   /** `first` goes with the first round. */
-  async #do<T>(session: Session, work: Work<T>, first: readonly Step[]): Promise<T> {
+  async #do<T>(session: Session, work: Work<T>, first: readonly Step[]): Promise<{ value: T; committed: boolean }> {
     let ahead = first;
+    let committed = false;
     let round = work.next();
     // What writes must be known to be inside the transaction: a BEGIN that fails would leave it outside.
     if (ahead.length > 0 && !round.done && round.value.some(isWrite) && !this.#database.dialect.steps.stopsAtFailure) {
@@ -41,28 +58,33 @@ export class Life {
       ahead = [];
     }
     while (!round.done) {
+      invariant(!committed, 'work that has committed does nothing more');
+      committed = this.#database.dialect.steps.commits && round.value.at(-1)?.do === 'commit';
       const results = await this.#round(session, [...ahead, ...round.value]);
       round = work.next(results.slice(ahead.length));
       ahead = [];
     }
-    return round.value;
+    return { value: round.value, committed };
   }
 
   async #round(session: Session, steps: readonly Step[]): Promise<Result[]> {
     const { steps: statements, clock } = this.#database.dialect;
     const { fixedNow } = this.#database;
-    const asked = steps.flatMap((step): Step[] => {
-      if (step.do !== 'clock') return [step];
-      return fixedNow === null ? [{ do: 'query', sql: clock, values: [] }] : [];
-    });
+    const isAsked = (step: Step): boolean => {
+      return step.do === 'clock' ? fixedNow === null : step.do !== 'commit' || statements.commits;
+    };
+    const asked = steps
+      .filter(isAsked)
+      .map((step): Step => (step.do === 'clock' ? { do: 'query', sql: clock, values: [] } : step));
     const results = await statements.run(session, asked);
-    if (fixedNow === null) return results;
+    if (results.length === steps.length) return results;
     return steps.map((step) => {
-      return step.do === 'clock' ? { rows: [{ now_ms: fixedNow() }], affected: 0 } : results.shift()!;
+      if (isAsked(step)) return results.shift()!;
+      return { rows: step.do === 'clock' ? [{ now_ms: fixedNow!() }] : [], affected: 0 };
     });
   }
 }
 
 function isWrite(step: Step): boolean {
-  return step.do !== 'clock' && (step.do !== 'query' || !step.sql.startsWith('SELECT'));
+  return step.do !== 'clock' && step.do !== 'commit' && (step.do !== 'query' || !step.sql.startsWith('SELECT'));
 }

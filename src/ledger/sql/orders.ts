@@ -6,7 +6,7 @@ import { reservedEvents } from '../life/events.ts';
 import { orderOfRow } from '../life/rows.ts';
 import { KEY_KEPT_MS, type OrderFilter, type Page, type StoredOrder } from '../port.ts';
 import type { Database } from './database.ts';
-import type { Defences } from './dialect.ts';
+import type { Defences, Written } from './dialect.ts';
 import { ConflictError } from './errors.ts';
 import {
   byId,
@@ -85,9 +85,9 @@ export class Orders {
     const ground = await this.#ground(session, batch, this.#database.dialect.lockFirst);
     const judgement = judge(batch, ground.items, NOTHING_FOUND, this.#defences);
     const stored = judgement.clean ? this.#answers(batch, judgement, ground, new Map()) : null;
-    const written = stored !== null && (await this.#write(session, judgement, ground, true, stored));
-    await session.query(written ? 'COMMIT' : 'ROLLBACK');
-    return written ? stored : null;
+    const written = stored === null ? 'hindered' : await this.#write(session, judgement, ground, true, stored);
+    if (written !== 'committed') await session.query(written === 'written' ? 'COMMIT' : 'ROLLBACK');
+    return written === 'hindered' ? null : stored;
   }
 
   async reject(batch: readonly OrderMessage[], reason: RejectReason): Promise<StoredOrder[]> {
@@ -153,7 +153,7 @@ export class Orders {
     { nowMs }: Ground,
     hopefully: boolean,
     stored: readonly StoredOrder[],
-  ): Promise<boolean> {
+  ): Promise<Written> {
     const events = this.keepEvents ? reservedEvents(stored) : null;
     const rows = { orders: fresh, events, taken, nowMs, defences: this.#defences, hopefully };
     return this.#database.dialect.orders.write(session, rows);
@@ -168,10 +168,9 @@ export class Orders {
     rows: ReadonlyMap<string, StoredRow>,
   ): Promise<StoredOrder[]> {
     const stored = this.#answers(batch, judgement, ground, rows);
-    if (judgement.fresh.length > 0 && !(await this.#write(session, judgement, ground, false, stored))) {
-      throw new ConflictError('another writer came in between');
-    }
-    await session.query('COMMIT');
+    const written = judgement.fresh.length === 0 || (await this.#write(session, judgement, ground, false, stored));
+    if (written === 'hindered') throw new ConflictError('another writer came in between');
+    if (written !== 'committed') await session.query('COMMIT');
     return stored;
   }
 

@@ -40,6 +40,8 @@ export class Steps {
     switch (step.do) {
       case 'clock':
         return { rows: [{ now_ms: this.#now() }], affected: 0 };
+      case 'commit':
+        return { rows: [], affected: 0 };
       case 'query': {
         // A list goes in as JSON: the statement is the same for any length.
         const statement = this.#prepare(step.sql.replaceAll('IN (?)', 'IN (SELECT value FROM json_each(?))'));

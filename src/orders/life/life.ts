@@ -1,5 +1,6 @@
 import { createHash } from 'node:crypto';
 import { invariant, messageOf, unavailable } from '../../base/errors.ts';
+import type { Grouped } from '../../base/grouped.ts';
 import type { IdSequence } from '../../base/ids.ts';
 import type { Runtime } from '../../base/runtime.ts';
 import { within } from '../../base/timers.ts';
@@ -9,7 +10,6 @@ import type { Money } from '../../model/money.ts';
 import type { OrderRecord } from '../../model/order.ts';
 import type { PartRefund, PaymentAttempt } from '../../model/payment.ts';
 import type { CaptureResult, PaymentProvider, ProviderNews, ProviderState, RefundResult } from '../../payments/port.ts';
-import type { Grouped } from './grouped.ts';
 import { OrderBusyError, type WithOrderLock } from './lock.ts';
 import type { Reached } from './points.ts';
 import type { Freed } from './releaser.ts';

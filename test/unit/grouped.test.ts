@@ -1,10 +1,10 @@
 import { describe, expect, it } from 'vitest';
 import { ManualClock } from '../../src/base/clock.ts';
 import { RetryableError } from '../../src/base/errors.ts';
+import { Grouped } from '../../src/base/grouped.ts';
 import { silentLog } from '../../src/base/log.ts';
 import { systemRuntime } from '../../src/base/runtime.ts';
 import type { Release } from '../../src/ledger/port.ts';
-import { Grouped } from '../../src/orders/life/grouped.ts';
 import { Releaser, type ReleaserOptions } from '../../src/orders/life/releaser.ts';
 
 const runtime = systemRuntime();

@@ -1,8 +1,8 @@
-import { RetryableError } from '../../base/errors.ts';
-import type { Runtime } from '../../base/runtime.ts';
-import { Tally } from '../../base/tally.ts';
+import { RetryableError } from './errors.ts';
+import type { Runtime } from './runtime.ts';
+import { Tally } from './tally.ts';
 
-/** Of one transaction: bounds how long the rows of hot items are held. */
+/** Of one transaction: bounds how long the rows of hot items are held, and how many are read at once. */
 const BATCH_MAX = 256;
 /** So many are worth a transaction of their own beside one that is under way; fewer go with the next one. */
 const SHARE_MIN = 64;
@@ -17,6 +17,7 @@ interface Waiting<Q, A> {
  * Groups requests into transactions as the writer groups orders: a rush of payments of one item would otherwise be one
  * transaction each on one hot row. While one is being committed the next one fills; who waits hears after its own commit.
  * Several may be under way where the ledger has room for them: one is put together while the database works on another.
+ * Reads are grouped in the same way: the busier the shop is, the less each of them costs.
  */
 export class Grouped<Q, A> {
   readonly #commit: (batch: Q[]) => Promise<A[]>;
