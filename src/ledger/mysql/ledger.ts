@@ -32,6 +32,7 @@ export async function mysqlDialect(
       WHERE sale_id = ${saleId} AND id > ${afterId} ORDER BY id LIMIT ${limit}`,
     pruneCallKeys: 'DELETE FROM call_keys WHERE created_at < ? ORDER BY created_at LIMIT ?',
     leavePresent: (column) => `ON DUPLICATE KEY UPDATE "${column}" = "${column}"`,
+    announced: null,
     life: LIFE_DIALECT,
     steps: new MysqlSteps(),
     orders: new MysqlOrders(runtime.random),

@@ -35,6 +35,7 @@ export async function postgresDialect(
     pruneCallKeys: `DELETE FROM call_keys WHERE ctid = ANY (ARRAY(
       SELECT ctid FROM call_keys WHERE created_at < ? ORDER BY created_at LIMIT ?))`,
     leavePresent: () => 'ON CONFLICT DO NOTHING',
+    announced: { say: itemLocks('pg_advisory_xact_lock_shared'), wait: itemLocks('pg_advisory_xact_lock') },
     life: LIFE_DIALECT,
     steps: new PostgresSteps(),
     orders: new PostgresOrders(),
@@ -60,6 +61,17 @@ export async function postgresDialect(
 /** Advisory locks have numbers, and belong to a database. The first number is ours. */
 const OURS = 0x646f6f72;
 const LOCKS: Record<LockName, number> = { exclusive: 1, migrate: 2 };
+/** Items share these: the database has room for some thousand locks, and a batch may be of as many items. */
+const ITEMS_FROM = 1000;
+const ITEMS = 16n;
+
+/** Takes the locks of these items until the end of the transaction, always in the same order. */
+function itemLocks(lock: string): (itemIds: readonly string[]) => string {
+  return (itemIds) => {
+    const numbers = [...new Set(itemIds.map((id) => ITEMS_FROM + Number(BigInt(id) % ITEMS)))].sort((a, b) => a - b);
+    return `SELECT ${numbers.map((number) => `${lock}(${OURS}, ${number})`).join(', ')}`;
+  };
+}
 
 const locks: NamedLocks = {
   async tryTake(session, lock) {

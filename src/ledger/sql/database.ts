@@ -85,8 +85,8 @@ export class Database {
   }
 
   /**
-   * Runs when nothing that an outage has interrupted can still be committed, provided that `lock` takes rows that every such
-   * transaction has held from before its COMMIT was sent: whoever gets them comes after it. A session that only waits for
+   * Runs when nothing that an outage has interrupted can still be committed, provided that `lock` takes what every such
+   * transaction has held from before its COMMIT was sent: whoever gets it comes after it. A session that only waits for
    * its client, which is gone, is ended first, so that nobody waits for its rows.
    */
   async atRest<T>(lock: (session: Session) => Promise<unknown>, run: (session: Session) => Promise<T>): Promise<T> {

@@ -31,6 +31,17 @@ export interface Dialect {
   readonly pruneCallKeys: string;
   /** After VALUES: leaves a row that is there already as it is, and does not count it. */
   leavePresent(column: string): string;
+  /**
+   * Where a batch is written and committed in one trip (see `Written`), its COMMIT may be on its way before it has the rows
+   * of its items. So it says beforehand which they are, in the trip before, and whoever must come after it waits for that.
+   * Null: a COMMIT is sent when the rows are locked, and they say as much. Each is a statement without values.
+   */
+  readonly announced: {
+    /** Until the end of the transaction; holds up nobody but `wait`. */
+    say(itemIds: readonly string[]): string;
+    /** For all that have said so. */
+    wait(itemIds: readonly string[]): string;
+  } | null;
   readonly orders: OrderStatements;
   readonly life: LifeDialect;
   readonly steps: StepStatements;

@@ -207,7 +207,7 @@ export class SqlLedger implements Ledger {
     const itemIds = [...new Set(batch.map(({ itemId }) => itemId))];
     const orderIds = batch.map(({ orderId }) => orderId);
     return this.#database.atRest(
-      (session) => this.#sales.lockItems(session, itemIds),
+      (session) => this.#sales.lockAnnounced(session, itemIds),
       (session) => this.#orders.storedAmong(session, orderIds),
     );
   }

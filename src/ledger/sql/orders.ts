@@ -113,20 +113,23 @@ export class Orders {
   }
 
   async #ground(session: Session, batch: readonly OrderMessage[], lock: boolean): Promise<Ground> {
-    const { begin, byPrimaryKey } = this.#database.dialect;
+    const { begin, byPrimaryKey, announced } = this.#database.dialect;
     const itemIds = new Set<string>();
     const saleIds = new Set<string>();
     for (const { itemId, saleId } of batch) {
       itemIds.add(itemId);
       saleIds.add(saleId);
     }
+    const sorted = [...itemIds].sort(byId);
     const clock = this.#database.clockInScript;
+    const opening = lock || announced === null ? [begin] : [begin, announced.say(sorted)];
     // The limits are read after the items are locked: a snapshot taken before could be older than the admissions.
-    const [, locked, limits, now] = await session.script(
-      `${begin}; SELECT id, sale_id, code, epoch, total - reserved - sold - blocked AS free FROM items ${byPrimaryKey}
-         WHERE id IN (${[...itemIds].sort(byId).join(', ')}) ORDER BY id${lock ? ' FOR UPDATE' : ''};
+    const results = await session.script(
+      `${opening.join('; ')}; SELECT id, sale_id, code, epoch, total - reserved - sold - blocked AS free FROM items ${byPrimaryKey}
+         WHERE id IN (${sorted.join(', ')}) ORDER BY id${lock ? ' FOR UPDATE' : ''};
        SELECT id, per_buyer_max FROM sales WHERE id IN (${[...saleIds].join(', ')})${clock.sql}`,
     );
+    const [locked, limits, now] = results.slice(opening.length);
     const perBuyerMax = new Map(limits!.rows.map((row) => [row.id as string, Number(row.per_buyer_max)]));
     const items = new Map<string, ItemState>();
     for (const { id, sale_id, code, epoch, free } of locked!.rows) {

@@ -95,6 +95,13 @@ export class Sales {
     await session.query(raise, [above, itemIds.map(BigInt)]);
   }
 
+  /** From here to the end of the transaction no writer of these items is in the middle of anything, nor on its way to them. */
+  async lockAnnounced(session: Session, itemIds: readonly string[]): Promise<void> {
+    const { announced } = this.#database.dialect;
+    if (announced !== null) await session.script(announced.wait(itemIds));
+    await this.lockItems(session, itemIds);
+  }
+
   /** From here to the end of the transaction no writer of these items is in the middle of anything. */
   async lockItems(session: Session, itemIds: readonly string[]): Promise<void> {
     const { byPrimaryKey } = this.#database.dialect;
