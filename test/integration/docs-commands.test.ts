@@ -6,11 +6,13 @@ import { blocksOfSession, COMMANDS_ELSEWHERE } from '../support/docs/inventory.t
 import type { Block } from '../support/docs/pages.ts';
 import { runShell, type Session, type Told } from '../support/docs/shell.ts';
 import { makeWorkshop } from '../support/docs/workshop.ts';
-import { cleanUp, createSale, startServer } from '../support/server.ts';
+import { cleanUp, createSale, run, startServer } from '../support/server.ts';
 import { cleanUpServers } from '../support/servers/clean-up.ts';
-import { describeWithPostgres } from '../support/servers/describe.ts';
+import { describeWithOwnRabbitmq, describeWithPostgres } from '../support/servers/describe.ts';
+import { kafkaAvailable, startKafka } from '../support/servers/kafka.ts';
 import { startPostgres } from '../support/servers/postgres.ts';
 import { freePort } from '../support/servers/process.ts';
+import { startRabbitmq } from '../support/servers/rabbitmq.ts';
 import { startRedis } from '../support/servers/redis.ts';
 
 /** The commands that the README and the guides print, run as they are printed: `test/support/docs/shell.ts` says how. */
@@ -31,7 +33,7 @@ async function session(blocks: Block[], options: Partial<Session> = {}): Promise
     blocks,
     left: [...LEFT, ...(options.left ?? [])],
     replaced: [...(options.replaced ?? []), [/\b8080\b/g, String(first)], [/\b8081\b/g, String(second)]],
-    env: { PORT: String(first), ...options.env },
+    env: { PORT: String(first), URL: `http://127.0.0.1:${first}`, ...options.env },
   });
 }
 
@@ -73,7 +75,7 @@ describe('docs/guides', () => {
 
   it('payments.md and webhooks.md: requests to a shop with an order', async () => {
     const key = 'a-key-of-forty-eight-hexadecimal-characters-1234';
-    const server = await startServer({ env: { DOORBUSTER_ADMIN_KEY: `alice:${key}` } });
+    const server = await startServer({ env: { DOORBUSTER_ADMIN_KEY: `alice:${key}`, WEBHOOKS_PRIVATE: 'on' } });
     const admin = {
       ...server,
       call: (method: string, path: string, given = {}) => server.call(method, path, { ...given, bearer: key }),
@@ -81,7 +83,11 @@ describe('docs/guides', () => {
     const sale = await createSale(admin);
     const order = await server.call('POST', `/v1/sales/${sale}/orders`, { buyer: 'alice', body: { item: 'voucher' } });
     const told = await session(blocksOfSession('requests'), {
-      replaced: [[/http:\/\/127\.0\.0\.1:8080/g, server.url]],
+      replaced: [
+        [/http:\/\/127\.0\.0\.1:8080/g, server.url],
+        // The host of an endpoint is looked up: a reader's own is there.
+        ['shop.example', '127.0.0.1'],
+      ],
       env: { ADMIN_KEY: key, ORDER: order.body.id },
     });
     expect(outputOf(told, '/confirm')).toContain('"status":"paid"');
@@ -106,5 +112,43 @@ describe.runIf(LONG)('on several machines', () => {
       });
       expect(outputOf(told, 'doctor')).not.toContain('✗');
     }, 60_000);
+  });
+});
+
+describe.runIf(LONG)('with a broker', () => {
+  describeWithOwnRabbitmq('RabbitMQ, then Kafka', () => {
+    it.runIf(kafkaAvailable)(
+      'pipes.md: rights, start, look, and the move from one to the other',
+      async () => {
+        const [redis, postgres, rabbitmq, kafka] = await Promise.all([
+          startRedis(),
+          startPostgres(),
+          startRabbitmq(),
+          startKafka(),
+        ]);
+        const shop = { REDIS_URL: redis.url, DATABASE_URL: postgres.url };
+        expect((await run(['migrate'], shop)).code).toBe(0);
+        const blocks = blocksOfSession('brokers');
+        const told = await session(
+          // The page has what to set up at the broker behind how to start; “Start” says where.
+          [
+            ...blocks.filter(({ heading }) => heading === 'Rights'),
+            ...blocks.filter(({ heading }) => heading !== 'Rights'),
+          ],
+          {
+            path: [rabbitmq.controlPath()],
+            fill: shop,
+            replaced: [
+              ['127.0.0.1:5672', `127.0.0.1:${rabbitmq.port}`],
+              ['127.0.0.1:9092', `127.0.0.1:${kafka.port}`],
+            ],
+          },
+        );
+        expect(outputOf(told, 'doctor')).toContain('amqp:shop/doorbuster.orders, 8 partitions');
+        expect(outputOf(told, 'doctor')).toContain('kafka:doorbuster.orders, 8 partitions');
+        expect(outputOf(told, 'list_queues')).toContain('doorbuster.orders.4');
+      },
+      120_000,
+    );
   });
 });

@@ -19,6 +19,8 @@ export interface Session {
   replaced?: readonly (readonly [string | RegExp, string])[];
   fill?: Record<string, string>;
   env?: Record<string, string>;
+  /** Folders that come first in the PATH. */
+  path?: readonly string[];
   /** Statements that are not run here. */
   left?: readonly RegExp[];
 }
@@ -29,7 +31,7 @@ export interface Told {
 }
 
 const READY_WITHIN_MS = 20_000;
-const SESSION_WITHIN_MS = 60_000;
+const SESSION_WITHIN_MS = 100_000;
 const MARK = '@@@';
 const SERVES = /(?:^|[\s/])doorbuster(?:\.js)? (?:serve|worker)\b|^npm start\b/;
 
@@ -168,10 +170,10 @@ curl() {
 }
 `;
 
-function bash({ folder, env }: Session): Promise<{ code: number | null; output: string }> {
+function bash({ folder, env, path: first = [] }: Session): Promise<{ code: number | null; output: string }> {
   // A reader's PATH: npm puts the bins of a package there for its own scripts only.
   const theirs = process.env.PATH!.split(delimiter).filter((entry) => !entry.includes('node_modules'));
-  const path = [dirname(process.execPath), ...theirs].join(delimiter);
+  const path = [...first, dirname(process.execPath), ...theirs].join(delimiter);
   const child = spawn('bash', ['.session.sh'], {
     cwd: folder,
     env: { ...cleanEnvironment(), PATH: path, LOG_LEVEL: 'warn', ...env },
