@@ -17,7 +17,14 @@ export const TWINS: Record<string, string> = {
 /** Answers, output and pictures: nothing in them is typed by anybody. */
 const SHOWN = ['text', 'json', 'http', 'mermaid'];
 
-export type SessionName = 'first hour' | 'operate' | 'requests' | 'several machines' | 'brokers' | 'dead letters';
+export type SessionName =
+  | 'first hour'
+  | 'examples'
+  | 'operate'
+  | 'requests'
+  | 'several machines'
+  | 'brokers'
+  | 'dead letters';
 
 /** Which shell session runs the `sh` blocks below a heading; the first row that fits. */
 const SESSIONS: readonly (readonly [page: string, heading: RegExp, session: SessionName])[] = [
@@ -30,6 +37,7 @@ const SESSIONS: readonly (readonly [page: string, heading: RegExp, session: Sess
   ['docs/guides/distributed.md', /./, 'several machines'],
   ['docs/guides/pipes.md', /^(?:Rights|Start|Look|Move a live shop)$/, 'brokers'],
   ['docs/guides/embed.md', /^Install$/, 'first hour'],
+  ['examples/README.md', /./, 'examples'],
 ];
 
 /** Blocks that no test runs. */
