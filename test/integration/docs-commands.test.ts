@@ -71,7 +71,7 @@ describe('docs/guides', () => {
     });
     expect(outputOf(told, 'doctor')).toContain('nothing is wrong');
     expect(outputOf(told, 'check')).not.toBe('');
-  });
+  }, 60_000);
 
   it('payments.md and webhooks.md: requests to a shop with an order', async () => {
     const key = 'a-key-of-forty-eight-hexadecimal-characters-1234';
@@ -92,7 +92,7 @@ describe('docs/guides', () => {
     });
     expect(outputOf(told, '/confirm')).toContain('"status":"paid"');
     expect(outputOf(told, '/v1/ops/webhooks')).toContain('"secret":');
-  });
+  }, 60_000);
 });
 
 describe.runIf(LONG)('on several machines', () => {
@@ -136,6 +136,7 @@ describe.runIf(LONG)('with a broker', () => {
             ...blocks.filter(({ heading }) => heading !== 'Rights'),
           ],
           {
+            withinMs: 110_000,
             path: [rabbitmq.controlPath()],
             fill: shop,
             replaced: [
