@@ -1,7 +1,7 @@
 /**
  * The HTTP API inside an Express application, under a path of its own.
  *
- *     node examples/express.ts
+ *     npm run example express
  */
 import { mkdtempSync, rmSync } from 'node:fs';
 import type { AddressInfo } from 'node:net';

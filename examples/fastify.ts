@@ -1,7 +1,7 @@
 /**
  * The HTTP API inside a Fastify application, under a prefix. The application keeps its own error and 404 handlers.
  *
- *     node examples/fastify.ts
+ *     npm run example fastify
  */
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';

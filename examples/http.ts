@@ -1,7 +1,7 @@
 /**
  * The whole HTTP API on a plain node:http server of your own.
  *
- *     node examples/http.ts
+ *     npm run example http
  */
 import { mkdtempSync, rmSync } from 'node:fs';
 import { createServer } from 'node:http';

@@ -1,7 +1,7 @@
 /**
  * A flash sale inside your own program: no server, no services, one folder.
  *
- *     node examples/library.ts
+ *     npm run example library
  */
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';

@@ -1,7 +1,7 @@
 /**
  * Against double submission, in an Express application: two clicks, one order, and both get its answer.
  *
- *     node examples/locks-idempotency.ts
+ *     npm run example locks-idempotency
  */
 import { randomUUID } from 'node:crypto';
 import type { AddressInfo } from 'node:net';

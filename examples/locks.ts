@@ -1,8 +1,8 @@
 /**
  * The lock toolkit on its own: inside this process, or on a Redis.
  *
- *     node examples/locks.ts
- *     REDIS_URL=redis://127.0.0.1:6379 node examples/locks.ts
+ *     npm run example locks
+ *     REDIS_URL=redis://127.0.0.1:6379 npm run example locks
  */
 import { randomUUID } from 'node:crypto';
 import { DatabaseSync } from 'node:sqlite';

@@ -6,7 +6,7 @@ export const PRICE = { amount: 8000, currency: 'CNY' };
 /** What a baseline does with orders of one item that are reserved; all of it on the ledger's own tables. */
 export interface PayFloors {
   /**
-   * One transaction for one order, as sources/002 has it, statement by statement: SELECT … FOR UPDATE, conditional UPDATE
+   * One transaction for one order, as the ticket document (docs/concepts/sources.md, 002) has it: SELECT … FOR UPDATE, conditional UPDATE
    * of the order, INSERT of the payment, conditional UPDATE of the item. The hot row comes last, which is its best.
    */
   payOne(orderId: string): Promise<void>;

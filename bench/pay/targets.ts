@@ -211,7 +211,10 @@ function each(what: string, setting: string, pay: (orderId: string) => Promise<v
   return { what, setting: callers, writers: CALLERS, size: 1, fast: false, pay: ([orderId]) => pay(orderId!) };
 }
 
-/** sources/002 names the item (票档) as what to lock; the order is kinder, since orders of one item then only meet in its row. */
+/**
+ * The ticket document (docs/concepts/sources.md, 002) names the item (票档) as what to lock. The order is kinder, since orders
+ * of one item then only meet in its row.
+ */
 function locking(pay: (orderId: string) => Promise<void>, lock: PayLock, what: 'order' | 'item' = 'order') {
   return (orderId: string): Promise<void> =>
     lock.run(what === 'order' ? `order:${orderId}` : 'item', () => pay(orderId));

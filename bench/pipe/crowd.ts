@@ -85,7 +85,7 @@ async function ourGate(): Promise<Shop> {
   };
 }
 
-/** sources/003: the script decides, and then the order is published. */
+/** As docs/concepts/sources.md, 003, has it: the script decides, and then the order is published. */
 async function sourcesWay({ broker, url, queue, confirm }: NonNullable<CrowdJob['naive']>): Promise<Shop> {
   const redis = new Redis(job.redis);
   const lua = readFileSync(new URL('../baselines/pipe/seckill.lua', import.meta.url), 'utf8');

@@ -1,7 +1,7 @@
 import type { Clock } from './clock.ts';
 
 /**
- * Ids: 63 bits, time-ordered, one sequence per kind (the prefix of sources/003's RedisIdWorker).
+ * Ids: 63 bits, time-ordered, one sequence per kind (the prefix of the RedisIdWorker in docs/concepts/sources.md, 003).
  *
  *     bit 63        62 … 32                          31 … 0
  *     0 (sign)      seconds since 2025-01-01 UTC     sequence of the kind, modulo 2^32

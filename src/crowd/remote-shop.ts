@@ -14,7 +14,7 @@ const PAGE_SIZE = 200;
 /** A server that restarts, or answers 503, has this many tries of a read before the verdict is given up. */
 const READ_TRIES_MAX = 10;
 const READ_RETRY_MS = 500;
-/** Public counts may lag by up to a second (API.md). */
+/** Public counts may lag by up to a second (docs/reference/api.md). */
 const COUNTS_LAG_MS = 1_000;
 const SETTLE_TRIES_MAX = 3;
 /** Orders whose buyer never heard of them may be queued yet: the counts have longer to come to rest. */

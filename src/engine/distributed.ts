@@ -35,7 +35,10 @@ export interface DistributedOptions {
   readonly worker: boolean;
   /** A broker that carries orders to the workers; null: they read the streams in Redis. */
   readonly carrier?: Carrier | null;
-  /** `buyer`: a batch is written under its buyers' locks (sources/000). Not needed, and tested to be not needed. */
+  /**
+   * `buyer`: a batch is written under its buyers' locks (docs/concepts/sources.md, 000). Not needed, and tested to be not
+   * needed.
+   */
   readonly writerLock: 'off' | 'buyer';
   readonly life?: LifeOptions;
   /** How long one command to Redis may take. */
@@ -282,7 +285,7 @@ export class DistributedShop extends Shop {
     this.webhooks.start(this.#locks);
   }
 
-  /** As sources/000 has it: nobody else writes orders of these buyers meanwhile. The ledger holds without it. */
+  /** Nobody else writes orders of these buyers meanwhile (docs/concepts/sources.md, 000). The ledger holds without it. */
   async #writeLocked(batch: OrderMessage[]): Promise<readonly Undeliverable[]> {
     const undeliverable: Undeliverable[] = [];
     // A multi-lock takes so many at once.

@@ -108,7 +108,8 @@ export interface LifeLedger {
   released(orderIds: readonly string[]): Promise<void>;
   /**
    * Every release of the sale above the `rev` of its item, the gate's or not: a gate that is built from an older snapshot
-   * holds these units still, and whoever gave them back did so to the gate before it (DESIGN.md, 6).
+   * holds these units still, and whoever gave them back did so to the gate before it: see
+   * The rebuild in docs/internals/distributed.md.
    */
   releasesSince(saleId: string, revs: ReadonlyMap<string, number>): Promise<Release[]>;
   /** Forgets some that the gate has had for longer than so long; 0 when none is left. */

@@ -9,7 +9,7 @@ import type { WebhookLedger } from './webhooks.ts';
 /**
  * The ledger: the SQL truth. Every method is one transaction and is durable when its promise resolves.
  *
- * What it enforces by itself, whatever the gate said (the backstops of DESIGN.md, 3): an order id is inserted once, and
+ * What it enforces by itself, whatever the gate said (docs/guarantees.md, P1 and P2): an order id is inserted once, and
  * the same id with other content is a fault; units of an item never exceed its total (P1); a live unit has a slot of
  * its own under the buyer's limit (P2); a key is bound to one order (P5); an admission of an older epoch is rejected.
  * It fails with a RetryableError when it cannot serve now (disk full, read-only, I/O error): nothing was stored.

@@ -21,7 +21,7 @@ import { describeWithMysql, describeWithPostgres } from '../support/servers/desc
  * each other one. What counts is what stands in the tables `orders` and `items`, not what the ledger says of itself.
  *
  *   gate     decides limit and stock before anything is written. Without: everybody is admitted, with slot 1.
- *   lock     each batch is written under the locks of its buyers (WRITER_LOCK=buyer, sources/000). Without: none.
+ *   lock     each batch is written under the locks of its buyers (WRITER_LOCK=buyer). Without: none.
  *   claims   UNIQUE (sale, buyer, slot), and the check of the slots.
  *   stock    the conditional update of the item, and the CHECK below it.
  */

@@ -2,9 +2,20 @@ import { afterAll, beforeAll, expect, it } from 'vitest';
 import { encodeEntry } from '../../src/model/stream-entry.ts';
 import { startShop, type TestShop } from '../support/distributed.ts';
 import { admin, bearer, counts, isWhole, metric, place, replayed } from '../support/distributed-calls.ts';
+import { blocksOfSession } from '../support/docs/inventory.ts';
+import { runShell, statementsOf } from '../support/docs/shell.ts';
 import { until } from '../support/fault-wait.ts';
 import { expectProblem } from '../support/openapi-wire.ts';
-import { type Answer, allOrders, cleanUp, createSale, startServer, type TestServer } from '../support/server.ts';
+import {
+  ADMIN_KEY,
+  type Answer,
+  allOrders,
+  cleanUp,
+  createSale,
+  startServer,
+  type TestServer,
+  temporaryFolder,
+} from '../support/server.ts';
 import { cleanUpServers } from '../support/servers/clean-up.ts';
 import { describeWithOwnPostgres, describeWithRedis } from '../support/servers/describe.ts';
 import { type PostgresServer, startPostgres } from '../support/servers/postgres.ts';
@@ -19,7 +30,7 @@ const DIES_WITHIN_MS = 30_000;
 let redis: RedisServer;
 let database: PostgresServer;
 let shop: TestShop;
-/** Carries orders under the locks of their buyers (sources/000). */
+/** Carries orders under the locks of their buyers (WRITER_LOCK=buyer). */
 let server: TestServer;
 
 interface Letter {
@@ -37,6 +48,15 @@ async function letters(saleId: string): Promise<Letter[]> {
   const { status, body } = await admin(server, 'GET', '/v1/ops/dead-letters');
   expect(status, JSON.stringify(body)).toBe(200);
   return (body.data as Letter[]).filter((letter) => letter.saleId === saleId);
+}
+
+/** Sends the request of docs/guides/distributed.md that has this in it, as it is printed there. */
+async function asPrinted(part: RegExp, id = ''): Promise<string> {
+  const [block] = blocksOfSession('dead letters');
+  const code = statementsOf(block!).find((statement) => part.test(statement))!;
+  const env = { URL: server.url, ADMIN_KEY, ID: id };
+  const [told] = await runShell({ folder: temporaryFolder(), blocks: [{ ...block!, code }], env });
+  return told!.output;
 }
 
 /** What takes its time to die, while other tests run: two orders, and a message that bears the id of a third. */
@@ -164,6 +184,7 @@ describeWithRedis('dead letters', () => {
           const now = await letters(sale);
           return now.length === 3 ? now : null;
         });
+        expect(await asPrinted(/dead-letters -H/)).toContain(`"id":"${mended.body.id}"`);
         expect(all.map(({ id }) => id)).toEqual([...all.map(({ id }) => id)].sort().reverse());
         expect(all.find(({ id }) => id === mended.body.id)).toEqual({
           id: mended.body.id,
@@ -185,7 +206,7 @@ describeWithRedis('dead letters', () => {
         await until('the gauge', 5_000, async () => (await metric(server, 'doorbuster_dead_letters'))! >= 3);
 
         await database.query('ALTER TABLE orders DROP CONSTRAINT poison');
-        expect((await admin(server, 'POST', `/v1/ops/dead-letters/${mended.body.id}/retry`)).status).toBe(202);
+        await asPrinted(/\/retry/, mended.body.id);
         await until('the mended one is reserved', 5_000, async () => {
           const { body } = await admin(server, 'GET', `/v1/orders/${mended.body.id}`);
           return body.status === 'reserved';
@@ -193,7 +214,7 @@ describeWithRedis('dead letters', () => {
         const replay = await place(server, sale, 'poison-1', { key: 'k' });
         expect([replay.status, replay.body.id, replayed(replay)]).toEqual([201, mended.body.id, true]);
 
-        expect((await admin(server, 'DELETE', `/v1/ops/dead-letters/${given.body.id}`)).status).toBe(204);
+        await asPrinted(/-X DELETE/, given.body.id);
         expect((await admin(server, 'GET', `/v1/orders/${given.body.id}`)).body).toMatchObject({
           status: 'rejected',
           reason: 'undeliverable',

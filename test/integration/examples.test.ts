@@ -1,8 +1,11 @@
 import { readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { afterAll, expect, it } from 'vitest';
+import { afterAll, describe, expect, it } from 'vitest';
 import { spawnNode } from '../support/openapi-spawn.ts';
 import { cleanUp, ROOT, temporaryFolder } from '../support/server.ts';
+import { cleanUpServers } from '../support/servers/clean-up.ts';
+import { describeWithAnyRedis } from '../support/servers/describe.ts';
+import { redisUrl } from '../support/servers/redis.ts';
 
 /** The examples run, say what they should, end by themselves and leave nothing behind. */
 afterAll(cleanUp);
@@ -49,9 +52,22 @@ const OUTPUT: Record<string, (string | RegExp)[]> = {
   'fastify.ts': ['alice: 201 reserved', 'bob: 409 sold_out', 'elsewhere: {"error":"not found, says the application"}'],
 };
 
-it.each(Object.entries(OUTPUT))('examples/%s', async (name, expected) => {
+it.each(Object.entries(OUTPUT))('examples/%s', (name, expected) => expectToSay(name, expected));
+
+describe.runIf(process.env.DOORBUSTER_TEST_LONG !== undefined)('on a Redis', () => {
+  describeWithAnyRedis('REDIS_URL', () => {
+    afterAll(cleanUpServers);
+    it('examples/locks.ts', async () => expectToSay('locks.ts', OUTPUT['locks.ts']!, { REDIS_URL: await redisUrl() }));
+  });
+});
+
+async function expectToSay(
+  name: string,
+  expected: (string | RegExp)[],
+  env: Record<string, string> = {},
+): Promise<void> {
   const folder = temporaryFolder();
-  const { code, output } = await spawnNode([join(FOLDER, name)], { TMPDIR: folder });
+  const { code, output } = await spawnNode([join(FOLDER, name)], { TMPDIR: folder, ...env });
   const lines = output.trimEnd().split('\n');
   expect([code, lines.length], output).toEqual([0, expected.length]);
   for (const [index, line] of expected.entries()) {
@@ -59,6 +75,17 @@ it.each(Object.entries(OUTPUT))('examples/%s', async (name, expected) => {
     else expect(lines[index]).toMatch(line);
   }
   expect(readdirSync(folder)).toEqual([]);
+}
+
+it('the command at the head of each example is the one that runs it', () => {
+  for (const name of Object.keys(OUTPUT)) {
+    const [, head] = /^\/\*\*\n(.*?)\n \*\//s.exec(readFileSync(join(FOLDER, name), 'utf8'))!;
+    const printed = [...head!.matchAll(/^ \* {5}(.*)$/gm)].map(([, command]) => command);
+    const command = `npm run example ${name.slice(0, -'.ts'.length)}`;
+    expect(printed[0]).toBe(command);
+    // The locks also run on a Redis.
+    for (const other of printed.slice(1)) expect(other).toBe(`REDIS_URL=redis://127.0.0.1:6379 ${command}`);
+  }
 });
 
 it('every example is here, is listed, and says what a user imports instead', () => {

@@ -26,7 +26,7 @@ import {
 } from '../support/server.ts';
 
 /**
- * Bad input: each bound of the contract and one beyond it gets the status and code of API.md, and changes nothing.
+ * Bad input: each bound of the contract and one beyond it gets the status and code of docs/reference/errors.md, and changes nothing.
  * One server for all of it, with every secret it can have and its log at `debug`, which is searched in the end.
  */
 const OLD_SECRET = 'the-old-secret-that-is-being-rotated-out';

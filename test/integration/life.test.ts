@@ -22,7 +22,7 @@ import {
 import { CALM, expectProblem, openStream } from '../support/openapi-wire.ts';
 import { type Answer, cleanUp, startServer, type TestServer } from '../support/server.ts';
 
-/** The life of an order over HTTP, as API.md has it, with the sandbox provider: a server in a process of its own. */
+/** The life of an order over HTTP, as docs/reference/api.md has it, with the sandbox provider: a server in a process of its own. */
 let server: TestServer;
 
 beforeAll(async () => {

@@ -5,7 +5,7 @@ import { describe, expect, it } from 'vitest';
 import { parseAst } from 'vitest/node';
 
 /**
- * The tree's own rules (DESIGN.md, Tree), checked on the syntax tree of every source file:
+ * The tree's own rules (docs/architecture.md, Folders), checked on the syntax tree of every source file:
  *   the world     time, timers and randomness come from base/, so that a simulator can own them;
  *   the rooms     who may import whom, types included: a type is a dependency too, unless the rule says otherwise.
  */

@@ -1,7 +1,5 @@
-import { existsSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
-import { tmpdir } from 'node:os';
+import { existsSync, readdirSync } from 'node:fs';
 import { dirname, join, relative } from 'node:path';
-import { fileURLToPath, pathToFileURL } from 'node:url';
 import { afterEach, describe, expect, it, vi } from 'vitest';
 import { SETTINGS } from '../../src/base/config.ts';
 import { unavailable } from '../../src/base/errors.ts';
@@ -10,20 +8,21 @@ import { COMMAND_NAMES, main } from '../../src/cli/main.ts';
 import { HTTP_DEFAULTS } from '../../src/http/context.ts';
 import { PROBLEMS } from '../../src/http/problem.ts';
 import { createServer } from '../../src/http/server.ts';
+import { COMMANDS_ELSEWHERE, COPIED_FROM, gaps, NOT_RUN, TWINS } from '../support/docs/inventory.ts';
+import { blocksOf, headings, markdownIn, read, withoutCode } from '../support/docs/pages.ts';
+import { ROOT } from '../support/server.ts';
 
 /** The docs against the code: what a table says must be so, and what is so must be in the table. */
 
-const ROOT = fileURLToPath(new URL('../../', import.meta.url));
-const read = (file: string): string => readFileSync(join(ROOT, file), 'utf8');
-
-const PAGES = ['README.md', 'README.zh-CN.md', 'CONTRIBUTING.md', 'CHANGELOG.md', ...markdownIn('docs')];
-
-function markdownIn(folder: string): string[] {
-  return readdirSync(join(ROOT, folder), { recursive: true, encoding: 'utf8' })
-    .filter((file) => file.endsWith('.md'))
-    .map((file) => `${folder}/${file}`)
-    .sort();
-}
+const PAGES = [
+  'README.md',
+  'README.zh-CN.md',
+  'CONTRIBUTING.md',
+  'CHANGELOG.md',
+  'examples/README.md',
+  'bench/README.md',
+  ...markdownIn('docs'),
+];
 
 /** Cells of the table rows whose first cell is code, without its backticks. */
 function rows(markdown: string): string[][] {
@@ -40,14 +39,6 @@ function rows(markdown: string): string[][] {
 
 function codeBlocks(markdown: string): string[] {
   return [...markdown.matchAll(/^```(\w*)\n(.*?)^```$/gms)].map(([block]) => block);
-}
-
-function withoutCode(markdown: string): string {
-  return markdown.replace(/^```.*?^```$/gms, '');
-}
-
-function headings(markdown: string): string[] {
-  return [...withoutCode(markdown).matchAll(/^(#+ .*)$/gm)].map(([, heading]) => heading!);
 }
 
 /** As a Git host makes the anchor of a heading. */
@@ -150,7 +141,9 @@ describe.each(PAGES)('%s', (page) => {
     const named = [...text.matchAll(/`((?:src|test|docs|bench|bin|scripts|examples)\/[^`\s…]*)`/g)].map(
       ([, name]) => name!,
     );
-    expect(named.filter((name) => !existsSync(join(ROOT, name)))).toEqual([]);
+    // What a run makes is not there in a fresh clone.
+    const made = read('.gitignore').split('\n');
+    expect(named.filter((name) => !existsSync(join(ROOT, name)) && !made.includes(name))).toEqual([]);
   });
 
   it('says nothing of the machine it was written on', () => {
@@ -181,42 +174,124 @@ it('docs/guarantees.md has every promise, and a test for each that is in force',
 describe('the two READMEs', () => {
   const [english, chinese] = [read('README.md'), read('README.zh-CN.md')];
 
-  it('have the same headings, one for one, and the same code', () => {
-    const levels = (text: string): number[] => headings(text).map((heading) => heading.indexOf(' '));
-    expect(levels(chinese)).toEqual(levels(english));
-    expect(codeBlocks(chinese)).toEqual(codeBlocks(english));
-  });
-
   it('have the same rows in the table of promises', () => {
     const promises = (text: string): string[] => text.match(/^\| P\d+ /gm) ?? [];
     expect(promises(chinese)).toEqual(promises(english));
     expect(promises(english)).toHaveLength(10);
   });
 
+  it('begin, in Chinese, with the words that people search for, and lead to Chinese pages where there are some', () => {
+    const [opening] = chinese.slice(chinese.indexOf('\n')).trim().split('\n\n');
+    for (const word of ['秒杀', '抢券', '抢票引擎', '不超卖', '一人一单', '已接受的订单不丢'])
+      expect(opening).toContain(word);
+    for (const [translation, original] of Object.entries(TWINS)) {
+      if (original === 'README.md') continue;
+      expect(chinese).toContain(`(${translation})`);
+      expect(chinese).not.toContain(`(${original}`);
+    }
+  });
+
   it('name the test command that CI runs', () => {
     expect(codeBlocks(english)).toContain('```sh\nnpm test\n```');
     expect(read('.ci/run').trim().split('\n').at(-1)).toBe('npm test');
   });
+});
 
-  it('have a library example that runs', async () => {
-    const example = codeBlocks(english).find((block) => block.startsWith('```js\nimport { createDoorbuster }'))!;
-    const folder = mkdtempSync(join(tmpdir(), 'doorbuster-readme-'));
-    const lines: unknown[][] = [];
-    const print = vi.spyOn(console, 'log').mockImplementation((...line) => void lines.push(line));
-    try {
-      const code = example
-        .split('\n')
-        .slice(1, -1)
-        .join('\n')
-        .replace("'doorbuster'", `'${pathToFileURL(join(ROOT, 'src/index.ts'))}'`)
-        .replace("'./data'", `'${join(folder, 'data')}'`);
-      const file = join(folder, 'example.mjs');
-      writeFileSync(file, code);
-      await import(/* @vite-ignore */ pathToFileURL(file).href);
-      expect(lines).toEqual([['alice has voucher-100'], [true, true, 'limit_reached']]);
-    } finally {
-      print.mockRestore();
-      rmSync(folder, { recursive: true, force: true });
+describe.each(Object.entries(TWINS))('%s, the translation of %s', (translation, original) => {
+  const [theirs, ours] = [read(translation), read(original)];
+
+  it('has the same headings, one for one, and the same code', () => {
+    const levels = (text: string): number[] => headings(text).map((heading) => heading.indexOf(' '));
+    expect(levels(theirs)).toEqual(levels(ours));
+    expect(codeBlocks(theirs)).toEqual(codeBlocks(ours));
+  });
+});
+
+it.each(Object.entries(TWINS).filter(([translation]) => translation.startsWith('docs/')))(
+  '%s names in each section the same codes, options and functions as %s, in tables with as many rows',
+  (translation, original) => {
+    const sections = (page: string): string[] => withoutCode(read(page)).split(/^#+ /m);
+    // What stands in code is not translated.
+    const named = (section: string): string[] => [...new Set(section.match(/`[^`\n]+`/g))].sort();
+    expect(sections(translation).map(named)).toEqual(sections(original).map(named));
+    const rowsOf = (section: string): number => section.match(/^\|/gm)?.length ?? 0;
+    expect(sections(translation).map(rowsOf)).toEqual(sections(original).map(rowsOf));
+  },
+);
+
+describe('what people copy', () => {
+  it('is run by a test, or named with the reason why not: every block of README, guides and examples', () => {
+    expect(gaps()).toEqual({ untested: [], stale: [] });
+    for (const reason of [...Object.values(NOT_RUN), ...COMMANDS_ELSEWHERE.map((one) => one.reason)]) {
+      expect(reason).toMatch(/\w+ \w+ \w+/);
     }
   });
+
+  it('a block that nobody runs is noticed', () => {
+    const [block] = blocksOf('docs/guides/locks.md');
+    expect(block).toMatchObject({ name: 'docs/guides/locks.md: Locks [ts]', heading: 'Locks', line: 6 });
+    expect(gaps([{ ...block!, name: 'docs/guides/locks.md: New [ts]' }]).untested).toEqual([
+      'docs/guides/locks.md: New [ts]',
+    ]);
+    expect(gaps([{ ...block!, page: 'docs/guides/new.md', name: 'new', language: 'sh' }]).untested).toEqual(['new']);
+    expect(gaps([{ ...block!, name: 'new', language: 'python' }]).untested).toEqual(['new']);
+  });
+
+  it('calls doorbuster by commands and flags that there are, also inside a sentence', async () => {
+    const known = new Map<string, string>();
+    const print = vi.spyOn(console, 'log').mockImplementation(() => {});
+    for (const name of COMMAND_NAMES) {
+      await main([name, '--help']);
+      known.set(name, String(print.mock.lastCall![0]));
+    }
+    print.mockRestore();
+    const wrong: string[] = [];
+    for (const page of [...COPIED_FROM, 'README.zh-CN.md', 'CONTRIBUTING.md', ...markdownIn('docs')]) {
+      for (const [line, before, command, rest] of read(page).matchAll(
+        /(npx |\.bin\/|`)doorbuster ([a-z]+)\b([^`\n]*)/g,
+      )) {
+        const help = known.get(command!);
+        // A name that only begins like a command stands bare: `doorbuster sends <pid>` is a connection.
+        if (help === undefined && before !== '`') wrong.push(`${page}: ${line}`);
+        if (help === undefined) continue;
+        for (const [flag] of rest!.split(' #')[0]!.matchAll(/(?<= )--[a-z-]+/g)) {
+          if (!help.includes(flag)) wrong.push(`${page}: ${line}: ${flag}`);
+        }
+      }
+    }
+    expect(wrong).toEqual([]);
+  });
+
+  it('names databases and passwords as ops/compose.yml makes them', () => {
+    const made = [...read('ops/compose.yml').matchAll(/^#.*?((?:redis|mysql|postgres|amqp|kafka):\/\/\S+)/gm)].map(
+      ([, url]) => url!,
+    );
+    expect(made.length).toBeGreaterThan(4);
+    const other: string[] = [];
+    for (const page of COPIED_FROM) {
+      for (const { name, code } of blocksOf(page)) {
+        for (const [url] of code.matchAll(/\b(?:redis|mysql|postgres):\/\/[^\s'"…]*@?127\.0\.0\.1:\d+[^\s'"]*/g)) {
+          if (!made.includes(url)) other.push(`${name}: ${url}`);
+        }
+      }
+    }
+    expect(other).toEqual([]);
+  });
+});
+
+it('no file names a document that is not in the repository', () => {
+  const skipped = new Set(['node_modules', '.git', 'dist', 'results', 'data']);
+  const files = (folder: string): string[] =>
+    readdirSync(join(ROOT, folder), { withFileTypes: true }).flatMap((entry) => {
+      const path = folder === '' ? entry.name : `${folder}/${entry.name}`;
+      if (skipped.has(entry.name) || entry.isSymbolicLink()) return [];
+      return entry.isDirectory() ? files(path) : [path];
+    });
+  const text = /\.(?:[cm]?[jt]s|md|lua|sql|ya?ml|json|html|css)$/;
+  // The names of the project's own sources and notes, which stay where it was planned.
+  const elsewhere = /\bsources\/0|\b(?:DESIGN|LESSONS|STYLE|API)\.md\b/;
+  const naming = files('').filter(
+    (file) => text.test(file) && file !== 'test/unit/docs.test.ts' && elsewhere.test(read(file)),
+  );
+  expect(naming).toEqual([]);
 });

@@ -21,7 +21,7 @@ import { settled, T0 } from '../contract/manual.ts';
 import { Bank, type Plan } from '../support/life-bank.ts';
 
 /**
- * The order of locks and effects in every flow, as it happens (DESIGN.md, 5): the order's lock first and last; the attempt
+ * The order of locks and effects in every flow, as it happens (docs/internals/order-life.md, Flows): the order's lock first and last; the attempt
  * is committed before the provider is called; the provider is asked before an order with an open attempt is freed;
  * nothing is free in the gate before the ledger has committed that it is. A write of the ledger is noted when its caller
  * hears of its commit, everything else when it is asked for: who does not wait is seen.

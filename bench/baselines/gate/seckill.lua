@@ -1,4 +1,4 @@
--- The sources' seckill script (sources/003), as it is taught: one call, one order.
+-- The seckill script of docs/concepts/sources.md, 003, as it is taught: one call, one order.
 -- ARGV: voucher id, user id, order id
 local stockKey, orderKey = 'seckill:stock:' .. ARGV[1], 'seckill:order:' .. ARGV[1]
 if tonumber(redis.call('GET', stockKey)) <= 0 then return 1 end

@@ -1,4 +1,4 @@
-// The same through Kafka (sources/001 sends likes so): one record per order, each confirmed by all replicas; one listener
+// The same through Kafka (docs/concepts/sources.md, 001): one record per order, each confirmed by all replicas; one listener
 // per partition, which handles record after record.
 import { Admin, Consumer as KafkaConsumer, type Message, Producer } from '@platformatic/kafka';
 import type { OrderMessage } from '../../../src/model/order.ts';

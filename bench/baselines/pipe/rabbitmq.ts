@@ -1,4 +1,4 @@
-// sources/003's RabbitMQ: one message per order into a durable queue, persistent as Spring sends it; one listener, which
+// The RabbitMQ of docs/concepts/sources.md, 003: one message per order into a durable queue, persistent as Spring sends it; one listener, which
 // acknowledges each message when it has handled it.
 import { Connection } from 'rabbitmq-client';
 import type { OrderMessage } from '../../../src/model/order.ts';

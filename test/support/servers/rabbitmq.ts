@@ -1,4 +1,4 @@
-import { mkdirSync, readFileSync, realpathSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
+import { chmodSync, mkdirSync, readFileSync, realpathSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import { until } from '../fault-wait.ts';
 import { RABBITMQ, whyMissing } from './install.ts';
@@ -52,6 +52,23 @@ export class RabbitmqServer extends ServerProcess {
   /** Its account may do everything on this server. */
   get url(): string {
     return `amqp://${ACCOUNT}@${this.host}:${this.port}`;
+  }
+
+  /** A folder for the PATH in which `rabbitmqctl` speaks to this server, and not to the machine's own. */
+  controlPath(): string {
+    const bin = join(this.folder, 'bin');
+    const place = { port: this.port, folder: this.folder };
+    const { ERL_EPMD_PORT: _, ERL_ZFLAGS: flags, ...env } = environment(place);
+    const settings = Object.entries({
+      ...env,
+      // There is no daemon to ask where the node is: it is told, and does not listen at that port itself.
+      RABBITMQ_CTL_ERL_ARGS: `${flags} -dist_listen false -erl_epmd_port ${this.port + NODE_PORT_ABOVE}`,
+    }).map(([name, value]) => `export ${name}='${value}'\n`);
+    mkdirSync(bin, { recursive: true });
+    const script = join(bin, 'rabbitmqctl');
+    writeFileSync(script, `#!/bin/sh\n${settings.join('')}exec '${join(homeOf(place), 'sbin', 'rabbitmqctl')}' "$@"\n`);
+    chmodSync(script, 0o755);
+    return bin;
   }
 
   /**
@@ -135,7 +152,7 @@ function linkHome(command: string, home: string): void {
   const original = dirname(dirname(realpathSync(command)));
   rmSync(home, { recursive: true, force: true });
   mkdirSync(join(home, 'plugins'), { recursive: true });
-  symlinkSync(join(original, 'sbin'), join(home, 'sbin'));
+  for (const folder of ['sbin', 'escript']) symlinkSync(join(original, folder), join(home, folder));
   for (const application of needed(join(original, 'plugins'), 'rabbit')) {
     symlinkSync(join(original, 'plugins', application), join(home, 'plugins', application));
   }
