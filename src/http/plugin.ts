@@ -16,7 +16,7 @@ import { DoorbusterError, RetryableError, unavailable } from '../base/errors.ts'
 import type { Logger } from '../base/log.ts';
 import { isLoopback } from '../base/loopback.ts';
 import type { Runtime } from '../base/runtime.ts';
-import { compile, faultsOf } from '../contract/validate.ts';
+import { compile, compileQuery, faultsOf } from '../contract/validate.ts';
 import type { Series } from '../observe/fast-histogram.ts';
 import { addressKey, addressOf } from './address.ts';
 import { Auth } from './auth.ts';
@@ -75,7 +75,11 @@ export async function doorbusterRoutes(app: FastifyInstance, { shop, http, runti
 
   app.setValidatorCompiler(({ schema, httpPart }) =>
     // Headers are judged where they are used; parameters are any text, and an unknown one is simply not found.
-    httpPart === 'headers' || httpPart === 'params' ? () => true : compile(schema as object),
+    httpPart === 'headers' || httpPart === 'params'
+      ? () => true
+      : httpPart === 'querystring'
+        ? compileQuery(schema as object)
+        : compile(schema as object),
   );
   app.setSerializerCompiler(({ schema }) => fastJsonStringify(schema as never));
   // Of the application, which may be somebody else's: its own bounds are not known.

@@ -382,7 +382,7 @@ export function httpOptions(options: DoorbusterOptions) {
 
 const PlaceBody = Type.Object({
   sale: Type.String(),
-  buyer: Type.String({ minLength: 1, maxLength: BOUNDS.buyerLengthMax, format: 'name' }),
+  buyer: S.Buyer,
   item: Type.String(),
   quantity: Type.Integer({ minimum: 1, maximum: BOUNDS.quantityMax }),
   key: Type.Optional(Type.String({ pattern: KEY_PATTERN })),

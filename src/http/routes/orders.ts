@@ -39,7 +39,7 @@ declare module 'fastify' {
 
 export function orderRoutes(app: FastifyInstance, { shop, auth, streams, buyerLimits, runtime }: HttpContext): void {
   const tags = ['Orders'];
-  const params = Type.Object({ id: Type.String() });
+  const params = S.OfId;
   const turn = new Turn(runtime.timers);
   app.decorateRequest(WHO, null);
 
@@ -52,10 +52,7 @@ export function orderRoutes(app: FastifyInstance, { shop, auth, streams, buyerLi
         summary: 'Order: 201 means committed in the ledger',
         params,
         querystring: S.NoQuery,
-        headers: Type.Object({
-          'idempotency-key': Type.Optional(Type.String({ description: '1–255 printable ASCII characters' })),
-          'doorbuster-buyer': Type.Optional(Type.String({ description: 'With an admin key: the buyer it acts for' })),
-        }),
+        headers: Type.Object({ ...S.KeyHeader, ...S.BuyerHeader }),
         body: S.NewOrder,
         response: {
           201: S.Order,
@@ -127,7 +124,7 @@ export function orderRoutes(app: FastifyInstance, { shop, auth, streams, buyerLi
     async (request) => visibleOrder(request),
   );
 
-  app.get<{ Querystring: { limit?: string; cursor?: string; saleId?: string; status?: OrderStatus; buyer?: string } }>(
+  app.get<{ Querystring: S.AskedPage & { saleId?: string; status?: OrderStatus; buyer?: string } }>(
     '/v1/orders',
     {
       schema: {
@@ -149,7 +146,7 @@ export function orderRoutes(app: FastifyInstance, { shop, auth, streams, buyerLi
       onRequest: async (request) => buyerLimits.take('reads', auth.anyone(request).buyer),
     },
     async (request, reply) => {
-      const { saleId, status, buyer, limit, cursor } = request.query;
+      const { saleId, status, buyer, ...asked } = request.query;
       const who = auth.anyone(request);
       if (buyer !== undefined && who.buyer !== null && buyer !== who.buyer) {
         throw new HttpProblem('forbidden', 'only an admin may list another buyer’s orders');
@@ -160,7 +157,7 @@ export function orderRoutes(app: FastifyInstance, { shop, auth, streams, buyerLi
         ...(status !== undefined && { status }),
         ...(of !== undefined && { buyer: of }),
       };
-      const found = await page(pageOf({ limit, cursor }), (asked) => shop.get().listOrders(filter, asked));
+      const found = await page(pageOf(asked), (wanted) => shop.get().listOrders(filter, wanted));
       if (wantsCsv(request)) return sendCsv(reply, found);
       return reply.header('content-type', 'application/json; charset=utf-8').send(found);
     },

@@ -24,10 +24,8 @@ const ADMIN = ['unauthenticated', 'forbidden'] as const;
 export function saleRoutes(app: FastifyInstance, { shop, auth, streams }: HttpContext): void {
   const tags = ['Sales'];
   const admin = { 'x-security': [{ admin: [] }], tags, querystring: S.NoQuery };
-  const params = Type.Object({ id: Type.String() });
-  const headers = Type.Object({
-    'idempotency-key': Type.Optional(Type.String({ description: '1–255 printable ASCII characters' })),
-  });
+  const params = S.OfId;
+  const headers = S.KeyHeaders;
 
   const callerOf = (request: FastifyRequest): Caller => ({
     actor: auth.admin(request),
@@ -61,7 +59,7 @@ export function saleRoutes(app: FastifyInstance, { shop, auth, streams }: HttpCo
     },
   );
 
-  app.get<{ Querystring: { limit?: string; cursor?: string } }>(
+  app.get<{ Querystring: S.AskedPage }>(
     '/v1/sales',
     {
       schema: {
@@ -119,7 +117,7 @@ export function saleRoutes(app: FastifyInstance, { shop, auth, streams }: HttpCo
       schema: {
         ...admin,
         summary: 'Add or remove units, also while it sells',
-        params: Type.Object({ id: Type.String(), code: Type.String() }),
+        params: Type.Object({ id: S.GivenId, code: S.Code }),
         headers,
         body: S.StockChange,
         response: {
