@@ -1,8 +1,9 @@
-import { request } from 'node:http';
+import { METHODS, request } from 'node:http';
 import fc from 'fast-check';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { sign } from '../../src/base/signature.ts';
 import { seeded } from '../property/seed.ts';
+import { until } from '../support/fault-wait.ts';
 import { allowedPlans, beyondPlans, examplePlan } from '../support/openapi-allowed.ts';
 import {
   Contract,
@@ -15,7 +16,7 @@ import {
   type Told,
   type World,
 } from '../support/openapi-fuzz.ts';
-import { ADMIN_KEY, cleanUp, startServer, type TestServer, token } from '../support/server.ts';
+import { cleanUp, startServer, type TestServer } from '../support/server.ts';
 
 /**
  * /openapi.json and the server say the same: what its schemas allow is never refused as invalid, what is one beyond a bound
@@ -34,18 +35,14 @@ beforeAll(async () => {
   server = await startServer({ args: ['--demo'], env: { PAYMENT_WEBHOOK_SECRET: SECRET } });
   document = (await server.call('GET', '/openapi.json')).body;
   operations = operationsOf(document);
-  await refresh();
+  await refresh(operations.find(({ path }) => path === '/v1/ops/webhooks'));
 });
 afterAll(cleanUp);
 
 const nameOf = ({ method, path }: Operation): string => `${method} ${path}`;
 
-function operation(name: string): Operation {
-  return operations.find((one) => nameOf(one) === name)!;
-}
-
-/** A sale that sells, and an order in it. */
-async function refresh(): Promise<void> {
+/** A sale that sells, and an order in it; for calls about webhooks, one endpoint alone. */
+async function refresh(of?: Operation): Promise<void> {
   const body = {
     name: 'Vouchers',
     opensAt: '2020-01-01T00:00:00Z',
@@ -56,6 +53,7 @@ async function refresh(): Promise<void> {
   const sale = await server.call('POST', '/v1/sales', { admin: true, body });
   world.sales = [sale.body.id];
   world.orders = [await order()];
+  if (!of?.path.startsWith('/v1/ops/webhooks')) return;
   const { data } = (await server.call('GET', '/v1/ops/webhooks', { admin: true })).body;
   for (const { id } of data) await server.call('DELETE', `/v1/ops/webhooks/${id}`, { admin: true });
   const hook = { url: 'http://127.0.0.1:9/', events: ['order.reserved'] };
@@ -152,7 +150,7 @@ it('what the schemas allow is never refused as invalid, but for named exceptions
   const faults: string[] = [];
   const answers = new Map<number, number>();
   for (const of of operations) {
-    await refresh();
+    await refresh(of);
     const property = fc.asyncProperty(allowedPlans(of), async (plan) => {
       if (!contract.allows(of, plan))
         throw new Error(`the generator made what is not allowed: ${JSON.stringify(plan)}`);
@@ -217,4 +215,102 @@ it('each text, number and list that may be sent has a bound', () => {
     }
   }
   expect(boundless).toEqual([]);
+});
+
+describe('examples', () => {
+  /** What the example of an operation needs to be there; without it an id of the path is that of the sale or order made before. */
+  const NEEDED: Record<string, () => Promise<void>> = {
+    'POST /v1/orders/{id}/refund': async () => {
+      await server.call('POST', `/v1/orders/${world.orders[0]}/pay`, { buyer: 'alice', body: { method: 'sandbox' } });
+    },
+    'POST /v1/ops/webhooks/deliveries/{id}/redeliver': async () => {
+      await order();
+      await until('there is a delivery', 5_000, async () => {
+        const path = `/v1/ops/webhooks/${world.webhooks[0]}/deliveries`;
+        world.deliveries = (await server.call('GET', path, { admin: true })).body.data.map(
+          ({ id }: { id: string }) => id,
+        );
+        return world.deliveries.length > 0;
+      });
+    },
+  };
+
+  /** An embedded shop has no dead letters, whatever their ids. */
+  const ABSENT = /^\w+ \/v1\/ops\/dead-letters\/\{id\}/;
+
+  it('each works as it is, from an empty shop: whoever tries a call in /docs gets an answer that is no refusal', async () => {
+    const faults: string[] = [];
+    for (const of of operations.filter((one) => !ABSENT.test(nameOf(one)))) {
+      await refresh(of);
+      // What is sold in the example of a sale is what is ordered in the example of an order.
+      if (of.path.startsWith('/v1/sales/')) {
+        const create = operations.find((one) => nameOf(one) === 'POST /v1/sales')!;
+        world.sales = [(JSON.parse((await sendPlan(create, examplePlan(create))).text) as { id: string }).id];
+      }
+      await NEEDED[nameOf(of)]?.();
+      const plan = examplePlan(of);
+      const told = await sendPlan(of, plan);
+      if (told.status >= 400) faults.push(`${nameOf(of)}: ${shown(of, plan, told)}`);
+    }
+    expect(faults.join('\n\n')).toBe('');
+  });
+
+  it('each body that must say something has one, and what it says is allowed', () => {
+    for (const of of operations.filter(({ body }) => body !== null)) {
+      const plan = examplePlan(of);
+      if ((of.body!.schema.required ?? []).length > 0) expect([nameOf(of), plan.body]).not.toEqual([nameOf(of), null]);
+      expect([nameOf(of), contract.allows(of, plan)]).toEqual([nameOf(of), true]);
+    }
+  });
+});
+
+describe('methods', () => {
+  /** Any method, which fetch does not send. */
+  const ask = (method: string, path: string): Promise<{ status: number; allow: string | undefined; type: string }> =>
+    new Promise((resolve, reject) => {
+      const call = request(server.url + path, { method, agent: false }, (response) => {
+        const { allow, 'content-type': type = '' } = response.headers;
+        resolve({ status: response.statusCode!, allow, type });
+        response.destroy();
+      });
+      call.on('error', reject);
+      call.end();
+    });
+  /** CONNECT asks a proxy for a tunnel, and has no path. */
+  const methods = METHODS.filter((method) => method !== 'CONNECT');
+
+  it('one that a path does not have is 405 with Allow, whichever it is', { timeout: 60_000 }, async () => {
+    const paths = new Map<string, Set<string>>();
+    for (const { method, path } of operations) {
+      const filled = path.replaceAll(/\{\w+\}/g, '1');
+      paths.set(filled, (paths.get(filled) ?? new Set()).add(method));
+    }
+    const pages = ['/', '/board.js', '/board.css', '/openapi.json', '/docs', '/docs/', '/docs/json'];
+    for (const page of [...pages, '/docs/static/swagger-ui.css', '/docs/static/swagger-initializer.js']) {
+      paths.set(page, new Set(['GET']));
+    }
+    const faults: string[] = [];
+    for (const [path, declared] of paths) {
+      // Of a stream, HEAD would have nothing to say.
+      const taken = declared.has('GET') && !path.endsWith('/events') ? [...declared, 'HEAD'] : [...declared];
+      const allow = taken.toSorted().join(', ');
+      await Promise.all(
+        methods
+          .filter((method) => !taken.includes(method))
+          .map(async (method) => {
+            const told = await ask(method, path);
+            const right = told.status === 405 && told.allow === allow && /problem\+json/.test(told.type);
+            if (!right) faults.push(`${method} ${path}: ${told.status}, Allow: ${told.allow} instead of ${allow}`);
+          }),
+      );
+    }
+    expect(faults).toEqual([]);
+  });
+
+  it('a path that is none is 404 with any of them', async () => {
+    // A QUERY must say of what type its body is, wherever it is sent (RFC 10008): it is 400 before.
+    for (const method of methods.filter((one) => one !== 'QUERY')) {
+      expect([method, (await ask(method, '/v1/nope')).status]).toEqual([method, 404]);
+    }
+  });
 });

@@ -9,6 +9,7 @@ import { hasEnded, type OrderStatus } from '../../model/order.ts';
 import type { PlaceResult } from '../../orders/place.ts';
 import type { OrderingIdentity } from '../auth.ts';
 import type { HttpContext } from '../context.ts';
+import { mountOf } from '../mount.ts';
 import { HttpProblem } from '../problem.ts';
 import { refuse, sendProblem } from '../reply.ts';
 import { keyOf, page, pageOf } from '../request.ts';
@@ -104,7 +105,7 @@ export function orderRoutes(app: FastifyInstance, { shop, auth, streams, buyerLi
       // Refusals of one turn are sent together, as the orders of one commit are: a write to a client that sleeps has to
       // wake it, and costs ten times one that does not (docs/internals/design-notes.md).
       if (!result.ok) await turn.end();
-      return answerPlaced(reply, result, app.prefix);
+      return answerPlaced(reply, result, mountOf(request) + app.prefix);
     },
   );
 

@@ -6,6 +6,7 @@ import type { SaleEvent } from '../../engine/board.ts';
 import type { PublicAnswer } from '../../engine/public-answer.ts';
 import type { Caller } from '../../sales/manage.ts';
 import type { HttpContext } from '../context.ts';
+import { mountOf } from '../mount.ts';
 import { HttpProblem } from '../problem.ts';
 import { answerChange } from '../reply.ts';
 import { keyedBy, pageOf } from '../request.ts';
@@ -53,7 +54,7 @@ export function saleRoutes(app: FastifyInstance, { shop, auth, streams }: HttpCo
       const change = await shop.get().createSale(sale, callerOf(request));
       if ('answer' in change) {
         const { id } = JSON.parse(change.answer) as { id: string };
-        reply.header('location', `${app.prefix}/v1/sales/${id}`);
+        reply.header('location', `${mountOf(request)}${app.prefix}/v1/sales/${id}`);
       }
       return answerChange(reply, change, 201);
     },
