@@ -281,7 +281,7 @@ export const CheckReport = Type.Object({
   more: Type.Boolean(),
 });
 
-export const CheckBody = Type.Object({ saleId: Type.Optional(GivenId) }, strict);
+export const CheckBody = Type.Object({ saleId: Type.Optional(GivenId) }, { ...strict, examples: [{}] });
 
 export type PayOrderBody = Static<typeof PayOrder>;
 export type RefundOrderBody = Static<typeof RefundOrder>;

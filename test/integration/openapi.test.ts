@@ -145,8 +145,8 @@ function shown(of: Operation, plan: Plan, told: Told): string {
   return `${plan.method} ${path} by ${plan.auth} ${JSON.stringify(rest)} ${body?.slice(0, 400)}\n  told ${told.status} ${told.text.slice(0, 400)}`;
 }
 
-it('what the schemas allow is never refused as invalid, but for named exceptions', { timeout: 120_000 }, async () => {
-  const { seed, numRuns } = seeded('requests that /openapi.json allows', { short: 12, long: 1000 });
+it('what the schemas allow is never refused as invalid, but for named exceptions', { timeout: 300_000 }, async () => {
+  const { seed, numRuns } = seeded('requests that /openapi.json allows', { short: 12, long: 400 });
   const faults: string[] = [];
   const answers = new Map<number, number>();
   for (const of of operations) {
@@ -255,10 +255,11 @@ describe('examples', () => {
     expect(faults.join('\n\n')).toBe('');
   });
 
-  it('each body that must say something has one, and what it says is allowed', () => {
+  it('each body that may say something has one, and what it says is allowed: without it /docs would make something up', () => {
     for (const of of operations.filter(({ body }) => body !== null)) {
       const plan = examplePlan(of);
-      if ((of.body!.schema.required ?? []).length > 0) expect([nameOf(of), plan.body]).not.toEqual([nameOf(of), null]);
+      if (Object.keys(of.body!.schema.properties ?? {}).length > 0)
+        expect([nameOf(of), plan.body]).not.toEqual([nameOf(of), null]);
       expect([nameOf(of), contract.allows(of, plan)]).toEqual([nameOf(of), true]);
     }
   });
