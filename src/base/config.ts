@@ -62,6 +62,9 @@ export function parseAdminKeys(value: string): { name: string; key: string }[] {
   if (keys.some(({ name, key }) => name === '' || key === '')) throw new Error('must be a key, or name:key,name:key');
   if (new Set(keys.map(({ name }) => name)).size !== keys.length) throw new Error('names a person twice');
   if (keys.some(({ name }) => name.length > 64)) throw new Error('has a name of more than 64 characters');
+  // A key is also taken with its name before it.
+  const named = new Set(keys.map(({ name, key }) => `${name}:${key}`));
+  if (keys.some(({ key }) => named.has(key))) throw new Error('has a key that is another one with its name before it');
   return keys;
 }
 

@@ -32,9 +32,25 @@ export function idTimeMs(id: string): number {
   return Number(BigInt(id) >> 32n) * 1000 + ID_EPOCH_MS;
 }
 
-/** Text that can be an id at all: no sign, no leading zero, 63 bits. Anything else is simply not found. */
+/** Text that can be an id at all: no sign, no leading zero, 63 bits. /openapi.json states it. */
+export const ID_PATTERN = upTo((2n ** 63n - 1n).toString());
+const ID = new RegExp(ID_PATTERN);
+
+/** Anything else is simply not found. */
 export function isId(text: string): boolean {
-  return /^[1-9]\d{0,18}$/.test(text) && BigInt(text) < 2n ** 63n;
+  return ID.test(text);
+}
+
+/** A pattern for the whole numbers from 1 to this one: those with fewer digits, and for each digit those that are smaller there. */
+function upTo(largest: string): string {
+  const smaller = [...largest].flatMap((digit, at) => {
+    const from = at === 0 ? 1 : 0;
+    const left = largest.length - at - 1;
+    if (Number(digit) <= from) return [];
+    const less = Number(digit) - 1;
+    return [`${largest.slice(0, at)}[${from}-${less}]${left === 0 ? '' : `[0-9]{${left}}`}`];
+  });
+  return `^([1-9][0-9]{0,${largest.length - 2}}|${smaller.join('|')}|${largest})$`;
 }
 
 /** A ledger that is out is not asked again by every order that takes an id: not before this has passed. */

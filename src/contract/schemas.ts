@@ -1,10 +1,11 @@
 import Type, { type Static } from 'typebox';
+import { ID_PATTERN } from '../base/ids.ts';
 import { CHECKS } from '../model/finding.ts';
 import { AMOUNT_MAX } from '../model/money.ts';
 import { ORDER_STATUSES } from '../model/order.ts';
 import { REJECT_REASONS, type RejectReason } from '../model/outcome.ts';
 import { BOUNDS } from '../model/sale.ts';
-import { CODE_PATTERN } from '../model/text.ts';
+import { CODE_PATTERN, KEY_PATTERN, NAME_PATTERN, TEXT_PATTERN } from '../model/text.ts';
 
 /**
  * What goes in and out, to HTTP and to the library alike. Both validate with these; HTTP also serialises with them, and
@@ -13,15 +14,27 @@ import { CODE_PATTERN } from '../model/text.ts';
 const strict = { additionalProperties: false };
 
 export const Id = Type.String({ description: 'A 64-bit number, as text', examples: ['253585859977150465'] });
+/** As it is sent to us. Without an example: one that is nobody's would stand in every form of /docs. */
+export const GivenId = Type.String({ pattern: ID_PATTERN, description: 'A 64-bit number, as text' });
 export const Time = Type.String({
   format: 'date-time',
   description: 'ISO 8601',
   examples: ['2026-11-11T00:00:00.000Z'],
 });
-const Name = Type.String({ minLength: 1, maxLength: BOUNDS.nameLengthMax, format: 'name' });
+const GIVEN_TIME = 'ISO 8601, in the years 0000 to 9999 (UTC) and without leap seconds';
+const GivenTime = Type.String({ format: 'date-time', description: GIVEN_TIME });
+const Name = Type.String({ minLength: 1, maxLength: BOUNDS.nameLengthMax, pattern: NAME_PATTERN });
+export const Buyer = Type.String({ minLength: 1, maxLength: BOUNDS.buyerLengthMax, pattern: NAME_PATTERN });
 /** What somebody else calls something: a payment, a piece of news. Kept and compared as it is, also with blanks around it. */
-const Reference = Type.String({ minLength: 1, maxLength: 200, format: 'reference' });
-const Code = Type.String({ pattern: CODE_PATTERN, examples: ['voucher-100'] });
+const Reference = Type.String({
+  minLength: 1,
+  maxLength: 200,
+  pattern: TEXT_PATTERN,
+  'x-maxBytes': BOUNDS.textBytesMax,
+});
+/** What the audit calls something: never more than a reference's bytes. */
+export const Subject = Type.String({ maxLength: BOUNDS.textBytesMax / 4, pattern: TEXT_PATTERN });
+export const Code = Type.String({ pattern: CODE_PATTERN, examples: ['voucher-100'] });
 
 function words<const T extends readonly string[]>(values: T) {
   return Type.Unsafe<T[number]>({ type: 'string', enum: [...values] });
@@ -93,25 +106,46 @@ const PayWithin = Type.Integer({ minimum: 1, maximum: BOUNDS.payWithinSecondsMax
 export const NewSale = Type.Object(
   {
     name: Name,
-    opensAt: Time,
-    closesAt: Time,
+    opensAt: GivenTime,
+    closesAt: Type.String({ ...GivenTime, description: `${GIVEN_TIME}; after \`opensAt\`` }),
     perBuyer: Type.Optional(Type.Integer({ ...PerBuyer, default: BOUNDS.perBuyerDefault })),
     payWithin: Type.Optional(Type.Integer({ ...PayWithin, default: BOUNDS.payWithinSecondsDefault })),
-    items: Type.Array(NewItem, { minItems: 1, maxItems: BOUNDS.itemsMax }),
+    items: Type.Array(NewItem, {
+      minItems: 1,
+      maxItems: BOUNDS.itemsMax,
+      description: 'Each with a code of its own',
+    }),
   },
-  strict,
+  {
+    ...strict,
+    examples: [
+      {
+        name: 'Double Eleven vouchers',
+        // Open whenever somebody tries it.
+        opensAt: '2026-01-01T00:00:00.000Z',
+        closesAt: '2099-01-01T00:00:00.000Z',
+        perBuyer: 1,
+        payWithin: 900,
+        items: [{ code: 'voucher-100', name: '100 off', price: { amount: 8000, currency: 'CNY' }, stock: 100 }],
+      },
+    ],
+  },
 );
 
 export const SalePatch = Type.Object(
   {
     name: Type.Optional(Name),
-    opensAt: Type.Optional(Time),
-    closesAt: Type.Optional(Time),
+    opensAt: Type.Optional(GivenTime),
+    closesAt: Type.Optional(GivenTime),
     perBuyer: Type.Optional(PerBuyer),
     payWithin: Type.Optional(PayWithin),
-    version: Type.Integer({ minimum: 1, description: 'The version this change is based on' }),
+    version: Type.Integer({
+      minimum: 1,
+      maximum: Number.MAX_SAFE_INTEGER,
+      description: 'The version this change is based on',
+    }),
   },
-  strict,
+  { ...strict, examples: [{ perBuyer: 2, version: 1 }] },
 );
 
 export const StockChange = Type.Object(
@@ -119,10 +153,10 @@ export const StockChange = Type.Object(
     add: Type.Integer({
       minimum: -BOUNDS.stockMax,
       maximum: BOUNDS.stockMax,
-      description: 'May be negative, down to what is free',
+      description: `May be negative, down to what is free; the total stays within ${BOUNDS.stockMax}`,
     }),
   },
-  strict,
+  { ...strict, examples: [{ add: 10 }] },
 );
 
 export const Nothing = Type.Object({}, strict);
@@ -170,15 +204,18 @@ export const PayOrder = Type.Object(
     }),
     token: Type.Optional(Type.String({ maxLength: 1024, description: 'What the provider gave to the buyer’s client' })),
   },
-  strict,
+  { ...strict, examples: [{ method: 'sandbox' }] },
 );
 
 export const ConfirmOrder = Type.Object(
   {
-    reference: Type.String({ ...Reference, description: 'The shop’s own name for this payment' }),
+    reference: Type.String({
+      ...Reference,
+      description: `The shop’s own name for this payment; at most ${BOUNDS.textBytesMax} bytes of UTF-8`,
+    }),
     amount: Total,
   },
-  strict,
+  { ...strict, examples: [{ reference: 'checkout-4711', amount: { amount: 8000, currency: 'CNY' } }] },
 );
 
 export const RefundOrder = Type.Object(
@@ -190,18 +227,29 @@ export const RefundOrder = Type.Object(
       ),
     ),
   },
-  strict,
+  { ...strict, examples: [{ amount: { amount: 500, currency: 'CNY' } }] },
 );
 
 export const PaymentNews = Type.Object(
   {
     id: Reference,
     type: words(['payment.captured', 'payment.failed', 'payment.refunded'] as const),
-    orderId: Id,
+    orderId: Type.String({ maxLength: 200, description: 'One that is not known is taken in, and logged' }),
     reference: Reference,
     amount: Total,
   },
-  strict,
+  {
+    ...strict,
+    examples: [
+      {
+        id: 'event-1',
+        type: 'payment.captured',
+        orderId: '253585859977150465',
+        reference: 'payment-1',
+        amount: { amount: 8000, currency: 'CNY' },
+      },
+    ],
+  },
 );
 
 export const AuditEntry = Type.Object({
@@ -233,7 +281,7 @@ export const CheckReport = Type.Object({
   more: Type.Boolean(),
 });
 
-export const CheckBody = Type.Object({ saleId: Type.Optional(Id) }, strict);
+export const CheckBody = Type.Object({ saleId: Type.Optional(GivenId) }, { ...strict, examples: [{}] });
 
 export type PayOrderBody = Static<typeof PayOrder>;
 export type RefundOrderBody = Static<typeof RefundOrder>;
@@ -245,7 +293,7 @@ export const NewOrder = Type.Object(
     item: Code,
     quantity: Type.Optional(Type.Integer({ minimum: 1, maximum: BOUNDS.quantityMax, default: 1 })),
   },
-  strict,
+  { ...strict, examples: [{ item: 'voucher-100', quantity: 1 }] },
 );
 
 export type NewSaleBody = Static<typeof NewSale>;
@@ -258,20 +306,45 @@ export function listOf<T extends Type.TSchema>(of: T) {
 }
 
 export const PageQuery = {
-  limit: Type.Optional(Type.String({ pattern: '^[0-9]{1,9}$', description: 'At most 200; 50 if left out' })),
-  cursor: Type.Optional(Type.String({ pattern: '^[0-9]{1,20}$', description: '`nextCursor` of the page before' })),
+  limit: Type.Optional(Type.Integer({ minimum: 1, maximum: 200, default: 50 })),
+  cursor: Type.Optional(Type.String({ pattern: ID_PATTERN, description: '`nextCursor` of the page before' })),
 };
+
+export interface AskedPage {
+  /** Filled in where it was left out. */
+  limit: number;
+  cursor?: string;
+}
 
 export const SalesQuery = Type.Object(PageQuery, strict);
 
 export const OrdersQuery = Type.Object(
   {
     ...PageQuery,
-    saleId: Type.Optional(Type.String({ pattern: '^[0-9]{1,20}$' })),
+    saleId: Type.Optional(GivenId),
     status: Type.Optional(words(ORDER_STATUSES)),
-    buyer: Type.Optional(Type.String({ minLength: 1, maxLength: BOUNDS.buyerLengthMax, format: 'name' })),
+    buyer: Type.Optional(Buyer),
   },
   strict,
 );
+
+export const OfId = Type.Object({ id: GivenId });
+
+const IDEMPOTENCY_KEY = '1 to 255 printable ASCII characters: the same key never has a second effect';
+
+/** Headers are judged where they are used (http/request.ts, http/auth.ts), and stated here. */
+export const KeyHeader = {
+  'idempotency-key': Type.Optional(
+    Type.String({ minLength: 1, maxLength: 255, pattern: KEY_PATTERN, description: IDEMPOTENCY_KEY }),
+  ),
+};
+export const KeyHeaders = Type.Object(KeyHeader);
+
+/** `/docs` fills it in where a call is a buyer's own, so that it works with an admin key as well. */
+export const BuyerHeader = {
+  'doorbuster-buyer': Type.Optional(
+    Type.String({ ...Buyer, description: 'With an admin key: the buyer it acts for (UTF-8)', examples: ['alice'] }),
+  ),
+};
 
 export const NoQuery = Type.Object({}, { ...strict, description: 'None' });

@@ -1,7 +1,8 @@
 import { Ajv, type ErrorObject, type ValidateFunction } from 'ajv';
 import addFormats from 'ajv-formats';
+import { ID_PATTERN } from '../base/ids.ts';
 import { BOUNDS, type Fault } from '../model/sale.ts';
-import { nameFault, textFault } from '../model/text.ts';
+import { NAME_PATTERN, TEXT_PATTERN } from '../model/text.ts';
 
 /** A body of nonsense may have thousands of faults: a person reads the first few. */
 const FAULTS_MAX = 20;
@@ -24,15 +25,41 @@ ajv.addFormat('date-time', {
     return dateTime.validate(text) && ms >= TIME_MS_MIN && ms <= TIME_MS_MAX;
   },
 });
-ajv.addFormat('name', { type: 'string', validate: (text: string) => nameFault(text, BOUNDS.nameLengthMax) === null });
-ajv.addFormat('reference', {
+// Says what kind of text is meant; whoever uses it judges it.
+ajv.addFormat('uri', true);
+/** JSON Schema counts characters, and a database bytes. */
+ajv.addKeyword({
+  keyword: 'x-maxBytes',
   type: 'string',
-  validate: (text: string) => textFault(text, BOUNDS.textBytesMax) === null,
+  schemaType: 'number',
+  validate: (bytesMax: number, text: string) => Buffer.byteLength(text) <= bytesMax,
 });
 
 export function compile(schema: object): ValidateFunction {
   return ajv.compile(schema);
 }
+
+/** A query is text: a whole number, written as one writes it, becomes the number that the schema is about. */
+export function compileQuery(schema: { properties?: Record<string, { type?: unknown }> }): ValidateFunction {
+  const numbers = Object.entries(schema.properties ?? {}).flatMap(([name, { type }]) =>
+    type === 'integer' ? [name] : [],
+  );
+  const validate = compile(schema);
+  if (numbers.length === 0) return validate;
+  const converting = (query: Record<string, unknown>): boolean => {
+    for (const name of numbers) {
+      const text = query[name];
+      if (typeof text === 'string' && WHOLE_NUMBER.test(text)) query[name] = Number(text);
+    }
+    const valid = validate(query) as boolean;
+    converting.errors = validate.errors;
+    return valid;
+  };
+  converting.errors = validate.errors;
+  return converting as unknown as ValidateFunction;
+}
+
+const WHOLE_NUMBER = /^(0|-?[1-9][0-9]{0,14})$/;
 
 const compiled = new WeakMap<object, ValidateFunction>();
 
@@ -65,11 +92,13 @@ function wordsFor(keyword: string, params: Record<string, unknown>, message: str
   if (keyword === 'additionalProperties') return 'is not a known field';
   if (keyword === 'required') return 'is missing';
   if (keyword === 'enum') return `must be one of ${(params['allowedValues'] as string[]).join(', ')}`;
-  if (keyword === 'format' && params['format'] === 'name') {
+  if (keyword === 'pattern' && params['pattern'] === NAME_PATTERN) {
     return 'must have no control characters, no blanks around it, and be well-formed Unicode';
   }
-  if (keyword === 'format' && params['format'] === 'reference') {
-    return `must have no control characters, be well-formed Unicode, and have at most ${BOUNDS.textBytesMax} bytes`;
+  if (keyword === 'pattern' && params['pattern'] === TEXT_PATTERN) {
+    return 'must have no control characters and be well-formed Unicode';
   }
+  if (keyword === 'pattern' && params['pattern'] === ID_PATTERN) return 'must be an id';
+  if (keyword === 'x-maxBytes') return `must have at most ${BOUNDS.textBytesMax} bytes`;
   return message ?? 'is not valid';
 }

@@ -1,6 +1,6 @@
 import type { FastifyInstance } from 'fastify';
 import { VERSION } from '../base/version.ts';
-import { Order, Sale } from '../contract/schemas.ts';
+import { Buyer, Order, Sale } from '../contract/schemas.ts';
 
 /** The name under which Fastify keeps our document: not the usual one, which the application may have taken. */
 const NAME = 'doorbusterOpenApi';
@@ -20,6 +20,7 @@ export function openApiOf(app: FastifyInstance): object {
 function finished(document: { swaggerObject?: unknown; openapiObject?: unknown }): never {
   const { paths = {}, components, ...head } = document.openapiObject as OpenApi;
   bodiesThatMayBeMissing(paths);
+  buyersActedFor(paths);
   return { ...head, ...withShared(paths, components) } as never;
 }
 
@@ -30,6 +31,28 @@ function bodiesThatMayBeMissing(paths: OpenApiPaths): void {
     if (schema && (schema.required ?? []).length === 0) post!.requestBody!.required = false;
   }
 }
+
+const ACTED_FOR = 'Doorbuster-Buyer';
+
+/** Whoever sends an admin key may name a buyer beside it, on any call that takes one (auth.ts). */
+function buyersActedFor(paths: OpenApiPaths): void {
+  for (const operation of Object.values(paths).flatMap((methods) => Object.values(methods))) {
+    const parameters = operation.parameters ?? [];
+    if (!operation.security?.some((one) => 'admin' in one)) continue;
+    if (parameters.some(({ name }) => name?.toLowerCase() === ACTED_FOR.toLowerCase())) continue;
+    operation.parameters = [...parameters, { $ref: `#/components/parameters/${ACTED_FOR}` }];
+  }
+}
+
+const PARAMETERS = {
+  [ACTED_FOR]: {
+    name: ACTED_FOR,
+    in: 'header',
+    required: false,
+    description: 'The buyer that an admin key acts for (UTF-8)',
+    schema: Buyer,
+  },
+};
 
 const SHARED = { Order, Sale };
 
@@ -57,7 +80,7 @@ function withShared(paths: OpenApiPaths, components: object | undefined): object
   const smaller = each(paths, (methods) =>
     each(methods, (operation) => ({ ...operation, responses: each(operation.responses, answer) })),
   );
-  return { components: { ...components, schemas: SHARED, responses }, paths: smaller };
+  return { components: { ...components, parameters: PARAMETERS, schemas: SHARED, responses }, paths: smaller };
 }
 
 interface OpenApi {
@@ -68,6 +91,8 @@ interface OpenApi {
 type OpenApiPaths = Record<string, Record<string, OpenApiOperation>>;
 
 interface OpenApiOperation {
+  parameters?: { name?: string; $ref?: string }[];
+  security?: Record<string, unknown>[];
   requestBody?: OpenApiBody;
   responses: Record<string, OpenApiResponse>;
 }

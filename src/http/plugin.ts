@@ -16,12 +16,13 @@ import { DoorbusterError, RetryableError, unavailable } from '../base/errors.ts'
 import type { Logger } from '../base/log.ts';
 import { isLoopback } from '../base/loopback.ts';
 import type { Runtime } from '../base/runtime.ts';
-import { compile, faultsOf } from '../contract/validate.ts';
+import { compile, compileQuery, faultsOf } from '../contract/validate.ts';
 import type { Series } from '../observe/fast-histogram.ts';
 import { addressKey, addressOf } from './address.ts';
 import { Auth } from './auth.ts';
 import { BuyerLimits } from './buyer-limits.ts';
 import type { HttpContext, HttpOptions, ShopSource } from './context.ts';
+import { mountOf, sentToSlash } from './mount.ts';
 import { OPENAPI, openApiOf } from './openapi.ts';
 import { Overload } from './overload.ts';
 import { HttpProblem, PROBLEM_TYPE, PROBLEMS, type ProblemCode } from './problem.ts';
@@ -51,7 +52,7 @@ const LOGGED_URL_LENGTH_MAX = 200;
  * All routes of the HTTP contract as one encapsulated Fastify plugin: its parser, validator, error and not-found
  * handlers and hooks apply to its own routes and not to those of the application it is mounted in.
  */
-export async function doorbusterRoutes(app: FastifyInstance, { shop, http, runtime }: PluginOptions): Promise<void> {
+export async function doorbusterRoutes(app: FastifyInstance, { shop, http, runtime }: PluginOptions): Promise<AllowOf> {
   const overload = new Overload(runtime, { inFlightMax: http.inFlightMax, delayMsMax: http.eventLoopDelayMsMax }, () =>
     shop.blockedMs(),
   );
@@ -75,7 +76,11 @@ export async function doorbusterRoutes(app: FastifyInstance, { shop, http, runti
 
   app.setValidatorCompiler(({ schema, httpPart }) =>
     // Headers are judged where they are used; parameters are any text, and an unknown one is simply not found.
-    httpPart === 'headers' || httpPart === 'params' ? () => true : compile(schema as object),
+    httpPart === 'headers' || httpPart === 'params'
+      ? () => true
+      : httpPart === 'querystring'
+        ? compileQuery(schema as object)
+        : compile(schema as object),
   );
   app.setSerializerCompiler(({ schema }) => fastJsonStringify(schema as never));
   // Of the application, which may be somebody else's: its own bounds are not known.
@@ -124,16 +129,19 @@ export async function doorbusterRoutes(app: FastifyInstance, { shop, http, runti
     await documentRoutes(api, () => openApiOf(app), log);
   });
 
-  routes.refuseOtherMethods();
+  return routes.refuseOtherMethods();
 }
 
 /** The document for machines, and the page that shows it to people. */
 async function documentRoutes(app: FastifyInstance, document: () => object, log: Logger): Promise<void> {
   let written: Buffer | null = null;
-  const send: RouteHandlerMethod = (_, reply) => {
-    // Anybody may ask for it, as often as they like: it is written once.
+  const send: RouteHandlerMethod = (request, reply) => {
+    // Anybody may ask for it, as often as they like: it is written once. Where it is mounted only its requests tell.
     written ??= Buffer.from(JSON.stringify(document()));
-    return reply.header('content-type', 'application/json; charset=utf-8').send(written);
+    const mount = mountOf(request);
+    const servers = `{"servers":${JSON.stringify([{ url: mount }])},`;
+    const body = mount === '' ? written : Buffer.concat([Buffer.from(servers), written.subarray(1)]);
+    return reply.header('content-type', 'application/json; charset=utf-8').send(body);
   };
   app.get('/openapi.json', { schema: { hide: true } }, send);
   await app.register(async (docs) => {
@@ -143,16 +151,27 @@ async function documentRoutes(app: FastifyInstance, document: () => object, log:
         ? sendProblem(reply, 'not_found')
         : answerError(error, request, reply, log),
     );
-    // Swagger UI's own would write the whole document anew for everybody who asks, as YAML for a second.
+    // Swagger UI's own would write the whole document anew for everybody who asks, as YAML for a second. Its page names what it
+    // loads by a path that is wrong under a mount, unless it was asked for with a slash.
     docs.addHook('onRoute', (route) => {
+      if (route.routePath === '' || route.routePath === '/') {
+        const page = route.handler;
+        route.handler = function (request, reply) {
+          return sentToSlash(request, reply) ? reply : page.call(this, request, reply);
+        };
+      }
+      if (route.routePath === '/static/index.html') route.handler = (_, reply) => reply.redirect('../');
       if (route.routePath === '/json') route.handler = send;
       if (route.routePath === '/yaml') route.handler = (_, reply) => sendProblem(reply, 'not_found');
     });
     await docs.register(swaggerUi, {
       routePrefix: '/docs',
       staticCSP: true,
-      // Swagger UI styles itself inline; everything it loads is ours.
-      transformStaticCSP: (policy) => policy.replace(/style-src [^;]*/, "style-src 'self' 'unsafe-inline'"),
+      // Swagger UI styles itself inline; everything it loads is ours, and comes by http where the page does.
+      transformStaticCSP: (policy) =>
+        policy
+          .replace(/style-src [^;]*/, "style-src 'self' 'unsafe-inline'")
+          .replace(' upgrade-insecure-requests;', ''),
       theme: { title: 'Doorbuster API' },
     });
   });
@@ -283,37 +302,49 @@ function measureRequests(app: FastifyInstance, shop: ShopSource): void {
   });
 }
 
-const METHODS = ['GET', 'HEAD', 'POST', 'PUT', 'PATCH', 'DELETE', 'OPTIONS'];
+/** What the paths of the plugin take; null for a path that is none of them. */
+export type AllowOf = (path: string) => string | null;
 
 /** Fastify answers 404 to a known path with another method; the contract says 405, with `Allow`. */
-function collectRoutes(app: FastifyInstance): { refuseOtherMethods(): void } {
+function collectRoutes(app: FastifyInstance): { refuseOtherMethods(): AllowOf } {
   const methodsOf = new Map<string, Set<string>>();
-  app.addHook('onRoute', ({ routePath, prefix, method }) => {
-    if (prefix !== app.prefix || routePath.includes('*')) return;
-    const methods = methodsOf.get(routePath) ?? new Set();
-    methodsOf.set(routePath, methods);
+  app.addHook('onRoute', ({ url, method, schema }) => {
+    // Fastify has the first page of a prefix twice, with and without a slash, and tells of one, or of each by another method.
+    const path = url.slice(app.prefix.length).replace(/\/$/, '') || '/';
+    if (path === NO_YAML || schema === REFUSED) return;
+    const methods = methodsOf.get(path) ?? new Set();
+    methodsOf.set(path, methods);
     for (const one of [method].flat()) methods.add(one);
   });
   return {
     refuseOtherMethods: () => {
-      for (const [url, known] of [...methodsOf]) {
-        // Under a prefix Fastify has the board's page twice, with and without a slash.
-        if (app.prefix !== '' && (url === '' || url === '/')) continue;
-        const allow = [...known].sort().join(', ');
-        const method = METHODS.filter((one) => !known.has(one));
-        app.route({
-          method,
-          url,
-          exposeHeadRoute: false,
-          schema: { hide: true },
-          // Before the body is read: nobody will look at it.
-          onRequest: (_request, reply, done) => {
-            reply.header('allow', allow);
-            done(new HttpProblem('method_not_allowed', `this path takes ${allow}`));
-          },
-          handler: () => {},
-        });
+      const known = [...methodsOf].map(([path, methods]) => ({ path, methods, allow: [...methods].sort().join(', ') }));
+      for (const { path, methods, allow } of known) {
+        for (const url of path === DOCS ? [path, `${path}/`] : [path]) {
+          app.route({
+            method: app.supportedMethods.filter((one) => !methods.has(one)),
+            url,
+            exposeHeadRoute: false,
+            schema: REFUSED,
+            // Before the body is read: nobody will look at it.
+            onRequest: (_request, _reply, done) => done(notAllowed(allow)),
+            handler: () => {},
+          });
+        }
       }
+      const patterns = known.map(({ path, allow }) => ({
+        allow,
+        pattern: new RegExp(`^${path.replaceAll('.', '\\.').replaceAll(/:\w+/g, '[^/]+').replace('*', '.*')}$`),
+      }));
+      return (path) => patterns.find(({ pattern }) => pattern.test(path === `${DOCS}/` ? DOCS : path))?.allow ?? null;
     },
   };
+}
+
+const REFUSED = { hide: true };
+const DOCS = '/docs';
+const NO_YAML = `${DOCS}/yaml`;
+
+export function notAllowed(allow: string): HttpProblem {
+  return new HttpProblem('method_not_allowed', `this path takes ${allow}`, undefined, { allow });
 }

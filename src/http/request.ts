@@ -1,12 +1,9 @@
 import type { FastifyRequest } from 'fastify';
-import { isId } from '../base/ids.ts';
+import type { AskedPage } from '../contract/schemas.ts';
 import type { KeyScope, Page } from '../ledger/port.ts';
 import { keyFault } from '../model/text.ts';
 import type { Identity } from './auth.ts';
 import { invalid } from './problem.ts';
-
-const LIMIT_DEFAULT = 50;
-const LIMIT_MAX = 200;
 
 /** The Idempotency-Key, or null. */
 export function keyOf(request: FastifyRequest): string | null {
@@ -40,11 +37,9 @@ export function headerOnce(request: FastifyRequest, name: string): string | null
   return text;
 }
 
-export function pageOf(query: { limit?: string | undefined; cursor?: string | undefined }): Page {
-  const limit = query.limit === undefined ? LIMIT_DEFAULT : Number(query.limit);
-  if (limit < 1 || limit > LIMIT_MAX) throw invalid('?limit', `must be 1 to ${LIMIT_MAX}`);
-  if (query.cursor !== undefined && !isId(query.cursor)) throw invalid('?cursor', 'is not a cursor of this list');
-  return { limit, before: query.cursor ?? null };
+/** Of a query that its schema has passed. */
+export function pageOf({ limit, cursor }: AskedPage): Page {
+  return { limit, before: cursor ?? null };
 }
 
 /** One row more than asked for tells whether there is another page. */

@@ -1,9 +1,15 @@
 import { createServer as createHttpServer } from 'node:http';
-import Fastify, { type FastifyBaseLogger, type FastifyInstance, type FastifyReply, LogController } from 'fastify';
+import Fastify, {
+  type FastifyBaseLogger,
+  type FastifyInstance,
+  type FastifyReply,
+  type HTTPMethods,
+  LogController,
+} from 'fastify';
 import type { Runtime } from '../base/runtime.ts';
 import { boundConnections, CHECK_EVERY_MS } from './connections.ts';
 import type { HttpOptions, ShopSource } from './context.ts';
-import { doorbusterRoutes } from './plugin.ts';
+import { type AllowOf, doorbusterRoutes, notAllowed } from './plugin.ts';
 import { SECURE_HEADERS, sendProblem } from './reply.ts';
 import { enterSocket } from './sockets.ts';
 
@@ -44,9 +50,16 @@ export async function createServer({ shop, http, runtime, trustProxy }: ServerOp
     },
   });
   await app.register(async (scope) => {
+    let allowOf: AllowOf = () => null;
     // Of the routes' own scope, so that its hooks see and bound these requests, too.
-    scope.setNotFoundHandler((_request, reply) => sendProblem(reply, 'not_found', 'there is no such route'));
-    await doorbusterRoutes(scope, { shop, http, runtime });
+    scope.setNotFoundHandler((request, reply) => {
+      // The router does not know methods such as PROPFIND, and so no path of theirs.
+      const unrouted = !scope.supportedMethods.includes(request.method as HTTPMethods);
+      const allow = unrouted ? allowOf(request.url.split('?', 1)[0]!) : null;
+      if (allow !== null) throw notAllowed(allow);
+      return sendProblem(reply, 'not_found', 'there is no such route');
+    });
+    allowOf = await doorbusterRoutes(scope, { shop, http, runtime });
   });
   return app;
 }

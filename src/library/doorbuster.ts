@@ -14,7 +14,7 @@ import { openShop } from '../engine/open.ts';
 import { type Consistency, iso, type Order, presentOrder, presentReport, type Sale } from '../engine/present.ts';
 import type { Readiness, Shop, ShopEvents } from '../engine/shop.ts';
 import { HTTP_DEFAULTS, type HttpOptions } from '../http/context.ts';
-import { problem } from '../http/problem.ts';
+import { PROBLEM_TYPE, problem } from '../http/problem.ts';
 import type { Page, SaleChange } from '../ledger/port.ts';
 import type { Money } from '../model/money.ts';
 import type { OrderRecord, OrderStatus } from '../model/order.ts';
@@ -382,7 +382,7 @@ export function httpOptions(options: DoorbusterOptions) {
 
 const PlaceBody = Type.Object({
   sale: Type.String(),
-  buyer: Type.String({ minLength: 1, maxLength: BOUNDS.buyerLengthMax, format: 'name' }),
+  buyer: S.Buyer,
   item: Type.String(),
   quantity: Type.Integer({ minimum: 1, maximum: BOUNDS.quantityMax }),
   key: Type.Optional(Type.String({ pattern: KEY_PATTERN })),
@@ -400,8 +400,10 @@ function alreadyRead(request: IncomingMessage): boolean {
 }
 
 function answerAlreadyRead(response: ServerResponse, { log }: Runtime): void {
-  log.error('the body was read before shop.handler(): mount it before express.json() and the like');
-  response.writeHead(500, { 'content-type': 'application/problem+json' }).end(problem('internal'));
+  const detail =
+    'the body was read before shop.handler() saw it: mount the shop before express.json() and other parsers';
+  log.error(detail);
+  response.writeHead(500, { 'content-type': PROBLEM_TYPE }).end(problem('internal', detail));
 }
 
 function faultless(schema: object, value: unknown): Fault[] | null {

@@ -2,8 +2,17 @@
  * Text that names things (buyers, codes, seats, keys) is compared bytewise everywhere, so what looks the same must be
  * the same: no control characters, no ill-formed UTF-16 (it has no UTF-8 form), no blanks around it.
  */
-// biome-ignore lint/suspicious/noControlCharactersInRegex: control characters are what it refuses
-const CONTROL = /[\u0000-\u001f\u007f-\u009f\u2028\u2029]/;
+const CONTROLS = '\\u0000-\\u001f\\u007f-\\u009f\\u2028\\u2029';
+const CONTROL = new RegExp(`[${CONTROLS}]`);
+/** Half a character of UTF-16. In a pattern with the flag `u`, a pair is one character and not two of these. */
+const HALVES = '\\ud800-\\udfff';
+
+/**
+ * `nameFault` and `textFault` as patterns, for schemas and so for /openapi.json; their lengths are stated beside them. They look
+ * neither ahead nor behind, which many generators and other languages cannot.
+ */
+export const NAME_PATTERN = `^[^\\s${CONTROLS}${HALVES}]([^${CONTROLS}${HALVES}]*[^\\s${CONTROLS}${HALVES}])?$`;
+export const TEXT_PATTERN = `^[^${CONTROLS}${HALVES}]*$`;
 
 /** What is wrong with a name, or null. A character is a code point. */
 export function nameFault(text: string, lengthMax: number): string | null {
@@ -32,7 +41,7 @@ export function isCode(text: string): boolean {
 }
 
 /** An Idempotency-Key: 1–255 printable ASCII characters, no blanks around it. */
-export const KEY_PATTERN = '^(?! )[\\x20-\\x7e]{1,255}(?<! )$';
+export const KEY_PATTERN = '^[\\x21-\\x7e]([\\x20-\\x7e]{0,253}[\\x21-\\x7e])?$';
 const KEY = new RegExp(KEY_PATTERN);
 
 export function keyFault(key: string): string | null {

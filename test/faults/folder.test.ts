@@ -341,6 +341,7 @@ describe('serve with a wrong setting', () => {
     ['DOORBUSTER_AUTH_SECRET', 'a,b,c'],
     ['DOORBUSTER_ADMIN_KEY', 'alice:1,alice:2'],
     ['DOORBUSTER_ADMIN_KEY', 'alice:'],
+    ['DOORBUSTER_ADMIN_KEY', 'alice:bob:1,bob:1'],
     ['RATE_LIMIT_BUYER', '0'],
     ['RATE_LIMIT_ADDRESS', 'many'],
     ['METRICS_PUBLIC', 'yes'],

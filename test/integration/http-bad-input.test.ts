@@ -595,7 +595,9 @@ describe('who is asking', () => {
     ['the key without Bearer', { authorization: ADMIN_KEY }],
     ['a wrong key', { authorization: 'Bearer wrong' }],
     ['the key and more', { authorization: `Bearer ${ADMIN_KEY}x` }],
-    ['the key of the configuration with its name', { authorization: `Bearer alice:${ADMIN_KEY}` }],
+    ['a key with somebody else’s name', { authorization: `Bearer bob:${ADMIN_KEY}` }],
+    ['all keys of the configuration at once', { authorization: `Bearer alice:${ADMIN_KEY},bob:${BOB_KEY}` }],
+    ['the key as Basic', { authorization: `Basic ${Buffer.from(`alice:${ADMIN_KEY}`).toString('base64')}` }],
     ['the auth secret as a key', { authorization: `Bearer ${AUTH_SECRET}` }],
     ['dots', { authorization: 'Bearer ..' }],
     ['two tokens', { authorization: `Bearer ${token('alice')}, Bearer ${token('bob')}` }],
@@ -624,6 +626,23 @@ describe('who is asking', () => {
         expect(answer.headers.get('www-authenticate')).toMatch(/^Bearer/);
       }
     });
+  });
+
+  it('an admin’s key may be sent as the setting has it, with its name: it is the same admin', async () => {
+    const sales: string[] = [];
+    for (const bearer of [ADMIN_KEY, `alice:${ADMIN_KEY}`, BOB_KEY, `bob:${BOB_KEY}`]) {
+      const made = await newSale(saleBody(), { bearer });
+      expect([bearer, made.status]).toEqual([bearer, 201]);
+      sales.push(made.body.id);
+    }
+    const actors = sales.map(async (id) => {
+      const { body } = await server.call('GET', `/v1/ops/audit?subject=sale:${id}`, { bearer: ADMIN_KEY });
+      return body.data.at(-1).actor;
+    });
+    const [alice, aliceNamed, bob, bobNamed] = await Promise.all(actors);
+    expect(aliceNamed).toBe(alice);
+    expect(bobNamed).toBe(bob);
+    expect(bob).not.toBe(alice);
   });
 
   it('who asks comes before what is asked: 401 and 403 also for a bad body, an unknown sale, a huge body', async () => {

@@ -28,14 +28,24 @@ export interface Schema {
   enum?: unknown[];
   const?: unknown;
   default?: unknown;
+  example?: unknown;
+  examples?: unknown[];
+  uniqueItems?: boolean;
   anyOf?: Schema[];
+  'x-maxBytes'?: number;
 }
 
 export interface Operation {
   method: string;
   path: string;
-  parameters: { name: string; in: 'path' | 'query' | 'header'; schema: Schema }[];
-  body: { schema: Schema; required: boolean } | null;
+  parameters: {
+    name: string;
+    in: 'path' | 'query' | 'header';
+    required?: boolean;
+    example?: unknown;
+    schema: Schema;
+  }[];
+  body: { schema: Schema; required: boolean; example?: unknown } | null;
   /** Names of the security schemes, any of which will do. */
   security: string[];
   responses: Record<string, { content?: Record<string, { schema?: Schema }> }>;
@@ -64,16 +74,16 @@ export function operationsOf(document: Document): Operation[] {
     Object.entries(methods).map(([method, raw]) => {
       const { parameters, requestBody, security, responses } = raw as {
         parameters?: Operation['parameters'];
-        requestBody?: { required?: boolean; content: Record<string, { schema: Schema }> };
+        requestBody?: { required?: boolean; content: Record<string, { schema: Schema; example?: unknown }> };
         security?: Record<string, unknown>[];
         responses: Operation['responses'];
       };
-      const schema = requestBody?.content['application/json']?.schema;
+      const { schema, example } = requestBody?.content['application/json'] ?? {};
       return {
         method: method.toUpperCase(),
         path,
         parameters: parameters ?? [],
-        body: schema ? { schema, required: requestBody?.required ?? false } : null,
+        body: schema ? { schema, example, required: requestBody?.required ?? false } : null,
         security: (security ?? []).flatMap((one) => Object.keys(one)),
         responses,
       };
@@ -196,7 +206,7 @@ const HINTS: Record<string, fc.Arbitrary<unknown>> = {
   add: fc.integer({ min: -20, max: 20 }),
   opensAt: fc.constantFrom('2020-01-01T00:00:00.000Z', '2098-01-01T00:00:00+08:00'),
   closesAt: fc.constant('2099-01-01T00:00:00.000Z'),
-  limit: fc.constantFrom('1', '2', '200'),
+  limit: fc.constantFrom(1, 2, 200),
   buyer: fc.constantFrom(...BUYERS),
   user: fc.constantFrom(...BUYERS),
   method: fc.constant('sandbox'),
@@ -243,17 +253,15 @@ function validBySchema(schema: Schema): fc.Arbitrary<unknown> {
 }
 
 function text({ pattern, format, minLength = 0, maxLength = 50 }: Schema): fc.Arbitrary<string> {
-  if (pattern !== undefined) return fc.stringMatching(new RegExp(pattern));
+  if (pattern !== undefined) {
+    const fitting = fc.stringMatching(new RegExp(pattern, 'u'));
+    return maxLength > 50 ? fitting : fitting.filter((some) => [...some].length <= maxLength);
+  }
   if (format === 'date-time') {
     return fc.oneof(
       fc.date({ noInvalidDate: true, min: new Date(0), max: new Date(4e12) }).map((date) => date.toISOString()),
       fc.constantFrom(...DATES),
     );
-  }
-  if (format === 'name' || format === 'reference') {
-    return fc
-      .string({ unit: 'grapheme', minLength, maxLength: Math.min(maxLength, 40) })
-      .map((some) => some.trim() || 'x');
   }
   return fc.string({ unit: 'grapheme', minLength, maxLength });
 }
@@ -430,7 +438,7 @@ export function send(url: string, { method, path, headers, body }: Sent): Promis
 
 /** Holds answers against the document. */
 export class Contract {
-  readonly #ajv = new Ajv2020({ strict: false, allErrors: true, formats: { name: true, reference: true } });
+  readonly #ajv = new Ajv2020({ strict: false, allErrors: true, formats: { uri: true } });
   readonly #compiled = new Map<object, ValidateFunction>();
 
   constructor() {
@@ -473,7 +481,11 @@ export class Contract {
     }
     return plan.query.every(([name, value]) => {
       const declared = operation.parameters.find((one) => one.in === 'query' && one.name === name);
-      return declared === undefined || this.#validator(declared.schema, false)(value.toWellFormed());
+      if (declared === undefined) return true;
+      const text = value.toWellFormed();
+      // A number in a query is a number as it is written.
+      const read = declared.schema.type === 'integer' && /^(0|-?[1-9]\d*)$/.test(text) ? Number(text) : text;
+      return this.#validator(declared.schema, false)(read);
     });
   }
 

@@ -60,6 +60,15 @@ describe('an id', () => {
   ])('isId(%j) is %s', (text, answer) => {
     expect(isId(text)).toBe(answer);
   });
+
+  it('isId is exact around each digit of the largest one', () => {
+    const largest = 2n ** 63n - 1n;
+    const near = Array.from({ length: 19 }, (_, at) => 10n ** BigInt(at)).flatMap((step) => [
+      ...[largest - step, largest + step, largest / step, step, step - 1n],
+      ...[(largest / step) * step, (largest / step) * step - 1n, (largest / step + 1n) * step],
+    ]);
+    for (const one of near) expect([one, isId(one.toString())]).toEqual([one, one > 0n && one <= largest]);
+  });
 });
 
 describe('a sequence of ids', () => {

@@ -1,6 +1,6 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
-import { keyFault, nameFault } from '../../src/model/text.ts';
+import { keyFault, NAME_PATTERN, nameFault, TEXT_PATTERN, textFault } from '../../src/model/text.ts';
 import { seeded } from '../property/seed.ts';
 
 describe('nameFault', () => {
@@ -50,6 +50,36 @@ describe('nameFault', () => {
       seeded('names', { short: 500, long: 20_000 }),
     );
   });
+});
+
+it('the patterns that /openapi.json states say what nameFault and textFault say', () => {
+  const [name, text] = [new RegExp(NAME_PATTERN, 'u'), new RegExp(TEXT_PATTERN, 'u')];
+  const odd = [
+    '\u0000',
+    '\u001f',
+    '\u007f',
+    '\u0085',
+    '\u009f',
+    '\u2028',
+    '\u2029',
+    '\ud800',
+    '\udc00',
+    '\ufeff',
+    '\u3000',
+    '\u00a0',
+  ];
+  const unit = fc.oneof(
+    fc.constantFrom(...odd, ' ', '\t', 'a', '界', '🎟'),
+    fc.string({ unit: 'binary', maxLength: 1 }),
+  );
+  fc.assert(
+    fc.property(fc.array(unit, { maxLength: 6 }), (parts) => {
+      const some = parts.join('');
+      expect([some, name.test(some)]).toEqual([some, nameFault(some, 128) === null]);
+      expect([some, text.test(some)]).toEqual([some, textFault(some, 512) === null]);
+    }),
+    seeded('patterns of text', { short: 2000, long: 100_000 }),
+  );
 });
 
 describe('keyFault', () => {

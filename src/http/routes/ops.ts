@@ -19,9 +19,7 @@ const LettersQuery = Type.Object(
 const AuditQuery = Type.Object(
   {
     ...S.PageQuery,
-    subject: Type.Optional(
-      Type.String({ maxLength: 128, format: 'reference', description: '`order:<id>`, `sale:<id>`, …' }),
-    ),
+    subject: Type.Optional(Type.String({ ...S.Subject, description: '`order:<id>`, `sale:<id>`, …' })),
   },
   { additionalProperties: false },
 );
@@ -44,10 +42,10 @@ const BODY = ['malformed_json', 'body_too_large', 'unsupported_media_type'] as c
 export function opsRoutes(app: FastifyInstance, { shop, auth }: HttpContext): void {
   const tags = ['Operations'];
   const admin = { 'x-security': [{ admin: [] }] };
-  const params = Type.Object({ id: Type.String() });
+  const params = Type.Object({ id: LetterId });
   const refusals = ['unauthenticated', 'forbidden', 'not_found', 'invalid_request'] as const;
 
-  app.get<{ Querystring: { limit?: string; cursor?: string } }>(
+  app.get<{ Querystring: S.AskedPage }>(
     '/v1/ops/dead-letters',
     {
       schema: {
@@ -68,7 +66,7 @@ export function opsRoutes(app: FastifyInstance, { shop, auth }: HttpContext): vo
     },
   );
 
-  app.get<{ Querystring: { limit?: string; cursor?: string; subject?: string } }>(
+  app.get<{ Querystring: S.AskedPage & { subject?: string } }>(
     '/v1/ops/audit',
     {
       schema: {
@@ -81,10 +79,10 @@ export function opsRoutes(app: FastifyInstance, { shop, auth }: HttpContext): vo
       onRequest: async (request) => void auth.admin(request),
     },
     (request) => {
-      const { subject, limit, cursor } = request.query;
+      const { subject, ...asked } = request.query;
       const filter = subject === undefined ? {} : { subject };
-      return page(pageOf({ limit, cursor }), async (asked) =>
-        (await shop.get().audit(filter, asked)).map(({ atMs, detail, ...entry }) => ({
+      return page(pageOf(asked), async (wanted) =>
+        (await shop.get().audit(filter, wanted)).map(({ atMs, detail, ...entry }) => ({
           ...entry,
           at: iso(atMs),
           detail: JSON.parse(detail) as unknown,

@@ -9,6 +9,7 @@ import { hasEnded, type OrderStatus } from '../../model/order.ts';
 import type { PlaceResult } from '../../orders/place.ts';
 import type { OrderingIdentity } from '../auth.ts';
 import type { HttpContext } from '../context.ts';
+import { mountOf } from '../mount.ts';
 import { HttpProblem } from '../problem.ts';
 import { refuse, sendProblem } from '../reply.ts';
 import { keyOf, page, pageOf } from '../request.ts';
@@ -39,7 +40,7 @@ declare module 'fastify' {
 
 export function orderRoutes(app: FastifyInstance, { shop, auth, streams, buyerLimits, runtime }: HttpContext): void {
   const tags = ['Orders'];
-  const params = Type.Object({ id: Type.String() });
+  const params = S.OfId;
   const turn = new Turn(runtime.timers);
   app.decorateRequest(WHO, null);
 
@@ -52,10 +53,7 @@ export function orderRoutes(app: FastifyInstance, { shop, auth, streams, buyerLi
         summary: 'Order: 201 means committed in the ledger',
         params,
         querystring: S.NoQuery,
-        headers: Type.Object({
-          'idempotency-key': Type.Optional(Type.String({ description: '1–255 printable ASCII characters' })),
-          'doorbuster-buyer': Type.Optional(Type.String({ description: 'With an admin key: the buyer it acts for' })),
-        }),
+        headers: Type.Object({ ...S.KeyHeader, ...S.BuyerHeader }),
         body: S.NewOrder,
         response: {
           201: S.Order,
@@ -107,7 +105,7 @@ export function orderRoutes(app: FastifyInstance, { shop, auth, streams, buyerLi
       // Refusals of one turn are sent together, as the orders of one commit are: a write to a client that sleeps has to
       // wake it, and costs ten times one that does not (docs/internals/design-notes.md).
       if (!result.ok) await turn.end();
-      return answerPlaced(reply, result, app.prefix);
+      return answerPlaced(reply, result, mountOf(request) + app.prefix);
     },
   );
 
@@ -127,7 +125,7 @@ export function orderRoutes(app: FastifyInstance, { shop, auth, streams, buyerLi
     async (request) => visibleOrder(request),
   );
 
-  app.get<{ Querystring: { limit?: string; cursor?: string; saleId?: string; status?: OrderStatus; buyer?: string } }>(
+  app.get<{ Querystring: S.AskedPage & { saleId?: string; status?: OrderStatus; buyer?: string } }>(
     '/v1/orders',
     {
       schema: {
@@ -149,7 +147,7 @@ export function orderRoutes(app: FastifyInstance, { shop, auth, streams, buyerLi
       onRequest: async (request) => buyerLimits.take('reads', auth.anyone(request).buyer),
     },
     async (request, reply) => {
-      const { saleId, status, buyer, limit, cursor } = request.query;
+      const { saleId, status, buyer, ...asked } = request.query;
       const who = auth.anyone(request);
       if (buyer !== undefined && who.buyer !== null && buyer !== who.buyer) {
         throw new HttpProblem('forbidden', 'only an admin may list another buyer’s orders');
@@ -160,7 +158,7 @@ export function orderRoutes(app: FastifyInstance, { shop, auth, streams, buyerLi
         ...(status !== undefined && { status }),
         ...(of !== undefined && { buyer: of }),
       };
-      const found = await page(pageOf({ limit, cursor }), (asked) => shop.get().listOrders(filter, asked));
+      const found = await page(pageOf(asked), (wanted) => shop.get().listOrders(filter, wanted));
       if (wantsCsv(request)) return sendCsv(reply, found);
       return reply.header('content-type', 'application/json; charset=utf-8').send(found);
     },

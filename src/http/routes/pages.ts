@@ -1,5 +1,6 @@
 import { readFileSync } from 'node:fs';
 import type { FastifyInstance } from 'fastify';
+import { sentToSlash } from '../mount.ts';
 
 const PAGES = new URL('../pages/', import.meta.url);
 const POLICY =
@@ -14,12 +15,13 @@ export function pageRoutes(app: FastifyInstance): void {
   ];
   for (const { url, file, type } of files) {
     const body = readFileSync(new URL(file, PAGES));
-    app.get(url, { schema: { hide: true } }, (_, reply) =>
-      reply
+    app.get(url, { schema: { hide: true } }, (request, reply) => {
+      if (url === '/' && sentToSlash(request, reply)) return reply;
+      return reply
         .header('content-type', type)
         .header('content-security-policy', POLICY)
         .header('cache-control', 'no-cache')
-        .send(body),
-    );
+        .send(body);
+    });
   }
 }

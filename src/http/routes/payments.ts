@@ -2,9 +2,9 @@ import { createHash } from 'node:crypto';
 import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify';
 import Type from 'typebox';
 import { providerName } from '../../base/config.ts';
-import { readSignature, SIGNATURE_HEADER, signatureFault } from '../../base/signature.ts';
+import { readSignature, SIGNATURE_HEADER, SIGNATURE_SECONDS_MAX, signatureFault } from '../../base/signature.ts';
 import * as S from '../../contract/schemas.ts';
-import { faults } from '../../contract/validate.ts';
+import { compile, faults } from '../../contract/validate.ts';
 import { type Order, presentOrder } from '../../engine/present.ts';
 import type { Actor } from '../../ledger/port.ts';
 import type { OrderRecord } from '../../model/order.ts';
@@ -30,10 +30,8 @@ export function paymentRoutes(app: FastifyInstance, context: HttpContext): void 
   const { shop, auth, buyerLimits } = context;
   const keyed = new Keyed(context);
   const tags = ['Orders'];
-  const params = Type.Object({ id: Type.String() });
-  const headers = Type.Object({
-    'idempotency-key': Type.Optional(Type.String({ description: '1–255 printable ASCII characters' })),
-  });
+  const params = S.OfId;
+  const headers = S.KeyHeaders;
   const owner = { tags, params, headers, querystring: S.NoQuery, 'x-security': [{ buyer: [] }, { admin: [] }] };
   const admin = { ...owner, 'x-security': [{ admin: [] }] };
   const noBody = async (request: FastifyRequest): Promise<void> => {
@@ -45,6 +43,7 @@ export function paymentRoutes(app: FastifyInstance, context: HttpContext): void 
     {
       schema: {
         ...owner,
+        headers: Type.Object({ ...S.KeyHeader, ...S.BuyerHeader }),
         summary: 'Pay: one capture, however often it is sent',
         body: S.PayOrder,
         response: {
@@ -289,18 +288,23 @@ function webhookRoute(app: FastifyInstance, { shop, options, runtime, overload }
       schema: {
         tags: ['Payments'],
         summary: 'News of a payment, signed by its provider; a repeat has no effect',
-        params: Type.Object({ provider: Type.String() }),
+        params: Type.Object({ provider: Type.String({ maxLength: 32, examples: ['sandbox'] }) }),
         querystring: S.NoQuery,
         headers: Type.Object({
-          'doorbuster-signature': Type.Optional(
-            Type.String({ description: 't=<unix seconds>,v1=<hex HMAC-SHA256 of "t.body">' }),
-          ),
+          'doorbuster-signature': Type.String({
+            pattern: '^t=[0-9]{1,12}(,v1=[0-9a-f]{64})+$',
+            description: `\`t=<unix seconds>,v1=<hex HMAC-SHA256 of "t.body">\`, at most ${SIGNATURE_SECONDS_MAX} s old; any of several \`v1\` may be right`,
+          }),
         }),
+        body: S.PaymentNews,
         response: {
           200: { ...S.Nothing, description: 'Taken in' },
           ...problems('unauthenticated', 'not_found', ...BODY),
         },
       },
+      // The body is text until its signature is known to be right: it is judged below.
+      validatorCompiler: ({ schema, httpPart }) =>
+        httpPart === 'querystring' ? compile(schema as object) : () => true,
       // Most of what is no provider's is known by the header alone: its body is not worth waiting for.
       onRequest: async (request) => {
         const fault = readSignature(signatureOf(request), runtime.clock.now());

@@ -6,6 +6,7 @@ import type { SaleEvent } from '../../engine/board.ts';
 import type { PublicAnswer } from '../../engine/public-answer.ts';
 import type { Caller } from '../../sales/manage.ts';
 import type { HttpContext } from '../context.ts';
+import { mountOf } from '../mount.ts';
 import { HttpProblem } from '../problem.ts';
 import { answerChange } from '../reply.ts';
 import { keyedBy, pageOf } from '../request.ts';
@@ -24,10 +25,8 @@ const ADMIN = ['unauthenticated', 'forbidden'] as const;
 export function saleRoutes(app: FastifyInstance, { shop, auth, streams }: HttpContext): void {
   const tags = ['Sales'];
   const admin = { 'x-security': [{ admin: [] }], tags, querystring: S.NoQuery };
-  const params = Type.Object({ id: Type.String() });
-  const headers = Type.Object({
-    'idempotency-key': Type.Optional(Type.String({ description: '1–255 printable ASCII characters' })),
-  });
+  const params = S.OfId;
+  const headers = S.KeyHeaders;
 
   const callerOf = (request: FastifyRequest): Caller => ({
     actor: auth.admin(request),
@@ -55,13 +54,13 @@ export function saleRoutes(app: FastifyInstance, { shop, auth, streams }: HttpCo
       const change = await shop.get().createSale(sale, callerOf(request));
       if ('answer' in change) {
         const { id } = JSON.parse(change.answer) as { id: string };
-        reply.header('location', `${app.prefix}/v1/sales/${id}`);
+        reply.header('location', `${mountOf(request)}${app.prefix}/v1/sales/${id}`);
       }
       return answerChange(reply, change, 201);
     },
   );
 
-  app.get<{ Querystring: { limit?: string; cursor?: string } }>(
+  app.get<{ Querystring: S.AskedPage }>(
     '/v1/sales',
     {
       schema: {
@@ -119,7 +118,7 @@ export function saleRoutes(app: FastifyInstance, { shop, auth, streams }: HttpCo
       schema: {
         ...admin,
         summary: 'Add or remove units, also while it sells',
-        params: Type.Object({ id: Type.String(), code: Type.String() }),
+        params: Type.Object({ id: S.GivenId, code: S.Code }),
         headers,
         body: S.StockChange,
         response: {

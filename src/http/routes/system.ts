@@ -2,9 +2,8 @@ import { monitorEventLoopDelay } from 'node:perf_hooks';
 import { createSigner } from 'fast-jwt';
 import type { FastifyInstance } from 'fastify';
 import Type from 'typebox';
-import { NoQuery } from '../../contract/schemas.ts';
+import { Buyer, NoQuery } from '../../contract/schemas.ts';
 import { iso } from '../../engine/present.ts';
-import { BOUNDS } from '../../model/sale.ts';
 import type { HttpContext } from '../context.ts';
 import { problems, systemProblems } from '../responses.ts';
 
@@ -66,7 +65,7 @@ export function systemRoutes(app: FastifyInstance, { shop, options, auth, overlo
         'x-security': options.metricsPublic ? [] : [{ admin: [] }],
         response: {
           200: { description: 'Prometheus text', content: { 'text/plain': { schema: Type.String() } } },
-          ...systemProblems('unauthenticated', 'forbidden'),
+          ...systemProblems('unauthenticated', 'forbidden', 'invalid_request'),
         },
       },
       onRequest: async (request) => {
@@ -119,10 +118,7 @@ export function timeRoutes(app: FastifyInstance, { options, runtime }: HttpConte
           tags,
           summary: 'A buyer’s token, for trying things out (only with --demo)',
           querystring: NoQuery,
-          body: Type.Object(
-            { user: Type.String({ minLength: 1, maxLength: BOUNDS.buyerLengthMax, format: 'name' }) },
-            { additionalProperties: false },
-          ),
+          body: Type.Object({ user: Buyer }, { additionalProperties: false, examples: [{ user: 'alice' }] }),
           response: {
             201: Type.Object({ token: Type.String() }),
             ...problems('malformed_json', 'body_too_large', 'unsupported_media_type', 'invalid_request'),

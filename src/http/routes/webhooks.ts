@@ -20,12 +20,17 @@ const NewWebhook = Type.Object(
     url: Type.String({
       minLength: 1,
       maxLength: WEBHOOK_BOUNDS.urlLengthMax,
-      description: 'http: or https:, without user and password; at a public address, unless WEBHOOKS_PRIVATE=on',
-      examples: ['https://shop.example/hooks/doorbuster'],
+      format: 'uri',
+      description:
+        'http: or https:, without user, password and fragment; at a public address, unless WEBHOOKS_PRIVATE=on (demo: on)',
     }),
     events: Type.Array(Event, { minItems: 1, maxItems: WEBHOOK_EVENTS.length, uniqueItems: true }),
   },
-  { additionalProperties: false },
+  {
+    additionalProperties: false,
+    // On this machine, where whoever tries it out has a server of their own.
+    examples: [{ url: 'http://127.0.0.1:3000/hooks/doorbuster', events: ['order.paid', 'order.refunded'] }],
+  },
 );
 
 const Webhook = Type.Object({
@@ -71,14 +76,12 @@ const ADMIN = ['unauthenticated', 'forbidden'] as const;
 export function webhookRoutes(app: FastifyInstance, context: HttpContext): void {
   const { shop, auth } = context;
   const keyed = new Keyed(context);
-  const params = Type.Object({ id: Type.String() });
-  const headers = Type.Object({
-    'idempotency-key': Type.Optional(Type.String({ description: '1–255 printable ASCII characters' })),
-  });
+  const params = S.OfId;
+  const headers = S.KeyHeaders;
   const ops = { tags: ['Operations'], 'x-security': [{ admin: [] }] };
   const onRequest = async (request: FastifyRequest): Promise<void> => void auth.admin(request);
 
-  app.get<{ Querystring: Static<typeof S.SalesQuery> }>(
+  app.get<{ Querystring: S.AskedPage }>(
     '/v1/ops/webhooks',
     {
       schema: {
@@ -139,7 +142,7 @@ export function webhookRoutes(app: FastifyInstance, context: HttpContext): void 
     },
   );
 
-  app.get<{ Params: { id: string }; Querystring: Static<typeof S.SalesQuery> }>(
+  app.get<{ Params: { id: string }; Querystring: S.AskedPage }>(
     '/v1/ops/webhooks/:id/deliveries',
     {
       schema: {
