@@ -23,6 +23,8 @@ export function temporary(): string {
 
 export function sqliteUnderTest(): SqliteUnderTest {
   const runtime = manualRuntime();
+  // Time stands still, but turns of the event loop come by themselves.
+  runtime.timers.nextTurn = (run) => void setImmediate(run);
   let folder = temporary();
   const world: SqliteUnderTest = {
     ledger: SqliteLedger.open(folder, runtime),

@@ -3,6 +3,7 @@ import { join } from 'node:path';
 import { DatabaseSync, type SQLInputValue } from 'node:sqlite';
 import { pathToFileURL } from 'node:url';
 import { TerminalError, unavailable } from '../../base/errors.ts';
+import { Grouped } from '../../base/grouped.ts';
 import type { IdBlock, IdKind } from '../../base/ids.ts';
 import { keepPrivate, makePrivate } from '../../base/private-file.ts';
 import type { Runtime } from '../../base/runtime.ts';
@@ -91,6 +92,8 @@ export class SqliteLedger implements Ledger {
   readonly #orders: Orders;
   readonly #fold: Fold;
   readonly #steps: Steps;
+  /** Changes that come in one turn and are small: each by itself would wait for the disk, and the event loop with it. */
+  readonly #small: Grouped<() => unknown, unknown>;
   readonly #reader: Reader;
   #blockedMs = 0;
   keepEvents = false;
@@ -129,6 +132,7 @@ export class SqliteLedger implements Ledger {
     this.#fold = new Fold(db, this.#tail);
     this.#steps = new Steps(db, () => runtime.clock.now());
     this.#reader = new Reader(file);
+    this.#small = new Grouped(async (works) => this.#transaction(() => works.map((work) => work())), runtime);
   }
 
   /** Milliseconds that the ledger has held the event loop since it was opened. */
@@ -280,7 +284,7 @@ export class SqliteLedger implements Ledger {
   }
 
   async bindAnswer(scope: KeyScope & { fingerprint: string }, answer: string): Promise<void> {
-    this.#transaction(() => this.#keys.bindAnswer(scope, answer, this.#runtime.clock.now()));
+    await this.#smallChange(() => this.#keys.bindAnswer(scope, answer, this.#runtime.clock.now()));
   }
 
   async openSaleIds(): Promise<string[]> {
@@ -334,11 +338,11 @@ export class SqliteLedger implements Ledger {
   }
 
   async nameAttempt(attemptId: string, reference: string): Promise<PaymentAttempt | null> {
-    return this.#change(payments.nameAttempt(attemptId, reference, LIFE_DIALECT));
+    return this.#smallWork(() => payments.nameAttempt(attemptId, reference, LIFE_DIALECT));
   }
 
   async closeAttempt(attemptId: string, end: AttemptEnd, by: Actor, auditId: string): Promise<PaymentAttempt | null> {
-    return this.#change(payments.closeAttempt(attemptId, end, { by, auditId }, LIFE_DIALECT));
+    return this.#smallWork(() => payments.closeAttempt(attemptId, end, { by, auditId }, LIFE_DIALECT));
   }
 
   async unblockPayments(orderId: string, by: Actor, auditId: string): Promise<boolean> {
@@ -438,7 +442,7 @@ export class SqliteLedger implements Ledger {
   }
 
   async released(orderIds: readonly string[]): Promise<void> {
-    this.#change(releases.released(orderIds));
+    await this.#smallWork(() => releases.released(orderIds));
   }
 
   async releasesSince(saleId: string, revs: ReadonlyMap<string, number>): Promise<Release[]> {
@@ -462,7 +466,7 @@ export class SqliteLedger implements Ledger {
   }
 
   async putIntent(intent: NewIntent): Promise<SandboxIntent> {
-    return this.#change(sandbox.putIntent(intent));
+    return this.#smallWork(() => sandbox.putIntent(intent));
   }
 
   async getIntent(id: string): Promise<SandboxIntent | null> {
@@ -474,7 +478,7 @@ export class SqliteLedger implements Ledger {
     from: readonly SandboxIntent['state'][],
     to: SandboxIntent['state'],
   ): Promise<SandboxIntent | null> {
-    return this.#change(sandbox.moveIntent(id, from, to, LIFE_DIALECT));
+    return this.#smallWork(() => sandbox.moveIntent(id, from, to, LIFE_DIALECT));
   }
 
   async refundIntent(id: string, refundId: string, amount: number): Promise<SandboxIntent | null> {
@@ -491,6 +495,14 @@ export class SqliteLedger implements Ledger {
 
   #change<T>(work: Work<T>): T {
     return this.#transaction(() => this.#steps.do(work));
+  }
+
+  #smallChange<T>(change: () => T): Promise<T> {
+    return this.#small.ask(change) as Promise<T>;
+  }
+
+  #smallWork<T>(work: () => Work<T>): Promise<T> {
+    return this.#smallChange(() => this.#steps.do(work()));
   }
 
   #look<T>(work: Work<T>): T {
