@@ -58,9 +58,10 @@ function reached() {
 
 /** A page as it is in the package: links to what is not there become plain text. */
 function page(from, to, packed) {
+  // The page of the whole package also says how to get this one.
   const text = read(from)
-    .replaceAll('doorbuster/locks', NAME)
-    .replace(/(`(?:Retryable|Terminal)Error`[^.;]*) \(both of `doorbuster`\)/, '$1');
+    .replace(/ As a\s+small package of its own it is [^.]*\./, '')
+    .replaceAll('doorbuster/locks', NAME);
   return text.replace(/\[([^\]]*)\]\(([^)\s#]+)(#[^)\s]*)?\)/g, (link, label, target, anchor = '') => {
     if (/^[a-z]+:/.test(target)) return link;
     const source = posix.join(dirname(from), target);
@@ -99,8 +100,8 @@ for (const file of EXAMPLES) {
 put('LICENSE', read('LICENSE'));
 
 const whole = JSON.parse(read('package.json'));
-// A range and not a version: a client that is passed in must come from the same ioredis.
-const range = (name) => `^${whole.dependencies[name]}`;
+// A range and not our version: a client that is passed in must come from the same ioredis, and an application has its own Fastify.
+const range = (name) => `^${whole.dependencies[name].split('.')[0]}.0.0`;
 const { version, license, type, engines } = whole;
 put(
   'package.json',

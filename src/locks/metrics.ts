@@ -144,17 +144,20 @@ class LockMetrics {
 const metricsOf = new WeakMap<Registry, LockMetrics>();
 
 /**
- * Counts what `locks` does, in `registry` (prom-client's default one if none is given). Needs the package prom-client. Several clients may be observed with
- * one registry: their numbers are summed. The returned function ends it; what was counted stays.
+ * Counts what `locks` does, in `registry` (prom-client's default one if none is given; the package is needed in any case). Several
+ * clients may be observed with one registry: their numbers are summed. The returned function ends it; what was counted stays.
  */
-export function observeLocks(locks: Locks, given?: Registry): () => void {
+export function observeLocks(locks: Locks, registry?: Registry): () => void {
   const client = optionalPackage<typeof PromClient>('prom-client', 'observeLocks');
-  const registry = given ?? client.register;
+  return metricsIn(registry ?? client.register, client).observe(locks);
+}
+
+function metricsIn(registry: Registry, client: typeof PromClient): LockMetrics {
   let metrics = metricsOf.get(registry);
   // A registry that was cleared (tests do that) has forgotten them.
   if (!metrics || registry.getSingleMetric('doorbuster_lock_attempts_total') !== metrics.attempts) {
     metrics = new LockMetrics(client, registry);
     metricsOf.set(registry, metrics);
   }
-  return metrics.observe(locks);
+  return metrics;
 }

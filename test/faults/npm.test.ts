@@ -1,15 +1,17 @@
 import { type ChildProcess, spawn } from 'node:child_process';
-import { existsSync, mkdirSync, symlinkSync, writeFileSync } from 'node:fs';
+import { existsSync, mkdirSync, readFileSync, symlinkSync, writeFileSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import { afterAll, expect, it } from 'vitest';
 import { LEDGER_FILE, lockDataFolder } from '../../src/ledger/sqlite/folder.ts';
-import { until } from '../support/fault-wait.ts';
+import { sleep, until } from '../support/fault-wait.ts';
 import { ADMIN_KEY, AUTH_SECRET, BIN, cleanUp, temporaryFolder } from '../support/server.ts';
 
 /**
  * npm starts a script by a shell, and neither npm nor the shell tells the script that it was ended: a server that npm started has
  * to see for itself that they are gone (P10: it would keep the data folder from the next one).
  */
+const LONG = process.env.DOORBUSTER_TEST_LONG !== undefined;
+const LINUX = existsSync('/proc/self/stat');
 const groups = new Set<ChildProcess>();
 afterAll(async () => {
   for (const { pid } of groups) {
@@ -24,12 +26,11 @@ afterAll(async () => {
 });
 
 /** A project that has doorbuster installed and a script that starts it. */
-function project(): string {
+function project(start = 'doorbuster serve --port 0'): string {
   const folder = temporaryFolder();
   mkdirSync(join(folder, 'node_modules', '.bin'), { recursive: true });
   symlinkSync(BIN, join(folder, 'node_modules', '.bin', 'doorbuster'));
-  const scripts = { start: 'doorbuster serve --port 0' };
-  writeFileSync(join(folder, 'package.json'), JSON.stringify({ name: 'shop', private: true, scripts }));
+  writeFileSync(join(folder, 'package.json'), JSON.stringify({ name: 'shop', private: true, scripts: { start } }));
   return folder;
 }
 
@@ -63,13 +64,34 @@ function npm(command: string, args: string[], cwd: string, env: Record<string, s
   return { child, output: () => output, gone: () => gone };
 }
 
+it.runIf(LONG && LINUX)('a server with a session of its own outlives what started it', async () => {
+  const scripts = `setsid '${process.execPath}' '${BIN}' serve --port 0 & echo $! > server.pid; sleep 2`;
+  const folder = project(scripts);
+  const { output } = npm('npm', ['start'], folder, { DOORBUSTER_DATA: temporaryFolder() });
+  const url = (await until('it listens', 20_000, () => /http:\/\/127\.0\.0\.1:\d+/.exec(output())))[0];
+  const pid = Number(readFileSync(join(folder, 'server.pid'), 'utf8'));
+  try {
+    const status = readFileSync(`/proc/${pid}/stat`, 'utf8');
+    await until(
+      'npm has ended',
+      20_000,
+      () => readFileSync(`/proc/${pid}/stat`, 'utf8').split(' ')[3] !== status.split(' ')[3],
+    );
+    // Four looks long.
+    await sleep(1_000);
+    expect((await fetch(`${url}/healthz`)).status).toBe(200);
+  } finally {
+    process.kill(pid, 'SIGKILL');
+  }
+});
+
 // At the same time: each waits for npm most of the time.
 it.concurrent.each([
   { how: 'npm start', command: 'npm', args: ['start'], signal: 'SIGTERM' },
   { how: 'npx doorbuster serve', command: 'npx', args: ['doorbuster', 'serve', '--port', '0'], signal: 'SIGKILL' },
 ] as const)('a server of $how drains and leaves the data folder when npm gets $signal (P10)', async (start) => {
   // Without /proc the shell between is all that a server can see, and it outlives a killed npm.
-  const signal = existsSync('/proc/self/stat') ? start.signal : 'SIGTERM';
+  const signal = LINUX ? start.signal : 'SIGTERM';
   const data = temporaryFolder();
   const { child, output, gone } = npm(start.command, [...start.args], project(), { DOORBUSTER_DATA: data });
   await until('it listens', 20_000, () => output().includes('listening on http'));

@@ -123,7 +123,7 @@ export async function installed(...what: string[]): Promise<Installed> {
   const bytes = bytesOf(join(folder, 'node_modules'));
   // The first entry is the project. Those of other platforms are named and not installed.
   const packages = Object.keys(lock.packages).filter((path) => path !== '' && existsSync(join(folder, path))).length;
-  return { folder, packages, megabytes: Math.round(bytes / 1e5) / 10 };
+  return { folder, packages, megabytes: Math.round((bytes / 2 ** 20) * 10) / 10 };
 }
 
 export function emptyProject(): string {
@@ -132,10 +132,11 @@ export function emptyProject(): string {
   return folder;
 }
 
+/** On disk, as du counts. */
 function bytesOf(folder: string): number {
   let bytes = 0;
   for (const entry of readdirSync(folder, { recursive: true, withFileTypes: true })) {
-    if (entry.isFile()) bytes += statSync(join(entry.parentPath, entry.name)).size;
+    bytes += statSync(join(entry.parentPath, entry.name)).blocks * 512;
   }
   return bytes;
 }
