@@ -19,6 +19,7 @@ const LONG_MS = 600_000;
 let packs: string;
 /** Without dist, and with what is needed to build it. */
 let clone: string;
+let builtByInstall: boolean;
 let shop: { tarball: string; files: string[] };
 let locks: { tarball: string };
 
@@ -26,6 +27,10 @@ beforeAll(async () => {
   packs = temporaryFolder();
   clone = freshClone();
   symlinkSync(join(ROOT, 'node_modules'), join(clone, 'node_modules'));
+  // As npm calls it at the end of `npm install` in a clone, which is what `npm start` and `npm test` begin with.
+  const itself = { npm_command: 'install', INIT_CWD: clone };
+  await succeed(process.execPath, ['scripts/prepare.mjs'], { cwd: clone, env: itself });
+  builtByInstall = existsSync(join(clone, 'dist'));
   const json = await succeed('npm', ['pack', '--json', '--pack-destination', packs], { cwd: clone });
   const [packed] = JSON.parse(json.slice(json.indexOf('['))) as { filename: string; files: { path: string }[] }[];
   shop = { tarball: join(packs, packed!.filename), files: packed!.files.map(({ path }) => path) };
@@ -138,6 +143,10 @@ function brokenLinks(folder: string): string[] {
       .map((target) => `${page}: ${target}`);
   });
 }
+
+it('npm install in a clone builds nothing: it runs from its sources', () => {
+  expect(builtByInstall).toBe(false);
+});
 
 describe('npm pack in a clone that has never been built', () => {
   it('packs all that the package needs, and nothing else', () => {
