@@ -10,10 +10,16 @@ const lock = join(root, 'package-lock.json');
 // npm writes this file at the end of every install: its age is the install's age.
 const installed = join(root, 'node_modules', '.package-lock.json');
 
-if (!existsSync(installed) || statSync(installed).mtimeMs < statSync(lock).mtimeMs) {
+// An install without the development packages (--omit=dev) lacks Node 24 and the compiler.
+const whole = existsSync(installed) && existsSync(join(root, 'node_modules', '.bin', 'tsc'));
+
+if (!whole || statSync(installed).mtimeMs < statSync(lock).mtimeMs) {
   console.error('doorbuster: installing dependencies (once)…');
   // npm install, not npm ci: npm ci refuses a lock file that lacks other platforms' optional binaries.
-  const npm = spawnSync('npm', ['install', '--no-audit', '--no-fund', '--loglevel=error'], {
+  // The last three: this npm may have been started by another one (npm pack --dry-run, npm install -g --omit=dev), whose
+  // settings it would take over.
+  const flags = ['--no-audit', '--no-fund', '--loglevel=error', '--include=dev', '--no-dry-run', '--no-global'];
+  const npm = spawnSync('npm', ['install', ...flags], {
     cwd: root,
     stdio: ['ignore', 'ignore', 'inherit'],
     shell: process.platform === 'win32',

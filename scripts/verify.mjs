@@ -10,7 +10,7 @@ const steps = [
   ['types', 'npm', ['run', '--silent', 'types']],
   ['tests', 'npm', ['test', '--silent']],
   ['build', 'npm', ['run', '--silent', 'build']],
-  ['package', 'node', ['scripts/check-package.mjs']],
+  ['package', 'npm', ['run', '--silent', 'test:package']],
 ];
 for (const [name, command, args] of steps) {
   console.log(`\n── ${name}`);

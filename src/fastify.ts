@@ -6,6 +6,7 @@
  *
  * The routes keep their own parser, validator and error handler; yours stay as they are.
  */
+import './base/node-version.ts';
 import type { FastifyInstance } from 'fastify';
 import { doorbusterRoutes } from './http/plugin.ts';
 import { type Doorbuster, engineOf, httpOptions, sourceOf } from './library/doorbuster.ts';

@@ -6,9 +6,10 @@
  *     if (placed.ok) console.log(placed.order.id); else console.log(placed.code);
  *     await shop.close();
  */
+import './base/node-version.ts';
 
 export { DoorbusterError, RetryableError, TerminalError } from './base/errors.ts';
-export type { Logger } from './base/log.ts';
+export type { Logger } from './base/logger.ts';
 export type { SaleEvent } from './engine/board.ts';
 export type { Consistency, Item, Order, Sale } from './engine/present.ts';
 export type { Readiness, ShopEvents } from './engine/shop.ts';

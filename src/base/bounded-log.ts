@@ -1,5 +1,5 @@
 import type { Clock } from './clock.ts';
-import type { Logger } from './log.ts';
+import type { Logger } from './logger.ts';
 import type { Timers } from './timers.ts';
 
 /** Lines of one kind in a second. The first ones tell what happens; how often it happens is a number. */
@@ -9,8 +9,10 @@ const WINDOW_MS = 1000;
 const KINDS_MAX = 500;
 const LEVELS = ['info', 'warn', 'error', 'fatal'] as const;
 
+type Level = (typeof LEVELS)[number];
+
 interface Kind {
-  level: (typeof LEVELS)[number];
+  level: Level;
   lines: number;
 }
 
@@ -18,8 +20,8 @@ interface Kind {
  * A log that a caller cannot fill: at most 10 lines of one kind, which is level and message, in a second; the rest is
  * counted and said in one line at the second's end. `debug` and `trace` are for somebody who wants every line.
  */
-export function boundedLog(log: Logger, clock: Clock, timers: Timers): Logger {
-  const bounded = Object.create(log) as Logger;
+export function boundedLog<L extends Pick<Logger, Level>>(log: L, clock: Clock, timers: Timers): L {
+  const bounded = Object.create(log) as L;
   let kinds = new Map<string, Kind>();
   let startedMs = Number.NEGATIVE_INFINITY;
   let reporting = false;
@@ -37,7 +39,7 @@ export function boundedLog(log: Logger, clock: Clock, timers: Timers): Logger {
 
   for (const level of LEVELS) {
     // `this` may be a child of the log, with bindings of its own.
-    const write = function (this: Logger, ...line: unknown[]): void {
+    const write = function (this: L, ...line: unknown[]): void {
       const message = typeof line[0] === 'string' ? line[0] : typeof line[1] === 'string' ? line[1] : '';
       const nowMs = clock.monotonic();
       if (!reporting && nowMs - startedMs >= WINDOW_MS) {

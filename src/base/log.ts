@@ -1,6 +1,5 @@
-import { type Logger, pino } from 'pino';
-
-export type { Logger } from 'pino';
+import { pino } from 'pino';
+import type { Logger } from './logger.ts';
 
 /** What must never reach a log, whoever logs it. */
 const SECRETS = [
@@ -14,9 +13,4 @@ const SECRETS = [
 
 export function createLog(level: string): Logger {
   return pino({ level, redact: { paths: SECRETS, censor: '[secret]' }, base: null });
-}
-
-/** For embedding: a library says nothing unless asked to. */
-export function silentLog(): Logger {
-  return pino({ level: 'silent' });
 }

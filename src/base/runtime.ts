@@ -1,6 +1,6 @@
 import { boundedLog } from './bounded-log.ts';
 import { type Clock, systemClock } from './clock.ts';
-import { type Logger, silentLog } from './log.ts';
+import { type Logger, silentLog } from './logger.ts';
 import { type Random, systemRandom } from './random.ts';
 import { systemTimers, type Timers } from './timers.ts';
 

@@ -12,6 +12,7 @@ import { HTTP_DEFAULTS, type ShopSource } from '../http/context.ts';
 import { createServer } from '../http/server.ts';
 import { type Command, configOf, parseFlags, settingFlags, settingHelp } from './command.ts';
 import { demoKeys, demoSale, demoWords, mustBeHere } from './demo.ts';
+import { whenNpmEnds } from './npm.ts';
 import { mustBeStrong } from './strong.ts';
 
 const SETTINGS = [
@@ -166,6 +167,7 @@ ${settingHelp(SETTINGS)}`,
     };
     process.on('SIGTERM', stop);
     process.on('SIGINT', stop);
+    whenNpmEnds(runtime.timers, () => stop('npm has ended'));
 
     try {
       await app.listen({ port: config.port, host: config.host });

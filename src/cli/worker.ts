@@ -5,6 +5,7 @@ import { systemRuntime } from '../base/runtime.ts';
 import { sleep, within } from '../base/timers.ts';
 import { deploymentOf, openShop } from '../engine/open.ts';
 import { type Command, configOf, parseFlags, settingFlags, settingHelp } from './command.ts';
+import { whenNpmEnds } from './npm.ts';
 
 const SETTINGS = [
   'redisUrl',
@@ -41,6 +42,7 @@ ${settingHelp(SETTINGS)}
     const runtime = systemRuntime(createLog(config.logLevel));
     const ending = Promise.withResolvers<void>();
     for (const signal of ['SIGTERM', 'SIGINT'] as const) process.on(signal, () => ending.resolve());
+    whenNpmEnds(runtime.timers, () => ending.resolve());
     // The shop's own timers do not keep the process alive.
     const anchor = new Anchor(runtime.timers);
     anchor.hold();

@@ -13,7 +13,7 @@ import type {
 } from 'fastify';
 import { boundedLog } from '../base/bounded-log.ts';
 import { DoorbusterError, RetryableError, unavailable } from '../base/errors.ts';
-import type { Logger } from '../base/log.ts';
+import type { Logger } from '../base/logger.ts';
 import { isLoopback } from '../base/loopback.ts';
 import type { Runtime } from '../base/runtime.ts';
 import { compile, compileQuery, faultsOf } from '../contract/validate.ts';
@@ -84,7 +84,7 @@ export async function doorbusterRoutes(app: FastifyInstance, { shop, http, runti
   );
   app.setSerializerCompiler(({ schema }) => fastJsonStringify(schema as never));
   // Of the application, which may be somebody else's: its own bounds are not known.
-  const log = boundedLog(app.log as Logger, runtime.clock, runtime.timers);
+  const log = boundedLog(app.log, runtime.clock, runtime.timers);
   app.setErrorHandler((error, request, reply) => answerError(error as FastifyError, request, reply, log));
   parseJson(app, overload);
 
@@ -133,7 +133,7 @@ export async function doorbusterRoutes(app: FastifyInstance, { shop, http, runti
 }
 
 /** The document for machines, and the page that shows it to people. */
-async function documentRoutes(app: FastifyInstance, document: () => object, log: Logger): Promise<void> {
+async function documentRoutes(app: FastifyInstance, document: () => object, log: Pick<Logger, 'error'>): Promise<void> {
   let written: Buffer | null = null;
   const send: RouteHandlerMethod = (request, reply) => {
     // Anybody may ask for it, as often as they like: it is written once. Where it is mounted only its requests tell.
@@ -216,7 +216,7 @@ function answerError(
   error: FastifyError | Error,
   request: FastifyRequest,
   reply: FastifyReply,
-  log: Logger,
+  log: Pick<Logger, 'error'>,
 ): FastifyReply {
   if (error instanceof HttpProblem) {
     if (error.headers) reply.headers(error.headers);

@@ -25,7 +25,8 @@ export interface ServerOptions {
 export async function createServer({ shop, http, runtime, trustProxy }: ServerOptions): Promise<FastifyInstance> {
   let requests = 0;
   const app: FastifyInstance = Fastify({
-    loggerInstance: runtime.log as FastifyBaseLogger,
+    // Fastify names two more things that pino has, and uses neither.
+    loggerInstance: runtime.log as unknown as FastifyBaseLogger,
     // A line for every request of a crowd is a denial of service of one's own making; `debug` has them.
     logController: new LogController({ disableRequestLogging: !runtime.log.isLevelEnabled('debug') }),
     genReqId: () => `r${(requests++).toString(36)}`,

@@ -4,7 +4,7 @@ import Type from 'typebox';
 import { parseAdminKeys, readConfig } from '../base/config.ts';
 import { TerminalError } from '../base/errors.ts';
 import { isId } from '../base/ids.ts';
-import type { Logger } from '../base/log.ts';
+import type { Logger } from '../base/logger.ts';
 import { type Runtime, systemRuntime } from '../base/runtime.ts';
 import { newSaleOf, salePatchOf } from '../contract/convert.ts';
 import * as S from '../contract/schemas.ts';

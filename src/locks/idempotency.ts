@@ -26,7 +26,7 @@ import { isUtf8 } from 'node:buffer';
 import { createHash } from 'node:crypto';
 import type { IncomingHttpHeaders, OutgoingHttpHeaders } from 'node:http';
 import { RetryableError, TerminalError } from '../base/errors.ts';
-import type { Logger } from '../base/log.ts';
+import type { Logger } from '../base/logger.ts';
 import type { Desk } from './desk.ts';
 import { HeldError, TimeoutError, UnavailableError } from './errors.ts';
 import { Locks } from './locks.ts';

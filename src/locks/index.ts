@@ -1,3 +1,6 @@
+import '../base/node-version.ts';
+
+export { DoorbusterError, RetryableError, TerminalError } from '../base/errors.ts';
 export type { CompositeGrant } from './composite.ts';
 export * from './errors.ts';
 export type { JobOutcome, JobSkip, LockEvent, LockEvents } from './events.ts';
@@ -22,7 +25,14 @@ export type { JobContext, JobOptions } from './job.ts';
 export type { Latch, LatchOptions, LatchWait } from './latch.ts';
 export type { Leader, LeaderOptions, LeaderWork } from './leader.ts';
 export type { Inspection, Lock, Mutex } from './lock.ts';
-export { createLocks, createQuorum, type Locks, type LocksOptions, type QuorumOptions } from './locks.ts';
+export {
+  createLocks,
+  createQuorum,
+  type Locks,
+  type LocksLog,
+  type LocksOptions,
+  type QuorumOptions,
+} from './locks.ts';
 export { MemorySpace } from './memory/space.ts';
 export { observeLocks } from './metrics.ts';
 export type { MultiLock } from './multi.ts';

@@ -1,7 +1,7 @@
 import { hostname } from 'node:os';
 import { Anchor } from '../base/anchor.ts';
 import { TerminalError } from '../base/errors.ts';
-import { type Logger, silentLog } from '../base/log.ts';
+import { type Logger, silentLog } from '../base/logger.ts';
 import type { RedisTarget } from '../base/redis/address.ts';
 import { type Runtime, systemRuntime } from '../base/runtime.ts';
 import { outside } from './context.ts';
@@ -23,6 +23,9 @@ import { ReadWriteLock } from './read-write.ts';
 import { RedisLockStore } from './redis/store.ts';
 import { Schedule, type ScheduleOptions, type ScheduleWork } from './schedule.ts';
 import { Semaphore } from './semaphore.ts';
+
+/** What the locks need of a log. */
+export type LocksLog = Pick<Logger, 'debug' | 'info' | 'warn' | 'error'>;
 
 export interface LocksOptions {
   /**
@@ -46,7 +49,8 @@ export interface LocksOptions {
    * true.
    */
   attentive?: boolean;
-  log?: Logger;
+  /** Where warnings and failures go: pino, `console`, or whatever has these four. Silent if left out. */
+  log?: LocksLog;
   /** Clock, timers and randomness, for tests and simulation. */
   runtime?: Partial<Runtime>;
   /** Without Redis: locks of the same space meet. By default all of this process do. */
@@ -89,8 +93,8 @@ export class Locks {
         'createLocks was given a redis that is empty; leave the option out for locks inside this process',
       );
     }
-    const log = options.log ?? silentLog();
-    const runtime: Runtime = { ...systemRuntime(log), ...options.runtime };
+    const log: LocksLog = options.log ?? silentLog();
+    const runtime: Runtime = { ...systemRuntime(log as Logger), ...options.runtime };
     const prefix = options.prefix ?? 'doorbuster:lock';
     if (typeof prefix !== 'string' || prefix === '' || /[{}]/.test(prefix)) {
       throw new TerminalError('invalid_argument', 'prefix must be a string without braces');

@@ -16,8 +16,10 @@
  *
  * Attempts less acquisitions and failures are calls of `once` that got a kept result, and calls under way.
  */
-import { Counter, Gauge, Histogram, type Registry, register } from 'prom-client';
+import type * as PromClient from 'prom-client';
+import type { Counter, Histogram, Registry } from 'prom-client';
 import { Locks } from './locks.ts';
+import { optionalPackage } from './optional.ts';
 
 const WAIT_BUCKETS = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60];
 const HOLD_BUCKETS = [
@@ -37,7 +39,7 @@ class LockMetrics {
   readonly jobs: Counter<'outcome'>;
   readonly skipped: Counter<'reason'>;
 
-  constructor(registry: Registry) {
+  constructor({ Counter, Gauge, Histogram }: typeof PromClient, registry: Registry) {
     const registers = [registry];
     this.attempts = new Counter({
       name: 'doorbuster_lock_attempts_total',
@@ -142,15 +144,20 @@ class LockMetrics {
 const metricsOf = new WeakMap<Registry, LockMetrics>();
 
 /**
- * Counts what `locks` does, in `registry` (prom-client's default one if none is given). Several clients may be observed with
- * one registry: their numbers are summed. The returned function ends it; what was counted stays.
+ * Counts what `locks` does, in `registry` (prom-client's default one if none is given; the package is needed in any case). Several
+ * clients may be observed with one registry: their numbers are summed. The returned function ends it; what was counted stays.
  */
-export function observeLocks(locks: Locks, registry: Registry = register): () => void {
+export function observeLocks(locks: Locks, registry?: Registry): () => void {
+  const client = optionalPackage<typeof PromClient>('prom-client', 'observeLocks');
+  return metricsIn(registry ?? client.register, client).observe(locks);
+}
+
+function metricsIn(registry: Registry, client: typeof PromClient): LockMetrics {
   let metrics = metricsOf.get(registry);
   // A registry that was cleared (tests do that) has forgotten them.
   if (!metrics || registry.getSingleMetric('doorbuster_lock_attempts_total') !== metrics.attempts) {
-    metrics = new LockMetrics(registry);
+    metrics = new LockMetrics(client, registry);
     metricsOf.set(registry, metrics);
   }
-  return metrics.observe(locks);
+  return metrics;
 }

@@ -1,4 +1,4 @@
-import type { Logger } from '../base/log.ts';
+import type { Logger } from '../base/logger.ts';
 import { runInside } from './context.ts';
 import { UnavailableError } from './errors.ts';
 import type { Hold } from './hold.ts';

@@ -1,4 +1,4 @@
-import { Cron } from 'croner';
+import type * as Croner from 'croner';
 import { messageOf, TerminalError } from '../base/errors.ts';
 import { pause } from '../base/timers.ts';
 import type { Desk, Wanted } from './desk.ts';
@@ -6,6 +6,7 @@ import { HeldError } from './errors.ts';
 import { Grant } from './grant.ts';
 import { Job, type JobContext, type JobOptions, type JobTerms, jobTerms } from './job.ts';
 import { once } from './once.ts';
+import { optionalPackage } from './optional.ts';
 import { checkedName } from './options.ts';
 
 export interface ScheduleOptions extends JobOptions {
@@ -46,7 +47,7 @@ const CLAIM_MS_MAX = 24 * 86_400_000;
  *                   by itself. Work that ignores its signal may then overlap with the next run elsewhere; use `token`.
  */
 export class Schedule extends Job {
-  readonly #cron: Cron;
+  readonly #cron: Croner.Cron;
   readonly #wanted: Wanted;
   readonly #terms: JobTerms;
   readonly #run: ScheduleWork;
@@ -167,7 +168,8 @@ function claimName(name: string, slot: Date): string {
   return `schedule:${name}:${slot.toISOString()}`;
 }
 
-function cronOf(pattern: string, timezone: string, nowMs: number): Cron {
+function cronOf(pattern: string, timezone: string, nowMs: number): Croner.Cron {
+  const { Cron } = optionalPackage<typeof Croner>('croner', 'schedule');
   try {
     if (typeof pattern !== 'string') throw new TypeError('a pattern must be a string');
     // Without a function it schedules nothing: it is only asked for times.

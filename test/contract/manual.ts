@@ -1,5 +1,5 @@
 import { ManualClock } from '../../src/base/clock.ts';
-import { silentLog } from '../../src/base/log.ts';
+import { silentLog } from '../../src/base/logger.ts';
 import { seededRandom } from '../../src/base/random.ts';
 import type { Runtime } from '../../src/base/runtime.ts';
 import type { Timers } from '../../src/base/timers.ts';

@@ -4,7 +4,7 @@ import { DatabaseSync, type StatementSync } from 'node:sqlite';
 import { expect } from 'vitest';
 import { ManualClock } from '../../src/base/clock.ts';
 import { DoorbusterError } from '../../src/base/errors.ts';
-import { type Logger, silentLog } from '../../src/base/log.ts';
+import { type Logger, silentLog } from '../../src/base/logger.ts';
 import { seededRandom } from '../../src/base/random.ts';
 import type { Runtime } from '../../src/base/runtime.ts';
 import type { Timers } from '../../src/base/timers.ts';

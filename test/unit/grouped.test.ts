@@ -2,7 +2,7 @@ import { describe, expect, it } from 'vitest';
 import { ManualClock } from '../../src/base/clock.ts';
 import { RetryableError } from '../../src/base/errors.ts';
 import { Grouped } from '../../src/base/grouped.ts';
-import { silentLog } from '../../src/base/log.ts';
+import { silentLog } from '../../src/base/logger.ts';
 import { systemRuntime } from '../../src/base/runtime.ts';
 import type { Release } from '../../src/ledger/port.ts';
 import { Releaser, type ReleaserOptions } from '../../src/orders/life/releaser.ts';

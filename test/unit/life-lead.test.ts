@@ -1,7 +1,7 @@
 import { rmSync } from 'node:fs';
 import { afterEach, beforeEach, expect, it } from 'vitest';
 import { type IdKind, IdSequence } from '../../src/base/ids.ts';
-import { silentLog } from '../../src/base/log.ts';
+import { silentLog } from '../../src/base/logger.ts';
 import { systemRuntime } from '../../src/base/runtime.ts';
 import { systemTimers } from '../../src/base/timers.ts';
 import { ShopLife } from '../../src/engine/life.ts';

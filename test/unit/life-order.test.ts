@@ -2,7 +2,7 @@ import { rmSync } from 'node:fs';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { ManualClock } from '../../src/base/clock.ts';
 import { type IdKind, IdSequence } from '../../src/base/ids.ts';
-import { silentLog } from '../../src/base/log.ts';
+import { silentLog } from '../../src/base/logger.ts';
 import { type Runtime, systemRuntime } from '../../src/base/runtime.ts';
 import { ShopLife } from '../../src/engine/life.ts';
 import { MemoryGate } from '../../src/gate/memory.ts';

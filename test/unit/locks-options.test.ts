@@ -8,6 +8,7 @@ import {
   type LocksOptions,
   MemorySpace,
 } from '../../src/locks/index.ts';
+import { until } from '../support/fault-wait.ts';
 
 const space = new MemorySpace(systemClock);
 
@@ -40,6 +41,20 @@ describe('what createLocks is given', () => {
       space,
     };
     await createLocks(options).close();
+  });
+
+  it('a log needs four methods: it may be console', async () => {
+    const lines: [string, unknown][] = [];
+    const at = (level: string) => (details: object | string, message?: string) =>
+      void lines.push([level, message ?? details]);
+    const log = { debug: at('debug'), info: at('info'), warn: at('warn'), error: at('error') };
+    await using locks = createLocks({ space, log });
+    await locks.mutex('logged').acquire();
+    await locks.mutex('logged').forceRelease();
+    await until('the loss is logged', 1000, () =>
+      lines.some(([level, message]) => `${level}: ${message}` === 'warn: a lock was lost'),
+    );
+    await createLocks({ space, log: console }).close();
   });
 });
 

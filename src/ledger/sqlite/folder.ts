@@ -1,8 +1,8 @@
 import { accessSync, constants, existsSync, mkdirSync } from 'node:fs';
 import { join } from 'node:path';
-import { DatabaseSync } from 'node:sqlite';
 import { messageOf, RetryableError, TerminalError } from '../../base/errors.ts';
 import { makePrivate } from '../../base/private-file.ts';
+import { DatabaseSync } from './database.ts';
 import { isBusy } from './errors.ts';
 
 export const LEDGER_FILE = 'ledger.sqlite';

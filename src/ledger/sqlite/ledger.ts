@@ -1,6 +1,6 @@
 import { existsSync, statSync } from 'node:fs';
 import { join } from 'node:path';
-import { DatabaseSync, type SQLInputValue } from 'node:sqlite';
+import type { SQLInputValue } from 'node:sqlite';
 import { pathToFileURL } from 'node:url';
 import { TerminalError, unavailable } from '../../base/errors.ts';
 import { Grouped } from '../../base/grouped.ts';
@@ -57,6 +57,7 @@ import type {
   UnsettledRefund,
   WaitingRelease,
 } from '../port.ts';
+import { DatabaseSync } from './database.ts';
 import { damaged, isDamaged, ledgerError } from './errors.ts';
 import { Fold } from './fold.ts';
 import { LEDGER_FILE, lockDataFolder } from './folder.ts';

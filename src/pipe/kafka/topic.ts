@@ -1,6 +1,6 @@
 import { type Admin, ConfigResourceTypes, type metadataV12 } from '@platformatic/kafka';
 import { TerminalError, unavailable } from '../../base/errors.ts';
-import type { Logger } from '../../base/log.ts';
+import type { Logger } from '../../base/logger.ts';
 import type { Runtime } from '../../base/runtime.ts';
 import { sleep } from '../../base/timers.ts';
 import { reasonOf, refusalOf, says } from './client.ts';

@@ -1,5 +1,5 @@
 import type { Channel } from 'rabbitmq-client';
-import type { Logger } from '../../base/log.ts';
+import type { Logger } from '../../base/logger.ts';
 import { codeOf, refused, wordsOf } from './answers.ts';
 import type { Ask } from './link.ts';
 

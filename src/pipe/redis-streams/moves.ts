@@ -1,5 +1,5 @@
 import { messageOf } from '../../base/errors.ts';
-import type { Logger } from '../../base/log.ts';
+import type { Logger } from '../../base/logger.ts';
 import type { OrderMessage } from '../../model/order.ts';
 import { encodeEntry } from '../../model/stream-entry.ts';
 import type { Undeliverable } from '../port.ts';
