@@ -1,7 +1,16 @@
 import type { Money } from '../../model/money.ts';
 import type { OrderStatus } from '../../model/order.ts';
 import type { PaymentAttempt } from '../../model/payment.ts';
-import type { Actor, AttemptEnd, AttemptOpened, NewAttempt, Postponed, Postponement, Unsettled } from '../life.ts';
+import {
+  type Actor,
+  type AttemptEnd,
+  type AttemptOpened,
+  DECLINED_MAX,
+  type NewAttempt,
+  type Postponed,
+  type Postponement,
+  type Unsettled,
+} from '../life.ts';
 import type { Result } from '../sql/session.ts';
 import { auditStep } from './audit.ts';
 import { Book, type Entry, type ItemFacts, liveAttempts, newestEnded } from './book.ts';
@@ -179,7 +188,10 @@ export function openByClaims({ live }: LifeDialect, saleId: string, buyers: read
 }
 
 function mayHaveOthers(entry: Entry, book: Book): boolean {
-  return entry.slots !== '1' || book.declinedOf(entry).buyer > 0;
+  const { order, buyer } = book.declinedOf(entry);
+  // Blocked, however many are open.
+  if (order >= DECLINED_MAX.order || buyer >= DECLINED_MAX.buyer) return false;
+  return entry.slots !== '1' || buyer > 0;
 }
 
 export interface Audited {
@@ -395,9 +407,9 @@ export function* highestFence(): Work<bigint> {
   return highest;
 }
 
-export function* getAttempt(attemptId: string): Work<PaymentAttempt | null> {
-  const [found] = yield [query(`${SELECT_ATTEMPTS} WHERE id = ?`, BigInt(attemptId))];
-  return found!.rows.map(attemptOfRow)[0] ?? null;
+export function* attemptsAmong(ids: readonly string[]): Work<Map<string, PaymentAttempt>> {
+  const [found] = yield [query(`${SELECT_ATTEMPTS} WHERE id IN (?)`, ids.map(BigInt))];
+  return new Map(found!.rows.map(attemptOfRow).map((attempt) => [attempt.id, attempt]));
 }
 
 export function* findAttempt(provider: string, reference: string): Work<PaymentAttempt | null> {

@@ -1,6 +1,6 @@
 import type { DueOrder, Release, WaitingRelease } from '../life.ts';
 import { releaseOfRow } from './rows.ts';
-import { CLOCK, COMMIT, type LifeDialect, nowOf, query, type Work } from './step.ts';
+import { ABOUT_NOW, CLOCK, type LifeDialect, nowOf, query, type Work } from './step.ts';
 
 const SELECT = 'SELECT order_id, sale_id, item_id, buyer, units, rev, created_at FROM release_outbox';
 
@@ -23,16 +23,16 @@ export function* releases(limit: number, olderMs: number, after?: Release): Work
   return found!.rows.map(releaseOfRow).map((one) => ({ ...one, waitedMs: nowMs - one.createdAtMs }));
 }
 
+/** One statement, which needs no transaction around it. */
 export function* released(orderIds: readonly string[]): Work<void> {
   if (orderIds.length === 0) return;
-  const [clock] = yield [CLOCK];
+  const [clock] = yield [ABOUT_NOW];
   yield [
     query(
       'UPDATE release_outbox SET done_at = ? WHERE order_id IN (?) AND done_at IS NULL',
       nowOf(clock),
       orderIds.map(BigInt),
     ),
-    COMMIT,
   ];
 }
 

@@ -1,27 +1,31 @@
 import type { SandboxIntent } from '../../model/payment.ts';
 import type { NewIntent } from '../sandbox.ts';
 import type { Row } from '../sql/session.ts';
-import { CLOCK, COMMIT, type LifeDialect, nowOf, query, type Step, type Work, Writes } from './step.ts';
+import { ABOUT_NOW, type Cells, CLOCK, COMMIT, type LifeDialect, nowOf, query, type Work, Writes } from './step.ts';
 
 const COLUMNS = ['id', 'order_id', 'amount', 'currency', 'state', 'due_at', 'told', 'refunded'];
 const SELECT = `SELECT ${COLUMNS.join(', ')} FROM sandbox_intents`;
 
-export function* putIntent(intent: NewIntent): Work<SandboxIntent> {
-  const { id, orderId, amount, state, dueAfterMs, told, refunded } = intent;
-  let dueAtMs: number | null = null;
-  if (dueAfterMs !== null) {
-    const [clock] = yield [CLOCK];
-    dueAtMs = nowOf(clock) + dueAfterMs;
-  }
-  const put: Step = {
-    do: 'insert',
-    table: 'sandbox_intents',
-    columns: COLUMNS,
-    rows: [[BigInt(id), BigInt(orderId), amount.amount, amount.currency, state, dueAtMs, told ? 1 : 0, refunded]],
-    leavePresent: true,
-  };
-  const [, found] = yield [put, query(`${SELECT} WHERE id = ?`, BigInt(id)), COMMIT];
-  return intentOfRow(found!.rows[0]!);
+/** Needs no transaction around it: whoever is first with an id stores it, and everybody hears what is stored. */
+export function* putIntents(intents: readonly NewIntent[]): Work<SandboxIntent[]> {
+  const [clock] = yield [ABOUT_NOW];
+  const nowMs = nowOf(clock);
+  const wanted = intents.map(({ dueAfterMs, ...intent }): SandboxIntent => {
+    return { ...intent, dueAtMs: dueAfterMs === null ? null : nowMs + dueAfterMs };
+  });
+  const rows = wanted.map(({ id, orderId, amount, state, dueAtMs, told, refunded }): Cells => {
+    return [BigInt(id), BigInt(orderId), amount.amount, amount.currency, state, dueAtMs, told ? 1 : 0, refunded];
+  });
+  const [put] = yield [{ do: 'insert', table: 'sandbox_intents', columns: COLUMNS, rows, leavePresent: true }];
+  if (put!.affected === rows.length) return wanted;
+  const [found] = yield [
+    query(
+      `${SELECT} WHERE id IN (?)`,
+      wanted.map(({ id }) => BigInt(id)),
+    ),
+  ];
+  const stored = new Map(found!.rows.map(intentOfRow).map((intent) => [intent.id, intent]));
+  return wanted.map(({ id }) => stored.get(id)!);
 }
 
 export function* getIntent(id: string): Work<SandboxIntent | null> {

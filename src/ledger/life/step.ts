@@ -13,8 +13,8 @@ export type Work<T> = Generator<readonly Step[], T, readonly Result[]>;
  */
 export type Step = (
   | { readonly do: 'query'; readonly sql: string; readonly values: readonly Value[] }
-  /** The ledger's clock at this point of the transaction: `now_ms`. */
-  | { readonly do: 'clock' }
+  /** The ledger's clock at this point of the transaction: `now_ms`. `about`: as it was read up to a second ago will do. */
+  | { readonly do: 'clock'; readonly about?: true }
   /**
    * Last in the last round of a change: once the counts of the round are as expected, nothing is left but to commit. A
    * database that can judge the counts by itself commits in the same trip, so that no row stays locked while the
@@ -71,6 +71,8 @@ export function query(sql: string, ...values: Value[]): Step {
 }
 
 export const CLOCK: Step = { do: 'clock' };
+/** For times that only an age is ever reckoned from. */
+export const ABOUT_NOW: Step = { do: 'clock', about: true };
 export const COMMIT: Step = { do: 'commit' };
 
 export function nowOf(result: Result | undefined): number {

@@ -1,4 +1,4 @@
-import { CLOCK, COMMIT, nowOf, query, type Work } from '../life/step.ts';
+import { ABOUT_NOW, type Cells, nowOf, query, type Work } from '../life/step.ts';
 import {
   type AdminCall,
   KEY_KEPT_MS,
@@ -15,11 +15,23 @@ import type { Row, Session } from './session.ts';
 const CHUNK = 500;
 
 const SCOPE_NAMES = ['caller', 'acting_for', 'operation', 'subject', 'key'];
+const COLUMNS = [...SCOPE_NAMES, 'fingerprint', 'answer', 'created_at'];
 const SCOPE_COLUMNS = SCOPE_NAMES.map((name) => `"${name}"`).join(', ');
 const SCOPE = SCOPE_NAMES.map((name) => `"${name}" = ?`).join(' AND ');
 
 function scopeOf({ caller, actingFor, operation, subject, key }: KeyScope): string[] {
   return [caller, actingFor ?? '', operation, subject, key];
+}
+
+/** Of a call that was done. */
+export interface FirstAnswer {
+  readonly keyed: NonNullable<AdminCall['keyed']>;
+  readonly answer: string;
+}
+
+function byText(a: Cells, b: Cells): number {
+  const [one, other] = [a.join('\n'), b.join('\n')];
+  return one < other ? -1 : one > other ? 1 : 0;
 }
 
 /** Idempotency keys: those of orders, which stand in their rows, and those of calls, with their answers. */
@@ -72,26 +84,22 @@ export class Keys {
     return { outcome: 'replayed', answer: row.answer as string };
   }
 
-  /** Outside of any change: the first answer counts, unless it is over. */
-  *bindFirst(keyed: NonNullable<AdminCall['keyed']>, answer: string): Work<void> {
-    const { fingerprint } = keyed;
-    const scope = scopeOf(keyed);
-    const [clock] = yield [CLOCK];
+  /** Outside of any change, and of any transaction: of each the first answer counts, unless it is over. */
+  *bindFirst(answers: readonly FirstAnswer[]): Work<undefined[]> {
+    const [clock] = yield [ABOUT_NOW];
     const nowMs = nowOf(clock);
-    yield [
-      {
-        do: 'insert',
-        table: 'call_keys',
-        columns: [...SCOPE_NAMES, 'fingerprint', 'answer', 'created_at'],
-        rows: [[...scope, fingerprint, answer, nowMs]],
-        leavePresent: true,
-      },
-      query(
-        `UPDATE call_keys SET fingerprint = ?, answer = ?, created_at = ? WHERE ${SCOPE} AND created_at <= ?`,
-        ...[fingerprint, answer, nowMs, ...scope, nowMs - KEY_KEPT_MS],
-      ),
-      COMMIT,
-    ];
+    const bound = answers.map(({ keyed, answer }) => ({
+      scope: scopeOf(keyed),
+      values: [keyed.fingerprint, answer, nowMs],
+    }));
+    // In one order: of two processes that bind the same keys nobody waits in a circle.
+    const rows = bound.map(({ scope, values }) => [...scope, ...values]).sort(byText);
+    const [inserted] = yield [{ do: 'insert', table: 'call_keys', columns: COLUMNS, rows, leavePresent: true }];
+    if (inserted!.affected < rows.length) {
+      const again = `UPDATE call_keys SET fingerprint = ?, answer = ?, created_at = ? WHERE ${SCOPE} AND created_at <= ?`;
+      yield bound.map(({ scope, values }) => query(again, ...values, ...scope, nowMs - KEY_KEPT_MS));
+    }
+    return answers.map(() => undefined);
   }
 
   async bindAnswer(session: Session, call: AdminCall, answer: string, nowMs: number): Promise<void> {

@@ -55,7 +55,7 @@ import type {
 import { Database } from './database.ts';
 import type { Dialect, Isolation } from './dialect.ts';
 import { Exclusive, type ExclusiveState } from './exclusive.ts';
-import { Keys } from './keys.ts';
+import { type FirstAnswer, Keys } from './keys.ts';
 import { Life } from './life.ts';
 import { migrate, mustBeCurrent, shopIdOf } from './migrate.ts';
 import { Orders } from './orders.ts';
@@ -97,10 +97,14 @@ export class SqlLedger implements Ledger {
   readonly #orders: Orders;
   readonly #life: Life;
   readonly #items = new ItemFacts();
-  readonly #small: Record<'keys' | 'attempts' | 'intents' | 'releases', ReturnType<Life['small']>>;
-  /** One order and one order's last attempt are what everybody reads. */
+  readonly #small: Record<'attempts' | 'intents', ReturnType<Life['small']>>;
+  readonly #bind: (answer: FirstAnswer) => Promise<undefined>;
+  readonly #release: (orderIds: readonly string[]) => Promise<undefined>;
+  readonly #putIntent: (intent: NewIntent) => Promise<SandboxIntent>;
+  /** An order, its last attempt and an attempt are what everybody reads. */
   readonly #orderReads: Grouped<string, OrderRecord | null>;
   readonly #attemptReads: Grouped<string, PaymentAttempt | null>;
+  readonly #attemptsById: Grouped<string, PaymentAttempt | null>;
   readonly webhooks: WebhookBook;
 
   protected static async prepare(
@@ -155,7 +159,13 @@ export class SqlLedger implements Ledger {
         return await change(work);
       };
     };
-    this.#small = { keys: small(), attempts: small(), intents: small(), releases: small() };
+    this.#small = { attempts: small(), intents: small() };
+    this.#bind = this.#life.bare((answers) => this.#keys.bindFirst(answers));
+    this.#release = this.#life.bare(function* (batch) {
+      yield* releases.released(batch.flat());
+      return batch.map(() => undefined);
+    });
+    this.#putIntent = this.#life.bare(sandbox.putIntents);
     const each = <T>(read: (ids: readonly string[]) => Promise<Map<string, T>>): Grouped<string, T | null> => {
       const some = async (ids: string[]): Promise<(T | null)[]> => {
         const found = await read(ids);
@@ -164,6 +174,7 @@ export class SqlLedger implements Ledger {
       return new Grouped(some, database.runtime, { atOnce: READS_AT_ONCE });
     };
     this.#orderReads = each((ids) => this.storedAmong(ids));
+    this.#attemptsById = each((ids) => this.#life.look(() => payments.attemptsAmong(ids)));
     this.#attemptReads = each((ids) => this.#lastAttempts([...new Set(ids)]));
   }
 
@@ -274,7 +285,8 @@ export class SqlLedger implements Ledger {
   }
 
   async bindAnswer(scope: KeyScope & { fingerprint: string }, answer: string): Promise<void> {
-    await this.#small.keys(() => this.#keys.bindFirst(scope, answer));
+    this.#mustBeAlone();
+    await this.#bind({ keyed: scope, answer });
   }
 
   openSaleIds(): Promise<string[]> {
@@ -400,7 +412,7 @@ export class SqlLedger implements Ledger {
   }
 
   async getAttempt(attemptId: string): Promise<PaymentAttempt | null> {
-    return this.#life.look(() => payments.getAttempt(attemptId));
+    return this.#attemptsById.ask(attemptId);
   }
 
   async findAttempt(provider: string, reference: string): Promise<PaymentAttempt | null> {
@@ -443,7 +455,8 @@ export class SqlLedger implements Ledger {
   }
 
   async released(orderIds: readonly string[]): Promise<void> {
-    await this.#small.releases(() => releases.released(orderIds));
+    this.#mustBeAlone();
+    await this.#release(orderIds);
   }
 
   async releasesSince(saleId: string, revs: ReadonlyMap<string, number>): Promise<Release[]> {
@@ -467,7 +480,8 @@ export class SqlLedger implements Ledger {
   }
 
   async putIntent(intent: NewIntent): Promise<SandboxIntent> {
-    return this.#small.intents(() => sandbox.putIntent(intent));
+    this.#mustBeAlone();
+    return this.#putIntent(intent);
   }
 
   async getIntent(id: string): Promise<SandboxIntent | null> {

@@ -6,10 +6,13 @@ import type { Database } from './database.ts';
 import type { Result, Session } from './session.ts';
 
 const SMALL_AT_ONCE = 2;
+/** For what is told about when it is: a clock that was set since is noticed soon. */
+const RECENT_MS = 1000;
 
 /** Does work in rounds, each in one trip to the database. */
 export class Life {
   readonly #database: Database;
+  #now = { ms: 0, readAtMs: Number.NEGATIVE_INFINITY };
 
   constructor(database: Database) {
     this.#database = database;
@@ -43,6 +46,17 @@ export class Life {
     return <T>(work: () => Work<T>) => group.ask(work) as Promise<T>;
   }
 
+  /**
+   * For requests of which a few statements serve any number, each of them right by itself: those that come while others are
+   * under way go together, without a transaction around them.
+   */
+  bare<Q, A>(work: (batch: readonly Q[]) => Work<A[]>): (request: Q) => Promise<A> {
+    const group = new Grouped<Q, A>((batch) => this.look(() => work(batch)), this.#database.runtime, {
+      atOnce: SMALL_AT_ONCE,
+    });
+    return (request) => group.ask(request);
+  }
+
   look<T>(work: () => Work<T>): Promise<T> {
     return this.#database.read(async (session) => (await this.#do(session, work(), [])).value);
   }
@@ -70,6 +84,10 @@ export class Life {
   async #round(session: Session, steps: readonly Step[]): Promise<Result[]> {
     const { steps: statements, clock } = this.#database.dialect;
     const { fixedNow } = this.#database;
+    const recent = this.#recentNow();
+    if (recent !== null && steps.every((step) => step.do === 'clock' && step.about)) {
+      return steps.map(() => ({ rows: [{ now_ms: recent }], affected: 0 }));
+    }
     const isAsked = (step: Step): boolean => {
       return step.do === 'clock' ? fixedNow === null : step.do !== 'commit' || statements.commits;
     };
@@ -77,11 +95,24 @@ export class Life {
       .filter(isAsked)
       .map((step): Step => (step.do === 'clock' ? { do: 'query', sql: clock, values: [] } : step));
     const results = await statements.run(session, asked);
+    const read = steps.findLastIndex((step) => step.do === 'clock');
+    if (read >= 0 && fixedNow === null) this.#noteNow(results[read]!);
     if (results.length === steps.length) return results;
     return steps.map((step) => {
       if (isAsked(step)) return results.shift()!;
       return { rows: step.do === 'clock' ? [{ now_ms: fixedNow!() }] : [], affected: 0 };
     });
+  }
+
+  #noteNow({ rows }: Result): void {
+    this.#now = { ms: Number(rows[0]!.now_ms), readAtMs: this.#database.runtime.clock.monotonic() };
+  }
+
+  /** The ledger's clock, reckoned from when it was read last; null: that is too long ago. */
+  #recentNow(): number | null {
+    const { ms, readAtMs } = this.#now;
+    const agoMs = this.#database.runtime.clock.monotonic() - readAtMs;
+    return agoMs < RECENT_MS ? Math.floor(ms + agoMs) : null;
   }
 }
 

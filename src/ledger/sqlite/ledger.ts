@@ -407,7 +407,7 @@ export class SqliteLedger implements Ledger {
   }
 
   async getAttempt(attemptId: string): Promise<PaymentAttempt | null> {
-    return this.#look(payments.getAttempt(attemptId));
+    return this.#look(payments.attemptsAmong([attemptId])).get(attemptId) ?? null;
   }
 
   async findAttempt(provider: string, reference: string): Promise<PaymentAttempt | null> {
@@ -467,7 +467,7 @@ export class SqliteLedger implements Ledger {
   }
 
   async putIntent(intent: NewIntent): Promise<SandboxIntent> {
-    return this.#smallWork(() => sandbox.putIntent(intent));
+    return (await this.#smallWork(() => sandbox.putIntents([intent])))[0]!;
   }
 
   async getIntent(id: string): Promise<SandboxIntent | null> {
