@@ -101,10 +101,14 @@ export class Auth {
     return this.ordering(request).buyer;
   }
 
+  asAdmin(request: FastifyRequest): Identity {
+    const identity = this.#needed(request);
+    if (identity.admin === null) throw new HttpProblem('forbidden', 'this needs an admin key');
+    return identity;
+  }
+
   admin(request: FastifyRequest): string {
-    const { admin } = this.#needed(request);
-    if (admin === null) throw new HttpProblem('forbidden', 'this needs an admin key');
-    return admin;
+    return this.asAdmin(request).admin!;
   }
 
   anyone(request: FastifyRequest): Identity {

@@ -12,6 +12,7 @@ import {
   type StoredOrder,
 } from '../../src/ledger/port.ts';
 import { Writer } from '../../src/ledger/writer.ts';
+import { actor } from '../../src/model/actor.ts';
 import { type OrderMessage, type OrderRecord, orderFingerprint } from '../../src/model/order.ts';
 import { BOUNDS, type ItemRecord, type NewSale, type SaleRecord, stampOf } from '../../src/model/sale.ts';
 import type { SnapshotPage } from '../../src/model/snapshot.ts';
@@ -85,7 +86,7 @@ export function ledgerContract(name: string, make: () => Promise<LedgerUnderTest
     const id = (): string => String(++lastId);
 
     function call(over: Partial<AdminCall> = {}): AdminCall {
-      return { actor: 'admin', auditId: id(), keyed: null, answer: (sale) => `v${sale.version}`, ...over };
+      return { by: actor('admin', 'admin'), auditId: id(), keyed: null, answer: (sale) => `v${sale.version}`, ...over };
     }
 
     function keyed(over: Partial<KeyScope> = {}, fingerprint = 'f'): AdminCall {

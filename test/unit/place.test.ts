@@ -4,6 +4,7 @@ import { type IdBlock, IdSequence, idTimeMs } from '../../src/base/ids.ts';
 import { MemoryGate } from '../../src/gate/memory.ts';
 import { type AdmitRequest, type BoundTo, type Gate, NotAdmittedError, type Verdict } from '../../src/gate/port.ts';
 import { KEY_KEPT_MS, type Ledger, type OrderKeyBinding } from '../../src/ledger/port.ts';
+import { actor } from '../../src/model/actor.ts';
 import { type OrderRecord, orderFingerprint } from '../../src/model/order.ts';
 import type { SaleRecord } from '../../src/model/sale.ts';
 import { Acks } from '../../src/orders/acks.ts';
@@ -98,6 +99,7 @@ describe('placing an order', () => {
       ledger: ledger as unknown as Ledger,
       acks,
       orderIds,
+      auditIds: new IdSequence('audit', () => block(), runtime.clock, 100),
       patience: null,
       closedBecause: () => closedBecause,
       rebuild: (saleId) => rebuilt.push(saleId),
@@ -168,7 +170,7 @@ describe('placing an order', () => {
   });
 
   describe('for a buyer, under a key of whoever acts for them (P5)', () => {
-    const caller = 'admin:alice';
+    const by = actor('admin', 'alice');
     /** An id of this moment. */
     const UP_TO = String((BigInt(T0 - idTimeMs('1')) / 1000n) << 32n);
 
@@ -179,18 +181,18 @@ describe('placing an order', () => {
     });
 
     it('the buyer’s own key is another one', async () => {
-      expect(await order({ caller })).toEqual({ ok: false, code: 'sold_out' });
+      expect(await order({ by })).toEqual({ ok: false, code: 'sold_out' });
       expect(admitted).toBe(1);
     });
 
     it('a key of an order from before keys said whose they are is still bound, for as long as it is kept', async () => {
       unscopedUpTo = UP_TO;
-      expect(await order({ caller })).toEqual({ ok: true, order: ORDER, replayed: true });
-      expect(await order({ caller, quantity: 2 })).toEqual({ ok: false, code: 'idempotency_key_reused' });
+      expect(await order({ by })).toEqual({ ok: true, order: ORDER, replayed: true });
+      expect(await order({ by, quantity: 2 })).toEqual({ ok: false, code: 'idempotency_key_reused' });
       expect(admitted).toBe(0);
-      expect(await order({ caller, key: 'other' })).toEqual({ ok: false, code: 'sold_out' });
+      expect(await order({ by, key: 'other' })).toEqual({ ok: false, code: 'sold_out' });
       runtime.clock.advance(2 * KEY_KEPT_MS);
-      expect(await order({ caller })).toEqual({ ok: false, code: 'sold_out' });
+      expect(await order({ by })).toEqual({ ok: false, code: 'sold_out' });
     });
 
     it('P5: also while that order is in the pipe, and only the gate knows it', async () => {
@@ -200,26 +202,26 @@ describe('placing an order', () => {
       keys.clear();
       rows.clear();
       void acks.expect('1').catch(() => {});
-      const repeat = order({ caller });
+      const repeat = order({ by });
       await settled();
       acks.decided(ORDER);
       expect(await repeat).toEqual({ ok: true, order: ORDER, replayed: true });
-      expect(await order({ caller, quantity: 2 })).toEqual({ ok: false, code: 'idempotency_key_reused' });
+      expect(await order({ by, quantity: 2 })).toEqual({ ok: false, code: 'idempotency_key_reused' });
       expect(admitted).toBe(0);
       keysInGate.set('k', { fingerprint, orderId: String(BigInt(UP_TO) + 1n) });
-      expect(await order({ caller })).toEqual({ ok: false, code: 'sold_out' });
+      expect(await order({ by })).toEqual({ ok: false, code: 'sold_out' });
     });
 
     it('a key of an order after that is not', async () => {
       unscopedUpTo = UP_TO;
       keys.set('k', { fingerprint: orderFingerprint('v', 1), orderId: String(BigInt(UP_TO) + 1n) });
-      expect(await order({ caller })).toEqual({ ok: false, code: 'sold_out' });
+      expect(await order({ by })).toEqual({ ok: false, code: 'sold_out' });
     });
 
     it('no sale, no look', async () => {
       unscopedUpTo = UP_TO;
       verdict = { outcome: 'stale' };
-      expect(await order({ caller, saleId: 'x' })).toEqual({ ok: false, code: 'not_found' });
+      expect(await order({ by, saleId: 'x' })).toEqual({ ok: false, code: 'not_found' });
     });
   });
 
@@ -364,7 +366,7 @@ describe('placing an order', () => {
       );
       const ledger = { findKey: async () => null } as unknown as Ledger;
       const shop = new PlaceOrder({
-        ...{ runtime, gate, ledger, acks, orderIds: ids, patience: null },
+        ...{ runtime, gate, ledger, acks, orderIds: ids, auditIds: ids, patience: null },
         closedBecause: () => null,
         rebuild: () => undefined,
         isEmptied: async () => true,

@@ -35,6 +35,8 @@ export type Step =
     }
   | { readonly do: 'delete'; readonly table: string; readonly match: readonly string[]; readonly rows: Cells[] };
 
+export type InsertStep = Extract<Step, { do: 'insert' }>;
+
 export type Cell = string | number | bigint | null;
 export type Cells = readonly Cell[];
 

@@ -63,7 +63,7 @@ interface Shape {
 
 /** The batch in one round trip. */
 export class PostgresOrders implements OrderStatements {
-  async write(session: Session, { orders, events, taken, nowMs, defences, hopefully }: BatchRows): Promise<boolean> {
+  async write(session: Session, { orders, also, taken, nowMs, defences, hopefully }: BatchRows): Promise<boolean> {
     if (!(session instanceof PostgresSession)) throw new TypeError('a session of PostgreSQL is needed');
     // By buyer: writers of other items of the sale insert beside us, and in one order nobody waits in a circle.
     const sorted = orders.toSorted(byBuyer);
@@ -113,7 +113,7 @@ export class PostgresOrders implements OrderStatements {
         bare(more, ({ saleId }) => saleId),
         nowMs,
       ]),
-      ...(events === null ? [] : [sendStep(session, { ...events, leavePresent: true })]),
+      ...also.map((step) => sendStep(session, step)),
       ...taken.map(({ itemId, epoch, units }) =>
         session.prepared(defences.stock ? TAKE_UNITS : TAKE_UNITS_UNGUARDED, [units, itemId, epoch]),
       ),
@@ -126,7 +126,7 @@ export class PostgresOrders implements OrderStatements {
       throw failed.reason;
     }
     const [batch, ...others] = results.map((result) => (result as PromiseFulfilledResult<Result>).value);
-    const updates = events === null ? others : others.slice(1);
+    const updates = others.slice(also.length);
     const inserted = batch!.rows[0]!;
     const complete = hopefully || (inserted.orders === orders.length && inserted.claims === claims);
     return complete && updates.every(({ affected }) => affected === 1);
