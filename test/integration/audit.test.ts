@@ -1,0 +1,255 @@
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { startShop } from '../support/distributed.ts';
+import { until } from '../support/fault-wait.ts';
+import { type AuditRow, order, PAYMENTS, PRICE, pay } from '../support/life-http.ts';
+import {
+  ADMIN_KEY,
+  type Answer,
+  type CallOptions,
+  cleanUp,
+  createSale,
+  saleBody,
+  startServer,
+} from '../support/server.ts';
+import { cleanUpServers } from '../support/servers/clean-up.ts';
+import { describeWithMysql, describeWithPostgres, describeWithRedis } from '../support/servers/describe.ts';
+import { mysqlUrl } from '../support/servers/mariadb.ts';
+import { postgresUrl } from '../support/servers/postgres.ts';
+import { type RedisServer, startRedis } from '../support/servers/redis.ts';
+import { type Receiver, startReceiver } from '../support/webhooks.ts';
+
+/**
+ * The audit has no gaps: whatever an admin changes, by whichever route, leaves its row with the change, and names who and from
+ * where in the same form. The routes are taken from the server's own contract: a new one must be added here, with its row.
+ */
+const ENV = { ...PAYMENTS, DOORBUSTER_ADMIN_KEY: `alice:${ADMIN_KEY}`, WEBHOOKS_PRIVATE: 'on' };
+const ALICE = { actor: 'admin:alice', origin: '127.0.0.1' };
+const PREFIX = 'audit-test';
+
+type Call = (method: string, path: string, options?: CallOptions) => Promise<Answer>;
+
+/** A shop to change. `letter` makes a dead letter and says its id; null: this deployment has none. */
+interface World {
+  call: Call;
+  receiver: Receiver;
+  letter: ((saleId: string) => Promise<string>) | null;
+}
+
+interface Deed {
+  /** Prepares what is to be changed, and says how it is changed. */
+  readonly call: (world: World) => Promise<CallOptions & { path: string }>;
+  /** The rows that it leaves. A refund is committed twice: before the provider is asked, and when the money is back. */
+  readonly rows: readonly string[];
+}
+
+const FOR_BUYER = { 'doorbuster-buyer': 'ann' };
+
+async function paid(world: World): Promise<string> {
+  const one = await order(world, await createSale(world), 'ann');
+  expect((await pay(world, one)).status).toBe(200);
+  return one.id;
+}
+
+async function ofSale(world: World, path: string, more: CallOptions = {}): Promise<CallOptions & { path: string }> {
+  return { path: path.replace(':id', await createSale(world)), ...more };
+}
+
+async function webhook({ call, receiver }: World): Promise<string> {
+  const body = { url: receiver.url, events: ['order.reserved'] };
+  return (await call('POST', '/v1/ops/webhooks', { admin: true, body })).body.id;
+}
+
+const DEEDS: Record<string, Deed> = {
+  'POST /v1/sales': { call: async () => ({ path: '/v1/sales', body: saleBody() }), rows: ['sale.create'] },
+  'PATCH /v1/sales/{id}': {
+    call: (world) => ofSale(world, '/v1/sales/:id', { body: { perBuyer: 2, version: 1 } }),
+    rows: ['sale.patch'],
+  },
+  'POST /v1/sales/{id}/items/{code}/stock': {
+    call: (world) => ofSale(world, '/v1/sales/:id/items/voucher/stock', { body: { add: -1 } }),
+    rows: ['sale.stock'],
+  },
+  'POST /v1/sales/{id}/pause': { call: (world) => ofSale(world, '/v1/sales/:id/pause'), rows: ['sale.pause'] },
+  'POST /v1/sales/{id}/resume': {
+    call: async (world) => {
+      const sale = await ofSale(world, '/v1/sales/:id/resume');
+      await world.call('POST', sale.path.replace('resume', 'pause'), { admin: true });
+      return sale;
+    },
+    rows: ['sale.resume'],
+  },
+  'POST /v1/sales/{id}/close': { call: (world) => ofSale(world, '/v1/sales/:id/close'), rows: ['sale.close'] },
+  'POST /v1/sales/{id}/orders': {
+    call: (world) => ofSale(world, '/v1/sales/:id/orders', { body: { item: 'voucher' }, headers: FOR_BUYER }),
+    rows: ['order.place'],
+  },
+  'POST /v1/orders/{id}/pay': {
+    call: async (world) => {
+      const { id } = await order(world, await createSale(world), 'ann');
+      return { path: `/v1/orders/${id}/pay`, body: { method: 'sandbox' }, headers: FOR_BUYER };
+    },
+    rows: ['order.pay'],
+  },
+  'POST /v1/orders/{id}/confirm': {
+    call: async (world) => {
+      const { id } = await order(world, await createSale(world), 'ann');
+      return { path: `/v1/orders/${id}/confirm`, body: { reference: `till-${id}`, amount: PRICE } };
+    },
+    rows: ['order.pay'],
+  },
+  'POST /v1/orders/{id}/cancel': {
+    call: async (world) => {
+      return { path: `/v1/orders/${(await order(world, await createSale(world), 'ann')).id}/cancel` };
+    },
+    rows: ['order.cancel'],
+  },
+  'POST /v1/orders/{id}/pay/unblock': {
+    call: async (world) => {
+      const one = await order(world, await createSale(world), 'ann');
+      for (let n = 0; n < 10; n++) expect((await pay(world, one, 'declined')).status).toBe(402);
+      return { path: `/v1/orders/${one.id}/pay/unblock` };
+    },
+    rows: ['payment.unblock'],
+  },
+  'POST /v1/orders/{id}/refund': {
+    call: async (world) => ({ path: `/v1/orders/${await paid(world)}/refund` }),
+    rows: ['payment.refund', 'order.refund'],
+  },
+  'POST /v1/ops/webhooks': {
+    call: async ({ receiver }) => ({
+      path: '/v1/ops/webhooks',
+      body: { url: receiver.url, events: ['order.reserved'] },
+    }),
+    rows: ['webhook.create'],
+  },
+  'DELETE /v1/ops/webhooks/{id}': {
+    call: async (world) => ({ path: `/v1/ops/webhooks/${await webhook(world)}` }),
+    rows: ['webhook.delete'],
+  },
+  'POST /v1/ops/webhooks/deliveries/{id}/redeliver': {
+    call: async (world) => {
+      const endpoint = await webhook(world);
+      const sale = await createSale(world);
+      await order(world, sale, 'ann');
+      const id = await until('a delivery', 10_000, async () => {
+        const { body } = await world.call('GET', `/v1/ops/webhooks/${endpoint}/deliveries`, { admin: true });
+        return body.data[0]?.state === 'delivered' && (body.data[0].id as string);
+      });
+      return { path: `/v1/ops/webhooks/deliveries/${id}/redeliver` };
+    },
+    rows: ['webhook.redeliver'],
+  },
+  'POST /v1/ops/dead-letters/{id}/retry': {
+    call: async (world) => ({ path: `/v1/ops/dead-letters/${await world.letter!(await createSale(world))}/retry` }),
+    rows: ['dead_letter.retry'],
+  },
+  'DELETE /v1/ops/dead-letters/{id}': {
+    call: async (world) => ({ path: `/v1/ops/dead-letters/${await world.letter!(await createSale(world))}` }),
+    rows: ['dead_letter.delete'],
+  },
+  // It only looks.
+  'POST /v1/ops/consistency/check': { call: async () => ({ path: '/v1/ops/consistency/check' }), rows: [] },
+};
+
+async function rowsOf({ call }: Pick<World, 'call'>): Promise<AuditRow[]> {
+  const { status, body } = await call('GET', '/v1/ops/audit?limit=200', { admin: true });
+  expect(status, JSON.stringify(body)).toBe(200);
+  // What the server does of its own accord may come in between.
+  return (body.data as AuditRow[]).filter(({ actor }) => !actor.startsWith('system:'));
+}
+
+function auditSuite(start: () => Promise<World>): void {
+  let world: World;
+  beforeAll(async () => {
+    world = await start();
+  }, 60_000);
+  afterAll(async () => {
+    await cleanUp();
+    await world?.receiver.close();
+    await cleanUpServers();
+  });
+
+  it('every route that changes something for an admin is in this table', async () => {
+    const { body } = await world.call('GET', '/openapi.json');
+    const routes = Object.entries(body.paths as Record<string, Record<string, { security?: object[] }>>).flatMap(
+      ([path, methods]) =>
+        Object.entries(methods)
+          .filter(([method, { security }]) => method !== 'get' && security?.some((one) => 'admin' in one))
+          .map(([method]) => `${method.toUpperCase()} ${path}`),
+    );
+    expect(routes.sort()).toEqual(Object.keys(DEEDS).sort());
+  });
+
+  it.each(Object.entries(DEEDS))(
+    '%s: one row for each commit, with who and from where',
+    async (route, { call, rows }) => {
+      if (route.includes('dead-letters') && world.letter === null) return;
+      const { path, ...options } = await call(world);
+      const seen = new Set((await rowsOf(world)).map(({ id }) => id));
+      const answer = await world.call(route.split(' ')[0]!, path, { admin: true, ...options });
+      expect(answer.status, JSON.stringify(answer.body)).toBeLessThan(300);
+      const fresh = (await rowsOf(world)).filter(({ id }) => !seen.has(id)).reverse();
+      expect(fresh.map(({ action }) => action)).toEqual(rows);
+      for (const row of fresh) expect(row).toMatchObject(ALICE);
+    },
+  );
+
+  it('an order that an admin places for a buyer: one row with the order, however often it is sent', async () => {
+    const sale = await createSale(world, { stock: 2, perBuyer: 2 });
+    const place = (buyer: string, key: string, quantity = 1): Promise<Answer> =>
+      world.call('POST', `/v1/sales/${sale}/orders`, {
+        admin: true,
+        body: { item: 'voucher', quantity },
+        key,
+        headers: { 'doorbuster-buyer': Buffer.from(buyer).toString('latin1') },
+      });
+    const seen = new Set((await rowsOf(world)).map(({ id }) => id));
+    const first = await place('Zoë', 'k');
+    expect(first.status).toBe(201);
+    expect((await place('Zoë', 'k')).headers.get('idempotent-replayed')).toBe('true');
+    expect((await place('Zoë', 'other', 2)).body.code).toBe('limit_reached');
+    // A buyer's own order is its own record.
+    await order(world, sale, 'ann');
+    expect((await place('ben', 'ben')).body.code).toBe('sold_out');
+    const fresh = (await rowsOf(world)).filter(({ id }) => !seen.has(id));
+    expect(fresh).toEqual([
+      {
+        id: expect.any(String),
+        at: expect.any(String),
+        ...ALICE,
+        action: 'order.place',
+        subject: `order:${first.body.id}`,
+        detail: { saleId: sale, buyer: 'Zoë', item: 'voucher', quantity: 1, status: 'reserved' },
+      },
+    ]);
+  });
+}
+
+describe('the audit of an embedded shop', () => {
+  auditSuite(async () => {
+    const [server, receiver] = await Promise.all([startServer({ env: ENV }), startReceiver()]);
+    return { call: server.call, receiver, letter: null };
+  });
+});
+
+describeWithRedis('the audit of a shop of several processes', () => {
+  const start = async (databaseUrl: string): Promise<World> => {
+    const [redis, receiver] = await Promise.all([startRedis(), startReceiver()]);
+    const env = { ...ENV, REDIS_PREFIX: PREFIX, ANSWER_WITHIN_MS: '5000', LOG_LEVEL: 'fatal' };
+    const shop = await startShop({ redisUrl: redis.url, databaseUrl, servers: 0, workers: 0, env });
+    const { call } = await shop.startServer([]);
+    return { call, receiver, letter: (saleId) => forgedLetter(redis, call, saleId) };
+  };
+  describeWithPostgres('on PostgreSQL', () => auditSuite(async () => start(await postgresUrl())));
+  describeWithMysql('on MariaDB', () => auditSuite(async () => start(await mysqlUrl())));
+});
+
+/** What no gate would write is a dead letter at once. */
+async function forgedLetter(redis: RedisServer, call: Call, saleId: string): Promise<string> {
+  const epoch = await redis.command('HGET', `${PREFIX}:{${saleId}:0}:gate`, 'epoch');
+  await redis.command('XADD', `${PREFIX}:{${saleId}:0}:${epoch}:stream`, '*', 'what', 'is this');
+  return await until('a letter', 10_000, async () => {
+    const { body } = await call('GET', '/v1/ops/dead-letters', { admin: true });
+    return (body.data as { id: string; saleId: string }[]).find((letter) => letter.saleId === saleId)?.id;
+  });
+}
