@@ -1349,6 +1349,32 @@ export function lifeContract(name: string, make: () => Promise<LifeUnderTest>, s
         expect(entries[0]!.subject).toBe(`order:${order.id}`);
       });
 
+      it('shows former rows, which had no kind, in the same form, and leaves them as they are', async () => {
+        const former = [
+          ['sale.stock', 'alice', 'admin:alice'],
+          ['sale.create', 'sweeper', 'admin:sweeper'],
+          ['sale.create', 'demo', 'system:demo'],
+          ['sale.close', 'library', 'library:app'],
+          ['order.cancel', 'library', 'library:app'],
+          ['order.expire', 'sweeper', 'system:sweeper'],
+          ['webhook.gone', 'webhooks', 'system:webhooks'],
+          ['order.pay', 'provider:a:b', 'provider:a:b'],
+          ['order.pay', 'buyer:admin:alice', 'buyer:admin:alice'],
+        ];
+        for (const [at, [action, stored]] of former.entries()) {
+          await kit.world.change(
+            `INSERT INTO audit (id, at, actor, origin, action, subject, detail)
+             VALUES (${9000 + at}, 1, '${stored}', NULL, '${action}', 'order:9', '{}')`,
+          );
+        }
+        const shown = (await of('order:9')).reverse();
+        expect(shown.map(({ action, actor: text }) => [action, text])).toEqual(
+          former.map(([action, , text]) => [action, text]),
+        );
+        const rows = await kit.world.rows("SELECT actor FROM audit WHERE subject = 'order:9' ORDER BY id");
+        expect(rows.map((row) => row.actor)).toEqual(former.map(([, stored]) => stored));
+      });
+
       it('has late money, and what it was late for', async () => {
         const { order, attemptId } = await kit.late('alice');
         const [entry] = await of(`order:${order.id}`, 1);
