@@ -3,8 +3,10 @@ import { createVerifier } from 'fast-jwt';
 import type { FastifyRequest } from 'fastify';
 import { BOUNDS } from '../model/sale.ts';
 import { nameFault } from '../model/text.ts';
-import { HttpProblem, invalid } from './problem.ts';
+import { addressOf } from './address.ts';
+import { HttpProblem, invalid, SlowedProblem } from './problem.ts';
 import { headerOnce } from './request.ts';
+import type { SignIns } from './sign-ins.ts';
 
 /** Who is asking. An admin may act for a buyer: `buyer` is set, and the admin's name stays for the audit. */
 export interface Identity {
@@ -38,6 +40,9 @@ const CLAIM_FLAWS: Record<string, string | undefined> = {
   FAST_JWT_INVALID_CLAIM_VALUE: 'the token is for another issuer or audience (iss, aud)',
 };
 
+/** What a buyer's token looks like. A bad one is a buyer's misfortune (it is old, the secret has changed) and no guess at a key. */
+const JWT = /^eyJ[\w-]*\.[\w-]+\.[\w-]*$/;
+
 function denied(detail: string): HttpProblem {
   return new HttpProblem('unauthenticated', detail, undefined, DENIED);
 }
@@ -46,15 +51,16 @@ function denied(detail: string): HttpProblem {
 export class Auth {
   readonly #verifiers: ((token: string) => { sub?: unknown })[];
   readonly #admins: { name: string; digest: Buffer }[];
+  /** Then a guess looks like a token, too. */
+  readonly #hasKeyLikeToken: boolean;
+  readonly #signIns: SignIns;
 
-  constructor({
-    authSecrets,
-    adminKeys,
-    issuer = null,
-    audience = null,
-    requireExp = false,
-    demo = null,
-  }: AuthOptions) {
+  constructor(
+    { authSecrets, adminKeys, issuer = null, audience = null, requireExp = false, demo = null }: AuthOptions,
+    signIns: SignIns,
+  ) {
+    this.#signIns = signIns;
+    this.#hasKeyLikeToken = adminKeys.some(({ key }) => JWT.test(key));
     // What is allowed is judged only where it is there: a token that leaves it out must not pass.
     const requiredClaims = [
       ...(requireExp ? ['exp'] : []),
@@ -83,8 +89,7 @@ export class Auth {
     const token = header.slice(7).trim();
     const buyer = this.#buyerOf(token);
     if (buyer !== null) return { admin: null, buyer };
-    const admin = this.#adminOf(token);
-    if (admin === null) throw denied('the token or key is not valid, or has expired');
+    const admin = this.#signedIn(token, request);
     const acting = headerOnce(request, 'Doorbuster-Buyer');
     return { admin, buyer: acting === null ? null : actingBuyer(acting) };
   }
@@ -140,6 +145,24 @@ export class Auth {
     }
     if (flaw !== undefined) throw denied(flaw);
     return null;
+  }
+
+  #signedIn(token: string, request: FastifyRequest): string {
+    const isGuess = this.#hasKeyLikeToken || !JWT.test(token);
+    const address = addressOf(request);
+    const mayTry = !isGuess || this.#signIns.mayTry(address);
+    const admin = mayTry ? this.#adminOf(token) : null;
+    if (admin !== null) {
+      this.#signIns.succeeded(address);
+      return admin;
+    }
+    const refusal = mayTry
+      ? denied('the token or key is not valid, or has expired')
+      : new HttpProblem('rate_limited', 'too many wrong keys came from this address', undefined, {
+          'retry-after': '2',
+        });
+    const holdMs = isGuess ? this.#signIns.failed(address) : 0;
+    throw holdMs === 0 ? refusal : new SlowedProblem(refusal, holdMs, () => this.#signIns.released(address));
   }
 
   #adminOf(token: string): string | null {

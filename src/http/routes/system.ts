@@ -66,7 +66,7 @@ export function systemRoutes(app: FastifyInstance, { shop, options, auth, overlo
         'x-security': options.metricsPublic ? [] : [{ admin: [] }],
         response: {
           200: { description: 'Prometheus text', content: { 'text/plain': { schema: Type.String() } } },
-          ...systemProblems('unauthenticated', 'forbidden'),
+          ...systemProblems('unauthenticated', 'forbidden', 'rate_limited'),
         },
       },
       onRequest: async (request) => {
