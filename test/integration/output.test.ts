@@ -33,7 +33,7 @@ async function serve(args: string[], level: string, said: (stdout: string) => bo
 
 const isJson = (line: string): boolean => line.startsWith('{') && JSON.parse(line) !== null;
 
-it.each(['info', 'fatal'])(
+it.concurrent.each(['info', 'fatal'])(
   'LOG_LEVEL=%s: every line of stdout is JSON, and one says where it listens',
   async (level) => {
     const { stdout, stderr } = await serve([], level, (text) => text.includes('listening on'));
@@ -44,7 +44,7 @@ it.each(['info', 'fatal'])(
   },
 );
 
-it('a demo talks to a person: its words are on stdout, and the log is on stderr', async () => {
+it.concurrent('a demo talks to a person: its words are on stdout, and the log is on stderr', async () => {
   const { stdout, stderr } = await serve(['--demo'], 'info', (text) => text.includes('Ctrl-C ends it.'));
   expect(stdout.filter((line) => line.startsWith('{'))).toEqual([]);
   expect(stderr.length).toBeGreaterThan(0);
