@@ -204,9 +204,9 @@ export abstract class Shop {
     return { auditId: await this.#auditIds.next(), by: GATE };
   }
 
-  /** Has ids at hand before the first order; without success the first order tries again. */
+  /** Has ids at hand before the first order, also of one placed for a buyer; without success the first order tries again. */
   protected async prefetchIds(): Promise<void> {
-    await this.#orderIds.refill().catch(() => undefined);
+    await Promise.allSettled([this.#orderIds.refill(), this.#auditIds.refill()]);
   }
 
   /** Why no order can be taken now, or null. */

@@ -3,7 +3,7 @@ import { createDoorbuster, type Doorbuster } from '../../src/index.ts';
 import { engineOf } from '../../src/library/doorbuster.ts';
 import { startShop } from '../support/distributed.ts';
 import { until } from '../support/fault-wait.ts';
-import { type AuditRow, order, PAYMENTS, PRICE, pay } from '../support/life-http.ts';
+import { type AuditRow, auditOf, order, PAYMENTS, PRICE, pay, tell } from '../support/life-http.ts';
 import {
   ADMIN_KEY,
   type Answer,
@@ -162,6 +162,11 @@ async function rowsOf({ call }: Pick<World, 'call'>): Promise<AuditRow[]> {
   return (body.data as AuditRow[]).filter(({ actor }) => !actor.startsWith('system:'));
 }
 
+/** The newest row of an order. */
+async function lastOf(world: World, orderId: string): Promise<AuditRow | undefined> {
+  return (await auditOf(world, { id: orderId })).at(-1);
+}
+
 function auditSuite(start: () => Promise<World>): void {
   let world: World;
   beforeAll(async () => {
@@ -197,6 +202,18 @@ function auditSuite(start: () => Promise<World>): void {
       for (const row of fresh) expect(row).toMatchObject(ALICE);
     },
   );
+
+  it('a buyer and a provider stand there in the same form, with their addresses', async () => {
+    const sale = await createSale(world);
+    const [cancelled, told] = [await order(world, sale, 'ben'), await order(world, sale, 'cem')];
+    await world.call('POST', `/v1/orders/${cancelled.id}/cancel`, { buyer: 'ben' });
+    expect(await lastOf(world, cancelled.id)).toMatchObject({ actor: 'buyer:ben', origin: '127.0.0.1' });
+    const { reference } = (await pay(world, told)).body.payment;
+    const { status } = await tell(world, { type: 'payment.refunded', orderId: told.id, reference, amount: PRICE });
+    expect(status).toBe(200);
+    const by = { actor: 'provider:sandbox', origin: '127.0.0.1' };
+    expect(await lastOf(world, told.id)).toMatchObject({ action: 'order.refund', ...by });
+  });
 
   it('an order that an admin places for a buyer: one row with the order, however often it is sent', async () => {
     const sale = await createSale(world, { stock: 2, perBuyer: 2 });
