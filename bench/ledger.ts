@@ -1,8 +1,10 @@
 // The ledger's batched writer on MariaDB and PostgreSQL, beside one transaction per order and beside the bare inserts.
+
 import { systemRuntime } from '../src/base/runtime.ts';
 import type { SqlLedger } from '../src/ledger/sql/ledger.ts';
 import { openSqlLedger } from '../src/ledger/sql/open.ts';
 import { createLocks } from '../src/locks/index.ts';
+import { actor } from '../src/model/actor.ts';
 import type { OrderMessage } from '../src/model/order.ts';
 import { cleanUpServers } from '../test/support/servers/clean-up.ts';
 import { startMariadb } from '../test/support/servers/mariadb.ts';
@@ -132,7 +134,7 @@ async function best<T>(tried: readonly T[], measure: (one: T) => Promise<number>
 async function newSale(ledger: SqlLedger): Promise<Orders> {
   const sale = { name: 'Bench', opensAtMs: 0, closesAtMs: Date.now() + 86_400_000, perBuyer: 1, payWithinSeconds: 900 };
   const items = [{ code: 'voucher', name: 'V', price: { amount: 8000, currency: 'CNY' }, stock: 1_000_000_000 }];
-  const call = { actor: 'bench', auditId: '3', keyed: null, answer: () => '' };
+  const call = { by: actor('system', 'bench'), auditId: '3', keyed: null, answer: () => '' };
   await ledger.createSale({ ...sale, items, id: '1', itemIds: ['2'] }, call);
   return new Orders('1', '2');
 }

@@ -11,6 +11,7 @@ import { RedisGate } from '../src/gate/redis/gate.ts';
 import type { Ledger } from '../src/ledger/port.ts';
 import { openSqlLedger } from '../src/ledger/sql/open.ts';
 import { SqliteLedger } from '../src/ledger/sqlite/ledger.ts';
+import { actor } from '../src/model/actor.ts';
 import { cleanUpServers } from '../test/support/servers/clean-up.ts';
 import { startPostgres } from '../test/support/servers/postgres.ts';
 import { startRedis } from '../test/support/servers/redis.ts';
@@ -38,7 +39,7 @@ async function createSale(ledger: Ledger, stock: number): Promise<void> {
     perBuyer: 1,
     payWithinSeconds: 900,
   };
-  const call = { actor: 'bench', auditId: '9', keyed: null, answer: () => '' };
+  const call = { by: actor('system', 'bench'), auditId: '9', keyed: null, answer: () => '' };
   await ledger.createSale({ ...sale, items, id: '1', itemIds: items.map((_, at) => String(11 + at)) }, call);
 }
 

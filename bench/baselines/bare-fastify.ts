@@ -3,13 +3,17 @@
 // at the end of each turn of the event loop, as we do: a harder floor, since most of the bare route's time is in writes
 // that each wake the client.
 import Fastify from 'fastify';
+import { systemClock } from '../../src/base/clock.ts';
+import { silentLog } from '../../src/base/logger.ts';
 import { systemTimers } from '../../src/base/timers.ts';
 import { Turn } from '../../src/base/turn.ts';
 import { NewOrder, Order } from '../../src/contract/schemas.ts';
 import { compile } from '../../src/contract/validate.ts';
 import { Auth } from '../../src/http/auth.ts';
+import { SignIns } from '../../src/http/sign-ins.ts';
 
-const auth = new Auth({ authSecrets: [process.env['DOORBUSTER_AUTH_SECRET']!], adminKeys: [] });
+const signIns = new SignIns(systemClock, silentLog());
+const auth = new Auth({ authSecrets: [process.env['DOORBUSTER_AUTH_SECRET']!], adminKeys: [] }, signIns);
 const app = Fastify({ logger: false });
 app.setValidatorCompiler(({ schema }) => compile(schema as object));
 

@@ -1,7 +1,9 @@
 // Fills a data folder with a sale that has `orders` reserved orders of random buyers, and room for as many more. Through
 // the ledger and its own batches, since a million orders over HTTP would take a minute. Prints { saleId }.
+
 import { systemRuntime } from '../../src/base/runtime.ts';
 import { EmbeddedShop } from '../../src/engine/embedded.ts';
+import { actor } from '../../src/model/actor.ts';
 
 const [folder, count] = [process.argv[2]!, Number(process.argv[3]!)];
 const shop = await EmbeddedShop.open(folder, systemRuntime());
@@ -20,7 +22,7 @@ const change = await shop.createSale(
       { code: 'old', name: 'Sold before', price, stock: Math.max(count, 1) },
     ],
   },
-  { actor: 'bench', keyed: null },
+  { by: actor('system', 'bench'), keyed: null },
 );
 if (change.outcome !== 'changed') throw new Error(change.outcome);
 const saleId = change.sale.id;

@@ -4,6 +4,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { systemRuntime } from '../../src/base/runtime.ts';
 import { EmbeddedShop } from '../../src/engine/embedded.ts';
+import { actor } from '../../src/model/actor.ts';
 
 const keyed = process.argv[2] === 'keyed';
 const BUYERS = 100_000;
@@ -18,7 +19,7 @@ const change = await shop.createSale(
     payWithinSeconds: 900,
     items: [{ code: 'voucher', name: 'Voucher', price: { amount: 1, currency: 'CNY' }, stock: 1_000_000 }],
   },
-  { actor: 'bench', keyed: null },
+  { by: actor('system', 'bench'), keyed: null },
 );
 if (change.outcome !== 'changed') throw new Error(change.outcome);
 const used = (): number => {

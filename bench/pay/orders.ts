@@ -1,6 +1,7 @@
 import { IdSequence } from '../../src/base/ids.ts';
 import { systemRuntime } from '../../src/base/runtime.ts';
 import type { Ledger } from '../../src/ledger/port.ts';
+import { actor } from '../../src/model/actor.ts';
 import type { OrderMessage } from '../../src/model/order.ts';
 import { ITEM_ID, PRICE } from './floors.ts';
 
@@ -30,7 +31,7 @@ export class Orders {
     const window = { opensAtMs: 0, closesAtMs: Date.now() + 86_400_000 };
     const items = [{ code: 'voucher', name: 'Voucher', price: PRICE, stock: 1_000_000_000 }];
     const sale = { name: 'Bench', ...window, perBuyer: 1, payWithinSeconds: PAY_WITHIN_SECONDS, items };
-    const call = { actor: 'bench', auditId: '3', keyed: null, answer: () => '' };
+    const call = { by: actor('system', 'bench'), auditId: '3', keyed: null, answer: () => '' };
     await ledger.createSale({ ...sale, id: SALE_ID, itemIds: [ITEM_ID] }, call);
     return new Orders(ledger, ask);
   }

@@ -4,6 +4,7 @@ import { ShopLife } from '../../src/engine/life.ts';
 import { MemoryGate } from '../../src/gate/memory.ts';
 import type { Ledger } from '../../src/ledger/port.ts';
 import { createLocks, MemorySpace } from '../../src/locks/index.ts';
+import { actor } from '../../src/model/actor.ts';
 import type { PayResult } from '../../src/orders/life/life.ts';
 import type { PaymentProvider } from '../../src/payments/port.ts';
 import { PRICE } from './floors.ts';
@@ -21,7 +22,7 @@ export interface Ours {
 
 /** As in engine/shop.ts. */
 const LIFE_ID_BLOCK = 20_000;
-const BUYER = { actor: 'buyer:bench', origin: '127.0.0.1' };
+const BUYER = actor('buyer', 'bench', '127.0.0.1');
 
 const nothing = (): never => {
   throw new Error('nobody asks for this here');

@@ -3,6 +3,7 @@ import { type Connection, createConnection } from 'mysql2/promise';
 import { systemRuntime } from '../../src/base/runtime.ts';
 import { DistributedShop } from '../../src/engine/distributed.ts';
 import { openSqlLedger } from '../../src/ledger/sql/open.ts';
+import { actor } from '../../src/model/actor.ts';
 import { cpuMs } from '../support.ts';
 import { Child, nowMs } from './child.ts';
 import type { SaleOf } from './crowd.ts';
@@ -216,7 +217,7 @@ const ITEMS = [{ code: ITEM, name: 'Voucher', price: { amount: 8000, currency: '
 
 async function saleWithoutGate(database: string): Promise<SaleOf[]> {
   const ledger = await openSqlLedger(database, systemRuntime(), { migrate: true, exclusive: false });
-  const call = { actor: 'bench', auditId: '3', keyed: null, answer: () => '' };
+  const call = { by: actor('system', 'bench'), auditId: '3', keyed: null, answer: () => '' };
   await ledger.createSale({ ...SALE, items: ITEMS, id: '1', itemIds: ['2'] }, call);
   await ledger.close();
   return [{ saleId: '1', itemId: '2' }];
@@ -233,7 +234,7 @@ async function salesWithGates(database: string, redis: string, count: number): P
   );
   const sales: SaleOf[] = [];
   while (sales.length < count) {
-    const change = await shop.createSale({ ...SALE, items: ITEMS }, { actor: 'bench', keyed: null });
+    const change = await shop.createSale({ ...SALE, items: ITEMS }, { by: actor('system', 'bench'), keyed: null });
     if (change.outcome !== 'changed') throw new Error(change.outcome);
     sales.push({ saleId: change.sale.id, itemId: change.sale.items[0]!.id });
   }

@@ -11,6 +11,16 @@ const SECRETS = [
   'token',
 ];
 
-export function createLog(level: string): Logger {
-  return pino({ level, redact: { paths: SECRETS, censor: '[secret]' }, base: null });
+const STDOUT = 1;
+const STDERR = 2;
+
+/** `aside`: stdout belongs to a person, and the lines go to stderr. */
+export function createLog(level: string, { aside = false } = {}): Logger {
+  const lines = pino.destination({ dest: aside ? STDERR : STDOUT, sync: true });
+  return pino({ level, redact: { paths: SECRETS, censor: '[secret]' }, base: null }, lines);
+}
+
+/** Said at every level: what somebody who starts the process waits for. As a line of the log, since stdout has no others. */
+export function announce(log: Logger, said: object, message: string): void {
+  log.child({}, { level: 'info' }).info(said, message);
 }

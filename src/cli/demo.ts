@@ -8,6 +8,7 @@ import { keepPrivate } from '../base/private-file.ts';
 import type { Runtime } from '../base/runtime.ts';
 import type { Shop } from '../engine/shop.ts';
 import type { HttpOptions } from '../http/context.ts';
+import { actor } from '../model/actor.ts';
 
 type Keys = Pick<HttpOptions, 'adminKeys' | 'authSecrets' | 'demo'> & {
   /** Null: it was given, and is not ours to print. */
@@ -76,7 +77,7 @@ export async function demoSale(shop: Shop): Promise<string> {
       payWithinSeconds: 900,
       items: [{ code: 'voucher-100', name: '100 off', price: { amount: 8000, currency: 'CNY' }, stock: STOCK }],
     },
-    { actor: 'demo', keyed: null },
+    { by: actor('system', 'demo'), keyed: null },
   );
   if (change.outcome !== 'changed')
     throw new TerminalError('internal', `the demo sale was not made: ${change.outcome}`);

@@ -1,7 +1,7 @@
 import type { Socket } from 'node:net';
 import type { Config } from '../base/config.ts';
 import { messageOf, RetryableError, TerminalError, unavailable } from '../base/errors.ts';
-import { createLog } from '../base/log.ts';
+import { announce, createLog } from '../base/log.ts';
 import { isLoopback } from '../base/loopback.ts';
 import { RedisUnavailableError } from '../base/redis/link.ts';
 import { type Runtime, systemRuntime } from '../base/runtime.ts';
@@ -85,6 +85,7 @@ ${settingHelp(SETTINGS)}`,
     const runtime = systemRuntime(
       createLog(
         demo && process.env['LOG_LEVEL'] === undefined && flags['log-level'] === undefined ? 'warn' : config.logLevel,
+        { aside: demo },
       ),
     );
     if (demo && !isLoopback(config.host)) {
@@ -197,7 +198,7 @@ ${settingHelp(SETTINGS)}`,
       const shop = await Promise.race([opening.opened, closed.promise]);
       if (typeof shop !== 'number') console.log(demoWords(url, keys, await demoSale(shop)));
     } else {
-      console.log(`doorbuster: listening on ${url}`);
+      announce(runtime.log, { url }, `doorbuster: listening on ${url}`);
     }
     return closed.promise;
   },

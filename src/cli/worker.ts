@@ -1,6 +1,6 @@
 import { Anchor } from '../base/anchor.ts';
 import { messageOf, RetryableError, TerminalError } from '../base/errors.ts';
-import { createLog } from '../base/log.ts';
+import { announce, createLog } from '../base/log.ts';
 import { systemRuntime } from '../base/runtime.ts';
 import { sleep, within } from '../base/timers.ts';
 import { deploymentOf, openShop } from '../engine/open.ts';
@@ -50,7 +50,7 @@ ${settingHelp(SETTINGS)}
       for (let told = false; ; told = true) {
         try {
           const shop = await openShop(config, { worker: true, migrate: flags['migrate'] === true }, runtime);
-          console.log('doorbuster: working');
+          announce(runtime.log, {}, 'doorbuster: working');
           await ending.promise;
           // What is not finished by then stays in the pipe, for others.
           const closed = await within(

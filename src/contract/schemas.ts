@@ -255,8 +255,11 @@ export const PaymentNews = Type.Object(
 export const AuditEntry = Type.Object({
   id: Id,
   at: Time,
-  actor: Type.String(),
-  origin: nullable(Type.String()),
+  actor: Type.String({
+    description: '`admin:<name>`, `buyer:<id>`, `provider:<name>`, `library:app` or `system:<part>`',
+    examples: ['admin:alice'],
+  }),
+  origin: nullable(Type.String({ description: 'The address it came from; null: from inside a process of the shop' })),
   action: Type.String(),
   subject: Type.String(),
   detail: Type.Unknown(),

@@ -194,6 +194,7 @@ export class DistributedShop extends Shop {
       ledger,
       locks: this.#locks,
       drainMsMax: options.rebuildDrainMs ?? REBUILD_DRAIN_MS,
+      rebuilding: () => this.rebuilding(),
       rebuilt: (_, pauseMs) => this.metrics.rebuilt(pauseMs),
       inPlace: (snapshot) => this.releaseSince(snapshot),
     });

@@ -175,7 +175,7 @@ export class EmbeddedShop extends Shop {
 
   protected override async install(saleId: string): Promise<void> {
     const beganMs = this.runtime.clock.monotonic();
-    const snapshot = await this.watched(this.ledger.rebuildSnapshot(saleId));
+    const snapshot = await this.watched(this.ledger.rebuildSnapshot(saleId, 0, await this.rebuilding()));
     if (snapshot === null) return;
     await this.gate.install(snapshot, async () => {
       await this.releaseSince(snapshot);

@@ -2,7 +2,7 @@ import { messageOf } from '../base/errors.ts';
 import type { Runtime } from '../base/runtime.ts';
 import { sleep } from '../base/timers.ts';
 import { applyLatest, type SharedGate } from '../gate/port.ts';
-import type { Ledger } from '../ledger/port.ts';
+import type { Ledger, Rebuilding } from '../ledger/port.ts';
 import type { Locks } from '../locks/locks.ts';
 import { mayAdmit } from '../model/sale.ts';
 import type { SaleSnapshot, SnapshotPage } from '../model/snapshot.ts';
@@ -25,6 +25,8 @@ export interface RebuildDependencies {
   locks: Locks;
   /** How long to wait for what is in the pipe, while some of it is being decided: later it can only be rejected. */
   drainMsMax: number;
+  /** For the audit. */
+  rebuilding: () => Promise<Rebuilding>;
   /** How long orders of the sale were refused. */
   rebuilt: (saleId: string, pauseMs: number) => void;
   /** The gate is in place and not open yet; what it was built from may be older than units that came back since. */
@@ -176,7 +178,7 @@ export class Rebuilder {
     // Nobody can buy from a finished sale: what is in its pipe had better reach the ledger than be rejected.
     if (!drained && above === 0 && !(await this.#mayAdmit(saleId))) return false;
     if (!drained) await this.#sayLeft(saleId);
-    const snapshot = await ledger.rebuildSnapshot(saleId, above);
+    const snapshot = await ledger.rebuildSnapshot(saleId, above, await this.#on.rebuilding());
     if (snapshot === null) return false;
     if (!snapshot.mayAdmit) {
       await gate.setEmptied(saleId, snapshot.epoch);

@@ -8,6 +8,7 @@ import type { Gate } from '../gate/port.ts';
 import type {
   Actor,
   AuditEntry,
+  AuditNote,
   KeyBinding,
   KeyScope,
   Ledger,
@@ -15,9 +16,11 @@ import type {
   Moved,
   OrderFilter,
   Page,
+  Rebuilding,
   SaleChange,
 } from '../ledger/port.ts';
 import type { Locks } from '../locks/locks.ts';
+import { actor } from '../model/actor.ts';
 import type { CheckReport } from '../model/finding.ts';
 import type { Money } from '../model/money.ts';
 import { hasEnded, type OrderRecord } from '../model/order.ts';
@@ -32,7 +35,7 @@ import type { EndResult, PayResult } from '../orders/life/life.ts';
 import type { Reached } from '../orders/life/points.ts';
 import { type Patience, PlaceOrder, type PlaceRequest, type PlaceResult } from '../orders/place.ts';
 import type { ProviderNews } from '../payments/port.ts';
-import type { DeadLetters } from '../pipe/port.ts';
+import type { DeadLetter, DeadLetters } from '../pipe/port.ts';
 import { type Caller, ManageSales } from '../sales/manage.ts';
 import { Board, type HearSale, type SaleEvent } from './board.ts';
 import { type PaymentOptions, ShopLife } from './life.ts';
@@ -41,6 +44,7 @@ import type { PublicAnswer } from './public-answer.ts';
 import { SaleList } from './sale-list.ts';
 import { NO_PRIVATE_WEBHOOKS, ShopWebhooks, type WebhookOptions } from './webhooks.ts';
 
+const GATE = actor('system', 'gate');
 const OTHER_ID_BLOCK = 100;
 /** Payments come in a rush, as orders do. */
 const LIFE_ID_BLOCK = 20_000;
@@ -142,19 +146,20 @@ export abstract class Shop {
     const ids = (kind: IdKind, block = OTHER_ID_BLOCK): IdSequence =>
       new IdSequence(kind, takeBlock, runtime.clock, block);
     this.#orderIds = ids('order', orderIdBlock);
+    const auditIds = ids('audit', LIFE_ID_BLOCK);
+    this.#auditIds = auditIds;
     this.#place = new PlaceOrder({
       runtime,
       gate,
       ledger,
       acks: this.acks,
       orderIds: this.#orderIds,
+      auditIds,
       patience,
       closedBecause: () => this.cannotPlace(),
       rebuild: (saleId) => this.rebuild(saleId),
       isEmptied: (sale) => this.isEmptied(sale),
     });
-    const auditIds = ids('audit', LIFE_ID_BLOCK);
-    this.#auditIds = auditIds;
     this.life = new ShopLife({
       runtime,
       ledger,
@@ -194,9 +199,14 @@ export abstract class Shop {
     });
   }
 
-  /** Has ids at hand before the first order; without success the first order tries again. */
+  /** For the audit: the shop itself builds a gate anew. */
+  protected async rebuilding(): Promise<Rebuilding> {
+    return { auditId: await this.#auditIds.next(), by: GATE };
+  }
+
+  /** Has ids at hand before the first order, also of one placed for a buyer; without success the first order tries again. */
   protected async prefetchIds(): Promise<void> {
-    await this.#orderIds.refill().catch(() => undefined);
+    await Promise.allSettled([this.#orderIds.refill(), this.#auditIds.refill()]);
   }
 
   /** Why no order can be taken now, or null. */
@@ -224,18 +234,38 @@ export abstract class Shop {
     return null;
   }
 
+  /** Puts a dead letter back into the pipe. False: there is none. */
+  async retryDeadLetter(letterId: string, by: Actor): Promise<boolean> {
+    const letter = await this.deadLetters?.get(letterId);
+    if (!letter) return false;
+    // First, since the pipe is no part of the ledger: a row too many says that somebody tried, one too few would say nothing.
+    await this.watched(this.ledger.note(await this.#letterNote('retry', letter, by)));
+    return await this.deadLetters!.retry(letterId);
+  }
+
+  async #letterNote(action: 'retry' | 'delete', { message, error }: DeadLetter, by: Actor): Promise<AuditNote> {
+    const { orderId, saleId, buyer } = message;
+    // What nobody could read has an id of its own, of up to 300 characters.
+    const subject = isId(orderId) ? `order:${orderId}` : `dead_letter:${orderId.slice(0, 100)}`;
+    const detail = { ...(saleId !== '' && { saleId }), ...(buyer !== '' && { buyer }), error: error.slice(0, 500) };
+    return { auditId: await this.#auditIds.next(), by, action: `dead_letter.${action}`, subject, detail };
+  }
+
   /** Ends the order of a dead letter as `rejected: undeliverable`, gives its units back, and forgets the letter. */
-  async endDeadLetter(orderId: string): Promise<boolean> {
+  async endDeadLetter(orderId: string, by: Actor): Promise<boolean> {
     const letter = await this.deadLetters?.get(orderId);
     if (!letter) return false;
     const { message } = letter;
+    const note = await this.#letterNote('delete', letter, by);
     const sale = message.quantity > 0 ? await this.ledger.getSale(message.saleId) : null;
     // What nobody can read, or is of nothing that we sell, has no order to be rejected: it is only forgotten.
     if (sale?.items.some(({ id }) => id === message.itemId)) {
-      const [stored] = await this.watched(this.ledger.rejectOrders([message], 'undeliverable'));
+      const [stored] = await this.watched(this.ledger.rejectOrders([message], 'undeliverable', note));
       // An order that is stored otherwise keeps its hold: the letter was a message that only bore its id.
       if (stored!.order.reason === 'undeliverable') await this.gate.withdraw(message.saleId, message);
       if (stored!.inserted) this.announce('order.rejected', stored!.order);
+    } else {
+      await this.watched(this.ledger.note(note));
     }
     await this.deadLetters!.drop(orderId);
     return true;
@@ -355,10 +385,10 @@ export abstract class Shop {
     return name !== 'confirm' && this.life.providers.has(name);
   }
 
-  /** False: it is about nothing that we know. */
-  async paymentNews(news: ProviderNews): Promise<boolean> {
+  /** `origin`: the address that it came from. False: it is about nothing that we know. */
+  async paymentNews(news: ProviderNews, origin: string | null = null): Promise<boolean> {
     if (!isId(news.orderId)) return false;
-    return await this.#living(() => this.life.life.heard(news));
+    return await this.#living(() => this.life.life.heard(news, origin));
   }
 
   async audit(filter: { subject?: string }, page: Page): Promise<AuditEntry[]> {

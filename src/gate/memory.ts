@@ -159,21 +159,22 @@ export class MemoryGate implements Gate {
     return this.#decide(request);
   }
 
-  #decide({ saleId, orderId, itemCode, buyer, quantity, key, fingerprint }: AdmitRequest): Verdict {
+  #decide(request: AdmitRequest): Verdict {
+    const { saleId, orderId, itemCode, buyer, quantity, key } = request;
     const sale = this.#sales.get(saleId);
     if (sale === undefined || sale.shut) return STALE;
     const item = sale.itemsByCode.get(itemCode);
     if (item === undefined) return UNKNOWN;
 
     const known = sale.holds.get(orderId);
-    if (known !== undefined) return { outcome: 'admitted', message: messageOf(sale, saleId, known, key, fingerprint) };
+    if (known !== undefined) return { outcome: 'admitted', message: messageOf(sale, known, request) };
 
     const nowMs = this.#runtime.clock.now();
     const name = key === null ? null : keyName(buyer, key);
     if (name !== null) {
       const bound = sale.keys.get(name);
       if (bound !== undefined) {
-        return bound.fingerprint === fingerprint ? { outcome: 'replayed', orderId: bound.orderId } : KEY_REUSED;
+        return bound.fingerprint === request.fingerprint ? { outcome: 'replayed', orderId: bound.orderId } : KEY_REUSED;
       }
     }
 
@@ -193,8 +194,8 @@ export class MemoryGate implements Gate {
     const hold: Hold = { orderId, item, buyer, slots: slots.length === 1 ? slots[0]! : slots, queued: true };
     addHold(sale, hold);
     item.queuedUnits += quantity;
-    if (name !== null) sale.keys.bind(name, orderId, fingerprint, nowMs);
-    const message = messageOf(sale, saleId, hold, key, fingerprint);
+    if (name !== null) sale.keys.bind(name, orderId, request.fingerprint, nowMs);
+    const message = messageOf(sale, hold, request);
     this.#emit(message);
     return { outcome: 'admitted', message };
   }
@@ -319,9 +320,9 @@ export class MemoryGate implements Gate {
 
 const ONE: number[] = [1];
 
-function messageOf(sale: GateSale, saleId: string, hold: Hold, key: string | null, fingerprint: string): OrderMessage {
+function messageOf(sale: GateSale, hold: Hold, { saleId, key, fingerprint, placedBy }: AdmitRequest): OrderMessage {
   const slots = typeof hold.slots === 'number' ? [hold.slots] : hold.slots;
-  return {
+  const message: OrderMessage = {
     orderId: hold.orderId,
     saleId,
     itemId: hold.item.id,
@@ -335,6 +336,8 @@ function messageOf(sale: GateSale, saleId: string, hold: Hold, key: string | nul
     key,
     fingerprint,
   };
+  if (placedBy !== undefined) message.placedBy = placedBy;
+  return message;
 }
 
 function addPage(sale: GateSale, saleId: string, { holds, keys }: SnapshotPage): void {

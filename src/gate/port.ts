@@ -1,6 +1,6 @@
 import { RetryableError } from '../base/errors.ts';
 import type { Money } from '../model/money.ts';
-import type { OrderMessage } from '../model/order.ts';
+import type { OrderMessage, PlacedBy } from '../model/order.ts';
 import type { Refusal } from '../model/outcome.ts';
 import type { SaleSnapshot, SaleValues } from '../model/snapshot.ts';
 
@@ -141,6 +141,8 @@ export interface AdmitRequest {
   quantity: number;
   key: string | null;
   fingerprint: string;
+  /** Goes into the order's message as it is. */
+  placedBy?: PlacedBy | undefined;
   /** Aborted before the request was sent to the gate, it is not sent any more: whoever asked has left. */
   signal?: Leaving | undefined;
 }

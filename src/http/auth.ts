@@ -3,8 +3,10 @@ import { createVerifier } from 'fast-jwt';
 import type { FastifyRequest } from 'fastify';
 import { BOUNDS } from '../model/sale.ts';
 import { nameFault } from '../model/text.ts';
-import { HttpProblem, invalid } from './problem.ts';
+import { addressOf } from './address.ts';
+import { HttpProblem, invalid, SlowedProblem } from './problem.ts';
 import { headerOnce } from './request.ts';
+import type { SignIns } from './sign-ins.ts';
 
 /** Who is asking. An admin may act for a buyer: `buyer` is set, and the admin's name stays for the audit. */
 export interface Identity {
@@ -46,15 +48,16 @@ function denied(detail: string): HttpProblem {
 export class Auth {
   readonly #verifiers: ((token: string) => { sub?: unknown })[];
   readonly #admins: { name: string; digest: Buffer }[];
+  /** Some admin key has a dot in it. */
+  readonly #dotted: boolean;
+  readonly #signIns: SignIns;
 
-  constructor({
-    authSecrets,
-    adminKeys,
-    issuer = null,
-    audience = null,
-    requireExp = false,
-    demo = null,
-  }: AuthOptions) {
+  constructor(
+    { authSecrets, adminKeys, issuer = null, audience = null, requireExp = false, demo = null }: AuthOptions,
+    signIns: SignIns,
+  ) {
+    this.#signIns = signIns;
+    this.#dotted = adminKeys.some(({ key }) => key.includes('.'));
     // What is allowed is judged only where it is there: a token that leaves it out must not pass.
     const requiredClaims = [
       ...(requireExp ? ['exp'] : []),
@@ -86,8 +89,7 @@ export class Auth {
     const token = header.slice(7).trim();
     const buyer = this.#buyerOf(token);
     if (buyer !== null) return { admin: null, buyer };
-    const admin = this.#adminOf(token);
-    if (admin === null) throw denied('the token or key is not valid, or has expired');
+    const admin = this.#signedIn(token, request);
     const acting = headerOnce(request, 'Doorbuster-Buyer');
     return { admin, buyer: acting === null ? null : actingBuyer(acting) };
   }
@@ -104,10 +106,14 @@ export class Auth {
     return this.ordering(request).buyer;
   }
 
+  asAdmin(request: FastifyRequest): Identity {
+    const identity = this.#needed(request);
+    if (identity.admin === null) throw new HttpProblem('forbidden', 'this needs an admin key');
+    return identity;
+  }
+
   admin(request: FastifyRequest): string {
-    const { admin } = this.#needed(request);
-    if (admin === null) throw new HttpProblem('forbidden', 'this needs an admin key');
-    return admin;
+    return this.asAdmin(request).admin!;
   }
 
   anyone(request: FastifyRequest): Identity {
@@ -139,6 +145,26 @@ export class Auth {
     }
     if (flaw !== undefined) throw denied(flaw);
     return null;
+  }
+
+  #signedIn(token: string, request: FastifyRequest): string {
+    // What has dots is a token, and a bad one is a buyer's misfortune (it is old, the secret has changed): unless a key has one,
+    // nobody finds it like that.
+    const isGuess = this.#dotted || !token.includes('.');
+    const address = addressOf(request);
+    const mayTry = !isGuess || this.#signIns.mayTry(address);
+    const admin = mayTry ? this.#adminOf(token) : null;
+    if (admin !== null) {
+      this.#signIns.succeeded(address);
+      return admin;
+    }
+    const refusal = mayTry
+      ? denied('the token or key is not valid, or has expired')
+      : new HttpProblem('rate_limited', 'too many wrong keys came from this address', undefined, {
+          'retry-after': '2',
+        });
+    const holdMs = isGuess ? this.#signIns.failed(address) : 0;
+    throw holdMs === 0 ? refusal : new SlowedProblem(refusal, holdMs, () => this.#signIns.released(address));
   }
 
   #adminOf(token: string): string | null {

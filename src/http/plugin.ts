@@ -16,6 +16,7 @@ import { DoorbusterError, RetryableError, unavailable } from '../base/errors.ts'
 import type { Logger } from '../base/logger.ts';
 import { isLoopback } from '../base/loopback.ts';
 import type { Runtime } from '../base/runtime.ts';
+import { sleep } from '../base/timers.ts';
 import { compile, compileQuery, faultsOf } from '../contract/validate.ts';
 import type { Series } from '../observe/fast-histogram.ts';
 import { addressKey, addressOf } from './address.ts';
@@ -25,7 +26,7 @@ import type { HttpContext, HttpOptions, ShopSource } from './context.ts';
 import { mountOf, sentToSlash } from './mount.ts';
 import { OPENAPI, openApiOf } from './openapi.ts';
 import { Overload } from './overload.ts';
-import { HttpProblem, PROBLEM_TYPE, PROBLEMS, type ProblemCode } from './problem.ts';
+import { HttpProblem, PROBLEM_TYPE, PROBLEMS, type ProblemCode, SlowedProblem } from './problem.ts';
 import { RateLimit } from './rate-limit.ts';
 import { SECURE_HEADERS, sendProblem } from './reply.ts';
 import { opsRoutes } from './routes/ops.ts';
@@ -35,6 +36,7 @@ import { paymentRoutes } from './routes/payments.ts';
 import { saleRoutes } from './routes/sales.ts';
 import { systemRoutes, timeRoutes } from './routes/system.ts';
 import { webhookRoutes } from './routes/webhooks.ts';
+import { SignIns } from './sign-ins.ts';
 import { Sockets } from './sockets.ts';
 import { EventStreams } from './sse.ts';
 
@@ -53,6 +55,8 @@ const LOGGED_URL_LENGTH_MAX = 200;
  * handlers and hooks apply to its own routes and not to those of the application it is mounted in.
  */
 export async function doorbusterRoutes(app: FastifyInstance, { shop, http, runtime }: PluginOptions): Promise<AllowOf> {
+  // Of the application, which may be somebody else's: its own bounds are not known.
+  const log = boundedLog(app.log, runtime.clock, runtime.timers);
   const overload = new Overload(runtime, { inFlightMax: http.inFlightMax, delayMsMax: http.eventLoopDelayMsMax }, () =>
     shop.blockedMs(),
   );
@@ -66,7 +70,7 @@ export async function doorbusterRoutes(app: FastifyInstance, { shop, http, runti
     shop,
     options: http,
     runtime,
-    auth: new Auth(http),
+    auth: new Auth(http, new SignIns(runtime.clock, log)),
     overload,
     streams,
     buyerLimits: new BuyerLimits(runtime.clock, http),
@@ -83,9 +87,15 @@ export async function doorbusterRoutes(app: FastifyInstance, { shop, http, runti
         : compile(schema as object),
   );
   app.setSerializerCompiler(({ schema }) => fastJsonStringify(schema as never));
-  // Of the application, which may be somebody else's: its own bounds are not known.
-  const log = boundedLog(app.log, runtime.clock, runtime.timers);
-  app.setErrorHandler((error, request, reply) => answerError(error as FastifyError, request, reply, log));
+  app.setErrorHandler((error, request, reply) => {
+    if (!(error instanceof SlowedProblem)) return answerError(error as FastifyError, request, reply, log);
+    // It waits, and works no more.
+    overload.answered(request.raw);
+    return sleep(runtime.timers, error.holdMs).then(() => {
+      error.released();
+      return answerError(error, request, reply, log);
+    });
+  });
   parseJson(app, overload);
 
   app.addHook('onRequest', (request, reply, done) => {

@@ -83,6 +83,19 @@ export class HttpProblem extends Error {
   }
 }
 
+/** Whoever tries keys is not told at once. */
+export class SlowedProblem extends HttpProblem {
+  readonly holdMs: number;
+  /** It has waited. */
+  readonly released: () => void;
+
+  constructor(problem: HttpProblem, holdMs: number, released: () => void) {
+    super(problem.code, problem.message, problem.more, problem.headers);
+    this.holdMs = holdMs;
+    this.released = released;
+  }
+}
+
 export function invalid(path: string, message: string): HttpProblem {
   return new HttpProblem('invalid_request', `${path}: ${message}`, { errors: [{ path, message }] });
 }

@@ -1,7 +1,9 @@
 import type { FastifyRequest } from 'fastify';
 import type { AskedPage } from '../contract/schemas.ts';
 import type { KeyScope, Page } from '../ledger/port.ts';
+import { type Actor, actor, actorText } from '../model/actor.ts';
 import { keyFault } from '../model/text.ts';
+import { addressOf } from './address.ts';
 import type { Identity } from './auth.ts';
 import { invalid } from './problem.ts';
 
@@ -14,16 +16,16 @@ export function keyOf(request: FastifyRequest): string | null {
   return key;
 }
 
+/** Who makes this call, and from where: as it stands in the audit with every change. Whoever acts for a buyer is the actor. */
+export function actorOf({ admin, buyer }: Identity, request: FastifyRequest): Actor {
+  return admin === null ? actor('buyer', buyer!, addressOf(request)) : actor('admin', admin, addressOf(request));
+}
+
 /** Who uses which key, as far as its scope is theirs to say; null: the call has none. */
-export function keyedBy(
-  { admin, buyer }: Identity,
-  request: FastifyRequest,
-): Pick<KeyScope, 'caller' | 'actingFor' | 'key'> | null {
+export function keyedBy(who: Identity, request: FastifyRequest): Pick<KeyScope, 'caller' | 'actingFor' | 'key'> | null {
   const key = keyOf(request);
   if (key === null) return null;
-  return admin === null
-    ? { caller: `buyer:${buyer}`, actingFor: null, key }
-    : { caller: `admin:${admin}`, actingFor: buyer, key };
+  return { caller: actorText(actorOf(who, request)), actingFor: who.admin === null ? null : who.buyer, key };
 }
 
 /** A header that may be sent once. Node joins repeats with a comma, and two buyers would become a third. */

@@ -1,3 +1,4 @@
+import type { Actor } from '../model/actor.ts';
 import type { OrderEvent } from '../model/life.ts';
 import type { Money } from '../model/money.ts';
 import type { OrderRecord, OrderStatus } from '../model/order.ts';
@@ -129,15 +130,10 @@ export interface LifeLedger {
 
   // Audit
 
+  /** Of what is changed elsewhere than in the ledger. What the ledger commits has its row in the same transaction. */
+  note(note: AuditNote): Promise<void>;
   /** Newest first. */
   audit(filter: { subject?: string }, page: Page): Promise<AuditEntry[]>;
-}
-
-export interface Actor {
-  /** `admin:alice`, `buyer:42`, `provider:sandbox`, `sweeper`, … */
-  actor: string;
-  /** The address it came from; null: from inside. */
-  origin: string | null;
 }
 
 export interface Move {
@@ -351,9 +347,19 @@ export interface OutgoingEvent {
   readonly body: string;
 }
 
+/** A row of the audit that is to be written. Nothing changes or removes one. */
+export interface AuditNote {
+  readonly auditId: string;
+  readonly by: Actor;
+  readonly action: string;
+  readonly subject: string;
+  readonly detail: unknown;
+}
+
 export interface AuditEntry {
   readonly id: string;
   readonly atMs: number;
+  /** `admin:alice`: see model/actor.ts. */
   readonly actor: string;
   readonly origin: string | null;
   readonly action: string;

@@ -1,8 +1,9 @@
 import type { IdBlock, IdKind } from '../base/ids.ts';
+import type { Actor } from '../model/actor.ts';
 import type { OrderMessage, OrderRecord, OrderStatus } from '../model/order.ts';
 import type { NewSale, SalePatch, SaleRecord, SaleStamp } from '../model/sale.ts';
 import type { SaleSnapshot } from '../model/snapshot.ts';
-import type { LifeLedger } from './life.ts';
+import type { AuditNote, LifeLedger } from './life.ts';
 import type { SandboxBook } from './sandbox.ts';
 import type { WebhookLedger } from './webhooks.ts';
 
@@ -24,13 +25,20 @@ export interface Ledger extends LifeLedger, SandboxBook {
   readonly atOnce: number;
   /** Who is told of orders, and what each has yet to be told. */
   readonly webhooks: WebhookLedger;
-  /** Stores a batch of admitted orders in one transaction and says what is stored now for each, in the same order. */
+  /**
+   * Stores a batch of admitted orders in one transaction and says what is stored now for each, in the same order. An order
+   * that somebody placed for its buyer has its audit row in the same transaction.
+   */
   commitOrders(batch: readonly OrderMessage[]): Promise<StoredOrder[]>;
   /**
    * Stores orders as rejected that will never be decided otherwise: lost with the gate, or undeliverable. An order that
-   * is stored already stays as it is. Says what is stored now for each, in the same order.
+   * is stored already stays as it is. Says what is stored now for each, in the same order. `note`: whose decision it was.
    */
-  rejectOrders(batch: readonly OrderMessage[], reason: 'admission_lost' | 'undeliverable'): Promise<StoredOrder[]>;
+  rejectOrders(
+    batch: readonly OrderMessage[],
+    reason: 'admission_lost' | 'undeliverable',
+    note?: AuditNote,
+  ): Promise<StoredOrder[]>;
   /** Which of these order ids are stored now. */
   storedAmong(orderIds: readonly string[]): Promise<Map<string, OrderRecord>>;
   /**
@@ -71,9 +79,9 @@ export interface Ledger extends LifeLedger, SandboxBook {
   /**
    * Raises the epoch of the sale's items, above that of a gate that may be in force (a ledger that was restored from a
    * backup is behind it), and reads the sale, in one transaction. What the gate holds is read afterwards, page by page and
-   * outside of any transaction: nobody waits for it.
+   * outside of any transaction: nobody waits for it. `note` is written unless this is the first gate of the sale.
    */
-  rebuildSnapshot(saleId: string, above?: number): Promise<SaleSnapshot | null>;
+  rebuildSnapshot(saleId: string, above?: number, note?: Rebuilding): Promise<SaleSnapshot | null>;
 
   /**
    * Changes of sales that were committed longer ago than so long and have not been confirmed by `finishTask`: whoever made
@@ -97,6 +105,9 @@ export interface Ledger extends LifeLedger, SandboxBook {
   pruneKeys(olderMs: number): Promise<number>;
   close(): Promise<void>;
 }
+
+/** Who has a gate built anew. */
+export type Rebuilding = Pick<AuditNote, 'auditId' | 'by'>;
 
 /** A change of a sale that the gate has yet to hear of. */
 export interface GateTask {
@@ -147,9 +158,7 @@ export interface OrderKeyBinding {
 
 /** An administrative change: who, when it is keyed under what, and how its answer reads. */
 export interface AdminCall {
-  actor: string;
-  /** The address it came from, if it came from outside. */
-  origin?: string | null;
+  by: Actor;
   auditId: string;
   keyed: (KeyScope & { fingerprint: string }) | null;
   /** Writes the answer that a repeat of the key gets; called inside the transaction. */
@@ -180,6 +189,7 @@ export const KEY_KEPT_MS = 24 * 3600 * 1000;
 /** How long a release that the gate has had is remembered: longer than any gate takes to be built. */
 export const RELEASES_KEPT_MS = 3600 * 1000;
 
+export type { Actor } from '../model/actor.ts';
 export type * from './life.ts';
 export type * from './sandbox.ts';
 export type * from './webhooks.ts';

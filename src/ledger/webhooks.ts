@@ -1,5 +1,5 @@
+import type { Actor } from '../model/actor.ts';
 import type { DeliveryState, WebhookEvent } from '../model/webhook.ts';
-import type { Actor } from './life.ts';
 import type { Page } from './port.ts';
 
 /**

@@ -16,6 +16,7 @@ import type { Readiness, Shop, ShopEvents } from '../engine/shop.ts';
 import { HTTP_DEFAULTS, type HttpOptions } from '../http/context.ts';
 import { PROBLEM_TYPE, problem } from '../http/problem.ts';
 import type { Page, SaleChange } from '../ledger/port.ts';
+import { actor } from '../model/actor.ts';
 import type { Money } from '../model/money.ts';
 import type { OrderRecord, OrderStatus } from '../model/order.ts';
 import { BOUNDS, type Fault } from '../model/sale.ts';
@@ -208,8 +209,8 @@ export function engineOf(shop: Doorbuster): { shop: Shop; runtime: Runtime; opti
   return engine;
 }
 
-const CALLER = { actor: 'library', keyed: null };
-const ACTOR = { actor: 'library', origin: null };
+const ACTOR = actor('library', 'app');
+const CALLER = { by: ACTOR, keyed: null };
 
 export async function createDoorbuster(options: DoorbusterOptions): Promise<Doorbuster> {
   const { data, database, redis, pipe, redisPrefix, answerWithinMs, worker = true, migrate = false } = options ?? {};

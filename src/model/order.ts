@@ -1,3 +1,4 @@
+import type { Actor } from './actor.ts';
 import { type Money, times } from './money.ts';
 import type { RejectReason } from './outcome.ts';
 
@@ -59,6 +60,12 @@ export interface OrderMessage {
   fingerprint: string;
   /** The process that admitted it and waits for its decision; absent where there is only one. */
   from?: string;
+  /** Whoever placed it for the buyer, for the audit: the ledger writes both or none. Absent: the buyer did. */
+  placedBy?: PlacedBy;
+}
+
+export interface PlacedBy extends Actor {
+  readonly auditId: string;
 }
 
 /** What an order asks for, as one comparable text. Stored beside the key, so it must stay stable across versions. */

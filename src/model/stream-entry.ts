@@ -1,4 +1,5 @@
-import type { OrderMessage } from './order.ts';
+import { ACTOR_KINDS, type ActorKind } from './actor.ts';
+import type { OrderMessage, PlacedBy } from './order.ts';
 
 /**
  * How a batch of admitted orders stands in a stream: one entry, whose fields the gate's script writes and the pipe reads
@@ -8,6 +9,8 @@ import type { OrderMessage } from './order.ts';
  *   i<number>   item id, item code, amount, currency
  *   o<count>    item number, slots with dots, fingerprint; the ids of the orders that have these, with blanks; their buyers
  *   k<count>    the same with keys, after each buyer: key (nothing: none)
+ *   by          whoever placed some of them for their buyers, as JSON: [order id, audit id, kind, name, origin] of each. It
+ *               comes last, and may name orders that were not admitted
  */
 
 /** Field and value, one after the other, as they stand in an entry. */
@@ -42,6 +45,43 @@ function groupIn(field: string, value: string): Group | null {
   return { common: lines.slice(0, COMMON), orders };
 }
 
+const BY = 'by';
+
+/** The value of the field `by`; orders that their buyers placed are not in it. */
+export function encodePlacedBy(
+  orders: Iterable<{ readonly orderId: string; readonly placedBy?: PlacedBy | undefined }>,
+): string {
+  const placed: (string | null)[][] = [];
+  for (const { orderId, placedBy } of orders) {
+    if (placedBy === undefined) continue;
+    const { auditId, kind, name, origin } = placedBy;
+    placed.push([orderId, auditId, kind, name, origin]);
+  }
+  return JSON.stringify(placed);
+}
+
+/** Throws on what is no such value. */
+function placedByIn(value: string): Map<string, PlacedBy> {
+  const placed = new Map<string, PlacedBy>();
+  for (const [orderId, auditId, kind, name, origin] of JSON.parse(value) as (string | null)[][]) {
+    const isRight =
+      ORDER_ID.test(String(orderId)) &&
+      ORDER_ID.test(String(auditId)) &&
+      ACTOR_KINDS.includes(kind as ActorKind) &&
+      typeof name === 'string' &&
+      (origin === null || typeof origin === 'string');
+    if (!isRight) throw new Error(`nobody can have placed order ${JSON.stringify(orderId)} like this`);
+    placed.set(orderId!, { auditId: auditId!, kind: kind as ActorKind, name, origin });
+  }
+  return placed;
+}
+
+const NOBODY: ReadonlyMap<string, PlacedBy> = new Map();
+
+function placedByOf(fields: EntryFields): ReadonlyMap<string, PlacedBy> {
+  return fields.at(-2) === BY ? placedByIn(fields.at(-1)!) : NOBODY;
+}
+
 export function encodeEntry(message: OrderMessage): string[] {
   const { orderId, itemId, itemCode, buyer, slots, price, payWithinSeconds, epoch, key, fingerprint, from } = message;
   return [
@@ -50,6 +90,7 @@ export function encodeEntry(message: OrderMessage): string[] {
     'i1',
     [itemId, itemCode, price.amount, price.currency].join('\n'),
     ...encodeGroup({ common: ['1', slots.join('.'), fingerprint], orders: [{ orderId, buyer, key }] }),
+    ...(message.placedBy === undefined ? [] : [BY, encodePlacedBy([message])]),
   ];
 }
 
@@ -64,9 +105,11 @@ function encodeGroup({ common, orders }: Group): [field: string, value: string] 
 export function decodeEntry(saleId: string, fields: EntryFields): OrderMessage[] {
   if (fields[0] !== '') throw new Error('an entry of the stream has no header');
   const [epoch, payWithin, from] = partsOf(fields[1]!, 3);
+  const placedBy = placedByOf(fields);
   const items = new Map<string, Pick<OrderMessage, 'itemId' | 'itemCode' | 'price'>>();
   const messages: OrderMessage[] = [];
-  for (let at = 2; at < fields.length; at += 2) {
+  const end = placedBy === NOBODY ? fields.length : fields.length - 2;
+  for (let at = 2; at < end; at += 2) {
     const field = fields[at]!;
     const value = fields[at + 1]!;
     const group = groupIn(field, value);
@@ -81,6 +124,7 @@ export function decodeEntry(saleId: string, fields: EntryFields): OrderMessage[]
     const taken = slots.split('.').map(Number);
     for (const { orderId, buyer, key } of group.orders) {
       if (item === undefined) throw new Error(`order ${orderId} is of item ${number}, which its entry does not have`);
+      const by = placedBy.get(orderId);
       messages.push({
         orderId,
         saleId,
@@ -93,6 +137,7 @@ export function decodeEntry(saleId: string, fields: EntryFields): OrderMessage[]
         key,
         fingerprint,
         ...(from === '' ? {} : { from }),
+        ...(by === undefined ? {} : { placedBy: by }),
       });
     }
   }
@@ -107,22 +152,31 @@ export function splitEntry(fields: EntryFields): {
   const common: string[] = [];
   const strange: string[] = [];
   const groups: Group[] = [];
+  let placedBy = NOBODY;
   for (let at = 0; at < fields.length; at += 2) {
     const pair = [fields[at]!, fields[at + 1] ?? ''] as const;
     try {
       const group = groupIn(...pair);
       if (group) groups.push(group);
       else if (pair[0] === '' || pair[0].startsWith('i')) common.push(...pair);
+      else if (pair[0] === BY) placedBy = placedByIn(pair[1]);
       else strange.push(...pair);
     } catch {
       strange.push(...pair);
     }
   }
   const orders = groups.flatMap((group) =>
-    group.orders.map((order) => ({
-      orderId: order.orderId,
-      fields: [...common, ...encodeGroup({ common: group.common, orders: [order] })],
-    })),
+    group.orders.map((order) => {
+      const by = placedBy.get(order.orderId);
+      return {
+        orderId: order.orderId,
+        fields: [
+          ...common,
+          ...encodeGroup({ common: group.common, orders: [order] }),
+          ...(by === undefined ? [] : [BY, encodePlacedBy([{ orderId: order.orderId, placedBy: by }])]),
+        ],
+      };
+    }),
   );
   const isAll = strange.length === 0 && orders.length > 0;
   return { orders, rest: isAll ? null : [...common, ...strange] };

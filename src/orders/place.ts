@@ -5,7 +5,8 @@ import type { Runtime } from '../base/runtime.ts';
 import { sleep, within } from '../base/timers.ts';
 import { type BoundTo, type Gate, type Leaving, NotAdmittedError, type Refused, type Verdict } from '../gate/port.ts';
 import { KEY_KEPT_MS, type Ledger } from '../ledger/port.ts';
-import { type OrderMessage, type OrderRecord, orderFingerprint } from '../model/order.ts';
+import { type Actor, actorText } from '../model/actor.ts';
+import { type OrderMessage, type OrderRecord, orderFingerprint, type PlacedBy } from '../model/order.ts';
 import type { RejectReason } from '../model/outcome.ts';
 import { type SaleRecord, windowRefusal } from '../model/sale.ts';
 import { type Acks, decidedOrder, queuedOrder } from './acks.ts';
@@ -16,8 +17,10 @@ export interface PlaceRequest {
   buyer: string;
   quantity: number;
   key: string | null;
-  /** Whoever acts for the buyer (`admin:alice`): the key is theirs then, and not the buyer's. */
-  caller?: string | undefined;
+  /** Whoever acts for the buyer: the key is theirs then, and not the buyer's, and the order leaves a row in the audit. */
+  by?: Actor | undefined;
+  /** In whose name the key is, where that is another than `by`. */
+  keyOf?: string;
   /** Aborted when whoever asked has left: what was not sent to the gate by then is not sent any more. */
   signal?: Leaving | undefined;
 }
@@ -40,9 +43,9 @@ interface Scoped extends PlaceRequest {
 }
 
 function scoped(request: PlaceRequest): Scoped {
-  const { caller, key } = request;
-  if (caller === undefined || key === null) return request;
-  return { ...request, key: orderKey(caller, key), unscopedKey: key };
+  const { by, key } = request;
+  if (by === undefined || key === null) return request;
+  return { ...request, key: orderKey(request.keyOf ?? actorText(by), key), unscopedKey: key };
 }
 
 const SOLD_OUT: PlaceResult = { ok: false, code: 'sold_out' };
@@ -55,6 +58,7 @@ export interface PlaceDependencies {
   ledger: Ledger;
   acks: Acks;
   orderIds: IdSequence;
+  auditIds: IdSequence;
   /** Why no order can be taken now, or null. */
   closedBecause: () => string | null;
   /** Where the ledger is elsewhere and may lag; null where the answer always waits for the commit. */
@@ -111,14 +115,26 @@ export class PlaceOrder {
     }
     const orderId = orderIds.take() ?? (await this.#withoutIds(request, fingerprint));
     if (typeof orderId !== 'string') return orderId;
+    let placedBy: PlacedBy | undefined;
+    if (request.by !== undefined) {
+      try {
+        placedBy = await this.#placedBy(request.by);
+      } catch (error) {
+        orderIds.giveBack(orderId);
+        // A repeat needs no row: it gets its answer.
+        const first = await this.#boundInGate(request, fingerprint);
+        if (first !== null) return first;
+        throw error;
+      }
+    }
     const decision = acks.expect(orderId);
     let verdict: Verdict;
     try {
       const { signal } = request;
-      verdict = await gate.admit({ saleId, orderId, itemCode, buyer, quantity, key, fingerprint, signal });
+      verdict = await gate.admit({ saleId, orderId, itemCode, buyer, quantity, key, fingerprint, placedBy, signal });
     } catch (error) {
       acks.forget(orderId);
-      if (error instanceof NotAdmittedError) orderIds.giveBack(orderId);
+      if (error instanceof NotAdmittedError) this.#giveBack(orderId, placedBy);
       throw error;
     }
     if (verdict.outcome === 'admitted') {
@@ -127,8 +143,27 @@ export class PlaceOrder {
     }
     acks.forget(orderId);
     // Refusing must cost nothing that is scarce: a crowd before a sold-out item would use up the ids of those who can buy.
-    if (verdict.uncertain === undefined) orderIds.giveBack(orderId);
+    if (verdict.uncertain === undefined) this.#giveBack(orderId, placedBy);
     return this.#refuse(verdict, request, fingerprint);
+  }
+
+  /** The audit row's id goes with the order, so that however often the order is delivered, both are written once. */
+  async #placedBy(by: Actor): Promise<PlacedBy> {
+    const { runtime, auditIds, patience } = this.#on;
+    const auditId = auditIds.take();
+    if (auditId !== null) return { ...by, auditId };
+    // They come from the ledger as orders' ids do, and are not waited for any longer.
+    const coming = auditIds.next().catch((error: unknown) => ({ error }));
+    const id = await within(runtime.timers, coming, patience?.answerWithinMs ?? ID_WAIT_MS_MAX);
+    if (typeof id === 'string') return { ...by, auditId: id };
+    if (id !== null) throw id.error;
+    throw unavailable('the ledger gives no ids for the audit now');
+  }
+
+  #giveBack(orderId: string, placedBy: PlacedBy | undefined): void {
+    const { orderIds, auditIds } = this.#on;
+    orderIds.giveBack(orderId);
+    if (placedBy !== undefined) auditIds.giveBack(placedBy.auditId);
   }
 
   /** All ids are used up, and the next have to come from a ledger that may be out. A repeat needs none: it gets its answer. */
@@ -232,7 +267,7 @@ export class PlaceOrder {
   /** The first try may be under way in any process: the ledger is where it shows. Of a 202: the order as it is now. */
   async #replayPatiently(
     orderId: string,
-    { saleId, buyer, key }: PlaceRequest,
+    { saleId, buyer, key, by }: PlaceRequest,
     { answerWithinMs, queued }: Patience,
   ): Promise<PlaceResult> {
     const { runtime, gate } = this.#on;
@@ -246,7 +281,11 @@ export class PlaceOrder {
         if (!held.queued) throw unavailable('the first answer of this key cannot be read now');
         const { queued: _, ...known } = held;
         const fingerprint = orderFingerprint(held.itemCode, held.quantity);
-        const message = { ...known, orderId, saleId, buyer, key, fingerprint, payWithinSeconds: 0 };
+        const placedBy = by && (await this.#placedBy(by));
+        const message = {
+          ...{ ...known, orderId, saleId, buyer, key, fingerprint, payWithinSeconds: 0 },
+          ...(placedBy && { placedBy }),
+        };
         // Who answers 202 owes it, whoever admitted it.
         await queued(message);
         return { ok: true, order: queuedOrder(message, idTimeMs(orderId)), replayed: true };

@@ -5,11 +5,12 @@ import type { Runtime } from '../base/runtime.ts';
 import { sleep } from '../base/timers.ts';
 import { applyLatest, type Gate } from '../gate/port.ts';
 import type { AdminCall, KeyScope, Ledger, SaleChange } from '../ledger/port.ts';
+import type { Actor } from '../model/actor.ts';
 import { mayAdmit, type NewSale, type SalePatch, type SaleRecord } from '../model/sale.ts';
 
 /** Who asks, and under which key, if any. */
 export interface Caller {
-  actor: string;
+  by: Actor;
   keyed: Pick<KeyScope, 'caller' | 'actingFor' | 'key'> | null;
 }
 
@@ -193,7 +194,7 @@ export class ManageSales {
   ): Promise<SaleChange> {
     const { auditIds, present, saleIn, changed, ledger, runtime } = this.#on;
     const call: AdminCall = {
-      actor: caller.actor,
+      by: caller.by,
       auditId: await auditIds.next(),
       keyed: caller.keyed && { ...caller.keyed, ...deed, fingerprint: bodyFingerprint(body) },
       answer: present,

@@ -5,7 +5,6 @@ import type { Runtime } from '../base/runtime.ts';
 import { type Round, sweep, turn } from '../base/sweep.ts';
 import { pause, within } from '../base/timers.ts';
 import type {
-  Actor,
   DeliveryTry,
   Ledger,
   NewDelivery,
@@ -13,6 +12,7 @@ import type {
   WebhookDelivery,
   WebhookEndpoint,
 } from '../ledger/port.ts';
+import { actor } from '../model/actor.ts';
 import type { OrderRecord } from '../model/order.ts';
 import type { PaymentAttempt } from '../model/payment.ts';
 import { isDelivered, type Sender, type Sent } from './sender.ts';
@@ -50,7 +50,7 @@ export const DISPATCHER_DEFAULTS: DispatcherOptions = {
   pollMs: 250,
 };
 
-const DISPATCHER: Actor = { actor: 'webhooks', origin: null };
+const DISPATCHER = actor('system', 'webhooks');
 /** Events in one transaction. */
 const TAKE_MAX = 200;
 /** Deliveries of one endpoint under way at once: each has its own, so that none waits for another's slowness. */

@@ -1,6 +1,7 @@
 import { beforeEach, describe, expect, it } from 'vitest';
 import type { ManualClock } from '../../src/base/clock.ts';
 import type { AdmitRequest, Gate, ItemView, Verdict } from '../../src/gate/port.ts';
+import { actor } from '../../src/model/actor.ts';
 import { type OrderMessage, orderFingerprint } from '../../src/model/order.ts';
 import type { SaleSnapshot, SaleValues } from '../../src/model/snapshot.ts';
 import { paged, type WholeSnapshot } from '../support/snapshot.ts';
@@ -122,6 +123,25 @@ export function gateContract(name: string, make: () => Promise<GateUnderTest>): 
         });
         expect(await emitted()).toEqual([message]);
         expect(await voucher()).toMatchObject({ total: 3, free: 1, queued: 2, held: 0 });
+      });
+
+      it('whoever placed an order for its buyer stands in its message, beside orders that nobody did', async () => {
+        const placedBy = { ...actor('admin', 'älice, "a"\n', '192.0.2.7'), auditId: '77' };
+        const inside = { ...actor('system', 'sweeper'), auditId: '78' };
+        const orders = await Promise.all([
+          admitted('a'),
+          admitted('b', { placedBy, key: 'k' }),
+          admitted('c', { placedBy: inside, itemCode: 'poster' }),
+          admit('d', { placedBy, itemCode: 'gone' }),
+        ]);
+        const messages = await emitted();
+        expect(messages).toEqual(orders.slice(0, 3));
+        expect(messages.map((message) => message.placedBy)).toEqual([undefined, placedBy, inside]);
+        expect(Object.hasOwn(messages[0]!, 'placedBy')).toBe(false);
+        // Sent again, it is the same order.
+        const { orderId, key, fingerprint } = messages[1]!;
+        expect(await admitted('b', { orderId, key, fingerprint, placedBy })).toEqual(messages[1]);
+        expect(await emitted()).toHaveLength(3);
       });
 
       it('P1: admits exactly the total, and never one more', async () => {

@@ -14,6 +14,7 @@ import type {
   Release,
   StoredOrder,
 } from '../../src/ledger/port.ts';
+import { actor } from '../../src/model/actor.ts';
 import type { Money } from '../../src/model/money.ts';
 import { type OrderMessage, type OrderRecord, orderFingerprint } from '../../src/model/order.ts';
 import type { PaymentAttempt } from '../../src/model/payment.ts';
@@ -65,7 +66,7 @@ export class LifeKit {
   }
 
   call(): AdminCall {
-    return { actor: 'admin', auditId: this.id(), keyed: null, answer: () => '' };
+    return { by: actor('admin', 'admin'), auditId: this.id(), keyed: null, answer: () => '' };
   }
 
   /** Items of sale 500 are 501 (voucher) and 502 (poster). */
@@ -121,7 +122,7 @@ export class LifeKit {
     return {
       orderId: order.id,
       event,
-      by: { actor: 'buyer:alice', origin: '192.0.2.1' },
+      by: actor('buyer', 'alice', '192.0.2.1'),
       auditId: this.id(),
       fence: null,
       ...over,
@@ -199,7 +200,7 @@ export class LifeKit {
       orderId: order.id,
       provider: 'sandbox',
       fence: null,
-      by: { actor: 'buyer:alice', origin: null },
+      by: actor('buyer', 'alice'),
       askAfterMs: 10_000,
       ...over,
     };
@@ -227,7 +228,7 @@ export class LifeKit {
   }
 
   closeAttempt(attemptId: string, end: AttemptEnd): Promise<PaymentAttempt | null> {
-    return this.ledger.closeAttempt(attemptId, end, { actor: 'provider:sandbox', origin: null }, this.id());
+    return this.ledger.closeAttempt(attemptId, end, actor('provider', 'sandbox'), this.id());
   }
 
   /** An order that is paid through a provider. */

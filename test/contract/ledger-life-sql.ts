@@ -6,6 +6,7 @@ import type { Move, Moved } from '../../src/ledger/port.ts';
 import { PostgresSteps } from '../../src/ledger/postgres/steps.ts';
 import type { SqlLedger, SqlLedgerOptions } from '../../src/ledger/sql/ledger.ts';
 import { openSqlLedger } from '../../src/ledger/sql/open.ts';
+import { actor } from '../../src/model/actor.ts';
 import type { OrderMessage, OrderRecord } from '../../src/model/order.ts';
 import { judgeLife } from '../support/life-judge.ts';
 import { judgeTables } from '../support/sql-judge.ts';
@@ -14,7 +15,7 @@ import { emptyDatabase, freshDatabase, type Product, queryDatabase } from './led
 const SALE = '500';
 const ITEMS = ['501', '502'];
 const PRICE = { amount: 100, currency: 'CNY' };
-const BY = { actor: 'test', origin: null };
+const BY = actor('system', 'test');
 
 /** What only ledgers of several processes can do: move the same orders at the same time. */
 export function sqlLifeSuite(product: Product): void {
@@ -44,7 +45,7 @@ export function sqlLifeSuite(product: Product): void {
       while (open.length < count) open.push(await openSqlLedger(url, systemRuntime(), options));
       const items = ITEMS.map((_, at) => ({ code: `i${at}`, name: 'x', price: PRICE, stock: 100_000 }));
       const sale = { name: 'S', opensAtMs: 0, closesAtMs: 4e12, perBuyer: 3, payWithinSeconds: 60, items };
-      const call = { actor: 'admin', auditId: id(), keyed: null, answer: () => '' };
+      const call = { by: actor('admin', 'admin'), auditId: id(), keyed: null, answer: () => '' };
       await open[0]!.createSale({ ...sale, id: SALE, itemIds: ITEMS }, call);
       return open.slice(0, count);
     }

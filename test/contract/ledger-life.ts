@@ -4,6 +4,7 @@ import { systemRuntime } from '../../src/base/runtime.ts';
 import { MemoryGate } from '../../src/gate/memory.ts';
 import { type DueOrder, KEY_KEPT_MS, type Move, type NewIntent } from '../../src/ledger/port.ts';
 import { Writer } from '../../src/ledger/writer.ts';
+import { actor } from '../../src/model/actor.ts';
 import type { OrderRecord } from '../../src/model/order.ts';
 import type { PaymentAttempt } from '../../src/model/payment.ts';
 import { wholeSnapshot } from '../support/snapshot.ts';
@@ -148,7 +149,7 @@ export function lifeContract(name: string, make: () => Promise<LifeUnderTest>, s
         const { order, attemptId } = await kit.paid('alice');
         const second = await kit.world.ledger.openAttempt(kit.attempt(order));
         expect(second.outcome).toBe('not_payable');
-        await kit.ledger.startRefund(attemptId, { actor: 'admin', origin: null }, kit.id());
+        await kit.ledger.startRefund(attemptId, actor('admin', 'admin'), kit.id());
         expect(await kit.outcome(kit.move('refund', order))).toBe('moved');
         expect(await kit.unmoved(kit.capture(order, attemptId))).toBe('repeat');
       });
@@ -232,11 +233,11 @@ export function lifeContract(name: string, make: () => Promise<LifeUnderTest>, s
           expect([found!.id, found!.reference]).toEqual([attempts[at]!.id, reference]);
         }
         kit.world.clock.advance(1);
-        const by = { actor: 'admin:\u00e4da', origin: null };
+        const by = actor('admin', '\u00e4da');
         for (const { id } of attempts) await kit.ledger.startRefund(id, by, kit.id());
         await kit.all(...orders.map((order) => kit.move('refund', order, { by })));
         expect((await kit.releases()).map(({ buyer }) => buyer)).toEqual(orders.map(({ buyer }) => buyer));
-        expect((await kit.ledger.audit({}, { limit: 1, before: null }))[0]!.actor).toBe(by.actor);
+        expect((await kit.ledger.audit({}, { limit: 1, before: null }))[0]!.actor).toBe('admin:\u00e4da');
       });
 
       it('two orders with one reference in one batch: the first has it', async () => {
@@ -383,7 +384,7 @@ export function lifeContract(name: string, make: () => Promise<LifeUnderTest>, s
     });
 
     describe('refund', () => {
-      const by = { actor: 'admin:ada', origin: '192.0.2.7' };
+      const by = actor('admin', 'ada', '192.0.2.7');
 
       it('of a paid order: first the money is on its way back, then its units are free (P4, P6)', async () => {
         const { order, attemptId } = await kit.paid('alice', { slots: [1, 2] });
@@ -473,7 +474,7 @@ export function lifeContract(name: string, make: () => Promise<LifeUnderTest>, s
         expect(await kit.outcome(revive(first, lost, attemptId))).toBe('moved');
         expect(await kit.unmoved(revive(second, lost, attemptId))).toBe('unknown');
         const { order: gone, attemptId: back } = await kit.late('bob');
-        await kit.ledger.startRefund(back, { actor: 'sweeper', origin: null }, kit.id());
+        await kit.ledger.startRefund(back, actor('system', 'sweeper'), kit.id());
         expect(await kit.unmoved(revive(second, gone, back))).toBe('refused');
       });
 
@@ -906,7 +907,7 @@ export function lifeContract(name: string, make: () => Promise<LifeUnderTest>, s
       });
 
       it('refunds start from captured and late only, and end once', async () => {
-        const by = { actor: 'admin', origin: null };
+        const by = actor('admin', 'admin');
         const order = await kit.order('alice');
         const open = await kit.opened(order);
         expect(await kit.ledger.startRefund(open, by, kit.id())).toMatchObject({ state: 'open' });
@@ -1320,24 +1321,24 @@ export function lifeContract(name: string, make: () => Promise<LifeUnderTest>, s
       it('has who did what, when and from where, for every change and for nothing else', async () => {
         const order = await kit.order('alice');
         kit.world.clock.advance(1);
-        const failed = await kit.opened(order, { by: { actor: 'buyer:alice', origin: '203.0.113.9' } });
+        const failed = await kit.opened(order, { by: actor('buyer', 'alice', '203.0.113.9') });
         const [began] = await kit.world.rows(`SELECT actor, origin FROM payments WHERE id = ${failed}`);
         expect(began).toEqual({ actor: 'buyer:alice', origin: '203.0.113.9' });
         for (let times = 0; times < 2; times++) await kit.closeAttempt(failed, { state: 'failed', error: 'no' });
         const attemptId = await kit.opened(order);
         kit.world.clock.advance(1);
-        await kit.one(kit.capture(order, attemptId, { by: { actor: 'provider:sandbox', origin: '198.51.100.1' } }));
+        await kit.one(kit.capture(order, attemptId, { by: actor('provider', 'sandbox', '198.51.100.1') }));
         await kit.one(kit.capture(order, attemptId));
         await kit.one(kit.move('cancel', order));
-        await kit.ledger.startRefund(attemptId, { actor: 'admin:ada', origin: null }, kit.id());
-        await kit.ledger.startRefund(attemptId, { actor: 'admin:eve', origin: null }, kit.id());
-        await kit.one(kit.move('refund', order, { by: { actor: 'sweeper', origin: null } }));
+        await kit.ledger.startRefund(attemptId, actor('admin', 'ada'), kit.id());
+        await kit.ledger.startRefund(attemptId, actor('admin', 'eve'), kit.id());
+        await kit.one(kit.move('refund', order, { by: actor('system', 'sweeper') }));
         const entries = (await of(`order:${order.id}`)).reverse();
         expect(entries.map(({ actor, origin, action, atMs }) => [actor, origin, action, atMs - T0])).toEqual([
           ['provider:sandbox', null, 'payment.failed', 1],
           ['provider:sandbox', '198.51.100.1', 'order.pay', 2],
           ['admin:ada', null, 'payment.refund', 2],
-          ['sweeper', null, 'order.refund', 2],
+          ['system:sweeper', null, 'order.refund', 2],
         ]);
         expect(JSON.parse(entries[1]!.detail)).toEqual({
           from: 'reserved',
@@ -1348,6 +1349,32 @@ export function lifeContract(name: string, make: () => Promise<LifeUnderTest>, s
         expect(entries[0]!.subject).toBe(`order:${order.id}`);
       });
 
+      it('shows former rows, which had no kind, in the same form, and leaves them as they are', async () => {
+        const former = [
+          ['sale.stock', 'alice', 'admin:alice'],
+          ['sale.create', 'sweeper', 'admin:sweeper'],
+          ['sale.create', 'demo', 'system:demo'],
+          ['sale.close', 'library', 'library:app'],
+          ['order.cancel', 'library', 'library:app'],
+          ['order.expire', 'sweeper', 'system:sweeper'],
+          ['webhook.gone', 'webhooks', 'system:webhooks'],
+          ['order.pay', 'provider:a:b', 'provider:a:b'],
+          ['order.pay', 'buyer:admin:alice', 'buyer:admin:alice'],
+        ];
+        for (const [at, [action, stored]] of former.entries()) {
+          await kit.world.change(
+            `INSERT INTO audit (id, at, actor, origin, action, subject, detail)
+             VALUES (${9000 + at}, 1, '${stored}', NULL, '${action}', 'order:9', '{}')`,
+          );
+        }
+        const shown = (await of('order:9')).reverse();
+        expect(shown.map(({ action, actor: text }) => [action, text])).toEqual(
+          former.map(([action, , text]) => [action, text]),
+        );
+        const rows = await kit.world.rows("SELECT actor FROM audit WHERE subject = 'order:9' ORDER BY id");
+        expect(rows.map((row) => row.actor)).toEqual(former.map(([, stored]) => stored));
+      });
+
       it('has late money, and what it was late for', async () => {
         const { order, attemptId } = await kit.late('alice');
         const [entry] = await of(`order:${order.id}`, 1);
@@ -1356,7 +1383,7 @@ export function lifeContract(name: string, make: () => Promise<LifeUnderTest>, s
       });
 
       it('newest first, of one subject or of all, page by page; changes of sales have their origin', async () => {
-        await kit.ledger.addStock(SALE, 'voucher', 1, { ...kit.call(), origin: '203.0.113.5' });
+        await kit.ledger.addStock(SALE, 'voucher', 1, { ...kit.call(), by: actor('admin', 'ada', '203.0.113.5') });
         const order = await kit.order('alice');
         await kit.one(kit.move('cancel', order));
         const all = await of();

@@ -3,11 +3,12 @@ import { liveAttempts, newestEnded } from '../../src/ledger/life/book.ts';
 import { openByClaims } from '../../src/ledger/life/payments.ts';
 import { DECLINED_MAX } from '../../src/ledger/life.ts';
 import type { Move, NewRefund } from '../../src/ledger/port.ts';
+import { actor } from '../../src/model/actor.ts';
 import type { Money } from '../../src/model/money.ts';
 import type { OrderRecord } from '../../src/model/order.ts';
 import { type LifeKit, PRICE, SALE } from './ledger-life-kit.ts';
 
-const BY = { actor: 'admin:ada', origin: null };
+const BY = actor('admin', 'ada');
 const FAILED = { state: 'failed', error: 'no' } as const;
 const DAY_MS = DECLINED_MAX.withinMs;
 

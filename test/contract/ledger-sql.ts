@@ -14,6 +14,7 @@ import type { ExclusiveState } from '../../src/ledger/sql/exclusive.ts';
 import type { SqlLedger, SqlLedgerOptions } from '../../src/ledger/sql/ledger.ts';
 import { type Migrated, type Migration, migrate, migrations } from '../../src/ledger/sql/migrate.ts';
 import { migrateSqlLedger, openSqlLedger } from '../../src/ledger/sql/open.ts';
+import { actor } from '../../src/model/actor.ts';
 import type { OrderMessage } from '../../src/model/order.ts';
 import { until } from '../support/fault-wait.ts';
 import { expectFormerKeys, formerRows } from '../support/former-keys.ts';
@@ -53,7 +54,7 @@ export function sqlLedgerSuite(product: Product): void {
     const ledgerOf = (options: Partial<SqlLedgerOptions> = {}): Promise<SqlLedger> => ledgerAt(url, options);
 
     function call(over: Partial<AdminCall> = {}): AdminCall {
-      return { actor: 'admin', auditId: id(), keyed: null, answer: (sale) => `v${sale.version}`, ...over };
+      return { by: actor('admin', 'admin'), auditId: id(), keyed: null, answer: (sale) => `v${sale.version}`, ...over };
     }
 
     function keyed(operation: string, key: string): AdminCall {

@@ -1,6 +1,5 @@
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import type {
-  Actor,
   DeliveryTry,
   EndpointCreated,
   NewDelivery,
@@ -9,12 +8,13 @@ import type {
   WebhookDelivery,
   WebhookEndpoint,
 } from '../../src/ledger/port.ts';
+import { actor } from '../../src/model/actor.ts';
 import type { OrderRecord } from '../../src/model/order.ts';
 import { WEBHOOK_BOUNDS, WEBHOOK_EVENTS } from '../../src/model/webhook.ts';
 import type { LedgerUnderTest } from './ledger.ts';
 import { T0 } from './manual.ts';
 
-const ALICE: Actor = { actor: 'admin:alice', origin: '10.0.0.7' };
+const ALICE = actor('admin', 'alice', '10.0.0.7');
 const HOUR_MS = 3600 * 1000;
 const DAY_MS = 24 * HOUR_MS;
 const GIVE_UP_MS = 3 * DAY_MS;

@@ -1,5 +1,6 @@
 import { afterEach, describe, expect, it, onTestFinished } from 'vitest';
 import { EXAMINED_MAX } from '../../src/ledger/sqlite/orders.ts';
+import { actor } from '../../src/model/actor.ts';
 import { orderFingerprint } from '../../src/model/order.ts';
 import { type SqliteUnderTest, sqliteUnderTest } from './ledger.sqlite.ts';
 import { ledgerContract } from './ledger.ts';
@@ -17,7 +18,7 @@ describe('sqlite: where orders are', () => {
     world = sqliteUnderTest();
     const sale = { name: 'S', opensAtMs: T0, closesAtMs: T0 + 1, perBuyer: 1, payWithinSeconds: 60 };
     const items = [{ code: 'v', name: 'V', price: { amount: 1, currency: 'CNY' }, stock: 1000 }];
-    const call = { actor: 'admin', auditId: '1', keyed: null, answer: () => '' };
+    const call = { by: actor('admin', 'admin'), auditId: '1', keyed: null, answer: () => '' };
     await world.ledger.createSale({ ...sale, items, id: '5', itemIds: ['6'] }, call);
     await world.ledger.commitOrders(
       Array.from({ length: 130 }, (_, i) => ({
@@ -65,11 +66,11 @@ describe('sqlite: the audit trail', () => {
     const sale = { name: 'S', opensAtMs: T0, closesAtMs: T0 + 1, perBuyer: 1, payWithinSeconds: 60 };
     const items = [{ code: 'v', name: 'V', price: { amount: 1, currency: 'CNY' }, stock: 3 }];
     let lastId = 100;
-    const call = (actor: string, key: string | null = null) => ({
-      actor,
+    const call = (name: string, key: string | null = null) => ({
+      by: actor('admin', name, '192.0.2.8'),
       auditId: String(++lastId),
       keyed:
-        key === null ? null : { caller: actor, actingFor: null, operation: 'x', subject: '', key, fingerprint: 'f' },
+        key === null ? null : { caller: name, actingFor: null, operation: 'x', subject: '', key, fingerprint: 'f' },
       answer: () => 'answer',
     });
     const { ledger, clock } = world;
@@ -83,14 +84,35 @@ describe('sqlite: the audit trail', () => {
     await ledger.setPaused('5', true, call('alice'));
     await ledger.setPaused('5', false, call('alice'));
     await ledger.closeSale('5', call('alice'));
-    const rows = world.rows('SELECT at, actor, action, subject, detail FROM audit ORDER BY id');
+    const rows = world.rows('SELECT at, actor, origin, action, subject, detail FROM audit ORDER BY id');
     expect(rows.map((row) => ({ ...row, detail: JSON.parse(row.detail as string) }))).toEqual([
-      { at: T0, actor: 'alice', action: 'sale.create', subject: 'sale:5', detail: { name: 'S' } },
-      { at: T0 + 10, actor: 'bob', action: 'sale.patch', subject: 'sale:5', detail: { perBuyer: 2 } },
-      { at: T0 + 10, actor: 'bob', action: 'sale.stock', subject: 'sale:5', detail: { item: 'v', add: 2, total: 5 } },
-      { at: T0 + 10, actor: 'alice', action: 'sale.pause', subject: 'sale:5', detail: {} },
-      { at: T0 + 10, actor: 'alice', action: 'sale.resume', subject: 'sale:5', detail: {} },
-      { at: T0 + 10, actor: 'alice', action: 'sale.close', subject: 'sale:5', detail: {} },
+      {
+        at: T0,
+        actor: 'admin:alice',
+        origin: '192.0.2.8',
+        action: 'sale.create',
+        subject: 'sale:5',
+        detail: { name: 'S' },
+      },
+      {
+        at: T0 + 10,
+        actor: 'admin:bob',
+        origin: '192.0.2.8',
+        action: 'sale.patch',
+        subject: 'sale:5',
+        detail: { perBuyer: 2 },
+      },
+      {
+        at: T0 + 10,
+        actor: 'admin:bob',
+        origin: '192.0.2.8',
+        action: 'sale.stock',
+        subject: 'sale:5',
+        detail: { item: 'v', add: 2, total: 5 },
+      },
+      { at: T0 + 10, actor: 'admin:alice', origin: '192.0.2.8', action: 'sale.pause', subject: 'sale:5', detail: {} },
+      { at: T0 + 10, actor: 'admin:alice', origin: '192.0.2.8', action: 'sale.resume', subject: 'sale:5', detail: {} },
+      { at: T0 + 10, actor: 'admin:alice', origin: '192.0.2.8', action: 'sale.close', subject: 'sale:5', detail: {} },
     ]);
   });
 });
@@ -109,7 +131,7 @@ describe('sqlite: lists of a buyer with many orders', () => {
       // As large as ids are: no number holds them.
       let lastId = 2n ** 57n;
       const place = async (saleId: string, orders: number) => {
-        const call = { actor: 'admin', auditId: String(++lastId), keyed: null, answer: () => '' };
+        const call = { by: actor('admin', 'admin'), auditId: String(++lastId), keyed: null, answer: () => '' };
         await ledger.createSale({ ...sale, items, id: saleId, itemIds: [`${saleId}1`] }, call);
         const message = {
           saleId,

@@ -12,7 +12,8 @@ import {
   type StoredOrder,
 } from '../../src/ledger/port.ts';
 import { Writer } from '../../src/ledger/writer.ts';
-import { type OrderMessage, type OrderRecord, orderFingerprint } from '../../src/model/order.ts';
+import { actor } from '../../src/model/actor.ts';
+import { type OrderMessage, type OrderRecord, orderFingerprint, type PlacedBy } from '../../src/model/order.ts';
 import { BOUNDS, type ItemRecord, type NewSale, type SaleRecord, stampOf } from '../../src/model/sale.ts';
 import type { SnapshotPage } from '../../src/model/snapshot.ts';
 import { whole, wholeSnapshot } from '../support/snapshot.ts';
@@ -85,7 +86,7 @@ export function ledgerContract(name: string, make: () => Promise<LedgerUnderTest
     const id = (): string => String(++lastId);
 
     function call(over: Partial<AdminCall> = {}): AdminCall {
-      return { actor: 'admin', auditId: id(), keyed: null, answer: (sale) => `v${sale.version}`, ...over };
+      return { by: actor('admin', 'admin'), auditId: id(), keyed: null, answer: (sale) => `v${sale.version}`, ...over };
     }
 
     function keyed(over: Partial<KeyScope> = {}, fingerprint = 'f'): AdminCall {
@@ -137,6 +138,17 @@ export function ledgerContract(name: string, make: () => Promise<LedgerUnderTest
         fingerprint: orderFingerprint(itemCode, quantity),
         ...over,
       };
+    }
+
+    function placedBy(): PlacedBy {
+      return { ...actor('admin', 'alice', '192.0.2.7'), auditId: id() };
+    }
+
+    /** Rows of the audit, oldest first. */
+    async function notes(action: string) {
+      const rows = await world.ledger.audit({}, { limit: 5000, before: null });
+      const ours = rows.filter((row) => row.action === action).reverse();
+      return ours.map((row) => ({ ...row, detail: JSON.parse(row.detail) as unknown }));
     }
 
     function commit(...batch: OrderMessage[]): Promise<StoredOrder[]> {
@@ -332,6 +344,63 @@ export function ledgerContract(name: string, make: () => Promise<LedgerUnderTest
         expect((await commit(next, ...batch)).map(({ inserted }) => inserted)).toEqual([false, false, false]);
         expect(await world.ledger.outgoingEvents(10), 'none is told twice').toEqual([]);
         world.ledger.keepEvents = false;
+      });
+
+      // A batch of the pipe has at most 512, a statement 500 rows, a packet 1 000 orders.
+      it.each([
+        [1, false],
+        [501, true],
+        [513, false],
+        [1001, false],
+      ])(
+        'of %i orders, some of them placed for their buyers (events kept: %s): these have one audit row each, however often it is sent',
+        async (size, keepEvents) => {
+          await createSale(OTHER_SALE, { items: [{ ...newSale().items[0]!, stock: 5000 }] });
+          world.ledger.keepEvents = keepEvents;
+          const batch = Array.from({ length: size }, (_, at) => {
+            const order = message({ saleId: OTHER_SALE, buyer: `buyer-${at}`, key: at % 2 === 0 ? `k${at}` : null });
+            return at % 3 === 0 ? { ...order, placedBy: placedBy() } : order;
+          });
+          const stored = await commit(...batch);
+          expect(stored.every(({ order, inserted }) => inserted && order.status === 'reserved')).toBe(true);
+          await commit(...batch);
+          // Some are known, others are not.
+          const later = message({ saleId: OTHER_SALE, buyer: 'later', placedBy: placedBy() });
+          await commit(...batch.slice(-2), later);
+          const placed = [...batch, later].filter((order) => order.placedBy !== undefined);
+          expect(await notes('order.place')).toEqual(
+            placed.map(({ orderId, buyer, placedBy: by }) => ({
+              id: by!.auditId,
+              atMs: T0,
+              actor: 'admin:alice',
+              origin: '192.0.2.7',
+              action: 'order.place',
+              subject: `order:${orderId}`,
+              detail: { saleId: OTHER_SALE, buyer, item: 'voucher', quantity: 1, status: 'reserved' },
+            })),
+          );
+          world.ledger.keepEvents = false;
+        },
+      );
+
+      it('an order that was placed for its buyer and is refused: its row says so, and is not written twice', async () => {
+        const refused = message({ buyer: 'alice', slots: [9], placedBy: placedBy() });
+        for (const _ of [1, 2]) expect((await commit(refused))[0]!.order.reason).toBe('limit_reached');
+        const lost = message({ buyer: 'bob', placedBy: placedBy() });
+        for (const _ of [1, 2]) await world.ledger.rejectOrders([lost], 'admission_lost');
+        const detail = { saleId: SALE, item: 'voucher', quantity: 1, status: 'rejected' };
+        expect((await notes('order.place')).map((row) => row.detail)).toEqual([
+          { ...detail, buyer: 'alice', reason: 'limit_reached' },
+          { ...detail, buyer: 'bob', reason: 'admission_lost' },
+        ]);
+      });
+
+      it('a batch that fails leaves no audit row', async () => {
+        const good = message({ buyer: 'alice', placedBy: placedBy() });
+        await commit(good);
+        const fresh = message({ buyer: 'bob', placedBy: placedBy() });
+        expect(await faultOf(commit(fresh, { ...good, buyer: 'mallory' }))).toBe('order_id_reused');
+        expect(await notes('order.place')).toHaveLength(1);
       });
 
       it('of an order twice is one order, and both are told what is stored', async () => {
@@ -793,6 +862,25 @@ export function ledgerContract(name: string, make: () => Promise<LedgerUnderTest
         expect((await wholeSnapshot(world.ledger, SALE))!.holds).toHaveLength(1);
       });
 
+      it('has a row of whoever decided it, in the same transaction, whether the order was known or not', async () => {
+        const order = message({ buyer: 'alice' });
+        const note = { by: actor('admin', 'alice'), action: 'dead_letter.delete', subject: `order:${order.orderId}` };
+        for (const detail of [{ error: 'first' }, { error: 'again' }]) {
+          await world.ledger.rejectOrders([order], 'undeliverable', { ...note, auditId: id(), detail });
+        }
+        await world.ledger.note({ ...note, auditId: id(), detail: { error: 'Ü' } });
+        expect((await notes('dead_letter.delete')).map(({ detail }) => detail)).toEqual([
+          { error: 'first' },
+          { error: 'again' },
+          { error: 'Ü' },
+        ]);
+        const unknown = message({ buyer: 'bob', itemId: '999' });
+        await expect(
+          world.ledger.rejectOrders([unknown], 'undeliverable', { ...note, auditId: id(), detail: {} }),
+        ).rejects.toThrow();
+        expect(await notes('dead_letter.delete'), 'nothing was decided').toHaveLength(3);
+      });
+
       it('leaves what is stored as it is', async () => {
         const [paid, refused, fresh] = [
           message({ buyer: 'a' }),
@@ -831,6 +919,16 @@ export function ledgerContract(name: string, make: () => Promise<LedgerUnderTest
         const stored = await world.ledger.rejectOrders(lost, 'admission_lost');
         expect(stored.map(({ order }) => order.reason)).toEqual(['admission_lost', 'admission_lost']);
       });
+    });
+
+    it('a gate that is built anew has a row of whoever had it built; the first of a sale is made with the sale', async () => {
+      const by = actor('system', 'gate');
+      for (const _ of [1, 2, 3]) await world.ledger.rebuildSnapshot(SALE, 0, { by, auditId: id() });
+      const at = { actor: 'system:gate', origin: null, subject: `sale:${SALE}` };
+      expect(await notes('gate.rebuild')).toMatchObject([
+        { ...at, detail: { epoch: 3 } },
+        { ...at, detail: { epoch: 4 } },
+      ]);
     });
 
     describe('tasks for the gate', () => {

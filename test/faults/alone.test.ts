@@ -5,6 +5,7 @@ import { EmbeddedShop } from '../../src/engine/embedded.ts';
 import type { Gate } from '../../src/gate/port.ts';
 import type { SaleChange } from '../../src/ledger/port.ts';
 import { openSqlLedger } from '../../src/ledger/sql/open.ts';
+import { actor } from '../../src/model/actor.ts';
 import { emptyDatabase, queryDatabase } from '../contract/ledger.sql.ts';
 import { until } from '../support/fault-wait.ts';
 import { cleanUpServers } from '../support/servers/clean-up.ts';
@@ -74,7 +75,7 @@ function suite(database: () => Promise<string>, whole: boolean): void {
     Number((await queryDatabase(direct, 'SELECT count(*) AS n FROM gate_tasks'))[0]!.n);
 
   const caller = (key: string | null) => ({
-    actor: 'admin',
+    by: actor('admin', 'admin'),
     keyed: key === null ? null : { caller: 'admin:admin', actingFor: null, key },
   });
 

@@ -6,6 +6,7 @@ import { EmbeddedShop } from '../../src/engine/embedded.ts';
 import { Keeper } from '../../src/engine/keeper.ts';
 import { RedisGate } from '../../src/gate/redis/gate.ts';
 import { openSqlLedger } from '../../src/ledger/sql/open.ts';
+import { actor } from '../../src/model/actor.ts';
 import type { PaymentProvider } from '../../src/payments/port.ts';
 import { freshDatabase, type Product, queryDatabase } from '../contract/ledger.sql.ts';
 import { sleep } from '../support/fault-wait.ts';
@@ -18,8 +19,8 @@ import { type RedisServer, startRedis } from '../support/servers/redis.ts';
 const LONG = process.env.DOORBUSTER_TEST_LONG !== undefined;
 const HOUR_MS = 3600_000;
 const OFF_MS = 25 * HOUR_MS;
-const BY = { actor: 'test', origin: null };
-const ADMIN = { actor: 'admin', keyed: null };
+const BY = actor('system', 'test');
+const ADMIN = { by: actor('admin', 'admin'), keyed: null };
 
 const right = systemRuntime();
 const off = (ms: number): Runtime => ({ ...right, clock: { ...right.clock, now: () => Date.now() + ms } });
@@ -90,7 +91,7 @@ function suite(product: Product): void {
       const place = (buyer: string, key: string) => shop.place({ saleId, itemCode: 'a', buyer, quantity: 1, key });
       const first = await place('alice', 'k1');
       if (!first.ok) throw new Error(first.code);
-      const keyed = { actor: 'admin', keyed: { caller: 'admin:admin', actingFor: null, key: 'k2' } };
+      const keyed = { by: actor('admin', 'admin'), keyed: { caller: 'admin:admin', actingFor: null, key: 'k2' } };
       await shop.setPaused(saleId, false, keyed);
       const second = await place('bob', 'k3');
       if (!second.ok) throw new Error(second.code);

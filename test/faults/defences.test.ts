@@ -9,6 +9,7 @@ import type { SqlLedger } from '../../src/ledger/sql/ledger.ts';
 import { openSqlLedger } from '../../src/ledger/sql/open.ts';
 import { LostError } from '../../src/locks/errors.ts';
 import { createLocks, type Locks } from '../../src/locks/locks.ts';
+import { actor } from '../../src/model/actor.ts';
 import { type OrderMessage, orderFingerprint } from '../../src/model/order.ts';
 import type { SaleRecord } from '../../src/model/sale.ts';
 import { freshDatabase, type Product, queryDatabase } from '../contract/ledger.sql.ts';
@@ -159,7 +160,7 @@ class Matrix {
         payWithinSeconds: 900,
         items: ITEMS.map((item) => ({ ...item, name: item.code, price: { amount: 100, currency: 'EUR' } })),
       },
-      { actor: 'admin', auditId: id(), keyed: null, answer: () => '' },
+      { by: actor('admin', 'admin'), auditId: id(), keyed: null, answer: () => '' },
     );
     if (change.outcome !== 'changed') throw new Error(change.outcome);
     return change.sale;

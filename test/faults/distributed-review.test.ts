@@ -10,6 +10,7 @@ import { RedisGate } from '../../src/gate/redis/gate.ts';
 import type { Ledger } from '../../src/ledger/port.ts';
 import { openSqlLedger } from '../../src/ledger/sql/open.ts';
 import { createLocks, type Locks } from '../../src/locks/locks.ts';
+import { actor } from '../../src/model/actor.ts';
 import { orderFingerprint } from '../../src/model/order.ts';
 import type { PlaceResult } from '../../src/orders/place.ts';
 import { RedisStreamsPipe } from '../../src/pipe/redis-streams/pipe.ts';
@@ -26,7 +27,8 @@ import { type RedisServer, startRedis } from '../support/servers/redis.ts';
  * is stopped at the await that matters: at a call to its ledger, or by its way to Redis.
  */
 
-const CALLER = { actor: 'admin', keyed: null };
+const CALLER = { by: actor('admin', 'admin'), keyed: null };
+let lastAuditId = 0;
 /** Far longer than any of these takes when it works. */
 const SOON_MS = 15_000;
 
@@ -320,7 +322,7 @@ describeWithRedis('the distributed shop, reviewed', () => {
         const api = await start({ worker: true, answerWithinMs: 5000 });
         const saleId = await createSale(api, { stock, perBuyer });
         const orderId = orderIdOf(await buy(api, saleId, { buyer: 'alice' }));
-        expect(await api.cancelOrder(orderId, { actor: 'alice', origin: null })).toMatchObject({ ok: true });
+        expect(await api.cancelOrder(orderId, actor('admin', 'alice'))).toMatchObject({ ok: true });
         const gate = openGate();
         await until('it is released', SOON_MS, async () => (await viewOf(gate, saleId))?.free === stock);
         if (again) expect(await buy(api, saleId, { buyer: 'alice' })).toMatchObject({ ok: true });
@@ -342,7 +344,7 @@ describeWithRedis('the distributed shop, reviewed', () => {
         const api = await start({ worker: true, answerWithinMs: 5000 });
         const saleId = await createSale(api, { stock: 1 });
         const orderId = orderIdOf(await buy(api, saleId, { buyer: 'alice', key: 'k' }));
-        await api.cancelOrder(orderId, { actor: 'alice', origin: null });
+        await api.cancelOrder(orderId, actor('admin', 'alice'));
         const gate = openGate();
         await until('it is released', SOON_MS, async () => (await viewOf(gate, saleId))?.free === 1);
         const late = { saleId, orderId, itemCode: 'voucher', buyer: 'alice', quantity: 1, key: 'k' };
@@ -359,7 +361,7 @@ describeWithRedis('the distributed shop, reviewed', () => {
         // A worker that dies between its commit and what follows from it.
         await (await openLedger()).commitOrders(await streamed(eye, prefix, saleId));
         eye.disconnect();
-        await api.cancelOrder(orderIdOf(bought), { actor: 'alice', origin: null });
+        await api.cancelOrder(orderIdOf(bought), actor('admin', 'alice'));
         const gate = openGate();
         await until('it is released', SOON_MS, async () => (await viewOf(gate, saleId))?.free === 2);
         const other = await buy(api, saleId);
@@ -586,6 +588,7 @@ describeWithRedis('the distributed shop, reviewed', () => {
         ledger,
         locks,
         drainMsMax: 5000,
+        rebuilding: async () => ({ auditId: String(++lastAuditId), by: CALLER.by }),
         rebuilt: () => {},
         inPlace: async () => {},
       });

@@ -22,17 +22,14 @@ describeWithOwnPostgres('a PostgreSQL that is far away', () => {
     far.port = String(proxy.port);
     const ledger = await openSqlLedger(far.href, systemRuntime(), { migrate: true, exclusive: false });
     onTestFinished(() => ledger.close());
+    const by = { kind: 'library', name: 'test', origin: null } as const;
     const items = [{ code: 'voucher', name: 'V', price: { amount: 1, currency: 'CNY' }, stock: 100 }];
     const sale = { name: 'S', opensAtMs: 0, closesAtMs: 1, perBuyer: 1, payWithinSeconds: 600, items };
-    await ledger.createSale(
-      { ...sale, id: '5', itemIds: ['6'] },
-      { actor: 'admin', auditId: '1', keyed: null, answer: () => '' },
-    );
+    await ledger.createSale({ ...sale, id: '5', itemIds: ['6'] }, { by, auditId: '1', keyed: null, answer: () => '' });
     const orders = ['101', '102'].map((orderId) => ({
       ...{ orderId, saleId: '5', itemId: '6', itemCode: 'voucher', buyer: `buyer-${orderId}`, quantity: 1, slots: [1] },
       ...{ price: items[0]!.price, payWithinSeconds: 600, epoch: 1, key: null, fingerprint: 'x' },
     }));
-    const by = { actor: 'test', origin: null };
     const cancel = (orderId: string, auditId: string): Move => {
       return { orderId, event: 'cancel', by, auditId, fence: null };
     };

@@ -4,6 +4,7 @@ import { systemRuntime } from '../../src/base/runtime.ts';
 import { DistributedShop } from '../../src/engine/distributed.ts';
 import type { Order } from '../../src/engine/present.ts';
 import { openSqlLedger } from '../../src/ledger/sql/open.ts';
+import { actor } from '../../src/model/actor.ts';
 import type { Product } from '../contract/ledger.sql.ts';
 import { below, crowdOf, oneOf, seedOf } from '../support/crowd-record.ts';
 import { startShop, type TestShop } from '../support/distributed.ts';
@@ -33,7 +34,7 @@ import { type RedisServer, startRedis } from '../support/servers/redis.ts';
 
 /** The life of orders in a shop of several processes: on Redis, and on MariaDB and PostgreSQL. */
 const LONG = process.env.DOORBUSTER_TEST_LONG !== undefined;
-const BY = { actor: 'test', origin: null };
+const BY = actor('system', 'test');
 const SETTLED_MS = 45_000;
 
 let redis: RedisServer;
@@ -160,7 +161,7 @@ function suite(product: Product): void {
     try {
       const items = [{ code: 'voucher', name: 'V', price: PRICE, stock: total }];
       const sale = { name: 'S', opensAtMs: 0, closesAtMs: Date.now() + 1e9, perBuyer: 1, payWithinSeconds: 2, items };
-      const made = await shops[0]!.createSale(sale, { actor: 'admin', keyed: null });
+      const made = await shops[0]!.createSale(sale, { by: actor('admin', 'admin'), keyed: null });
       if (made.outcome !== 'changed') throw new Error(made.outcome);
       const saleId = made.sale.id;
       const placed: { id: string; expiresAtMs: number }[] = [];

@@ -3,6 +3,7 @@ import { afterAll, expect, it } from 'vitest';
 import { systemRuntime } from '../../src/base/runtime.ts';
 import { DistributedShop } from '../../src/engine/distributed.ts';
 import { SqliteLedger } from '../../src/ledger/sqlite/ledger.ts';
+import { actor } from '../../src/model/actor.ts';
 import type { OrderRecord } from '../../src/model/order.ts';
 import { sleep, until } from '../support/fault-wait.ts';
 import { temporaryFolder } from '../support/server.ts';
@@ -52,7 +53,7 @@ describeWithRedis('a rebuild and what is in the pipe', () => {
     const sale = { name: 'Doorbuster', opensAtMs: nowMs - 60_000, closesAtMs: nowMs + 3_600_000, items };
     const change = await shop.createSale(
       { ...sale, perBuyer: 1, payWithinSeconds: 900 },
-      { actor: 'admin', keyed: null },
+      { by: actor('admin', 'admin'), keyed: null },
     );
     if (change.outcome !== 'changed') throw new Error(change.outcome);
     return change.sale.id;

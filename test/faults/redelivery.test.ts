@@ -6,6 +6,7 @@ import { systemRuntime } from '../../src/base/runtime.ts';
 import { DistributedShop } from '../../src/engine/distributed.ts';
 import type { SqlLedger } from '../../src/ledger/sql/ledger.ts';
 import { openSqlLedger } from '../../src/ledger/sql/open.ts';
+import { actor } from '../../src/model/actor.ts';
 import { until } from '../support/fault-wait.ts';
 import { cleanUpServers } from '../support/servers/clean-up.ts';
 import { describeWithAnyRedis, describeWithMysql, describeWithPostgres } from '../support/servers/describe.ts';
@@ -15,7 +16,7 @@ import { redisUrl } from '../support/servers/redis.ts';
 import { QUICK } from '../support/webhooks.ts';
 
 const AGENT = fileURLToPath(new URL('../support/dying-worker.ts', import.meta.url));
-const CALLER = { actor: 'admin', keyed: null };
+const CALLER = { by: actor('admin', 'admin'), keyed: null };
 const ORDERS = 40;
 const LONG = process.env.DOORBUSTER_TEST_LONG !== undefined;
 
@@ -74,7 +75,7 @@ function suite(database: () => Promise<string>): void {
     const api = await start(false, prefix);
     await api.webhooks.endpoints.create(
       { url: 'http://127.0.0.1:9/', events: ['order.reserved'] },
-      { actor: 'admin', origin: null },
+      actor('admin', 'admin'),
       null,
     );
     dying = spawn(process.execPath, [AGENT, redis, url, prefix], { stdio: ['ignore', 'pipe', 'inherit'] });

@@ -2,6 +2,7 @@ import { afterAll, afterEach, beforeAll, describe, expect, it, vi } from 'vitest
 import { type Runtime, systemRuntime } from '../../src/base/runtime.ts';
 import { EmbeddedShop } from '../../src/engine/embedded.ts';
 import { MemoryGate } from '../../src/gate/memory.ts';
+import { actor } from '../../src/model/actor.ts';
 import type { SaleSnapshot, SnapshotPage } from '../../src/model/snapshot.ts';
 import type { PlaceResult } from '../../src/orders/place.ts';
 import { readLedger } from '../support/fault-ledger.ts';
@@ -139,7 +140,7 @@ describe('a gate that is wrong', () => {
     for (const shop of shops.splice(0)) await shop.close();
   });
 
-  const CALLER = { actor: 'test', keyed: null };
+  const CALLER = { by: actor('system', 'test'), keyed: null };
 
   async function open(folder: string, runtime: Runtime = systemRuntime()): Promise<EmbeddedShop> {
     const shop = await EmbeddedShop.open(folder, runtime);

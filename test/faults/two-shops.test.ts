@@ -4,6 +4,7 @@ import { afterAll, afterEach, beforeAll, beforeEach, expect, it } from 'vitest';
 import { systemRuntime } from '../../src/base/runtime.ts';
 import { DistributedShop } from '../../src/engine/distributed.ts';
 import { openSqlLedger } from '../../src/ledger/sql/open.ts';
+import { actor } from '../../src/model/actor.ts';
 import { until } from '../support/fault-wait.ts';
 import { ADMIN_KEY, AUTH_SECRET, run } from '../support/server.ts';
 import { cleanUpServers } from '../support/servers/clean-up.ts';
@@ -59,7 +60,7 @@ describeWithAnyRedis('two shops on one prefix of Redis', () => {
           payWithinSeconds: 900,
           items: [{ code: 'voucher', name: 'V', price: { amount: 100, currency: 'EUR' }, stock: 1000 }],
         },
-        { actor: 'admin', keyed: null },
+        { by: actor('admin', 'admin'), keyed: null },
       );
       if (made.outcome !== 'changed') throw new Error(made.outcome);
       return made.sale.id;

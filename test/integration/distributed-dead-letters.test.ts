@@ -59,6 +59,17 @@ async function asPrinted(part: RegExp, id = ''): Promise<string> {
   return told!.output;
 }
 
+function placeFor(sale: string, buyer: string): Promise<Answer> {
+  const headers = { authorization: `Bearer ${ADMIN_KEY}`, 'doorbuster-buyer': buyer };
+  return place(server, sale, buyer, { key: 'k', headers });
+}
+
+async function auditOf(orderId: string): Promise<string[][]> {
+  const { body } = await admin(server, 'GET', `/v1/ops/audit?subject=order:${orderId}`);
+  const rows = body.data as { action: string; actor: string; origin: string; detail: { status?: string } }[];
+  return rows.reverse().map(({ action, actor, origin, detail }) => [action, actor, origin, detail.status ?? '']);
+}
+
 /** What takes its time to die, while other tests run: two orders, and a message that bears the id of a third. */
 let poisoned: { sale: string; stored: Answer; mended: Answer; given: Answer };
 
@@ -70,10 +81,7 @@ async function poison(): Promise<void> {
   await database.query(
     "ALTER TABLE orders ADD CONSTRAINT poison CHECK (NOT (buyer LIKE 'poison%' AND status = 'reserved'))",
   );
-  const [mended, given] = await Promise.all([
-    place(server, sale, 'poison-1', { key: 'k' }),
-    place(server, sale, 'poison-2', { key: 'k' }),
-  ]);
+  const [mended, given] = await Promise.all([placeFor(sale, 'poison-1'), placeFor(sale, 'poison-2')]);
   for (const answer of [mended, given]) expect(answer.status, JSON.stringify(answer.body)).toBe(202);
   const [item] = await database.query('SELECT epoch, id FROM items WHERE sale_id = $1', [sale]);
   const { epoch, id: itemId } = item as { epoch: number; id: string };
@@ -211,7 +219,7 @@ describeWithRedis('dead letters', () => {
           const { body } = await admin(server, 'GET', `/v1/orders/${mended.body.id}`);
           return body.status === 'reserved';
         });
-        const replay = await place(server, sale, 'poison-1', { key: 'k' });
+        const replay = await placeFor(sale, 'poison-1');
         expect([replay.status, replay.body.id, replayed(replay)]).toEqual([201, mended.body.id, true]);
 
         await asPrinted(/-X DELETE/, given.body.id);
@@ -220,13 +228,26 @@ describeWithRedis('dead letters', () => {
           reason: 'undeliverable',
         });
         // Its key and its unit are free again.
-        const next = await place(server, sale, 'poison-2', { key: 'k' });
+        const next = await placeFor(sale, 'poison-2');
         expect(next).toMatchObject({ status: 201 });
         expect(next.body.id).not.toBe(given.body.id);
+
+        // Who placed it has gone all the way with it: five tries, the letter, and back.
+        const by = ['admin:admin', '127.0.0.1'];
+        // In the order of their ids: the order's was taken when it was placed.
+        expect(await auditOf(mended.body.id)).toEqual([
+          ['order.place', ...by, 'reserved'],
+          ['dead_letter.retry', ...by, ''],
+        ]);
+        expect(await auditOf(given.body.id)).toEqual([
+          ['order.place', ...by, 'rejected'],
+          ['dead_letter.delete', ...by, ''],
+        ]);
 
         // The twin goes; the order whose id it bore stands.
         expect((await admin(server, 'DELETE', `/v1/ops/dead-letters/${stored.body.id}`)).status).toBe(204);
         expect((await admin(server, 'GET', `/v1/orders/${stored.body.id}`)).body).toEqual(stored.body);
+        expect(await auditOf(stored.body.id)).toEqual([['dead_letter.delete', ...by, '']]);
         expect(await letters(sale)).toEqual([]);
         await until('the gauge', 5_000, async () => (await metric(server, 'doorbuster_dead_letters')) === 0);
         const item = await counts(server, sale);

@@ -290,14 +290,15 @@ describe('lists', () => {
     expect(page.headers.get('content-type')).toMatch(/^text\/csv/);
     const lines = page.body.split('\r\n');
     expect(lines[0]).toBe(
-      'id,saleId,buyer,item,quantity,seats,amount,currency,status,reason,expiresAt,createdAt,updatedAt,version',
+      'id,saleId,buyer,item,quantity,seats,amount,currency,status,reason,expiresAt,createdAt,updatedAt,version,' +
+        'paymentState,paymentProvider,paymentReference',
     );
     expect(lines.slice(1, -1).map((line: string) => line.split(',')[0])).toEqual(mine.slice(0, 3));
     expect(lines.at(-1)).toBe('');
     expect(page.headers.get('doorbuster-next-cursor')).toBe(mine[2]);
     const { body: json } = await server.call('GET', `/v1/orders/${mine[0]}`, { buyer: 'lister' });
     expect(lines[1]).toBe(
-      `${json.id},${json.saleId},lister,voucher,1,,8000,CNY,reserved,,${json.expiresAt},${json.createdAt},${json.updatedAt},1`,
+      `${json.id},${json.saleId},lister,voucher,1,,8000,CNY,reserved,,${json.expiresAt},${json.createdAt},${json.updatedAt},1,,,`,
     );
     const last = await csv(`/v1/orders?cursor=${mine[5]}`, { buyer: 'lister' });
     expect([last.body.split('\r\n').length, last.headers.get('doorbuster-next-cursor')]).toEqual([3, null]);
@@ -315,6 +316,12 @@ describe('lists', () => {
     }
     expect((await csv(`/v1/orders?saleId=${sale}`, { admin: true })).body).toContain('"say ""hi"""');
     expectProblem(await csv('/v1/orders?limit=0', { admin: true }), 422, 'invalid_request');
+    // What the accounts are compared by; it is the provider's text, or that of whoever took the money.
+    const taken = { reference: '=till "7"', amount: { amount: 8000, currency: 'CNY' } };
+    const { status } = await server.call('POST', `/v1/orders/${mine[0]}/confirm`, { admin: true, body: taken });
+    expect(status).toBe(200);
+    const paid = (await csv('/v1/orders?limit=1', { buyer: 'lister' })).body.split('\r\n')[1];
+    expect(paid).toMatch(/,paid,.*,2,captured,confirm,"'=till ""7"""$/);
   });
 
   it('as CSV only if that is what the client likes better', async () => {

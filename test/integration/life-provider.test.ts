@@ -373,8 +373,10 @@ describe.concurrent('with a bank', () => {
       for (const news of bank.newsOf(placed.id)) await deliver(server, news);
       await sleep(600);
       expect(await now(server, revived)).toEqual(revived);
-      const [row] = (await auditOf(server, revived)).slice(-1);
-      expect(row).toMatchObject({ action: 'order.pay', actor: 'sweeper', detail: { revives: placed.id } });
+      expect(await auditOf(server, revived)).toMatchObject([
+        { action: 'order.place', actor: 'system:sweeper', detail: { buyer: placed.buyer } },
+        { action: 'order.pay', actor: 'system:sweeper', detail: { revives: placed.id } },
+      ]);
       expect(await refund(server, revived)).toMatchObject({ status: 200, body: { status: 'refunded' } });
       expect(bank.holds(placed.id)).toBe(0);
     });

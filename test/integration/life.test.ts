@@ -525,7 +525,7 @@ describe.concurrent('with the sandbox', () => {
       expectProblem(await place(server, sale, 'late', { body: { item: 'voucher', quantity: 2 } }), 409, 'sold_out');
       expect((await place(server, sale, 'late')).status).toBe(201);
       expect((await auditOf(server, late)).map(({ actor, action }) => [actor, action])).toEqual([
-        ['sweeper', 'order.expire'],
+        ['system:sweeper', 'order.expire'],
       ]);
     });
 

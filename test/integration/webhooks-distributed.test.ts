@@ -3,6 +3,7 @@ import { systemRuntime } from '../../src/base/runtime.ts';
 import { DistributedShop } from '../../src/engine/distributed.ts';
 import type { SqlLedger } from '../../src/ledger/sql/ledger.ts';
 import { openSqlLedger } from '../../src/ledger/sql/open.ts';
+import { actor } from '../../src/model/actor.ts';
 import { until } from '../support/fault-wait.ts';
 import { cleanUpServers } from '../support/servers/clean-up.ts';
 import { describeWithAnyRedis, describeWithPostgres } from '../support/servers/describe.ts';
@@ -10,7 +11,7 @@ import { postgresUrl } from '../support/servers/postgres.ts';
 import { redisUrl } from '../support/servers/redis.ts';
 import { QUICK, type Receiver, startReceiver } from '../support/webhooks.ts';
 
-const BY = { actor: 'admin:alice', origin: null };
+const BY = actor('admin', 'alice');
 
 interface Process {
   shop: DistributedShop;
@@ -66,7 +67,7 @@ describeWithAnyRedis('webhooks of a shop of several processes', () => {
           payWithinSeconds: 900,
           items: [{ code: 'voucher', name: '100 off', price: { amount: 8000, currency: 'CNY' }, stock: 10 }],
         },
-        { actor: 'alice', keyed: null },
+        { by: actor('admin', 'alice'), keyed: null },
       );
       if (made.outcome !== 'changed') throw new Error(made.outcome);
       const place = async (buyer: string): Promise<string> => {

@@ -2,6 +2,7 @@ import fc from 'fast-check';
 import { expect, it } from 'vitest';
 import { DoorbusterError } from '../../src/base/errors.ts';
 import { type AdminCall, KEY_KEPT_MS } from '../../src/ledger/port.ts';
+import { actor } from '../../src/model/actor.ts';
 import type { OrderMessage, OrderRecord } from '../../src/model/order.ts';
 import type { LedgerUnderTest } from '../contract/ledger.ts';
 import { T0 } from '../contract/manual.ts';
@@ -127,7 +128,7 @@ class Run {
   }
 
   #call(): AdminCall {
-    return { actor: 'admin', auditId: String(++this.#lastId), keyed: null, answer: () => '' };
+    return { by: actor('admin', 'admin'), auditId: String(++this.#lastId), keyed: null, answer: () => '' };
   }
 
   #message(item: { saleId: string; itemId: string; code: string }, buyer: string): OrderMessage {

@@ -1,6 +1,7 @@
 import fc from 'fast-check';
 import { expect, it } from 'vitest';
 import { KEY_KEPT_MS, type Move, type Moved } from '../../src/ledger/port.ts';
+import { actor } from '../../src/model/actor.ts';
 import type { Money } from '../../src/model/money.ts';
 import type { OrderMessage, OrderRecord, OrderStatus } from '../../src/model/order.ts';
 import type { AttemptState, PaymentAttempt } from '../../src/model/payment.ts';
@@ -301,7 +302,7 @@ class Run {
         const attempt = this.#latest(model.attempts, op.attempt);
         if (attempt === undefined) return;
         if (attempt.state === 'captured' || attempt.state === 'late') attempt.state = 'refunding';
-        const started = await ledger.startRefund(attempt.id, { actor: 'test', origin: null }, kit.id());
+        const started = await ledger.startRefund(attempt.id, actor('system', 'test'), kit.id());
         expect(started!.state).toBe(attempt.state);
         break;
       }

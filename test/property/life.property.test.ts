@@ -1,5 +1,6 @@
 import fc from 'fast-check';
 import { expect, it } from 'vitest';
+import { actor } from '../../src/model/actor.ts';
 import { stepOf } from '../../src/model/life.ts';
 import type { OrderRecord, OrderStatus } from '../../src/model/order.ts';
 import { POINTS, type Point } from '../../src/orders/life/points.ts';
@@ -213,7 +214,10 @@ class Run {
         return world.rebuild();
       case 'pause':
       case 'resume':
-        return world.begin(op.do, shop.setPaused(world.saleId, op.do === 'pause', { actor: 'admin', keyed: null }));
+        return world.begin(
+          op.do,
+          shop.setPaused(world.saleId, op.do === 'pause', { by: actor('admin', 'admin'), keyed: null }),
+        );
       case 'crash':
         if (op.at === null) world.crash();
         else world.dieAt = op.at;

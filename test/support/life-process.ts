@@ -3,6 +3,7 @@ import { flushCompileCache } from 'node:module';
 import { systemRuntime } from '../../src/base/runtime.ts';
 import { EmbeddedShop } from '../../src/engine/embedded.ts';
 import type { LifeOptions, Shop } from '../../src/engine/shop.ts';
+import { actor } from '../../src/model/actor.ts';
 import type { Point } from '../../src/orders/life/points.ts';
 import { Bank } from './life-bank.ts';
 import { act, LIFE_ITEM, LIFE_PRICE, type Step } from './life-steps.ts';
@@ -86,7 +87,7 @@ const shop = await open();
 const items = [{ code: LIFE_ITEM, name: 'Voucher', price: LIFE_PRICE, stock: given.stock }];
 const { payWithinSeconds } = given;
 const sale = { name: 'S', opensAtMs: 0, closesAtMs: clock.now() + 1e9, perBuyer: 1, payWithinSeconds, items };
-const made = await shop.createSale(sale, { actor: 'admin', keyed: null });
+const made = await shop.createSale(sale, { by: actor('admin', 'admin'), keyed: null });
 if (made.outcome !== 'changed') throw new Error(made.outcome);
 saleId = made.sale.id;
 

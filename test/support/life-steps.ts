@@ -1,4 +1,5 @@
 import type { Shop } from '../../src/engine/shop.ts';
+import { actor } from '../../src/model/actor.ts';
 import type { Bank, Plan } from './life-bank.ts';
 
 /** What a buyer, an admin or the bank does, of the order that was placed as number `at`. */
@@ -20,7 +21,7 @@ export type Step =
 
 export const LIFE_PRICE = { amount: 8000, currency: 'CNY' };
 export const LIFE_ITEM = 'voucher';
-const BY = { actor: 'test', origin: null };
+const BY = actor('system', 'test');
 
 /** Does it; a refusal or a failure is its own business. `orders` are the ids of those placed so far. */
 export async function act(shop: Shop, bank: Bank, saleId: string, orders: string[], step: Act): Promise<unknown> {

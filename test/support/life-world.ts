@@ -12,6 +12,7 @@ import { EmbeddedShop } from '../../src/engine/embedded.ts';
 import type { Gate } from '../../src/gate/port.ts';
 import { LEDGER_FILE } from '../../src/ledger/sqlite/folder.ts';
 import { SqliteLedger } from '../../src/ledger/sqlite/ledger.ts';
+import { actor } from '../../src/model/actor.ts';
 import type { Point } from '../../src/orders/life/points.ts';
 import { temporary } from '../contract/ledger.sqlite.ts';
 import { settled, T0 } from '../contract/manual.ts';
@@ -20,7 +21,7 @@ import { judgeLife } from './life-judge.ts';
 import { judgeMoney, unfinished } from './life-money.ts';
 
 export const PRICE = { amount: 8000, currency: 'CNY' };
-export const BY = { actor: 'test', origin: null };
+export const BY = actor('system', 'test');
 
 interface Timer {
   atMs: number;
@@ -151,7 +152,7 @@ export class LifeWorld {
     const { stock, perBuyer, payWithinSeconds } = options;
     const items = [{ code: 'voucher', name: 'Voucher', price: PRICE, stock }];
     const sale = { name: 'S', opensAtMs: T0, closesAtMs: T0 + 1e10, perBuyer, payWithinSeconds, items };
-    const change = await world.until(world.shop.createSale(sale, { actor: 'admin', keyed: null }));
+    const change = await world.until(world.shop.createSale(sale, { by: actor('admin', 'admin'), keyed: null }));
     if (change.outcome !== 'changed') throw new Error(`no sale: ${change.outcome}`);
     world.saleId = change.sale.id;
     world.itemId = change.sale.items[0]!.id;
@@ -359,10 +360,18 @@ export class LifeWorld {
     expect(
       this.rows(
         `SELECT CAST(o.id AS TEXT) AS id, o.version, count(a.id) AS moves FROM orders o LEFT JOIN audit a
-           ON a.subject = 'order:' || o.id AND a.action LIKE 'order.%'
+           ON a.subject = 'order:' || o.id AND a.action LIKE 'order.%' AND a.action <> 'order.place'
          GROUP BY o.id HAVING count(a.id) <> o.version - 1`,
       ),
       'each move stands in the audit, once',
+    ).toEqual([]);
+    expect(
+      this.rows(
+        `SELECT CAST(o.id AS TEXT) AS id, count(a.id) AS placed FROM orders o LEFT JOIN audit a
+           ON a.subject = 'order:' || o.id AND a.action = 'order.place' AND a.actor = 'system:sweeper'
+         WHERE o.revives IS NOT NULL GROUP BY o.id HAVING count(a.id) <> 1`,
+      ),
+      'each order that the shop itself placed stands in the audit, once',
     ).toEqual([]);
     expect(
       this.rows(

@@ -2,6 +2,7 @@
  * One process of a shop whose bank leaves payments pending and then hangs, for test/faults/pending-payments.test.ts. A process
  * of its own, since what is tested is that it does not freeze. Reads a job as its only argument, says what it saw as JSON.
  */
+
 import { systemRuntime } from '../../src/base/runtime.ts';
 import { DistributedShop } from '../../src/engine/distributed.ts';
 import { EmbeddedShop } from '../../src/engine/embedded.ts';
@@ -9,6 +10,7 @@ import type { Shop } from '../../src/engine/shop.ts';
 import type { Ledger } from '../../src/ledger/port.ts';
 import { openSqlLedger } from '../../src/ledger/sql/open.ts';
 import { SqliteLedger } from '../../src/ledger/sqlite/ledger.ts';
+import { actor } from '../../src/model/actor.ts';
 import type { OrderRecord } from '../../src/model/order.ts';
 import type { PaymentProvider, ProviderState } from '../../src/payments/port.ts';
 import { sleep, until } from './fault-wait.ts';
@@ -48,7 +50,7 @@ export interface PendingReport {
   readonly closedMs: number;
 }
 
-const BY = { actor: 'test', origin: null };
+const BY = actor('system', 'test');
 const job = JSON.parse(process.argv[2]!) as PendingJob;
 
 let asked = 0;
@@ -115,7 +117,7 @@ const stall = watchLoop(shop);
 const items = [{ code: 'a', name: 'a', price: { amount: 100, currency: 'CNY' }, stock: 100_000 }];
 const { payWithinSeconds } = job;
 const sale = { name: 's', opensAtMs: Date.now() - 60_000, closesAtMs: Date.now() + 3600_000, perBuyer: 1, items };
-const made = await shop.createSale({ ...sale, payWithinSeconds }, { actor: 'admin', keyed: null });
+const made = await shop.createSale({ ...sale, payWithinSeconds }, { by: actor('admin', 'admin'), keyed: null });
 if (made.outcome !== 'changed') throw new Error(made.outcome);
 const saleId = made.sale.id;
 let buyers = 0;

@@ -6,6 +6,7 @@ import { systemRuntime } from '../../src/base/runtime.ts';
 import type { StoredOrder } from '../../src/ledger/port.ts';
 import type { SqlLedger } from '../../src/ledger/sql/ledger.ts';
 import { openSqlLedger } from '../../src/ledger/sql/open.ts';
+import { actor } from '../../src/model/actor.ts';
 import type { OrderMessage } from '../../src/model/order.ts';
 import { sleep, until } from './fault-wait.ts';
 import { cleanUpServers } from './servers/clean-up.ts';
@@ -28,7 +29,7 @@ export function sqlFaultSuite(name: string, start: () => Promise<MariadbServer |
       ledger = await openSqlLedger(server.url, systemRuntime(), { migrate: true, exclusive: false });
       const items = [{ code: 'voucher', name: 'V', price: { amount: 1, currency: 'CNY' }, stock: 100_000 }];
       const sale = { name: 'S', opensAtMs: 0, closesAtMs: 1, perBuyer: 1, payWithinSeconds: 60, items };
-      const call = { actor: 'admin', auditId: '1', keyed: null, answer: () => '' };
+      const call = { by: actor('admin', 'admin'), auditId: '1', keyed: null, answer: () => '' };
       await ledger.createSale({ ...sale, id: '5', itemIds: ['6'] }, call);
     });
     afterAll(async () => {

@@ -1,6 +1,6 @@
 import type { Cluster, Redis } from 'ioredis';
 import type { OrderMessage } from '../../src/model/order.ts';
-import { encodeEntry } from '../../src/model/stream-entry.ts';
+import { encodeEntry, encodePlacedBy } from '../../src/model/stream-entry.ts';
 
 export function orderMessage(orderId: string, over: Partial<OrderMessage> = {}): OrderMessage {
   return {
@@ -22,9 +22,10 @@ export function orderMessage(orderId: string, over: Partial<OrderMessage> = {}):
 
 /** One entry for a whole batch of one process, as the gate's script writes it. */
 export function entryOf(messages: readonly OrderMessage[]): string[] {
-  const [first, ...others] = messages.map(encodeEntry) as [string[], ...string[][]];
   // All of one item: header and item are those of the first.
-  return [...first, ...others.flatMap((fields) => fields.slice(4))];
+  const groups = messages.flatMap((message) => encodeEntry(message).slice(4, 6));
+  const placed = messages.some(({ placedBy }) => placedBy !== undefined) ? ['by', encodePlacedBy(messages)] : [];
+  return [...encodeEntry(messages[0]!).slice(0, 4), ...groups, ...placed];
 }
 
 /** Stands for the gate: writes what it writes, and nothing else. */

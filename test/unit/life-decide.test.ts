@@ -8,6 +8,7 @@ import {
 } from '../../src/ledger/life/decide.ts';
 import type { StoredRefund } from '../../src/ledger/life/rows.ts';
 import { DECLINED_MAX, type Move } from '../../src/ledger/life.ts';
+import { actor } from '../../src/model/actor.ts';
 import { LIFE, stepOf, unitsAt } from '../../src/model/life.ts';
 import { hasEnded, ORDER_STATUSES, type OrderRecord, type OrderStatus } from '../../src/model/order.ts';
 import { ATTEMPT_STATES, type AttemptState, type PaymentAttempt } from '../../src/model/payment.ts';
@@ -44,7 +45,7 @@ const CAPTURE = { capture: '9', reference: 'r', amount: AMOUNT };
 const TAKEN = { taken: 'till', attemptId: '9', amount: AMOUNT };
 
 function move(event: Move['event'], over: Partial<Move> = {}): Move {
-  return { orderId: '1', event, by: { actor: 'x', origin: null }, auditId: '7', fence: null, ...over };
+  return { orderId: '1', event, by: actor('system', 'x'), auditId: '7', fence: null, ...over };
 }
 
 /** Every move there is, with every state of the money it names. */
@@ -178,7 +179,7 @@ describe('what becomes of a move', () => {
 describe('what becomes of an attempt that is to be opened', () => {
   const wanted = {
     ...{ id: '9', orderId: '1', provider: 'bank', fence: null, auditId: '7', askAfterMs: 10 },
-    by: { actor: 'x', origin: null },
+    by: actor('system', 'x'),
   };
   const said = (before: OrderState | null, named: PaymentAttempt | null = null, nowMs = NOW) =>
     decideOpening(wanted, before, named, nowMs).outcome;

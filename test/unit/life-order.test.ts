@@ -12,6 +12,7 @@ import { SqliteLedger } from '../../src/ledger/sqlite/ledger.ts';
 import { UnavailableError } from '../../src/locks/errors.ts';
 import { createLocks, type Locks } from '../../src/locks/locks.ts';
 import { MemorySpace } from '../../src/locks/memory/space.ts';
+import { actor } from '../../src/model/actor.ts';
 import { type OrderMessage, type OrderRecord, orderFingerprint } from '../../src/model/order.ts';
 import type { OrderLife } from '../../src/orders/life/life.ts';
 import type { PlaceRequest, PlaceResult } from '../../src/orders/place.ts';
@@ -29,7 +30,7 @@ import { Bank, type Plan } from '../support/life-bank.ts';
 const SALE = '500';
 const ITEM = '501';
 const PRICE = { amount: 8000, currency: 'CNY' };
-const BY = { actor: 'test', origin: null };
+const BY = actor('system', 'test');
 const PAY_WITHIN_MS = 60_000;
 
 const WRITES = new Set([
@@ -193,7 +194,7 @@ beforeEach(async () => {
     payWithinSeconds: PAY_WITHIN_MS / 1000,
     items,
   };
-  const call = { actor: 'admin', auditId: id(), keyed: null, answer: () => '' };
+  const call = { by: actor('admin', 'admin'), auditId: id(), keyed: null, answer: () => '' };
   await ledger.createSale({ ...sale, id: SALE, itemIds: [ITEM] }, call);
   await gate.install((await ledger.rebuildSnapshot(SALE))!);
   placing = place;

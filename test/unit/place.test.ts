@@ -1,9 +1,10 @@
 import { beforeEach, describe, expect, it } from 'vitest';
 import { unavailable } from '../../src/base/errors.ts';
-import { type IdBlock, IdSequence, idTimeMs } from '../../src/base/ids.ts';
+import { type IdBlock, type IdKind, IdSequence, idTimeMs } from '../../src/base/ids.ts';
 import { MemoryGate } from '../../src/gate/memory.ts';
 import { type AdmitRequest, type BoundTo, type Gate, NotAdmittedError, type Verdict } from '../../src/gate/port.ts';
 import { KEY_KEPT_MS, type Ledger, type OrderKeyBinding } from '../../src/ledger/port.ts';
+import { type Actor, actor } from '../../src/model/actor.ts';
 import { type OrderRecord, orderFingerprint } from '../../src/model/order.ts';
 import type { SaleRecord } from '../../src/model/sale.ts';
 import { Acks } from '../../src/orders/acks.ts';
@@ -98,6 +99,7 @@ describe('placing an order', () => {
       ledger: ledger as unknown as Ledger,
       acks,
       orderIds,
+      auditIds: new IdSequence('audit', () => block(), runtime.clock, 100),
       patience: null,
       closedBecause: () => closedBecause,
       rebuild: (saleId) => rebuilt.push(saleId),
@@ -168,7 +170,7 @@ describe('placing an order', () => {
   });
 
   describe('for a buyer, under a key of whoever acts for them (P5)', () => {
-    const caller = 'admin:alice';
+    const by = actor('admin', 'alice');
     /** An id of this moment. */
     const UP_TO = String((BigInt(T0 - idTimeMs('1')) / 1000n) << 32n);
 
@@ -179,18 +181,18 @@ describe('placing an order', () => {
     });
 
     it('the buyer’s own key is another one', async () => {
-      expect(await order({ caller })).toEqual({ ok: false, code: 'sold_out' });
+      expect(await order({ by })).toEqual({ ok: false, code: 'sold_out' });
       expect(admitted).toBe(1);
     });
 
     it('a key of an order from before keys said whose they are is still bound, for as long as it is kept', async () => {
       unscopedUpTo = UP_TO;
-      expect(await order({ caller })).toEqual({ ok: true, order: ORDER, replayed: true });
-      expect(await order({ caller, quantity: 2 })).toEqual({ ok: false, code: 'idempotency_key_reused' });
+      expect(await order({ by })).toEqual({ ok: true, order: ORDER, replayed: true });
+      expect(await order({ by, quantity: 2 })).toEqual({ ok: false, code: 'idempotency_key_reused' });
       expect(admitted).toBe(0);
-      expect(await order({ caller, key: 'other' })).toEqual({ ok: false, code: 'sold_out' });
+      expect(await order({ by, key: 'other' })).toEqual({ ok: false, code: 'sold_out' });
       runtime.clock.advance(2 * KEY_KEPT_MS);
-      expect(await order({ caller })).toEqual({ ok: false, code: 'sold_out' });
+      expect(await order({ by })).toEqual({ ok: false, code: 'sold_out' });
     });
 
     it('P5: also while that order is in the pipe, and only the gate knows it', async () => {
@@ -200,26 +202,26 @@ describe('placing an order', () => {
       keys.clear();
       rows.clear();
       void acks.expect('1').catch(() => {});
-      const repeat = order({ caller });
+      const repeat = order({ by });
       await settled();
       acks.decided(ORDER);
       expect(await repeat).toEqual({ ok: true, order: ORDER, replayed: true });
-      expect(await order({ caller, quantity: 2 })).toEqual({ ok: false, code: 'idempotency_key_reused' });
+      expect(await order({ by, quantity: 2 })).toEqual({ ok: false, code: 'idempotency_key_reused' });
       expect(admitted).toBe(0);
       keysInGate.set('k', { fingerprint, orderId: String(BigInt(UP_TO) + 1n) });
-      expect(await order({ caller })).toEqual({ ok: false, code: 'sold_out' });
+      expect(await order({ by })).toEqual({ ok: false, code: 'sold_out' });
     });
 
     it('a key of an order after that is not', async () => {
       unscopedUpTo = UP_TO;
       keys.set('k', { fingerprint: orderFingerprint('v', 1), orderId: String(BigInt(UP_TO) + 1n) });
-      expect(await order({ caller })).toEqual({ ok: false, code: 'sold_out' });
+      expect(await order({ by })).toEqual({ ok: false, code: 'sold_out' });
     });
 
     it('no sale, no look', async () => {
       unscopedUpTo = UP_TO;
       verdict = { outcome: 'stale' };
-      expect(await order({ caller, saleId: 'x' })).toEqual({ ok: false, code: 'not_found' });
+      expect(await order({ by, saleId: 'x' })).toEqual({ ok: false, code: 'not_found' });
     });
   });
 
@@ -338,8 +340,7 @@ describe('placing an order', () => {
       expect(admitted).toBe(0);
     });
 
-    it('P10: 100 000 refusals and one leave a block of 100 000 to those who can buy, and to no more', async () => {
-      const SIZE = 100_000;
+    async function leaveIds(SIZE: number, by?: Actor): Promise<void> {
       const gate = new MemoryGate(runtime, ({ orderId }) => acks.decided({ ...ORDER, id: orderId }));
       const item = { price: { amount: 1, currency: 'CNY' }, blocked: 0, rev: 1 };
       await gate.install({
@@ -351,32 +352,38 @@ describe('placing an order', () => {
         ],
       });
       const out = Promise.reject<IdBlock>(unavailable('the ledger is out'));
-      let given = false;
-      const ids = new IdSequence(
-        'order',
-        () => {
+      const idsOf = (kind: IdKind): IdSequence => {
+        let given = false;
+        const takeBlock = (): Promise<IdBlock> => {
           if (given) return out;
           given = true;
           return Promise.resolve({ from: 1, to: 1 + SIZE });
-        },
-        runtime.clock,
-        SIZE,
-      );
+        };
+        return new IdSequence(kind, takeBlock, runtime.clock, SIZE);
+      };
+      const [orderIds, auditIds] = [idsOf('order'), idsOf('audit')];
       const ledger = { findKey: async () => null } as unknown as Ledger;
       const shop = new PlaceOrder({
-        ...{ runtime, gate, ledger, acks, orderIds: ids, patience: null },
+        ...{ runtime, gate, ledger, acks, orderIds, auditIds, patience: null },
         closedBecause: () => null,
         rebuild: () => undefined,
         isEmptied: async () => true,
       });
       const buy = (itemCode: string, at: number): Promise<PlaceResult> =>
-        shop.place({ saleId: '5', itemCode, buyer: `b${at}`, quantity: 1, key: null });
+        shop.place({ saleId: '5', itemCode, buyer: `b${at}`, quantity: 1, key: null, by });
       for (let at = 0; at <= SIZE; at++) if ((await buy('gone', at)).ok) throw new Error('sold what is gone');
       expect(await buy('v', 0)).toMatchObject({ ok: true });
-      for (let at = 2; at < SIZE; at++) ids.take();
+      const scarce = by === undefined ? orderIds : auditIds;
+      for (let at = 2; at < SIZE; at++) scarce.take();
       expect(await buy('v', 1), 'the last one').toMatchObject({ ok: true });
       await expect(buy('v', 2)).rejects.toThrow('the ledger is out');
-    });
+    }
+
+    it('P10: 100 000 refusals and one leave a block of 100 000 to those who can buy, and to no more', () =>
+      leaveIds(100_000));
+
+    it('P10: so do refusals of orders that somebody places for buyers, of the ids for the audit', () =>
+      leaveIds(1_000, actor('admin', 'shop')));
   });
 
   it('a refused order is not waited for', async () => {

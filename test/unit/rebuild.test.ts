@@ -2,6 +2,7 @@ import { expect, it } from 'vitest';
 import { systemRuntime } from '../../src/base/runtime.ts';
 import { turn } from '../../src/base/sweep.ts';
 import { type RebuildDependencies, Rebuilder } from '../../src/engine/rebuild.ts';
+import { actor } from '../../src/model/actor.ts';
 
 /** Gates built at the same time. */
 const AT_ONCE = 8;
@@ -31,6 +32,7 @@ function rebuilderOf(
     locks: { mutex: () => ({ tryAcquire: async () => ({ release: async () => undefined }) }) },
     pipe: { caughtUp: over.caughtUp ?? (async () => true), depthOf: async () => 0 },
     drainMsMax: 60_000,
+    rebuilding: async () => ({ auditId: '1', by: actor('system', 'gate') }),
     rebuilt: () => undefined,
     inPlace: async () => undefined,
   };

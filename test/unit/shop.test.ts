@@ -3,12 +3,13 @@ import { afterEach, beforeEach, describe, expect, it, onTestFinished, vi } from 
 import { systemRuntime } from '../../src/base/runtime.ts';
 import { EmbeddedShop } from '../../src/engine/embedded.ts';
 import { SqliteLedger } from '../../src/ledger/sqlite/ledger.ts';
+import { actor } from '../../src/model/actor.ts';
 import type { NewSale, SaleRecord } from '../../src/model/sale.ts';
 import { temporary } from '../contract/ledger.sqlite.ts';
 
 /** The whole embedded shop in this process, with the system's own clock and timers. */
 describe('the embedded shop', () => {
-  const admin = { actor: 'admin', keyed: null };
+  const admin = { by: actor('admin', 'admin'), keyed: null };
   let folder: string;
   let shop: EmbeddedShop;
 
@@ -149,7 +150,7 @@ describe('the embedded shop', () => {
         // The commit's reply is late: the order is cancelled, by whoever read it, and the gate never hears of that.
         await commit(batch);
         for (const { orderId } of batch) {
-          const by = { actor: 'admin', origin: null };
+          const by = actor('admin', 'admin');
           await ledger.moveOrders([{ orderId, event: 'cancel', by, auditId: '7', fence: null }]);
           await ledger.released([orderId]);
         }

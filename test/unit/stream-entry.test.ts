@@ -1,5 +1,6 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
+import { ACTOR_KINDS } from '../../src/model/actor.ts';
 import { decodeEntry, encodeEntry, splitEntry } from '../../src/model/stream-entry.ts';
 import { entryOf, orderMessage } from '../support/streams.ts';
 
@@ -10,14 +11,24 @@ const message = fc
     buyer: line,
     key: fc.option(line),
     fingerprint: line,
+    placedBy: fc.option(
+      fc.record({
+        auditId: fc.bigInt({ min: 1n, max: 2n ** 63n - 1n }).map(String),
+        kind: fc.constantFrom(...ACTOR_KINDS),
+        name: fc.string({ unit: 'binary' }),
+        origin: fc.option(fc.ipV6()),
+      }),
+    ),
     slots: fc.uniqueArray(fc.integer({ min: 1, max: 9 }), { minLength: 1 }),
   })
-  .map(({ orderId, slots, ...over }) => orderMessage(orderId, { ...over, slots, quantity: slots.length }));
+  .map(({ orderId, slots, placedBy, ...over }) =>
+    orderMessage(orderId, { ...over, slots, quantity: slots.length, ...(placedBy && { placedBy }) }),
+  );
 
 describe('an entry of a stream', () => {
   it('is read as it was written; taken apart it is the same orders', () => {
     fc.assert(
-      fc.property(fc.array(message, { minLength: 1, maxLength: 8 }), (messages) => {
+      fc.property(fc.uniqueArray(message, { minLength: 1, maxLength: 8, selector: (m) => m.orderId }), (messages) => {
         const fields = entryOf(messages);
         expect(decodeEntry('1', fields)).toEqual(messages);
         const { orders, rest } = splitEntry(fields);
@@ -48,6 +59,9 @@ describe('an entry of a stream', () => {
     ['a field that is nothing', ['', '1\n1\n', 'what', 'is this'], 'what'],
     ['fewer orders than it says', ['', '1\n1\n', 'i1', '2\nv\n1\nCNY', 'o2', '1\n1\nf\n1\nb'], '2 orders'],
     ['more orders than it says', ['', '1\n1\n', 'i1', '2\nv\n1\nCNY', 'o1', '1\n1\nf\n1 2\nb\nc'], '1 orders'],
+    ['somebody of no kind', ['', '1\n1\n', 'by', '[["1","2","thief","x",null]]'], 'nobody can have placed order "1"'],
+    ['an audit id that is none', ['', '1\n1\n', 'by', '[["1","","admin","x",null]]'], 'nobody can have placed'],
+    ['what is not JSON', ['', '1\n1\n', 'by', 'x'], 'JSON'],
     ['an item that is not in it', ['', '1\n1\n', 'o1', '4\n1\nf\n1\nb'], 'item 4'],
   ])('that no gate has written is refused: %s', (_, fields, words) => {
     expect(() => decodeEntry('1', fields)).toThrow(words);

@@ -1,4 +1,5 @@
 import { afterEach, beforeEach, expect, it, vi } from 'vitest';
+import { actor } from '../../src/model/actor.ts';
 import type { OrderRecord } from '../../src/model/order.ts';
 import { DISPATCHER_DEFAULTS, Dispatcher, type DispatcherOptions } from '../../src/webhooks/dispatcher.ts';
 import type { Sent } from '../../src/webhooks/sender.ts';
@@ -6,7 +7,7 @@ import { type SqliteUnderTest, sqliteUnderTest } from '../contract/ledger.sqlite
 import { settled, T0 } from '../contract/manual.ts';
 
 /** The dispatcher on a real ledger, with a clock and an endpoint of the test's own. */
-const BY = { actor: 'test', origin: null };
+const BY = actor('system', 'test');
 const DAY_MS = 24 * 3600 * 1000;
 const OK: Sent = { status: 200, error: null };
 const DOWN: Sent = { status: 503, error: null };
@@ -26,7 +27,7 @@ beforeEach(async () => {
   outcomes = [];
   const sale = { name: 'S', opensAtMs: T0, closesAtMs: T0 + 100 * DAY_MS, perBuyer: 1, payWithinSeconds: 60 };
   const items = [{ code: 'v', name: 'V', price: { amount: 1, currency: 'CNY' }, stock: 1000 }];
-  const call = { actor: 'admin', auditId: id(), keyed: null, answer: () => '' };
+  const call = { by: actor('admin', 'admin'), auditId: id(), keyed: null, answer: () => '' };
   await world.ledger.createSale({ ...sale, items, id: '5', itemIds: ['6'] }, call);
   world.ledger.keepEvents = true;
 });

@@ -3,6 +3,7 @@ import { RetryableError, TerminalError, unavailable } from '../../src/base/error
 import { MemoryGate } from '../../src/gate/memory.ts';
 import type { Ledger, StoredOrder } from '../../src/ledger/port.ts';
 import { Writer } from '../../src/ledger/writer.ts';
+import { actor } from '../../src/model/actor.ts';
 import { type OrderMessage, type OrderRecord, orderFingerprint } from '../../src/model/order.ts';
 import type { RejectReason } from '../../src/model/outcome.ts';
 import { sqliteUnderTest } from '../contract/ledger.sqlite.ts';
@@ -350,7 +351,7 @@ describe('the writer', () => {
       onTestFinished(() => world.close());
       const sale = { name: 'S', opensAtMs: T0, closesAtMs: T0 + 1000, perBuyer: 1, payWithinSeconds: 60 };
       const items = [{ code: 'v', name: 'V', price: { amount: 1, currency: 'CNY' }, stock: 1 }];
-      const call = { actor: 'admin', auditId: '1', keyed: null, answer: () => '' };
+      const call = { by: actor('admin', 'admin'), auditId: '1', keyed: null, answer: () => '' };
       await world.ledger.createSale({ ...sale, items, id: '5', itemIds: ['6'] }, call);
       const gate = new MemoryGate(runtime, () => {});
       await gate.install((await world.ledger.rebuildSnapshot('5'))!);

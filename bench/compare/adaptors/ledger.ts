@@ -1,6 +1,8 @@
 // What `bench -- compare` knows of the ledgers in SQL. Each commit has its own, which fits its src/; the interface stays.
+
 import { systemRuntime } from '../../../src/base/runtime.ts';
 import { openSqlLedger } from '../../../src/ledger/sql/open.ts';
+import { actor } from '../../../src/model/actor.ts';
 
 export interface LedgerOrder {
   orderId: string;
@@ -23,7 +25,7 @@ export async function open(databaseUrl: string): Promise<MeasuredLedger> {
       ...{ opensAtMs: 0, closesAtMs: Date.now() + 86_400_000 },
       items: [{ code: 'voucher', name: 'V', price, stock: 1_000_000_000 }],
     },
-    { actor: 'bench', auditId: '3', keyed: null, answer: () => '' },
+    { by: actor('system', 'bench'), auditId: '3', keyed: null, answer: () => '' },
   );
   const same = {
     ...{ saleId: '1', itemId: '2', itemCode: 'voucher', quantity: 1, slots: [1], price },

@@ -5,6 +5,7 @@ import type { Script } from '../../base/redis/scripts.ts';
 import type { Runtime } from '../../base/runtime.ts';
 import type { OrderMessage } from '../../model/order.ts';
 import { OUTCOMES, type Outcome } from '../../model/outcome.ts';
+import { encodePlacedBy } from '../../model/stream-entry.ts';
 import { type AdmitRequest, NotAdmittedError, type Refused, type Verdict } from '../port.ts';
 import type { Breakers } from './breakers.ts';
 import type { Epochs } from './epochs.ts';
@@ -336,6 +337,7 @@ class Batch implements Asker {
     let buyers = '';
     let keys = '';
     let keyed = false;
+    let placed = false;
     const different = new Set<string>();
     let last: Want | null = null;
     let place = 0;
@@ -355,6 +357,7 @@ class Batch implements Asker {
       }
       places.push(place);
       different.add(buyer);
+      placed ||= request.placedBy !== undefined;
       ids += ids === '' ? orderId.padStart(width) : orderId.padStart(width + 1);
       buyers += bulk(buyer);
       if (key === null) keys += NOTHING;
@@ -373,8 +376,9 @@ class Batch implements Asker {
       bulk(String(width));
     for (const want of wants) head += bulk(want.itemCode) + bulk(String(want.quantity)) + bulk(want.fingerprint);
     const numbers = w > 1 ? places.map((each) => bulk(String(each + 1))).join('') : '';
-    this.wire = head + bulk(ids) + buyers + numbers + (keyed ? keys : '');
-    this.parts = 5 + 3 * w + 1 + n * (1 + (w > 1 ? 1 : 0) + (keyed ? 1 : 0));
+    const placedBy = placed ? bulk(encodePlacedBy(entries.map(({ request }) => request))) : '';
+    this.wire = head + bulk(ids) + buyers + numbers + (keyed ? keys : '') + placedBy;
+    this.parts = 5 + 3 * w + 1 + n * (1 + (w > 1 ? 1 : 0) + (keyed ? 1 : 0)) + (placed ? 1 : 0);
   }
 
   answered(reply: unknown): void {
@@ -430,6 +434,7 @@ function readVerdicts(batch: Batch, reply: string, process: string, certain: boo
         fingerprint: request.fingerprint,
       };
       if (process !== '') message.from = process;
+      if (request.placedBy !== undefined) message.placedBy = request.placedBy;
       resolve({ outcome: 'admitted', message });
       continue;
     }

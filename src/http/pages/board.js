@@ -1,5 +1,8 @@
-// The live board: reads the sales once, then follows the newest few by server-sent events.
+// The live board: reads the list of sales every few seconds, and follows the newest few by server-sent events.
+const SHOWN_MAX = 20;
 const FOLLOWED_MAX = 5; // a browser opens six connections to a host; one is left for everything else
+const LOOK_EVERY_MS = 5000;
+const RETRY_MS = 2000;
 
 const list = document.querySelector('#sales');
 const link = document.querySelector('#link');
@@ -29,42 +32,89 @@ function showState(element, state) {
   badge.dataset.state = state;
 }
 
-function show(sale) {
+/** What is on the page, by the id of its sale. */
+const shown = new Map();
+
+function add(sale) {
   const element = clone('sale');
+  const items = new Map();
+  for (const item of sale.items) {
+    const row = clone('item');
+    items.set(item.code, row);
+    element.querySelector('.items').append(row);
+  }
+  const entry = { element, items, events: null };
+  shown.set(sale.id, entry);
+  return entry;
+}
+
+function show({ element, items }, sale) {
   element.querySelector('h2').textContent = sale.name;
   element.querySelector('.window').textContent =
     `${time(sale.opensAt)} – ${time(sale.closesAt)} · at most ${sale.perBuyer} for each buyer · sale ${sale.id}`;
   showState(element, sale.state);
-  const items = new Map();
-  for (const item of sale.items) {
-    const row = clone('item');
-    showItem(row, item);
-    items.set(item.code, row);
-    element.querySelector('.items').append(row);
-  }
-  list.append(element);
-  return { element, items };
+  for (const item of sale.items) showItem(items.get(item.code), item);
 }
 
-function follow(sale, { element, items }) {
-  const events = new EventSource(`v1/sales/${sale.id}/events`);
+function follow(id, entry) {
+  const events = new EventSource(`v1/sales/${id}/events`);
+  entry.events = events;
   events.addEventListener('open', () => {
     link.textContent = 'live';
   });
   events.addEventListener('error', () => {
     link.textContent = 'connection lost; trying again…';
+    // Refused, and not only interrupted: the browser does not try again by itself. The next look does.
+    if (events.readyState === EventSource.CLOSED) unfollow(entry);
   });
   events.addEventListener('stock', ({ data }) => {
     const item = JSON.parse(data);
-    showItem(items.get(item.code), item);
+    showItem(entry.items.get(item.code), item);
   });
-  events.addEventListener('state', ({ data }) => showState(element, JSON.parse(data).state));
+  events.addEventListener('state', ({ data }) => showState(entry.element, JSON.parse(data).state));
 }
 
-const answer = await fetch('v1/sales?limit=20');
-const { data } = await answer.json();
-if (data.length === 0) link.textContent = 'no sale yet: create one with POST /v1/sales';
-data.forEach((sale, index) => {
-  const shown = show(sale);
-  if (index < FOLLOWED_MAX && sale.state !== 'closed') follow(sale, shown);
-});
+function unfollow(entry) {
+  entry.events?.close();
+  entry.events = null;
+}
+
+/** The sales as they are now, newest first. Those that are followed show what they were told, which is newer. */
+function update(sales) {
+  const followed = new Set(sales.filter(({ state }) => state !== 'closed').slice(0, FOLLOWED_MAX));
+  for (const sale of sales) {
+    const entry = shown.get(sale.id) ?? add(sale);
+    if (entry.events === null || !followed.has(sale)) show(entry, sale);
+    if (!followed.has(sale)) unfollow(entry);
+    else if (entry.events === null) follow(sale.id, entry);
+  }
+  const ids = new Set(sales.map(({ id }) => id));
+  for (const [id, entry] of shown) {
+    if (ids.has(id)) continue;
+    unfollow(entry);
+    shown.delete(id);
+  }
+  const elements = sales.map(({ id }) => shown.get(id).element);
+  const isSame = elements.length === list.children.length && elements.every((one, at) => one === list.children[at]);
+  if (!isSame) list.replaceChildren(...elements);
+}
+
+/** Never fails: a shop that cannot be read is asked again. */
+async function look() {
+  try {
+    const answer = await fetch(`v1/sales?limit=${SHOWN_MAX}`);
+    if (!answer.ok) throw new Error(`the shop answers ${answer.status}`);
+    const { data } = await answer.json();
+    update(data);
+    const streams = [...shown.values()].flatMap(({ events }) => events ?? []);
+    if (data.length === 0) link.textContent = 'no sale yet: create one with POST /v1/sales';
+    else if (streams.length === 0) link.textContent = 'no sale is open';
+    else if (streams.every(({ readyState }) => readyState === EventSource.OPEN)) link.textContent = 'live';
+    setTimeout(look, LOOK_EVERY_MS);
+  } catch (error) {
+    link.textContent = `${error.message}; trying again…`;
+    setTimeout(look, RETRY_MS);
+  }
+}
+
+await look();

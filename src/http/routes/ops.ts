@@ -5,7 +5,7 @@ import { iso, presentReport } from '../../engine/present.ts';
 import type { DeadLetter as Letter } from '../../pipe/port.ts';
 import type { HttpContext } from '../context.ts';
 import { HttpProblem } from '../problem.ts';
-import { page, pageOf } from '../request.ts';
+import { actorOf, page, pageOf } from '../request.ts';
 import { problems } from '../responses.ts';
 
 /** A letter that nobody could read has no order; its id is then that of its entry, or of what a broker brought. */
@@ -149,7 +149,7 @@ export function opsRoutes(app: FastifyInstance, { shop, auth }: HttpContext): vo
     },
     async (request, reply) => {
       const { id } = request.params;
-      if (!(await shop.get().deadLetters?.retry(id))) throw unknown();
+      if (!(await shop.get().retryDeadLetter(id, actorOf(auth.asAdmin(request), request)))) throw unknown();
       return reply.code(202).send({});
     },
   );
@@ -169,7 +169,7 @@ export function opsRoutes(app: FastifyInstance, { shop, auth }: HttpContext): vo
     },
     async (request, reply) => {
       const { id } = request.params;
-      if (!(await shop.get().endDeadLetter(id))) throw unknown();
+      if (!(await shop.get().endDeadLetter(id, actorOf(auth.asAdmin(request), request)))) throw unknown();
       return reply.code(204).send();
     },
   );

@@ -12,7 +12,7 @@ import type { HttpContext } from '../context.ts';
 import { mountOf } from '../mount.ts';
 import { HttpProblem } from '../problem.ts';
 import { refuse, sendProblem } from '../reply.ts';
-import { keyOf, page, pageOf } from '../request.ts';
+import { actorOf, keyOf, page, pageOf } from '../request.ts';
 import { problems } from '../responses.ts';
 import { type EventStream, lastEventId } from '../sse.ts';
 
@@ -92,14 +92,14 @@ export function orderRoutes(app: FastifyInstance, { shop, auth, streams, buyerLi
     },
     async (request, reply) => {
       const { item, quantity } = request.body;
-      const { admin, buyer } = request[WHO]!;
+      const who = request[WHO]!;
       const result = await shop.get().place({
         saleId: request.params.id,
         itemCode: item,
-        buyer,
+        buyer: who.buyer,
         quantity: quantity ?? 1,
         key: keyOf(request),
-        caller: admin === null ? undefined : `admin:${admin}`,
+        by: who.admin === null ? undefined : actorOf(who, request),
         signal: new Client(request.raw.socket),
       });
       // Refusals of one turn are sent together, as the orders of one commit are: a write to a client that sleeps has to
@@ -270,6 +270,9 @@ const CSV_COLUMNS = [
   'createdAt',
   'updatedAt',
   'version',
+  'paymentState',
+  'paymentProvider',
+  'paymentReference',
 ];
 
 /** RFC 4180. A page like the JSON list; the next cursor is in a header, since a row could be mistaken for an order. */
@@ -293,6 +296,9 @@ function sendCsv(
       order.createdAt,
       order.updatedAt,
       order.version,
+      order.payment?.state ?? '',
+      order.payment?.provider ?? '',
+      order.payment?.reference ?? '',
     ]
       .map(csvField)
       .join(','),

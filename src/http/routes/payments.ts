@@ -6,7 +6,6 @@ import { readSignature, SIGNATURE_HEADER, SIGNATURE_SECONDS_MAX, signatureFault 
 import * as S from '../../contract/schemas.ts';
 import { compile, faults } from '../../contract/validate.ts';
 import { type Order, presentOrder } from '../../engine/present.ts';
-import type { Actor } from '../../ledger/port.ts';
 import type { OrderRecord } from '../../model/order.ts';
 import type { EndResult, PayResult } from '../../orders/life/life.ts';
 import { addressOf } from '../address.ts';
@@ -14,6 +13,7 @@ import type { Identity } from '../auth.ts';
 import type { HttpContext, HttpOptions } from '../context.ts';
 import { Keyed } from '../keyed.ts';
 import { HttpProblem, invalid } from '../problem.ts';
+import { actorOf } from '../request.ts';
 import { problems } from '../responses.ts';
 
 interface OfOrder {
@@ -256,10 +256,6 @@ export function paymentRoutes(app: FastifyInstance, context: HttpContext): void 
   }
 }
 
-function actorOf({ admin, buyer }: Identity, request: FastifyRequest): Actor {
-  return { actor: admin === null ? `buyer:${buyer}` : `admin:${admin}`, origin: addressOf(request) };
-}
-
 /**
  * The provider is not signed: whoever has a secret can speak for every provider that it counts for. So a provider with a
  * secret of its own is believed with no other, and the shared one is for those that have none.
@@ -330,7 +326,7 @@ function webhookRoute(app: FastifyInstance, { shop, options, runtime, overload }
       if (errors.length > 0) {
         throw new HttpProblem('invalid_request', `${errors[0]?.path}: ${errors[0]?.message}`, { errors });
       }
-      if (!(await shop.get().paymentNews({ ...(news as S.PaymentNewsBody), provider }))) {
+      if (!(await shop.get().paymentNews({ ...(news as S.PaymentNewsBody), provider }, addressOf(request)))) {
         runtime.log.error({ provider, news }, 'a provider tells of a payment that nobody here has asked for');
       }
       return reply.send({});

@@ -9,7 +9,7 @@ import type { HttpContext } from '../context.ts';
 import { mountOf } from '../mount.ts';
 import { HttpProblem } from '../problem.ts';
 import { answerChange } from '../reply.ts';
-import { keyedBy, pageOf } from '../request.ts';
+import { actorOf, keyedBy, pageOf } from '../request.ts';
 import { problems } from '../responses.ts';
 import { eventText, lastEventId } from '../sse.ts';
 
@@ -28,10 +28,10 @@ export function saleRoutes(app: FastifyInstance, { shop, auth, streams }: HttpCo
   const params = S.OfId;
   const headers = S.KeyHeaders;
 
-  const callerOf = (request: FastifyRequest): Caller => ({
-    actor: auth.admin(request),
-    keyed: keyedBy(auth.anyone(request), request),
-  });
+  const callerOf = (request: FastifyRequest): Caller => {
+    const who = auth.asAdmin(request);
+    return { by: actorOf(who, request), keyed: keyedBy(who, request) };
+  };
 
   app.post<{ Body: S.NewSaleBody }>(
     '/v1/sales',
@@ -104,7 +104,7 @@ export function saleRoutes(app: FastifyInstance, { shop, auth, streams }: HttpCo
       onRequest: async (request) => void auth.admin(request),
     },
     async (request, reply) => {
-      const caller = { actor: auth.admin(request), keyed: null };
+      const caller = { by: actorOf(auth.asAdmin(request), request), keyed: null };
       return answerChange(
         reply,
         await shop.get().patchSale(request.params.id, salePatchOf(request.body), request.body.version, caller),

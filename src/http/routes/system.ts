@@ -65,7 +65,7 @@ export function systemRoutes(app: FastifyInstance, { shop, options, auth, overlo
         'x-security': options.metricsPublic ? [] : [{ admin: [] }],
         response: {
           200: { description: 'Prometheus text', content: { 'text/plain': { schema: Type.String() } } },
-          ...systemProblems('unauthenticated', 'forbidden', 'invalid_request'),
+          ...systemProblems('unauthenticated', 'forbidden', 'invalid_request', 'rate_limited'),
         },
       },
       onRequest: async (request) => {

@@ -6,11 +6,10 @@ import * as S from '../../contract/schemas.ts';
 import { iso } from '../../engine/present.ts';
 import type { Actor, WebhookDelivery, WebhookEndpoint } from '../../ledger/port.ts';
 import { DELIVERY_STATES, WEBHOOK_BOUNDS, WEBHOOK_EVENTS, type WebhookEvent } from '../../model/webhook.ts';
-import { addressOf } from '../address.ts';
 import type { HttpContext } from '../context.ts';
 import { Keyed } from '../keyed.ts';
 import { HttpProblem, invalid } from '../problem.ts';
-import { keyedBy, page, pageOf } from '../request.ts';
+import { actorOf, keyedBy, page, pageOf } from '../request.ts';
 import { problems } from '../responses.ts';
 
 const Event = Type.Unsafe<WebhookEvent>({ type: 'string', enum: [...WEBHOOK_EVENTS] });
@@ -113,7 +112,7 @@ export function webhookRoutes(app: FastifyInstance, context: HttpContext): void 
       keyed.run(request, reply, {
         operation: 'webhook.create',
         subject: '',
-        see: async () => actorOf(request),
+        see: async () => adminOf(request),
         work: async (by) => {
           const made = madeWith(keyedBy(auth.anyone(request), request));
           const result = await shop.get().webhooks.endpoints.create(request.body, by, made);
@@ -137,7 +136,7 @@ export function webhookRoutes(app: FastifyInstance, context: HttpContext): void 
       onRequest,
     },
     async (request, reply) => {
-      if (!(await shop.get().webhooks.endpoints.delete(request.params.id, actorOf(request)))) throw unknown('webhook');
+      if (!(await shop.get().webhooks.endpoints.delete(request.params.id, adminOf(request)))) throw unknown('webhook');
       return reply.code(204).send();
     },
   );
@@ -188,7 +187,7 @@ export function webhookRoutes(app: FastifyInstance, context: HttpContext): void 
         subject: request.params.id,
         see: async () => {
           if (!isId(request.params.id)) throw unknown('delivery');
-          return actorOf(request);
+          return adminOf(request);
         },
         work: async (by) => {
           const outcome = await shop.get().webhooks.endpoints.redeliver(request.params.id, by);
@@ -199,8 +198,8 @@ export function webhookRoutes(app: FastifyInstance, context: HttpContext): void 
       }),
   );
 
-  function actorOf(request: FastifyRequest): Actor {
-    return { actor: `admin:${auth.admin(request)}`, origin: addressOf(request) };
+  function adminOf(request: FastifyRequest): Actor {
+    return actorOf(auth.asAdmin(request), request);
   }
 }
 

@@ -1,27 +1,22 @@
-import type { Actor, AuditEntry } from '../life.ts';
-import type { Page } from '../port.ts';
+import { actorText } from '../../model/actor.ts';
+import type { OrderMessage } from '../../model/order.ts';
+import type { SaleSnapshot } from '../../model/snapshot.ts';
+import type { AuditEntry, AuditNote } from '../life.ts';
+import type { Page, Rebuilding, StoredOrder } from '../port.ts';
 import { auditOfRow } from './rows.ts';
-import { type Cells, query, type Step, type Work } from './step.ts';
+import { type Cells, CLOCK, type InsertStep, nowOf, query, type Work, Writes } from './step.ts';
 
-export interface NewAuditEntry {
-  readonly auditId: string;
-  readonly by: Actor;
-  readonly action: string;
-  readonly subject: string;
-  readonly detail: unknown;
-}
-
-/** Who did what, when and from where. Nothing changes or removes an entry. */
-export function auditStep(entries: readonly NewAuditEntry[], nowMs: number): Extract<Step, { do: 'insert' }> {
+/** Who did what, when and from where: the only statement that writes to the audit. Nothing changes or removes a row. */
+export function auditStep(notes: readonly AuditNote[], nowMs: number): InsertStep {
   return {
     do: 'insert',
     table: 'audit',
     columns: ['id', 'at', 'actor', 'origin', 'action', 'subject', 'detail'],
-    rows: entries.map(
+    rows: notes.map(
       ({ auditId, by, action, subject, detail }): Cells => [
         BigInt(auditId),
         nowMs,
-        by.actor,
+        actorText(by),
         by.origin,
         action,
         subject,
@@ -29,6 +24,49 @@ export function auditStep(entries: readonly NewAuditEntry[], nowMs: number): Ext
       ],
     ),
   };
+}
+
+export function* writeNote(note: AuditNote): Work<void> {
+  const [clock] = yield [CLOCK];
+  yield* writeNotes([note], nowOf(clock));
+}
+
+export function* writeNotes(notes: readonly AuditNote[], nowMs: number): Work<void> {
+  const writes = new Writes();
+  writes.addRows(auditStep(notes, nowMs));
+  yield* writes.done();
+}
+
+const NONE: readonly AuditNote[] = [];
+
+/**
+ * Of a batch: for the orders that its transaction inserts and that somebody placed for their buyers. A buyer's own order is its
+ * own record, and costs nothing here.
+ */
+export function placedNotes(batch: readonly OrderMessage[], stored: readonly StoredOrder[]): readonly AuditNote[] {
+  let notes: AuditNote[] | null = null;
+  for (let at = 0; at < batch.length; at++) {
+    const { placedBy } = batch[at]!;
+    if (placedBy === undefined || !stored[at]!.inserted) continue;
+    const { auditId, ...by } = placedBy;
+    const { id, saleId, buyer, itemCode: item, quantity, status, reason } = stored[at]!.order;
+    const detail = { saleId, buyer, item, quantity, status, ...(reason !== null && { reason }) };
+    notes ??= [];
+    notes.push({ auditId, by, action: 'order.place', subject: `order:${id}`, detail });
+  }
+  return notes ?? NONE;
+}
+
+/** The epoch that the first gate of a sale has: the sale's row says who made it. */
+const FIRST_EPOCH = 2;
+
+/** Of a gate that was in force, or should have been: what it had admitted and the ledger has not, ends `gate_rebuilt`. */
+export function rebuiltNotes(
+  { saleId, epoch }: Pick<SaleSnapshot, 'saleId' | 'epoch'>,
+  note: Rebuilding | undefined,
+): readonly AuditNote[] {
+  if (note === undefined || epoch <= FIRST_EPOCH) return NONE;
+  return [{ ...note, action: 'gate.rebuild', subject: `sale:${saleId}`, detail: { epoch } }];
 }
 
 export function* audit({ subject }: { subject?: string }, { limit, before }: Page): Work<AuditEntry[]> {

@@ -1,6 +1,7 @@
+import type { Actor } from '../../model/actor.ts';
 import type { OrderRecord, OrderStatus } from '../../model/order.ts';
 import type { PaymentAttempt } from '../../model/payment.ts';
-import { type Actor, type Believed, DECLINED_MAX, type Move } from '../life.ts';
+import { type Believed, DECLINED_MAX, type Move } from '../life.ts';
 import type { Row } from '../sql/session.ts';
 import type { Declined, MoneyState, OrderState } from './decide.ts';
 import {

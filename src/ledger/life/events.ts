@@ -3,9 +3,7 @@ import type { WebhookEvent } from '../../model/webhook.ts';
 import type { OutgoingEvent } from '../life.ts';
 import type { StoredOrder } from '../port.ts';
 import { eventOfRow } from './rows.ts';
-import { type Cells, query, type Step, type Work, Writes } from './step.ts';
-
-export type EventStep = Extract<Step, { do: 'insert' }>;
+import { type Cells, type InsertStep, query, type Work, Writes } from './step.ts';
 
 /**
  * The outbox of events for those who subscribed. An event is named after its order and its version, so that it is written
@@ -14,7 +12,7 @@ export type EventStep = Extract<Step, { do: 'insert' }>;
  */
 export function eventStep(
   versions: readonly { readonly order: OrderRecord; readonly type: WebhookEvent }[],
-): EventStep {
+): InsertStep {
   return {
     do: 'insert',
     table: 'order_events',
@@ -29,7 +27,7 @@ export function eventStep(
  * Of a batch: for those that its transaction inserts, and does not refuse. Null: none. The orders go first: what proves that
  * an order is new is its own row, and never that of its event, which somebody may have taken over long ago.
  */
-export function reservedEvents(stored: readonly StoredOrder[]): EventStep | null {
+export function reservedEvents(stored: readonly StoredOrder[]): InsertStep | null {
   const fresh = stored.filter(({ order, inserted }) => inserted && order.status === 'reserved');
   return fresh.length === 0 ? null : eventStep(fresh.map(({ order }) => ({ order, type: 'order.reserved' })));
 }

@@ -3,10 +3,10 @@ import type { Money } from '../../model/money.ts';
 import type { OrderRecord } from '../../model/order.ts';
 import type { PaymentAttempt } from '../../model/payment.ts';
 import type { WebhookEvent } from '../../model/webhook.ts';
-import type { Believed, Move, Moved } from '../life.ts';
+import type { AuditNote, Believed, Move, Moved } from '../life.ts';
 import { ConflictError } from '../sql/errors.ts';
 import { byId } from '../sql/judge.ts';
-import { auditStep, type NewAuditEntry } from './audit.ts';
+import { auditStep } from './audit.ts';
 import { Book, type Entry, type ItemFacts, raiseFence, type Wanted } from './book.ts';
 import { CONFIRM, type Decision, decideMove, type MoneyState } from './decide.ts';
 import { eventStep } from './events.ts';
@@ -109,7 +109,7 @@ const CONDITIONS: Record<Timed, string | null> = { over: 't.expires_at <= ?', le
 class Changes {
   /** By the first move of each. */
   readonly #orders = new Map<Entry, Timed>();
-  readonly #audit: NewAuditEntry[] = [];
+  readonly #audit: AuditNote[] = [];
   readonly #versions: { readonly order: OrderRecord; readonly type: WebhookEvent }[] = [];
   readonly #done: { readonly id: string; readonly reference: string | null }[] = [];
   readonly #told: { readonly refund: StoredRefund; readonly move: Move }[] = [];

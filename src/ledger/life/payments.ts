@@ -1,8 +1,8 @@
+import { type Actor, actorText } from '../../model/actor.ts';
 import type { Money } from '../../model/money.ts';
 import type { OrderStatus } from '../../model/order.ts';
 import type { PaymentAttempt } from '../../model/payment.ts';
 import {
-  type Actor,
   type AttemptEnd,
   type AttemptOpened,
   DECLINED_MAX,
@@ -40,8 +40,8 @@ export function writePayments(writes: Writes, book: Book): void {
   for (const { before, now } of book.changedAttempts()) {
     const fence = book.fenceOf(now);
     if (before === null) {
-      const { actor, origin } = book.beginnerOf(now.id);
-      fresh.push([actor, origin, ...cellsOfAttempt(now, fence)]);
+      const by = book.beginnerOf(now.id);
+      fresh.push([actorText(by), by.origin, ...cellsOfAttempt(now, fence)]);
       if (now.refunded > 0) anyRefunded = true;
     } else {
       changed.push({ before, now, fence: [before.orderId === now.orderId ? fence : null, fence] });

@@ -1,3 +1,4 @@
+import { actorText } from '../../model/actor.ts';
 import type { PartRefund } from '../../model/payment.ts';
 import type { DueRefund, Move, NewRefund, RefundAsked, UnsettledRefund } from '../life.ts';
 import { auditStep } from './audit.ts';
@@ -39,7 +40,7 @@ function insertRefunds(
           state,
           madeWith,
         ],
-        ...[nextAtMs, tries, nowMs, nowMs, by.actor, by.origin],
+        ...[nextAtMs, tries, nowMs, nowMs, actorText(by), by.origin],
       ];
     }),
   };

@@ -1,3 +1,4 @@
+import { storedActorText } from '../../model/actor.ts';
 import type { OrderRecord, OrderStatus } from '../../model/order.ts';
 import type { RejectReason } from '../../model/outcome.ts';
 import type { AttemptState, PartRefund, PaymentAttempt } from '../../model/payment.ts';
@@ -137,7 +138,7 @@ export function auditOfRow(row: Row): AuditEntry {
   return {
     id: row.id as string,
     atMs: Number(row.at),
-    actor: row.actor as string,
+    actor: storedActorText(row.actor as string, row.action as string),
     origin: row.origin as string | null,
     action: row.action as string,
     subject: row.subject as string,

@@ -45,6 +45,8 @@ export type Step = (
   readonly expected?: number;
 };
 
+export type InsertStep = Extract<Step, { do: 'insert' }>;
+
 export type Cell = string | number | bigint | null;
 export type Cells = readonly Cell[];
 

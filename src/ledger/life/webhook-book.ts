@@ -1,4 +1,4 @@
-import type { Actor } from '../life.ts';
+import type { Actor } from '../../model/actor.ts';
 import type { Page } from '../port.ts';
 import type {
   DeliveryTry,

@@ -1,5 +1,5 @@
+import type { Actor } from '../../model/actor.ts';
 import { type DeliveryState, WEBHOOK_BOUNDS, type WebhookEvent } from '../../model/webhook.ts';
-import type { Actor } from '../life.ts';
 import { KEY_KEPT_MS, type Page } from '../port.ts';
 import type { Row } from '../sql/session.ts';
 import type {

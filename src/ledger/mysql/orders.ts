@@ -25,24 +25,23 @@ export class MysqlOrders implements OrderStatements {
   }
 
   async write(session: Session, rows: BatchRows): Promise<Written> {
-    const { orders, events, taken, nowMs, defences, hopefully } = rows;
+    const { orders, also, taken, nowMs, defences, hopefully } = rows;
     const batch = Math.floor(this.#random.fraction() * Number.MAX_SAFE_INTEGER);
     const updates = taken.map((units) => takeUnits(units, defences.stock));
     for (let from = 0; from < orders.length; from += ORDERS_PER_PACKET) {
       const some = orders.length <= ORDERS_PER_PACKET ? orders : orders.slice(from, from + ORDERS_PER_PACKET);
       const last = from + ORDERS_PER_PACKET >= orders.length;
       const { sql, expected } = this.#packet(some, nowMs, batch, defences.claims);
-      const statements = last && events === null ? [...sql, ...updates] : sql;
+      const statements = last && also.length === 0 ? [...sql, ...updates] : sql;
       const results = await session.script(statements.join('; '));
       const right = results.every(({ affected }, at) => affected === (expected[at] ?? 1));
       if (!right) return 'hindered';
       if (!hopefully && !(await areOurs(session, some, batch))) return 'hindered';
     }
-    if (events === null) return 'written';
+    if (also.length === 0) return 'written';
     // Only now that every order is known to be new, and with the hot rows behind it in the same packet.
-    const steps = [{ ...events, leavePresent: true } as const, ...updates.map((sql) => query(sql))];
-    const [, ...updated] = await this.#steps.run(session, steps);
-    return updated.every(({ affected }) => affected === 1) ? 'written' : 'hindered';
+    const results = await this.#steps.run(session, [...also, ...updates.map((sql) => query(sql))]);
+    return results.slice(also.length).every(({ affected }) => affected === 1) ? 'written' : 'hindered';
   }
 
   #packet(

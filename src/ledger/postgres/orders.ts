@@ -69,7 +69,7 @@ interface Shape {
  * database takes to commit, and not until our next turn.
  */
 export class PostgresOrders implements OrderStatements {
-  async write(session: Session, { orders, events, taken, nowMs, defences, hopefully }: BatchRows): Promise<Written> {
+  async write(session: Session, { orders, also, taken, nowMs, defences, hopefully }: BatchRows): Promise<Written> {
     if (!(session instanceof PostgresSession)) throw new TypeError('a session of PostgreSQL is needed');
     // By buyer: writers of other items of the sale insert beside us, and in one order nobody waits in a circle.
     const sorted = orders.toSorted(byBuyer);
@@ -119,7 +119,7 @@ export class PostgresOrders implements OrderStatements {
         bare(more, ({ saleId }) => saleId),
         nowMs,
       ]),
-      ...(events === null ? [] : [sendStep(session, { ...events, leavePresent: true })]),
+      ...also.map((step) => sendStep(session, step)),
       ...taken.map(({ itemId, epoch, units }) =>
         session.prepared(defences.stock ? TAKE : TAKE_UNGUARDED, [units, itemId, epoch, units, 1]),
       ),

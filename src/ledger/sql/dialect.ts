@@ -1,7 +1,6 @@
 import type { OrderMessage } from '../../model/order.ts';
 import type { RejectReason } from '../../model/outcome.ts';
-import type { EventStep } from '../life/events.ts';
-import type { LifeDialect, Step } from '../life/step.ts';
+import type { InsertStep, LifeDialect, Step } from '../life/step.ts';
 import type { Connections, LastingSession, LeftSession, Result, Session } from './session.ts';
 
 export type Isolation = 'read committed' | 'repeatable read';
@@ -78,8 +77,8 @@ export interface TakenUnits {
 
 export interface BatchRows {
   readonly orders: readonly NewOrder[];
-  /** Events of the orders that are reserved: written after the orders, and before the hot rows of the items. */
-  readonly events: EventStep | null;
+  /** Rows of other tables that go with the orders: written after these, and before the hot rows of the items. */
+  readonly also: readonly InsertStep[];
   readonly taken: readonly TakenUnits[];
   readonly nowMs: number;
   readonly defences: Defences;

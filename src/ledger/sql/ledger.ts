@@ -25,6 +25,7 @@ import type {
   AttemptEnd,
   AttemptOpened,
   AuditEntry,
+  AuditNote,
   DueOrder,
   DueRefund,
   GateTask,
@@ -43,6 +44,7 @@ import type {
   Page,
   Postponed,
   Postponement,
+  Rebuilding,
   RefundAsked,
   Release,
   SaleChange,
@@ -204,9 +206,10 @@ export class SqlLedger implements Ledger {
   async rejectOrders(
     batch: readonly OrderMessage[],
     reason: 'admission_lost' | 'undeliverable',
+    note?: AuditNote,
   ): Promise<StoredOrder[]> {
     this.#mustBeAlone();
-    return this.#orders.reject(batch, reason);
+    return this.#orders.reject(batch, reason, note);
   }
 
   storedAmong(orderIds: readonly string[]): Promise<Map<string, OrderRecord>> {
@@ -293,20 +296,24 @@ export class SqlLedger implements Ledger {
     return this.#database.read((session) => this.#sales.openIds(session));
   }
 
-  async rebuildSnapshot(saleId: string, above = 0): Promise<SaleSnapshot | null> {
+  async rebuildSnapshot(saleId: string, above = 0, note?: Rebuilding): Promise<SaleSnapshot | null> {
     this.#mustBeAlone();
     // A sale's items never change.
     const itemIds = await this.#database.read((session) => this.#sales.itemIds(session, saleId));
     if (itemIds.length === 0) return null;
     // Each statement must see what was committed before it: the sale as of when its items were ours. From this commit on
     // nobody can commit an order of this sale, and so the pages that are read afterwards hold all that there are.
-    const { sale, nowMs } = await this.#database.transaction(async (session) => {
+    const { beginFresh, steps } = this.#database.dialect;
+    return this.#database.transaction(async (session) => {
       await this.#sales.raiseEpoch(session, itemIds, above);
-      return { nowMs: await this.#database.now(session), sale: (await this.#sales.get(session, saleId))! };
-    }, this.#database.dialect.beginFresh);
-    return snapshotOf(sale, nowMs, (afterId) =>
-      this.#database.read((session) => this.#orders.gateRows(session, saleId, afterId)),
-    );
+      const nowMs = await this.#database.now(session);
+      const snapshot = snapshotOf((await this.#sales.get(session, saleId))!, nowMs, (afterId) =>
+        this.#database.read((reading) => this.#orders.gateRows(reading, saleId, afterId)),
+      );
+      const notes = audit.rebuiltNotes(snapshot, note);
+      if (notes.length > 0) await steps.run(session, [audit.auditStep(notes, nowMs)]);
+      return snapshot;
+    }, beginFresh);
   }
 
   unfinishedTasks(olderMs: number): Promise<GateTask[]> {
@@ -473,6 +480,10 @@ export class SqlLedger implements Ledger {
 
   async forgetEvents(eventIds: readonly string[]): Promise<void> {
     await this.#change(() => events.forgetEvents(eventIds));
+  }
+
+  async note(note: AuditNote): Promise<void> {
+    await this.#change(() => audit.writeNote(note));
   }
 
   async audit(filter: { subject?: string }, page: Page): Promise<AuditEntry[]> {

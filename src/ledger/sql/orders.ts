@@ -2,9 +2,10 @@ import { TerminalError } from '../../base/errors.ts';
 import { firstRecord, hasGivenBack, type OrderMessage, type OrderRecord, type OrderStatus } from '../../model/order.ts';
 import type { RejectReason } from '../../model/outcome.ts';
 import { type GateRow, PAGE_ORDERS } from '../gate-pages.ts';
+import { auditStep, placedNotes } from '../life/audit.ts';
 import { reservedEvents } from '../life/events.ts';
 import { orderOfRow } from '../life/rows.ts';
-import { KEY_KEPT_MS, type OrderFilter, type Page, type StoredOrder } from '../port.ts';
+import { type AuditNote, KEY_KEPT_MS, type OrderFilter, type Page, type StoredOrder } from '../port.ts';
 import type { Database } from './database.ts';
 import type { Defences, Written } from './dialect.ts';
 import { ConflictError } from './errors.ts';
@@ -85,12 +86,12 @@ export class Orders {
     const ground = await this.#ground(session, batch, this.#database.dialect.lockFirst);
     const judgement = judge(batch, ground.items, NOTHING_FOUND, this.#defences);
     const stored = judgement.clean ? this.#answers(batch, judgement, ground, new Map()) : null;
-    const written = stored === null ? 'hindered' : await this.#write(session, judgement, ground, true, stored);
+    const written = stored === null ? 'hindered' : await this.#write(session, batch, judgement, ground, true, stored);
     if (written !== 'committed') await session.query(written === 'written' ? 'COMMIT' : 'ROLLBACK');
     return written === 'hindered' ? null : stored;
   }
 
-  async reject(batch: readonly OrderMessage[], reason: RejectReason): Promise<StoredOrder[]> {
+  async reject(batch: readonly OrderMessage[], reason: RejectReason, note?: AuditNote): Promise<StoredOrder[]> {
     if (batch.length === 0) return [];
     for (const message of batch) mustBeWellFormed(message);
     return this.#database.attempt(async (session) => {
@@ -104,6 +105,7 @@ export class Orders {
         taken: [],
         clean: false,
       };
+      if (note !== undefined) await this.#database.dialect.steps.run(session, [auditStep([note], ground.nowMs)]);
       return this.#writeFound(session, batch, judgement, ground, rows);
     });
   }
@@ -152,13 +154,19 @@ export class Orders {
 
   async #write(
     session: Session,
+    batch: readonly OrderMessage[],
     { fresh, taken }: Judgement,
     { nowMs }: Ground,
     hopefully: boolean,
     stored: readonly StoredOrder[],
   ): Promise<Written> {
     const events = this.keepEvents ? reservedEvents(stored) : null;
-    const rows = { orders: fresh, events, taken, nowMs, defences: this.#defences, hopefully };
+    const notes = placedNotes(batch, stored);
+    const also = [
+      ...(events === null ? [] : [{ ...events, leavePresent: true } as const]),
+      ...(notes.length === 0 ? [] : [auditStep(notes, nowMs)]),
+    ];
+    const rows = { orders: fresh, also, taken, nowMs, defences: this.#defences, hopefully };
     return this.#database.dialect.orders.write(session, rows);
   }
 
@@ -171,7 +179,8 @@ export class Orders {
     rows: ReadonlyMap<string, StoredRow>,
   ): Promise<StoredOrder[]> {
     const stored = this.#answers(batch, judgement, ground, rows);
-    const written = judgement.fresh.length === 0 || (await this.#write(session, judgement, ground, false, stored));
+    const written =
+      judgement.fresh.length === 0 || (await this.#write(session, batch, judgement, ground, false, stored));
     if (written === 'hindered') throw new ConflictError('another writer came in between');
     if (written !== 'committed') await session.query('COMMIT');
     return stored;

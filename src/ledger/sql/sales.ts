@@ -9,6 +9,7 @@ import {
   type SaleStamp,
   windowFaults,
 } from '../../model/sale.ts';
+import { auditStep } from '../life/audit.ts';
 import type { AdminCall, GateTask, Page, SaleChange, SaleIds } from '../port.ts';
 import type { Database } from './database.ts';
 import { byId } from './judge.ts';
@@ -309,20 +310,12 @@ export class Sales {
     nowMs: number,
     entry: AuditEntry,
   ): Promise<SaleChange> {
-    await session.query(
-      'INSERT INTO audit (id, "at", actor, origin, action, subject, detail) VALUES (?, ?, ?, ?, ?, ?, ?)',
-      [
-        BigInt(call.auditId),
-        nowMs,
-        call.actor,
-        call.origin ?? null,
-        entry.action,
-        `sale:${saleId}`,
-        JSON.stringify(entry.detail),
-      ],
-    );
+    const { auditId, by } = call;
+    const { action, detail } = entry;
+    const note = auditStep([{ auditId, by, action, subject: `sale:${saleId}`, detail }], nowMs);
+    await this.#database.dialect.steps.run(session, [note]);
     await session.query('INSERT INTO gate_tasks (audit_id, sale_id, created_at) VALUES (?, ?, ?)', [
-      BigInt(call.auditId),
+      BigInt(auditId),
       BigInt(saleId),
       nowMs,
     ]);

@@ -30,6 +30,7 @@ import type {
   AttemptEnd,
   AttemptOpened,
   AuditEntry,
+  AuditNote,
   DueOrder,
   DueRefund,
   GateTask,
@@ -48,6 +49,7 @@ import type {
   Page,
   Postponed,
   Postponement,
+  Rebuilding,
   RefundAsked,
   Release,
   SaleChange,
@@ -128,10 +130,10 @@ export class SqliteLedger implements Ledger {
     this.#begin = db.prepare('BEGIN IMMEDIATE');
     this.#commit = db.prepare('COMMIT');
     this.#keys = new Keys(db, this.#tail);
-    this.#sales = new Sales(db, this.#keys, () => runtime.clock.now());
+    this.#steps = new Steps(db, () => runtime.clock.now());
+    this.#sales = new Sales(db, this.#keys, this.#steps, () => runtime.clock.now());
     this.#orders = new Orders(db, this.#tail, this.#keys);
     this.#fold = new Fold(db, this.#tail);
-    this.#steps = new Steps(db, () => runtime.clock.now());
     this.#reader = new Reader(file);
     this.#small = new Grouped(async (works) => this.#transaction(() => works.map((work) => work())), runtime);
   }
@@ -182,7 +184,10 @@ export class SqliteLedger implements Ledger {
     const undo: (() => void)[] = [];
     try {
       const { stored, seq } = this.#transaction(() => {
-        const committed = this.#orders.commit(batch, this.#runtime.clock.now(), undo);
+        const nowMs = this.#runtime.clock.now();
+        const committed = this.#orders.commit(batch, nowMs, undo);
+        const notes = audit.placedNotes(batch, committed.stored);
+        if (notes.length > 0) this.#steps.do(audit.writeNotes(notes, nowMs));
         if (this.keepEvents) this.#steps.do(events.writeReserved(committed.stored));
         return committed;
       });
@@ -197,8 +202,15 @@ export class SqliteLedger implements Ledger {
   async rejectOrders(
     batch: readonly OrderMessage[],
     reason: 'admission_lost' | 'undeliverable',
+    note?: AuditNote,
   ): Promise<StoredOrder[]> {
-    const { stored, seq } = this.#transaction(() => this.#orders.reject(batch, reason, this.#runtime.clock.now()));
+    const { stored, seq } = this.#transaction(() => {
+      const nowMs = this.#runtime.clock.now();
+      const rejected = this.#orders.reject(batch, reason, nowMs);
+      const notes = audit.placedNotes(batch, rejected.stored);
+      this.#steps.do(audit.writeNotes(note === undefined ? notes : [...notes, note], nowMs));
+      return rejected;
+    });
     this.#orders.committed(seq);
     return stored;
   }
@@ -292,12 +304,16 @@ export class SqliteLedger implements Ledger {
     return this.#read(() => this.#sales.openIds(this.#runtime.clock.now()));
   }
 
-  async rebuildSnapshot(saleId: string, above = 0): Promise<SaleSnapshot | null> {
-    const { sale, nowMs } = this.#transaction(() => {
+  async rebuildSnapshot(saleId: string, above = 0, note?: Rebuilding): Promise<SaleSnapshot | null> {
+    return this.#transaction(() => {
       this.#sales.raiseEpoch(saleId, above);
-      return { sale: this.#sales.get(saleId), nowMs: this.#runtime.clock.now() };
+      const sale = this.#sales.get(saleId);
+      if (sale === null) return null;
+      const nowMs = this.#runtime.clock.now();
+      const snapshot = snapshotOf(sale, nowMs, (afterId) => this.#gateRows(saleId, afterId));
+      this.#steps.do(audit.writeNotes(audit.rebuiltNotes(snapshot, note), nowMs));
+      return snapshot;
     });
-    return sale && snapshotOf(sale, nowMs, (afterId) => this.#gateRows(saleId, afterId));
   }
 
   /** The first page in place: most sales have no second one, and need no thread. */
@@ -460,6 +476,10 @@ export class SqliteLedger implements Ledger {
 
   async forgetEvents(eventIds: readonly string[]): Promise<void> {
     this.#change(events.forgetEvents(eventIds));
+  }
+
+  async note(note: AuditNote): Promise<void> {
+    this.#change(audit.writeNote(note));
   }
 
   async audit(filter: { subject?: string }, page: Page): Promise<AuditEntry[]> {

@@ -10,8 +10,10 @@ import {
   stampOf,
   windowFaults,
 } from '../../model/sale.ts';
+import { writeNotes } from '../life/audit.ts';
 import type { AdminCall, Page, SaleChange, SaleIds } from '../port.ts';
 import type { Keys } from './keys.ts';
+import type { Steps } from './steps.ts';
 
 interface SaleRow extends Omit<SaleRecord, 'items' | 'paused' | 'closed' | 'readAtMs'> {
   paused: number;
@@ -45,19 +47,17 @@ export class Sales {
   readonly #now: () => number;
   readonly #get;
   readonly #items;
-  readonly #audit;
+  readonly #steps: Steps;
 
-  constructor(db: DatabaseSync, keys: Keys, now: () => number) {
+  constructor(db: DatabaseSync, keys: Keys, steps: Steps, now: () => number) {
     this.#db = db;
     this.#keys = keys;
     this.#now = now;
+    this.#steps = steps;
     this.#get = db.prepare(`SELECT ${SALE_COLUMNS} FROM sales WHERE id = ?`);
     this.#items = db.prepare(
       `SELECT CAST(id AS TEXT) AS id, code, name, amount, currency, kind, total, reserved, sold, blocked, epoch, rev
        FROM items WHERE sale_id = ? ORDER BY position`,
-    );
-    this.#audit = db.prepare(
-      'INSERT INTO audit (id, at, actor, origin, action, subject, detail) VALUES (?, ?, ?, ?, ?, ?, ?)',
     );
   }
 
@@ -212,15 +212,9 @@ export class Sales {
   }
 
   #done(saleId: string, call: AdminCall, nowMs: number, entry: AuditEntry): SaleChange {
-    this.#audit.run(
-      BigInt(call.auditId),
-      nowMs,
-      call.actor,
-      call.origin ?? null,
-      entry.action,
-      `sale:${saleId}`,
-      JSON.stringify(entry.detail),
-    );
+    const { auditId, by } = call;
+    const { action, detail } = entry;
+    this.#steps.do(writeNotes([{ auditId, by, action, subject: `sale:${saleId}`, detail }], nowMs));
     const sale = this.get(saleId)!;
     const answer = call.answer(sale);
     if (call.keyed) this.#keys.bindAnswer(call.keyed, answer, nowMs);

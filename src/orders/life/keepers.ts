@@ -2,7 +2,8 @@ import { messageOf } from '../../base/errors.ts';
 import type { IdSequence } from '../../base/ids.ts';
 import type { Runtime } from '../../base/runtime.ts';
 import { pages, type Round } from '../../base/sweep.ts';
-import type { Actor, DueOrder, DueRefund, Ledger } from '../../ledger/port.ts';
+import type { DueOrder, DueRefund, Ledger } from '../../ledger/port.ts';
+import { actor } from '../../model/actor.ts';
 import type { PaymentAttempt } from '../../model/payment.ts';
 import type { PlaceRequest, PlaceResult } from '../place.ts';
 import { Lanes, type ProviderWatch } from './lanes.ts';
@@ -28,7 +29,7 @@ export interface KeepersCounters {
   readonly owedMoney: number;
 }
 
-const SWEEPER: Actor = { actor: 'sweeper', origin: null };
+const SWEEPER = actor('system', 'sweeper');
 /** Orders, payments, and payments to count again, that are read at once. */
 const DUE_MAX = 256;
 const ATTEMPTS_MAX = 200;
@@ -274,7 +275,15 @@ export class LifeKeepers {
     if (order?.status !== 'expired') return false;
     const { saleId, itemCode, buyer, quantity, amount } = order;
     if (amount.amount !== attempt.amount.amount || amount.currency !== attempt.amount.currency) return false;
-    const placed = await place({ saleId, itemCode, buyer, quantity, key: `revive-${attempt.id}`, caller: 'shop' });
+    const placed = await place({
+      saleId,
+      itemCode,
+      buyer,
+      quantity,
+      key: `revive-${attempt.id}`,
+      by: SWEEPER,
+      keyOf: 'shop',
+    });
     if (!placed.ok) return false;
     reached('late:placed');
     if (placed.order.status === 'queued') throw new Error('the order that revives it is not decided yet');

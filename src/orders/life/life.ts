@@ -4,7 +4,8 @@ import type { Grouped } from '../../base/grouped.ts';
 import type { IdSequence } from '../../base/ids.ts';
 import type { Runtime } from '../../base/runtime.ts';
 import { within } from '../../base/timers.ts';
-import type { Actor, AttemptEnd, AttemptOpened, Ledger, Move, Moved, NewAttempt, Opened } from '../../ledger/port.ts';
+import type { AttemptEnd, AttemptOpened, Ledger, Move, Moved, NewAttempt, Opened } from '../../ledger/port.ts';
+import { type Actor, actor } from '../../model/actor.ts';
 import { unitsAt } from '../../model/life.ts';
 import type { Money } from '../../model/money.ts';
 import type { OrderRecord } from '../../model/order.ts';
@@ -623,9 +624,9 @@ export class OrderLife {
   }
 
   /** Returns false when it is about nothing that we know. */
-  async heard(news: ProviderNews): Promise<boolean> {
+  async heard(news: ProviderNews, origin: string | null = null): Promise<boolean> {
     const { ledger, withLock, reached, runtime } = this.#on;
-    const by: Actor = { actor: `provider:${news.provider}`, origin: null };
+    const by = actor('provider', news.provider, origin);
     const found = await this.#attemptOf(news);
     if (found === null) return false;
     const act = async (fence: string | null, tries = TRIES_MAX): Promise<void> => {

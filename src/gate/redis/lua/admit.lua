@@ -19,7 +19,8 @@
   then        w times: item code, quantity, fingerprint
               all n order ids in one, a blank between them and blanks before those that are shorter; n buyers;
               if w > 1, for each order the number of what it wants (1 … w);
-              if ARGV[8] is 1, for each order `<buyer>\n<key>`, or nothing
+              if ARGV[8] is 1, for each order `<buyer>\n<key>`, or nothing;
+              and last, if somebody placed some of them for their buyers: what stands in the entry's field `by`
 
   Returns a number if nothing was decided: 0, the gate is stale; else the epoch in force, which is not the caller's.
   Otherwise lines:
@@ -48,7 +49,9 @@ local ids, width = ARGV[11 + 3 * w], tonumber(ARGV[10])
 local buyersAt = 11 + 3 * w
 local wantsAt = buyersAt + n
 local keysAt = w > 1 and wantsAt + n or wantsAt
-if n < 1 or #ARGV ~= (keyed and keysAt + n or keysAt) or #ids ~= n * (width + 1) - 1 then error('admit: arguments are missing') end
+local argsEnd = keyed and keysAt + n or keysAt
+local placedBy = ARGV[argsEnd + 1]
+if n < 1 or #ARGV ~= (placedBy and argsEnd + 1 or argsEnd) or #ids ~= n * (width + 1) - 1 then error('admit: arguments are missing') end
 
 local stride = width + 1
 local padded = find(ids, '  ', 1, true) or sub(ids, 1, 1) == ' '
@@ -303,6 +306,10 @@ if added > 0 then
     counts[c + 3], counts[c + 4] = 'q:' .. number, each.queued
   end
   beginGroup(nil)
+  if placedBy then
+    local e = #entry
+    entry[e + 1], entry[e + 2] = 'by', placedBy
+  end
   if not call('XADD', KEYS[5], unpack(entry)) then return 0 end
   call('HSET', KEYS[3], unpack(holdArgs))
   if k > 0 then call('HSET', KEYS[4], unpack(keyArgs)) end
