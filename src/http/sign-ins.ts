@@ -35,7 +35,7 @@ interface Failing {
  */
 export class SignIns {
   readonly #clock: Clock;
-  readonly #log: Logger;
+  readonly #log: Pick<Logger, 'warn'>;
   /** In the order of their last failure, as far as two maps can have it. */
   readonly #failing = new Map<string, Failing>();
   /** When a right key came from there, by the monotonic clock. */
@@ -43,7 +43,7 @@ export class SignIns {
   #held = 0;
 
   /** The log must have a bound of its own (base/bounded-log.ts). */
-  constructor(clock: Clock, log: Logger) {
+  constructor(clock: Clock, log: Pick<Logger, 'warn'>) {
     this.#clock = clock;
     this.#log = log;
   }
