@@ -49,8 +49,9 @@ interface StoredRow {
  *
  *   quick     nothing of the batch is in the ledger, as always when nothing is wrong: it is judged so by a look at the items
  *             that locks nothing, and written, the hot rows of the items last. The counts of rows that were really
- *             inserted and changed prove it. Three round trips: look, write, commit. Writers of one item insert side by
- *             side, and wait for each other only for the time of a commit.
+ *             inserted and changed prove it. Three round trips: look, write, commit; two where the database judges the
+ *             counts itself (`Written`). Writers of one item insert side by side, and wait for each other only for the
+ *             time of a commit.
  *   careful   they do not, or a backstop has something to say: the items are locked, what is there is read, and all is
  *             judged by that. The counts must agree here, too; if somebody came in between, all is taken back and done
  *             again.
