@@ -8,10 +8,10 @@ import { fileURLToPath } from 'node:url';
 const root = dirname(dirname(fileURLToPath(import.meta.url)));
 const { npm_command: command, INIT_CWD: startedIn } = process.env;
 
-// `npm install` of the clone itself: it runs from its sources, and whoever packs it comes by here again. Also what keeps
-// setup.mjs, which installs, from being called by its own npm.
+// `npm install` of the clone itself, or `npx doorbuster` in it: it runs from its sources, and whoever packs it comes by here
+// again. Also what keeps setup.mjs, which installs, from being called by its own npm.
 const installsItself =
-  ['install', 'ci'].includes(command) && startedIn && realpathSync(startedIn) === realpathSync(root);
+  ['install', 'ci', 'exec'].includes(command) && startedIn && realpathSync(startedIn) === realpathSync(root);
 if (installsItself) process.exit(0);
 
 const run = (script, ...args) => {

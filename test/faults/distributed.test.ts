@@ -199,7 +199,6 @@ describeWithRedis('the distributed shop', () => {
     suite('MariaDB', startMariadb, [
       'kill -9 of an API process and of a worker',
       'kill -9 of a Redis without persistence, which comes back empty',
-      'SIGSTOP of whoever rebuilds, for longer than every lease',
     ]),
   );
   describeWithOwnPostgres('on PostgreSQL', () =>

@@ -7,6 +7,8 @@ import { BIN, cleanUp, ROOT, temporaryFolder } from '../support/server.ts';
 
 /** “Use it over HTTP” of the README, as it is printed: each way to begin, then a sale, an order, its payment. */
 const groups: number[] = [];
+/** The short run meets them in docs-commands.test.ts. */
+const LONG = process.env.DOORBUSTER_TEST_LONG !== undefined;
 afterAll(async () => {
   for (const group of groups) {
     try {
@@ -64,12 +66,12 @@ function expectSold(output: string): void {
   expect(output).not.toContain('urn:doorbuster:problem');
 }
 
-it('from an empty shop with secrets of its own', { timeout: 60_000 }, async () => {
+it.runIf(LONG)('from an empty shop with secrets of its own', { timeout: 60_000 }, async () => {
   const port = await freePort();
   expectSold(await paste(`${own}${sell}`.replaceAll('8080', String(port)), temporaryFolder()));
 });
 
-it('from the demo', { timeout: 60_000 }, async () => {
+it.runIf(LONG)('from the demo', { timeout: 60_000 }, async () => {
   const port = await freePort();
   // What `npm start` runs.
   const start = `npx doorbuster serve --demo --port ${port} &\n${own!.slice(own!.indexOf('# until it answers'))}\n`;

@@ -48,8 +48,8 @@ export const NOT_RUN: Record<string, string> = {
 /** Single commands that no session runs, wherever they are printed. */
 export const COMMANDS_ELSEWHERE: readonly { command: RegExp; reason: string }[] = [
   {
-    command: /^(?:npm (?:install|i|ci|pack|publish|run pack:\w+)|git clone|cd) /,
-    reason: 'installing needs the network or a tarball: scripts/check-package.mjs installs what is packed',
+    command: /^\(?(?:npm (?:install|i|ci|pack|publish|run pack:\w+)|git clone|cd) /,
+    reason: 'installing needs the network or a tarball: test/integration/package.test.ts packs and installs',
   },
   { command: /^docker /, reason: 'needs Docker; the addresses of ops/compose.yml are tested against the docs' },
   {
