@@ -6,6 +6,8 @@ import { Tally } from './tally.ts';
 const BATCH_MAX = 256;
 /** So many are worth a transaction of their own beside one that is under way; fewer go with the next one. */
 const SHARE_MIN = 64;
+/** What has been under way for so long may hang: who comes next goes beside it, if there is room, and not behind it. */
+const LATE_MS = 250;
 
 interface Waiting<Q, A> {
   readonly request: Q;
@@ -28,6 +30,9 @@ export class Grouped<Q, A> {
   #waiting: Waiting<Q, A>[] = [];
   #turn: Promise<void> | null = null;
   readonly #underWay = new Tally();
+  /** When the last one was started. */
+  #startedMs = 0;
+  #looking = false;
 
   constructor(
     commit: (batch: Q[]) => Promise<A[]>,
@@ -44,6 +49,7 @@ export class Grouped<Q, A> {
     return new Promise((resolve, reject) => {
       this.#waiting.push({ request, resolve, reject });
       if (this.#parts > 0) this.#turn ??= this.#nextTurn();
+      else this.#lookAgain();
     });
   }
 
@@ -61,13 +67,30 @@ export class Grouped<Q, A> {
 
   /** How many transactions what waits is worth now. */
   get #parts(): number {
-    const alone = this.#underWay.count === 0 && this.#waiting.length > 0 ? 1 : 0;
+    const free = this.#underWay.count === 0 || this.#clockMs() - this.#startedMs >= LATE_MS;
+    const alone = free && this.#waiting.length > 0 ? 1 : 0;
     const worth = Math.max(alone, Math.floor(this.#waiting.length / SHARE_MIN));
     return Math.min(worth, this.#atOnce - this.#underWay.count);
   }
 
+  #clockMs(): number {
+    return this.#runtime.clock.monotonic();
+  }
+
+  /** Where more may be under way than are, those that wait do not wait for long. */
+  #lookAgain(): void {
+    if (this.#looking || this.#waiting.length === 0 || this.#underWay.count >= this.#atOnce) return;
+    this.#looking = true;
+    this.#runtime.timers.after(LATE_MS, () => {
+      this.#looking = false;
+      this.#start();
+      this.#lookAgain();
+    });
+  }
+
   #start(): void {
     for (let parts = this.#parts; parts > 0; parts--) {
+      this.#startedMs = this.#clockMs();
       const share = Math.ceil(this.#waiting.length / parts);
       const work = this.#together(this.#waiting.splice(0, Math.min(share, BATCH_MAX)));
       // In the same turn: who comes next starts anew.

@@ -108,6 +108,19 @@ describe('requests that are grouped', () => {
     expect(underWay).toEqual([]);
   });
 
+  it('P10: a batch that hangs holds up nobody else where the ledger has room', async () => {
+    const first = Promise.withResolvers<number[]>();
+    let batches = 0;
+    const commit = (batch: number[]): Promise<number[]> => (++batches === 1 ? first.promise : Promise.resolve(batch));
+    const grouped = new Grouped(commit, runtime, { atOnce: 2 });
+    const hanging = grouped.ask(1);
+    await new Promise((resolve) => setImmediate(resolve));
+    expect(await orHangs(Promise.all([grouped.ask(2), grouped.ask(3)]))).toEqual([2, 3]);
+    expect(await orHangs(grouped.ask(4))).toBe(4);
+    first.resolve([1]);
+    expect(await hanging).toBe(1);
+  });
+
   it('one that cannot be committed fails alone; a ledger that is out fails all, once', async () => {
     let calls = 0;
     const commit = async (batch: number[]): Promise<number[]> => {

@@ -188,6 +188,8 @@ export class MysqlConnections implements Connections {
       const settings = [
         // Strict: a name that does not fit is an error and not another name. No mode that changes what a literal means.
         `SET SESSION sql_mode = 'STRICT_ALL_TABLES,ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION,ANSI_QUOTES'`,
+        // A statement without a transaction around it is stored, whatever the server's default is.
+        'autocommit = 1',
         // The hour that a change of the clocks repeats is not an hour of ours.
         `time_zone = '+00:00'`,
         `wait_timeout = ${knows(IDLE_TRANSACTION) ? WAIT_SECONDS : WAIT_SECONDS_MYSQL}`,

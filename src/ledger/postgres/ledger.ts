@@ -35,7 +35,7 @@ export async function postgresDialect(
     pruneCallKeys: `DELETE FROM call_keys WHERE ctid = ANY (ARRAY(
       SELECT ctid FROM call_keys WHERE created_at < ? ORDER BY created_at LIMIT ?))`,
     leavePresent: () => 'ON CONFLICT DO NOTHING',
-    announced: { say: itemLocks('pg_advisory_xact_lock_shared'), wait: itemLocks('pg_advisory_xact_lock') },
+    announced,
     life: LIFE_DIALECT,
     steps: new PostgresSteps(),
     orders: new PostgresOrders(),
@@ -61,17 +61,36 @@ export async function postgresDialect(
 /** Advisory locks have numbers, and belong to a database. The first number is ours. */
 const OURS = 0x646f6f72;
 const LOCKS: Record<LockName, number> = { exclusive: 1, migrate: 2 };
-/** Items share these: the database has room for some thousand locks, and a batch may be of as many items. */
-const ITEMS_FROM = 1000;
-const ITEMS = 16n;
+/** Of items: numbers of their own. Two items may have the same one, and then wait for each other at most. */
+const ITEMS = OURS + 1;
+const ITEM_MASK = 0x7fff_ffffn;
+/** The database has room for some thousand locks: a batch of more items than these says that it is about any. */
+const ITEMS_MAX = 64;
+const ANY_ITEM = -1;
 
-/** Takes the locks of these items until the end of the transaction, always in the same order. */
-function itemLocks(lock: string): (itemIds: readonly string[]) => string {
-  return (itemIds) => {
-    const numbers = [...new Set(itemIds.map((id) => ITEMS_FROM + Number(BigInt(id) % ITEMS)))].sort((a, b) => a - b);
-    return `SELECT ${numbers.map((number) => `${lock}(${OURS}, ${number})`).join(', ')}`;
-  };
+function itemNumbers(itemIds: readonly string[]): number[] {
+  return [...new Set(itemIds.map((id) => Number(BigInt(id) & ITEM_MASK)))].sort((a, b) => a - b);
 }
+
+/** Until the end of the transaction, always in the same order. */
+function take(lock: string, numbers: readonly number[]): string {
+  return `SELECT ${numbers.map((number) => `${lock}(${ITEMS}, ${number})`).join(', ')}`;
+}
+
+const announced: Dialect['announced'] = {
+  say(itemIds) {
+    const numbers = itemNumbers(itemIds);
+    return take('pg_advisory_xact_lock_shared', numbers.length > ITEMS_MAX ? [ANY_ITEM] : numbers);
+  },
+  // A SELECT has room for some 1 600 columns.
+  wait(itemIds) {
+    const numbers = [ANY_ITEM, ...itemNumbers(itemIds)];
+    const parts: string[] = [];
+    for (let at = 0; at < numbers.length; at += 500)
+      parts.push(take('pg_advisory_xact_lock', numbers.slice(at, at + 500)));
+    return parts.join('; ');
+  },
+};
 
 const locks: NamedLocks = {
   async tryTake(session, lock) {

@@ -123,7 +123,7 @@ export class PostgresOrders implements OrderStatements {
       ...taken.map(({ itemId, epoch, units }) =>
         session.prepared(defences.stock ? TAKE : TAKE_UNGUARDED, [units, itemId, epoch, units, 1]),
       ),
-      ...(hopefully ? [session.query('COMMIT')] : []),
+      ...(hopefully ? [session.commit()] : []),
     ]);
     // All are awaited, whichever fails: those behind it fail with it.
     const results = await Promise.allSettled(sent);

@@ -28,8 +28,8 @@ const BY_INDEX = [
   'enable_mergejoin=off',
   'jit=off',
 ]
-  .map((setting) => `-c ${setting}`)
-  .join(' ');
+  .map((setting) => `SET ${setting}`)
+  .join('; ');
 
 function connectionOptions(url: string): ClientConfig {
   return {
@@ -43,7 +43,6 @@ function connectionOptions(url: string): ClientConfig {
     statement_timeout: SESSION_LIMITS.statementMs,
     // Statements of one transaction go out together; if one fails the database refuses those behind it.
     pipeline: true,
-    options: BY_INDEX,
   };
 }
 
@@ -100,6 +99,13 @@ export class PostgresSession implements Session {
 
   async prepared(statement: Prepared, values: unknown[]): Promise<Result> {
     return resultOf(await this.#run<QueryResult>({ ...statement, values }));
+  }
+
+  /** The database answers a COMMIT of a transaction that has failed, too: it has taken it back then. */
+  async commit(): Promise<Result> {
+    const answer = await this.#run<QueryResult>({ text: 'COMMIT' });
+    if (answer.command !== 'COMMIT') throw unavailable(`the database has not committed (${answer.command})`);
+    return resultOf(answer);
   }
 
   /** What `send` sends goes out in one write: each would otherwise be a system call, and wake the database, of its own. */
@@ -219,6 +225,8 @@ export class PostgresConnections implements Connections {
     this.#pool.on('connect', (client) => {
       // While somebody uses it the pool does not listen, and an error that nobody hears ends the process.
       client.on('error', () => {});
+      // In front of whatever whoever gets it will send. Not as an option of the connection: some that stand in between refuse those.
+      client.query(BY_INDEX, () => {});
     });
   }
 

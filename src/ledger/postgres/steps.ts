@@ -65,7 +65,7 @@ export class PostgresSteps implements StepStatements {
  * it the transaction, whose COMMIT then takes it back.
  */
 async function sendJudged(session: PostgresSession, step: Step): Promise<Result> {
-  if (step.do === 'commit') return session.query('COMMIT');
+  if (step.do === 'commit') return session.commit();
   if (step.expected === undefined) return sendStep(session, step);
   const { sql, values } = statementOf(step);
   const text = judgedStatement(sql);

@@ -88,12 +88,11 @@ export class Keys {
   *bindFirst(answers: readonly FirstAnswer[]): Work<undefined[]> {
     const [clock] = yield [ABOUT_NOW];
     const nowMs = nowOf(clock);
-    const bound = answers.map(({ keyed, answer }) => ({
-      scope: scopeOf(keyed),
-      values: [keyed.fingerprint, answer, nowMs],
-    }));
-    // In one order: of two processes that bind the same keys nobody waits in a circle.
-    const rows = bound.map(({ scope, values }) => [...scope, ...values]).sort(byText);
+    // In one order: of two processes that bind the same keys nobody waits in a circle. Of one key the first stays first.
+    const bound = answers
+      .map(({ keyed, answer }) => ({ scope: scopeOf(keyed), values: [keyed.fingerprint, answer, nowMs] }))
+      .sort((a, b) => byText(a.scope, b.scope));
+    const rows = bound.map(({ scope, values }) => [...scope, ...values]);
     const [inserted] = yield [{ do: 'insert', table: 'call_keys', columns: COLUMNS, rows, leavePresent: true }];
     if (inserted!.affected < rows.length) {
       const again = `UPDATE call_keys SET fingerprint = ?, answer = ?, created_at = ? WHERE ${SCOPE} AND created_at <= ?`;

@@ -80,7 +80,7 @@ export interface SqlLedgerOptions {
 }
 
 /** Of one kind: a read that the database is slow about does not hold up a crowd of others. */
-const READS_AT_ONCE = 2;
+const READS_AT_ONCE = 4;
 
 export const POOL_MAX_DEFAULT = 10;
 
@@ -99,7 +99,6 @@ export class SqlLedger implements Ledger {
   readonly #orders: Orders;
   readonly #life: Life;
   readonly #items = new ItemFacts();
-  readonly #small: Record<'attempts' | 'intents', ReturnType<Life['small']>>;
   readonly #bind: (answer: FirstAnswer) => Promise<undefined>;
   readonly #release: (orderIds: readonly string[]) => Promise<undefined>;
   readonly #putIntent: (intent: NewIntent) => Promise<SandboxIntent>;
@@ -154,14 +153,6 @@ export class SqlLedger implements Ledger {
     });
     const defences = { claims: options.defences?.claims ?? true, stock: options.defences?.stock ?? true };
     this.#orders = new Orders(database, defences);
-    const small = () => {
-      const change = this.#life.small();
-      return async <T>(work: () => Work<T>): Promise<T> => {
-        this.#mustBeAlone();
-        return await change(work);
-      };
-    };
-    this.#small = { attempts: small(), intents: small() };
     this.#bind = this.#life.bare((answers) => this.#keys.bindFirst(answers));
     this.#release = this.#life.bare(function* (batch) {
       yield* releases.released(batch.flat());
@@ -216,7 +207,7 @@ export class SqlLedger implements Ledger {
     return this.#database.read((session) => this.#orders.storedAmong(session, orderIds));
   }
 
-  /** A batch has the rows of its items before its COMMIT is sent. */
+  /** A batch has the rows of its items, or has announced them, before its COMMIT is sent. */
   storedAtRest(batch: readonly OrderMessage[]): Promise<Map<string, OrderRecord>> {
     const itemIds = [...new Set(batch.map(({ itemId }) => itemId))];
     const orderIds = batch.map(({ orderId }) => orderId);
@@ -351,11 +342,11 @@ export class SqlLedger implements Ledger {
   }
 
   async nameAttempt(attemptId: string, reference: string): Promise<PaymentAttempt | null> {
-    return this.#small.attempts(() => payments.nameAttempt(attemptId, reference, this.#life.dialect));
+    return this.#change(() => payments.nameAttempt(attemptId, reference, this.#life.dialect));
   }
 
   async closeAttempt(attemptId: string, end: AttemptEnd, by: Actor, auditId: string): Promise<PaymentAttempt | null> {
-    return this.#small.attempts(() => payments.closeAttempt(attemptId, end, { by, auditId }, this.#life.dialect));
+    return this.#change(() => payments.closeAttempt(attemptId, end, { by, auditId }, this.#life.dialect));
   }
 
   async unblockPayments(orderId: string, by: Actor, auditId: string): Promise<boolean> {
@@ -504,7 +495,7 @@ export class SqlLedger implements Ledger {
     from: readonly SandboxIntent['state'][],
     to: SandboxIntent['state'],
   ): Promise<SandboxIntent | null> {
-    return this.#small.intents(() => sandbox.moveIntent(id, from, to, this.#life.dialect));
+    return this.#change(() => sandbox.moveIntent(id, from, to, this.#life.dialect));
   }
 
   async refundIntent(id: string, refundId: string, amount: number): Promise<SandboxIntent | null> {

@@ -1,11 +1,10 @@
 import { invariant } from '../../base/errors.ts';
 import { Grouped } from '../../base/grouped.ts';
-import { abreast } from '../life/abreast.ts';
 import type { LifeDialect, Step, Work } from '../life/step.ts';
 import type { Database } from './database.ts';
 import type { Result, Session } from './session.ts';
 
-const SMALL_AT_ONCE = 2;
+const BARE_AT_ONCE = 4;
 /** For what is told about when it is: a clock that was set since is noticed soon. */
 const RECENT_MS = 1000;
 
@@ -36,23 +35,12 @@ export class Life {
   }
 
   /**
-   * For changes of one kind that are small and have nothing to do with each other: those that come while others are being
-   * committed share a transaction, as moves do. Kinds are apart, so that rows that somebody holds delay none but their kind.
-   */
-  small(): <T>(work: () => Work<T>) => Promise<T> {
-    const change = (works: (() => Work<unknown>)[]): Promise<unknown[]> =>
-      this.change(() => abreast(works.map((work) => work())));
-    const group = new Grouped(change, this.#database.runtime, { atOnce: SMALL_AT_ONCE });
-    return <T>(work: () => Work<T>) => group.ask(work) as Promise<T>;
-  }
-
-  /**
    * For requests of which a few statements serve any number, each of them right by itself: those that come while others are
    * under way go together, without a transaction around them.
    */
   bare<Q, A>(work: (batch: readonly Q[]) => Work<A[]>): (request: Q) => Promise<A> {
     const group = new Grouped<Q, A>((batch) => this.look(() => work(batch)), this.#database.runtime, {
-      atOnce: SMALL_AT_ONCE,
+      atOnce: BARE_AT_ONCE,
     });
     return (request) => group.ask(request);
   }
