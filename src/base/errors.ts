@@ -24,6 +24,13 @@ export class RetryableError extends DoorbusterError {
   }
 }
 
+/** Somebody else is in the way of this very call: another one may succeed at once. HTTP: 503 `unavailable`. */
+export class BusyError extends RetryableError {
+  constructor(message: string, cause?: unknown) {
+    super('unavailable', message, { cause });
+  }
+}
+
 export class TerminalError extends DoorbusterError {}
 
 /** The ledger, the gate or the whole shop cannot serve now. HTTP: 503 `unavailable`. */

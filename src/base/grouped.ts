@@ -1,4 +1,4 @@
-import { RetryableError } from './errors.ts';
+import { BusyError, RetryableError } from './errors.ts';
 import type { Runtime } from './runtime.ts';
 import { Tally } from './tally.ts';
 
@@ -15,6 +15,14 @@ interface Waiting<Q, A> {
   readonly reject: (error: unknown) => void;
 }
 
+export interface GroupedOptions<Q, A> {
+  /** How many transactions may be under way. */
+  readonly atOnce?: number;
+  readonly answered?: (request: Q, answer: A) => void;
+  /** What a request is about: of those about the same only one goes into a transaction, the next into a later one. */
+  readonly about?: ((request: Q) => string) | null;
+}
+
 /**
  * Groups requests into transactions as the writer groups orders: a rush of payments of one item would otherwise be one
  * transaction each on one hot row. While one is being committed the next one fills; who waits hears after its own commit.
@@ -27,6 +35,7 @@ export class Grouped<Q, A> {
   readonly #answered: (request: Q, answer: A) => void;
   readonly #runtime: Runtime;
   readonly #atOnce: number;
+  readonly #about: ((request: Q) => string) | null;
   #waiting: Waiting<Q, A>[] = [];
   #turn: Promise<void> | null = null;
   readonly #underWay = new Tally();
@@ -37,12 +46,13 @@ export class Grouped<Q, A> {
   constructor(
     commit: (batch: Q[]) => Promise<A[]>,
     runtime: Runtime,
-    { atOnce = 1, answered = () => undefined }: { atOnce?: number; answered?: (request: Q, answer: A) => void } = {},
+    { atOnce = 1, answered = () => undefined, about = null }: GroupedOptions<Q, A> = {},
   ) {
     this.#commit = commit;
     this.#runtime = runtime;
     this.#atOnce = atOnce;
     this.#answered = answered;
+    this.#about = about;
   }
 
   ask(request: Q): Promise<A> {
@@ -92,10 +102,23 @@ export class Grouped<Q, A> {
     for (let parts = this.#parts; parts > 0; parts--) {
       this.#startedMs = this.#clockMs();
       const share = Math.ceil(this.#waiting.length / parts);
-      const work = this.#together(this.#waiting.splice(0, Math.min(share, BATCH_MAX)));
+      const work = this.#together(this.#next(Math.min(share, BATCH_MAX)));
       // In the same turn: who comes next starts anew.
       void this.#underWay.during(work, () => this.#start());
     }
+  }
+
+  #next(count: number): Waiting<Q, A>[] {
+    const about = this.#about;
+    if (about === null) return this.#waiting.splice(0, count);
+    const batch = new Map<string, Waiting<Q, A>>();
+    this.#waiting = this.#waiting.filter((one) => {
+      const name = about(one.request);
+      if (batch.size === count || batch.has(name)) return true;
+      batch.set(name, one);
+      return false;
+    });
+    return [...batch.values()];
   }
 
   async #together(batch: readonly Waiting<Q, A>[]): Promise<void> {
@@ -103,8 +126,14 @@ export class Grouped<Q, A> {
     try {
       answers = await this.#commit(batch.map(({ request }) => request));
     } catch (error) {
-      if (error instanceof RetryableError || batch.length === 1) {
+      const isOut = error instanceof RetryableError && !(error instanceof BusyError);
+      if (isOut || batch.length === 1) {
         for (const { reject } of batch) reject(error);
+        return;
+      }
+      // Somebody holds what one of them needs: the others need not wait for that again.
+      if (error instanceof BusyError) {
+        await Promise.all(batch.map((one) => this.#together([one])));
         return;
       }
       // Something in the batch: the others are not to suffer for it.

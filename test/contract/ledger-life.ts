@@ -875,6 +875,45 @@ export function lifeContract(name: string, make: () => Promise<LifeUnderTest>, s
         expect(await kit.count('payments')).toBe(1);
       });
 
+      it('P6: many changes at once, also of the same one: each is done once, and none fails for another', async () => {
+        const orders = [];
+        for (let n = 0; n < 20; n++) orders.push(await kit.order(`crowd-${n}`));
+        const ids: string[] = [];
+        for (const order of orders) ids.push(await kit.opened(order));
+        const told = await Promise.all([
+          ...ids.map((id) => kit.closeAttempt(id, { state: 'failed', error: 'no' })),
+          ...ids.map((id) => kit.ledger.nameAttempt(id, `name-${id}`)),
+          ...ids.map((id) => kit.closeAttempt(id, { state: 'voided', error: null })),
+          ...ids.map((id) => kit.ledger.nameAttempt(id, 'everybody’s')),
+          kit.closeAttempt('424242', { state: 'voided', error: null }),
+        ]);
+        expect(told.pop()).toBeNull();
+        for (const [at, id] of ids.entries()) {
+          const stored = await kit.ledger.getAttempt(id);
+          const answers = [0, 1, 2, 3].map((n) => told[n * ids.length + at]!);
+          // Whichever close came first counts, and the other one is told so.
+          expect([answers[0]!.state, answers[2]!.state]).toEqual([stored!.state, stored!.state]);
+        }
+        const audited = await kit.world.rows(
+          "SELECT action FROM audit WHERE action IN ('payment.failed', 'payment.voided')",
+        );
+        expect(audited).toHaveLength(ids.length);
+      });
+
+      it('P6: capture and void of one intent of the sandbox at once: one of them wins', async () => {
+        const ids = Array.from({ length: 40 }, () => kit.id());
+        const intent = { orderId: '1', amount: { amount: 5, currency: 'CNY' }, state: 'pending' as const };
+        for (const id of ids) await kit.ledger.putIntent({ ...intent, id, dueAfterMs: null, told: true, refunded: 0 });
+        const [captured, voided] = await Promise.all([
+          Promise.all(ids.map((id) => kit.ledger.moveIntent(id, ['pending'], 'captured'))),
+          Promise.all(ids.map((id) => kit.ledger.moveIntent(id, ['pending'], 'voided'))),
+        ]);
+        for (const [at, id] of ids.entries()) {
+          const { state } = (await kit.ledger.getIntent(id))!;
+          expect([captured[at]?.state, voided[at]?.state].filter(Boolean)).toEqual([state]);
+        }
+      });
+
       it('that are open are closed once, with what the provider says', async () => {
         const order = await kit.order('alice');
         const attemptId = await kit.opened(order);

@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest';
 import { ManualClock } from '../../src/base/clock.ts';
-import { RetryableError } from '../../src/base/errors.ts';
+import { BusyError, RetryableError } from '../../src/base/errors.ts';
 import { Grouped } from '../../src/base/grouped.ts';
 import { silentLog } from '../../src/base/logger.ts';
 import { systemRuntime } from '../../src/base/runtime.ts';
@@ -119,6 +119,27 @@ describe('requests that are grouped', () => {
     expect(await orHangs(grouped.ask(4))).toBe(4);
     first.resolve([1]);
     expect(await hanging).toBe(1);
+  });
+
+  it('of those about the same only one goes into a batch, and they keep their order', async () => {
+    const batches: string[][] = [];
+    const commit = async (batch: string[]): Promise<string[]> => {
+      batches.push(batch);
+      return batch;
+    };
+    const grouped = new Grouped(commit, runtime, { about: (request) => request[0]! });
+    await Promise.all(['a1', 'b1', 'a2', 'c1', 'a3', 'b2'].map((request) => grouped.ask(request)));
+    expect(batches).toEqual([['a1', 'b1', 'c1'], ['a2', 'b2'], ['a3']]);
+  });
+
+  it('P10: where somebody holds what one of a batch needs, the others do not fail with it', async () => {
+    const commit = async (batch: number[]): Promise<number[]> => {
+      if (batch.includes(2)) throw new BusyError('held');
+      return batch;
+    };
+    const grouped = new Grouped(commit, runtime);
+    const ends = await Promise.allSettled([1, 2, 3].map((one) => grouped.ask(one)));
+    expect(ends.map(({ status }) => status)).toEqual(['fulfilled', 'rejected', 'fulfilled']);
   });
 
   it('one that cannot be committed fails alone; a ledger that is out fails all, once', async () => {

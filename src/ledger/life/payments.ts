@@ -1,3 +1,4 @@
+import { invariant } from '../../base/errors.ts';
 import { type Actor, actorText } from '../../model/actor.ts';
 import type { Money } from '../../model/money.ts';
 import type { OrderStatus } from '../../model/order.ts';
@@ -5,12 +6,14 @@ import type { PaymentAttempt } from '../../model/payment.ts';
 import {
   type AttemptEnd,
   type AttemptOpened,
+  type AuditNote,
   DECLINED_MAX,
   type NewAttempt,
   type Postponed,
   type Postponement,
   type Unsettled,
 } from '../life.ts';
+import { ConflictError } from '../sql/errors.ts';
 import type { Result } from '../sql/session.ts';
 import { auditStep } from './audit.ts';
 import { Book, type Entry, type ItemFacts, liveAttempts, newestEnded } from './book.ts';
@@ -199,57 +202,112 @@ export interface Audited {
   readonly auditId: string;
 }
 
-/** Changes one attempt, if `change` says so; returns it as it is then. */
-function* changeAttempt(
-  attemptId: string,
+/** What is done to one attempt, if `change` says so. */
+export interface AttemptChange {
+  readonly attemptId: string;
+  /** The provider's name for it, if it has none yet. */
+  readonly reference: string | null;
+  change(attempt: PaymentAttempt, nowMs: number, besides: Result | undefined): PaymentAttempt;
+  readonly audited?: Audited & { readonly action: string };
+  /** Read when the row is ours. */
+  readonly besides?: Step;
+  /** It may end, which its order must know of. */
+  readonly ends?: boolean;
+}
+
+/** Each attempt at most once: of two changes of one the second would not see the first. Returns them as they are then. */
+export function* changeAttempts(
+  batch: readonly AttemptChange[],
   dialect: LifeDialect,
-  reference: string | null,
-  change: (attempt: PaymentAttempt, nowMs: number, besides: Result | undefined) => PaymentAttempt,
-  audited?: Audited & { action: string },
-  { besides = null, ends = false }: { besides?: Step | null; ends?: boolean } = {},
-): Work<PaymentAttempt | null> {
-  const lockOrder = `SELECT id FROM orders WHERE id = (SELECT order_id FROM payments WHERE id = ?) ${dialect.forUpdate}`;
+): Work<(PaymentAttempt | null)[]> {
+  invariant(new Set(batch.map(({ attemptId }) => attemptId)).size === batch.length, 'an attempt is changed once');
+  const ending = batch.filter(({ ends }) => ends).map(({ attemptId }) => BigInt(attemptId));
+  const besides = batch.flatMap((one) => one.besides ?? []);
+  const references = batch.flatMap(({ reference }) => reference ?? []);
+  // The orders before their payments, and each by its id, as everybody locks them: nobody waits in a circle.
+  const [lock, lockedIds] = ending.length === 0 ? [[], null] : yield* lockOrdersOf(ending, dialect);
   const results = [
     ...(yield [
-      // The order before its payment, as everybody locks them: nobody waits in a circle.
-      ...(ends ? [query(lockOrder, BigInt(attemptId))] : []),
-      query(`${SELECT_ATTEMPTS} WHERE id = ? ${dialect.forUpdate}`, BigInt(attemptId)),
+      ...lock,
+      query(
+        `${SELECT_ATTEMPTS} WHERE id IN (?) ORDER BY id ${dialect.forUpdate}`,
+        batch.map(({ attemptId }) => BigInt(attemptId)),
+      ),
       CLOCK,
-      // Read when the row is ours.
-      ...(besides === null ? [] : [besides]),
-      ...(reference === null ? [] : [query('SELECT id, provider FROM payments WHERE reference = ?', reference)]),
+      ...besides,
+      ...(references.length === 0
+        ? []
+        : [query('SELECT id, provider, reference FROM payments WHERE reference IN (?)', references)]),
     ]),
   ];
-  if (ends) results.shift();
+  results.splice(0, lock.length);
   const [found, clock] = results.splice(0, 2);
-  const more = besides === null ? undefined : results.shift();
-  const [others] = results;
-  const row = found!.rows[0];
-  if (row === undefined) return null;
-  const before = attemptOfRow(row);
   const nowMs = nowOf(clock);
-  const changed = change(before, nowMs, more);
-  if (changed === before) return before;
-  // A reference that is another's is not told to this one: it would be found by it.
-  const taken = others?.rows.some(({ id, provider }) => id !== attemptId && provider === before.provider) ?? false;
-  const now = { ...changed, reference: before.reference ?? (taken ? null : reference), updatedAtMs: nowMs };
+  const rows = new Map(found!.rows.map((row) => [row.id as string, row]));
+  const owners = new Map<string, string>();
+  for (const row of results[besides.length]?.rows ?? [])
+    owners.set(`${row.provider}\n${row.reference}`, row.id as string);
+
   const writes = new Writes();
-  const fence = [null, null] as const;
-  writes.addRows(updateAttempts([{ before, now, fence }]));
-  if (audited !== undefined) {
-    const { by, auditId, action } = audited;
-    const detail = { attempt: attemptId, provider: before.provider, from: before.state, ...moneyBack(before, now) };
-    writes.addRows(auditStep([{ auditId, by, action, subject: `order:${before.orderId}`, detail }], nowMs));
-  }
-  if (ends) {
-    // Those that ended are not read again when the next one is opened: the order has the highest token of them.
-    const token = BigInt(row.fence!);
-    const raise = 'UPDATE orders SET fence = ? WHERE id = ? AND fence < ?';
-    if (token > 0n) writes.add(query(raise, token, BigInt(before.orderId), token), null);
-    if (now.state === 'failed') for (const step of declineSteps(now, nowMs)) writes.add(step, null);
-  }
+  const changed: Changed[] = [];
+  const audit: AuditNote[] = [];
+  const later: Step[] = [];
+  const answers = batch.map((one): PaymentAttempt | null => {
+    const { attemptId, reference, audited, ends } = one;
+    const more = one.besides === undefined ? undefined : results.shift();
+    const row = rows.get(attemptId);
+    if (row === undefined) return null;
+    const before = attemptOfRow(row);
+    if (ends && lockedIds !== null && !lockedIds.has(before.orderId)) {
+      throw new ConflictError(`attempt ${attemptId} has moved to another order`);
+    }
+    const wanted = one.change(before, nowMs, more);
+    if (wanted === before) return before;
+    // A reference that is another's is not told to this one: it would be found by it.
+    const place = `${before.provider}\n${reference}`;
+    const taken = (owners.get(place) ?? attemptId) !== attemptId;
+    if (reference !== null && !taken) owners.set(place, attemptId);
+    const now = { ...wanted, reference: before.reference ?? (taken ? null : reference), updatedAtMs: nowMs };
+    changed.push({ before, now, fence: [null, null] });
+    if (audited !== undefined) {
+      const { by, auditId, action } = audited;
+      const detail = { attempt: attemptId, provider: before.provider, from: before.state, ...moneyBack(before, now) };
+      audit.push({ auditId, by, action, subject: `order:${before.orderId}`, detail });
+    }
+    if (ends) {
+      // Those that ended are not read again when the next one is opened: the order has the highest token of them.
+      const token = BigInt(row.fence!);
+      const raise = 'UPDATE orders SET fence = ? WHERE id = ? AND fence < ?';
+      if (token > 0n) later.push(query(raise, token, BigInt(before.orderId), token));
+      if (now.state === 'failed') later.push(...declineSteps(now, nowMs));
+    }
+    return now;
+  });
+  writes.addRows(updateAttempts(changed));
+  writes.addRows(auditStep(audit, nowMs));
+  for (const step of later) writes.add(step, null);
   yield* writes.last();
-  return now;
+  return answers;
+}
+
+/** The step that locks the orders of these attempts; and which they are, unless it finds them by itself. */
+function* lockOrdersOf(
+  attemptIds: readonly bigint[],
+  { forUpdate, byPrimaryKey }: LifeDialect,
+): Work<[Step[], ReadonlySet<string> | null]> {
+  const [first] = attemptIds;
+  if (attemptIds.length === 1) {
+    const sql = `SELECT id FROM orders WHERE id = (SELECT order_id FROM payments WHERE id = ?) ${forUpdate}`;
+    return [[query(sql, first!)], null];
+  }
+  const [found] = yield [query('SELECT DISTINCT order_id FROM payments WHERE id IN (?)', attemptIds)];
+  const orderIds = found!.rows.map((row) => row.order_id as string);
+  const sql = `SELECT id FROM orders ${byPrimaryKey} WHERE id IN (?) ORDER BY id ${forUpdate}`;
+  return [[query(sql, orderIds.map(BigInt))], new Set(orderIds)];
+}
+
+function* changeAttempt(one: AttemptChange, dialect: LifeDialect): Work<PaymentAttempt | null> {
+  return (yield* changeAttempts([one], dialect))[0]!;
 }
 
 /** What is to go back from now on, or is known to be back. */
@@ -263,30 +321,28 @@ function moneyBack(before: PaymentAttempt, now: PaymentAttempt): { amount?: Mone
   return { amount: given, refunded: { amount: now.refunded, currency } };
 }
 
-export function closeAttempt(
+export function closing(
   attemptId: string,
   { state, error, reference = null }: AttemptEnd,
   audited: Audited,
-  dialect: LifeDialect,
-): Work<PaymentAttempt | null> {
-  return changeAttempt(
+): AttemptChange {
+  return {
     attemptId,
-    dialect,
     reference,
-    (attempt) => {
-      if (attempt.state !== 'open') return attempt;
-      return { ...attempt, state, error: cut(error), nextAtMs: null };
-    },
-    { ...audited, action: `payment.${state}` },
-    { ends: true },
-  );
+    change: (attempt) =>
+      attempt.state === 'open' ? { ...attempt, state, error: cut(error), nextAtMs: null } : attempt,
+    audited: { ...audited, action: `payment.${state}` },
+    ends: true,
+  };
 }
 
 /** The provider's own name for one that is open. */
-export function nameAttempt(attemptId: string, reference: string, dialect: LifeDialect): Work<PaymentAttempt | null> {
-  return changeAttempt(attemptId, dialect, reference, (attempt) =>
-    attempt.state === 'open' && attempt.reference === null ? { ...attempt } : attempt,
-  );
+export function naming(attemptId: string, reference: string): AttemptChange {
+  return {
+    attemptId,
+    reference,
+    change: (attempt) => (attempt.state === 'open' && attempt.reference === null ? { ...attempt } : attempt),
+  };
 }
 
 export function startRefund(
@@ -295,18 +351,18 @@ export function startRefund(
   back: boolean,
   dialect: LifeDialect,
 ): Work<PaymentAttempt | null> {
-  return changeAttempt(
+  const change: AttemptChange = {
     attemptId,
-    dialect,
-    null,
-    (attempt, nowMs, underWay) => {
+    reference: null,
+    change: (attempt, nowMs, underWay) => {
       if (attempt.state !== 'captured' && attempt.state !== 'late') return attempt;
       if (!back && underWay!.rows.length > 0) return attempt;
       return { ...attempt, state: 'refunding', error: null, nextAtMs: nowMs, tries: 0 };
     },
-    { ...audited, action: 'payment.refund' },
-    { besides: query(`SELECT id FROM refunds WHERE attempt_id = ? AND state = 'asked'`, BigInt(attemptId)) },
-  );
+    audited: { ...audited, action: 'payment.refund' },
+    besides: query(`SELECT id FROM refunds WHERE attempt_id = ? AND state = 'asked'`, BigInt(attemptId)),
+  };
+  return changeAttempt(change, dialect);
 }
 
 export function noteRefunded(
@@ -315,18 +371,18 @@ export function noteRefunded(
   audited: Audited,
   dialect: LifeDialect,
 ): Work<PaymentAttempt | null> {
-  return changeAttempt(
+  const change: AttemptChange = {
     attemptId,
-    dialect,
-    null,
-    (attempt) => {
+    reference: null,
+    change: (attempt) => {
       const { state, pays, refunded: before, amount } = attempt;
       const grows = total.currency === amount.currency && total.amount > before && total.amount < amount.amount;
       // That of a paid order goes with its move.
       return state === 'refunding' && !pays && grows ? { ...attempt, refunded: total.amount } : attempt;
     },
-    { ...audited, action: 'payment.refund_part' },
-  );
+    audited: { ...audited, action: 'payment.refund_part' },
+  };
+  return changeAttempt(change, dialect);
 }
 
 export function finishRefund(
@@ -334,26 +390,28 @@ export function finishRefund(
   reference: string | null,
   dialect: LifeDialect,
 ): Work<PaymentAttempt | null> {
-  return changeAttempt(attemptId, dialect, reference, (attempt, nowMs) => {
+  const change = (attempt: PaymentAttempt, nowMs: number): PaymentAttempt => {
     // That of a paid order ends with it, in one transaction.
     if (attempt.state !== 'refunding' || attempt.pays) return attempt;
     return refunded(attempt, nowMs);
-  });
+  };
+  return changeAttempt({ attemptId, reference, change }, dialect);
 }
 
 export function doubtAttempt(attemptId: string, error: string, dialect: LifeDialect): Work<PaymentAttempt | null> {
-  return changeAttempt(attemptId, dialect, null, (attempt, nowMs) => {
+  const change = (attempt: PaymentAttempt, nowMs: number): PaymentAttempt => {
     if (!isClosed(attempt)) return attempt;
     // Another doubt is another time, by which whoever is about to clear the first one sees it.
     const nextAtMs = attempt.nextAtMs === nowMs ? nowMs + 1 : nowMs;
     return { ...attempt, error: cut(error), nextAtMs, tries: 0 };
-  });
+  };
+  return changeAttempt({ attemptId, reference: null, change }, dialect);
 }
 
 export function clearDoubt({ id, nextAtMs }: PaymentAttempt, dialect: LifeDialect): Work<PaymentAttempt | null> {
-  return changeAttempt(id, dialect, null, (attempt) =>
-    isClosed(attempt) && attempt.nextAtMs === nextAtMs ? { ...attempt, nextAtMs: null } : attempt,
-  );
+  const change = (attempt: PaymentAttempt): PaymentAttempt =>
+    isClosed(attempt) && attempt.nextAtMs === nextAtMs ? { ...attempt, nextAtMs: null } : attempt;
+  return changeAttempt({ attemptId: id, reference: null, change }, dialect);
 }
 
 function isClosed({ state }: PaymentAttempt): boolean {

@@ -1,3 +1,4 @@
+import { invariant } from '../../base/errors.ts';
 import type { SandboxIntent } from '../../model/payment.ts';
 import type { NewIntent } from '../sandbox.ts';
 import type { Row } from '../sql/session.ts';
@@ -33,17 +34,36 @@ export function* getIntent(id: string): Work<SandboxIntent | null> {
   return found!.rows.map(intentOfRow)[0] ?? null;
 }
 
-export function* moveIntent(
-  id: string,
-  from: readonly SandboxIntent['state'][],
-  to: SandboxIntent['state'],
-  { forUpdate }: LifeDialect,
-): Work<SandboxIntent | null> {
-  const [found] = yield [query(`${SELECT} WHERE id = ? ${forUpdate}`, BigInt(id))];
-  const intent = found!.rows.map(intentOfRow)[0];
-  if (intent === undefined || !from.includes(intent.state)) return null;
-  if (intent.state !== to) yield [query('UPDATE sandbox_intents SET state = ? WHERE id = ?', to, BigInt(id)), COMMIT];
-  return { ...intent, state: to };
+export interface IntentMove {
+  readonly id: string;
+  readonly from: readonly SandboxIntent['state'][];
+  readonly to: SandboxIntent['state'];
+}
+
+/** Each intent at most once: of two moves of one the second would not see the first. */
+export function* moveIntents(batch: readonly IntentMove[], { forUpdate }: LifeDialect): Work<(SandboxIntent | null)[]> {
+  invariant(new Set(batch.map(({ id }) => id)).size === batch.length, 'an intent is moved once');
+  const sql = `${SELECT} WHERE id IN (?) ORDER BY id ${forUpdate}`;
+  const [found] = yield [
+    query(
+      sql,
+      batch.map(({ id }) => BigInt(id)),
+    ),
+  ];
+  const intents = new Map(found!.rows.map(intentOfRow).map((intent) => [intent.id, intent]));
+  const moved = new Map<SandboxIntent['state'], bigint[]>();
+  const answers = batch.map(({ id, from, to }): SandboxIntent | null => {
+    const intent = intents.get(id);
+    if (intent === undefined || !from.includes(intent.state)) return null;
+    if (intent.state !== to) moved.set(to, [...(moved.get(to) ?? []), BigInt(id)]);
+    return { ...intent, state: to };
+  });
+  const writes = new Writes();
+  for (const [to, ids] of moved) {
+    writes.add(query('UPDATE sandbox_intents SET state = ? WHERE id IN (?)', to, ids), ids.length);
+  }
+  yield* writes.last();
+  return answers;
 }
 
 export function* refundIntent(

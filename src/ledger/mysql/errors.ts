@@ -7,6 +7,8 @@ const CONFLICTS = new Set([
   3101, // rolled back by group replication during commit
 ]);
 
+const LOCK_WAIT_TIMEOUT = 1205;
+
 const DATA = new Set([
   1048, // NULL where none may be
   1062, // a second row under a unique key
@@ -32,6 +34,7 @@ function kindOf(error: unknown): ErrorKind {
   const errno = errnoOf(error);
   if (errno === null) return 'unavailable';
   if (CONFLICTS.has(errno)) return 'conflict';
+  if (errno === LOCK_WAIT_TIMEOUT) return 'busy';
   return DATA.has(errno) ? 'data' : 'unavailable';
 }
 

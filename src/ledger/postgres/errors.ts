@@ -3,6 +3,7 @@ import { type ErrorKind, sortedError } from '../sql/errors.ts';
 const SERIALIZATION_FAILURE = '40001';
 const DEADLOCK_DETECTED = '40P01';
 const SYNTAX_ERROR = '42601';
+const LOCK_NOT_AVAILABLE = '55P03';
 const UNIQUE_VIOLATION = '23505';
 /** We divide by nothing but a count that is not as expected. */
 const DIVISION_BY_ZERO = '22012';
@@ -19,6 +20,7 @@ function kindOf(error: unknown): ErrorKind {
   const state = stateOf(error);
   if (state === null) return 'unavailable';
   if (CONFLICTS.has(state)) return 'conflict';
+  if (state === LOCK_NOT_AVAILABLE) return 'busy';
   return DATA.test(state) || state === SYNTAX_ERROR ? 'data' : 'unavailable';
 }
 

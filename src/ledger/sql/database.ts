@@ -1,4 +1,4 @@
-import { DoorbusterError, unavailable } from '../../base/errors.ts';
+import { BusyError, DoorbusterError, unavailable } from '../../base/errors.ts';
 import type { Runtime } from '../../base/runtime.ts';
 import { Tally } from '../../base/tally.ts';
 import { sleep, within } from '../../base/timers.ts';
@@ -74,7 +74,7 @@ export class Database {
       } catch (error) {
         if (!(error instanceof ConflictError)) throw error;
         if (attempts === ATTEMPTS_MAX) {
-          throw unavailable(`the database was busy: ${attempts} tries collided with others`, error);
+          throw new BusyError(`the database was busy: ${attempts} tries collided with others`, error);
         }
         this.runtime.log.debug({ err: error, attempts }, 'a transaction collided and is tried again');
         // Not at once and not together: those that collided would collide again.

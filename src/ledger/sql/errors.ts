@@ -1,4 +1,4 @@
-import { DoorbusterError, messageOf, unavailable } from '../../base/errors.ts';
+import { BusyError, DoorbusterError, messageOf, unavailable } from '../../base/errors.ts';
 
 /**
  * The transaction collided with another one and was taken back: nothing of it is stored, and the same again may succeed.
@@ -15,6 +15,8 @@ export class ConflictError extends Error {
 export type ErrorKind =
   /** Two transactions in each other's way. */
   | 'conflict'
+  /** Somebody has held a row for too long. */
+  | 'busy'
   /** This statement with these values: it would fail again. */
   | 'data'
   /** Anything else. It never counts against a message: better to wait for somebody who looks than to lose orders. */
@@ -31,6 +33,8 @@ export function sortedError(error: unknown, kind: ErrorKind): Error {
   switch (kind) {
     case 'conflict':
       return new ConflictError(messageOf(error), { cause: error });
+    case 'busy':
+      return new BusyError(`the database cannot serve (${codeOf(error)})`, error);
     case 'data':
       return error instanceof Error ? error : new Error(messageOf(error));
     case 'unavailable':

@@ -81,6 +81,7 @@ export interface SqlLedgerOptions {
 
 /** Of one kind: a read that the database is slow about does not hold up a crowd of others. */
 const READS_AT_ONCE = 4;
+const CHANGES_AT_ONCE = 2;
 
 export const POOL_MAX_DEFAULT = 10;
 
@@ -102,6 +103,9 @@ export class SqlLedger implements Ledger {
   readonly #bind: (answer: FirstAnswer) => Promise<undefined>;
   readonly #release: (orderIds: readonly string[]) => Promise<undefined>;
   readonly #putIntent: (intent: NewIntent) => Promise<SandboxIntent>;
+  /** Those that come while others are being committed share a transaction, as moves do. */
+  readonly #attemptChanges: Grouped<payments.AttemptChange, PaymentAttempt | null>;
+  readonly #intentMoves: Grouped<sandbox.IntentMove, SandboxIntent | null>;
   /** An order, its last attempt and an attempt are what everybody reads. */
   readonly #orderReads: Grouped<string, OrderRecord | null>;
   readonly #attemptReads: Grouped<string, PaymentAttempt | null>;
@@ -153,6 +157,17 @@ export class SqlLedger implements Ledger {
     });
     const defences = { claims: options.defences?.claims ?? true, stock: options.defences?.stock ?? true };
     this.#orders = new Orders(database, defences);
+    const { runtime } = database;
+    const { dialect } = this.#life;
+    this.#attemptChanges = new Grouped(
+      (batch) => this.#change(() => payments.changeAttempts(batch, dialect)),
+      runtime,
+      { atOnce: CHANGES_AT_ONCE, about: ({ attemptId }) => attemptId },
+    );
+    this.#intentMoves = new Grouped((batch) => this.#change(() => sandbox.moveIntents(batch, dialect)), runtime, {
+      atOnce: CHANGES_AT_ONCE,
+      about: ({ id }) => id,
+    });
     this.#bind = this.#life.bare((answers) => this.#keys.bindFirst(answers));
     this.#release = this.#life.bare(function* (batch) {
       yield* releases.released(batch.flat());
@@ -342,11 +357,11 @@ export class SqlLedger implements Ledger {
   }
 
   async nameAttempt(attemptId: string, reference: string): Promise<PaymentAttempt | null> {
-    return this.#change(() => payments.nameAttempt(attemptId, reference, this.#life.dialect));
+    return this.#attemptChanges.ask(payments.naming(attemptId, reference));
   }
 
   async closeAttempt(attemptId: string, end: AttemptEnd, by: Actor, auditId: string): Promise<PaymentAttempt | null> {
-    return this.#change(() => payments.closeAttempt(attemptId, end, { by, auditId }, this.#life.dialect));
+    return this.#attemptChanges.ask(payments.closing(attemptId, end, { by, auditId }));
   }
 
   async unblockPayments(orderId: string, by: Actor, auditId: string): Promise<boolean> {
@@ -495,7 +510,7 @@ export class SqlLedger implements Ledger {
     from: readonly SandboxIntent['state'][],
     to: SandboxIntent['state'],
   ): Promise<SandboxIntent | null> {
-    return this.#change(() => sandbox.moveIntent(id, from, to, this.#life.dialect));
+    return this.#intentMoves.ask({ id, from, to });
   }
 
   async refundIntent(id: string, refundId: string, amount: number): Promise<SandboxIntent | null> {

@@ -355,11 +355,11 @@ export class SqliteLedger implements Ledger {
   }
 
   async nameAttempt(attemptId: string, reference: string): Promise<PaymentAttempt | null> {
-    return this.#smallWork(() => payments.nameAttempt(attemptId, reference, LIFE_DIALECT));
+    return this.#changeAttempt(payments.naming(attemptId, reference));
   }
 
   async closeAttempt(attemptId: string, end: AttemptEnd, by: Actor, auditId: string): Promise<PaymentAttempt | null> {
-    return this.#smallWork(() => payments.closeAttempt(attemptId, end, { by, auditId }, LIFE_DIALECT));
+    return this.#changeAttempt(payments.closing(attemptId, end, { by, auditId }));
   }
 
   async unblockPayments(orderId: string, by: Actor, auditId: string): Promise<boolean> {
@@ -499,7 +499,7 @@ export class SqliteLedger implements Ledger {
     from: readonly SandboxIntent['state'][],
     to: SandboxIntent['state'],
   ): Promise<SandboxIntent | null> {
-    return this.#smallWork(() => sandbox.moveIntent(id, from, to, LIFE_DIALECT));
+    return (await this.#smallWork(() => sandbox.moveIntents([{ id, from, to }], LIFE_DIALECT)))[0]!;
   }
 
   async refundIntent(id: string, refundId: string, amount: number): Promise<SandboxIntent | null> {
@@ -520,6 +520,10 @@ export class SqliteLedger implements Ledger {
 
   #smallChange<T>(change: () => T): Promise<T> {
     return this.#small.ask(change) as Promise<T>;
+  }
+
+  async #changeAttempt(change: payments.AttemptChange): Promise<PaymentAttempt | null> {
+    return (await this.#smallWork(() => payments.changeAttempts([change], LIFE_DIALECT)))[0]!;
   }
 
   #smallWork<T>(work: () => Work<T>): Promise<T> {
