@@ -201,10 +201,5 @@ describeWithRedis('the distributed shop', () => {
       'kill -9 of a Redis without persistence, which comes back empty',
     ]),
   );
-  describeWithOwnPostgres('on PostgreSQL', () =>
-    suite('PostgreSQL', startPostgres, [
-      'kill -9 of a Redis with AOF, and its return',
-      'a lagging replica is promoted',
-    ]),
-  );
+  describeWithOwnPostgres('on PostgreSQL', () => suite('PostgreSQL', startPostgres, ['a lagging replica is promoted']));
 });

@@ -15,6 +15,8 @@ import type { PostgresServer } from './servers/postgres.ts';
 import { startProxy } from './servers/proxy.ts';
 import { judgeTables } from './sql-judge.ts';
 
+const LONG = process.env.DOORBUSTER_TEST_LONG !== undefined;
+
 /** What a ledger on a database does when that database, the network or another writer fails. */
 export function sqlFaultSuite(name: string, start: () => Promise<MariadbServer | PostgresServer>): void {
   describe(`the ledger on ${name}, and what can fail`, () => {
@@ -162,24 +164,29 @@ export function sqlFaultSuite(name: string, start: () => Promise<MariadbServer |
       await judgeTables(query);
     });
 
-    it('a writer is stopped while it holds the row of an item: the database frees it', async () => {
-      const holder: ChildProcess = spawn(
-        process.execPath,
-        [fileURLToPath(new URL('./sql-holder.ts', import.meta.url)), server.url, '6'],
-        { stdio: ['ignore', 'pipe', 'inherit'] },
-      );
-      onTestFinished(() => {
-        holder.kill('SIGKILL');
-      });
-      await new Promise((resolve) => holder.stdout!.once('data', resolve));
-      holder.kill('SIGSTOP');
-      const startedMs = performance.now();
-      const { tries } = await stored(batchOf(10));
-      const waitedMs = performance.now() - startedMs;
-      expect(tries, 'it had to wait for the row').toBeGreaterThan(1);
-      expect(waitedMs).toBeGreaterThan(4_000);
-      expect(waitedMs).toBeLessThan(20_000);
-      await judgeTables(query);
-    }, 60_000);
+    // The database's own limit has to pass.
+    it.runIf(LONG || name === 'postgres')(
+      'a writer is stopped while it holds the row of an item: the database frees it',
+      async () => {
+        const holder: ChildProcess = spawn(
+          process.execPath,
+          [fileURLToPath(new URL('./sql-holder.ts', import.meta.url)), server.url, '6'],
+          { stdio: ['ignore', 'pipe', 'inherit'] },
+        );
+        onTestFinished(() => {
+          holder.kill('SIGKILL');
+        });
+        await new Promise((resolve) => holder.stdout!.once('data', resolve));
+        holder.kill('SIGSTOP');
+        const startedMs = performance.now();
+        const { tries } = await stored(batchOf(10));
+        const waitedMs = performance.now() - startedMs;
+        expect(tries, 'it had to wait for the row').toBeGreaterThan(1);
+        expect(waitedMs).toBeGreaterThan(4_000);
+        expect(waitedMs).toBeLessThan(20_000);
+        await judgeTables(query);
+      },
+      60_000,
+    );
   });
 }
