@@ -121,28 +121,31 @@ export class Grouped<Q, A> {
     return [...batch.values()];
   }
 
-  async #together(batch: readonly Waiting<Q, A>[]): Promise<void> {
+  /** Returns what all of them were told instead of an answer. */
+  async #together(batch: readonly Waiting<Q, A>[]): Promise<unknown> {
     let answers: A[];
     try {
       answers = await this.#commit(batch.map(({ request }) => request));
     } catch (error) {
-      const isOut = error instanceof RetryableError && !(error instanceof BusyError);
-      if (isOut || batch.length === 1) {
+      // Those that are about things of their own need not all wait for what somebody holds. Others share what is held.
+      const isHeld = error instanceof BusyError && this.#about !== null;
+      if ((error instanceof RetryableError && !isHeld) || batch.length === 1) {
         for (const { reject } of batch) reject(error);
-        return;
-      }
-      // Somebody holds what one of them needs: the others need not wait for that again.
-      if (error instanceof BusyError) {
-        await Promise.all(batch.map((one) => this.#together([one])));
-        return;
+        return error;
       }
       // Something in the batch: the others are not to suffer for it.
-      for (const one of batch) await this.#together([one]);
-      return;
+      let held = 0;
+      for (const one of batch) {
+        // More than one is held: it is not about one of them, and to wait for each would keep everybody else waiting.
+        if (held > 1) one.reject(error);
+        else if ((await this.#together([one])) instanceof BusyError) held++;
+      }
+      return null;
     }
     for (const [at, { request, resolve }] of batch.entries()) {
       this.#answered(request, answers[at]!);
       resolve(answers[at]!);
     }
+    return null;
   }
 }

@@ -1,7 +1,7 @@
 import { describe, expect, it } from 'vitest';
 import { ManualClock } from '../../src/base/clock.ts';
 import { BusyError, RetryableError } from '../../src/base/errors.ts';
-import { Grouped } from '../../src/base/grouped.ts';
+import { Grouped, type GroupedOptions } from '../../src/base/grouped.ts';
 import { silentLog } from '../../src/base/logger.ts';
 import { systemRuntime } from '../../src/base/runtime.ts';
 import type { Release } from '../../src/ledger/port.ts';
@@ -137,9 +137,26 @@ describe('requests that are grouped', () => {
       if (batch.includes(2)) throw new BusyError('held');
       return batch;
     };
-    const grouped = new Grouped(commit, runtime);
-    const ends = await Promise.allSettled([1, 2, 3].map((one) => grouped.ask(one)));
-    expect(ends.map(({ status }) => status)).toEqual(['fulfilled', 'rejected', 'fulfilled']);
+    const ends = async (options: GroupedOptions<number, number>): Promise<string[]> => {
+      const grouped = new Grouped(commit, runtime, options);
+      return (await Promise.allSettled([1, 2, 3].map((one) => grouped.ask(one)))).map(({ status }) => status);
+    };
+    expect(await ends({ about: String })).toEqual(['fulfilled', 'rejected', 'fulfilled']);
+    // They share what is held, such as the row of an item: one by one, each would wait for it again.
+    expect(await ends({})).toEqual(['rejected', 'rejected', 'rejected']);
+  });
+
+  it('P10: where more than one of a batch is held, the rest is refused without waiting for each', async () => {
+    let tries = 0;
+    const commit = async (): Promise<number[]> => {
+      tries++;
+      throw new BusyError('held');
+    };
+    const grouped = new Grouped<number, number>(commit, runtime, { about: String });
+    const asked = Array.from({ length: 256 }, (_, n) => grouped.ask(n));
+    const ends = await Promise.allSettled(asked);
+    expect(ends.every(({ status }) => status === 'rejected')).toBe(true);
+    expect(tries, 'together, and two by themselves').toBe(3);
   });
 
   it('one that cannot be committed fails alone; a ledger that is out fails all, once', async () => {
