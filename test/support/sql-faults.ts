@@ -3,7 +3,10 @@ import { fileURLToPath } from 'node:url';
 import { afterAll, beforeAll, describe, expect, it, onTestFinished } from 'vitest';
 import { RetryableError } from '../../src/base/errors.ts';
 import { systemRuntime } from '../../src/base/runtime.ts';
+import { mysqlDialect } from '../../src/ledger/mysql/ledger.ts';
 import type { StoredOrder } from '../../src/ledger/port.ts';
+import { postgresDialect } from '../../src/ledger/postgres/ledger.ts';
+import { Database } from '../../src/ledger/sql/database.ts';
 import type { SqlLedger } from '../../src/ledger/sql/ledger.ts';
 import { openSqlLedger } from '../../src/ledger/sql/open.ts';
 import { actor } from '../../src/model/actor.ts';
@@ -162,6 +165,29 @@ export function sqlFaultSuite(name: string, start: () => Promise<MariadbServer |
       const { answers } = await stored(second, remote);
       expect(answers.every(({ inserted }) => inserted)).toBe(true);
       await judgeTables(query);
+    });
+
+    it('P10: a session that was at work when its client left is ended as soon as it only waits', async () => {
+      const proxy = await startProxy(server.port);
+      onTestFinished(() => proxy.close());
+      const through = new URL(server.url);
+      through.port = String(proxy.port);
+      const open = name === 'mysql' ? mysqlDialect : postgresDialect;
+      const database = new Database(await open(through.href, systemRuntime(), {}), systemRuntime(), null);
+      onTestFinished(() => database.end());
+      const forsaken = proxy.forsake((request) => request.includes('SLEEP(0.2)'));
+      const leaving = database.transaction(async (session) => {
+        await session.query('SELECT id FROM items WHERE id = 6 FOR UPDATE');
+        await session.query(name === 'mysql' ? 'SELECT SLEEP(0.2)' : 'SELECT PG_SLEEP(0.2)');
+      });
+      await expect(leaving).rejects.toBeInstanceOf(RetryableError);
+      await forsaken;
+      const startedMs = performance.now();
+      await database.atRest(
+        (session) => session.query('SELECT id FROM items WHERE id = 6 FOR UPDATE'),
+        async () => {},
+      );
+      expect(performance.now() - startedMs, 'nobody waits until the server notices').toBeLessThan(4_000);
     });
 
     // The database's own limit has to pass.

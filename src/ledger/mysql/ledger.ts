@@ -45,13 +45,18 @@ export async function mysqlDialect(
       const { rows: status } = await session.query("SHOW GLOBAL STATUS LIKE 'Uptime'");
       const upMs = Number(status[0]?.Value ?? 0) * 1000;
       const ids = left.filter(({ ageMs }) => ageMs < upMs).map(({ id }) => id);
-      if (ids.length === 0) return;
+      if (ids.length === 0) return [];
       const { rows } = await session.query(
-        `SELECT id FROM information_schema.processlist
-         WHERE db = DATABASE() AND "user" = SUBSTRING_INDEX(USER(), '@', 1) AND command = 'Sleep' AND id IN (?)`,
+        `SELECT id, command FROM information_schema.processlist
+         WHERE db = DATABASE() AND "user" = SUBSTRING_INDEX(USER(), '@', 1) AND command <> 'Killed' AND id IN (?)`,
         [ids],
       );
-      for (const { id } of rows) await session.query(`KILL CONNECTION ${Number(id)}`);
+      const atWork: number[] = [];
+      for (const { id, command } of rows) {
+        if (command === 'Sleep') await session.query(`KILL CONNECTION ${Number(id)}`);
+        else atWork.push(Number(id));
+      }
+      return atWork;
     },
     async mustCountRightly(session) {
       const { affected } = await session.query(

@@ -48,10 +48,13 @@ export async function postgresDialect(
       const are = left.map(
         ({ id, ageMs }) => `pid = ${id} AND backend_start <= clock_timestamp() - interval '${Math.floor(ageMs)} ms'`,
       );
-      await session.script(
-        `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND usename = current_user
-           AND state LIKE 'idle in transaction%' AND (${are.join(' OR ')})`,
+      const { rows } = await session.query(
+        `SELECT pid, CASE WHEN state = 'active' THEN 1 ELSE 0 END AS at_work,
+           CASE WHEN state LIKE 'idle in transaction%' THEN pg_terminate_backend(pid) END AS ended
+         FROM pg_stat_activity
+         WHERE datname = current_database() AND usename = current_user AND (${are.join(' OR ')})`,
       );
+      return rows.filter(({ at_work }) => Number(at_work) === 1).map(({ pid }) => Number(pid));
     },
     mustCountRightly: async () => {},
     dropStockCheck: (session) => session.query('ALTER TABLE items DROP CONSTRAINT IF EXISTS items_within_total'),

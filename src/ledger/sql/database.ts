@@ -12,6 +12,9 @@ const PAUSE_MS_MAX = 50;
 const END_MS_MAX = 2000;
 /** More than a pool has: what is older than these has ended long ago. */
 const LEFT_MAX = 100;
+/** A server says that a session is at work until a moment after its client has the answer. */
+const LOOK_AGAIN_MS = 20;
+const LOOKS_MAX = 25;
 
 /** Sessions of a pool, used for reads and for transactions that are tried again when they collide. */
 export class Database {
@@ -90,21 +93,32 @@ export class Database {
    * its client, which is gone, is ended first, so that nobody waits for its rows.
    */
   async atRest<T>(lock: (session: Session) => Promise<unknown>, run: (session: Session) => Promise<T>): Promise<T> {
-    const left = [...this.#left];
-    if (left.length > 0) {
-      const nowMs = this.runtime.clock.monotonic();
-      const sessions = left.map(([id, leftMs]) => ({ id, ageMs: nowMs - leftMs }));
-      try {
-        await this.read((session) => this.dialect.endLeft(session, sessions));
-        for (const [id, leftMs] of left) if (this.#left.get(id) === leftMs) this.#left.delete(id);
-      } catch (error) {
-        this.runtime.log.debug({ err: error }, 'sessions that an outage has left could not be ended');
-      }
-    }
+    await this.#endLeft();
     return await this.transaction(async (session) => {
       await lock(session);
       return await run(session);
     }, this.dialect.beginFresh);
+  }
+
+  /** A session that is at work is left to finish, and remembered: what it does may be over in a moment, or never. */
+  async #endLeft(): Promise<void> {
+    for (let looks = 1; this.#left.size > 0; looks++) {
+      const left = [...this.#left];
+      const nowMs = this.runtime.clock.monotonic();
+      const sessions = left.map(([id, leftMs]) => ({ id, ageMs: nowMs - leftMs }));
+      let atWork: Set<number>;
+      try {
+        atWork = new Set(await this.read((session) => this.dialect.endLeft(session, sessions)));
+      } catch (error) {
+        this.runtime.log.debug({ err: error }, 'sessions that an outage has left could not be ended');
+        return;
+      }
+      for (const [id, leftMs] of left) {
+        if (!atWork.has(id) && this.#left.get(id) === leftMs) this.#left.delete(id);
+      }
+      if (atWork.size === 0 || looks === LOOKS_MAX) return;
+      await sleep(this.runtime.timers, LOOK_AGAIN_MS);
+    }
   }
 
   /** Waits for what is under way, but not for a database that hangs: it takes back what is open with its connections. */

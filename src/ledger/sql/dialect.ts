@@ -51,9 +51,9 @@ export interface Dialect {
   /**
    * Ends those of these sessions that are in the middle of a transaction and wait for a client that has gone: they would
    * keep their rows locked until the server notices. One that is at work is left to finish: a COMMIT that waits for a
-   * replica is not to be hurried. Saves time only: what it cannot see or end, ends by itself.
+   * replica is not to be hurried. Saves time only: what it cannot see or end, ends by itself. Returns those that are at work.
    */
-  endLeft(session: Session, left: readonly LeftSession[]): Promise<void>;
+  endLeft(session: Session, left: readonly LeftSession[]): Promise<number[]>;
   /** Fails if the counts of rows do not mean what the writer takes them for. */
   mustCountRightly(session: Session): Promise<void>;
   /** Takes the CHECK away that holds P1 below every statement: for the test that shows what each defence is for. */

@@ -50,7 +50,12 @@ export interface FaultProxy extends AsyncDisposable {
   holdRequest(which: (request: Buffer) => boolean): Promise<void>;
   /** Gives the server what was held back, on the connection that it came from; the server's answer goes nowhere. */
   passHeld(): void;
-  /** Connections whose request was held back and that the server has not ended. */
+  /**
+   * Gives the server the next request for which it says true, and ends the client's connection: the server works for
+   * nobody, and does not know. Resolves when that has happened.
+   */
+  forsake(which: (request: Buffer) => boolean): Promise<void>;
+  /** Connections whose request was held back or forsaken and that the server has not ended. */
   heldOpen(): number;
   /** Holds back each chunk for so long from now on, one way or both; 0 ends it. Order is kept. */
   delay(ms: number, direction?: Direction): void;
@@ -83,7 +88,7 @@ export async function startProxy(firstTarget: number): Promise<FaultProxy> {
   let frozen = false;
   let listener: Server | null = null;
   let isLost: (exchange: Exchange) => boolean = () => false;
-  let toHold: { which: (request: Buffer) => boolean; held: () => void } | null = null;
+  let toHold: { which: (request: Buffer) => boolean; held: () => void; pass: boolean } | null = null;
   let held: { server: Socket; chunk: Buffer }[] = [];
 
   const open = new Set<Socket>();
@@ -98,7 +103,8 @@ export async function startProxy(firstTarget: number): Promise<FaultProxy> {
     server.on('end', () => server.destroy());
     server.resume();
     client.destroy();
-    held.push({ server, chunk });
+    if (toHold!.pass) server.write(chunk);
+    else held.push({ server, chunk });
     open.add(server);
     server.on('close', () => open.delete(server));
     toHold!.held();
@@ -246,7 +252,11 @@ export async function startProxy(firstTarget: number): Promise<FaultProxy> {
     },
     holdRequest: (which) =>
       new Promise((resolve) => {
-        toHold = { which, held: resolve };
+        toHold = { which, held: resolve, pass: false };
+      }),
+    forsake: (which) =>
+      new Promise((resolve) => {
+        toHold = { which, held: resolve, pass: true };
       }),
     passHeld: () => {
       const passed = held;
