@@ -1,11 +1,12 @@
 import { TerminalError } from '../../base/errors.ts';
 import type { Runtime } from '../../base/runtime.ts';
-import { MysqlLedger, mysqlDialect } from '../mysql/ledger.ts';
-import { PostgresLedger, postgresDialect } from '../postgres/ledger.ts';
+import type { Dialect } from './dialect.ts';
 import type { SqlLedger, SqlLedgerOptions } from './ledger.ts';
 import { type Migrated, migrate, migrations, schemaVersion, shopIdOf } from './migrate.ts';
 
-function productOf(url: string): 'mysql' | 'postgres' {
+type Product = 'mysql' | 'postgres';
+
+function productOf(url: string): Product {
   switch (URL.parse(url)?.protocol) {
     case 'mysql:':
     case 'mariadb:':
@@ -21,17 +22,29 @@ function productOf(url: string): 'mysql' | 'postgres' {
   }
 }
 
-/** The ledger behind an address, chosen by its scheme. */
+/** The ledger behind an address, chosen by its scheme. Its client is loaded only where it is used: it is not small. */
 export async function openSqlLedger(url: string, runtime: Runtime, options: SqlLedgerOptions): Promise<SqlLedger> {
-  return productOf(url) === 'mysql'
-    ? MysqlLedger.open(url, runtime, options)
-    : PostgresLedger.open(url, runtime, options);
+  if (productOf(url) === 'mysql') {
+    const { MysqlLedger } = await import('../mysql/ledger.ts');
+    return MysqlLedger.open(url, runtime, options);
+  }
+  const { PostgresLedger } = await import('../postgres/ledger.ts');
+  return PostgresLedger.open(url, runtime, options);
+}
+
+/** One connection, for who looks at a database or migrates it. */
+async function dialectOf(product: Product, url: string, runtime: Runtime): Promise<Dialect> {
+  if (product === 'mysql') {
+    const { mysqlDialect } = await import('../mysql/ledger.ts');
+    return mysqlDialect(url, runtime, { poolMax: 1 });
+  }
+  const { postgresDialect } = await import('../postgres/ledger.ts');
+  return postgresDialect(url, runtime, { poolMax: 1 });
 }
 
 /** `doorbuster migrate`: brings the schema up to date and says what it did. */
 export async function migrateSqlLedger(url: string, runtime: Runtime): Promise<Migrated> {
-  const make = productOf(url) === 'mysql' ? mysqlDialect : postgresDialect;
-  const dialect = await make(url, runtime, { poolMax: 1 });
+  const dialect = await dialectOf(productOf(url), url, runtime);
   try {
     return await migrate(dialect);
   } finally {
@@ -40,7 +53,7 @@ export async function migrateSqlLedger(url: string, runtime: Runtime): Promise<M
 }
 
 export interface SqlLedgerReport {
-  product: 'mysql' | 'postgres';
+  product: Product;
   /** What the database has, and what this program needs. */
   schema: number;
   newest: number;
@@ -56,7 +69,7 @@ export interface SqlLedgerReport {
 /** `doorbuster doctor`: what there is to say of a database, without changing anything in it. */
 export async function examineSqlLedger(url: string, runtime: Runtime): Promise<SqlLedgerReport> {
   const product = productOf(url);
-  const dialect = await (product === 'mysql' ? mysqlDialect : postgresDialect)(url, runtime, { poolMax: 1 });
+  const dialect = await dialectOf(product, url, runtime);
   try {
     const session = await dialect.connections.take();
     try {
