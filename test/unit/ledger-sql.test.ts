@@ -3,7 +3,6 @@ import { RetryableError, TerminalError } from '../../src/base/errors.ts';
 import { driverError as mysqlError } from '../../src/ledger/mysql/errors.ts';
 import { inlined, literalsAlike, textLiteral } from '../../src/ledger/mysql/literal.ts';
 import { driverError as postgresError } from '../../src/ledger/postgres/errors.ts';
-import { ConflictError } from '../../src/ledger/sql/errors.ts';
 import {
   byId,
   type Found,
@@ -12,6 +11,7 @@ import {
   mustBeWellFormed,
   NOTHING_FOUND,
 } from '../../src/ledger/sql/judge.ts';
+import { ConflictError } from '../../src/ledger/work.ts';
 import type { OrderMessage } from '../../src/model/order.ts';
 
 describe('what an error of a database is about', () => {

@@ -3,8 +3,8 @@ import type { OrderMessage } from '../../model/order.ts';
 import type { SaleSnapshot } from '../../model/snapshot.ts';
 import type { AuditEntry, AuditNote } from '../life.ts';
 import type { Page, Rebuilding, StoredOrder } from '../port.ts';
+import { type Cells, CLOCK, type InsertStep, nowOf, query, type Work, Writes } from '../work.ts';
 import { auditOfRow } from './rows.ts';
-import { type Cells, CLOCK, type InsertStep, nowOf, query, type Work, Writes } from './step.ts';
 
 /** Who did what, when and from where: the only statement that writes to the audit. Nothing changes or removes a row. */
 export function auditStep(notes: readonly AuditNote[], nowMs: number): InsertStep {

@@ -2,7 +2,7 @@ import type { Actor } from '../../model/actor.ts';
 import type { OrderRecord, OrderStatus } from '../../model/order.ts';
 import type { PaymentAttempt } from '../../model/payment.ts';
 import { type Believed, DECLINED_MAX, type Move } from '../life.ts';
-import type { Row } from '../sql/session.ts';
+import { CLOCK, type LifeDialect, nowOf, query, type Row, type Step, type Work } from '../work.ts';
 import type { Declined, MoneyState, OrderState } from './decide.ts';
 import {
   ATTEMPT_COLUMNS,
@@ -13,7 +13,6 @@ import {
   SELECT_REFUNDS,
   type StoredRefund,
 } from './rows.ts';
-import { CLOCK, type LifeDialect, nowOf, query, type Step, type Work } from './step.ts';
 
 /** An order of the batch: as it was read, and as it will be. */
 export interface Entry {

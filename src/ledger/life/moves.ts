@@ -4,8 +4,8 @@ import type { OrderRecord } from '../../model/order.ts';
 import type { PaymentAttempt } from '../../model/payment.ts';
 import type { WebhookEvent } from '../../model/webhook.ts';
 import type { AuditNote, Believed, Move, Moved } from '../life.ts';
-import { ConflictError } from '../sql/errors.ts';
 import { byId } from '../sql/judge.ts';
+import { type Cells, ConflictError, type LifeDialect, query, type Work, Writes } from '../work.ts';
 import { auditStep } from './audit.ts';
 import { Book, type Entry, type ItemFacts, raiseFence, type Wanted } from './book.ts';
 import { CONFIRM, type Decision, decideMove, type MoneyState } from './decide.ts';
@@ -13,7 +13,6 @@ import { eventStep } from './events.ts';
 import { writePayments } from './payments.ts';
 import { doneRefunds, toldRefunds, voidRefundsOf } from './refunds.ts';
 import type { StoredRefund } from './rows.ts';
-import { type Cells, type LifeDialect, query, type Work, Writes } from './step.ts';
 
 /** An order whose units are free again, and its slots with them. */
 export interface Freed {

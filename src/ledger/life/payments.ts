@@ -13,14 +13,23 @@ import {
   type Postponement,
   type Unsettled,
 } from '../life.ts';
-import { ConflictError } from '../sql/errors.ts';
-import type { Result } from '../sql/session.ts';
+import {
+  type Cells,
+  CLOCK,
+  ConflictError,
+  type LifeDialect,
+  nowOf,
+  query,
+  type Result,
+  type Step,
+  type Work,
+  Writes,
+} from '../work.ts';
 import { auditStep } from './audit.ts';
 import { Book, type Entry, type ItemFacts, liveAttempts, newestEnded } from './book.ts';
 import { decideOpening, refunded } from './decide.ts';
 import { declineSteps } from './declines.ts';
 import { ATTEMPT_COLUMNS, attemptOfRow, cellsOfAttempt, SELECT_ATTEMPTS } from './rows.ts';
-import { type Cells, CLOCK, type LifeDialect, nowOf, query, type Step, type Work, Writes } from './step.ts';
 
 /** What a provider says of a failure may be long. */
 const ERROR_MAX = 500;

@@ -3,8 +3,7 @@ import type { OrderRecord, OrderStatus } from '../../model/order.ts';
 import type { RejectReason } from '../../model/outcome.ts';
 import type { AttemptState, PartRefund, PaymentAttempt } from '../../model/payment.ts';
 import type { AuditEntry, OutgoingEvent, Release } from '../life.ts';
-import type { Row } from '../sql/session.ts';
-import type { Cells } from './step.ts';
+import type { Cells, Row } from '../work.ts';
 
 /** Of a row with the columns of `orders` and `item_code`. */
 export function orderOfRow(row: Row): OrderRecord {

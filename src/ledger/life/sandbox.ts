@@ -1,8 +1,18 @@
 import { invariant } from '../../base/errors.ts';
 import type { SandboxIntent } from '../../model/payment.ts';
 import type { NewIntent } from '../sandbox.ts';
-import type { Row } from '../sql/session.ts';
-import { ABOUT_NOW, type Cells, CLOCK, COMMIT, type LifeDialect, nowOf, query, type Work, Writes } from './step.ts';
+import {
+  ABOUT_NOW,
+  type Cells,
+  CLOCK,
+  COMMIT,
+  type LifeDialect,
+  nowOf,
+  query,
+  type Row,
+  type Work,
+  Writes,
+} from '../work.ts';
 
 const COLUMNS = ['id', 'order_id', 'amount', 'currency', 'state', 'due_at', 'told', 'refunded'];
 const SELECT = `SELECT ${COLUMNS.join(', ')} FROM sandbox_intents`;

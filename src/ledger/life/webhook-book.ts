@@ -9,7 +9,7 @@ import type {
   WebhookEndpoint,
   WebhookLedger,
 } from '../webhooks.ts';
-import type { LifeDialect, Work } from './step.ts';
+import type { LifeDialect, Work } from '../work.ts';
 import * as webhooks from './webhooks.ts';
 
 /** How a ledger does work: in one transaction, or reading only. */

@@ -1,7 +1,6 @@
 import type { Actor } from '../../model/actor.ts';
 import { type DeliveryState, WEBHOOK_BOUNDS, type WebhookEvent } from '../../model/webhook.ts';
 import { KEY_KEPT_MS, type Page } from '../port.ts';
-import type { Row } from '../sql/session.ts';
 import type {
   DeliveryTry,
   EndpointCreated,
@@ -10,8 +9,8 @@ import type {
   WebhookDelivery,
   WebhookEndpoint,
 } from '../webhooks.ts';
+import { type Cells, CLOCK, type LifeDialect, nowOf, query, type Row, type Step, type Work, Writes } from '../work.ts';
 import { auditStep } from './audit.ts';
-import { type Cells, CLOCK, type LifeDialect, nowOf, query, type Step, type Work, Writes } from './step.ts';
 
 /** So many rows at a time where something is tidied up. */
 const CHUNK = 500;

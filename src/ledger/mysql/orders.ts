@@ -1,7 +1,7 @@
 import type { Random } from '../../base/random.ts';
-import { query } from '../life/step.ts';
 import type { BatchRows, NewOrder, OrderStatements, TakenUnits, Written } from '../sql/dialect.ts';
 import type { Session } from '../sql/session.ts';
+import { query } from '../work.ts';
 import { textLiteral } from './literal.ts';
 import { MysqlSteps } from './steps.ts';
 

@@ -1,6 +1,6 @@
-import type { Cells, LifeDialect, Step } from '../life/step.ts';
 import type { StepStatements } from '../sql/dialect.ts';
-import type { Result, Session } from '../sql/session.ts';
+import type { Session } from '../sql/session.ts';
+import type { Cells, LifeDialect, Result, Step } from '../work.ts';
 import { inlined, literal, literalsAlike } from './literal.ts';
 
 /** Far below max_allowed_packet, which is 1 MiB where somebody was thrifty. */

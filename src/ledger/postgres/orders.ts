@@ -1,5 +1,6 @@
 import type { BatchRows, NewOrder, OrderStatements, Written } from '../sql/dialect.ts';
-import type { Result, Session } from '../sql/session.ts';
+import type { Session } from '../sql/session.ts';
+import type { Result } from '../work.ts';
 import { isDuplicate, isMiscount } from './errors.ts';
 import { PostgresSession, type Prepared, withNumbers } from './session.ts';
 import { judgedStatement, sendStep } from './steps.ts';

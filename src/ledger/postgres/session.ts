@@ -9,12 +9,10 @@ import {
   exchange,
   type LastingSession,
   type PooledSession,
-  type Result,
-  type Row,
   SESSION_LIMITS,
   type Session,
-  type Value,
 } from '../sql/session.ts';
+import type { Result, Row, Value } from '../work.ts';
 import { driverError, isRefused } from './errors.ts';
 
 /**

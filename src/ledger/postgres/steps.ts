@@ -1,6 +1,6 @@
-import type { Cells, LifeDialect, Step } from '../life/step.ts';
 import type { StepStatements } from '../sql/dialect.ts';
-import type { Result, Session, Value } from '../sql/session.ts';
+import type { Session } from '../sql/session.ts';
+import type { Cells, LifeDialect, Result, Step, Value } from '../work.ts';
 import { PostgresSession, preparedOf } from './session.ts';
 
 export const LIFE_DIALECT: LifeDialect = {

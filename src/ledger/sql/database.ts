@@ -2,8 +2,8 @@ import { BusyError, DoorbusterError, unavailable } from '../../base/errors.ts';
 import type { Runtime } from '../../base/runtime.ts';
 import { Tally } from '../../base/tally.ts';
 import { sleep, within } from '../../base/timers.ts';
+import { ConflictError } from '../work.ts';
 import type { Dialect } from './dialect.ts';
-import { ConflictError } from './errors.ts';
 import type { PooledSession, Session } from './session.ts';
 
 /** With each conflict somebody else has got further: so many in a row, with pauses, are no longer bad luck. */

@@ -1,7 +1,7 @@
 import type { OrderMessage } from '../../model/order.ts';
 import type { RejectReason } from '../../model/outcome.ts';
-import type { InsertStep, LifeDialect, Step } from '../life/step.ts';
-import type { Connections, LastingSession, LeftSession, Result, Session } from './session.ts';
+import type { InsertStep, LifeDialect, Result, Step } from '../work.ts';
+import type { Connections, LastingSession, LeftSession, Session } from './session.ts';
 
 export type Isolation = 'read committed' | 'repeatable read';
 

@@ -1,15 +1,5 @@
 import { BusyError, DoorbusterError, messageOf, unavailable } from '../../base/errors.ts';
-
-/**
- * The transaction collided with another one and was taken back: nothing of it is stored, and the same again may succeed.
- * Never leaves the ledger: it is retried with a bound, and is `unavailable` after that.
- */
-export class ConflictError extends Error {
-  constructor(message: string, options?: { cause?: unknown }) {
-    super(message, options);
-    this.name = 'ConflictError';
-  }
-}
+import { ConflictError } from '../work.ts';
 
 /** What an error of a database is about. */
 export type ErrorKind =

@@ -1,4 +1,3 @@
-import { ABOUT_NOW, type Cells, nowOf, query, type Work } from '../life/step.ts';
 import {
   type AdminCall,
   KEY_KEPT_MS,
@@ -8,8 +7,9 @@ import {
   type OrderKeyScope,
   type SaleChange,
 } from '../port.ts';
+import { ABOUT_NOW, type Cells, nowOf, query, type Row, type Work } from '../work.ts';
 import type { Database } from './database.ts';
-import type { Row, Session } from './session.ts';
+import type { Session } from './session.ts';
 
 /** A day's keys of a big sale are millions: so many in one transaction. */
 const CHUNK = 500;

@@ -17,7 +17,6 @@ import * as payments from '../life/payments.ts';
 import * as refunds from '../life/refunds.ts';
 import * as releases from '../life/releases.ts';
 import * as sandbox from '../life/sandbox.ts';
-import type { Work } from '../life/step.ts';
 import { WebhookBook } from '../life/webhook-book.ts';
 import type {
   Actor,
@@ -54,6 +53,7 @@ import type {
   UnsettledRefund,
   WaitingRelease,
 } from '../port.ts';
+import type { Work } from '../work.ts';
 import { Database } from './database.ts';
 import type { Dialect, Isolation } from './dialect.ts';
 import { Exclusive, type ExclusiveState } from './exclusive.ts';

@@ -1,8 +1,8 @@
 import { invariant } from '../../base/errors.ts';
 import { Grouped } from '../../base/grouped.ts';
-import type { LifeDialect, Step, Work } from '../life/step.ts';
+import type { LifeDialect, Result, Step, Work } from '../work.ts';
 import type { Database } from './database.ts';
-import type { Result, Session } from './session.ts';
+import type { Session } from './session.ts';
 
 const BARE_AT_ONCE = 4;
 /** For what is told about when it is: a clock that was set since is noticed soon. */

@@ -6,9 +6,9 @@ import { auditStep, placedNotes } from '../life/audit.ts';
 import { reservedEvents } from '../life/events.ts';
 import { orderOfRow } from '../life/rows.ts';
 import { type AuditNote, KEY_KEPT_MS, type OrderFilter, type Page, type StoredOrder } from '../port.ts';
+import { ConflictError, type Value } from '../work.ts';
 import type { Database } from './database.ts';
 import type { Defences, Written } from './dialect.ts';
-import { ConflictError } from './errors.ts';
 import {
   byId,
   claimPlace,
@@ -21,7 +21,7 @@ import {
   NOTHING_FOUND,
   slotsText,
 } from './judge.ts';
-import type { Session, Value } from './session.ts';
+import type { Session } from './session.ts';
 
 const COLUMNS = `o.id, o.sale_id, o.item_id, i.code AS item_code, o.buyer, o.quantity, o.amount, o.currency, o.status,
   o.reason, o.created_at, o.updated_at, o.expires_at, o.version, o.revives`;

@@ -11,10 +11,11 @@ import {
 } from '../../model/sale.ts';
 import { auditStep } from '../life/audit.ts';
 import type { AdminCall, GateTask, Page, SaleChange, SaleIds } from '../port.ts';
+import type { Row, Value } from '../work.ts';
 import type { Database } from './database.ts';
 import { byId } from './judge.ts';
 import type { Keys } from './keys.ts';
-import type { Row, Session, Value } from './session.ts';
+import type { Session } from './session.ts';
 
 const SALE_COLUMNS = 'id, name, opens_at, closes_at, per_buyer, pay_within, paused, closed, version, created_at';
 

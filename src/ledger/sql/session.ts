@@ -1,17 +1,6 @@
 import { unavailable } from '../../base/errors.ts';
 import type { Timers } from '../../base/timers.ts';
-
-/** A list stands for `IN (?)`. 64-bit ids go in as bigint and come out as text. */
-export type Value = string | number | bigint | null | readonly (string | number | bigint | null)[];
-
-/** 64-bit columns are text, others what they are; NULL is null. */
-export type Row = Record<string, string | number | null>;
-
-export interface Result {
-  rows: Row[];
-  /** Rows that a statement really inserted, changed or deleted. */
-  affected: number;
-}
+import type { Result, Value } from '../work.ts';
 
 /**
  * One connection to a database. What its methods throw is sorted already: a ConflictError where the database has taken

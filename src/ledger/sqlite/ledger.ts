@@ -22,7 +22,6 @@ import * as payments from '../life/payments.ts';
 import * as refunds from '../life/refunds.ts';
 import * as releases from '../life/releases.ts';
 import * as sandbox from '../life/sandbox.ts';
-import type { Work } from '../life/step.ts';
 import { WebhookBook } from '../life/webhook-book.ts';
 import type {
   Actor,
@@ -59,6 +58,7 @@ import type {
   UnsettledRefund,
   WaitingRelease,
 } from '../port.ts';
+import type { Work } from '../work.ts';
 import { DatabaseSync } from './database.ts';
 import { damaged, isDamaged, ledgerError } from './errors.ts';
 import { Fold } from './fold.ts';

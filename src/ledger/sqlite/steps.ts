@@ -1,6 +1,5 @@
 import type { DatabaseSync, SQLInputValue, StatementSync } from 'node:sqlite';
-import type { Cells, LifeDialect, Step, Work } from '../life/step.ts';
-import type { Result, Row, Value } from '../sql/session.ts';
+import type { Cells, LifeDialect, Result, Row, Step, Value, Work } from '../work.ts';
 
 export const LIFE_DIALECT: LifeDialect = {
   // There is one writer, and BEGIN IMMEDIATE has it wait for nobody.

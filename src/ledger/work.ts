@@ -1,5 +1,25 @@
-import { ConflictError } from '../sql/errors.ts';
-import type { Result, Value } from '../sql/session.ts';
+/** A list stands for `IN (?)`. 64-bit ids go in as bigint and come out as text. */
+export type Value = string | number | bigint | null | readonly (string | number | bigint | null)[];
+
+/** 64-bit columns are text, others what they are; NULL is null. */
+export type Row = Record<string, string | number | null>;
+
+export interface Result {
+  rows: Row[];
+  /** Rows that a statement really inserted, changed or deleted. */
+  affected: number;
+}
+
+/**
+ * The transaction collided with another one and was taken back: nothing of it is stored, and the same again may succeed.
+ * Never leaves the ledger: it is retried with a bound, and is `unavailable` after that.
+ */
+export class ConflictError extends Error {
+  constructor(message: string, options?: { cause?: unknown }) {
+    super(message, options);
+    this.name = 'ConflictError';
+  }
+}
 
 /**
  * Work on a ledger, written once for all of them: a generator that yields what it wants done, in rounds, and gets the
