@@ -4,8 +4,8 @@ import { systemRuntime } from '../base/runtime.ts';
 import { ledgerFolder } from '../engine/open.ts';
 import { migrateSqlLedger } from '../ledger/sql/open.ts';
 import { ledgerError } from '../ledger/sqlite/errors.ts';
+import { openLedgerFile } from '../ledger/sqlite/file.ts';
 import { LEDGER_FILE, lockDataFolder } from '../ledger/sqlite/folder.ts';
-import { openLedgerFile } from '../ledger/sqlite/ledger.ts';
 import { migrate as migrateSchema } from '../ledger/sqlite/migrate.ts';
 import { type Command, configOf, parseFlags, settingFlags, settingHelp } from './command.ts';
 

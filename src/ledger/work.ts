@@ -41,6 +41,8 @@ export type Step = (
    * answers travel; for the others it means nothing.
    */
   | { readonly do: 'commit' }
+  /** With the commit the slots of these orders are free, also where they do not stand in `claims` yet (SQLite's tail). */
+  | { readonly do: 'freed'; readonly orders: readonly { readonly orderId: string; readonly buyer: string }[] }
   | {
       readonly do: 'insert';
       readonly table: string;
@@ -84,6 +86,16 @@ export interface LifeDialect {
   readonly ended: { readonly from: string; readonly where: string };
   /** Whether seats have a table of their own (`seat_claims`); otherwise they go with the claims. */
   readonly seatsApart: boolean;
+  /** Whether the gate is elsewhere: a change of a sale then leaves a task, in case that nobody lives to tell the gate. */
+  readonly gateTasks: boolean;
+  /** Whether a look costs a trip, so that it is worth trying without one where what it would say is known. */
+  readonly believes: boolean;
+  /** Deletes the oldest keys of calls bound before `?`, at most `?` of them. */
+  readonly pruneCallKeys: string;
+  /** A chunk of the keys of orders; returns how many orders were passed by. */
+  pruneOrderKeys(beforeMs: number): Work<number>;
+  /** After these no writer of orders of these items is in the middle of anything, until the end of the transaction. */
+  awaitWriters(itemIds: readonly string[]): Step[];
   /** Orders (`o`) that are reserved and whose time is over at `?`: by an index that holds no others, in its order. */
   readonly due: { readonly from: string; readonly where: string; readonly order: string };
 }

@@ -183,10 +183,8 @@ export function sqlFaultSuite(name: string, start: () => Promise<MariadbServer |
       await expect(leaving).rejects.toBeInstanceOf(RetryableError);
       await forsaken;
       const startedMs = performance.now();
-      await database.atRest(
-        (session) => session.query('SELECT id FROM items WHERE id = 6 FOR UPDATE'),
-        async () => {},
-      );
+      await database.endLeft();
+      await database.transaction((session) => session.query('SELECT id FROM items WHERE id = 6 FOR UPDATE'));
       expect(performance.now() - startedMs, 'nobody waits until the server notices').toBeLessThan(4_000);
     });
 

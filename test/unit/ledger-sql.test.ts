@@ -10,7 +10,7 @@ import {
   judge,
   mustBeWellFormed,
   NOTHING_FOUND,
-} from '../../src/ledger/sql/judge.ts';
+} from '../../src/ledger/rules/backstops.ts';
 import { ConflictError } from '../../src/ledger/work.ts';
 import type { OrderMessage } from '../../src/model/order.ts';
 

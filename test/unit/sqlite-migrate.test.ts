@@ -4,8 +4,9 @@ import { DatabaseSync } from 'node:sqlite';
 import { Worker } from 'node:worker_threads';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { TerminalError } from '../../src/base/errors.ts';
+import { openLedgerFile } from '../../src/ledger/sqlite/file.ts';
 import { LEDGER_FILE, lockDataFolder } from '../../src/ledger/sqlite/folder.ts';
-import { openLedgerFile, SqliteLedger } from '../../src/ledger/sqlite/ledger.ts';
+import { SqliteLedger } from '../../src/ledger/sqlite/ledger.ts';
 import { migrate, migrations, schemaVersion } from '../../src/ledger/sqlite/migrate.ts';
 import { temporary } from '../contract/ledger.sqlite.ts';
 import { manualRuntime, T0 } from '../contract/manual.ts';
@@ -92,7 +93,7 @@ describe('migrations', () => {
       const { parentPort } = require('node:worker_threads');
       (async () => {
         const { migrate } = await import('${root}migrate.ts');
-        const { openLedgerFile } = await import('${root}ledger.ts');
+        const { openLedgerFile } = await import('${root}file.ts');
         const db = openLedgerFile(${JSON.stringify(file)});
         parentPort.postMessage('ready');
         parentPort.once('message', () => {

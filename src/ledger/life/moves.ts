@@ -4,7 +4,7 @@ import type { OrderRecord } from '../../model/order.ts';
 import type { PaymentAttempt } from '../../model/payment.ts';
 import type { WebhookEvent } from '../../model/webhook.ts';
 import type { AuditNote, Believed, Move, Moved } from '../life.ts';
-import { byId } from '../sql/judge.ts';
+import { byId } from '../rules/backstops.ts';
 import { type Cells, ConflictError, type LifeDialect, query, type Work, Writes } from '../work.ts';
 import { auditStep } from './audit.ts';
 import { Book, type Entry, type ItemFacts, raiseFence, type Wanted } from './book.ts';
@@ -13,12 +13,6 @@ import { eventStep } from './events.ts';
 import { writePayments } from './payments.ts';
 import { doneRefunds, toldRefunds, voidRefundsOf } from './refunds.ts';
 import type { StoredRefund } from './rows.ts';
-
-/** An order whose units are free again, and its slots with them. */
-export interface Freed {
-  readonly orderId: string;
-  readonly buyer: string;
-}
 
 export interface MoveOptions {
   /** Events of them are kept for those who subscribed. */
@@ -39,8 +33,8 @@ export function* moveOrders(
   dialect: LifeDialect,
   items: ItemFacts,
   { keepEvents, believing }: MoveOptions,
-): Work<{ moved: Moved[]; freed: Freed[] }> {
-  if (batch.length === 0) return { moved: [], freed: [] };
+): Work<Moved[]> {
+  if (batch.length === 0) return [];
   const book = yield* Book.open(dialect, items, wantedBy(batch, believing));
   const changes = new Changes();
   const moved = batch.map((move): Moved => {
@@ -58,7 +52,7 @@ export function* moveOrders(
   const writes = new Writes();
   changes.write(writes, book, dialect, keepEvents);
   yield* writes.last();
-  return { moved, freed: changes.freed.map(({ order }) => ({ orderId: order.id, buyer: order.buyer })) };
+  return moved;
 }
 
 function wantedBy(batch: readonly Move[], believing: boolean): Wanted {
@@ -195,6 +189,9 @@ class Changes {
     writes.addRows({ do: 'delete', table: 'claims', match: CLAIM, rows: claimsOf(freed) }, false);
     const seated = seatsApart ? freed.filter((entry) => entry.seated).map(({ order }) => BigInt(order.id)) : [];
     if (seated.length > 0) writes.add(query('DELETE FROM seat_claims WHERE order_id IN (?)', seated), null);
+    if (freed.length > 0) {
+      writes.add({ do: 'freed', orders: freed.map(({ order }) => ({ orderId: order.id, buyer: order.buyer })) }, null);
+    }
     writes.addRows(auditStep(this.#audit, book.nowMs));
     if (keepEvents) writes.addRows(eventStep(this.#versions));
     for (const [itemId, { reserved, sold }] of unitsOf(entries)) {

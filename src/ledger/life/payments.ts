@@ -96,7 +96,7 @@ export function* openAttempts(
   batch: readonly NewAttempt[],
   dialect: LifeDialect,
   items: ItemFacts,
-  unfolded?: Unfolded,
+  tail: Tail | null,
 ): Work<AttemptOpened[]> {
   if (batch.length === 0) return [];
   const book = yield* Book.open(dialect, items, {
@@ -105,7 +105,7 @@ export function* openAttempts(
     references: new Set(),
     declines: true,
   });
-  const open = yield* openOfBuyers(batch, book, dialect, unfolded);
+  const open = yield* openOfBuyers(batch, book, dialect, tail);
   const answers = batch.map((wanted): AttemptOpened => {
     const entry = book.entry(wanted.orderId);
     const { named } = book.moneyOf(wanted.id, null, null);
@@ -122,8 +122,10 @@ export function* openAttempts(
   return answers;
 }
 
-/** Live orders of a buyer that `claims` does not have yet. */
-export type Unfolded = (buyer: string) => readonly { readonly orderId: string; readonly saleId: string }[];
+/** Where there are live orders that `claims` does not have yet. */
+interface Tail {
+  liveOf(buyer: string): readonly { readonly orderId: string; readonly saleId: string }[];
+}
 
 /** How many attempts of buyers are open: in a sale before this batch, and by this batch. */
 class OpenOfBuyers {
@@ -155,7 +157,7 @@ function* openOfBuyers(
   batch: readonly NewAttempt[],
   book: Book,
   dialect: LifeDialect,
-  unfolded: Unfolded | undefined,
+  tail: Tail | null,
 ): Work<OpenOfBuyers> {
   const open = new OpenOfBuyers();
   const bySale = new Map<string, Set<string>>();
@@ -170,10 +172,10 @@ function* openOfBuyers(
   if (bySale.size === 0) return open;
   const claimed = [...bySale].map(([saleId, buyers]) => openByClaims(dialect, saleId, [...buyers]));
   const buyerOf = new Map<string, { readonly saleId: string; readonly buyer: string }>();
-  if (unfolded !== undefined) {
+  if (tail !== null) {
     for (const [saleId, buyers] of bySale) {
       for (const buyer of buyers) {
-        for (const one of unfolded(buyer)) if (one.saleId === saleId) buyerOf.set(one.orderId, { saleId, buyer });
+        for (const one of tail.liveOf(buyer)) if (one.saleId === saleId) buyerOf.set(one.orderId, { saleId, buyer });
       }
     }
   }

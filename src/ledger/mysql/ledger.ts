@@ -1,20 +1,12 @@
 import { TerminalError } from '../../base/errors.ts';
 import type { Runtime } from '../../base/runtime.ts';
 import type { Dialect, LockName, NamedLocks } from '../sql/dialect.ts';
-import { POOL_MAX_DEFAULT, SqlLedger, type SqlLedgerOptions } from '../sql/ledger.ts';
+import { POOL_MAX_DEFAULT, type SqlLedgerOptions } from '../sql/ledger.ts';
 import type { LastingSession } from '../sql/session.ts';
 import { migration } from './migrate.ts';
 import { MysqlOrders } from './orders.ts';
 import { MysqlConnections } from './session.ts';
 import { LIFE_DIALECT, MysqlSteps } from './steps.ts';
-
-/** The ledger on MySQL or MariaDB (InnoDB). */
-export class MysqlLedger extends SqlLedger {
-  static async open(url: string, runtime: Runtime, options: SqlLedgerOptions): Promise<MysqlLedger> {
-    const dialect = await mysqlDialect(url, runtime, options);
-    return new MysqlLedger(...(await SqlLedger.prepare(dialect, runtime, options)));
-  }
-}
 
 export async function mysqlDialect(
   url: string,
@@ -30,8 +22,6 @@ export async function mysqlDialect(
     byPrimaryKey: 'FORCE INDEX (PRIMARY)',
     ordersAfter: (columns, saleId, afterId, limit) => `SELECT ${columns} FROM orders FORCE INDEX (orders_sale)
       WHERE sale_id = ${saleId} AND id > ${afterId} ORDER BY id LIMIT ${limit}`,
-    pruneCallKeys: 'DELETE FROM call_keys WHERE created_at < ? ORDER BY created_at LIMIT ?',
-    leavePresent: (column) => `ON DUPLICATE KEY UPDATE "${column}" = "${column}"`,
     announced: null,
     life: LIFE_DIALECT,
     steps: new MysqlSteps(),

@@ -1,5 +1,6 @@
 import type { Random } from '../../base/random.ts';
-import type { BatchRows, NewOrder, OrderStatements, TakenUnits, Written } from '../sql/dialect.ts';
+import type { NewOrder, TakenUnits } from '../rules/backstops.ts';
+import type { BatchRows, OrderStatements, Written } from '../sql/dialect.ts';
 import type { Session } from '../sql/session.ts';
 import { query } from '../work.ts';
 import { textLiteral } from './literal.ts';

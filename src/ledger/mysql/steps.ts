@@ -1,3 +1,4 @@
+import { lockItems, pruneOrderKeys } from '../life/orders.ts';
 import type { StepStatements } from '../sql/dialect.ts';
 import type { Session } from '../sql/session.ts';
 import type { Cells, LifeDialect, Result, Step } from '../work.ts';
@@ -15,6 +16,11 @@ export const LIFE_DIALECT: LifeDialect = {
   live: { from: 'payments p FORCE INDEX (payments_order)', where: 'p.counts IN (0, 1)' },
   ended: { from: 'payments q FORCE INDEX (payments_newest)', where: 'q.counts IS NULL' },
   seatsApart: true,
+  gateTasks: true,
+  believes: true,
+  pruneCallKeys: 'DELETE FROM call_keys WHERE created_at < ? ORDER BY created_at LIMIT ?',
+  pruneOrderKeys,
+  awaitWriters: (itemIds) => [lockItems(itemIds, 'FORCE INDEX (PRIMARY)')],
   due: { from: 'orders o FORCE INDEX (orders_due)', where: 'o.due_at <= ?', order: 'o.due_at' },
 };
 

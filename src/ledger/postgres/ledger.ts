@@ -1,18 +1,11 @@
 import type { Runtime } from '../../base/runtime.ts';
 import type { Dialect, LockName, NamedLocks } from '../sql/dialect.ts';
-import { POOL_MAX_DEFAULT, SqlLedger, type SqlLedgerOptions } from '../sql/ledger.ts';
+import { POOL_MAX_DEFAULT, type SqlLedgerOptions } from '../sql/ledger.ts';
+import { ANNOUNCED, OURS } from './announced.ts';
 import { migration } from './migrate.ts';
 import { PostgresOrders } from './orders.ts';
 import { PostgresConnections } from './session.ts';
 import { LIFE_DIALECT, PostgresSteps } from './steps.ts';
-
-/** The ledger on PostgreSQL. */
-export class PostgresLedger extends SqlLedger {
-  static async open(url: string, runtime: Runtime, options: SqlLedgerOptions): Promise<PostgresLedger> {
-    const dialect = await postgresDialect(url, runtime, options);
-    return new PostgresLedger(...(await SqlLedger.prepare(dialect, runtime, options)));
-  }
-}
 
 export async function postgresDialect(
   url: string,
@@ -32,10 +25,7 @@ export async function postgresDialect(
       SELECT ${columns} FROM orders WHERE (sale_id, id) > (${saleId}, ${afterId}) AND sale_id <= ${saleId}
       ORDER BY sale_id, id LIMIT ${limit};
       COMMIT`,
-    pruneCallKeys: `DELETE FROM call_keys WHERE ctid = ANY (ARRAY(
-      SELECT ctid FROM call_keys WHERE created_at < ? ORDER BY created_at LIMIT ?))`,
-    leavePresent: () => 'ON CONFLICT DO NOTHING',
-    announced,
+    announced: ANNOUNCED,
     life: LIFE_DIALECT,
     steps: new PostgresSteps(),
     orders: new PostgresOrders(),
@@ -61,40 +51,7 @@ export async function postgresDialect(
   };
 }
 
-/** Advisory locks have numbers, and belong to a database. The first number is ours. */
-const OURS = 0x646f6f72;
 const LOCKS: Record<LockName, number> = { exclusive: 1, migrate: 2 };
-/** Of items: numbers of their own. Two items may have the same one, and then wait for each other at most. */
-const ITEMS = OURS + 1;
-const ITEM_MASK = 0x7fff_ffffn;
-/** The database has room for some thousand locks: a batch of more items than these says that it is about any. */
-const ITEMS_MAX = 64;
-const ANY_ITEM = -1;
-
-function itemNumbers(itemIds: readonly string[]): number[] {
-  return [...new Set(itemIds.map((id) => Number(BigInt(id) & ITEM_MASK)))].sort((a, b) => a - b);
-}
-
-/** Until the end of the transaction, always in the same order. */
-function take(lock: string, numbers: readonly number[]): string {
-  return `SELECT ${numbers.map((number) => `${lock}(${ITEMS}, ${number})`).join(', ')}`;
-}
-
-const announced: Dialect['announced'] = {
-  say(itemIds) {
-    const numbers = itemNumbers(itemIds);
-    return take('pg_advisory_xact_lock_shared', numbers.length > ITEMS_MAX ? [ANY_ITEM] : numbers);
-  },
-  // A SELECT has room for some 1 600 columns.
-  wait(itemIds) {
-    const numbers = [ANY_ITEM, ...itemNumbers(itemIds)];
-    const parts: string[] = [];
-    for (let at = 0; at < numbers.length; at += 500)
-      parts.push(take('pg_advisory_xact_lock', numbers.slice(at, at + 500)));
-    return parts.join('; ');
-  },
-};
-
 const locks: NamedLocks = {
   async tryTake(session, lock) {
     const { rows } = await session.query(`SELECT pg_try_advisory_lock(${OURS}, ${LOCKS[lock]})::int AS taken`);

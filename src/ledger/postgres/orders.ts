@@ -1,4 +1,5 @@
-import type { BatchRows, NewOrder, OrderStatements, Written } from '../sql/dialect.ts';
+import type { NewOrder } from '../rules/backstops.ts';
+import type { BatchRows, OrderStatements, Written } from '../sql/dialect.ts';
 import type { Session } from '../sql/session.ts';
 import type { Result } from '../work.ts';
 import { isDuplicate, isMiscount } from './errors.ts';

@@ -1,6 +1,9 @@
+import { lockItems, pruneOrderKeys } from '../life/orders.ts';
 import type { StepStatements } from '../sql/dialect.ts';
 import type { Session } from '../sql/session.ts';
 import type { Cells, LifeDialect, Result, Step, Value } from '../work.ts';
+import { query } from '../work.ts';
+import { ANNOUNCED } from './announced.ts';
 import { PostgresSession, preparedOf } from './session.ts';
 
 export const LIFE_DIALECT: LifeDialect = {
@@ -12,6 +15,12 @@ export const LIFE_DIALECT: LifeDialect = {
   },
   ended: { from: 'payments q', where: "q.pays = 0 AND q.state <> 'open'" },
   seatsApart: true,
+  gateTasks: true,
+  believes: true,
+  pruneCallKeys: `DELETE FROM call_keys WHERE ctid = ANY (ARRAY(
+    SELECT ctid FROM call_keys WHERE created_at < ? ORDER BY created_at LIMIT ?))`,
+  pruneOrderKeys,
+  awaitWriters: (itemIds) => [...ANNOUNCED.wait(itemIds).map((sql) => query(sql)), lockItems(itemIds, '')],
   due: { from: 'orders o', where: "o.status = 'reserved' AND o.expires_at <= ?", order: 'o.expires_at' },
 };
 
@@ -35,6 +44,17 @@ const TYPES: Record<string, 'bigint' | 'int'> = {
   done_at: 'bigint',
   created_at: 'bigint',
   updated_at: 'bigint',
+  audit_id: 'bigint',
+  opens_at: 'bigint',
+  closes_at: 'bigint',
+  next: 'bigint',
+  rev: 'bigint',
+  per_buyer: 'int',
+  per_buyer_max: 'int',
+  pay_within: 'int',
+  position: 'int',
+  total: 'int',
+  epoch: 'int',
   version: 'int',
   slot: 'int',
   pays: 'int',
@@ -103,6 +123,7 @@ function statementOf(step: Step): { sql: string; values: readonly Value[] } {
   switch (step.do) {
     case 'clock':
     case 'commit':
+    case 'freed':
       throw new TypeError(`the ledger sees to ${step.do}`);
     case 'query':
       return step;

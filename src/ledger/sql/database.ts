@@ -88,20 +88,10 @@ export class Database {
   }
 
   /**
-   * Runs when nothing that an outage has interrupted can still be committed, provided that `lock` takes what every such
-   * transaction has held from before its COMMIT was sent: whoever gets it comes after it. A session that only waits for
-   * its client, which is gone, is ended first, so that nobody waits for its rows.
+   * Ends the sessions that an outage has left and that only wait for their client, so that nobody waits for their rows. One
+   * that is at work is left to finish, and remembered: what it does may be over in a moment, or never.
    */
-  async atRest<T>(lock: (session: Session) => Promise<unknown>, run: (session: Session) => Promise<T>): Promise<T> {
-    await this.#endLeft();
-    return await this.transaction(async (session) => {
-      await lock(session);
-      return await run(session);
-    }, this.dialect.beginFresh);
-  }
-
-  /** A session that is at work is left to finish, and remembered: what it does may be over in a moment, or never. */
-  async #endLeft(): Promise<void> {
+  async endLeft(): Promise<void> {
     for (let looks = 1; this.#left.size > 0; looks++) {
       const left = [...this.#left];
       const nowMs = this.runtime.clock.monotonic();

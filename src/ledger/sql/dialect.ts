@@ -1,5 +1,4 @@
-import type { OrderMessage } from '../../model/order.ts';
-import type { RejectReason } from '../../model/outcome.ts';
+import type { Defences, NewOrder, TakenUnits } from '../rules/backstops.ts';
 import type { InsertStep, LifeDialect, Result, Step } from '../work.ts';
 import type { Connections, LastingSession, LeftSession, Session } from './session.ts';
 
@@ -26,10 +25,6 @@ export interface Dialect {
    * database knows of the table: one that sorts all orders of a sale for every page would take hours for a large one.
    */
   ordersAfter(columns: string, saleId: bigint, afterId: bigint, limit: number): string;
-  /** Deletes the oldest keys of calls bound before `?`, at most `?` of them. */
-  readonly pruneCallKeys: string;
-  /** After VALUES: leaves a row that is there already as it is, and does not count it. */
-  leavePresent(column: string): string;
   /**
    * Where a batch is written and committed in one trip (see `Written`), its COMMIT may be on its way before it has the rows
    * of its items. So it says beforehand which they are, in the trip before, and whoever must come after it waits for that.
@@ -39,7 +34,7 @@ export interface Dialect {
     /** Until the end of the transaction; holds up nobody but `wait`. */
     say(itemIds: readonly string[]): string;
     /** For all that have said so. */
-    wait(itemIds: readonly string[]): string;
+    wait(itemIds: readonly string[]): string[];
   } | null;
   readonly orders: OrderStatements;
   readonly life: LifeDialect;
@@ -60,21 +55,6 @@ export interface Dialect {
   dropStockCheck(session: Session): Promise<unknown>;
 }
 
-/** An order to be inserted, with its verdict: null is reserved. */
-export interface NewOrder {
-  readonly message: OrderMessage;
-  /** As stored: '1' or '1,2'. */
-  readonly slots: string;
-  readonly reason: RejectReason | null;
-}
-
-/** Units that a transaction takes of an item: one row, one update, in id order. */
-export interface TakenUnits {
-  readonly itemId: string;
-  readonly epoch: number;
-  readonly units: number;
-}
-
 export interface BatchRows {
   readonly orders: readonly NewOrder[];
   /** Rows of other tables that go with the orders: written after these, and before the hot rows of the items. */
@@ -84,12 +64,6 @@ export interface BatchRows {
   readonly defences: Defences;
   /** Nobody has looked what is there: most likely nothing, and if something is, it is enough to know that. */
   readonly hopefully: boolean;
-}
-
-/** The backstops below the gate. Both are on, but in the test that shows what each is for. */
-export interface Defences {
-  readonly claims: boolean;
-  readonly stock: boolean;
 }
 
 /** What has become of the rows of a batch. */

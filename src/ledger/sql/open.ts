@@ -1,7 +1,7 @@
 import { TerminalError } from '../../base/errors.ts';
 import type { Runtime } from '../../base/runtime.ts';
 import type { Dialect } from './dialect.ts';
-import type { SqlLedger, SqlLedgerOptions } from './ledger.ts';
+import { SqlLedger, type SqlLedgerOptions } from './ledger.ts';
 import { type Migrated, migrate, migrations, schemaVersion, shopIdOf } from './migrate.ts';
 
 type Product = 'mysql' | 'postgres';
@@ -22,29 +22,28 @@ function productOf(url: string): Product {
   }
 }
 
-/** The ledger behind an address, chosen by its scheme. Its client is loaded only where it is used: it is not small. */
+/** The ledger behind an address, chosen by its scheme. */
 export async function openSqlLedger(url: string, runtime: Runtime, options: SqlLedgerOptions): Promise<SqlLedger> {
-  if (productOf(url) === 'mysql') {
-    const { MysqlLedger } = await import('../mysql/ledger.ts');
-    return MysqlLedger.open(url, runtime, options);
-  }
-  const { PostgresLedger } = await import('../postgres/ledger.ts');
-  return PostgresLedger.open(url, runtime, options);
+  return SqlLedger.open(await dialectOf(url, runtime, options), runtime, options);
 }
 
-/** One connection, for who looks at a database or migrates it. */
-async function dialectOf(product: Product, url: string, runtime: Runtime): Promise<Dialect> {
-  if (product === 'mysql') {
+/** The client of a database is loaded only where it is used: it is not small. */
+async function dialectOf(
+  url: string,
+  runtime: Runtime,
+  options: Pick<SqlLedgerOptions, 'isolation' | 'poolMax'>,
+): Promise<Dialect> {
+  if (productOf(url) === 'mysql') {
     const { mysqlDialect } = await import('../mysql/ledger.ts');
-    return mysqlDialect(url, runtime, { poolMax: 1 });
+    return mysqlDialect(url, runtime, options);
   }
   const { postgresDialect } = await import('../postgres/ledger.ts');
-  return postgresDialect(url, runtime, { poolMax: 1 });
+  return postgresDialect(url, runtime, options);
 }
 
 /** `doorbuster migrate`: brings the schema up to date and says what it did. */
 export async function migrateSqlLedger(url: string, runtime: Runtime): Promise<Migrated> {
-  const dialect = await dialectOf(productOf(url), url, runtime);
+  const dialect = await dialectOf(url, runtime, { poolMax: 1 });
   try {
     return await migrate(dialect);
   } finally {
@@ -69,7 +68,7 @@ export interface SqlLedgerReport {
 /** `doorbuster doctor`: what there is to say of a database, without changing anything in it. */
 export async function examineSqlLedger(url: string, runtime: Runtime): Promise<SqlLedgerReport> {
   const product = productOf(url);
-  const dialect = await dialectOf(product, url, runtime);
+  const dialect = await dialectOf(url, runtime, { poolMax: 1 });
   try {
     const session = await dialect.connections.take();
     try {

@@ -1,14 +1,20 @@
 import { TerminalError } from '../../base/errors.ts';
-import { firstRecord, hasGivenBack, type OrderMessage, type OrderRecord, type OrderStatus } from '../../model/order.ts';
+import { firstRecord, type OrderMessage, type OrderRecord } from '../../model/order.ts';
 import type { RejectReason } from '../../model/outcome.ts';
 import { type GateRow, PAGE_ORDERS } from '../gate-pages.ts';
 import { auditStep, placedNotes } from '../life/audit.ts';
 import { reservedEvents } from '../life/events.ts';
-import { orderOfRow } from '../life/rows.ts';
-import { type AuditNote, KEY_KEPT_MS, type OrderFilter, type Page, type StoredOrder } from '../port.ts';
-import { ConflictError, type Value } from '../work.ts';
-import type { Database } from './database.ts';
-import type { Defences, Written } from './dialect.ts';
+import { findOrderKey, GATE_COLUMNS, gateRowOf, listOrders, rowsAmong } from '../life/orders.ts';
+import {
+  type AuditNote,
+  KEY_KEPT_MS,
+  type OrderFilter,
+  type OrderKeyBinding,
+  type OrderKeyScope,
+  type Page,
+  type StoredOrder,
+} from '../port.ts';
+import type { Defences } from '../rules/backstops.ts';
 import {
   byId,
   claimPlace,
@@ -17,28 +23,23 @@ import {
   type Judgement,
   judge,
   keyPlace,
+  mustBeSame,
   mustBeWellFormed,
   NOTHING_FOUND,
+  type StoredContent,
   slotsText,
-} from './judge.ts';
+} from '../rules/backstops.ts';
+import type { OrderStore } from '../store.ts';
+import { ConflictError, type Value } from '../work.ts';
+import type { Database } from './database.ts';
+import type { Written } from './dialect.ts';
 import type { Session } from './session.ts';
-
-const COLUMNS = `o.id, o.sale_id, o.item_id, i.code AS item_code, o.buyer, o.quantity, o.amount, o.currency, o.status,
-  o.reason, o.created_at, o.updated_at, o.expires_at, o.version, o.revives`;
-
-/** So many ids in one statement of a read. */
-const IDS_PER_READ = 1000;
+import type { ServerStore } from './store.ts';
 
 /** Locked items and the time, as the first round trip of a batch brings them. */
 interface Ground {
   items: Map<string, ItemState>;
   nowMs: number;
-}
-
-interface StoredRow {
-  order: OrderRecord;
-  slots: string;
-  fingerprint: string;
 }
 
 /**
@@ -56,21 +57,24 @@ interface StoredRow {
  *             judged by that. The counts must agree here, too; if somebody came in between, all is taken back and done
  *             again.
  */
-export class Orders {
+export class Orders implements OrderStore {
   readonly #database: Database;
+  readonly #store: ServerStore;
   readonly #defences: Defences;
-  /** Whether events are written with the orders. */
-  keepEvents = false;
+  /** Claims, keys and lists are written with the order: nothing is left for later. */
+  readonly tail = null;
 
-  constructor(database: Database, defences: Defences) {
+  constructor(database: Database, store: ServerStore, defences: Defences) {
     this.#database = database;
+    this.#store = store;
     this.#defences = defences;
   }
 
-  async commit(batch: readonly OrderMessage[]): Promise<StoredOrder[]> {
+  async commit(batch: readonly OrderMessage[], keepEvents: boolean): Promise<StoredOrder[]> {
+    this.#store.mustBeAlone();
     if (batch.length === 0) return [];
     for (const message of batch) mustBeWellFormed(message);
-    const quick = await this.#database.attempt((session) => this.#quickly(session, batch));
+    const quick = await this.#database.attempt((session) => this.#quickly(session, batch, keepEvents));
     if (quick !== null) return quick;
     return this.#database.attempt(async (session) => {
       const ground = await this.#lockItems(session, batch);
@@ -78,26 +82,28 @@ export class Orders {
       mustBeSame(batch, rows);
       const judgement = judge(batch, ground.items, found, this.#defences);
       await this.#forgetKeys(session, judgement, expired);
-      return this.#writeFound(session, batch, judgement, ground, rows);
+      return this.#writeFound(session, batch, judgement, ground, rows, keepEvents);
     });
   }
 
   /** Null: it has to be looked at carefully, and nothing was written. */
-  async #quickly(session: Session, batch: readonly OrderMessage[]): Promise<StoredOrder[] | null> {
+  async #quickly(session: Session, batch: readonly OrderMessage[], keepEvents: boolean): Promise<StoredOrder[] | null> {
     const ground = await this.#ground(session, batch, this.#database.dialect.lockFirst);
     const judgement = judge(batch, ground.items, NOTHING_FOUND, this.#defences);
     const stored = judgement.clean ? this.#answers(batch, judgement, ground, new Map()) : null;
-    const written = stored === null ? 'hindered' : await this.#write(session, batch, judgement, ground, true, stored);
+    const how = { hopefully: true, keepEvents };
+    const written = stored === null ? 'hindered' : await this.#write(session, batch, judgement, ground, how, stored);
     if (written !== 'committed') await session.query(written === 'written' ? 'COMMIT' : 'ROLLBACK');
     return written === 'hindered' ? null : stored;
   }
 
   async reject(batch: readonly OrderMessage[], reason: RejectReason, note?: AuditNote): Promise<StoredOrder[]> {
+    this.#store.mustBeAlone();
     if (batch.length === 0) return [];
     for (const message of batch) mustBeWellFormed(message);
     return this.#database.attempt(async (session) => {
       const ground = await this.#lockItems(session, batch);
-      const rows = await this.#storedRows(session, [...new Set(batch.map(({ orderId }) => orderId))]);
+      const rows = await this.#store.within(session, rowsAmong(batch.map(({ orderId }) => orderId)));
       const fresh = new Map<string, OrderMessage>();
       for (const message of batch) if (!rows.has(message.orderId)) fresh.set(message.orderId, message);
       const judgement: Judgement = {
@@ -107,7 +113,8 @@ export class Orders {
         clean: false,
       };
       if (note !== undefined) await this.#database.dialect.steps.run(session, [auditStep([note], ground.nowMs)]);
-      return this.#writeFound(session, batch, judgement, ground, rows);
+      // Nothing is reserved here.
+      return this.#writeFound(session, batch, judgement, ground, rows, false);
     });
   }
 
@@ -158,10 +165,10 @@ export class Orders {
     batch: readonly OrderMessage[],
     { fresh, taken }: Judgement,
     { nowMs }: Ground,
-    hopefully: boolean,
+    { hopefully, keepEvents }: { hopefully: boolean; keepEvents: boolean },
     stored: readonly StoredOrder[],
   ): Promise<Written> {
-    const events = this.keepEvents ? reservedEvents(stored) : null;
+    const events = keepEvents ? reservedEvents(stored) : null;
     const notes = placedNotes(batch, stored);
     const also = [
       ...(events === null ? [] : [{ ...events, leavePresent: true } as const]),
@@ -177,11 +184,12 @@ export class Orders {
     batch: readonly OrderMessage[],
     judgement: Judgement,
     ground: Ground,
-    rows: ReadonlyMap<string, StoredRow>,
+    rows: ReadonlyMap<string, StoredContent>,
+    keepEvents: boolean,
   ): Promise<StoredOrder[]> {
     const stored = this.#answers(batch, judgement, ground, rows);
-    const written =
-      judgement.fresh.length === 0 || (await this.#write(session, batch, judgement, ground, false, stored));
+    const how = { hopefully: false, keepEvents };
+    const written = judgement.fresh.length === 0 || (await this.#write(session, batch, judgement, ground, how, stored));
     if (written === 'hindered') throw new ConflictError('another writer came in between');
     if (written !== 'committed') await session.query('COMMIT');
     return stored;
@@ -192,8 +200,8 @@ export class Orders {
     session: Session,
     batch: readonly OrderMessage[],
     nowMs: number,
-  ): Promise<{ found: Found; rows: Map<string, StoredRow>; expired: Set<string> }> {
-    const rows = await this.#storedRows(session, [...new Set(batch.map(({ orderId }) => orderId))]);
+  ): Promise<{ found: Found; rows: Map<string, StoredContent>; expired: Set<string> }> {
+    const rows = await this.#store.within(session, rowsAmong(batch.map(({ orderId }) => orderId)));
     const buyers = new Map<string, Set<string>>();
     for (const { saleId, buyer } of batch) {
       const those = buyers.get(saleId);
@@ -239,7 +247,7 @@ export class Orders {
     batch: readonly OrderMessage[],
     { fresh }: Judgement,
     { items, nowMs }: Ground,
-    rows: ReadonlyMap<string, StoredRow>,
+    rows: ReadonlyMap<string, StoredContent>,
   ): StoredOrder[] {
     const made = new Map<string, OrderRecord>();
     for (const { message, reason } of fresh) {
@@ -255,94 +263,19 @@ export class Orders {
     });
   }
 
-  async #storedRows(session: Session, orderIds: readonly string[]): Promise<Map<string, StoredRow>> {
-    const stored = new Map<string, StoredRow>();
-    for (let at = 0; at < orderIds.length; at += IDS_PER_READ) {
-      const { rows } = await session.query(
-        `SELECT ${COLUMNS}, o.slots, o.fingerprint FROM orders o JOIN items i ON i.id = o.item_id WHERE o.id IN (?)`,
-        [orderIds.slice(at, at + IDS_PER_READ).map(BigInt)],
-      );
-      for (const row of rows) {
-        const order = orderOfRow(row);
-        stored.set(order.id, { order, slots: row.slots as string, fingerprint: row.fingerprint as string });
-      }
-    }
-    return stored;
+  list(filter: OrderFilter, page: Page): Promise<OrderRecord[]> {
+    return this.#store.look(() => listOrders(filter, page));
   }
 
-  async storedAmong(session: Session, orderIds: readonly string[]): Promise<Map<string, OrderRecord>> {
-    const rows = await this.#storedRows(session, [...new Set(orderIds)]);
-    const stored = new Map<string, OrderRecord>();
-    for (const id of orderIds) {
-      const row = rows.get(id);
-      if (row !== undefined) stored.set(id, row.order);
-    }
-    return stored;
+  findKey(scope: OrderKeyScope): Promise<OrderKeyBinding | null> {
+    return this.#store.look(() => findOrderKey(scope));
   }
 
-  async list(session: Session, filter: OrderFilter, page: Page): Promise<OrderRecord[]> {
-    const where: string[] = [];
-    const values: Value[] = [];
-    const must = (condition: string, value: Value | undefined): void => {
-      if (value === undefined) return;
-      where.push(condition);
-      values.push(value);
-    };
-    must('o.buyer = ?', filter.buyer);
-    must('o.sale_id = ?', filter.saleId === undefined ? undefined : BigInt(filter.saleId));
-    must('o.status = ?', filter.status);
-    must('o.id < ?', page.before === null ? undefined : BigInt(page.before));
-    const { rows } = await session.query(
-      `SELECT ${COLUMNS} FROM orders o JOIN items i ON i.id = o.item_id
-       ${where.length > 0 ? `WHERE ${where.join(' AND ')}` : ''} ORDER BY o.id DESC LIMIT ?`,
-      [...values, page.limit],
-    );
-    return rows.map(orderOfRow);
+  page(saleId: string, afterId: string): Promise<GateRow[]> {
+    const sql = this.#database.dialect.ordersAfter(GATE_COLUMNS, BigInt(saleId), BigInt(afterId), PAGE_ORDERS);
+    return this.#database.read(async (session) => {
+      const results = await session.script(sql);
+      return (results.find((each) => each.rows.length > 0)?.rows ?? []).map(gateRowOf);
+    });
   }
-
-  /** A page of what a gate is built from: see gate-pages.ts. */
-  async gateRows(session: Session, saleId: string, afterId: string): Promise<GateRow[]> {
-    const columns = 'id, item_id, buyer, slots, status, idem_key, fingerprint, created_at';
-    const { ordersAfter } = this.#database.dialect;
-    const results = await session.script(ordersAfter(columns, BigInt(saleId), BigInt(afterId), PAGE_ORDERS));
-    const rows = results.find((each) => each.rows.length > 0)?.rows ?? [];
-    return rows.map(({ id, item_id, buyer, slots, status, idem_key, fingerprint, created_at }) => ({
-      orderId: id as string,
-      itemId: item_id as string,
-      buyer: buyer as string,
-      slots: slots as string,
-      status: status as OrderStatus,
-      key: idem_key as string | null,
-      fingerprint: fingerprint as string,
-      boundAtMs: Number(created_at),
-    }));
-  }
-}
-
-/**
- * The same id with other content is a fault, be it stored before or further ahead in the batch. The slots of an order that has
- * ended are free: a copy of its admission that the gate executed late may have been given others.
- */
-function mustBeSame(batch: readonly OrderMessage[], rows: ReadonlyMap<string, StoredRow>): void {
-  const contents = new Map<string, string>();
-  const hasSlots = (orderId: string): boolean => !hasGivenBack(rows.get(orderId)?.order.status ?? 'queued');
-  for (const [orderId, { order, slots, fingerprint }] of rows)
-    contents.set(orderId, contentOf(order, hasSlots(orderId) ? slots : '', fingerprint));
-  for (const message of batch) {
-    const slots = hasSlots(message.orderId) ? slotsText(message) : '';
-    const content = contentOf(message, slots, message.fingerprint);
-    const known = contents.get(message.orderId);
-    if (known === undefined) contents.set(message.orderId, content);
-    else if (known !== content) {
-      throw new TerminalError('order_id_reused', `order ${message.orderId} is stored with other content`);
-    }
-  }
-}
-
-function contentOf(
-  order: Pick<OrderMessage, 'saleId' | 'itemId' | 'buyer' | 'quantity'>,
-  slots: string,
-  fingerprint: string,
-): string {
-  return [order.saleId, order.itemId, order.buyer, order.quantity, slots, fingerprint].join('\n');
 }

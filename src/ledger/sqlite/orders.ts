@@ -1,16 +1,36 @@
 import type { DatabaseSync, SQLInputValue } from 'node:sqlite';
-import { TerminalError } from '../../base/errors.ts';
-import {
-  firstRecord,
-  hasGivenBack,
-  isLive,
-  type OrderMessage,
-  type OrderRecord,
-  type OrderStatus,
-} from '../../model/order.ts';
+import type { Clock } from '../../base/clock.ts';
+import { invariant, TerminalError } from '../../base/errors.ts';
+import { firstRecord, isLive, type OrderMessage, type OrderRecord, type OrderStatus } from '../../model/order.ts';
 import type { RejectReason } from '../../model/outcome.ts';
-import type { OrderFilter, Page, StoredOrder } from '../port.ts';
-import type { Keys } from './keys.ts';
+import { type GateRow, PAGE_ORDERS } from '../gate-pages.ts';
+import { placedNotes, writeNotes } from '../life/audit.ts';
+import { writeReserved } from '../life/events.ts';
+import { rowsAmong } from '../life/orders.ts';
+import {
+  type AuditNote,
+  KEY_KEPT_MS,
+  type OrderFilter,
+  type OrderKeyBinding,
+  type OrderKeyScope,
+  type Page,
+  type StoredOrder,
+} from '../port.ts';
+import {
+  ALL_DEFENCES,
+  claimPlace,
+  type Found,
+  type ItemState,
+  judge,
+  keyPlace,
+  mustBeSame,
+  mustBeWellFormed,
+  NOTHING_FOUND,
+  slotsText,
+} from '../rules/backstops.ts';
+import type { OrderStore, OrderTail } from '../store.ts';
+import { Fold } from './fold.ts';
+import type { Steps } from './steps.ts';
 import type { Tail, TailOrder } from './tail.ts';
 
 const COLUMNS = `CAST(o.id AS TEXT) AS id, CAST(o.sale_id AS TEXT) AS saleId, CAST(o.item_id AS TEXT) AS itemId,
@@ -19,69 +39,72 @@ const COLUMNS = `CAST(o.id AS TEXT) AS id, CAST(o.sale_id AS TEXT) AS saleId, CA
   CAST(o.revives AS TEXT) AS revives`;
 
 /** A page of what a gate is built from: see gate-pages.ts. */
-export const GATE_ROWS = `SELECT CAST(id AS TEXT) AS orderId, CAST(item_id AS TEXT) AS itemId, buyer, slots, status,
+const GATE_ROWS = `SELECT CAST(id AS TEXT) AS orderId, CAST(item_id AS TEXT) AS itemId, buyer, slots, status,
   idem_key AS key, fingerprint, created_at AS boundAtMs
   FROM orders INDEXED BY orders_sale WHERE sale_id = ? AND id > ? ORDER BY orders.id LIMIT ?`;
 
 /** Orders of one buyer that are looked through on the event loop: some milliseconds. */
 export const EXAMINED_MAX = 500;
 
-export interface OrderRow extends Omit<OrderRecord, 'amount'> {
+interface OrderRow extends Omit<OrderRecord, 'amount'> {
   amount: number;
   currency: string;
 }
 
-export function orderOfRow({ amount, currency, ...row }: OrderRow): OrderRecord {
+function orderOfRow({ amount, currency, ...row }: OrderRow): OrderRecord {
   return { ...row, amount: { amount, currency } };
 }
 
-/** An item as it stands before the batch. */
-interface ItemState {
-  saleId: string;
-  epoch: number;
-  free: number;
-  perBuyerMax: number;
+/** What the store lends to its orders. */
+interface On {
+  readonly clock: Clock;
+  readonly steps: Steps;
+  transaction<T>(run: () => T): T;
+  read<T>(run: () => T): T;
+  /** On a thread of its own, for what may take long. */
+  readElsewhere(sql: string, values: SQLInputValue[]): Promise<unknown[]>;
 }
 
-/** An order of the batch that this transaction inserted. */
-interface Inserted {
-  at: number;
-  message: OrderMessage;
-  tail: TailOrder;
+/** What a transaction has made, for after its commit. */
+interface Made {
+  readonly stored: StoredOrder[];
+  readonly tail: TailOrder[];
+  readonly seq: number;
 }
 
-/**
- * Orders: the batched insert with its backstops, and reads. `commit` runs inside the caller's transaction; the tail
- * is told through the function it returns, only after that transaction has committed.
- */
-export class Orders {
+/** Orders: the batched insert with its backstops, the tail, and reads that go through both. */
+export class Orders implements OrderStore {
+  readonly tail: OrderTail;
   readonly #db: DatabaseSync;
+  readonly #on: On;
   readonly #tail: Tail;
-  readonly #keys: Keys;
   readonly #insert;
   readonly #get;
-  readonly #identity;
   readonly #reject;
   readonly #claimTaken;
+  readonly #keyBound;
   readonly #listForBuyer;
   readonly #takeUnits;
   readonly #item;
   #seq: number;
 
-  constructor(db: DatabaseSync, tail: Tail, keys: Keys) {
+  constructor(db: DatabaseSync, tail: Tail, on: On) {
     this.#db = db;
+    this.#on = on;
     this.#tail = tail;
-    this.#keys = keys;
     this.#insert = db.prepare(
       `INSERT INTO orders (seq, id, sale_id, item_id, buyer, quantity, slots, amount, currency, status, epoch, idem_key, fingerprint, created_at, updated_at, expires_at)
        VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, 'reserved', ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING`,
     );
     this.#get = db.prepare(`SELECT ${COLUMNS} FROM orders o JOIN items i ON i.id = o.item_id WHERE o.id = ?`);
-    this.#identity = db.prepare('SELECT slots, idem_key AS key, fingerprint FROM orders WHERE id = ?');
     this.#reject = db.prepare(
       "UPDATE orders SET status = 'rejected', reason = ?, expires_at = NULL, idem_key = NULL WHERE id = ?",
     );
     this.#claimTaken = db.prepare('SELECT 1 FROM claims WHERE sale_id = ? AND buyer = ? AND slot = ?');
+    this.#keyBound = db.prepare(
+      `SELECT fingerprint, CAST(order_id AS TEXT) AS orderId, created_at AS createdAtMs FROM order_keys
+       WHERE sale_id = ? AND buyer = ? AND key = ?`,
+    );
     // Rejections are rare: they go into the buyer's list at once, and not through the tail.
     this.#listForBuyer = db.prepare('INSERT INTO buyer_orders (buyer, order_id) VALUES (?, ?)');
     this.#takeUnits = db.prepare(
@@ -89,16 +112,14 @@ export class Orders {
        WHERE id = ?2 AND epoch = ?3 AND total - reserved - sold - blocked >= ?1`,
     );
     this.#item = db.prepare(
-      `SELECT CAST(i.sale_id AS TEXT) AS saleId, i.epoch, i.total - i.reserved - i.sold - i.blocked AS free,
-         s.per_buyer_max AS perBuyerMax FROM items i JOIN sales s ON s.id = i.sale_id WHERE i.id = ?`,
+      `SELECT CAST(i.id AS TEXT) AS id, CAST(i.sale_id AS TEXT) AS saleId, i.code, i.epoch,
+         i.total - i.reserved - i.sold - i.blocked AS free, s.per_buyer_max AS perBuyerMax
+       FROM items i JOIN sales s ON s.id = i.sale_id WHERE i.id = ?`,
     );
     const last = db.prepare('SELECT max(seq) AS seq FROM orders').get() as { seq: number | null };
     this.#seq = last.seq ?? 0;
     this.#loadTail();
-  }
-
-  get lastSeq(): number {
-    return this.#seq;
+    this.tail = this.#makeTail(new Fold(db, tail));
   }
 
   /** After a restart: what was committed and not yet folded. */
@@ -114,77 +135,144 @@ export class Orders {
     }
   }
 
-  /** The batch, inside the caller's transaction. If that does not commit, the caller must call `undo`. */
-  commit(batch: readonly OrderMessage[], nowMs: number, undo: (() => void)[]): { stored: StoredOrder[]; seq: number } {
-    const stored = new Array<StoredOrder>(batch.length);
-    const inserted: Inserted[] = [];
-    const rejected = new Map<Inserted, RejectReason>();
-    const repeated: { at: number; message: OrderMessage; slots: string }[] = [];
-    const items = new Map<string, ItemState | null>();
-    let seq = this.#seq;
-    undo.push(() => {
-      for (const entry of inserted) this.#tail.remove(entry.tail);
-    });
-
-    for (const [at, message] of batch.entries()) {
-      const slots = slotsText(message);
-      if (!this.#insertRow(seq + 1, message, nowMs)) {
-        repeated.push({ at, message, slots });
-        continue;
-      }
-      seq++;
-      const entry: Inserted = {
-        at,
-        message,
-        tail: {
-          seq,
-          orderId: message.orderId,
-          saleId: message.saleId,
-          buyer: message.buyer,
-          slots,
-          live: true,
-          key: message.key,
-          fingerprint: message.fingerprint,
-          createdAtMs: nowMs,
-        },
-      };
-      inserted.push(entry);
-      const reason = this.#backstop(message, nowMs, items);
-      if (reason !== null) rejected.set(entry, reason);
-      // In the tail at once: the next order of this batch must see this one's slot and key.
-      else this.#tail.add(entry.tail);
-    }
-
-    this.#takeStock(inserted, rejected, items);
-
-    for (const entry of inserted) {
-      const reason = rejected.get(entry) ?? null;
-      if (reason !== null) {
-        this.#tail.remove(entry.tail);
-        this.#reject.run(reason, BigInt(entry.message.orderId));
-        this.#listForBuyer.run(entry.message.buyer, BigInt(entry.message.orderId));
-      }
-      stored[entry.at] = { order: firstRecord(entry.message, reason, nowMs), inserted: true };
-    }
-    // Last: what stands stored for a repeat may have been decided in this very batch.
-    for (const { at, message, slots } of repeated) {
-      stored[at] = { order: this.#sameOrder(message, slots), inserted: false };
-    }
-    return { stored, seq };
+  #makeTail(fold: Fold): OrderTail {
+    return {
+      get backlog() {
+        return fold.backlog;
+      },
+      fold: (budgetMs) => {
+        const { clock, transaction } = this.#on;
+        const untilMs = clock.monotonic() + budgetMs;
+        if (fold.prepare(this.#seq)) transaction(() => fold.write(() => clock.monotonic() >= untilMs))();
+        return fold.backlog > 0;
+      },
+      liveOf: (buyer) => this.#tail.of(buyer).filter(({ live }) => live),
+    };
   }
 
-  /** Rejected from the start: no units, no claims, no key. Inside the caller's transaction. */
-  reject(batch: readonly OrderMessage[], reason: RejectReason, nowMs: number): { stored: StoredOrder[]; seq: number } {
+  async commit(batch: readonly OrderMessage[], keepEvents: boolean): Promise<StoredOrder[]> {
+    for (const message of batch) mustBeWellFormed(message);
+    return this.#keep(
+      this.#on.transaction(() => {
+        const nowMs = this.#on.clock.now();
+        const made = this.#write(batch, nowMs);
+        const notes = placedNotes(batch, made.stored);
+        if (notes.length > 0) this.#on.steps.do(writeNotes(notes, nowMs));
+        if (keepEvents) this.#on.steps.do(writeReserved(made.stored));
+        return made;
+      }),
+    );
+  }
+
+  /** Rejected from the start: no units, no claims, no key. */
+  async reject(batch: readonly OrderMessage[], reason: RejectReason, note?: AuditNote): Promise<StoredOrder[]> {
+    for (const message of batch) mustBeWellFormed(message);
+    return this.#keep(
+      this.#on.transaction(() => {
+        const nowMs = this.#on.clock.now();
+        let seq = this.#seq;
+        const stored = batch.map((message): StoredOrder => {
+          const inserted = this.#insertRow(seq + 1, message, nowMs);
+          if (inserted) {
+            seq++;
+            this.#rejectRow(message, reason);
+          }
+          return { order: this.#read(message.orderId)!, inserted };
+        });
+        const notes = placedNotes(batch, stored);
+        this.#on.steps.do(writeNotes(note === undefined ? notes : [...notes, note], nowMs));
+        return { stored, tail: [], seq };
+      }),
+    );
+  }
+
+  /** In the turn of the commit: the next batch must see the slots and keys of this one. */
+  #keep({ stored, tail, seq }: Made): StoredOrder[] {
+    for (const order of tail) this.#tail.add(order);
+    this.#seq = seq;
+    return stored;
+  }
+
+  /** Inserted first, as if nothing were wrong: that says what is there already, and seldom has to be taken back. */
+  #write(batch: readonly OrderMessage[], nowMs: number): Made {
+    const present = new Set<string>();
+    const seqs = new Map<string, number>();
+    let repeats = false;
     let seq = this.#seq;
-    const stored = batch.map((message): StoredOrder => {
-      const before = this.get(message.orderId);
-      if (before !== null) return { order: before, inserted: false };
-      this.#insertRow(++seq, message, nowMs);
-      this.#reject.run(reason, BigInt(message.orderId));
-      this.#listForBuyer.run(message.buyer, BigInt(message.orderId));
-      return { order: this.get(message.orderId)!, inserted: true };
+    for (const message of batch) {
+      if (this.#insertRow(seq + 1, message, nowMs)) seqs.set(message.orderId, ++seq);
+      else {
+        repeats = true;
+        if (!seqs.has(message.orderId)) present.add(message.orderId);
+      }
+    }
+    const items = this.#items(batch);
+    const { fresh, taken } = judge(batch, items, this.#find(batch, present, nowMs), ALL_DEFENCES);
+    for (const { itemId, epoch, units } of taken) {
+      const { changes } = this.#takeUnits.run(units, BigInt(itemId), epoch);
+      invariant(changes === 1, `item ${itemId} has not the ${units} units that it was read with (P1)`);
+    }
+    const tail: TailOrder[] = [];
+    const made = new Map<string, OrderRecord>();
+    for (const { message, slots, reason } of fresh) {
+      if (reason !== null) this.#rejectRow(message, reason);
+      else tail.push(tailOrder(message, slots, seqs.get(message.orderId)!, nowMs));
+      made.set(message.orderId, firstRecord({ ...message, itemCode: items.get(message.itemId)!.code }, reason, nowMs));
+    }
+    return { stored: this.#answers(batch, made, repeats), tail, seq };
+  }
+
+  #answers(batch: readonly OrderMessage[], made: Map<string, OrderRecord>, repeats: boolean): StoredOrder[] {
+    if (!repeats) return batch.map(({ orderId }) => ({ order: made.get(orderId)!, inserted: true }));
+    const rows = this.#on.steps.do(rowsAmong(batch.map(({ orderId }) => orderId)));
+    mustBeSame(batch, rows);
+    return batch.map(({ orderId }) => {
+      const order = made.get(orderId);
+      made.delete(orderId);
+      return order === undefined ? { order: rows.get(orderId)!.order, inserted: false } : { order, inserted: true };
     });
-    return { stored, seq };
+  }
+
+  #items(batch: readonly OrderMessage[]): Map<string, ItemState> {
+    const items = new Map<string, ItemState>();
+    for (const { itemId, orderId } of batch) {
+      if (items.has(itemId)) continue;
+      const item = this.#item.get(BigInt(itemId)) as unknown as ItemState | undefined;
+      if (item === undefined) {
+        throw new TerminalError('item_unknown', `order ${orderId} is of item ${itemId}: there is none`);
+      }
+      items.set(itemId, item);
+    }
+    return items;
+  }
+
+  /** What stands in the way of the batch, in the tables and in the tail. */
+  #find(batch: readonly OrderMessage[], present: ReadonlySet<string>, nowMs: number): Found {
+    const claims = new Set<string>();
+    const keys = new Set<string>();
+    for (const { saleId, buyer, slots, key } of batch) {
+      for (const slot of slots) {
+        if (this.#claimTaken.get(BigInt(saleId), buyer, slot) !== undefined)
+          claims.add(claimPlace(saleId, buyer, slot));
+      }
+      for (const slot of this.#tail.slotsOf(saleId, buyer)) claims.add(claimPlace(saleId, buyer, slot));
+      if (key !== null && this.#boundKey({ saleId, buyer, key }, nowMs) !== null)
+        keys.add(keyPlace(saleId, buyer, key));
+    }
+    return present.size + claims.size + keys.size === 0 ? NOTHING_FOUND : { orders: present, claims, keys };
+  }
+
+  #boundKey({ saleId, buyer, key }: OrderKeyScope, nowMs: number): OrderKeyBinding | null {
+    for (const order of this.#tail.of(buyer)) {
+      if (order.key === key && order.saleId === saleId && order.createdAtMs > nowMs - KEY_KEPT_MS) {
+        return { fingerprint: order.fingerprint, orderId: order.orderId };
+      }
+    }
+    const row = this.#keyBound.get(BigInt(saleId), buyer, key) as
+      | (OrderKeyBinding & { createdAtMs: number })
+      | undefined;
+    if (row === undefined || row.createdAtMs <= nowMs - KEY_KEPT_MS) return null;
+    return { fingerprint: row.fingerprint, orderId: row.orderId };
   }
 
   /** Whether it was inserted: an order that is stored already stays as it is. */
@@ -209,81 +297,44 @@ export class Orders {
     return changes === 1;
   }
 
-  /** The transaction has committed: its numbers are used. */
-  committed(seq: number): void {
-    this.#seq = seq;
+  #rejectRow({ orderId, buyer }: OrderMessage, reason: RejectReason): void {
+    this.#reject.run(reason, BigInt(orderId));
+    this.#listForBuyer.run(buyer, BigInt(orderId));
   }
 
-  /** Epoch, P2 and P5 below the gate. What they refuse proves the gate wrong, or old. */
-  #backstop(message: OrderMessage, nowMs: number, items: Map<string, ItemState | null>): RejectReason | null {
-    let item = items.get(message.itemId);
-    if (item === undefined) {
-      item = (this.#item.get(BigInt(message.itemId)) as unknown as ItemState | undefined) ?? null;
-      items.set(message.itemId, item);
-    }
-    // First: an admission of an older epoch ends like this whatever else there is to say of it.
-    if (item === null || item.saleId !== message.saleId || item.epoch !== message.epoch) return 'gate_rebuilt';
-    const { slots, buyer, saleId } = message;
-    if (slots.length !== message.quantity || new Set(slots).size !== slots.length) return 'limit_reached';
-    for (const slot of slots) {
-      if (!Number.isInteger(slot) || slot < 1 || slot > item.perBuyerMax) return 'limit_reached';
-      if (this.#claimTaken.get(BigInt(saleId), buyer, slot) !== undefined) return 'limit_reached';
-    }
-    if (this.#tail.holdsAnySlot(saleId, buyer, slots)) return 'limit_reached';
-    // Another order has this key: the gate did not know it. Rebuilt, it will, and a retry gets that order.
-    const { key } = message;
-    if (key !== null && this.#keys.findOrder({ saleId, buyer, key }, nowMs) !== null) return 'gate_rebuilt';
-    return null;
-  }
-
-  /** P1 below the gate: item rows in id order, one conditional update each; the surplus is the tail of the batch. */
-  #takeStock(inserted: Inserted[], rejected: Map<Inserted, RejectReason>, items: Map<string, ItemState | null>): void {
-    const byItem = new Map<string, Inserted[]>();
-    for (const entry of inserted) {
-      if (rejected.has(entry)) continue;
-      const orders = byItem.get(entry.message.itemId);
-      if (orders) orders.push(entry);
-      else byItem.set(entry.message.itemId, [entry]);
-    }
-    const itemIds = [...byItem.keys()];
-    if (itemIds.length > 1) itemIds.sort((a, b) => (BigInt(a) < BigInt(b) ? -1 : 1));
-    for (const itemId of itemIds) {
-      const orders = byItem.get(itemId)!;
-      const { epoch, free } = items.get(itemId)!;
-      const wanted = orders.reduce((sum, entry) => sum + entry.message.quantity, 0);
-      if (this.#takeUnits.run(wanted, BigInt(itemId), epoch).changes === 1) continue;
-      const units = rejectSurplus(orders, free, rejected);
-      if (units > 0) this.#takeUnits.run(units, BigInt(itemId), epoch);
-    }
-  }
-
-  #sameOrder(message: OrderMessage, slots: string): OrderRecord {
-    const order = this.get(message.orderId)!;
-    const identity = this.#identity.get(BigInt(message.orderId)) as { slots: string; fingerprint: string };
-    const same =
-      order.saleId === message.saleId &&
-      order.itemId === message.itemId &&
-      order.buyer === message.buyer &&
-      order.quantity === message.quantity &&
-      // Those of an order that has ended are free: a later copy of its admission may have been given others.
-      (identity.slots === slots || hasGivenBack(order.status)) &&
-      identity.fingerprint === message.fingerprint;
-    if (!same) {
-      throw new TerminalError('order_id_reused', `order ${message.orderId} is stored with other content`);
-    }
-    return order;
-  }
-
-  get(orderId: string): OrderRecord | null {
+  #read(orderId: string): OrderRecord | null {
     const row = this.#get.get(BigInt(orderId)) as OrderRow | undefined;
     return row === undefined ? null : orderOfRow(row);
   }
 
+  async findKey(scope: OrderKeyScope): Promise<OrderKeyBinding | null> {
+    return this.#on.read(() => this.#boundKey(scope, this.#on.clock.now()));
+  }
+
+  /** The first page in place: most sales have no second one, and need no thread. */
+  async page(saleId: string, afterId: string): Promise<GateRow[]> {
+    const values = [BigInt(saleId), BigInt(afterId), PAGE_ORDERS];
+    if (afterId !== '0') return (await this.#on.readElsewhere(GATE_ROWS, values)) as GateRow[];
+    return this.#on.read(() => this.#db.prepare(GATE_ROWS).all(...values) as unknown as GateRow[]);
+  }
+
+  async list(filter: OrderFilter, page: Page): Promise<OrderRecord[]> {
+    const { buyer } = filter;
+    if (buyer === undefined) return this.#longList(listQuery(filter, page));
+    const ofBuyer = { ...filter, buyer };
+    const few = this.#on.read(() => this.#listOfBuyer(ofBuyer, page));
+    return few ?? this.#longList(this.#listOfBuyerQuery(ofBuyer, page));
+  }
+
+  async #longList({ sql, values }: { sql: string; values: SQLInputValue[] }): Promise<OrderRecord[]> {
+    return ((await this.#on.readElsewhere(sql, values)) as OrderRow[]).map(orderOfRow);
+  }
+
   /**
    * A buyer's own orders: few, by index, and through the tail. Null: more would have to be looked through than the event loop
-   * has time for, as by a filter that nothing matches; `listOfBuyerQuery` then has the same for the reader thread.
+   * has time for, as by a filter that nothing matches; `#listOfBuyerQuery` then has the same for the reader thread.
    */
-  listOfBuyer(filter: OrderFilter & { buyer: string }, page: Page): OrderRecord[] | null {
+  #listOfBuyer(filter: OrderFilter & { buyer: string }, page: Page): OrderRecord[] | null {
     const tail = this.#tail.of(filter.buyer);
     if (tail.length > EXAMINED_MAX) return null;
     const before = page.before === null ? null : BigInt(page.before);
@@ -307,13 +358,13 @@ export class Orders {
     const fresh = tail
       .filter((order) => before === null || BigInt(order.orderId) < before)
       .filter((order) => filter.saleId === undefined || order.saleId === filter.saleId)
-      .map((order) => this.get(order.orderId)!)
+      .map((order) => this.#read(order.orderId)!)
       .filter((order) => filter.status === undefined || order.status === filter.status);
     const all = new Map([...fresh, ...folded.map(orderOfRow)].map((order) => [order.id, order]));
     return [...all.values()].sort((a, b) => (BigInt(a.id) < BigInt(b.id) ? 1 : -1)).slice(0, page.limit);
   }
 
-  listOfBuyerQuery(filter: OrderFilter & { buyer: string }, page: Page): { sql: string; values: SQLInputValue[] } {
+  #listOfBuyerQuery(filter: OrderFilter & { buyer: string }, page: Page): { sql: string; values: SQLInputValue[] } {
     const { where, values } = conditions(filter);
     const tail = JSON.stringify(this.#tail.of(filter.buyer).map(({ orderId }) => orderId));
     return {
@@ -326,20 +377,9 @@ export class Orders {
   }
 }
 
-function slotsText({ slots }: OrderMessage): string {
-  return slots.length === 1 ? String(slots[0]) : slots.join(',');
-}
-
-/** Lets in the orders that fit, up to the first that does not; returns their units. */
-function rejectSurplus(orders: Inserted[], free: number, rejected: Map<Inserted, RejectReason>): number {
-  let units = 0;
-  let full = false;
-  for (const entry of orders) {
-    full ||= units + entry.message.quantity > free;
-    if (full) rejected.set(entry, 'sold_out');
-    else units += entry.message.quantity;
-  }
-  return units;
+function tailOrder(message: OrderMessage, slots: string, seq: number, createdAtMs: number): TailOrder {
+  const { orderId, saleId, buyer, key, fingerprint } = message;
+  return { seq, orderId, saleId, buyer, slots, live: true, key, fingerprint, createdAtMs };
 }
 
 function conditions(filter: OrderFilter): { where: string; values: SQLInputValue[] } {
@@ -357,7 +397,7 @@ function conditions(filter: OrderFilter): { where: string; values: SQLInputValue
 }
 
 /** The query of an operator's list, which may be long and runs on the reader thread. */
-export function listQuery(filter: OrderFilter, page: Page): { sql: string; values: SQLInputValue[] } {
+function listQuery(filter: OrderFilter, page: Page): { sql: string; values: SQLInputValue[] } {
   const { where, values } = conditions(filter);
   const before = page.before === null ? '' : 'AND o.id < ?';
   return {

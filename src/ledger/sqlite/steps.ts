@@ -1,5 +1,15 @@
 import type { DatabaseSync, SQLInputValue, StatementSync } from 'node:sqlite';
-import type { Cells, LifeDialect, Result, Row, Step, Value, Work } from '../work.ts';
+import { PRUNED_AT_ONCE } from '../life/keys.ts';
+import {
+  type Cells,
+  type LifeDialect,
+  query,
+  type Result,
+  type Row,
+  type Step,
+  type Value,
+  type Work,
+} from '../work.ts';
 
 export const LIFE_DIALECT: LifeDialect = {
   // There is one writer, and BEGIN IMMEDIATE has it wait for nobody.
@@ -11,6 +21,15 @@ export const LIFE_DIALECT: LifeDialect = {
   },
   ended: { from: 'payments q INDEXED BY payments_ended', where: "q.pays = 0 AND q.state <> 'open'" },
   seatsApart: false,
+  // The gate dies with the process and is built from the ledger, and a COMMIT that fails has not happened as far as this
+  // process can see: what may have reached the log is written over, or is found by the next start.
+  gateTasks: false,
+  believes: false,
+  pruneCallKeys: `DELETE FROM call_keys WHERE (caller, acting_for, operation, subject, key) IN
+    (SELECT caller, acting_for, operation, subject, key FROM call_keys WHERE created_at < ? ORDER BY created_at LIMIT ?)`,
+  pruneOrderKeys,
+  // A transaction that failed is over when its error is thrown, and nobody else writes.
+  awaitWriters: () => [],
   due: {
     from: 'orders o INDEXED BY orders_due',
     where: "o.status = 'reserved' AND o.expires_at <= ?",
@@ -18,11 +37,42 @@ export const LIFE_DIALECT: LifeDialect = {
   },
 };
 
+type Freed = Extract<Step, { do: 'freed' }>['orders'][number];
+
+const NOTHING: Result = { rows: [], affected: 0 };
+
+/** Orders up to the mark of the fold: the keys of those behind it are in the tail. */
+function* pruneOrderKeys(beforeMs: number): Work<number> {
+  const [found] = yield [
+    query(
+      `SELECT seq, id, sale_id, buyer, idem_key, created_at FROM orders
+       WHERE seq > (SELECT pruned FROM folded) AND seq <= (SELECT seq FROM folded) ORDER BY seq LIMIT ?`,
+      PRUNED_AT_ONCE,
+    ),
+  ];
+  const old = found!.rows.filter(({ created_at }) => Number(created_at) < beforeMs);
+  if (old.length === 0) return 0;
+  const keyed = old.filter(({ idem_key }) => idem_key !== null);
+  yield [
+    {
+      do: 'delete',
+      table: 'order_keys',
+      // With the order: a key may have been bound anew since then.
+      match: ['sale_id', 'buyer', 'key', 'order_id'],
+      rows: keyed.map((row) => [BigInt(row.sale_id!), row.buyer!, row.idem_key!, BigInt(row.id!)]),
+    },
+    query('UPDATE folded SET pruned = ?', BigInt(old.at(-1)!.seq!)),
+  ];
+  return old.length;
+}
+
 /** Does the rounds of work at once; inside the caller's transaction, where it writes. */
 export class Steps {
   readonly #db: DatabaseSync;
   readonly #now: () => number;
   readonly #prepared = new Map<string, StatementSync>();
+  /** Orders whose slots are free once the transaction is committed. */
+  freed: Freed[] = [];
 
   constructor(db: DatabaseSync, now: () => number) {
     this.#db = db;
@@ -40,7 +90,10 @@ export class Steps {
       case 'clock':
         return { rows: [{ now_ms: this.#now() }], affected: 0 };
       case 'commit':
-        return { rows: [], affected: 0 };
+        return NOTHING;
+      case 'freed':
+        this.freed.push(...step.orders);
+        return NOTHING;
       case 'query': {
         // A list goes in as JSON: the statement is the same for any length.
         const statement = this.#prepare(step.sql.replaceAll('IN (?)', 'IN (SELECT value FROM json_each(?))'));

@@ -68,12 +68,11 @@ export class Tail {
     return Array.isArray(mine) ? mine : [mine];
   }
 
-  holdsAnySlot(saleId: string, buyer: string, slots: readonly number[]): boolean {
-    for (const order of this.of(buyer)) {
-      if (!order.live || order.saleId !== saleId) continue;
-      if (parseSlots(order.slots).some((slot) => slots.includes(slot))) return true;
-    }
-    return false;
+  /** Slots that live orders of this buyer have in the sale. */
+  slotsOf(saleId: string, buyer: string): readonly number[] {
+    const mine = this.#byBuyer.get(buyer);
+    if (mine === undefined) return NO_SLOTS;
+    return this.of(buyer).flatMap((order) => (order.live && order.saleId === saleId ? parseSlots(order.slots) : []));
   }
 
   /** Every order, in no order. Orders added or removed meanwhile may or may not be met. */
@@ -86,3 +85,4 @@ export class Tail {
 }
 
 const NONE: readonly TailOrder[] = [];
+const NO_SLOTS: readonly number[] = [];

@@ -1,7 +1,6 @@
 import { TerminalError } from '../../base/errors.ts';
-import type { OrderMessage } from '../../model/order.ts';
+import { hasGivenBack, type OrderMessage, type OrderRecord } from '../../model/order.ts';
 import type { RejectReason } from '../../model/outcome.ts';
-import type { Defences, NewOrder, TakenUnits } from './dialect.ts';
 
 /** An item as it stands when its row is locked. */
 export interface ItemState {
@@ -32,6 +31,29 @@ export function claimPlace(saleId: string, buyer: string, slot: number): string 
 export function keyPlace(saleId: string, buyer: string, key: string): string {
   return `${saleId}\n${buyer}\n${key}`;
 }
+
+/** An order to be inserted, with its verdict: null is reserved. */
+export interface NewOrder {
+  readonly message: OrderMessage;
+  /** As stored: '1' or '1,2'. */
+  readonly slots: string;
+  readonly reason: RejectReason | null;
+}
+
+/** Units that a transaction takes of an item: one row, one update, in id order. */
+export interface TakenUnits {
+  readonly itemId: string;
+  readonly epoch: number;
+  readonly units: number;
+}
+
+/** The backstops below the gate. Both are on, but in the test that shows what each is for. */
+export interface Defences {
+  readonly claims: boolean;
+  readonly stock: boolean;
+}
+
+export const ALL_DEFENCES: Defences = { claims: true, stock: true };
 
 export interface Judgement {
   /** Orders to be inserted, in the order of their messages. */
@@ -157,4 +179,40 @@ export function mustBeWellFormed(message: OrderMessage): void {
     Number.isSafeInteger(epoch) &&
     Number.isSafeInteger(payWithinSeconds);
   if (!right) throw new TerminalError('order_malformed', `order ${orderId} cannot be stored as it is`);
+}
+
+/** An order as it is stored, with what says whether a message is a repeat of it. */
+export interface StoredContent {
+  readonly order: OrderRecord;
+  /** As stored: '1' or '1,2'. */
+  readonly slots: string;
+  readonly fingerprint: string;
+}
+
+/**
+ * The same id with other content is a fault, be it stored before or further ahead in the batch. The slots of an order that has
+ * ended are free: a copy of its admission that the gate executed late may have been given others.
+ */
+export function mustBeSame(batch: readonly OrderMessage[], rows: ReadonlyMap<string, StoredContent>): void {
+  const contents = new Map<string, string>();
+  const hasSlots = (orderId: string): boolean => !hasGivenBack(rows.get(orderId)?.order.status ?? 'queued');
+  for (const [orderId, { order, slots, fingerprint }] of rows)
+    contents.set(orderId, contentOf(order, hasSlots(orderId) ? slots : '', fingerprint));
+  for (const message of batch) {
+    const slots = hasSlots(message.orderId) ? slotsText(message) : '';
+    const content = contentOf(message, slots, message.fingerprint);
+    const known = contents.get(message.orderId);
+    if (known === undefined) contents.set(message.orderId, content);
+    else if (known !== content) {
+      throw new TerminalError('order_id_reused', `order ${message.orderId} is stored with other content`);
+    }
+  }
+}
+
+function contentOf(
+  order: Pick<OrderMessage, 'saleId' | 'itemId' | 'buyer' | 'quantity'>,
+  slots: string,
+  fingerprint: string,
+): string {
+  return [order.saleId, order.itemId, order.buyer, order.quantity, slots, fingerprint].join('\n');
 }

@@ -1,31 +1,67 @@
 import { invariant } from '../../base/errors.ts';
 import { Grouped } from '../../base/grouped.ts';
+import type { Defences } from '../rules/backstops.ts';
+import type { OrderStore, Store, Together } from '../store.ts';
 import type { LifeDialect, Result, Step, Work } from '../work.ts';
 import type { Database } from './database.ts';
+import type { Exclusive, ExclusiveState } from './exclusive.ts';
+import { Orders } from './orders.ts';
 import type { Session } from './session.ts';
 
-const BARE_AT_ONCE = 4;
+/** Of one kind: one that the database is slow about does not hold up a crowd of others. */
+const AT_ONCE = { look: 4, statements: 4, change: 2 } as const;
 /** For what is told about when it is: a clock that was set since is noticed soon. */
 const RECENT_MS = 1000;
 
-/** Does work in rounds, each in one trip to the database. */
-export class Life {
+/** What was read when the database was opened, and stays so. */
+export type Facts = Pick<Store, 'shopId' | 'unscopedUpTo'>;
+
+/** A database with a server: work is done in rounds, each in one trip. */
+export class ServerStore implements Store {
+  readonly atOnce = 2;
+  readonly shopId: string;
+  readonly unscopedUpTo: string | null;
+  readonly orders: OrderStore;
   readonly #database: Database;
+  readonly #exclusive: Exclusive | null;
   #now = { ms: 0, readAtMs: Number.NEGATIVE_INFINITY };
 
-  constructor(database: Database) {
+  constructor(database: Database, exclusive: Exclusive | null, facts: Facts, defences: Defences) {
     this.#database = database;
+    this.#exclusive = exclusive;
+    this.shopId = facts.shopId;
+    this.unscopedUpTo = facts.unscopedUpTo;
+    this.orders = new Orders(database, this, defences);
   }
 
   get dialect(): LifeDialect {
     return this.#database.dialect.life;
   }
 
+  /** Whether the database is still ours alone; null where it is shared on purpose. */
+  get exclusive(): ExclusiveState | null {
+    return this.#exclusive?.state ?? null;
+  }
+
+  mustBeAlone(): void {
+    this.#exclusive?.mustBeAlone();
+  }
+
   /**
-   * In one transaction; tried again from its beginning while it collides. Each statement sees what was committed before it:
-   * what is read after the lock of an order was waited for must be what the one who had it has left.
+   * Tried again from its beginning while it collides. Each statement sees what was committed before it: what is read after the
+   * lock of an order was waited for must be what the one who had it has left.
    */
-  change<T>(work: () => Work<T>): Promise<T> {
+  async change<T>(work: () => Work<T>): Promise<T> {
+    this.mustBeAlone();
+    return await this.#inTransaction(work);
+  }
+
+  async atRest<T>(work: () => Work<T>): Promise<T> {
+    await this.#database.endLeft();
+    return await this.#inTransaction(work);
+  }
+
+  #inTransaction<T>(work: () => Work<T>): Promise<T> {
     const begin = this.#database.dialect.beginFresh.split('; ').map((sql): Step => ({ do: 'query', sql, values: [] }));
     return this.#database.attempt(async (session) => {
       const { value, committed } = await this.#do(session, work(), begin);
@@ -34,19 +70,31 @@ export class Life {
     });
   }
 
-  /**
-   * For requests of which a few statements serve any number, each of them right by itself: those that come while others are
-   * under way go together, without a transaction around them.
-   */
-  bare<Q, A>(work: (batch: readonly Q[]) => Work<A[]>): (request: Q) => Promise<A> {
-    const group = new Grouped<Q, A>((batch) => this.look(() => work(batch)), this.#database.runtime, {
-      atOnce: BARE_AT_ONCE,
-    });
-    return (request) => group.ask(request);
+  /** Those that come while others are under way go together. */
+  together<Q, A>(work: (batch: readonly Q[]) => Work<A[]>, how: Together<Q>): (request: Q) => Promise<A> {
+    const doing = (batch: Q[]) => (how.as === 'change' ? this.change(() => work(batch)) : this.look(() => work(batch)));
+    const options = { atOnce: AT_ONCE[how.as], about: how.as === 'change' ? how.about : null };
+    const group = new Grouped<Q, A>(doing, this.#database.runtime, options);
+    if (how.as === 'look') return (request) => group.ask(request);
+    return async (request) => {
+      this.mustBeAlone();
+      return await group.ask(request);
+    };
   }
 
   look<T>(work: () => Work<T>): Promise<T> {
     return this.#database.read(async (session) => (await this.#do(session, work(), [])).value);
+  }
+
+  async probe(): Promise<void> {
+    this.mustBeAlone();
+    // One statement that commits by itself: nobody who is stopped in the middle can hold up the others with it.
+    await this.#database.read((session) => session.query('UPDATE probe SET "at" = "at" + 1'));
+  }
+
+  async close(): Promise<void> {
+    await this.#database.end();
+    this.#exclusive?.release();
   }
 
   /** `first` goes with the first round. */
@@ -69,6 +117,11 @@ export class Life {
     return { value: round.value, committed };
   }
 
+  /** Work inside of a transaction that somebody else has begun. */
+  async within<T>(session: Session, work: Work<T>): Promise<T> {
+    return (await this.#do(session, work, [])).value;
+  }
+
   async #round(session: Session, steps: readonly Step[]): Promise<Result[]> {
     const { steps: statements, clock } = this.#database.dialect;
     const { fixedNow } = this.#database;
@@ -77,7 +130,8 @@ export class Life {
       return steps.map(() => ({ rows: [{ now_ms: recent }], affected: 0 }));
     }
     const isAsked = (step: Step): boolean => {
-      return step.do === 'clock' ? fixedNow === null : step.do !== 'commit' || statements.commits;
+      if (step.do === 'clock') return fixedNow === null;
+      return step.do !== 'freed' && (step.do !== 'commit' || statements.commits);
     };
     const asked = steps
       .filter(isAsked)
@@ -105,5 +159,6 @@ export class Life {
 }
 
 function isWrite(step: Step): boolean {
-  return step.do !== 'clock' && step.do !== 'commit' && (step.do !== 'query' || !step.sql.startsWith('SELECT'));
+  if (step.do === 'query') return !step.sql.startsWith('SELECT');
+  return step.do !== 'clock' && step.do !== 'commit' && step.do !== 'freed';
 }
