@@ -1,10 +1,10 @@
 import { join } from 'node:path';
 import { DatabaseSync } from 'node:sqlite';
 import { systemRuntime } from '../../src/base/runtime.ts';
+import { openSqlLedger } from '../../src/ledger/drivers/server/open.ts';
+import { LEDGER_FILE } from '../../src/ledger/drivers/sqlite/folder.ts';
+import { SqliteLedger } from '../../src/ledger/drivers/sqlite/ledger.ts';
 import type { Ledger } from '../../src/ledger/port.ts';
-import { openSqlLedger } from '../../src/ledger/sql/open.ts';
-import { LEDGER_FILE } from '../../src/ledger/sqlite/folder.ts';
-import { SqliteLedger } from '../../src/ledger/sqlite/ledger.ts';
 import { childrenOf } from '../../test/support/servers/family.ts';
 import { startMariadb } from '../../test/support/servers/mariadb.ts';
 import { startPostgres } from '../../test/support/servers/postgres.ts';

@@ -2,11 +2,11 @@ import { existsSync } from 'node:fs';
 import { join } from 'node:path';
 import { systemRuntime } from '../base/runtime.ts';
 import { ledgerFolder } from '../engine/open.ts';
-import { migrateSqlLedger } from '../ledger/sql/open.ts';
-import { ledgerError } from '../ledger/sqlite/errors.ts';
-import { openLedgerFile } from '../ledger/sqlite/file.ts';
-import { LEDGER_FILE, lockDataFolder } from '../ledger/sqlite/folder.ts';
-import { migrate as migrateSchema } from '../ledger/sqlite/migrate.ts';
+import { migrateSqlLedger } from '../ledger/drivers/server/open.ts';
+import { ledgerError } from '../ledger/drivers/sqlite/errors.ts';
+import { openLedgerFile } from '../ledger/drivers/sqlite/file.ts';
+import { LEDGER_FILE, lockDataFolder } from '../ledger/drivers/sqlite/folder.ts';
+import { migrate as migrateSchema } from '../ledger/drivers/sqlite/migrate.ts';
 import { type Command, configOf, parseFlags, settingFlags, settingHelp } from './command.ts';
 
 const SETTINGS = ['data', 'databaseUrl'] as const;

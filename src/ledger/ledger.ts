@@ -5,20 +5,6 @@ import type { OrderMessage, OrderRecord } from '../model/order.ts';
 import type { PartRefund, PaymentAttempt, SandboxIntent } from '../model/payment.ts';
 import type { NewSale, SalePatch, SaleRecord, SaleStamp } from '../model/sale.ts';
 import type { SaleSnapshot } from '../model/snapshot.ts';
-import * as audit from './life/audit.ts';
-import { ItemFacts } from './life/book.ts';
-import { unblockPayments } from './life/declines.ts';
-import * as events from './life/events.ts';
-import { takeIdBlock } from './life/ids.ts';
-import * as keys from './life/keys.ts';
-import { moveOrders } from './life/moves.ts';
-import * as orders from './life/orders.ts';
-import * as payments from './life/payments.ts';
-import * as refunds from './life/refunds.ts';
-import * as releases from './life/releases.ts';
-import * as sales from './life/sales.ts';
-import * as sandbox from './life/sandbox.ts';
-import { WebhookBook } from './life/webhook-book.ts';
 import type {
   Actor,
   AdminCall,
@@ -56,6 +42,20 @@ import type {
 } from './port.ts';
 import type { Store } from './store.ts';
 import type { Work } from './work.ts';
+import * as audit from './works/audit.ts';
+import { ItemFacts } from './works/book.ts';
+import { unblockPayments } from './works/declines.ts';
+import * as events from './works/events.ts';
+import { takeIdBlock } from './works/ids.ts';
+import * as keys from './works/keys.ts';
+import { moveOrders } from './works/moves.ts';
+import * as orders from './works/orders.ts';
+import * as payments from './works/payments.ts';
+import * as refunds from './works/refunds.ts';
+import * as releases from './works/releases.ts';
+import * as sales from './works/sales.ts';
+import * as sandbox from './works/sandbox.ts';
+import { WebhookBook } from './works/webhook-book.ts';
 
 type Ask<Q, A> = (request: Q) => Promise<A>;
 

@@ -1,5 +1,4 @@
 import { expect } from 'vitest';
-import { dueOrders } from '../../src/ledger/life/releases.ts';
 import type {
   AdminCall,
   AttemptEnd,
@@ -14,6 +13,7 @@ import type {
   StoredOrder,
 } from '../../src/ledger/port.ts';
 import type { LifeDialect } from '../../src/ledger/work.ts';
+import { dueOrders } from '../../src/ledger/works/releases.ts';
 import { actor } from '../../src/model/actor.ts';
 import type { Money } from '../../src/model/money.ts';
 import { type OrderMessage, type OrderRecord, orderFingerprint } from '../../src/model/order.ts';

@@ -1,8 +1,8 @@
 import { describe, expect, it } from 'vitest';
-import { liveAttempts, newestEnded } from '../../src/ledger/life/book.ts';
-import { openByClaims } from '../../src/ledger/life/payments.ts';
 import { DECLINED_MAX } from '../../src/ledger/life.ts';
 import type { Move, NewRefund } from '../../src/ledger/port.ts';
+import { liveAttempts, newestEnded } from '../../src/ledger/works/book.ts';
+import { openByClaims } from '../../src/ledger/works/payments.ts';
 import { actor } from '../../src/model/actor.ts';
 import type { Money } from '../../src/model/money.ts';
 import type { OrderRecord } from '../../src/model/order.ts';

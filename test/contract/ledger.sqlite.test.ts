@@ -1,5 +1,5 @@
 import { afterEach, describe, expect, it, onTestFinished } from 'vitest';
-import { EXAMINED_MAX } from '../../src/ledger/sqlite/orders.ts';
+import { EXAMINED_MAX } from '../../src/ledger/drivers/sqlite/orders.ts';
 import { actor } from '../../src/model/actor.ts';
 import { orderFingerprint } from '../../src/model/order.ts';
 import { type SqliteUnderTest, sqliteUnderTest } from './ledger.sqlite.ts';

@@ -2,9 +2,9 @@ import { cpSync, existsSync, mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { DatabaseSync } from 'node:sqlite';
-import { LEDGER_FILE } from '../../src/ledger/sqlite/folder.ts';
-import { SqliteLedger } from '../../src/ledger/sqlite/ledger.ts';
-import { LIFE_DIALECT } from '../../src/ledger/sqlite/steps.ts';
+import { LEDGER_FILE } from '../../src/ledger/drivers/sqlite/folder.ts';
+import { SqliteLedger } from '../../src/ledger/drivers/sqlite/ledger.ts';
+import { LIFE_DIALECT } from '../../src/ledger/drivers/sqlite/steps.ts';
 import type { LifeUnderTest } from './ledger-life-kit.ts';
 import { manualRuntime } from './manual.ts';
 

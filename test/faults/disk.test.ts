@@ -2,7 +2,7 @@ import { readdirSync, readlinkSync } from 'node:fs';
 import { afterAll, describe, expect, it } from 'vitest';
 import { RetryableError } from '../../src/base/errors.ts';
 import { systemRuntime } from '../../src/base/runtime.ts';
-import { SqliteLedger } from '../../src/ledger/sqlite/ledger.ts';
+import { SqliteLedger } from '../../src/ledger/drivers/sqlite/ledger.ts';
 import { CrowdClient } from '../support/crowd-client.ts';
 import { allFaults, ledgerOrders, NO_FAULTS, saleNow } from '../support/crowd-judge.ts';
 import { below, CrowdRecord, crowdOf, seedOf } from '../support/crowd-record.ts';

@@ -20,7 +20,7 @@ import { DatabaseSync } from 'node:sqlite';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { readConfig } from '../../src/base/config.ts';
 import { systemRuntime } from '../../src/base/runtime.ts';
-import { SqliteLedger } from '../../src/ledger/sqlite/ledger.ts';
+import { SqliteLedger } from '../../src/ledger/drivers/sqlite/ledger.ts';
 import { CrowdClient } from '../support/crowd-client.ts';
 import { ledgerOrders } from '../support/crowd-judge.ts';
 import { CrowdRecord, crowdOf } from '../support/crowd-record.ts';

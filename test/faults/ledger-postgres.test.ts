@@ -1,7 +1,7 @@
 import { expect, it, onTestFinished } from 'vitest';
 import { systemRuntime } from '../../src/base/runtime.ts';
+import { openSqlLedger } from '../../src/ledger/drivers/server/open.ts';
 import type { Move } from '../../src/ledger/port.ts';
-import { openSqlLedger } from '../../src/ledger/sql/open.ts';
 import { sleep } from '../support/fault-wait.ts';
 import { describeWithOwnPostgres } from '../support/servers/describe.ts';
 import { startPostgres } from '../support/servers/postgres.ts';

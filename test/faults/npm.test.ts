@@ -2,7 +2,7 @@ import { type ChildProcess, spawn } from 'node:child_process';
 import { existsSync, mkdirSync, readFileSync, symlinkSync, writeFileSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import { afterAll, expect, it } from 'vitest';
-import { LEDGER_FILE, lockDataFolder } from '../../src/ledger/sqlite/folder.ts';
+import { LEDGER_FILE, lockDataFolder } from '../../src/ledger/drivers/sqlite/folder.ts';
 import { sleep, until } from '../support/fault-wait.ts';
 import { ADMIN_KEY, AUTH_SECRET, BIN, cleanUp, temporaryFolder } from '../support/server.ts';
 

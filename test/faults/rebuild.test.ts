@@ -2,7 +2,7 @@ import { randomBytes } from 'node:crypto';
 import { afterAll, expect, it } from 'vitest';
 import { systemRuntime } from '../../src/base/runtime.ts';
 import { DistributedShop } from '../../src/engine/distributed.ts';
-import { SqliteLedger } from '../../src/ledger/sqlite/ledger.ts';
+import { SqliteLedger } from '../../src/ledger/drivers/sqlite/ledger.ts';
 import { actor } from '../../src/model/actor.ts';
 import type { OrderRecord } from '../../src/model/order.ts';
 import { sleep, until } from '../support/fault-wait.ts';

@@ -1,7 +1,7 @@
 import { join } from 'node:path';
 import { DatabaseSync } from 'node:sqlite';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { LEDGER_FILE } from '../../src/ledger/sqlite/folder.ts';
+import { LEDGER_FILE } from '../../src/ledger/drivers/sqlite/folder.ts';
 import type { Finding } from '../../src/model/finding.ts';
 import { until } from '../support/fault-wait.ts';
 import { attemptsOf, openSale, order, pay, untilStatus } from '../support/life-http.ts';

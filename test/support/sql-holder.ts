@@ -1,7 +1,7 @@
 // A writer that holds the row of an item in an open transaction and goes no further: to be stopped from outside.
 import { systemRuntime } from '../../src/base/runtime.ts';
-import { mysqlDialect } from '../../src/ledger/mysql/ledger.ts';
-import { postgresDialect } from '../../src/ledger/postgres/ledger.ts';
+import { mysqlDialect } from '../../src/ledger/drivers/mysql/ledger.ts';
+import { postgresDialect } from '../../src/ledger/drivers/postgres/ledger.ts';
 
 const [url, itemId] = process.argv.slice(2);
 const make = url!.startsWith('postgres') ? postgresDialect : mysqlDialect;

@@ -6,7 +6,7 @@ import { parseAst } from 'vitest/node';
 
 /**
  * No code path changes or deletes a row of the audit. Looked for in every statement of the source, and in every step of the work
- * that all ledgers share (src/ledger/life/step.ts), which becomes a statement.
+ * that all ledgers share (src/ledger/works/step.ts), which becomes a statement.
  */
 const SRC = fileURLToPath(new URL('../../src/', import.meta.url));
 

@@ -1,8 +1,8 @@
 import { describe, expect, it } from 'vitest';
 import { RetryableError, TerminalError } from '../../src/base/errors.ts';
-import { driverError as mysqlError } from '../../src/ledger/mysql/errors.ts';
-import { inlined, literalsAlike, textLiteral } from '../../src/ledger/mysql/literal.ts';
-import { driverError as postgresError } from '../../src/ledger/postgres/errors.ts';
+import { driverError as mysqlError } from '../../src/ledger/drivers/mysql/errors.ts';
+import { inlined, literalsAlike, textLiteral } from '../../src/ledger/drivers/mysql/literal.ts';
+import { driverError as postgresError } from '../../src/ledger/drivers/postgres/errors.ts';
 import {
   byId,
   type Found,

@@ -1,13 +1,13 @@
 import { describe, expect, it } from 'vitest';
+import { DECLINED_MAX, type Move } from '../../src/ledger/life.ts';
 import {
   type Decision,
   decideMove,
   decideOpening,
   type MoneyState,
   type OrderState,
-} from '../../src/ledger/life/decide.ts';
-import type { StoredRefund } from '../../src/ledger/life/rows.ts';
-import { DECLINED_MAX, type Move } from '../../src/ledger/life.ts';
+} from '../../src/ledger/works/decide.ts';
+import type { StoredRefund } from '../../src/ledger/works/rows.ts';
 import { actor } from '../../src/model/actor.ts';
 import { LIFE, stepOf, unitsAt } from '../../src/model/life.ts';
 import { hasEnded, ORDER_STATUSES, type OrderRecord, type OrderStatus } from '../../src/model/order.ts';

@@ -2,7 +2,7 @@ import { rmSync } from 'node:fs';
 import { afterEach, beforeEach, describe, expect, it, onTestFinished, vi } from 'vitest';
 import { systemRuntime } from '../../src/base/runtime.ts';
 import { EmbeddedShop } from '../../src/engine/embedded.ts';
-import { SqliteLedger } from '../../src/ledger/sqlite/ledger.ts';
+import { SqliteLedger } from '../../src/ledger/drivers/sqlite/ledger.ts';
 import { actor } from '../../src/model/actor.ts';
 import type { NewSale, SaleRecord } from '../../src/model/sale.ts';
 import { temporary } from '../contract/ledger.sqlite.ts';

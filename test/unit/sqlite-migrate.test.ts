@@ -4,10 +4,10 @@ import { DatabaseSync } from 'node:sqlite';
 import { Worker } from 'node:worker_threads';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { TerminalError } from '../../src/base/errors.ts';
-import { openLedgerFile } from '../../src/ledger/sqlite/file.ts';
-import { LEDGER_FILE, lockDataFolder } from '../../src/ledger/sqlite/folder.ts';
-import { SqliteLedger } from '../../src/ledger/sqlite/ledger.ts';
-import { migrate, migrations, schemaVersion } from '../../src/ledger/sqlite/migrate.ts';
+import { openLedgerFile } from '../../src/ledger/drivers/sqlite/file.ts';
+import { LEDGER_FILE, lockDataFolder } from '../../src/ledger/drivers/sqlite/folder.ts';
+import { SqliteLedger } from '../../src/ledger/drivers/sqlite/ledger.ts';
+import { migrate, migrations, schemaVersion } from '../../src/ledger/drivers/sqlite/migrate.ts';
 import { temporary } from '../contract/ledger.sqlite.ts';
 import { manualRuntime, T0 } from '../contract/manual.ts';
 import { expectFormerKeys, formerRows } from '../support/former-keys.ts';
@@ -88,7 +88,7 @@ describe('migrations', () => {
 
   it('are applied once by several that race', async () => {
     openLedgerFile(file).close();
-    const root = new URL('../../src/ledger/sqlite/', import.meta.url).href;
+    const root = new URL('../../src/ledger/drivers/sqlite/', import.meta.url).href;
     const script = `
       const { parentPort } = require('node:worker_threads');
       (async () => {

@@ -8,7 +8,7 @@ import {
 } from '../../model/sale.ts';
 import type { SaleChange } from '../port.ts';
 
-type Refused = Exclude<SaleChange, { outcome: 'changed' | 'replayed' }>;
+export type Refused = Exclude<SaleChange, { outcome: 'changed' | 'replayed' }>;
 
 /** What a change writes, and what the audit says of it. */
 export interface Decided {

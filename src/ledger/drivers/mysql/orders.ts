@@ -1,0 +1,104 @@
+import type { Random } from '../../../base/random.ts';
+import type { NewOrder, TakenUnits } from '../../rules/backstops.ts';
+import { query } from '../../work.ts';
+import type { BatchRows, OrderStatements, Written } from '../server/dialect.ts';
+import type { Session } from '../server/session.ts';
+import { textLiteral } from './literal.ts';
+import { MysqlSteps } from './steps.ts';
+
+/** So many orders in one packet: far below max_allowed_packet, which is 1 MiB where somebody was thrifty. */
+const ORDERS_PER_PACKET = 1000;
+
+/**
+ * The batch as text, several statements in one packet: the server has no prepared form for a number of rows that changes,
+ * and one round trip with literals is quicker than several with parameters.
+ *
+ * `ON DUPLICATE KEY UPDATE id = id` and not INSERT IGNORE, which would also store names that were cut and hide what else is
+ * wrong. It counts a row as affected only if it was inserted (without FOUND_ROWS, see session.ts); what bears our `batch`
+ * was inserted by us.
+ */
+export class MysqlOrders implements OrderStatements {
+  readonly #random: Random;
+  readonly #steps = new MysqlSteps();
+
+  constructor(random: Random) {
+    this.#random = random;
+  }
+
+  async write(session: Session, rows: BatchRows): Promise<Written> {
+    const { orders, also, taken, nowMs, defences, hopefully } = rows;
+    const batch = Math.floor(this.#random.fraction() * Number.MAX_SAFE_INTEGER);
+    const updates = taken.map((units) => takeUnits(units, defences.stock));
+    for (let from = 0; from < orders.length; from += ORDERS_PER_PACKET) {
+      const some = orders.length <= ORDERS_PER_PACKET ? orders : orders.slice(from, from + ORDERS_PER_PACKET);
+      const last = from + ORDERS_PER_PACKET >= orders.length;
+      const { sql, expected } = this.#packet(some, nowMs, batch, defences.claims);
+      const statements = last && also.length === 0 ? [...sql, ...updates] : sql;
+      const results = await session.script(statements.join('; '));
+      const right = results.every(({ affected }, at) => affected === (expected[at] ?? 1));
+      if (!right) return 'hindered';
+      if (!hopefully && !(await areOurs(session, some, batch))) return 'hindered';
+    }
+    if (also.length === 0) return 'written';
+    // Only now that every order is known to be new, and with the hot rows behind it in the same packet.
+    const results = await this.#steps.run(session, [...also, ...updates.map((sql) => query(sql))]);
+    return results.slice(also.length).every(({ affected }) => affected === 1) ? 'written' : 'hindered';
+  }
+
+  #packet(
+    orders: readonly NewOrder[],
+    nowMs: number,
+    batch: number,
+    withClaims: boolean,
+  ): { sql: string[]; expected: number[] } {
+    let orderRows = '';
+    const claims: { place: string; row: string }[] = [];
+    for (const { message, slots, reason } of orders) {
+      const { orderId, saleId, itemId, quantity, price, epoch, key, payWithinSeconds } = message;
+      const buyer = textLiteral(message.buyer);
+      const fingerprint = textLiteral(message.fingerprint);
+      const live = reason === null;
+      const keyed = live && key !== null ? textLiteral(key) : null;
+      orderRows += `${orderRows === '' ? '' : ','}(${orderId},${saleId},${itemId},${buyer},${quantity},${textLiteral(slots)},${price.amount * quantity},${textLiteral(price.currency)},${live ? "'reserved',NULL" : `'rejected','${reason}'`},${epoch},${keyed ?? 'NULL'},${fingerprint},${nowMs},${nowMs},${live ? nowMs + payWithinSeconds * 1000 : 'NULL'},${batch})`;
+      if (!live) continue;
+      if (withClaims) {
+        for (const slot of message.slots) {
+          claims.push({ place: `${saleId} ${message.buyer}`, row: `(${saleId},${buyer},${slot},${orderId})` });
+        }
+      }
+    }
+    const sql = [
+      `INSERT INTO orders (id,sale_id,item_id,buyer,quantity,slots,amount,currency,status,reason,epoch,idem_key,fingerprint,created_at,updated_at,expires_at,batch) VALUES ${orderRows} ON DUPLICATE KEY UPDATE id = id`,
+    ];
+    const expected = [orders.length];
+    if (claims.length > 0) {
+      sql.push(
+        `INSERT INTO claims (sale_id,buyer,slot,order_id) VALUES ${inOrder(claims)} ON DUPLICATE KEY UPDATE slot = slot`,
+      );
+      expected.push(claims.length);
+    }
+    return { sql, expected };
+  }
+}
+
+/** Where something was in the way, the counts alone are not enough: each row must bear the number of this transaction. */
+async function areOurs(session: Session, orders: readonly NewOrder[], batch: number): Promise<boolean> {
+  const { rows } = await session.query('SELECT count(*) AS n FROM orders WHERE id IN (?) AND batch = ?', [
+    orders.map(({ message }) => BigInt(message.orderId)),
+    batch,
+  ]);
+  return Number(rows[0]!.n) === orders.length;
+}
+
+/** By buyer: writers of other items of the sale insert beside us, and in one order nobody waits in a circle. */
+function inOrder(rows: { place: string; row: string }[]): string {
+  rows.sort((a, b) => (a.place < b.place ? -1 : a.place > b.place ? 1 : 0));
+  let text = rows[0]!.row;
+  for (let at = 1; at < rows.length; at++) text += `,${rows[at]!.row}`;
+  return text;
+}
+
+function takeUnits({ itemId, epoch, units }: TakenUnits, guarded: boolean): string {
+  const enough = guarded ? ` AND total - reserved - sold - blocked >= ${units}` : '';
+  return `UPDATE items SET reserved = reserved + ${units}, rev = rev + 1 WHERE id = ${itemId} AND epoch = ${epoch}${enough}`;
+}

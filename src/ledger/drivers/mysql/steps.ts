@@ -1,0 +1,122 @@
+import type { Cells, LifeDialect, Result, Step } from '../../work.ts';
+import { lockItems, pruneOrderKeys } from '../../works/orders.ts';
+import type { StepStatements } from '../server/dialect.ts';
+import type { Session } from '../server/session.ts';
+import { inlined, literal, literalsAlike } from './literal.ts';
+
+/** Far below max_allowed_packet, which is 1 MiB where somebody was thrifty. */
+const PACKET_CHARACTERS_MAX = 400_000;
+/** A statement with more rows than these is several. */
+const ROWS_MAX = 500;
+const LEAF_MAX = 4;
+
+export const LIFE_DIALECT: LifeDialect = {
+  forUpdate: 'FOR UPDATE',
+  byPrimaryKey: 'FORCE INDEX (PRIMARY)',
+  live: { from: 'payments p FORCE INDEX (payments_order)', where: 'p.counts IN (0, 1)' },
+  ended: { from: 'payments q FORCE INDEX (payments_newest)', where: 'q.counts IS NULL' },
+  seatsApart: true,
+  gateTasks: true,
+  believes: true,
+  pruneCallKeys: 'DELETE FROM call_keys WHERE created_at < ? ORDER BY created_at LIMIT ?',
+  pruneOrderKeys,
+  awaitWriters: (itemIds) => [lockItems(itemIds, 'FORCE INDEX (PRIMARY)')],
+  due: { from: 'orders o FORCE INDEX (orders_due)', where: 'o.due_at <= ?', order: 'o.due_at' },
+};
+
+/** A round as text, in one packet: as the batched writer does it, and for the same reason. */
+export class MysqlSteps implements StepStatements {
+  readonly stopsAtFailure = true;
+  readonly commits = false;
+
+  async run(session: Session, steps: readonly Step[]): Promise<Result[]> {
+    const results: Result[] = steps.map(() => ({ rows: [], affected: 0 }));
+    let packet: { at: number; sql: string }[] = [];
+    let length = 0;
+    const send = async (): Promise<void> => {
+      if (packet.length === 0) return;
+      const sent = packet;
+      packet = [];
+      length = 0;
+      const answers = await session.script(sent.map(({ sql }) => sql).join('; '));
+      for (const [place, { at }] of sent.entries()) {
+        const { rows, affected } = answers[place]!;
+        results[at] = { rows, affected: results[at]!.affected + affected };
+      }
+    };
+    for (const [at, step] of steps.entries()) {
+      for (const sql of textsOf(step)) {
+        if (length + sql.length > PACKET_CHARACTERS_MAX) await send();
+        packet.push({ at, sql });
+        length += sql.length;
+      }
+    }
+    await send();
+    return results;
+  }
+}
+
+function* textsOf(step: Step): Generator<string> {
+  if (step.do === 'query') yield inlined(step.sql, step.values);
+  if (!('rows' in step)) return;
+  for (let from = 0; from < step.rows.length; from += ROWS_MAX) {
+    yield textOf(step.rows.length <= ROWS_MAX ? step : { ...step, rows: step.rows.slice(from, from + ROWS_MAX) });
+  }
+}
+
+function textOf(step: Extract<Step, { rows: unknown }>): string {
+  const { table, rows } = step;
+  switch (step.do) {
+    case 'insert': {
+      const columns = step.columns.map(quoted).join(',');
+      const values = rows.map((cells) => `(${cells.map(literal).join(',')})`).join(',');
+      const present = step.leavePresent
+        ? ` ON DUPLICATE KEY UPDATE ${quoted(step.columns[0]!)} = ${quoted(step.columns[0]!)}`
+        : '';
+      return `INSERT INTO ${table} (${columns}) VALUES ${values}${present}`;
+    }
+    case 'update': {
+      const { match, set, and } = step;
+      const cells = [...match, ...set].map((_, at) => cellOf(match[0]!, rows, at));
+      const sets = set.map((name, at) => `${quoted(name)} = ${cells[match.length + at]}`);
+      const others = match.slice(1).map((name, at) => `t.${quoted(name)} = ${cells[at + 1]}`);
+      const ids = rows.map(([id]) => literal(id)).join(',');
+      const where = [`t.${quoted(match[0]!)} IN (${ids})`, ...others, ...(and ? [inlined(and.sql, and.values)] : [])];
+      return `UPDATE ${table} t SET ${sets.join(', ')} WHERE ${where.join(' AND ')}`;
+    }
+    case 'delete': {
+      const places = rows.map((cells) => `(${cells.map(literal).join(',')})`).join(',');
+      return `DELETE FROM ${table} WHERE (${step.match.map(quoted).join(',')}) IN (${places})`;
+    }
+  }
+}
+
+/**
+ * The cell of each row, by its id, or the one that all have. Plain SQL that MySQL and MariaDB understand alike, and quicker
+ * than a join with a table of literals.
+ */
+function cellOf(id: string, rows: readonly Cells[], at: number): string {
+  const first = rows[0]![at];
+  if (rows.every((cells) => cells[at] === first)) return literal(first);
+  const values = literalsAlike(rows.map((cells) => cells[at]!));
+  const places = rows.map(([name], place) => ({ name: BigInt(name!), value: values[place]! }));
+  return chosen(
+    `t.${quoted(id)}`,
+    places.sort((a, b) => (a.name < b.name ? -1 : 1)),
+  );
+}
+
+/** By halves: a CASE is tried from its beginning for every row. */
+function chosen(id: string, places: readonly { name: bigint; value: string }[]): string {
+  if (places.length <= LEAF_MAX) {
+    const [last, ...others] = places.toReversed();
+    if (others.length === 0) return last!.value;
+    return `CASE ${id} ${others.map(({ name, value }) => `WHEN ${name} THEN ${value}`).join(' ')} ELSE ${last!.value} END`;
+  }
+  const middle = places.length >> 1;
+  return `IF(${id} < ${places[middle]!.name}, ${chosen(id, places.slice(0, middle))}, ${chosen(id, places.slice(middle))})`;
+}
+
+function quoted(name: string): string {
+  return `"${name}"`;
+}

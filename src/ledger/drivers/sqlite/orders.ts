@@ -1,0 +1,407 @@
+import type { DatabaseSync, SQLInputValue } from 'node:sqlite';
+import type { Clock } from '../../../base/clock.ts';
+import { invariant, TerminalError } from '../../../base/errors.ts';
+import { firstRecord, isLive, type OrderMessage, type OrderRecord, type OrderStatus } from '../../../model/order.ts';
+import type { RejectReason } from '../../../model/outcome.ts';
+import { type GateRow, PAGE_ORDERS } from '../../gate-pages.ts';
+import {
+  type AuditNote,
+  KEY_KEPT_MS,
+  type OrderFilter,
+  type OrderKeyBinding,
+  type OrderKeyScope,
+  type Page,
+  type StoredOrder,
+} from '../../port.ts';
+import {
+  ALL_DEFENCES,
+  claimPlace,
+  type Found,
+  type ItemState,
+  judge,
+  keyPlace,
+  mustBeSame,
+  mustBeWellFormed,
+  NOTHING_FOUND,
+  slotsText,
+} from '../../rules/backstops.ts';
+import type { OrderStore, OrderTail } from '../../store.ts';
+import { placedNotes, writeNotes } from '../../works/audit.ts';
+import { writeReserved } from '../../works/events.ts';
+import { rowsAmong } from '../../works/orders.ts';
+import { Fold } from './fold.ts';
+import type { Steps } from './steps.ts';
+import type { Tail, TailOrder } from './tail.ts';
+
+const COLUMNS = `CAST(o.id AS TEXT) AS id, CAST(o.sale_id AS TEXT) AS saleId, CAST(o.item_id AS TEXT) AS itemId,
+  i.code AS itemCode, o.buyer, o.quantity, o.amount, o.currency, o.status, o.reason,
+  o.created_at AS createdAtMs, o.updated_at AS updatedAtMs, o.expires_at AS expiresAtMs, o.version,
+  CAST(o.revives AS TEXT) AS revives`;
+
+/** A page of what a gate is built from: see gate-pages.ts. */
+const GATE_ROWS = `SELECT CAST(id AS TEXT) AS orderId, CAST(item_id AS TEXT) AS itemId, buyer, slots, status,
+  idem_key AS key, fingerprint, created_at AS boundAtMs
+  FROM orders INDEXED BY orders_sale WHERE sale_id = ? AND id > ? ORDER BY orders.id LIMIT ?`;
+
+/** Orders of one buyer that are looked through on the event loop: some milliseconds. */
+export const EXAMINED_MAX = 500;
+
+interface OrderRow extends Omit<OrderRecord, 'amount'> {
+  amount: number;
+  currency: string;
+}
+
+function orderOfRow({ amount, currency, ...row }: OrderRow): OrderRecord {
+  return { ...row, amount: { amount, currency } };
+}
+
+/** What the store lends to its orders. */
+interface On {
+  readonly clock: Clock;
+  readonly steps: Steps;
+  transaction<T>(run: () => T): T;
+  read<T>(run: () => T): T;
+  /** On a thread of its own, for what may take long. */
+  readElsewhere(sql: string, values: SQLInputValue[]): Promise<unknown[]>;
+}
+
+/** What a transaction has made, for after its commit. */
+interface Made {
+  readonly stored: StoredOrder[];
+  readonly tail: TailOrder[];
+  readonly seq: number;
+}
+
+/** Orders: the batched insert with its backstops, the tail, and reads that go through both. */
+export class Orders implements OrderStore {
+  readonly tail: OrderTail;
+  readonly #db: DatabaseSync;
+  readonly #on: On;
+  readonly #tail: Tail;
+  readonly #insert;
+  readonly #get;
+  readonly #reject;
+  readonly #claimTaken;
+  readonly #keyBound;
+  readonly #listForBuyer;
+  readonly #takeUnits;
+  readonly #item;
+  #seq: number;
+
+  constructor(db: DatabaseSync, tail: Tail, on: On) {
+    this.#db = db;
+    this.#on = on;
+    this.#tail = tail;
+    this.#insert = db.prepare(
+      `INSERT INTO orders (seq, id, sale_id, item_id, buyer, quantity, slots, amount, currency, status, epoch, idem_key, fingerprint, created_at, updated_at, expires_at)
+       VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, 'reserved', ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING`,
+    );
+    this.#get = db.prepare(`SELECT ${COLUMNS} FROM orders o JOIN items i ON i.id = o.item_id WHERE o.id = ?`);
+    this.#reject = db.prepare(
+      "UPDATE orders SET status = 'rejected', reason = ?, expires_at = NULL, idem_key = NULL WHERE id = ?",
+    );
+    this.#claimTaken = db.prepare('SELECT 1 FROM claims WHERE sale_id = ? AND buyer = ? AND slot = ?');
+    this.#keyBound = db.prepare(
+      `SELECT fingerprint, CAST(order_id AS TEXT) AS orderId, created_at AS createdAtMs FROM order_keys
+       WHERE sale_id = ? AND buyer = ? AND key = ?`,
+    );
+    // Rejections are rare: they go into the buyer's list at once, and not through the tail.
+    this.#listForBuyer = db.prepare('INSERT INTO buyer_orders (buyer, order_id) VALUES (?, ?)');
+    this.#takeUnits = db.prepare(
+      `UPDATE items SET reserved = reserved + ?1, rev = rev + 1
+       WHERE id = ?2 AND epoch = ?3 AND total - reserved - sold - blocked >= ?1`,
+    );
+    this.#item = db.prepare(
+      `SELECT CAST(i.id AS TEXT) AS id, CAST(i.sale_id AS TEXT) AS saleId, i.code, i.epoch,
+         i.total - i.reserved - i.sold - i.blocked AS free, s.per_buyer_max AS perBuyerMax
+       FROM items i JOIN sales s ON s.id = i.sale_id WHERE i.id = ?`,
+    );
+    const last = db.prepare('SELECT max(seq) AS seq FROM orders').get() as { seq: number | null };
+    this.#seq = last.seq ?? 0;
+    this.#loadTail();
+    this.tail = this.#makeTail(new Fold(db, tail));
+  }
+
+  /** After a restart: what was committed and not yet folded. */
+  #loadTail(): void {
+    const rows = this.#db
+      .prepare(
+        `SELECT seq, CAST(id AS TEXT) AS orderId, CAST(sale_id AS TEXT) AS saleId, buyer, slots, status, idem_key AS key, fingerprint, created_at AS createdAtMs
+         FROM orders WHERE seq > (SELECT seq FROM folded) AND status <> 'rejected'`,
+      )
+      .iterate() as Iterable<Omit<TailOrder, 'live'> & { status: OrderStatus }>;
+    for (const { seq, orderId, saleId, buyer, slots, status, key, fingerprint, createdAtMs } of rows) {
+      this.#tail.add({ seq, orderId, saleId, buyer, slots, live: isLive(status), key, fingerprint, createdAtMs });
+    }
+  }
+
+  #makeTail(fold: Fold): OrderTail {
+    return {
+      get backlog() {
+        return fold.backlog;
+      },
+      fold: (budgetMs) => {
+        const { clock, transaction } = this.#on;
+        const untilMs = clock.monotonic() + budgetMs;
+        if (fold.prepare(this.#seq)) transaction(() => fold.write(() => clock.monotonic() >= untilMs))();
+        return fold.backlog > 0;
+      },
+      liveOf: (buyer) => this.#tail.of(buyer).filter(({ live }) => live),
+    };
+  }
+
+  async commit(batch: readonly OrderMessage[], keepEvents: boolean): Promise<StoredOrder[]> {
+    for (const message of batch) mustBeWellFormed(message);
+    return this.#keep(
+      this.#on.transaction(() => {
+        const nowMs = this.#on.clock.now();
+        const made = this.#write(batch, nowMs);
+        const notes = placedNotes(batch, made.stored);
+        if (notes.length > 0) this.#on.steps.do(writeNotes(notes, nowMs));
+        if (keepEvents) this.#on.steps.do(writeReserved(made.stored));
+        return made;
+      }),
+    );
+  }
+
+  /** Rejected from the start: no units, no claims, no key. */
+  async reject(batch: readonly OrderMessage[], reason: RejectReason, note?: AuditNote): Promise<StoredOrder[]> {
+    for (const message of batch) mustBeWellFormed(message);
+    return this.#keep(
+      this.#on.transaction(() => {
+        const nowMs = this.#on.clock.now();
+        let seq = this.#seq;
+        const stored = batch.map((message): StoredOrder => {
+          const inserted = this.#insertRow(seq + 1, message, nowMs);
+          if (inserted) {
+            seq++;
+            this.#rejectRow(message, reason);
+          }
+          return { order: this.#read(message.orderId)!, inserted };
+        });
+        const notes = placedNotes(batch, stored);
+        this.#on.steps.do(writeNotes(note === undefined ? notes : [...notes, note], nowMs));
+        return { stored, tail: [], seq };
+      }),
+    );
+  }
+
+  /** In the turn of the commit: the next batch must see the slots and keys of this one. */
+  #keep({ stored, tail, seq }: Made): StoredOrder[] {
+    for (const order of tail) this.#tail.add(order);
+    this.#seq = seq;
+    return stored;
+  }
+
+  /** Inserted first, as if nothing were wrong: that says what is there already, and seldom has to be taken back. */
+  #write(batch: readonly OrderMessage[], nowMs: number): Made {
+    const present = new Set<string>();
+    const seqs = new Map<string, number>();
+    let repeats = false;
+    let seq = this.#seq;
+    for (const message of batch) {
+      if (this.#insertRow(seq + 1, message, nowMs)) seqs.set(message.orderId, ++seq);
+      else {
+        repeats = true;
+        if (!seqs.has(message.orderId)) present.add(message.orderId);
+      }
+    }
+    const items = this.#items(batch);
+    const { fresh, taken } = judge(batch, items, this.#find(batch, present, nowMs), ALL_DEFENCES);
+    for (const { itemId, epoch, units } of taken) {
+      const { changes } = this.#takeUnits.run(units, BigInt(itemId), epoch);
+      invariant(changes === 1, `item ${itemId} has not the ${units} units that it was read with (P1)`);
+    }
+    const tail: TailOrder[] = [];
+    const made = new Map<string, OrderRecord>();
+    for (const { message, slots, reason } of fresh) {
+      if (reason !== null) this.#rejectRow(message, reason);
+      else tail.push(tailOrder(message, slots, seqs.get(message.orderId)!, nowMs));
+      made.set(message.orderId, firstRecord({ ...message, itemCode: items.get(message.itemId)!.code }, reason, nowMs));
+    }
+    return { stored: this.#answers(batch, made, repeats), tail, seq };
+  }
+
+  #answers(batch: readonly OrderMessage[], made: Map<string, OrderRecord>, repeats: boolean): StoredOrder[] {
+    if (!repeats) return batch.map(({ orderId }) => ({ order: made.get(orderId)!, inserted: true }));
+    const rows = this.#on.steps.do(rowsAmong(batch.map(({ orderId }) => orderId)));
+    mustBeSame(batch, rows);
+    return batch.map(({ orderId }) => {
+      const order = made.get(orderId);
+      made.delete(orderId);
+      return order === undefined ? { order: rows.get(orderId)!.order, inserted: false } : { order, inserted: true };
+    });
+  }
+
+  #items(batch: readonly OrderMessage[]): Map<string, ItemState> {
+    const items = new Map<string, ItemState>();
+    for (const { itemId, orderId } of batch) {
+      if (items.has(itemId)) continue;
+      const item = this.#item.get(BigInt(itemId)) as unknown as ItemState | undefined;
+      if (item === undefined) {
+        throw new TerminalError('item_unknown', `order ${orderId} is of item ${itemId}: there is none`);
+      }
+      items.set(itemId, item);
+    }
+    return items;
+  }
+
+  /** What stands in the way of the batch, in the tables and in the tail. */
+  #find(batch: readonly OrderMessage[], present: ReadonlySet<string>, nowMs: number): Found {
+    const claims = new Set<string>();
+    const keys = new Set<string>();
+    for (const { saleId, buyer, slots, key } of batch) {
+      for (const slot of slots) {
+        if (this.#claimTaken.get(BigInt(saleId), buyer, slot) !== undefined)
+          claims.add(claimPlace(saleId, buyer, slot));
+      }
+      for (const slot of this.#tail.slotsOf(saleId, buyer)) claims.add(claimPlace(saleId, buyer, slot));
+      if (key !== null && this.#boundKey({ saleId, buyer, key }, nowMs) !== null)
+        keys.add(keyPlace(saleId, buyer, key));
+    }
+    return present.size + claims.size + keys.size === 0 ? NOTHING_FOUND : { orders: present, claims, keys };
+  }
+
+  #boundKey({ saleId, buyer, key }: OrderKeyScope, nowMs: number): OrderKeyBinding | null {
+    for (const order of this.#tail.of(buyer)) {
+      if (order.key === key && order.saleId === saleId && order.createdAtMs > nowMs - KEY_KEPT_MS) {
+        return { fingerprint: order.fingerprint, orderId: order.orderId };
+      }
+    }
+    const row = this.#keyBound.get(BigInt(saleId), buyer, key) as
+      | (OrderKeyBinding & { createdAtMs: number })
+      | undefined;
+    if (row === undefined || row.createdAtMs <= nowMs - KEY_KEPT_MS) return null;
+    return { fingerprint: row.fingerprint, orderId: row.orderId };
+  }
+
+  /** Whether it was inserted: an order that is stored already stays as it is. */
+  #insertRow(seq: number, message: OrderMessage, nowMs: number): boolean {
+    const { changes } = this.#insert.run(
+      seq,
+      BigInt(message.orderId),
+      BigInt(message.saleId),
+      BigInt(message.itemId),
+      message.buyer,
+      message.quantity,
+      slotsText(message),
+      message.price.amount * message.quantity,
+      message.price.currency,
+      message.epoch,
+      message.key,
+      message.fingerprint,
+      nowMs,
+      nowMs,
+      nowMs + message.payWithinSeconds * 1000,
+    );
+    return changes === 1;
+  }
+
+  #rejectRow({ orderId, buyer }: OrderMessage, reason: RejectReason): void {
+    this.#reject.run(reason, BigInt(orderId));
+    this.#listForBuyer.run(buyer, BigInt(orderId));
+  }
+
+  #read(orderId: string): OrderRecord | null {
+    const row = this.#get.get(BigInt(orderId)) as OrderRow | undefined;
+    return row === undefined ? null : orderOfRow(row);
+  }
+
+  async findKey(scope: OrderKeyScope): Promise<OrderKeyBinding | null> {
+    return this.#on.read(() => this.#boundKey(scope, this.#on.clock.now()));
+  }
+
+  /** The first page in place: most sales have no second one, and need no thread. */
+  async page(saleId: string, afterId: string): Promise<GateRow[]> {
+    const values = [BigInt(saleId), BigInt(afterId), PAGE_ORDERS];
+    if (afterId !== '0') return (await this.#on.readElsewhere(GATE_ROWS, values)) as GateRow[];
+    return this.#on.read(() => this.#db.prepare(GATE_ROWS).all(...values) as unknown as GateRow[]);
+  }
+
+  async list(filter: OrderFilter, page: Page): Promise<OrderRecord[]> {
+    const { buyer } = filter;
+    if (buyer === undefined) return this.#longList(listQuery(filter, page));
+    const ofBuyer = { ...filter, buyer };
+    const few = this.#on.read(() => this.#listOfBuyer(ofBuyer, page));
+    return few ?? this.#longList(this.#listOfBuyerQuery(ofBuyer, page));
+  }
+
+  async #longList({ sql, values }: { sql: string; values: SQLInputValue[] }): Promise<OrderRecord[]> {
+    return ((await this.#on.readElsewhere(sql, values)) as OrderRow[]).map(orderOfRow);
+  }
+
+  /**
+   * A buyer's own orders: few, by index, and through the tail. Null: more would have to be looked through than the event loop
+   * has time for, as by a filter that nothing matches; `#listOfBuyerQuery` then has the same for the reader thread.
+   */
+  #listOfBuyer(filter: OrderFilter & { buyer: string }, page: Page): OrderRecord[] | null {
+    const tail = this.#tail.of(filter.buyer);
+    if (tail.length > EXAMINED_MAX) return null;
+    const before = page.before === null ? null : BigInt(page.before);
+    const { where, values } = conditions(filter);
+    const ofBuyer = [filter.buyer, ...(before === null ? [] : [before])];
+    const theirs = `SELECT order_id FROM buyer_orders WHERE buyer = ? ${before === null ? '' : 'AND order_id < ?'}
+      ORDER BY order_id DESC`;
+    const examined = where === '' ? page.limit : EXAMINED_MAX;
+    const folded = this.#db
+      .prepare(
+        `SELECT ${COLUMNS} FROM (${theirs} LIMIT ?) b JOIN orders o ON o.id = b.order_id JOIN items i ON i.id = o.item_id
+         WHERE 1 = 1 ${where} ORDER BY b.order_id DESC LIMIT ?`,
+      )
+      .all(...ofBuyer, examined, ...values, page.limit) as unknown as OrderRow[];
+    const isEnough = where === '' || folded.length === page.limit;
+    if (
+      !isEnough &&
+      this.#db.prepare(`SELECT 1 FROM (${theirs} LIMIT 1 OFFSET ?)`).get(...ofBuyer, examined) !== undefined
+    )
+      return null;
+    const fresh = tail
+      .filter((order) => before === null || BigInt(order.orderId) < before)
+      .filter((order) => filter.saleId === undefined || order.saleId === filter.saleId)
+      .map((order) => this.#read(order.orderId)!)
+      .filter((order) => filter.status === undefined || order.status === filter.status);
+    const all = new Map([...fresh, ...folded.map(orderOfRow)].map((order) => [order.id, order]));
+    return [...all.values()].sort((a, b) => (BigInt(a.id) < BigInt(b.id) ? 1 : -1)).slice(0, page.limit);
+  }
+
+  #listOfBuyerQuery(filter: OrderFilter & { buyer: string }, page: Page): { sql: string; values: SQLInputValue[] } {
+    const { where, values } = conditions(filter);
+    const tail = JSON.stringify(this.#tail.of(filter.buyer).map(({ orderId }) => orderId));
+    return {
+      sql: `SELECT ${COLUMNS} FROM (SELECT order_id FROM buyer_orders WHERE buyer = ?
+          UNION SELECT CAST(value AS INTEGER) FROM json_each(?)) b
+        JOIN orders o ON o.id = b.order_id JOIN items i ON i.id = o.item_id
+        WHERE 1 = 1 ${where} ${page.before === null ? '' : 'AND o.id < ?'} ORDER BY o.id DESC LIMIT ?`,
+      values: [filter.buyer, tail, ...values, ...(page.before === null ? [] : [BigInt(page.before)]), page.limit],
+    };
+  }
+}
+
+function tailOrder(message: OrderMessage, slots: string, seq: number, createdAtMs: number): TailOrder {
+  const { orderId, saleId, buyer, key, fingerprint } = message;
+  return { seq, orderId, saleId, buyer, slots, live: true, key, fingerprint, createdAtMs };
+}
+
+function conditions(filter: OrderFilter): { where: string; values: SQLInputValue[] } {
+  const where: string[] = [];
+  const values: SQLInputValue[] = [];
+  if (filter.saleId !== undefined) {
+    where.push('AND o.sale_id = ?');
+    values.push(BigInt(filter.saleId));
+  }
+  if (filter.status !== undefined) {
+    where.push('AND o.status = ?');
+    values.push(filter.status);
+  }
+  return { where: where.join(' '), values };
+}
+
+/** The query of an operator's list, which may be long and runs on the reader thread. */
+function listQuery(filter: OrderFilter, page: Page): { sql: string; values: SQLInputValue[] } {
+  const { where, values } = conditions(filter);
+  const before = page.before === null ? '' : 'AND o.id < ?';
+  return {
+    sql: `SELECT ${COLUMNS} FROM orders o JOIN items i ON i.id = o.item_id WHERE 1 = 1 ${where} ${before} ORDER BY o.id DESC LIMIT ?`,
+    values: [...values, ...(page.before === null ? [] : [BigInt(page.before)]), page.limit],
+  };
+}

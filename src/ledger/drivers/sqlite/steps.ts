@@ -1,0 +1,161 @@
+import type { DatabaseSync, SQLInputValue, StatementSync } from 'node:sqlite';
+import {
+  type Cells,
+  type LifeDialect,
+  query,
+  type Result,
+  type Row,
+  type Step,
+  type Value,
+  type Work,
+} from '../../work.ts';
+import { PRUNED_AT_ONCE } from '../../works/keys.ts';
+
+export const LIFE_DIALECT: LifeDialect = {
+  // There is one writer, and BEGIN IMMEDIATE has it wait for nobody.
+  forUpdate: '',
+  byPrimaryKey: '',
+  live: {
+    from: 'payments p INDEXED BY payments_order',
+    where: "(CASE WHEN p.state = 'open' THEN 0 WHEN p.pays = 1 THEN 1 END) IN (0, 1)",
+  },
+  ended: { from: 'payments q INDEXED BY payments_ended', where: "q.pays = 0 AND q.state <> 'open'" },
+  seatsApart: false,
+  // The gate dies with the process and is built from the ledger, and a COMMIT that fails has not happened as far as this
+  // process can see: what may have reached the log is written over, or is found by the next start.
+  gateTasks: false,
+  believes: false,
+  pruneCallKeys: `DELETE FROM call_keys WHERE (caller, acting_for, operation, subject, key) IN
+    (SELECT caller, acting_for, operation, subject, key FROM call_keys WHERE created_at < ? ORDER BY created_at LIMIT ?)`,
+  pruneOrderKeys,
+  // A transaction that failed is over when its error is thrown, and nobody else writes.
+  awaitWriters: () => [],
+  due: {
+    from: 'orders o INDEXED BY orders_due',
+    where: "o.status = 'reserved' AND o.expires_at <= ?",
+    order: 'o.expires_at',
+  },
+};
+
+type Freed = Extract<Step, { do: 'freed' }>['orders'][number];
+
+const NOTHING: Result = { rows: [], affected: 0 };
+
+/** Orders up to the mark of the fold: the keys of those behind it are in the tail. */
+function* pruneOrderKeys(beforeMs: number): Work<number> {
+  const [found] = yield [
+    query(
+      `SELECT seq, id, sale_id, buyer, idem_key, created_at FROM orders
+       WHERE seq > (SELECT pruned FROM folded) AND seq <= (SELECT seq FROM folded) ORDER BY seq LIMIT ?`,
+      PRUNED_AT_ONCE,
+    ),
+  ];
+  const old = found!.rows.filter(({ created_at }) => Number(created_at) < beforeMs);
+  if (old.length === 0) return 0;
+  const keyed = old.filter(({ idem_key }) => idem_key !== null);
+  yield [
+    {
+      do: 'delete',
+      table: 'order_keys',
+      // With the order: a key may have been bound anew since then.
+      match: ['sale_id', 'buyer', 'key', 'order_id'],
+      rows: keyed.map((row) => [BigInt(row.sale_id!), row.buyer!, row.idem_key!, BigInt(row.id!)]),
+    },
+    query('UPDATE folded SET pruned = ?', BigInt(old.at(-1)!.seq!)),
+  ];
+  return old.length;
+}
+
+/** Does the rounds of work at once; inside the caller's transaction, where it writes. */
+export class Steps {
+  readonly #db: DatabaseSync;
+  readonly #now: () => number;
+  readonly #prepared = new Map<string, StatementSync>();
+  /** Orders whose slots are free once the transaction is committed. */
+  freed: Freed[] = [];
+
+  constructor(db: DatabaseSync, now: () => number) {
+    this.#db = db;
+    this.#now = now;
+  }
+
+  do<T>(work: Work<T>): T {
+    let round = work.next();
+    while (!round.done) round = work.next(round.value.map((step) => this.#run(step)));
+    return round.value;
+  }
+
+  #run(step: Step): Result {
+    switch (step.do) {
+      case 'clock':
+        return { rows: [{ now_ms: this.#now() }], affected: 0 };
+      case 'commit':
+        return NOTHING;
+      case 'freed':
+        this.freed.push(...step.orders);
+        return NOTHING;
+      case 'query': {
+        // A list goes in as JSON: the statement is the same for any length.
+        const statement = this.#prepare(step.sql.replaceAll('IN (?)', 'IN (SELECT value FROM json_each(?))'));
+        const values = step.values.map(inputOf);
+        if (!step.sql.startsWith('SELECT')) return { rows: [], affected: Number(statement.run(...values).changes) };
+        return { rows: statement.all(...values).map(rowOf), affected: 0 };
+      }
+      case 'insert': {
+        const { table, columns, rows, leavePresent } = step;
+        const places = columns.map(() => '?').join(', ');
+        const sql = `INSERT INTO ${table} (${columns.map(quoted).join(', ')}) VALUES (${places})`;
+        return this.#each(leavePresent ? `${sql} ON CONFLICT DO NOTHING` : sql, rows);
+      }
+      case 'update': {
+        const { table, match, set, rows, and } = step;
+        const sql = `UPDATE ${table} AS t SET ${set.map((name) => `${quoted(name)} = ?`).join(', ')} WHERE ${matches(match)}`;
+        const given = and === undefined ? [] : and.values.map(inputOf);
+        const turned = rows.map((cells) => [...cells.slice(match.length), ...cells.slice(0, match.length)]);
+        return this.#each(and === undefined ? sql : `${sql} AND ${and.sql}`, turned, given);
+      }
+      case 'delete':
+        return this.#each(`DELETE FROM ${step.table} AS t WHERE ${matches(step.match)}`, step.rows);
+    }
+  }
+
+  #each(sql: string, rows: readonly Cells[], more: readonly SQLInputValue[] = []): Result {
+    const statement = this.#prepare(sql);
+    let affected = 0;
+    for (const cells of rows) affected += Number(statement.run(...cells, ...more).changes);
+    return { rows: [], affected };
+  }
+
+  #prepare(sql: string): StatementSync {
+    let statement = this.#prepared.get(sql);
+    if (statement === undefined) {
+      statement = this.#db.prepare(sql);
+      statement.setReadBigInts(true);
+      // Statements are written out in the source: there are not many.
+      this.#prepared.set(sql, statement);
+    }
+    return statement;
+  }
+}
+
+function quoted(name: string): string {
+  return `"${name}"`;
+}
+
+function matches(columns: readonly string[]): string {
+  return columns.map((name) => `t.${quoted(name)} = ?`).join(' AND ');
+}
+
+function inputOf(value: Value): SQLInputValue {
+  if (typeof value !== 'object' || value === null) return value;
+  return `[${value.map((one) => (typeof one === 'string' ? JSON.stringify(one) : String(one))).join(',')}]`;
+}
+
+/** As the other ledgers have it: 64-bit numbers are text. */
+function rowOf(row: Record<string, unknown>): Row {
+  const read: Row = {};
+  for (const [name, value] of Object.entries(row)) {
+    read[name] = typeof value === 'bigint' ? value.toString() : (value as string | null);
+  }
+  return read;
+}
