@@ -12,7 +12,7 @@ import { cleanUpServers } from '../support/servers/clean-up.ts';
 import { describeWithMysql, describeWithPostgres } from '../support/servers/describe.ts';
 import { mysqlUrl } from '../support/servers/mariadb.ts';
 import { postgresUrl } from '../support/servers/postgres.ts';
-import { type FaultProxy, startProxy } from '../support/servers/proxy.ts';
+import { type FaultProxy, saysCommitted, startProxy } from '../support/servers/proxy.ts';
 
 const LONG = process.env.DOORBUSTER_TEST_LONG !== undefined;
 /** Within this time the gate has what the ledger has, however the call ended. */
@@ -95,7 +95,7 @@ function suite(database: () => Promise<string>, whole: boolean): void {
   /** The server commits; nobody hears of it. */
   async function replyLost(call: () => Promise<SaleChange>): Promise<void> {
     const before = proxy.counters().repliesDropped;
-    proxy.dropReplies(({ request }) => proxy.counters().repliesDropped === before && isCommit(request));
+    proxy.dropReplies((exchange) => proxy.counters().repliesDropped === before && saysCommitted(exchange));
     await expect(call()).rejects.toBeInstanceOf(RetryableError);
     expect(proxy.counters().repliesDropped).toBe(before + 1);
     await until('the ledger is back', 10_000, () => shop.readiness().status === 'ok');

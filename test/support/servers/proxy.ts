@@ -77,6 +77,16 @@ interface Link {
   request: Buffer[];
 }
 
+/**
+ * The answer to a COMMIT. PostgreSQL names it, and gets COMMIT together with statements before it: the answers to those may
+ * come first. MySQL does not name it, and is sent COMMIT alone.
+ */
+export function saysCommitted({ request, reply }: Exchange): boolean {
+  const isPostgres = reply.includes('C\0\0\0\x0bCOMMIT\0', 'latin1');
+  // The third byte of a MySQL packet's length is 0 here, and its text begins behind command byte 3.
+  return isPostgres || /\x03COMMIT$/.test(request.toString('latin1'));
+}
+
 export async function startProxy(firstTarget: number): Promise<FaultProxy> {
   let targetPort = firstTarget;
   const port = await freePort();
