@@ -82,9 +82,8 @@ interface Link {
  * come first. MySQL does not name it, and is sent COMMIT alone.
  */
 export function saysCommitted({ request, reply }: Exchange): boolean {
-  const isPostgres = reply.includes('C\0\0\0\x0bCOMMIT\0', 'latin1');
-  // The third byte of a MySQL packet's length is 0 here, and its text begins behind command byte 3.
-  return isPostgres || /\x03COMMIT$/.test(request.toString('latin1'));
+  if (reply.includes('C\0\0\0\x0bCOMMIT\0', 0, 'latin1')) return true;
+  return request.subarray(-7).toString('latin1') === '\x03COMMIT';
 }
 
 export async function startProxy(firstTarget: number): Promise<FaultProxy> {
