@@ -10,13 +10,14 @@ import {
 import { sleep, until } from '../support/fault-wait.ts';
 import { asksScript, callsOf, keysOf } from '../support/locks-probe.ts';
 import { aborting, ending, isPendingAfter } from '../support/locks-timing.ts';
+import { LONG } from '../support/long.ts';
 import { cleanUpServers } from '../support/servers/clean-up.ts';
 import { describeWithRedis } from '../support/servers/describe.ts';
 import { startProxy } from '../support/servers/proxy.ts';
 import { type RedisServer, startRedis } from '../support/servers/redis.ts';
 
 /** Locks by the majority of independent masters, with each minority and majority of them away. */
-const LONG = process.env.DOORBUSTER_TEST_LONG !== undefined;
+
 /** More than the default of 200 ms: here all masters and all clients share a busy machine. */
 const COMMAND_MS = 600;
 /** Masters are asked side by side, twice where it must be tried again; then the clean-up. */

@@ -6,6 +6,7 @@ import { KAFKA_KIND, RABBITMQ_KIND } from '../support/broker-kinds.ts';
 import { BrokerShop, type Ground, POSTGRES_KIND, startGround } from '../support/broker-shop.ts';
 import { admin, counts, metric, place } from '../support/distributed-calls.ts';
 import { until } from '../support/fault-wait.ts';
+import { LONG } from '../support/long.ts';
 import { expectProblem } from '../support/openapi-wire.ts';
 import { ADMIN_KEY, AUTH_SECRET, cleanUp, createSale, run, type TestServer } from '../support/server.ts';
 import { cleanUpServers } from '../support/servers/clean-up.ts';
@@ -21,7 +22,6 @@ import { startRedis } from '../support/servers/redis.ts';
 
 /** A broker as an operator meets it: what the start refuses, what `doctor` says, and dead letters by HTTP. */
 
-const LONG = process.env.DOORBUSTER_TEST_LONG !== undefined;
 const KEYS = { DOORBUSTER_ADMIN_KEY: ADMIN_KEY, DOORBUSTER_AUTH_SECRET: AUTH_SECRET };
 /** Five tries with 1, 2, 4 and 8 s between them. */
 const DIES_WITHIN_MS = 30_000;

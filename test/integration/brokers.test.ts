@@ -20,6 +20,7 @@ import {
 import { brokerPipe } from '../support/broker-pipe.ts';
 import { below, oneOf, seedOf } from '../support/crowd-record.ts';
 import { sleep, until } from '../support/fault-wait.ts';
+import { LONG } from '../support/long.ts';
 import { cleanUpServers } from '../support/servers/clean-up.ts';
 import { describeWithRedis } from '../support/servers/describe.ts';
 import { type FaultProxy, startProxy } from '../support/servers/proxy.ts';
@@ -30,7 +31,6 @@ import { orderMessage, StreamFeeder } from '../support/streams.ts';
 
 type Lead = BrokerPipeOptions['lead'];
 
-const LONG = process.env.DOORBUSTER_TEST_LONG !== undefined;
 const CUTS_MS = LONG ? 20_000 : 2_500;
 const runtime = systemRuntime();
 const servers = new Map<BrokerKind, BrokerServer>();

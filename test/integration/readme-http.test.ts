@@ -3,12 +3,12 @@ import { chmodSync, readFileSync, writeFileSync } from 'node:fs';
 import { createServer } from 'node:net';
 import { delimiter, join } from 'node:path';
 import { afterAll, expect, it } from 'vitest';
+import { LONG } from '../support/long.ts';
 import { BIN, cleanUp, ROOT, temporaryFolder } from '../support/server.ts';
 
 /** “Use it over HTTP” of the README, as it is printed: each way to begin, then a sale, an order, its payment. */
 const groups: number[] = [];
-/** The short run meets them in docs-commands.test.ts. */
-const LONG = process.env.DOORBUSTER_TEST_LONG !== undefined;
+
 afterAll(async () => {
   for (const group of groups) {
     try {

@@ -5,6 +5,7 @@ import { createConnection } from 'mysql2/promise';
 import pg from 'pg';
 import { afterAll, afterEach, expect, it } from 'vitest';
 import { sleep, until } from '../support/fault-wait.ts';
+import { LONG } from '../support/long.ts';
 import { cleanUp, ROOT, temporaryFolder } from '../support/server.ts';
 import { cleanUpServers } from '../support/servers/clean-up.ts';
 import {
@@ -29,7 +30,6 @@ import {
 import { redisCommand } from '../support/servers/resp.ts';
 
 /** The servers that other tests break on purpose: they must really be broken, and be gone afterwards. */
-const LONG = process.env.DOORBUSTER_TEST_LONG !== undefined;
 
 afterAll(async () => {
   await cleanUpServers();

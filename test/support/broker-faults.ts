@@ -6,10 +6,10 @@ import { below, oneOf, seedOf, shuffled, type Try } from './crowd-record.ts';
 import type { TestWorker } from './distributed.ts';
 import { DistributedCrowd } from './distributed-crowd.ts';
 import { sleep, until } from './fault-wait.ts';
+import { LONG } from './long.ts';
 import { cleanUp } from './server.ts';
 import { cleanUpServers } from './servers/clean-up.ts';
 
-const LONG = process.env.DOORBUSTER_TEST_LONG !== undefined;
 const MINUTES = 60_000;
 /** Of an answer beyond the bound of the wait: two cores, on which servers are starting. */
 const MARGIN_MS = 2_000;
