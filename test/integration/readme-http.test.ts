@@ -66,6 +66,7 @@ function expectSold(output: string): void {
   expect(output).not.toContain('urn:doorbuster:problem');
 }
 
+// The short run meets them in docs-commands.test.ts.
 it.runIf(LONG)('from an empty shop with secrets of its own', { timeout: 60_000 }, async () => {
   const port = await freePort();
   expectSold(await paste(`${own}${sell}`.replaceAll('8080', String(port)), temporaryFolder()));

@@ -1,7 +1,7 @@
 import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest';
 import type { Random } from '../../src/base/random.ts';
 import type { BrokerKind } from './broker-kinds.ts';
-import { ANSWER_WITHIN_MS, BrokerShop, type DatabaseKind, type Ground, startGround } from './broker-shop.ts';
+import { ANSWER_WITHIN_MS, BrokerShop, type DatabaseKind, type OwnGround, startGround } from './broker-shop.ts';
 import { below, oneOf, seedOf, shuffled, type Try } from './crowd-record.ts';
 import type { TestWorker } from './distributed.ts';
 import { DistributedCrowd } from './distributed-crowd.ts';
@@ -56,7 +56,7 @@ export interface FaultNames {
 
 /** What must hold of a shop whose orders go through a broker, when API, workers and broker are killed and stopped. */
 export function brokerFaults(kind: BrokerKind, databaseKind: DatabaseKind, quick: FaultNames): void {
-  let ground: Ground;
+  let ground: OwnGround;
   beforeAll(async () => {
     ground = await startGround(kind, databaseKind, 3);
   }, MINUTES);

@@ -72,8 +72,13 @@ let shared: Promise<KafkaServer> | null = null;
  * what others put there, so topics and groups must have a prefix of the test's own.
  */
 export async function kafkaUrl(): Promise<string> {
-  const elsewhere = process.env[KAFKA.urlVariable] ?? (await askDesk('kafka'));
-  if (elsewhere) return elsewhere;
+  return process.env[KAFKA.urlVariable] || (await sharedKafkaUrl());
+}
+
+/** The same, but never TEST_KAFKA_URL: for tests that must know its accounts and its port. */
+export async function sharedKafkaUrl(): Promise<string> {
+  const atDesk = await askDesk('kafka');
+  if (atDesk) return atDesk;
   // cleanUpServers may have ended it between two tests.
   if (shared !== null && !(await shared).running) shared = null;
   shared ??= startKafka();

@@ -177,8 +177,13 @@ let shared: Promise<RabbitmqServer> | null = null;
  * hold what others put there, so queues and exchanges must have a prefix of the test's own.
  */
 export async function rabbitmqUrl(): Promise<string> {
-  const elsewhere = process.env[RABBITMQ.urlVariable] ?? (await askDesk('rabbitmq'));
-  if (elsewhere) return elsewhere;
+  return process.env[RABBITMQ.urlVariable] || (await sharedRabbitmqUrl());
+}
+
+/** The same, but never TEST_RABBITMQ_URL: for tests that must know its accounts and its port. */
+export async function sharedRabbitmqUrl(): Promise<string> {
+  const atDesk = await askDesk('rabbitmq');
+  if (atDesk) return atDesk;
   // cleanUpServers may have ended it between two tests.
   if (shared !== null && !(await shared).running) shared = null;
   shared ??= startRabbitmq();
