@@ -63,7 +63,7 @@ function subsets(count: number): number[][] {
   const all = Array.from({ length: 2 ** count }, (_, bits) =>
     Array.from({ length: count }, (_, i) => i).filter((i) => (bits >> i) & 1),
   );
-  if (LONG || count < 4) return all;
+  if (LONG || count < 3) return all;
   return Array.from({ length: count + 1 }, (_, size) => all.filter((one) => one.length === size)).flatMap((same) => [
     ...new Set([same[0]!, same.at(-1)!]),
   ]);
