@@ -23,7 +23,7 @@ const PORT_MAX = 21_999;
  * Who is alone has them all: a night of histories needs thousands.
  */
 const POOL = process.env.VITEST_POOL_ID;
-const PARTS_OF_A_RUN = 4;
+const PARTS_OF_A_RUN = 5;
 let parts = POOL === undefined ? 1 : PARTS_OF_A_RUN;
 let part = Number(POOL ?? 0) % parts;
 const taken = new Set<number>();
