@@ -597,8 +597,10 @@ export function sqlLedgerSuite(product: Product): void {
         await until('the rival waits', 5_000, async () => {
           const sql =
             product === 'mysql'
-              ? `SELECT 1 FROM information_schema.processlist WHERE info LIKE '%GET_LOCK%exclusive%' AND id <> CONNECTION_ID()`
-              : `SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted`;
+              ? `SELECT 1 FROM information_schema.processlist
+                 WHERE db = DATABASE() AND info LIKE '%GET_LOCK%exclusive%' AND id <> CONNECTION_ID()`
+              : `SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted
+                 AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`;
           return (await queryDatabase(url, sql)).length > 0;
         });
         await killHolder(url);

@@ -8,7 +8,8 @@ import type { SqlLedger, SqlLedgerOptions } from '../../src/ledger/drivers/serve
 import { openSqlLedger } from '../../src/ledger/drivers/server/open.ts';
 import type { Connections, Session } from '../../src/ledger/drivers/server/session.ts';
 import { cleanUpServers } from '../support/servers/clean-up.ts';
-import { mysqlQuery, mysqlUrl } from '../support/servers/mariadb.ts';
+import { MARIADB } from '../support/servers/install.ts';
+import { type MariadbServer, mysqlQuery, mysqlUrl, startMariadb } from '../support/servers/mariadb.ts';
 import { postgresQuery, postgresUrl } from '../support/servers/postgres.ts';
 import type { State } from './ledger.ts';
 import type { LifeUnderTest } from './ledger-life-kit.ts';
@@ -49,9 +50,18 @@ const TABLES = [
 
 const UNMARK = 'UPDATE pruned SET order_id = 0';
 
-/** A fresh database, on a server that the test file shares. */
+/** A fresh database, on a server that all test files share. */
 export function freshDatabase(product: Product): Promise<string> {
   return product === 'mysql' ? mysqlUrl() : postgresUrl();
+}
+
+let alone: Promise<MariadbServer> | null = null;
+
+/** Of a server that this test file has for itself, where the product counts something for all of its databases only. */
+export async function databaseAlone(product: Product): Promise<string> {
+  if (product === 'postgres' || process.env[MARIADB.urlVariable]) return freshDatabase(product);
+  alone ??= startMariadb();
+  return (await alone).createDatabase();
 }
 
 export function queryDatabase(url: string, sql: string, values: unknown[] = []): Promise<Record<string, unknown>[]> {

@@ -1,11 +1,10 @@
 import { afterAll, beforeAll, expect, it } from 'vitest';
 import { createLocks, type Grant, type Locks } from '../../src/locks/index.ts';
+import { LONG } from '../support/long.ts';
 import { cleanUpServers } from '../support/servers/clean-up.ts';
 import { describeWithRedis } from '../support/servers/describe.ts';
 import { type RedisSentinel, startRedisSentinel } from '../support/servers/redis.ts';
 import { free, queued, sleep, timeOf } from './locks-ground.ts';
-
-const LONG = process.env.DOORBUSTER_TEST_LONG === '1';
 
 /** The rest of the contract is the same as on one Redis: only the way to it differs. */
 describeWithRedis('locks through Redis Sentinel', () => {

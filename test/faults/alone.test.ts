@@ -8,13 +8,13 @@ import type { SaleChange } from '../../src/ledger/port.ts';
 import { actor } from '../../src/model/actor.ts';
 import { emptyDatabase, queryDatabase } from '../contract/ledger.sql.ts';
 import { until } from '../support/fault-wait.ts';
+import { LONG } from '../support/long.ts';
 import { cleanUpServers } from '../support/servers/clean-up.ts';
 import { describeWithMysql, describeWithPostgres } from '../support/servers/describe.ts';
 import { mysqlUrl } from '../support/servers/mariadb.ts';
 import { postgresUrl } from '../support/servers/postgres.ts';
 import { type FaultProxy, saysCommitted, startProxy } from '../support/servers/proxy.ts';
 
-const LONG = process.env.DOORBUSTER_TEST_LONG !== undefined;
 /** Within this time the gate has what the ledger has, however the call ended. */
 const CONVERGED_MS = 4_000;
 

@@ -8,7 +8,8 @@ describeWithRedis('the distributed shop', () => {
     describeWithOwnRabbitmq('through RabbitMQ', () =>
       brokerFaults(RABBITMQ_KIND, POSTGRES_KIND, {
         kills: false,
-        outages: ['SIGSTOP'],
+        // In the long run: carrier-rabbitmq.test.ts has a broker that hangs, brokers-kafka.test.ts buyers meanwhile.
+        outages: [],
         rebuilds: ['FLUSHALL'],
         overload: true,
       }),

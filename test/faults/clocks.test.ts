@@ -10,13 +10,14 @@ import { actor } from '../../src/model/actor.ts';
 import type { PaymentProvider } from '../../src/payments/port.ts';
 import { freshDatabase, type Product, queryDatabase } from '../contract/ledger.sql.ts';
 import { sleep } from '../support/fault-wait.ts';
+import { LONG } from '../support/long.ts';
 import { cleanUp } from '../support/server.ts';
 import { cleanUpServers } from '../support/servers/clean-up.ts';
 import { describeWithMysql, describeWithPostgres, describeWithRedis } from '../support/servers/describe.ts';
 import { type RedisServer, startRedis } from '../support/servers/redis.ts';
 
 /** A process whose clock is wrong: what is old, over or due is judged by the clock of the store that has it. */
-const LONG = process.env.DOORBUSTER_TEST_LONG !== undefined;
+
 const HOUR_MS = 3600_000;
 const OFF_MS = 25 * HOUR_MS;
 const BY = actor('system', 'test');

@@ -17,8 +17,8 @@ import { RedisStreamsPipe } from '../../src/pipe/redis-streams/pipe.ts';
 import { streamed } from '../contract/gate-redis-world.ts';
 import { until } from '../support/fault-wait.ts';
 import { cleanUpServers } from '../support/servers/clean-up.ts';
-import { describeWithOwnPostgres, describeWithRedis } from '../support/servers/describe.ts';
-import { type PostgresServer, startPostgres } from '../support/servers/postgres.ts';
+import { describeWithPostgres, describeWithRedis } from '../support/servers/describe.ts';
+import { postgresUrl } from '../support/servers/postgres.ts';
 import { type FaultProxy, startProxy } from '../support/servers/proxy.ts';
 import { type RedisServer, startRedis } from '../support/servers/redis.ts';
 
@@ -33,7 +33,7 @@ let lastAuditId = 0;
 const SOON_MS = 15_000;
 
 let redis: RedisServer;
-let database: PostgresServer;
+let database: { readonly url: string };
 let prefix: string;
 const ends: (() => Promise<unknown> | unknown)[] = [];
 
@@ -145,10 +145,10 @@ async function keysOf(pattern: string): Promise<string[]> {
 }
 
 describeWithRedis('the distributed shop, reviewed', () => {
-  describeWithOwnPostgres('on PostgreSQL', () => {
+  describeWithPostgres('on PostgreSQL', () => {
     beforeAll(async () => {
       redis = await startRedis();
-      database = await startPostgres();
+      database = { url: await postgresUrl() };
     }, 60_000);
     afterAll(cleanUpServers);
     beforeEach(() => {

@@ -12,6 +12,7 @@ import type { OrderMessage } from '../../src/model/order.ts';
 import type { SaleSnapshot } from '../../src/model/snapshot.ts';
 import { streamed } from '../contract/gate-redis-world.ts';
 import { sleep, until } from '../support/fault-wait.ts';
+import { LONG } from '../support/long.ts';
 import { cleanUpServers } from '../support/servers/clean-up.ts';
 import { describeWithRedis } from '../support/servers/describe.ts';
 import { type FaultProxy, startProxy } from '../support/servers/proxy.ts';
@@ -20,7 +21,6 @@ import { paged, type WholeSnapshot } from '../support/snapshot.ts';
 
 const SALE = '7';
 const PREFIX = 'shop';
-const LONG = process.env.DOORBUSTER_TEST_LONG === '1';
 
 function snapshot(over: Partial<WholeSnapshot> = {}): SaleSnapshot {
   return paged({

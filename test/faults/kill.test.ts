@@ -6,9 +6,9 @@ import { below, CrowdRecord, crowdOf, seedOf, shuffled, type Try } from '../supp
 import { copyOfLedger, readLedger } from '../support/fault-ledger.ts';
 import { startCalmServer } from '../support/fault-server.ts';
 import { sleep, until } from '../support/fault-wait.ts';
+import { LONG } from '../support/long.ts';
 import { cleanUp, createSale } from '../support/server.ts';
 
-const LONG = process.env.DOORBUSTER_TEST_LONG !== undefined;
 const KILLS = LONG ? 100 : 3;
 /** Enough that the sale is still selling at the last kill: a round places up to 1500 orders of 1 to 3, and some more. */
 const STOCK = KILLS * 2800;

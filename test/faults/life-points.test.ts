@@ -16,6 +16,7 @@ import type { Death, LifeOrders } from '../support/life-process.ts';
 import { act, LIFE_ITEM, type Step } from '../support/life-steps.ts';
 import { freshTables } from '../support/life-tables.ts';
 import { LifeWorld } from '../support/life-world.ts';
+import { LONG } from '../support/long.ts';
 import { cleanUp, temporaryFolder, track } from '../support/server.ts';
 import { cleanUpServers } from '../support/servers/clean-up.ts';
 import { describeWithMysql, describeWithPostgres, describeWithRedis } from '../support/servers/describe.ts';
@@ -40,7 +41,6 @@ interface Flow {
   readonly stock?: number;
 }
 
-const LONG = process.env.DOORBUSTER_TEST_LONG !== undefined;
 const PAY_WITHIN_S = 60;
 const over: Step = { do: 'pass', ms: PAY_WITHIN_S * 1000 + 1 };
 const place: Step = { do: 'place', buyer: 'alice' };

@@ -4,13 +4,14 @@ import { OrderLock } from '../../src/engine/order-lock.ts';
 import { below, oneOf, seedOf } from '../support/crowd-record.ts';
 import type { Plan } from '../support/life-bank.ts';
 import { BY, LifeWorld } from '../support/life-world.ts';
+import { LONG } from '../support/long.ts';
 
 /**
  * Pay against expiry at the same instant: the time of many orders is over together, and around that instant they are paid,
  * the bank answers, decides and tells, some milliseconds before or after. Exactly one wins each time; money that came too
  * late ends in goods or goes back (P6). The clock is the test's, so that the instants really meet.
  */
-const LONG = process.env.DOORBUSTER_TEST_LONG !== undefined;
+
 const ORDERS = LONG ? 10_000 : 500;
 const BATCH = 100;
 const PAY_WITHIN_S = 20;

@@ -26,6 +26,7 @@ import {
   untilStatus,
 } from '../support/life-http.ts';
 import { freshTables } from '../support/life-tables.ts';
+import { LONG } from '../support/long.ts';
 import { expectProblem } from '../support/openapi-wire.ts';
 import { cleanUp, type TestServer, temporaryFolder } from '../support/server.ts';
 import { cleanUpServers } from '../support/servers/clean-up.ts';
@@ -33,7 +34,7 @@ import { describeWithMysql, describeWithPostgres, describeWithRedis } from '../s
 import { type RedisServer, startRedis } from '../support/servers/redis.ts';
 
 /** The life of orders in a shop of several processes: on Redis, and on MariaDB and PostgreSQL. */
-const LONG = process.env.DOORBUSTER_TEST_LONG !== undefined;
+
 const BY = actor('system', 'test');
 const SETTLED_MS = 45_000;
 

@@ -4,12 +4,13 @@ import { sleep, until } from '../support/fault-wait.ts';
 import { agentRejections, startAgent } from '../support/locks-agents.ts';
 import { type LockName, lockOf } from '../support/locks-names.ts';
 import { ending, isPendingAfter, Lag } from '../support/locks-timing.ts';
+import { LONG } from '../support/long.ts';
 import { cleanUpServers } from '../support/servers/clean-up.ts';
 import { describeWithRedis } from '../support/servers/describe.ts';
 import { startRedisCluster, startRedisSentinel } from '../support/servers/redis.ts';
 
 /** Locks behind sentinels and in a cluster, when a master is replaced. */
-const LONG = process.env.DOORBUSTER_TEST_LONG !== undefined;
+
 const KINDS: LockName[] = ['mutex m', 'fair f', 'read r', 'write w', 'semaphore:1 s'];
 /** Until sentinels or nodes agree, and our clients have found the new master. */
 const FOUND_MS = 8000;

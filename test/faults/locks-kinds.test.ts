@@ -4,13 +4,14 @@ import { sleep, until } from '../support/fault-wait.ts';
 import { agentRejections, startAgent } from '../support/locks-agents.ts';
 import { keysOf, leftoversButGone, usedMemory } from '../support/locks-probe.ts';
 import { ending, isPendingAfter } from '../support/locks-timing.ts';
+import { LONG } from '../support/long.ts';
 import { cleanUpServers } from '../support/servers/clean-up.ts';
 import { describeWithRedis } from '../support/servers/describe.ts';
 import { startProxy } from '../support/servers/proxy.ts';
 import { type RedisServer, startRedis } from '../support/servers/redis.ts';
 
 /** What goes wrong with one kind of lock and not with the others; and what all of them leave behind. */
-const LONG = process.env.DOORBUSTER_TEST_LONG !== undefined;
+
 const NAMES = LONG ? 1_000_000 : 100_000;
 
 let redis: RedisServer;

@@ -4,13 +4,14 @@ import { dirname, join } from 'node:path';
 import { afterAll, expect, it } from 'vitest';
 import { LEDGER_FILE, lockDataFolder } from '../../src/ledger/drivers/sqlite/folder.ts';
 import { sleep, until } from '../support/fault-wait.ts';
+import { LONG } from '../support/long.ts';
 import { ADMIN_KEY, AUTH_SECRET, BIN, cleanUp, temporaryFolder } from '../support/server.ts';
 
 /**
  * npm starts a script by a shell, and neither npm nor the shell tells the script that it was ended: a server that npm started has
  * to see for itself that they are gone (P10: it would keep the data folder from the next one).
  */
-const LONG = process.env.DOORBUSTER_TEST_LONG !== undefined;
+
 const LINUX = existsSync('/proc/self/stat');
 const groups = new Set<ChildProcess>();
 afterAll(async () => {

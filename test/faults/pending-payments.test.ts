@@ -2,6 +2,7 @@ import { spawn } from 'node:child_process';
 import { fileURLToPath } from 'node:url';
 import { afterAll, describe, expect, it } from 'vitest';
 import { freshDatabase, type Product } from '../contract/ledger.sql.ts';
+import { LONG } from '../support/long.ts';
 import type { PendingJob, PendingReport } from '../support/pending-agent.ts';
 import { cleanUp, temporaryFolder, track } from '../support/server.ts';
 import { cleanUpServers } from '../support/servers/clean-up.ts';
@@ -12,7 +13,7 @@ import { type RedisServer, startRedis } from '../support/servers/redis.ts';
  * P10: payments that hang at their provider stop nobody else, in both deployments and on every ledger. The quick round has
  * more of them than a page has; the long one (DOORBUSTER_TEST_LONG) has a thousand, and a bank that hangs for a minute.
  */
-const LONG = process.env.DOORBUSTER_TEST_LONG !== undefined;
+
 const PENDING = LONG ? 1000 : 300;
 /** The first process is killed while the bank hangs; the second one hears from it after so long. */
 const HANGS_FIRST_MS = LONG ? 40_000 : 0;

@@ -10,6 +10,7 @@ import type { OrderMessage } from '../../src/model/order.ts';
 import { type RedisStreamsOptions, RedisStreamsPipe } from '../../src/pipe/redis-streams/pipe.ts';
 import { StreamStore } from '../../src/pipe/redis-streams/store.ts';
 import { sleep, until } from '../support/fault-wait.ts';
+import { LONG } from '../support/long.ts';
 import type { PipeAgentOptions, PipeAgentSays } from '../support/pipe-agent.ts';
 import { cleanUpServers } from '../support/servers/clean-up.ts';
 import { describeWithRedis } from '../support/servers/describe.ts';
@@ -18,7 +19,6 @@ import { type RedisServer, startRedis, startRedisSentinel } from '../support/ser
 import { orderMessage, StreamFeeder } from '../support/streams.ts';
 
 const AGENT = fileURLToPath(new URL('../support/pipe-agent.ts', import.meta.url));
-const LONG = process.env.DOORBUSTER_TEST_LONG === '1';
 
 describeWithRedis('the pipe on Redis Streams, when something goes wrong', () => {
   const runtime = systemRuntime();

@@ -8,6 +8,7 @@ import type { SqlLedger } from '../../src/ledger/drivers/server/ledger.ts';
 import { openSqlLedger } from '../../src/ledger/drivers/server/open.ts';
 import { actor } from '../../src/model/actor.ts';
 import { until } from '../support/fault-wait.ts';
+import { LONG } from '../support/long.ts';
 import { cleanUpServers } from '../support/servers/clean-up.ts';
 import { describeWithAnyRedis, describeWithMysql, describeWithPostgres } from '../support/servers/describe.ts';
 import { mysqlUrl } from '../support/servers/mariadb.ts';
@@ -18,7 +19,6 @@ import { QUICK } from '../support/webhooks.ts';
 const AGENT = fileURLToPath(new URL('../support/dying-worker.ts', import.meta.url));
 const CALLER = { by: actor('admin', 'admin'), keyed: null };
 const ORDERS = 40;
-const LONG = process.env.DOORBUSTER_TEST_LONG !== undefined;
 
 /** What the dead one had in hand looks as if it had been dead for a minute: nobody needs to wait until it is. */
 async function growOld(url: string, prefix: string): Promise<void> {

@@ -4,6 +4,7 @@ import { engineOf } from '../../src/library/doorbuster.ts';
 import { startShop } from '../support/distributed.ts';
 import { until } from '../support/fault-wait.ts';
 import { type AuditRow, auditOf, order, PAYMENTS, PRICE, pay, tell } from '../support/life-http.ts';
+import { LONG } from '../support/long.ts';
 import {
   ADMIN_KEY,
   type Answer,
@@ -25,7 +26,7 @@ import { type Receiver, startReceiver } from '../support/webhooks.ts';
  * The audit has no gaps: whatever an admin changes, by whichever route, leaves its row with the change, and names who and from
  * where in the same form. The routes are taken from the server's own contract: a new one must be added here, with its row.
  */
-const LONG = process.env.DOORBUSTER_TEST_LONG !== undefined;
+
 const ENV = { ...PAYMENTS, DOORBUSTER_ADMIN_KEY: `alice:${ADMIN_KEY}`, WEBHOOKS_PRIVATE: 'on' };
 const ALICE = { actor: 'admin:alice', origin: '127.0.0.1' };
 const PREFIX = 'audit-test';

@@ -3,25 +3,24 @@ import { Connection } from 'rabbitmq-client';
 import { afterAll, beforeAll, expect, it, vi } from 'vitest';
 import { main } from '../../src/cli/main.ts';
 import { KAFKA_KIND, RABBITMQ_KIND } from '../support/broker-kinds.ts';
-import { BrokerShop, type Ground, POSTGRES_KIND, startGround } from '../support/broker-shop.ts';
+import { BrokerShop, type Ground, POSTGRES_KIND, sharedGround } from '../support/broker-shop.ts';
 import { admin, counts, metric, place } from '../support/distributed-calls.ts';
 import { until } from '../support/fault-wait.ts';
+import { LONG } from '../support/long.ts';
 import { expectProblem } from '../support/openapi-wire.ts';
 import { ADMIN_KEY, AUTH_SECRET, cleanUp, createSale, run, type TestServer } from '../support/server.ts';
 import { cleanUpServers } from '../support/servers/clean-up.ts';
 import {
   describeWithOwnKafka,
-  describeWithOwnPostgres,
   describeWithOwnRabbitmq,
+  describeWithPostgres,
   describeWithRedis,
 } from '../support/servers/describe.ts';
 import { startKafka } from '../support/servers/kafka.ts';
-import { startPostgres } from '../support/servers/postgres.ts';
-import { startRedis } from '../support/servers/redis.ts';
+import { type RedisServer, startRedis } from '../support/servers/redis.ts';
 
 /** A broker as an operator meets it: what the start refuses, what `doctor` says, and dead letters by HTTP. */
 
-const LONG = process.env.DOORBUSTER_TEST_LONG !== undefined;
 const KEYS = { DOORBUSTER_ADMIN_KEY: ADMIN_KEY, DOORBUSTER_AUTH_SECRET: AUTH_SECRET };
 /** Five tries with 1, 2, 4 and 8 s between them. */
 const DIES_WITHIN_MS = 30_000;
@@ -200,17 +199,16 @@ function suite(): void {
 }
 
 describeWithRedis('a shop with a broker, for its operator', () => {
-  describeWithOwnPostgres('on PostgreSQL', () => {
-    let beside: Pick<Ground, 'redis' | 'database'>;
+  describeWithPostgres('on PostgreSQL', () => {
+    let redis: RedisServer;
     beforeAll(async () => {
-      const [redis, database] = await Promise.all([startRedis(), startPostgres()]);
-      beside = { redis, database };
-    }, 60_000);
+      redis = await startRedis();
+    });
     afterAll(cleanUpServers);
 
     describeWithOwnRabbitmq('through RabbitMQ', () => {
       beforeAll(async () => {
-        ground = await startGround(RABBITMQ_KIND, POSTGRES_KIND, 1, beside);
+        ground = await sharedGround(RABBITMQ_KIND, POSTGRES_KIND, 1, redis);
       }, 60_000);
       suite();
 
@@ -233,7 +231,7 @@ describeWithRedis('a shop with a broker, for its operator', () => {
 
     describeWithOwnKafka('through Kafka', () => {
       beforeAll(async () => {
-        ground = await startGround(KAFKA_KIND, POSTGRES_KIND, 1, beside);
+        ground = await sharedGround(KAFKA_KIND, POSTGRES_KIND, 1, redis);
       }, 60_000);
       suite();
 

@@ -2,6 +2,7 @@ import { afterAll, describe, expect, it } from 'vitest';
 import { saleNow } from '../support/crowd-judge.ts';
 import { startShop } from '../support/distributed.ts';
 import { sleep, until } from '../support/fault-wait.ts';
+import { LONG } from '../support/long.ts';
 import { ADMIN_KEY, AUTH_SECRET, cleanUp, createSale, run } from '../support/server.ts';
 import { cleanUpServers } from '../support/servers/clean-up.ts';
 import { describeWithOwnMysql, describeWithOwnPostgres, describeWithRedis } from '../support/servers/describe.ts';
@@ -9,7 +10,6 @@ import { startMariadb } from '../support/servers/mariadb.ts';
 import { startPostgres } from '../support/servers/postgres.ts';
 import { startRedis } from '../support/servers/redis.ts';
 
-const LONG = process.env.DOORBUSTER_TEST_LONG !== undefined;
 const KEYS = { DOORBUSTER_ADMIN_KEY: ADMIN_KEY, DOORBUSTER_AUTH_SECRET: AUTH_SECRET };
 const BUYERS = LONG ? 21_000 : 1_500;
 

@@ -13,9 +13,9 @@ import {
   type TestServer,
 } from '../support/server.ts';
 import { cleanUpServers } from '../support/servers/clean-up.ts';
-import { describeWithOwnMysql, describeWithOwnPostgres } from '../support/servers/describe.ts';
-import { startMariadb } from '../support/servers/mariadb.ts';
-import { startPostgres } from '../support/servers/postgres.ts';
+import { describeWithMysql, describeWithPostgres } from '../support/servers/describe.ts';
+import { anyMysql } from '../support/servers/mariadb.ts';
+import { anyPostgres } from '../support/servers/postgres.ts';
 import { type FaultProxy, startProxy } from '../support/servers/proxy.ts';
 
 /** DATABASE_URL without REDIS_URL: one process with its gate in memory, on a database that it has for itself. */
@@ -100,5 +100,5 @@ function suite(start: () => Promise<{ port: number; url: string }>): void {
   });
 }
 
-describeWithOwnMysql('DATABASE_URL alone, on MariaDB', () => suite(startMariadb));
-describeWithOwnPostgres('DATABASE_URL alone, on PostgreSQL', () => suite(startPostgres));
+describeWithMysql('DATABASE_URL alone, on MariaDB', () => suite(anyMysql));
+describeWithPostgres('DATABASE_URL alone, on PostgreSQL', () => suite(anyPostgres));

@@ -13,8 +13,8 @@ import { until } from '../support/fault-wait.ts';
 import { spawnModule } from '../support/openapi-spawn.ts';
 import { cleanUp, ROOT, temporaryFolder } from '../support/server.ts';
 import { cleanUpServers } from '../support/servers/clean-up.ts';
-import { describeWithOwnPostgres, describeWithRedis } from '../support/servers/describe.ts';
-import { startPostgres } from '../support/servers/postgres.ts';
+import { describeWithPostgres, describeWithRedis } from '../support/servers/describe.ts';
+import { anyPostgres } from '../support/servers/postgres.ts';
 import { type FaultProxy, startProxy } from '../support/servers/proxy.ts';
 import { type RedisServer, startRedis } from '../support/servers/redis.ts';
 
@@ -74,7 +74,7 @@ it('database: sqlite: is the embedded shop in that folder', async () => {
 });
 
 describeWithRedis('the library on Redis and a database', () => {
-  describeWithOwnPostgres('on PostgreSQL', () => {
+  describeWithPostgres('on PostgreSQL', () => {
     let redis: RedisServer;
     let toDatabase: FaultProxy;
     let options: DoorbusterOptions & { redis: string; database: string };
@@ -93,7 +93,7 @@ describeWithRedis('the library on Redis and a database', () => {
     }
 
     beforeAll(async () => {
-      const [server, database] = await Promise.all([startRedis(), startPostgres()]);
+      const [server, database] = await Promise.all([startRedis(), anyPostgres()]);
       redis = server;
       toDatabase = await startProxy(database.port);
       const url = new URL(database.url);

@@ -5,8 +5,8 @@ import { until } from '../support/fault-wait.ts';
 import { expectProblem } from '../support/openapi-wire.ts';
 import { type Answer, allOrders, cleanUp, createSale, saleBody, type TestServer } from '../support/server.ts';
 import { cleanUpServers } from '../support/servers/clean-up.ts';
-import { describeWithOwnMysql, describeWithRedis } from '../support/servers/describe.ts';
-import { startMariadb } from '../support/servers/mariadb.ts';
+import { describeWithMysql, describeWithRedis } from '../support/servers/describe.ts';
+import { anyMysql } from '../support/servers/mariadb.ts';
 import { type FaultProxy, startProxy } from '../support/servers/proxy.ts';
 import { startRedis } from '../support/servers/redis.ts';
 
@@ -46,9 +46,9 @@ function expectRetryable(answer: Answer): void {
 }
 
 describeWithRedis('a part of the shop is out', () => {
-  describeWithOwnMysql('with MariaDB', () => {
+  describeWithMysql('with MariaDB', () => {
     beforeAll(async () => {
-      const [redis, database] = await Promise.all([startRedis(), startMariadb()]);
+      const [redis, database] = await Promise.all([startRedis(), anyMysql()]);
       [toRedis, toDatabase] = await Promise.all([startProxy(redis.port), startProxy(database.port)]);
       const databaseUrl = new URL(database.url);
       databaseUrl.port = String(toDatabase.port);

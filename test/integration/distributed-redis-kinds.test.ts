@@ -1,19 +1,18 @@
-import { afterAll, beforeAll, expect, it } from 'vitest';
+import { afterAll, expect, it } from 'vitest';
 import { startShop, type TestShop } from '../support/distributed.ts';
 import { admin, counts, place, replayed } from '../support/distributed-calls.ts';
 import { until } from '../support/fault-wait.ts';
 import { expectProblem } from '../support/openapi-wire.ts';
 import { type Answer, allOrders, cleanUp, createSale, type TestServer } from '../support/server.ts';
 import { cleanUpServers } from '../support/servers/clean-up.ts';
-import { describeWithOwnMysql, describeWithRedis } from '../support/servers/describe.ts';
-import { type MariadbServer, startMariadb } from '../support/servers/mariadb.ts';
+import { describeWithMysql, describeWithRedis } from '../support/servers/describe.ts';
+import { mysqlUrl } from '../support/servers/mariadb.ts';
 import { type RedisSentinel, startRedis, startRedisCluster, startRedisSentinel } from '../support/servers/redis.ts';
 
 /** One API process and one worker on each kind of Redis. */
-let database: MariadbServer;
 
 async function shopOn(redisUrl: string): Promise<TestShop> {
-  const databaseUrl = await database.createDatabase();
+  const databaseUrl = await mysqlUrl();
   return startShop({ redisUrl, databaseUrl, servers: 1, workers: 1, env: { LOG_LEVEL: 'fatal' } });
 }
 
@@ -42,10 +41,7 @@ async function stopAll({ servers, workers }: TestShop): Promise<void> {
 }
 
 describeWithRedis('kinds of Redis', () => {
-  describeWithOwnMysql('with MariaDB', () => {
-    beforeAll(async () => {
-      database = await startMariadb();
-    }, 60_000);
+  describeWithMysql('with MariaDB', () => {
     afterAll(async () => {
       await cleanUp();
       await cleanUpServers();

@@ -7,8 +7,8 @@ import { Contract, operationsOf, send, valid } from '../support/openapi-fuzz.ts'
 import { expectProblem, openStream } from '../support/openapi-wire.ts';
 import { ADMIN_KEY, type Answer, allOrders, cleanUp, createSale, type TestServer } from '../support/server.ts';
 import { cleanUpServers } from '../support/servers/clean-up.ts';
-import { describeWithOwnPostgres, describeWithRedis } from '../support/servers/describe.ts';
-import { startPostgres } from '../support/servers/postgres.ts';
+import { describeWithPostgres, describeWithRedis } from '../support/servers/describe.ts';
+import { postgresUrl } from '../support/servers/postgres.ts';
 import { type RedisServer, startRedis } from '../support/servers/redis.ts';
 
 /** Two API processes that carry nothing themselves, and a worker that comes and goes. */
@@ -32,13 +32,12 @@ async function withoutWorker<T>(run: () => Promise<T>): Promise<T> {
 const both = <T>(run: (server: TestServer) => Promise<T>): Promise<[T, T]> => Promise.all([run(a), run(b)]);
 
 describeWithRedis('a shop of several processes', () => {
-  describeWithOwnPostgres('on PostgreSQL', () => {
+  describeWithPostgres('on PostgreSQL', () => {
     beforeAll(async () => {
       redis = await startRedis({ persistence: 'aof' });
-      const database = await startPostgres();
       shop = await startShop({
         redisUrl: redis.url,
-        databaseUrl: database.url,
+        databaseUrl: await postgresUrl(),
         servers: 2,
         workers: 1,
         env: { ANSWER_WITHIN_MS: String(ANSWER_WITHIN_MS), REDIS_PREFIX: 'shop-test', PIPE_MAX: '8' },

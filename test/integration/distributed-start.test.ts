@@ -6,9 +6,14 @@ import { until } from '../support/fault-wait.ts';
 import { expectProblem } from '../support/openapi-wire.ts';
 import { ADMIN_KEY, AUTH_SECRET, BIN, cleanUp, createSale, run, startServer, track } from '../support/server.ts';
 import { cleanUpServers } from '../support/servers/clean-up.ts';
-import { describeWithOwnMysql, describeWithOwnPostgres, describeWithRedis } from '../support/servers/describe.ts';
-import { type MariadbServer, mysqlQuery, startMariadb } from '../support/servers/mariadb.ts';
-import { type PostgresServer, postgresQuery, startPostgres } from '../support/servers/postgres.ts';
+import {
+  describeWithMysql,
+  describeWithOwnPostgres,
+  describeWithPostgres,
+  describeWithRedis,
+} from '../support/servers/describe.ts';
+import { mysqlQuery, mysqlUrl } from '../support/servers/mariadb.ts';
+import { type PostgresServer, postgresQuery, postgresUrl, startPostgres } from '../support/servers/postgres.ts';
 import { type RedisServer, startRedis } from '../support/servers/redis.ts';
 
 /** How a shop of several processes starts: what it refuses, in one line, and what it waits for. */
@@ -148,16 +153,11 @@ describeWithRedis('servers that are not as they must be', () => {
 
   function schema(
     name: string,
-    start: () => Promise<MariadbServer | PostgresServer>,
+    fresh: () => Promise<string>,
     query: (url: string, sql: string) => Promise<unknown>,
   ): void {
-    let database: MariadbServer | PostgresServer;
-    beforeAll(async () => {
-      database = await start();
-    });
-
     it(`${name}: an empty database is refused and named; migrate and --migrate fill it, also at once`, async () => {
-      const url = await database.createDatabase();
+      const url = await fresh();
       const env = { REDIS_URL: redis.url, DATABASE_URL: url, REDIS_PREFIX: `start-${name}` };
       expectOneLine(['serve'], await runHere(['serve'], env), /no ledger yet.*`doorbuster migrate`/);
       if (name === 'MariaDB') await expectRefused(['worker'], env, /no ledger yet.*`doorbuster migrate`/);
@@ -173,7 +173,7 @@ describeWithRedis('servers that are not as they must be', () => {
     });
 
     it(`${name}: migrate twice, for people and for programs, and nowhere a password`, async () => {
-      const url = new URL(await database.createDatabase());
+      const url = new URL(await fresh());
       const env = { DATABASE_URL: url.href };
       const first = await runHere(['migrate'], env);
       expect(first).toMatchObject({ code: 0, stderr: '', stdout: expect.stringMatching(/schema 0 → \d+ \(0001 /) });
@@ -194,9 +194,9 @@ describeWithRedis('servers that are not as they must be', () => {
     });
 
     it(`${name}: a wrong password and a database that is not there are said in one line`, async () => {
-      const wrong = new URL(database.url);
+      const wrong = new URL(await fresh());
+      const missing = new URL(wrong);
       wrong.password = 'hunter2';
-      const missing = new URL(database.url);
       missing.pathname = '/nowhere';
       const redisEnv = { REDIS_URL: redis.url };
       expectOneLine(['migrate'], await runHere(['migrate'], { DATABASE_URL: wrong.href }), /./);
@@ -204,8 +204,8 @@ describeWithRedis('servers that are not as they must be', () => {
       expectOneLine(['serve'], await runHere(['serve'], nowhere), /nowhere/);
     });
   }
-  describeWithOwnMysql('on MariaDB', () => schema('MariaDB', startMariadb, mysqlQuery));
-  describeWithOwnPostgres('on PostgreSQL', () => schema('PostgreSQL', startPostgres, postgresQuery));
+  describeWithMysql('on MariaDB', () => schema('MariaDB', mysqlUrl, mysqlQuery));
+  describeWithPostgres('on PostgreSQL', () => schema('PostgreSQL', postgresUrl, postgresQuery));
 });
 
 describeWithRedis('servers that come later', () => {

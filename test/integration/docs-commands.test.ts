@@ -6,6 +6,7 @@ import { blocksOfSession, COMMANDS_ELSEWHERE } from '../support/docs/inventory.t
 import type { Block } from '../support/docs/pages.ts';
 import { runShell, type Session, type Told } from '../support/docs/shell.ts';
 import { makeWorkshop } from '../support/docs/workshop.ts';
+import { LONG } from '../support/long.ts';
 import { cleanUp, createSale, run, startServer } from '../support/server.ts';
 import { cleanUpServers } from '../support/servers/clean-up.ts';
 import { describeWithOwnRabbitmq, describeWithPostgres } from '../support/servers/describe.ts';
@@ -17,7 +18,6 @@ import { startRedis } from '../support/servers/redis.ts';
 
 /** The commands that the README and the guides print, run as they are printed: `test/support/docs/shell.ts` says how. */
 
-const LONG = process.env.DOORBUSTER_TEST_LONG !== undefined;
 const LEFT = COMMANDS_ELSEWHERE.map(({ command }) => command);
 
 afterAll(cleanUp);

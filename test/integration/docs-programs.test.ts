@@ -4,6 +4,7 @@ import { COPIED_FROM } from '../support/docs/inventory.ts';
 import { type Block, blocksOf } from '../support/docs/pages.ts';
 import { PROGRAMS, runPrograms } from '../support/docs/programs.ts';
 import { makeWorkshop } from '../support/docs/workshop.ts';
+import { LONG } from '../support/long.ts';
 import { cleanUp, run } from '../support/server.ts';
 import { cleanUpServers } from '../support/servers/clean-up.ts';
 import { describeWithPostgres, describeWithRedis } from '../support/servers/describe.ts';
@@ -11,8 +12,6 @@ import { startPostgres } from '../support/servers/postgres.ts';
 import { startRedis } from '../support/servers/redis.ts';
 
 /** The code that the README and the guides print runs, and prints what they say that it does. */
-
-const LONG = process.env.DOORBUSTER_TEST_LONG !== undefined;
 
 afterAll(cleanUp);
 afterAll(cleanUpServers);

@@ -1,6 +1,7 @@
 import { readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, describe, expect, it } from 'vitest';
+import { LONG } from '../support/long.ts';
 import { spawnNode } from '../support/openapi-spawn.ts';
 import { cleanUp, ROOT, temporaryFolder } from '../support/server.ts';
 import { cleanUpServers } from '../support/servers/clean-up.ts';
@@ -54,7 +55,7 @@ const OUTPUT: Record<string, (string | RegExp)[]> = {
 
 it.each(Object.entries(OUTPUT))('examples/%s', (name, expected) => expectToSay(name, expected));
 
-describe.runIf(process.env.DOORBUSTER_TEST_LONG !== undefined)('on a Redis', () => {
+describe.runIf(LONG)('on a Redis', () => {
   describeWithAnyRedis('REDIS_URL', () => {
     afterAll(cleanUpServers);
     it('examples/locks.ts', async () => expectToSay('locks.ts', OUTPUT['locks.ts']!, { REDIS_URL: await redisUrl() }));

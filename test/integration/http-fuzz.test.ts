@@ -1,6 +1,7 @@
 import fc from 'fast-check';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { until } from '../support/fault-wait.ts';
+import { LONG } from '../support/long.ts';
 import {
   BUYERS,
   Contract,
@@ -22,7 +23,7 @@ import { cleanUp, createSale, saleBody, startServer, type TestServer } from '../
  * answered that is not documented, and nothing succeeds that the document does not allow. The seed is printed;
  * FC_SEED replays it.
  */
-const LONG = process.env.DOORBUSTER_TEST_LONG !== undefined;
+
 const REQUESTS = 1500 * (LONG ? 20 : 1);
 const SEED = Number(process.env.FC_SEED ?? Math.floor(Math.random() * 2 ** 31));
 

@@ -1,5 +1,5 @@
 import { spawn } from 'node:child_process';
-import { afterAll, afterEach, expect, it } from 'vitest';
+import { afterAll, expect, it } from 'vitest';
 import { type Clock, systemClock } from '../../src/base/clock.ts';
 import type { JobContext } from '../../src/locks/job.ts';
 import { createLocks, type Locks, type LocksOptions } from '../../src/locks/locks.ts';
@@ -15,10 +15,15 @@ function untilAborted({ signal }: JobContext): Promise<void> {
   });
 }
 
+/** They wait for seconds of the clock: side by side, each on a Redis of its own. */
+const alongside = { concurrent: true };
+
 describeWithRedis('jobs on a Redis', () => {
   const made: Locks[] = [];
-  afterEach(() => Promise.all(made.splice(0).map((locks) => locks.close())));
-  afterAll(cleanUpServers);
+  afterAll(async () => {
+    await Promise.all(made.map((locks) => locks.close()));
+    await cleanUpServers();
+  });
 
   function instance(redis: RedisServer, options: LocksOptions = {}, aheadMs = 0): Locks {
     const clock: Clock = { now: () => systemClock.now() + aheadMs, monotonic: () => systemClock.monotonic() };
@@ -58,13 +63,13 @@ describeWithRedis('jobs on a Redis', () => {
     expect(tokens[1]!).toBeGreaterThan(tokens[0]!);
   });
 
-  it('an outage ends the leadership before its lease, and all campaign on until Redis is back', async () => {
+  it('an outage ends the leadership before its lease, and all campaign on until Redis is back', alongside, async () => {
     const redis = await startRedis();
     const [a, b] = [instance(redis), instance(redis)];
     const outcomes: string[] = [];
     a.on('ended', ({ outcome }) => outcomes.push(outcome));
     const jobs = [a, b].map((locks) => locks.leader('j', untilAborted));
-    await until('one leads', 2000, () => jobs.some((job) => job.isLeader));
+    await until('one leads', 10_000, () => jobs.some((job) => job.isLeader));
     await redis.kill();
     await until('nobody leads', 2000, () => jobs.every((job) => !job.isLeader));
     await sleep(1500);
@@ -75,7 +80,7 @@ describeWithRedis('jobs on a Redis', () => {
     expect(jobs.filter((job) => job.isLeader)).toHaveLength(1);
   });
 
-  it('a slot runs once over three instances with clocks 5 s apart', async () => {
+  it('a slot runs once over three instances with clocks 5 s apart', alongside, async () => {
     const redis = await startRedis();
     const slots: number[] = [];
     const reasons = new Set<string>();
@@ -95,7 +100,7 @@ describeWithRedis('jobs on a Redis', () => {
     expect(reasons).toContain('done elsewhere');
   });
 
-  it('a slot during an outage is skipped and said so', async () => {
+  it('a slot during an outage is skipped and said so', alongside, async () => {
     const redis = await startRedis();
     const locks = instance(redis);
     const reasons: string[] = [];
@@ -110,27 +115,31 @@ describeWithRedis('jobs on a Redis', () => {
     await until('it runs again', 5000, () => runs > before);
   });
 
-  it('a leader that stands by, and a schedule, keep the process alive until the locks are closed', async () => {
-    const redis = await startRedis();
-    const source = new URL('../../src/locks/locks.ts', import.meta.url).href;
-    const program = `
+  it(
+    'a leader that stands by, and a schedule, keep the process alive until the locks are closed',
+    alongside,
+    async () => {
+      const redis = await startRedis();
+      const source = new URL('../../src/locks/locks.ts', import.meta.url).href;
+      const program = `
       import { createLocks } from ${JSON.stringify(source)};
       const locks = createLocks({ redis: ${JSON.stringify(redis.url)} });
       locks.schedule('s', '0 0 1 1 *', () => undefined);
       locks.leader('l', ({ signal }) => new Promise((resolve) => signal.addEventListener('abort', resolve)));
       process.stdout.write('up');
       process.once('SIGTERM', () => locks.close());`;
-    const child = spawn(process.execPath, ['--input-type=module', '-e', program], {
-      stdio: ['ignore', 'pipe', 'inherit'],
-    });
-    const gone = new Promise<number | null>((resolve) => child.once('exit', resolve));
-    try {
-      await new Promise((resolve) => child.stdout.once('data', resolve));
-      expect(await Promise.race([gone, sleep(800)])).toBeUndefined();
-      child.kill('SIGTERM');
-      expect(await Promise.race([gone, sleep(5000)])).toBe(0);
-    } finally {
-      child.kill('SIGKILL');
-    }
-  });
+      const child = spawn(process.execPath, ['--input-type=module', '-e', program], {
+        stdio: ['ignore', 'pipe', 'inherit'],
+      });
+      const gone = new Promise<number | null>((resolve) => child.once('exit', resolve));
+      try {
+        await new Promise((resolve) => child.stdout.once('data', resolve));
+        expect(await Promise.race([gone, sleep(800)])).toBeUndefined();
+        child.kill('SIGTERM');
+        expect(await Promise.race([gone, sleep(5000)])).toBe(0);
+      } finally {
+        child.kill('SIGKILL');
+      }
+    },
+  );
 });

@@ -3,6 +3,7 @@ import { once } from 'node:events';
 import { existsSync, mkdirSync, readdirSync, readFileSync, symlinkSync, writeFileSync } from 'node:fs';
 import { basename, dirname, join, relative, sep } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { LONG } from '../support/long.ts';
 import { execute, freshClone, type Installed, installed, OLD_NODE, succeed, unpacked } from '../support/package.ts';
 import { ADMIN_KEY, AUTH_SECRET, cleanUp, ROOT, temporaryFolder, track } from '../support/server.ts';
 import { cleanUpServers } from '../support/servers/clean-up.ts';
@@ -13,7 +14,7 @@ import { startRedis } from '../support/servers/redis.ts';
  * What `npm pack` makes of a clone, used as a stranger would: the library, the locks alone, the server. Here they are unpacked
  * beside our own node_modules; with DOORBUSTER_TEST_LONG npm installs them, from tarballs, a folder and Git, into empty folders.
  */
-const LONG = process.env.DOORBUSTER_TEST_LONG !== undefined;
+
 const LONG_MS = 600_000;
 
 let packs: string;

@@ -3,12 +3,12 @@ import { chmodSync, readFileSync, writeFileSync } from 'node:fs';
 import { createServer } from 'node:net';
 import { delimiter, join } from 'node:path';
 import { afterAll, expect, it } from 'vitest';
+import { LONG } from '../support/long.ts';
 import { BIN, cleanUp, ROOT, temporaryFolder } from '../support/server.ts';
 
 /** “Use it over HTTP” of the README, as it is printed: each way to begin, then a sale, an order, its payment. */
 const groups: number[] = [];
-/** The short run meets them in docs-commands.test.ts. */
-const LONG = process.env.DOORBUSTER_TEST_LONG !== undefined;
+
 afterAll(async () => {
   for (const group of groups) {
     try {
@@ -66,6 +66,7 @@ function expectSold(output: string): void {
   expect(output).not.toContain('urn:doorbuster:problem');
 }
 
+// The short run meets them in docs-commands.test.ts.
 it.runIf(LONG)('from an empty shop with secrets of its own', { timeout: 60_000 }, async () => {
   const port = await freePort();
   expectSold(await paste(`${own}${sell}`.replaceAll('8080', String(port)), temporaryFolder()));

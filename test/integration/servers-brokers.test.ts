@@ -5,6 +5,7 @@ import { Admin, Producer, stringSerializers } from '@platformatic/kafka';
 import { Connection } from 'rabbitmq-client';
 import { afterAll, afterEach, describe, expect, it } from 'vitest';
 import { sleep, until } from '../support/fault-wait.ts';
+import { LONG } from '../support/long.ts';
 import { cleanUp, ROOT, temporaryFolder } from '../support/server.ts';
 import { cleanUpServers } from '../support/servers/clean-up.ts';
 import { describeWithOwnKafka, describeWithOwnRabbitmq } from '../support/servers/describe.ts';
@@ -15,7 +16,7 @@ import { startProxy } from '../support/servers/proxy.ts';
 import { type RabbitmqServer, startRabbitmq } from '../support/servers/rabbitmq.ts';
 
 /** The brokers that other tests break on purpose: they must really be broken, keep what they have, and be gone after. */
-const LONG = process.env.DOORBUSTER_TEST_LONG !== undefined;
+
 /** They start seven brokers. In the short run those tests that break brokers would notice, too. */
 const inTheLongRun = (suite: typeof describeWithOwnKafka): typeof describeWithOwnKafka =>
   LONG ? suite : describe.skip;

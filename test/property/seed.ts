@@ -1,7 +1,5 @@
 import type { Parameters } from 'fast-check';
-
-/** Set in `npm run test:long`: the same tests with many more runs. */
-const LONG = process.env.DOORBUSTER_TEST_LONG !== undefined;
+import { LONG } from '../support/long.ts';
 
 /**
  * The parameters of a property: its seed is printed before it runs, so that a run which never ends can be replayed

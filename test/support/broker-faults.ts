@@ -1,15 +1,15 @@
 import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest';
 import type { Random } from '../../src/base/random.ts';
 import type { BrokerKind } from './broker-kinds.ts';
-import { ANSWER_WITHIN_MS, BrokerShop, type DatabaseKind, type Ground, startGround } from './broker-shop.ts';
+import { ANSWER_WITHIN_MS, BrokerShop, type DatabaseKind, type OwnGround, startGround } from './broker-shop.ts';
 import { below, oneOf, seedOf, shuffled, type Try } from './crowd-record.ts';
 import type { TestWorker } from './distributed.ts';
 import { DistributedCrowd } from './distributed-crowd.ts';
 import { sleep, until } from './fault-wait.ts';
+import { LONG } from './long.ts';
 import { cleanUp } from './server.ts';
 import { cleanUpServers } from './servers/clean-up.ts';
 
-const LONG = process.env.DOORBUSTER_TEST_LONG !== undefined;
 const MINUTES = 60_000;
 /** Of an answer beyond the bound of the wait: two cores, on which servers are starting. */
 const MARGIN_MS = 2_000;
@@ -56,7 +56,7 @@ export interface FaultNames {
 
 /** What must hold of a shop whose orders go through a broker, when API, workers and broker are killed and stopped. */
 export function brokerFaults(kind: BrokerKind, databaseKind: DatabaseKind, quick: FaultNames): void {
-  let ground: Ground;
+  let ground: OwnGround;
   beforeAll(async () => {
     ground = await startGround(kind, databaseKind, 3);
   }, MINUTES);

@@ -4,25 +4,36 @@ import { systemRuntime } from '../../src/base/runtime.ts';
 import { carrierOf } from '../../src/engine/open.ts';
 import type { Carrier } from '../../src/pipe/brokers/port.ts';
 import { describeWithOwnKafka, describeWithOwnRabbitmq } from './servers/describe.ts';
-import { startKafka } from './servers/kafka.ts';
+import { sharedKafkaUrl, startKafka } from './servers/kafka.ts';
 import type { ServerProcess } from './servers/process.ts';
 import type { FaultProxy } from './servers/proxy.ts';
-import { startRabbitmq } from './servers/rabbitmq.ts';
+import { sharedRabbitmqUrl, startRabbitmq } from './servers/rabbitmq.ts';
 
-export type BrokerServer = ServerProcess & { readonly url: string };
+export interface Broker {
+  readonly url: string;
+  readonly host: string;
+  readonly port: number;
+}
+
+/** One that a test has for itself, to kill and to stop. */
+export type BrokerServer = ServerProcess & Broker;
 
 /** What the tests of brokers need to know of each of them. */
 export interface BrokerKind {
   readonly name: 'RabbitMQ' | 'Kafka';
   describe(name: string, suite: () => void): void;
+  /** One that all test files share. */
+  shared(): Promise<Broker>;
+  /** True if any proxy is a way to it; others are only reached through one that they were started with. */
+  readonly proxied: boolean;
   /** `proxy`: becomes a way to it. */
   start(proxy?: FaultProxy): Promise<BrokerServer>;
   /** PIPE_URL of a shop whose names at the broker begin with `prefix`; `port`: of a proxy. */
-  pipeUrl(server: BrokerServer, prefix: string, port?: number): string;
+  pipeUrl(server: Broker, prefix: string, port?: number): string;
   /** Of queues or a topic: how long before a kill -9 they must have been made, for the broker to know them after it. */
   readonly lastsAfterMs: number;
   /** Somebody else at the broker, who may do everything there. */
-  tool(server: BrokerServer, prefix: string): BrokerTool;
+  tool(server: Broker, prefix: string): BrokerTool;
 }
 
 export interface BrokerTool {
@@ -42,7 +53,9 @@ export const PARTITIONS = 8;
 
 export const RABBITMQ_KIND: BrokerKind = {
   name: 'RabbitMQ',
+  proxied: true,
   describe: describeWithOwnRabbitmq,
+  shared: async () => brokerAt(await sharedRabbitmqUrl()),
   start: async (proxy) => {
     const server = await startRabbitmq();
     proxy?.target(server.port);
@@ -56,7 +69,9 @@ export const RABBITMQ_KIND: BrokerKind = {
 
 export const KAFKA_KIND: BrokerKind = {
   name: 'Kafka',
+  proxied: false,
   describe: describeWithOwnKafka,
+  shared: async () => brokerAt(await sharedKafkaUrl()),
   start: (proxy) => startKafka(proxy ? { proxy } : {}),
   lastsAfterMs: 0,
   // Named, so that the tool need not guess.
@@ -64,14 +79,19 @@ export const KAFKA_KIND: BrokerKind = {
   tool: (server, prefix) => kafkaTool(`${server.host}:${server.port}`, prefix),
 };
 
+function brokerAt(url: string): Broker {
+  const { hostname, port } = new URL(url);
+  return { url, host: hostname, port: Number(port) };
+}
+
 export const BROKER_KINDS = [RABBITMQ_KIND, KAFKA_KIND];
 
-export function carrierAt(kind: BrokerKind, server: BrokerServer, prefix: string, port?: number): Promise<Carrier> {
+export function carrierAt(kind: BrokerKind, server: Broker, prefix: string, port?: number): Promise<Carrier> {
   return carrierOf(kind.pipeUrl(server, prefix, port), prefix, systemRuntime());
 }
 
 /** Makes what a shop with this prefix needs at the broker. */
-export async function prepare(kind: BrokerKind, server: BrokerServer, prefix: string): Promise<void> {
+export async function prepare(kind: BrokerKind, server: Broker, prefix: string): Promise<void> {
   const carrier = await carrierAt(kind, server, prefix);
   await carrier.open();
   await carrier.close();

@@ -2,14 +2,14 @@ import { inspect } from 'node:util';
 import { expect } from 'vitest';
 import { createLocks } from '../../src/locks/locks.ts';
 import { partitionOf } from '../../src/pipe/brokers/parcel.ts';
-import { type BrokerKind, type BrokerServer, carrierAt, PARTITIONS, prepare } from './broker-kinds.ts';
+import { type Broker, type BrokerKind, type BrokerServer, carrierAt, PARTITIONS, prepare } from './broker-kinds.ts';
 import { undecided } from './crowd-judge.ts';
 import { startShop, type TestShop, type TestWorker } from './distributed.ts';
 import { type DistributedCrowd, NO_SHOP_FAULTS } from './distributed-crowd.ts';
 import { until } from './fault-wait.ts';
 import { startServer, type TestServer } from './server.ts';
-import { mysqlQuery, startMariadb } from './servers/mariadb.ts';
-import { postgresQuery, startPostgres } from './servers/postgres.ts';
+import { mysqlQuery, mysqlUrl, startMariadb } from './servers/mariadb.ts';
+import { postgresQuery, postgresUrl, startPostgres } from './servers/postgres.ts';
 import type { ServerProcess } from './servers/process.ts';
 import { type RedisServer, startRedis } from './servers/redis.ts';
 import { judgeTables } from './sql-judge.ts';
@@ -17,45 +17,80 @@ import { judgeTables } from './sql-judge.ts';
 /** How long an answer waits for the commit, in the shops of these tests. */
 export const ANSWER_WITHIN_MS = 500;
 
+interface DatabaseServer {
+  readonly url: string;
+  createDatabase(): Promise<string>;
+}
+
 export interface DatabaseKind {
   name: string;
-  start(): Promise<ServerProcess & { readonly url: string; createDatabase(): Promise<string> }>;
+  /** A fresh database, on a server that all test files share. */
+  fresh(): Promise<string>;
+  start(): Promise<ServerProcess & DatabaseServer>;
   query(url: string, sql: string): Promise<Record<string, unknown>[]>;
 }
 
-export const MARIADB_KIND: DatabaseKind = { name: 'MariaDB', start: startMariadb, query: mysqlQuery };
-export const POSTGRES_KIND: DatabaseKind = { name: 'PostgreSQL', start: startPostgres, query: postgresQuery };
+export const MARIADB_KIND: DatabaseKind = {
+  name: 'MariaDB',
+  fresh: mysqlUrl,
+  start: startMariadb,
+  query: mysqlQuery,
+};
+export const POSTGRES_KIND: DatabaseKind = {
+  name: 'PostgreSQL',
+  fresh: postgresUrl,
+  start: startPostgres,
+  query: postgresQuery,
+};
 
 /** The servers that the shops of one test file use, one after the other. */
 export interface Ground {
   kind: BrokerKind;
-  broker: BrokerServer;
+  broker: Broker;
   redis: RedisServer;
-  database: Awaited<ReturnType<DatabaseKind['start']>>;
+  database: DatabaseServer;
   databaseKind: DatabaseKind;
   /** Of shops to come. What they need at the broker was made at `preparedMs`. */
   prefixes: string[];
   preparedMs: number;
 }
 
+/** Servers that nobody else uses: they may be killed and stopped. */
+export interface OwnGround extends Ground {
+  broker: BrokerServer;
+  database: Awaited<ReturnType<DatabaseKind['start']>>;
+}
+
 /** A prefix is one shop's: grounds that share a Redis have different ones. */
 let prefixesGiven = 0;
 
-/** `shops`: how many there will be. `beside`: other ground, whose Redis and database will do. */
-export async function startGround(
+/** `shops`: how many there will be. */
+export async function startGround(kind: BrokerKind, databaseKind: DatabaseKind, shops: number): Promise<OwnGround> {
+  const [broker, redis, database] = await Promise.all([kind.start(), startRedis(), databaseKind.start()]);
+  const prepared = await preparePrefixes(kind, broker, shops);
+  return { kind, broker, redis, database, databaseKind, ...prepared };
+}
+
+/** On the broker and the database server that all test files share, and on this Redis. */
+export async function sharedGround(
   kind: BrokerKind,
   databaseKind: DatabaseKind,
   shops: number,
-  beside: Partial<Pick<Ground, 'redis' | 'database'>> = {},
+  redis: RedisServer,
 ): Promise<Ground> {
-  const [broker, redis, database] = await Promise.all([
-    kind.start(),
-    beside.redis ?? startRedis(),
-    beside.database ?? databaseKind.start(),
-  ]);
+  const [broker, url] = await Promise.all([kind.shared(), databaseKind.fresh()]);
+  const prepared = await preparePrefixes(kind, broker, shops);
+  return { kind, broker, redis, database: { url, createDatabase: databaseKind.fresh }, databaseKind, ...prepared };
+}
+
+async function preparePrefixes(
+  kind: BrokerKind,
+  broker: Broker,
+  shops: number,
+): Promise<Pick<Ground, 'prefixes' | 'preparedMs'>> {
   const prefixes = Array.from({ length: shops }, () => `shop-${process.pid}-${prefixesGiven++}`);
   for (const prefix of prefixes) await prepare(kind, broker, prefix);
-  return { kind, broker, redis, database, databaseKind, prefixes, preparedMs: performance.now() };
+  return { prefixes, preparedMs: performance.now() };
 }
 
 function lives({ process: { exitCode, signalCode } }: TestServer | TestWorker): boolean {

@@ -12,13 +12,12 @@ import type { StoredOrder } from '../../src/ledger/port.ts';
 import { actor } from '../../src/model/actor.ts';
 import type { OrderMessage } from '../../src/model/order.ts';
 import { sleep, until } from './fault-wait.ts';
+import { LONG } from './long.ts';
 import { cleanUpServers } from './servers/clean-up.ts';
 import type { MariadbServer } from './servers/mariadb.ts';
 import type { PostgresServer } from './servers/postgres.ts';
 import { saysCommitted, startProxy } from './servers/proxy.ts';
 import { judgeTables } from './sql-judge.ts';
-
-const LONG = process.env.DOORBUSTER_TEST_LONG !== undefined;
 
 /** What a ledger on a database does when that database, the network or another writer fails. */
 export function sqlFaultSuite(name: string, start: () => Promise<MariadbServer | PostgresServer>): void {

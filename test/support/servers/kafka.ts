@@ -1,5 +1,6 @@
 import { cpSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
+import { askDesk } from './desk.ts';
 import { KAFKA, whyMissing } from './install.ts';
 import { CONTROLLER_PORT_ABOVE, javaArgs, type KafkaSettings, kafkaProperties, PARTS } from './kafka-java.ts';
 import { firstAnswer } from './probe.ts';
@@ -67,11 +68,17 @@ function propertiesOf({ folder }: Place): string {
 let shared: Promise<KafkaServer> | null = null;
 
 /**
- * A Kafka for tests that need any and leave it alone: TEST_KAFKA_URL, or else one that the test file shares. It may hold
+ * A Kafka for tests that need any and leave it alone: TEST_KAFKA_URL, or else one that all test files share. It may hold
  * what others put there, so topics and groups must have a prefix of the test's own.
  */
 export async function kafkaUrl(): Promise<string> {
-  if (process.env[KAFKA.urlVariable]) return process.env[KAFKA.urlVariable]!;
+  return process.env[KAFKA.urlVariable] || (await sharedKafkaUrl());
+}
+
+/** The same, but never TEST_KAFKA_URL: for tests that must know its accounts and its port. */
+export async function sharedKafkaUrl(): Promise<string> {
+  const atDesk = await askDesk('kafka');
+  if (atDesk) return atDesk;
   // cleanUpServers may have ended it between two tests.
   if (shared !== null && !(await shared).running) shared = null;
   shared ??= startKafka();

@@ -3,6 +3,7 @@ import { rmSync, writeFileSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import mysql from 'mysql2';
 import { forget, remember, type Started } from './clean-up.ts';
+import { askDesk } from './desk.ts';
 import { MARIADB, whyMissing } from './install.ts';
 import { HOST, type Place, ServerProcess } from './process.ts';
 import { programPath } from './program.ts';
@@ -15,6 +16,14 @@ export const mariadbAvailable: boolean = MARIADB.find() !== null;
 export interface MariadbOptions {
   /** Further arguments of mariadbd, e.g. ['--transaction-isolation=READ-COMMITTED']. */
   args?: string[];
+}
+
+/** A database on a server that is not the test's own. */
+export interface AnyDatabase {
+  readonly url: string;
+  readonly port: number;
+  /** One statement on a connection of its own; no answer within 5 s is an error. */
+  query(sql: string, values?: unknown[]): Promise<Record<string, unknown>[]>;
 }
 
 /** Account, password and first database. */
@@ -66,6 +75,11 @@ export async function startMariadb(options: MariadbOptions = {}): Promise<Mariad
   const server = new MariadbServer(options);
   await server.start();
   return server;
+}
+
+/** For all files of a test run: nobody kills it, so nothing of it must be on the disk at any time. */
+export function startSharedMariadb(): Promise<MariadbServer> {
+  return startMariadb({ args: ['--max-connections=500', '--innodb-flush-method=nosync'] });
 }
 
 function urlAt(port: number): string {
@@ -166,15 +180,21 @@ let shared: Promise<MariadbServer> | null = null;
 
 /**
  * A fresh, empty database for tests that leave its server alone: at TEST_MYSQL_URL, whose account must be allowed to
- * create databases, or else on one server that the test file shares. cleanUpServers drops it.
+ * create databases, or else on one server that all test files share. cleanUpServers drops it.
  */
 export async function mysqlUrl(): Promise<string> {
-  const elsewhere = process.env[MARIADB.urlVariable];
+  const elsewhere = process.env[MARIADB.urlVariable] ?? (await askDesk('mariadb'));
   if (elsewhere) return createMeanwhile(elsewhere);
   // cleanUpServers may have ended it between two tests.
   if (shared !== null && !(await shared).running) shared = null;
   shared ??= startMariadb();
   return (await shared).createDatabase();
+}
+
+/** The same, for tests that look into it, or reach it through a proxy. */
+export async function anyMysql(): Promise<AnyDatabase> {
+  const url = await mysqlUrl();
+  return { url, port: Number(new URL(url).port || 3306), query: (sql, values) => mysqlQuery(url, sql, values) };
 }
 
 async function createMeanwhile(elsewhere: string): Promise<string> {
@@ -183,6 +203,11 @@ async function createMeanwhile(elsewhere: string): Promise<string> {
   const started: Started = {
     end: async () => {
       forget(started);
+      // Whoever is still connected is not asked: it would wait for the end of a transaction.
+      const sessions = await mysqlQuery(elsewhere, 'SELECT id FROM information_schema.processlist WHERE db = ?', [
+        name,
+      ]);
+      await Promise.all(sessions.map(({ id }) => mysqlQuery(elsewhere, `KILL ${id}`).catch(() => {})));
       await mysqlQuery(elsewhere, `DROP DATABASE IF EXISTS ${mysql.escapeId(name)}`);
     },
     endNow: () => {},

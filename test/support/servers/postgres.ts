@@ -4,7 +4,9 @@ import { existsSync, readFileSync, realpathSync, rmSync, writeFileSync } from 'n
 import { dirname, join } from 'node:path';
 import pg from 'pg';
 import { forget, remember, type Started } from './clean-up.ts';
+import { askDesk } from './desk.ts';
 import { POSTGRES, whyMissing } from './install.ts';
+import type { AnyDatabase } from './mariadb.ts';
 import { HOST, type Place, ServerProcess } from './process.ts';
 import { copyTemplate, runAs } from './template.ts';
 import { ordinaryUser } from './user.ts';
@@ -70,6 +72,17 @@ export async function startPostgres(options: PostgresOptions = {}): Promise<Post
   const server = new PostgresServer(options);
   await server.start();
   return server;
+}
+
+/** For all files of a test run: nobody kills it, so nothing of it must be on the disk at any time. */
+export function startSharedPostgres(): Promise<PostgresServer> {
+  const settings = {
+    max_connections: 400,
+    fsync: 'off',
+    // It would begin after a minute, and come by the more often the more databases there are.
+    autovacuum: 'off',
+  };
+  return startPostgres({ args: Object.entries(settings).flatMap(([name, value]) => ['-c', `${name}=${value}`]) });
 }
 
 function urlAt(port: number): string {
@@ -167,15 +180,21 @@ let shared: Promise<PostgresServer> | null = null;
 
 /**
  * A fresh, empty database for tests that leave its server alone: at TEST_POSTGRES_URL, whose account must be allowed to
- * create databases, or else on one server that the test file shares. cleanUpServers drops it.
+ * create databases, or else on one server that all test files share. cleanUpServers drops it.
  */
 export async function postgresUrl(): Promise<string> {
-  const elsewhere = process.env[POSTGRES.urlVariable];
+  const elsewhere = process.env[POSTGRES.urlVariable] ?? (await askDesk('postgres'));
   if (elsewhere) return createMeanwhile(elsewhere);
   // cleanUpServers may have ended it between two tests.
   if (shared !== null && !(await shared).running) shared = null;
   shared ??= startPostgres();
   return (await shared).createDatabase();
+}
+
+/** The same, for tests that look into it, or reach it through a proxy. */
+export async function anyPostgres(): Promise<AnyDatabase> {
+  const url = await postgresUrl();
+  return { url, port: Number(new URL(url).port || 5432), query: (sql, values) => postgresQuery(url, sql, values) };
 }
 
 async function createMeanwhile(elsewhere: string): Promise<string> {

@@ -23,14 +23,21 @@ const PORT_MAX = 21_999;
  * Who is alone has them all: a night of histories needs thousands.
  */
 const POOL = process.env.VITEST_POOL_ID;
-const PARTS = POOL === undefined ? 1 : 4;
-const PART = Number(POOL ?? 0) % PARTS;
+const PARTS_OF_A_RUN = 5;
+let parts = POOL === undefined ? 1 : PARTS_OF_A_RUN;
+let part = Number(POOL ?? 0) % parts;
 const taken = new Set<number>();
+
+/** From now on this process draws from the part that no worker has: their numbers begin with 1. */
+export function drawPortsBesideWorkers(): void {
+  parts = PARTS_OF_A_RUN;
+  part = 0;
+}
 
 /** A port that nobody listens on, drawn once only in this process. `above`: these offsets must be free, too. */
 export async function freePort(above: readonly number[] = []): Promise<number> {
   for (let tries = 0; tries < 100; tries++) {
-    const port = PORT_MIN + Math.floor(((PART + Math.random()) / PARTS) * (PORT_MAX - PORT_MIN + 1));
+    const port = PORT_MIN + Math.floor(((part + Math.random()) / parts) * (PORT_MAX - PORT_MIN + 1));
     if (taken.has(port)) continue;
     const free = await Promise.all([port, ...above.map((offset) => port + offset)].map(isFree));
     if (!free.every(Boolean)) continue;

@@ -1,6 +1,7 @@
 import { chmodSync, mkdirSync, readFileSync, realpathSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import { until } from '../fault-wait.ts';
+import { askDesk } from './desk.ts';
 import { RABBITMQ, whyMissing } from './install.ts';
 import { firstAnswer } from './probe.ts';
 import { HOST, type Place, ServerProcess } from './process.ts';
@@ -172,11 +173,17 @@ function needed(plugins: string, name: string, found = new Set<string>()): Set<s
 let shared: Promise<RabbitmqServer> | null = null;
 
 /**
- * A RabbitMQ for tests that need any and leave it alone: TEST_RABBITMQ_URL, or else one that the test file shares. It may
+ * A RabbitMQ for tests that need any and leave it alone: TEST_RABBITMQ_URL, or else one that all test files share. It may
  * hold what others put there, so queues and exchanges must have a prefix of the test's own.
  */
 export async function rabbitmqUrl(): Promise<string> {
-  if (process.env[RABBITMQ.urlVariable]) return process.env[RABBITMQ.urlVariable]!;
+  return process.env[RABBITMQ.urlVariable] || (await sharedRabbitmqUrl());
+}
+
+/** The same, but never TEST_RABBITMQ_URL: for tests that must know its accounts and its port. */
+export async function sharedRabbitmqUrl(): Promise<string> {
+  const atDesk = await askDesk('rabbitmq');
+  if (atDesk) return atDesk;
   // cleanUpServers may have ended it between two tests.
   if (shared !== null && !(await shared).running) shared = null;
   shared ??= startRabbitmq();
