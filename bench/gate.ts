@@ -1,6 +1,6 @@
 import { systemRuntime } from '../src/base/runtime.ts';
 import { RedisGate } from '../src/gate/redis/gate.ts';
-import { PAGE_ORDERS } from '../src/ledger/gate-pages.ts';
+import { PAGE_ORDERS } from '../src/ledger/works/gate-pages.ts';
 import type { SaleSnapshot, SnapshotPage } from '../src/model/snapshot.ts';
 import { type Baseline, batched, type Order, onePerCall } from './baselines/gate/seckill.ts';
 import { Server } from './locks/server.ts';

@@ -1,8 +1,8 @@
 // The ledger's batched writer on MariaDB and PostgreSQL, beside one transaction per order and beside the bare inserts.
 
 import { systemRuntime } from '../src/base/runtime.ts';
+import { openSqlLedger } from '../src/ledger/drivers/open.ts';
 import type { SqlLedger } from '../src/ledger/drivers/server/ledger.ts';
-import { openSqlLedger } from '../src/ledger/drivers/server/open.ts';
 import { createLocks } from '../src/locks/index.ts';
 import { actor } from '../src/model/actor.ts';
 import type { OrderMessage } from '../src/model/order.ts';

@@ -8,7 +8,7 @@ import { systemRuntime } from '../src/base/runtime.ts';
 import { MemoryGate } from '../src/gate/memory.ts';
 import type { Gate } from '../src/gate/port.ts';
 import { RedisGate } from '../src/gate/redis/gate.ts';
-import { openSqlLedger } from '../src/ledger/drivers/server/open.ts';
+import { openSqlLedger } from '../src/ledger/drivers/open.ts';
 import { SqliteLedger } from '../src/ledger/drivers/sqlite/ledger.ts';
 import type { Ledger } from '../src/ledger/port.ts';
 import { actor } from '../src/model/actor.ts';

@@ -2,7 +2,7 @@
 // in from outside would be HTTP.
 import { systemRuntime } from '../../src/base/runtime.ts';
 import { EmbeddedShop } from '../../src/engine/embedded.ts';
-import { openSqlLedger } from '../../src/ledger/drivers/server/open.ts';
+import { openSqlLedger } from '../../src/ledger/drivers/open.ts';
 import { jobOf, nowMs, serve } from './child.ts';
 import type { SaleOf } from './crowd.ts';
 import { buyerOf, type Drip, drip, type Flood, flood, ITEM, keyOf, type Place, type Times, Track } from './pace.ts';

@@ -1,6 +1,6 @@
 // What the ledger itself takes when nothing is before it: one process that writes batches.
 import { systemRuntime } from '../../src/base/runtime.ts';
-import { openSqlLedger } from '../../src/ledger/drivers/server/open.ts';
+import { openSqlLedger } from '../../src/ledger/drivers/open.ts';
 import { open } from '../baselines/ledger-mysql.ts';
 import { inBatches, Orders, type Way } from '../ledger.ts';
 import { jobOf, serve } from './child.ts';

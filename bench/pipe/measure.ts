@@ -2,7 +2,7 @@
 import { type Connection, createConnection } from 'mysql2/promise';
 import { systemRuntime } from '../../src/base/runtime.ts';
 import { DistributedShop } from '../../src/engine/distributed.ts';
-import { openSqlLedger } from '../../src/ledger/drivers/server/open.ts';
+import { openSqlLedger } from '../../src/ledger/drivers/open.ts';
 import { actor } from '../../src/model/actor.ts';
 import { cpuMs } from '../support.ts';
 import { Child, nowMs } from './child.ts';

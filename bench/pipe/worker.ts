@@ -4,10 +4,10 @@ import { createLog } from '../../src/base/log.ts';
 import { systemRuntime } from '../../src/base/runtime.ts';
 import { DistributedShop } from '../../src/engine/distributed.ts';
 import { carrierOf } from '../../src/engine/open.ts';
-import { openSqlLedger } from '../../src/ledger/drivers/server/open.ts';
+import { openSqlLedger } from '../../src/ledger/drivers/open.ts';
 import type { Ledger } from '../../src/ledger/port.ts';
-import type { Parcel } from '../../src/pipe/brokers/parcel.ts';
 import type { Carrier } from '../../src/pipe/brokers/port.ts';
+import type { Parcel } from '../../src/pipe/parcel.ts';
 import { jobOf, nowMs, serve } from './child.ts';
 import { FIRST_ID, numberOf, type Stage, Track } from './pace.ts';
 

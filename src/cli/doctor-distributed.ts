@@ -6,7 +6,7 @@ import { type Runtime, systemRuntime } from '../base/runtime.ts';
 import { within } from '../base/timers.ts';
 import { carrierOf } from '../engine/open.ts';
 import { RedisGate } from '../gate/redis/gate.ts';
-import { examineSqlLedger, type SqlLedgerReport } from '../ledger/drivers/server/open.ts';
+import { examineSqlLedger, type SqlLedgerReport } from '../ledger/drivers/open.ts';
 import type { Carrier } from '../pipe/brokers/port.ts';
 import type { Check } from './doctor.ts';
 

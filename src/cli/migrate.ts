@@ -2,7 +2,7 @@ import { existsSync } from 'node:fs';
 import { join } from 'node:path';
 import { systemRuntime } from '../base/runtime.ts';
 import { ledgerFolder } from '../engine/open.ts';
-import { migrateSqlLedger } from '../ledger/drivers/server/open.ts';
+import { migrateSqlLedger } from '../ledger/drivers/open.ts';
 import { ledgerError } from '../ledger/drivers/sqlite/errors.ts';
 import { openLedgerFile } from '../ledger/drivers/sqlite/file.ts';
 import { LEDGER_FILE, lockDataFolder } from '../ledger/drivers/sqlite/folder.ts';

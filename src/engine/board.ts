@@ -3,7 +3,7 @@ import { Few } from '../base/few.ts';
 import type { Runtime } from '../base/runtime.ts';
 import { sleep, within } from '../base/timers.ts';
 import type { Gate } from '../gate/port.ts';
-import type { Ledger } from '../ledger/port.ts';
+import type { SaleLedger } from '../ledger/port.ts';
 import { nextWindowChangeMs, type SaleRecord, type SaleStamp, stampOf } from '../model/sale.ts';
 import { type Item, presentSale, type Sale } from './present.ts';
 import { type PublicAnswer, publicAnswer } from './public-answer.ts';
@@ -55,7 +55,7 @@ interface Entry {
  */
 export class Board {
   readonly #runtime: Runtime;
-  readonly #ledger: Ledger;
+  readonly #ledger: SaleLedger;
   readonly #gate: Gate;
   readonly #entries = new Map<string, Entry>();
   readonly #reading = new Map<string, Promise<Entry | null>>();
@@ -71,7 +71,7 @@ export class Board {
   /** Raised by every change of a sale: what was read before it is not kept. */
   #changes = 0;
 
-  constructor(runtime: Runtime, ledger: Ledger, gate: Gate) {
+  constructor(runtime: Runtime, ledger: SaleLedger, gate: Gate) {
     this.#runtime = runtime;
     this.#ledger = ledger;
     this.#gate = gate;

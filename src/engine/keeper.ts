@@ -2,7 +2,14 @@ import { messageOf } from '../base/errors.ts';
 import type { Runtime } from '../base/runtime.ts';
 import { drain, each, NOTHING_MORE, type Round, sweep } from '../base/sweep.ts';
 import type { SharedGate } from '../gate/port.ts';
-import { type GateTask, KEY_KEPT_MS, type Ledger, RELEASES_KEPT_MS } from '../ledger/port.ts';
+import {
+  type GateTask,
+  KEY_KEPT_MS,
+  type KeyLedger,
+  RELEASES_KEPT_MS,
+  type ReleaseLedger,
+  type SaleLedger,
+} from '../ledger/port.ts';
 import type { Leader } from '../locks/leader.ts';
 import type { Locks } from '../locks/locks.ts';
 import { mayAdmit } from '../model/sale.ts';
@@ -23,14 +30,14 @@ const FAILURES_MAX = 3;
 export interface KeeperDependencies {
   runtime: Runtime;
   gate: SharedGate;
-  ledger: Ledger;
+  ledger: SaleLedger & KeyLedger & ReleaseLedger;
   locks: Locks;
   rebuilder: Rebuilder;
 }
 
 export interface TaskDependencies {
   gate: Pick<SharedGate, 'epochOf'>;
-  ledger: Ledger;
+  ledger: SaleLedger & KeyLedger & ReleaseLedger;
   rebuilder: Pick<Rebuilder, 'apply' | 'rebuild'>;
 }
 

@@ -2,7 +2,7 @@ import { messageOf } from '../base/errors.ts';
 import type { Runtime } from '../base/runtime.ts';
 import { sleep } from '../base/timers.ts';
 import { applyLatest, type SharedGate } from '../gate/port.ts';
-import type { Ledger, Rebuilding } from '../ledger/port.ts';
+import type { Rebuilding, ReleaseLedger, SaleLedger, Upkeep } from '../ledger/port.ts';
 import type { Locks } from '../locks/locks.ts';
 import { mayAdmit } from '../model/sale.ts';
 import type { SaleSnapshot, SnapshotPage } from '../model/snapshot.ts';
@@ -21,7 +21,7 @@ export interface RebuildDependencies {
   runtime: Runtime;
   gate: SharedGate;
   pipe: Pipe;
-  ledger: Ledger;
+  ledger: SaleLedger & ReleaseLedger & Upkeep;
   locks: Locks;
   /** How long to wait for what is in the pipe, while some of it is being decided: later it can only be rejected. */
   drainMsMax: number;

@@ -41,7 +41,7 @@ import type {
   WaitingRelease,
 } from './port.ts';
 import type { Store } from './store.ts';
-import type { Work } from './work.ts';
+import { WebhookBook } from './webhook-ledger.ts';
 import * as audit from './works/audit.ts';
 import { ItemFacts } from './works/book.ts';
 import { unblockPayments } from './works/declines.ts';
@@ -55,7 +55,7 @@ import * as refunds from './works/refunds.ts';
 import * as releases from './works/releases.ts';
 import * as sales from './works/sales.ts';
 import * as sandbox from './works/sandbox.ts';
-import { WebhookBook } from './works/webhook-book.ts';
+import type { Work } from './works/work.ts';
 
 type Ask<Q, A> = (request: Q) => Promise<A>;
 

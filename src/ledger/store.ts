@@ -1,7 +1,10 @@
 import type { OrderMessage, OrderRecord } from '../model/order.ts';
-import type { GateRow } from './gate-pages.ts';
-import type { AuditNote, OrderFilter, OrderKeyBinding, OrderKeyScope, Page, StoredOrder } from './port.ts';
-import type { LifeDialect, Work } from './work.ts';
+import type { AuditNote } from './port/audit.ts';
+import type { OrderKeyBinding, OrderKeyScope } from './port/keys.ts';
+import type { OrderFilter, StoredOrder } from './port/orders.ts';
+import type { Page } from './port/page.ts';
+import type { GateRow } from './works/gate-pages.ts';
+import type { LifeDialect, Work } from './works/work.ts';
 
 /**
  * A database as the ledger needs it. Whatever is the same on all of them is work (work.ts), and the ledger brings it; a driver

@@ -1,7 +1,7 @@
 import { messageOf, RetryableError, unavailable } from '../base/errors.ts';
 import type { Runtime } from '../base/runtime.ts';
 import { hasEnded, type OrderMessage, type OrderRecord } from '../model/order.ts';
-import type { Ledger, StoredOrder } from './port.ts';
+import type { OrderLedger, StoredOrder, Upkeep } from './port.ts';
 
 /** What follows from a decision. The order is the design's: commit, then gate, then acknowledge. */
 export interface WriterEffects {
@@ -41,7 +41,7 @@ const CLOSING_SLICE_MS = 50;
  * While it is out, admission is refused before the gate (`reason`), so that nothing piles up.
  */
 export class Writer {
-  readonly #ledger: Ledger;
+  readonly #ledger: OrderLedger & Upkeep;
   readonly #runtime: Runtime;
   readonly #effects: WriterEffects;
   #out: string | null = null;
@@ -51,7 +51,7 @@ export class Writer {
   #lastCommitMs = 0;
   #closed = false;
 
-  constructor(ledger: Ledger, runtime: Runtime, effects: WriterEffects) {
+  constructor(ledger: OrderLedger & Upkeep, runtime: Runtime, effects: WriterEffects) {
     this.#ledger = ledger;
     this.#runtime = runtime;
     this.#effects = effects;

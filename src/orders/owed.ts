@@ -1,6 +1,6 @@
 import type { Runtime } from '../base/runtime.ts';
 import type { Gate } from '../gate/port.ts';
-import type { Ledger } from '../ledger/port.ts';
+import type { OrderLedger, SaleLedger } from '../ledger/port.ts';
 import type { OrderMessage, OrderRecord } from '../model/order.ts';
 
 const LOOK_EVERY_MS = 1000;
@@ -11,7 +11,7 @@ const GRACE_MS = 3000;
 export interface OwedDependencies {
   runtime: Runtime;
   gate: Gate;
-  ledger: Ledger;
+  ledger: OrderLedger & SaleLedger;
   /** The gate has lost what it admitted: have it built anew. */
   rebuild: (saleId: string, above: number) => void;
   /** The ledger has decided an order that was answered as queued; `here`: by what was written here. */

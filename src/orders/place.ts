@@ -4,7 +4,7 @@ import { type IdSequence, idTimeMs, isId } from '../base/ids.ts';
 import type { Runtime } from '../base/runtime.ts';
 import { sleep, within } from '../base/timers.ts';
 import { type BoundTo, type Gate, type Leaving, NotAdmittedError, type Refused, type Verdict } from '../gate/port.ts';
-import { KEY_KEPT_MS, type Ledger } from '../ledger/port.ts';
+import { KEY_KEPT_MS, type KeyLedger, type OrderLedger, type SaleLedger } from '../ledger/port.ts';
 import { type Actor, actorText } from '../model/actor.ts';
 import { type OrderMessage, type OrderRecord, orderFingerprint, type PlacedBy } from '../model/order.ts';
 import type { RejectReason } from '../model/outcome.ts';
@@ -55,7 +55,7 @@ const KEY_REUSED: PlaceResult = { ok: false, code: 'idempotency_key_reused' };
 export interface PlaceDependencies {
   runtime: Runtime;
   gate: Gate;
-  ledger: Ledger;
+  ledger: OrderLedger & SaleLedger & KeyLedger;
   acks: Acks;
   orderIds: IdSequence;
   auditIds: IdSequence;

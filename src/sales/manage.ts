@@ -4,7 +4,7 @@ import type { IdSequence } from '../base/ids.ts';
 import type { Runtime } from '../base/runtime.ts';
 import { sleep } from '../base/timers.ts';
 import { applyLatest, type Gate } from '../gate/port.ts';
-import type { AdminCall, KeyScope, Ledger, SaleChange } from '../ledger/port.ts';
+import type { AdminCall, KeyLedger, KeyScope, SaleChange, SaleLedger } from '../ledger/port.ts';
 import type { Actor } from '../model/actor.ts';
 import { mayAdmit, type NewSale, type SalePatch, type SaleRecord } from '../model/sale.ts';
 
@@ -20,7 +20,7 @@ type Deed = Pick<KeyScope, 'operation' | 'subject'>;
 export interface ManageDependencies {
   runtime: Runtime;
   gate: Gate;
-  ledger: Ledger;
+  ledger: SaleLedger & KeyLedger;
   saleIds: IdSequence;
   itemIds: IdSequence;
   auditIds: IdSequence;

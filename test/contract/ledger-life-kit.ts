@@ -12,8 +12,8 @@ import type {
   Release,
   StoredOrder,
 } from '../../src/ledger/port.ts';
-import type { LifeDialect } from '../../src/ledger/work.ts';
 import { dueOrders } from '../../src/ledger/works/releases.ts';
+import type { LifeDialect } from '../../src/ledger/works/work.ts';
 import { actor } from '../../src/model/actor.ts';
 import type { Money } from '../../src/model/money.ts';
 import { type OrderMessage, type OrderRecord, orderFingerprint } from '../../src/model/order.ts';

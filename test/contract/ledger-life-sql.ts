@@ -2,9 +2,9 @@ import { afterAll, afterEach, beforeAll, describe, expect, it, vi } from 'vitest
 import { seededRandom } from '../../src/base/random.ts';
 import { systemRuntime } from '../../src/base/runtime.ts';
 import { MysqlSteps } from '../../src/ledger/drivers/mysql/steps.ts';
+import { openSqlLedger } from '../../src/ledger/drivers/open.ts';
 import { PostgresSteps } from '../../src/ledger/drivers/postgres/steps.ts';
 import type { SqlLedger, SqlLedgerOptions } from '../../src/ledger/drivers/server/ledger.ts';
-import { openSqlLedger } from '../../src/ledger/drivers/server/open.ts';
 import type { Move, Moved } from '../../src/ledger/port.ts';
 import { actor } from '../../src/model/actor.ts';
 import type { OrderMessage, OrderRecord } from '../../src/model/order.ts';

@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest';
-import { DECLINED_MAX } from '../../src/ledger/life.ts';
+import { DECLINED_MAX } from '../../src/ledger/port/payments.ts';
 import type { Move, NewRefund } from '../../src/ledger/port.ts';
 import { liveAttempts, newestEnded } from '../../src/ledger/works/book.ts';
 import { openByClaims } from '../../src/ledger/works/payments.ts';

@@ -2,7 +2,6 @@ import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import type { ManualClock } from '../../src/base/clock.ts';
 import { DoorbusterError } from '../../src/base/errors.ts';
 import { orderKey } from '../../src/base/idempotency.ts';
-import { PAGE_ORDERS } from '../../src/ledger/gate-pages.ts';
 import {
   type AdminCall,
   KEY_KEPT_MS,
@@ -11,6 +10,7 @@ import {
   type SaleChange,
   type StoredOrder,
 } from '../../src/ledger/port.ts';
+import { PAGE_ORDERS } from '../../src/ledger/works/gate-pages.ts';
 import { Writer } from '../../src/ledger/writer.ts';
 import { actor } from '../../src/model/actor.ts';
 import { type OrderMessage, type OrderRecord, orderFingerprint, type PlacedBy } from '../../src/model/order.ts';

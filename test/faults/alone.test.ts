@@ -3,7 +3,7 @@ import { RetryableError } from '../../src/base/errors.ts';
 import { systemRuntime } from '../../src/base/runtime.ts';
 import { EmbeddedShop } from '../../src/engine/embedded.ts';
 import type { Gate } from '../../src/gate/port.ts';
-import { openSqlLedger } from '../../src/ledger/drivers/server/open.ts';
+import { openSqlLedger } from '../../src/ledger/drivers/open.ts';
 import type { SaleChange } from '../../src/ledger/port.ts';
 import { actor } from '../../src/model/actor.ts';
 import { emptyDatabase, queryDatabase } from '../contract/ledger.sql.ts';

@@ -5,7 +5,7 @@ import { DistributedShop } from '../../src/engine/distributed.ts';
 import { EmbeddedShop } from '../../src/engine/embedded.ts';
 import { Keeper } from '../../src/engine/keeper.ts';
 import { RedisGate } from '../../src/gate/redis/gate.ts';
-import { openSqlLedger } from '../../src/ledger/drivers/server/open.ts';
+import { openSqlLedger } from '../../src/ledger/drivers/open.ts';
 import { actor } from '../../src/model/actor.ts';
 import type { PaymentProvider } from '../../src/payments/port.ts';
 import { freshDatabase, type Product, queryDatabase } from '../contract/ledger.sql.ts';

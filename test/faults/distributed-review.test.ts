@@ -7,7 +7,7 @@ import { DistributedShop } from '../../src/engine/distributed.ts';
 import { Keeper } from '../../src/engine/keeper.ts';
 import { Rebuilder } from '../../src/engine/rebuild.ts';
 import { RedisGate } from '../../src/gate/redis/gate.ts';
-import { openSqlLedger } from '../../src/ledger/drivers/server/open.ts';
+import { openSqlLedger } from '../../src/ledger/drivers/open.ts';
 import type { Ledger } from '../../src/ledger/port.ts';
 import { createLocks, type Locks } from '../../src/locks/locks.ts';
 import { actor } from '../../src/model/actor.ts';

@@ -1,6 +1,6 @@
 import { expect, it, onTestFinished } from 'vitest';
 import { systemRuntime } from '../../src/base/runtime.ts';
-import { openSqlLedger } from '../../src/ledger/drivers/server/open.ts';
+import { openSqlLedger } from '../../src/ledger/drivers/open.ts';
 import { describeWithOwnMysql } from '../support/servers/describe.ts';
 import { startMariadb } from '../support/servers/mariadb.ts';
 import { sqlFaultSuite } from '../support/sql-faults.ts';

@@ -1,6 +1,6 @@
 import { expect, it, onTestFinished } from 'vitest';
 import { systemRuntime } from '../../src/base/runtime.ts';
-import { openSqlLedger } from '../../src/ledger/drivers/server/open.ts';
+import { openSqlLedger } from '../../src/ledger/drivers/open.ts';
 import type { Move } from '../../src/ledger/port.ts';
 import { sleep } from '../support/fault-wait.ts';
 import { describeWithOwnPostgres } from '../support/servers/describe.ts';

@@ -5,7 +5,7 @@ import { fileURLToPath } from 'node:url';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { systemRuntime } from '../../src/base/runtime.ts';
 import { DistributedShop } from '../../src/engine/distributed.ts';
-import { openSqlLedger } from '../../src/ledger/drivers/server/open.ts';
+import { openSqlLedger } from '../../src/ledger/drivers/open.ts';
 import type { OrderStatus } from '../../src/model/order.ts';
 import { POINTS, type Point } from '../../src/orders/life/points.ts';
 import type { Product } from '../contract/ledger.sql.ts';

@@ -3,7 +3,7 @@ import { Redis } from 'ioredis';
 import { afterAll, afterEach, beforeAll, beforeEach, expect, it } from 'vitest';
 import { systemRuntime } from '../../src/base/runtime.ts';
 import { DistributedShop } from '../../src/engine/distributed.ts';
-import { openSqlLedger } from '../../src/ledger/drivers/server/open.ts';
+import { openSqlLedger } from '../../src/ledger/drivers/open.ts';
 import { actor } from '../../src/model/actor.ts';
 import { until } from '../support/fault-wait.ts';
 import { ADMIN_KEY, AUTH_SECRET, run } from '../support/server.ts';

@@ -3,9 +3,9 @@ import { afterAll, afterEach, beforeAll, beforeEach, expect, it } from 'vitest';
 import { RetryableError } from '../../src/base/errors.ts';
 import { systemRuntime } from '../../src/base/runtime.ts';
 import type { OrderMessage } from '../../src/model/order.ts';
-import { partitionOf } from '../../src/pipe/brokers/parcel.ts';
 import { BrokerPipe, type BrokerPipeCounters, type BrokerPipeOptions } from '../../src/pipe/brokers/pipe.ts';
 import type { Carrier } from '../../src/pipe/brokers/port.ts';
+import { partitionOf } from '../../src/pipe/parcel.ts';
 import type { Pipe, SharedPipe } from '../../src/pipe/port.ts';
 import { RedisStreamsPipe } from '../../src/pipe/redis-streams/pipe.ts';
 import {

@@ -1,8 +1,8 @@
 import { afterAll, beforeAll, expect, it } from 'vitest';
 import { systemRuntime } from '../../src/base/runtime.ts';
 import { DistributedShop } from '../../src/engine/distributed.ts';
+import { openSqlLedger } from '../../src/ledger/drivers/open.ts';
 import type { SqlLedger } from '../../src/ledger/drivers/server/ledger.ts';
-import { openSqlLedger } from '../../src/ledger/drivers/server/open.ts';
 import { actor } from '../../src/model/actor.ts';
 import { until } from '../support/fault-wait.ts';
 import { cleanUpServers } from '../support/servers/clean-up.ts';

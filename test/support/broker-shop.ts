@@ -1,7 +1,7 @@
 import { inspect } from 'node:util';
 import { expect } from 'vitest';
 import { createLocks } from '../../src/locks/locks.ts';
-import { partitionOf } from '../../src/pipe/brokers/parcel.ts';
+import { partitionOf } from '../../src/pipe/parcel.ts';
 import { type Broker, type BrokerKind, type BrokerServer, carrierAt, PARTITIONS, prepare } from './broker-kinds.ts';
 import { undecided } from './crowd-judge.ts';
 import { startShop, type TestShop, type TestWorker } from './distributed.ts';

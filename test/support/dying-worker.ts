@@ -1,7 +1,7 @@
 // A worker that commits one batch and is then at a loss: it settles nothing, acknowledges nothing, and says so.
 import { systemRuntime } from '../../src/base/runtime.ts';
 import { DistributedShop } from '../../src/engine/distributed.ts';
-import { openSqlLedger } from '../../src/ledger/drivers/server/open.ts';
+import { openSqlLedger } from '../../src/ledger/drivers/open.ts';
 import type { OrderMessage } from '../../src/model/order.ts';
 import { QUICK } from './webhooks.ts';
 

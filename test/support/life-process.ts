@@ -59,7 +59,7 @@ async function open(): Promise<Shop> {
   const { redis, database, prefix } = distributed;
   // Drivers take their time to load; most of these processes need none.
   const { DistributedShop } = await import('../../src/engine/distributed.ts');
-  const { openSqlLedger } = await import('../../src/ledger/drivers/server/open.ts');
+  const { openSqlLedger } = await import('../../src/ledger/drivers/open.ts');
   const ledger = await openSqlLedger(database, runtime, { migrate: true, exclusive: false, now: clock.now });
   const options = {
     redis,

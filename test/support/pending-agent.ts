@@ -7,7 +7,7 @@ import { systemRuntime } from '../../src/base/runtime.ts';
 import { DistributedShop } from '../../src/engine/distributed.ts';
 import { EmbeddedShop } from '../../src/engine/embedded.ts';
 import type { Shop } from '../../src/engine/shop.ts';
-import { openSqlLedger } from '../../src/ledger/drivers/server/open.ts';
+import { openSqlLedger } from '../../src/ledger/drivers/open.ts';
 import { SqliteLedger } from '../../src/ledger/drivers/sqlite/ledger.ts';
 import type { Ledger } from '../../src/ledger/port.ts';
 import { actor } from '../../src/model/actor.ts';

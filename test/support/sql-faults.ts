@@ -4,10 +4,10 @@ import { afterAll, beforeAll, describe, expect, it, onTestFinished } from 'vites
 import { RetryableError } from '../../src/base/errors.ts';
 import { systemRuntime } from '../../src/base/runtime.ts';
 import { mysqlDialect } from '../../src/ledger/drivers/mysql/ledger.ts';
+import { openSqlLedger } from '../../src/ledger/drivers/open.ts';
 import { postgresDialect } from '../../src/ledger/drivers/postgres/ledger.ts';
 import { Database } from '../../src/ledger/drivers/server/database.ts';
 import type { SqlLedger } from '../../src/ledger/drivers/server/ledger.ts';
-import { openSqlLedger } from '../../src/ledger/drivers/server/open.ts';
 import type { StoredOrder } from '../../src/ledger/port.ts';
 import { actor } from '../../src/model/actor.ts';
 import type { OrderMessage } from '../../src/model/order.ts';

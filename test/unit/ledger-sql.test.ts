@@ -11,7 +11,7 @@ import {
   mustBeWellFormed,
   NOTHING_FOUND,
 } from '../../src/ledger/rules/backstops.ts';
-import { ConflictError } from '../../src/ledger/work.ts';
+import { ConflictError } from '../../src/ledger/works/work.ts';
 import type { OrderMessage } from '../../src/model/order.ts';
 
 describe('what an error of a database is about', () => {

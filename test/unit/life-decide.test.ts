@@ -1,12 +1,12 @@
 import { describe, expect, it } from 'vitest';
-import { DECLINED_MAX, type Move } from '../../src/ledger/life.ts';
+import { DECLINED_MAX, type Move } from '../../src/ledger/port/payments.ts';
 import {
   type Decision,
   decideMove,
   decideOpening,
   type MoneyState,
   type OrderState,
-} from '../../src/ledger/works/decide.ts';
+} from '../../src/ledger/rules/decide.ts';
 import type { StoredRefund } from '../../src/ledger/works/rows.ts';
 import { actor } from '../../src/model/actor.ts';
 import { LIFE, stepOf, unitsAt } from '../../src/model/life.ts';

@@ -1,7 +1,7 @@
 // What `bench -- compare` knows of the ledgers in SQL. Each commit has its own, which fits its src/; the interface stays.
 
 import { systemRuntime } from '../../../src/base/runtime.ts';
-import { openSqlLedger } from '../../../src/ledger/drivers/server/open.ts';
+import { openSqlLedger } from '../../../src/ledger/drivers/open.ts';
 import { actor } from '../../../src/model/actor.ts';
 
 export interface LedgerOrder {

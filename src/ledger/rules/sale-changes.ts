@@ -6,7 +6,7 @@ import {
   type SaleRecord,
   windowFaults,
 } from '../../model/sale.ts';
-import type { SaleChange } from '../port.ts';
+import type { SaleChange } from '../port/sales.ts';
 
 export type Refused = Exclude<SaleChange, { outcome: 'changed' | 'replayed' }>;
 

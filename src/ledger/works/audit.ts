@@ -1,10 +1,18 @@
-import { actorText } from '../../model/actor.ts';
+import { type Actor, actorText } from '../../model/actor.ts';
 import type { OrderMessage } from '../../model/order.ts';
 import type { SaleSnapshot } from '../../model/snapshot.ts';
-import type { AuditEntry, AuditNote } from '../life.ts';
-import type { Page, Rebuilding, StoredOrder } from '../port.ts';
-import { type Cells, CLOCK, type InsertStep, nowOf, query, type Work, Writes } from '../work.ts';
+import type { AuditEntry, AuditNote } from '../port/audit.ts';
+import type { StoredOrder } from '../port/orders.ts';
+import type { Page } from '../port/page.ts';
+import type { Rebuilding } from '../port/sales.ts';
 import { auditOfRow } from './rows.ts';
+import { type Cells, CLOCK, type InsertStep, nowOf, query, type Work, Writes } from './work.ts';
+
+/** Who does something, and under which id the audit has it. */
+export interface Audited {
+  readonly by: Actor;
+  readonly auditId: string;
+}
 
 /** Who did what, when and from where: the only statement that writes to the audit. Nothing changes or removes a row. */
 export function auditStep(notes: readonly AuditNote[], nowMs: number): InsertStep {

@@ -1,18 +1,10 @@
 import type { Actor } from '../../model/actor.ts';
 import type { OrderRecord, OrderStatus } from '../../model/order.ts';
 import type { PaymentAttempt } from '../../model/payment.ts';
-import { type Believed, DECLINED_MAX, type Move } from '../life.ts';
-import { CLOCK, type LifeDialect, nowOf, query, type Row, type Step, type Work } from '../work.ts';
-import type { Declined, MoneyState, OrderState } from './decide.ts';
-import {
-  ATTEMPT_COLUMNS,
-  attemptOfRow,
-  orderOfRow,
-  refundOfRow,
-  SELECT_ATTEMPTS,
-  SELECT_REFUNDS,
-  type StoredRefund,
-} from './rows.ts';
+import { type Believed, DECLINED_MAX, type Move } from '../port/payments.ts';
+import type { Declined, MoneyState, OrderState, StoredRefund } from '../rules/decide.ts';
+import { ATTEMPT_COLUMNS, attemptOfRow, orderOfRow, refundOfRow, SELECT_ATTEMPTS, SELECT_REFUNDS } from './rows.ts';
+import { CLOCK, type LifeDialect, nowOf, query, type Row, type Step, type Work } from './work.ts';
 
 /** An order of the batch: as it was read, and as it will be. */
 export interface Entry {

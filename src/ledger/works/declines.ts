@@ -1,8 +1,8 @@
 import type { PaymentAttempt } from '../../model/payment.ts';
-import { DECLINED_MAX } from '../life.ts';
-import { CLOCK, type LifeDialect, nowOf, query, type Step, type Work, Writes } from '../work.ts';
+import { DECLINED_MAX } from '../port/payments.ts';
+import type { Audited } from './audit.ts';
 import { auditStep } from './audit.ts';
-import type { Audited } from './payments.ts';
+import { CLOCK, type LifeDialect, nowOf, query, type Step, type Work, Writes } from './work.ts';
 
 /**
  * Payments that were declined, counted for an order and its buyer. A row is written when a payment is declined and read when

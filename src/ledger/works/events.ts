@@ -1,9 +1,9 @@
 import type { OrderRecord } from '../../model/order.ts';
 import type { WebhookEvent } from '../../model/webhook.ts';
-import type { OutgoingEvent } from '../life.ts';
-import type { StoredOrder } from '../port.ts';
-import { type Cells, type InsertStep, query, type Work, Writes } from '../work.ts';
+import type { OutgoingEvent } from '../port/events.ts';
+import type { StoredOrder } from '../port/orders.ts';
 import { eventOfRow } from './rows.ts';
+import { type Cells, type InsertStep, query, type Work, Writes } from './work.ts';
 
 /**
  * The outbox of events for those who subscribed. An event is named after its order and its version, so that it is written

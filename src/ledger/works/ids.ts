@@ -1,5 +1,5 @@
 import type { IdBlock, IdKind } from '../../base/ids.ts';
-import { type LifeDialect, query, type Work } from '../work.ts';
+import { type LifeDialect, query, type Work } from './work.ts';
 
 /** The next numbers of this kind, which nobody else is given. */
 export function* takeIdBlock(kind: IdKind, size: number, { forUpdate }: LifeDialect): Work<IdBlock> {

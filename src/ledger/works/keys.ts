@@ -1,4 +1,5 @@
-import { type AdminCall, KEY_KEPT_MS, type KeyBinding, type KeyScope } from '../port.ts';
+import { KEY_KEPT_MS, type KeyBinding, type KeyScope } from '../port/keys.ts';
+import type { AdminCall } from '../port/sales.ts';
 import {
   ABOUT_NOW,
   type Cells,
@@ -10,7 +11,7 @@ import {
   type Row,
   type Step,
   type Work,
-} from '../work.ts';
+} from './work.ts';
 
 /** A day's keys of a big sale are millions: so many in one transaction. */
 export const PRUNED_AT_ONCE = 500;

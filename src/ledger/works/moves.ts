@@ -3,16 +3,17 @@ import type { Money } from '../../model/money.ts';
 import type { OrderRecord } from '../../model/order.ts';
 import type { PaymentAttempt } from '../../model/payment.ts';
 import type { WebhookEvent } from '../../model/webhook.ts';
-import type { AuditNote, Believed, Move, Moved } from '../life.ts';
+import type { AuditNote } from '../port/audit.ts';
+import type { Believed, Move, Moved } from '../port/payments.ts';
 import { byId } from '../rules/backstops.ts';
-import { type Cells, ConflictError, type LifeDialect, query, type Work, Writes } from '../work.ts';
+import type { StoredRefund } from '../rules/decide.ts';
+import { CONFIRM, type Decision, decideMove, type MoneyState } from '../rules/decide.ts';
 import { auditStep } from './audit.ts';
 import { Book, type Entry, type ItemFacts, raiseFence, type Wanted } from './book.ts';
-import { CONFIRM, type Decision, decideMove, type MoneyState } from './decide.ts';
 import { eventStep } from './events.ts';
 import { writePayments } from './payments.ts';
 import { doneRefunds, toldRefunds, voidRefundsOf } from './refunds.ts';
-import type { StoredRefund } from './rows.ts';
+import { type Cells, ConflictError, type LifeDialect, query, type Work, Writes } from './work.ts';
 
 export interface MoveOptions {
   /** Events of them are kept for those who subscribed. */

@@ -1,10 +1,12 @@
 import type { OrderMessage, OrderRecord, OrderStatus } from '../../model/order.ts';
-import type { GateRow } from '../gate-pages.ts';
-import type { OrderFilter, OrderKeyBinding, OrderKeyScope, Page } from '../port.ts';
+import type { OrderKeyBinding, OrderKeyScope } from '../port/keys.ts';
+import type { OrderFilter } from '../port/orders.ts';
+import type { Page } from '../port/page.ts';
 import type { StoredContent } from '../rules/backstops.ts';
-import { CLOCK, type LifeDialect, nowOf, query, type Row, type Step, type Value, type Work } from '../work.ts';
+import type { GateRow } from './gate-pages.ts';
 import { isOver, PRUNED_AT_ONCE } from './keys.ts';
 import { orderOfRow } from './rows.ts';
+import { CLOCK, type LifeDialect, nowOf, query, type Row, type Step, type Value, type Work } from './work.ts';
 
 /** Reads of orders. Storing them is the driver's: it is what a crowd waits for. */
 

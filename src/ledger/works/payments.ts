@@ -1,18 +1,24 @@
 import { invariant } from '../../base/errors.ts';
-import { type Actor, actorText } from '../../model/actor.ts';
+import { actorText } from '../../model/actor.ts';
 import type { Money } from '../../model/money.ts';
 import type { OrderStatus } from '../../model/order.ts';
 import type { PaymentAttempt } from '../../model/payment.ts';
+import type { AuditNote } from '../port/audit.ts';
 import {
   type AttemptEnd,
   type AttemptOpened,
-  type AuditNote,
   DECLINED_MAX,
   type NewAttempt,
   type Postponed,
   type Postponement,
   type Unsettled,
-} from '../life.ts';
+} from '../port/payments.ts';
+import { decideOpening, refunded } from '../rules/decide.ts';
+import type { Audited } from './audit.ts';
+import { auditStep } from './audit.ts';
+import { Book, type Entry, type ItemFacts, liveAttempts, newestEnded } from './book.ts';
+import { declineSteps } from './declines.ts';
+import { ATTEMPT_COLUMNS, attemptOfRow, cellsOfAttempt, SELECT_ATTEMPTS } from './rows.ts';
 import {
   type Cells,
   CLOCK,
@@ -24,12 +30,7 @@ import {
   type Step,
   type Work,
   Writes,
-} from '../work.ts';
-import { auditStep } from './audit.ts';
-import { Book, type Entry, type ItemFacts, liveAttempts, newestEnded } from './book.ts';
-import { decideOpening, refunded } from './decide.ts';
-import { declineSteps } from './declines.ts';
-import { ATTEMPT_COLUMNS, attemptOfRow, cellsOfAttempt, SELECT_ATTEMPTS } from './rows.ts';
+} from './work.ts';
 
 /** What a provider says of a failure may be long. */
 const ERROR_MAX = 500;
@@ -206,11 +207,6 @@ function mayHaveOthers(entry: Entry, book: Book): boolean {
   // Blocked, however many are open.
   if (order >= DECLINED_MAX.order || buyer >= DECLINED_MAX.buyer) return false;
   return entry.slots !== '1' || buyer > 0;
-}
-
-export interface Audited {
-  readonly by: Actor;
-  readonly auditId: string;
 }
 
 /** What is done to one attempt, if `change` says so. */

@@ -1,10 +1,11 @@
 import { actorText } from '../../model/actor.ts';
 import type { PartRefund } from '../../model/payment.ts';
-import type { DueRefund, Move, NewRefund, RefundAsked, UnsettledRefund } from '../life.ts';
-import { type Cells, CLOCK, type LifeDialect, nowOf, query, type Step, type Work, Writes } from '../work.ts';
+import type { DueRefund, Move, NewRefund, RefundAsked, UnsettledRefund } from '../port/payments.ts';
+import type { StoredRefund } from '../rules/decide.ts';
+import type { Audited } from './audit.ts';
 import { auditStep } from './audit.ts';
-import type { Audited } from './payments.ts';
-import { attemptOfRow, refundOfRow, SELECT_ATTEMPTS, SELECT_REFUNDS, type StoredRefund } from './rows.ts';
+import { attemptOfRow, refundOfRow, SELECT_ATTEMPTS, SELECT_REFUNDS } from './rows.ts';
+import { type Cells, CLOCK, type LifeDialect, nowOf, query, type Step, type Work, Writes } from './work.ts';
 
 /** An Idempotency-Key is free again after so long, as every other is. */
 const KEY_MS = 24 * 3600 * 1000;

@@ -1,6 +1,7 @@
-import type { DueOrder, Release, WaitingRelease } from '../life.ts';
-import { ABOUT_NOW, CLOCK, type LifeDialect, nowOf, query, type Work } from '../work.ts';
+import type { DueOrder } from '../port/payments.ts';
+import type { Release, WaitingRelease } from '../port/releases.ts';
 import { releaseOfRow } from './rows.ts';
+import { ABOUT_NOW, CLOCK, type LifeDialect, nowOf, query, type Work } from './work.ts';
 
 const SELECT = 'SELECT order_id, sale_id, item_id, buyer, units, rev, created_at FROM release_outbox';
 

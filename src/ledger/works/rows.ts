@@ -2,8 +2,11 @@ import { storedActorText } from '../../model/actor.ts';
 import type { OrderRecord, OrderStatus } from '../../model/order.ts';
 import type { RejectReason } from '../../model/outcome.ts';
 import type { AttemptState, PartRefund, PaymentAttempt } from '../../model/payment.ts';
-import type { AuditEntry, OutgoingEvent, Release } from '../life.ts';
-import type { Cells, Row } from '../work.ts';
+import type { AuditEntry } from '../port/audit.ts';
+import type { OutgoingEvent } from '../port/events.ts';
+import type { Release } from '../port/releases.ts';
+import type { StoredRefund } from '../rules/decide.ts';
+import type { Cells, Row } from './work.ts';
 
 /** Of a row with the columns of `orders` and `item_code`. */
 export function orderOfRow(row: Row): OrderRecord {
@@ -86,11 +89,6 @@ export function cellsOfAttempt(attempt: PaymentAttempt, fence: bigint | null): C
 
 export const SELECT_REFUNDS = `SELECT id, attempt_id, order_id, amount, currency, back_before, state, made_with, error, next_at,
   tries, created_at FROM refunds`;
-
-/** With what was back when it was asked for. */
-export interface StoredRefund extends PartRefund {
-  readonly backBefore: number;
-}
 
 export function refundOfRow(row: Row): StoredRefund {
   return {

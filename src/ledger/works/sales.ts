@@ -1,7 +1,7 @@
 import type { ItemKind, ItemRecord, NewSale, SalePatch, SaleRecord, SaleStamp } from '../../model/sale.ts';
 import type { SaleSnapshot } from '../../model/snapshot.ts';
-import { type GateRow, snapshotOf } from '../gate-pages.ts';
-import type { AdminCall, GateTask, Page, Rebuilding, SaleChange, SaleIds } from '../port.ts';
+import type { Page } from '../port/page.ts';
+import type { AdminCall, GateTask, Rebuilding, SaleChange, SaleIds } from '../port/sales.ts';
 import { byId } from '../rules/backstops.ts';
 import {
   type ChangeableSale,
@@ -12,9 +12,10 @@ import {
   type Refused,
   restocked,
 } from '../rules/sale-changes.ts';
-import { CLOCK, type LifeDialect, nowOf, query, type Result, type Row, type Step, type Work, Writes } from '../work.ts';
 import { auditStep, rebuiltNotes } from './audit.ts';
+import { type GateRow, snapshotOf } from './gate-pages.ts';
 import { bindKey, repeatOf, selectKey } from './keys.ts';
+import { CLOCK, type LifeDialect, nowOf, query, type Result, type Row, type Step, type Work, Writes } from './work.ts';
 
 /** Sales and their items. Every change of a sale locks its row first, so that two of them cannot mix. */
 

@@ -1,6 +1,6 @@
 import { invariant } from '../../base/errors.ts';
 import type { SandboxIntent } from '../../model/payment.ts';
-import type { NewIntent } from '../sandbox.ts';
+import type { NewIntent } from '../port/sandbox.ts';
 import {
   ABOUT_NOW,
   type Cells,
@@ -12,7 +12,7 @@ import {
   type Row,
   type Work,
   Writes,
-} from '../work.ts';
+} from './work.ts';
 
 const COLUMNS = ['id', 'order_id', 'amount', 'currency', 'state', 'due_at', 'told', 'refunded'];
 const SELECT = `SELECT ${COLUMNS.join(', ')} FROM sandbox_intents`;

@@ -1,6 +1,7 @@
 import type { Actor } from '../../model/actor.ts';
 import { type DeliveryState, WEBHOOK_BOUNDS, type WebhookEvent } from '../../model/webhook.ts';
-import { KEY_KEPT_MS, type Page } from '../port.ts';
+import { KEY_KEPT_MS } from '../port/keys.ts';
+import type { Page } from '../port/page.ts';
 import type {
   DeliveryTry,
   EndpointCreated,
@@ -8,9 +9,9 @@ import type {
   NewEndpoint,
   WebhookDelivery,
   WebhookEndpoint,
-} from '../webhooks.ts';
-import { type Cells, CLOCK, type LifeDialect, nowOf, query, type Row, type Step, type Work, Writes } from '../work.ts';
+} from '../port/webhooks.ts';
 import { auditStep } from './audit.ts';
+import { type Cells, CLOCK, type LifeDialect, nowOf, query, type Row, type Step, type Work, Writes } from './work.ts';
 
 /** So many rows at a time where something is tidied up. */
 const CHUNK = 500;

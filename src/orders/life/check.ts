@@ -1,6 +1,6 @@
 import type { Runtime } from '../../base/runtime.ts';
 import { pages } from '../../base/sweep.ts';
-import type { LifeLedger, Release, Unsettled, UnsettledRefund } from '../../ledger/port.ts';
+import type { PaymentLedger, Release, ReleaseLedger, Unsettled, UnsettledRefund } from '../../ledger/port.ts';
 import type { CheckReport, Finding } from '../../model/finding.ts';
 import type { PaymentAttempt } from '../../model/payment.ts';
 import { TRIES_ALERT } from './keepers.ts';
@@ -15,7 +15,7 @@ const PAGE = 500;
  * Reads the ledger by index, and only what has not ended: a million orders cost nothing here.
  */
 export async function checkLife(
-  ledger: Pick<LifeLedger, 'releases' | 'unsettledAttempts' | 'unsettledRefunds'>,
+  ledger: Pick<ReleaseLedger & PaymentLedger, 'releases' | 'unsettledAttempts' | 'unsettledRefunds'>,
   { clock, timers }: Pick<Runtime, 'clock' | 'timers'>,
   saleId: string | null,
 ): Promise<CheckReport> {

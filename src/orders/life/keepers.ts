@@ -2,7 +2,7 @@ import { messageOf } from '../../base/errors.ts';
 import type { IdSequence } from '../../base/ids.ts';
 import type { Runtime } from '../../base/runtime.ts';
 import { pages, type Round } from '../../base/sweep.ts';
-import type { DueOrder, DueRefund, Ledger } from '../../ledger/port.ts';
+import type { DueOrder, DueRefund, OrderLedger, PaymentLedger, Upkeep } from '../../ledger/port.ts';
 import { actor } from '../../model/actor.ts';
 import type { PaymentAttempt } from '../../model/payment.ts';
 import type { PlaceRequest, PlaceResult } from '../place.ts';
@@ -13,7 +13,7 @@ import type { Reached } from './points.ts';
 
 export interface KeepersDependencies {
   readonly runtime: Runtime;
-  readonly ledger: Ledger;
+  readonly ledger: PaymentLedger & OrderLedger & Upkeep;
   readonly life: OrderLife;
   readonly watch: Pick<ProviderWatch, 'isSilent' | 'silentMs'>;
   readonly withLock: WithOrderLock;

@@ -4,7 +4,16 @@ import type { Grouped } from '../../base/grouped.ts';
 import type { IdSequence } from '../../base/ids.ts';
 import type { Runtime } from '../../base/runtime.ts';
 import { within } from '../../base/timers.ts';
-import type { AttemptEnd, AttemptOpened, Ledger, Move, Moved, NewAttempt, Opened } from '../../ledger/port.ts';
+import type {
+  AttemptEnd,
+  AttemptOpened,
+  Move,
+  Moved,
+  NewAttempt,
+  Opened,
+  OrderLedger,
+  PaymentLedger,
+} from '../../ledger/port.ts';
 import { type Actor, actor } from '../../model/actor.ts';
 import { unitsAt } from '../../model/life.ts';
 import type { Money } from '../../model/money.ts';
@@ -17,7 +26,7 @@ import type { Freed } from './releaser.ts';
 
 export interface LifeDependencies {
   readonly runtime: Runtime;
-  readonly ledger: Ledger;
+  readonly ledger: PaymentLedger & OrderLedger;
   /** Moves and attempts, grouped into transactions. */
   readonly moves: Pick<Grouped<Move, Moved>, 'ask'>;
   readonly attempts: Pick<Grouped<NewAttempt, AttemptOpened>, 'ask'>;

@@ -2,7 +2,7 @@ import { messageOf } from '../../base/errors.ts';
 import type { Runtime } from '../../base/runtime.ts';
 import { type Round, turn } from '../../base/sweep.ts';
 import type { Gate } from '../../gate/port.ts';
-import type { LifeLedger, Release, WaitingRelease } from '../../ledger/port.ts';
+import type { Release, ReleaseLedger, WaitingRelease } from '../../ledger/port.ts';
 
 export interface Freed {
   readonly orderId: string;
@@ -11,7 +11,7 @@ export interface Freed {
 }
 
 export interface ReleaserOptions {
-  readonly ledger: Pick<LifeLedger, 'releases' | 'released'>;
+  readonly ledger: Pick<ReleaseLedger, 'releases' | 'released'>;
   readonly gate: Pick<Gate, 'release'>;
   /** Their counts have changed. */
   touched(saleId: string): void;

@@ -1,4 +1,4 @@
-import type { Parcel } from './parcel.ts';
+import type { Parcel } from '../parcel.ts';
 
 /**
  * A broker between the stream that the gate writes and the workers. It carries copies: an entry stays in its stream until

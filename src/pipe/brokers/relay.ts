@@ -1,8 +1,8 @@
 import { messageOf } from '../../base/errors.ts';
 import type { Runtime } from '../../base/runtime.ts';
+import { type Parcel, partitionOf } from '../parcel.ts';
 import { Slots } from '../redis-streams/slots.ts';
 import type { Look, Marks, StreamStore, Written } from '../redis-streams/store.ts';
-import { type Parcel, partitionOf } from './parcel.ts';
 import type { Carrier } from './port.ts';
 
 /** Has `work` done by one process of the cluster at a time. A second one would only make duplicates. */

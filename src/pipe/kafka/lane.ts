@@ -1,7 +1,7 @@
 import type { MessageToProduce, Producer } from '@platformatic/kafka';
 import { unavailable } from '../../base/errors.ts';
 import type { Timers } from '../../base/timers.ts';
-import { type Parcel, writeParcel } from '../brokers/parcel.ts';
+import { type Parcel, writeParcel } from '../parcel.ts';
 import { type Clients, noAnswer, reasonOf } from './client.ts';
 
 export interface LaneOptions {

@@ -2,8 +2,8 @@ import { type Admin, fetchV11, ListOffsetTimestamps, ProtocolError, type Records
 import { unavailable } from '../../base/errors.ts';
 import type { Runtime } from '../../base/runtime.ts';
 import { pause, within } from '../../base/timers.ts';
-import { readParcel } from '../brokers/parcel.ts';
 import type { Delivery } from '../brokers/port.ts';
+import { readParcel } from '../parcel.ts';
 import { answered, connectionTo, drop, reasonOf, says } from './client.ts';
 import { Group, type GroupOptions, type Membership, type Ticket } from './group.ts';
 import { Share } from './share.ts';

@@ -1,8 +1,8 @@
 import { Anchor } from '../../base/anchor.ts';
 import { unavailable } from '../../base/errors.ts';
 import type { Runtime } from '../../base/runtime.ts';
-import type { Parcel } from '../brokers/parcel.ts';
 import type { Carrier, CarrierOptions, Delivery } from '../brokers/port.ts';
+import type { Parcel } from '../parcel.ts';
 import { parseRabbitUrl, type RabbitAddress } from './address.ts';
 import { Link, type LinkUser } from './link.ts';
 import { Receiving } from './receiver.ts';

@@ -2,7 +2,7 @@ import type { Channel } from 'rabbitmq-client';
 import { unavailable } from '../../base/errors.ts';
 import type { Runtime } from '../../base/runtime.ts';
 import { within } from '../../base/timers.ts';
-import { type Parcel, writeParcel } from '../brokers/parcel.ts';
+import { type Parcel, writeParcel } from '../parcel.ts';
 import { wordsOf } from './answers.ts';
 import type { LinkUser, Session } from './link.ts';
 import type { Topology } from './topology.ts';

@@ -1,5 +1,5 @@
 import type { Clock } from '../../base/clock.ts';
-import { readParcel } from '../brokers/parcel.ts';
+import { readParcel } from '../parcel.ts';
 import type { DeadLetter, DeadLetters } from '../port.ts';
 import { compareNewestFirst, readForeign, readLetter, writeForeign } from './letter.ts';
 import type { StreamStore } from './store.ts';

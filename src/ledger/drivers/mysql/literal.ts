@@ -1,4 +1,4 @@
-import type { Value } from '../../work.ts';
+import type { Value } from '../../works/work.ts';
 
 /** Everything but printable ASCII without quote and backslash. */
 const NOT_PLAIN = /[^\x20-\x7e]|['\\]/;

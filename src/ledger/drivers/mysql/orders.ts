@@ -1,6 +1,6 @@
 import type { Random } from '../../../base/random.ts';
 import type { NewOrder, TakenUnits } from '../../rules/backstops.ts';
-import { query } from '../../work.ts';
+import { query } from '../../works/work.ts';
 import type { BatchRows, OrderStatements, Written } from '../server/dialect.ts';
 import type { Session } from '../server/session.ts';
 import { textLiteral } from './literal.ts';

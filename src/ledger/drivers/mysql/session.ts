@@ -8,7 +8,7 @@ import {
 } from 'mysql2';
 import { messageOf, TerminalError, unavailable } from '../../../base/errors.ts';
 import type { Timers } from '../../../base/timers.ts';
-import type { Result, Row, Value } from '../../work.ts';
+import type { Result, Row, Value } from '../../works/work.ts';
 import type { Isolation } from '../server/dialect.ts';
 import { codeOf } from '../server/errors.ts';
 import {

@@ -1,5 +1,5 @@
-import type { Cells, LifeDialect, Result, Step } from '../../work.ts';
 import { lockItems, pruneOrderKeys } from '../../works/orders.ts';
+import type { Cells, LifeDialect, Result, Step } from '../../works/work.ts';
 import type { StepStatements } from '../server/dialect.ts';
 import type { Session } from '../server/session.ts';
 import { inlined, literal, literalsAlike } from './literal.ts';

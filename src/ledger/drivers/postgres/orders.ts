@@ -1,5 +1,5 @@
 import type { NewOrder } from '../../rules/backstops.ts';
-import type { Result } from '../../work.ts';
+import type { Result } from '../../works/work.ts';
 import type { BatchRows, OrderStatements, Written } from '../server/dialect.ts';
 import type { Session } from '../server/session.ts';
 import { isDuplicate, isMiscount } from './errors.ts';

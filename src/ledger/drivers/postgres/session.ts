@@ -2,7 +2,7 @@ import type { Duplex } from 'node:stream';
 import { Client, type ClientConfig, Pool, type PoolClient, type QueryResult } from 'pg';
 import { messageOf, TerminalError, unavailable } from '../../../base/errors.ts';
 import type { Timers } from '../../../base/timers.ts';
-import type { Result, Row, Value } from '../../work.ts';
+import type { Result, Row, Value } from '../../works/work.ts';
 import { codeOf } from '../server/errors.ts';
 import {
   CONNECT_MS_MAX,

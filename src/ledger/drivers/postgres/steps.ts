@@ -1,6 +1,6 @@
-import type { Cells, LifeDialect, Result, Step, Value } from '../../work.ts';
-import { query } from '../../work.ts';
 import { lockItems, pruneOrderKeys } from '../../works/orders.ts';
+import type { Cells, LifeDialect, Result, Step, Value } from '../../works/work.ts';
+import { query } from '../../works/work.ts';
 import type { StepStatements } from '../server/dialect.ts';
 import type { Session } from '../server/session.ts';
 import { ANNOUNCED } from './announced.ts';

@@ -2,7 +2,7 @@ import { BusyError, DoorbusterError, unavailable } from '../../../base/errors.ts
 import type { Runtime } from '../../../base/runtime.ts';
 import { Tally } from '../../../base/tally.ts';
 import { sleep, within } from '../../../base/timers.ts';
-import { ConflictError } from '../../work.ts';
+import { ConflictError } from '../../works/work.ts';
 import type { Dialect } from './dialect.ts';
 import type { PooledSession, Session } from './session.ts';
 

@@ -1,5 +1,5 @@
 import type { Defences, NewOrder, TakenUnits } from '../../rules/backstops.ts';
-import type { InsertStep, LifeDialect, Result, Step } from '../../work.ts';
+import type { InsertStep, LifeDialect, Result, Step } from '../../works/work.ts';
 import type { Connections, LastingSession, LeftSession, Session } from './session.ts';
 
 export type Isolation = 'read committed' | 'repeatable read';

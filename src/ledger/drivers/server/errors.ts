@@ -1,5 +1,5 @@
 import { BusyError, DoorbusterError, messageOf, unavailable } from '../../../base/errors.ts';
-import { ConflictError } from '../../work.ts';
+import { ConflictError } from '../../works/work.ts';
 
 /** What an error of a database is about. */
 export type ErrorKind =

@@ -1,16 +1,10 @@
 import { TerminalError } from '../../../base/errors.ts';
 import { firstRecord, type OrderMessage, type OrderRecord } from '../../../model/order.ts';
 import type { RejectReason } from '../../../model/outcome.ts';
-import { type GateRow, PAGE_ORDERS } from '../../gate-pages.ts';
-import {
-  type AuditNote,
-  KEY_KEPT_MS,
-  type OrderFilter,
-  type OrderKeyBinding,
-  type OrderKeyScope,
-  type Page,
-  type StoredOrder,
-} from '../../port.ts';
+import type { AuditNote } from '../../port/audit.ts';
+import { KEY_KEPT_MS, type OrderKeyBinding, type OrderKeyScope } from '../../port/keys.ts';
+import type { OrderFilter, StoredOrder } from '../../port/orders.ts';
+import type { Page } from '../../port/page.ts';
 import type { Defences } from '../../rules/backstops.ts';
 import {
   byId,
@@ -27,14 +21,22 @@ import {
   slotsText,
 } from '../../rules/backstops.ts';
 import type { OrderStore } from '../../store.ts';
-import { ConflictError } from '../../work.ts';
 import { auditStep, placedNotes } from '../../works/audit.ts';
 import { reservedEvents } from '../../works/events.ts';
+import { type GateRow, PAGE_ORDERS } from '../../works/gate-pages.ts';
 import { findOrderKey, GATE_COLUMNS, gateRowOf, listOrders, rowsAmong } from '../../works/orders.ts';
+import { ConflictError, type Work } from '../../works/work.ts';
 import type { Database } from './database.ts';
 import type { Written } from './dialect.ts';
 import type { Session } from './session.ts';
-import type { ServerStore } from './store.ts';
+
+/** What the store lends to its orders. */
+interface On {
+  mustBeAlone(): void;
+  look<T>(work: () => Work<T>): Promise<T>;
+  /** Inside of a transaction that was begun here. */
+  within<T>(session: Session, work: Work<T>): Promise<T>;
+}
 
 /** Locked items and the time, as the first round trip of a batch brings them. */
 interface Ground {
@@ -59,19 +61,19 @@ interface Ground {
  */
 export class Orders implements OrderStore {
   readonly #database: Database;
-  readonly #store: ServerStore;
+  readonly #on: On;
   readonly #defences: Defences;
   /** Claims, keys and lists are written with the order: nothing is left for later. */
   readonly tail = null;
 
-  constructor(database: Database, store: ServerStore, defences: Defences) {
+  constructor(database: Database, on: On, defences: Defences) {
     this.#database = database;
-    this.#store = store;
+    this.#on = on;
     this.#defences = defences;
   }
 
   async commit(batch: readonly OrderMessage[], keepEvents: boolean): Promise<StoredOrder[]> {
-    this.#store.mustBeAlone();
+    this.#on.mustBeAlone();
     if (batch.length === 0) return [];
     for (const message of batch) mustBeWellFormed(message);
     const quick = await this.#database.attempt((session) => this.#quickly(session, batch, keepEvents));
@@ -98,12 +100,12 @@ export class Orders implements OrderStore {
   }
 
   async reject(batch: readonly OrderMessage[], reason: RejectReason, note?: AuditNote): Promise<StoredOrder[]> {
-    this.#store.mustBeAlone();
+    this.#on.mustBeAlone();
     if (batch.length === 0) return [];
     for (const message of batch) mustBeWellFormed(message);
     return this.#database.attempt(async (session) => {
       const ground = await this.#lockItems(session, batch);
-      const rows = await this.#store.within(session, rowsAmong(batch.map(({ orderId }) => orderId)));
+      const rows = await this.#on.within(session, rowsAmong(batch.map(({ orderId }) => orderId)));
       const fresh = new Map<string, OrderMessage>();
       for (const message of batch) if (!rows.has(message.orderId)) fresh.set(message.orderId, message);
       const judgement: Judgement = {
@@ -201,7 +203,7 @@ export class Orders implements OrderStore {
     batch: readonly OrderMessage[],
     nowMs: number,
   ): Promise<{ found: Found; rows: Map<string, StoredContent>; expired: Set<string> }> {
-    const rows = await this.#store.within(session, rowsAmong(batch.map(({ orderId }) => orderId)));
+    const rows = await this.#on.within(session, rowsAmong(batch.map(({ orderId }) => orderId)));
     const buyers = new Map<string, Set<string>>();
     for (const { saleId, buyer } of batch) {
       const those = buyers.get(saleId);
@@ -264,11 +266,11 @@ export class Orders implements OrderStore {
   }
 
   list(filter: OrderFilter, page: Page): Promise<OrderRecord[]> {
-    return this.#store.look(() => listOrders(filter, page));
+    return this.#on.look(() => listOrders(filter, page));
   }
 
   findKey(scope: OrderKeyScope): Promise<OrderKeyBinding | null> {
-    return this.#store.look(() => findOrderKey(scope));
+    return this.#on.look(() => findOrderKey(scope));
   }
 
   page(saleId: string, afterId: string): Promise<GateRow[]> {

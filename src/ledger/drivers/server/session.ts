@@ -1,6 +1,6 @@
 import { unavailable } from '../../../base/errors.ts';
 import type { Timers } from '../../../base/timers.ts';
-import type { Result, Value } from '../../work.ts';
+import type { Result, Value } from '../../works/work.ts';
 
 /**
  * One connection to a database. What its methods throw is sorted already: a ConflictError where the database has taken

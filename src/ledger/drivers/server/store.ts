@@ -2,7 +2,7 @@ import { invariant } from '../../../base/errors.ts';
 import { Grouped } from '../../../base/grouped.ts';
 import type { Defences } from '../../rules/backstops.ts';
 import type { OrderStore, Store, Together } from '../../store.ts';
-import type { LifeDialect, Result, Step, Work } from '../../work.ts';
+import type { LifeDialect, Result, Step, Work } from '../../works/work.ts';
 import type { Database } from './database.ts';
 import type { Exclusive, ExclusiveState } from './exclusive.ts';
 import { Orders } from './orders.ts';

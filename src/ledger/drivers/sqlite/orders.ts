@@ -3,16 +3,10 @@ import type { Clock } from '../../../base/clock.ts';
 import { invariant, TerminalError } from '../../../base/errors.ts';
 import { firstRecord, isLive, type OrderMessage, type OrderRecord, type OrderStatus } from '../../../model/order.ts';
 import type { RejectReason } from '../../../model/outcome.ts';
-import { type GateRow, PAGE_ORDERS } from '../../gate-pages.ts';
-import {
-  type AuditNote,
-  KEY_KEPT_MS,
-  type OrderFilter,
-  type OrderKeyBinding,
-  type OrderKeyScope,
-  type Page,
-  type StoredOrder,
-} from '../../port.ts';
+import type { AuditNote } from '../../port/audit.ts';
+import { KEY_KEPT_MS, type OrderKeyBinding, type OrderKeyScope } from '../../port/keys.ts';
+import type { OrderFilter, StoredOrder } from '../../port/orders.ts';
+import type { Page } from '../../port/page.ts';
 import {
   ALL_DEFENCES,
   claimPlace,
@@ -28,6 +22,7 @@ import {
 import type { OrderStore, OrderTail } from '../../store.ts';
 import { placedNotes, writeNotes } from '../../works/audit.ts';
 import { writeReserved } from '../../works/events.ts';
+import { type GateRow, PAGE_ORDERS } from '../../works/gate-pages.ts';
 import { rowsAmong } from '../../works/orders.ts';
 import { Fold } from './fold.ts';
 import type { Steps } from './steps.ts';

@@ -1,4 +1,5 @@
 import type { DatabaseSync, SQLInputValue, StatementSync } from 'node:sqlite';
+import { PRUNED_AT_ONCE } from '../../works/keys.ts';
 import {
   type Cells,
   type LifeDialect,
@@ -8,8 +9,7 @@ import {
   type Step,
   type Value,
   type Work,
-} from '../../work.ts';
-import { PRUNED_AT_ONCE } from '../../works/keys.ts';
+} from '../../works/work.ts';
 
 export const LIFE_DIALECT: LifeDialect = {
   // There is one writer, and BEGIN IMMEDIATE has it wait for nobody.

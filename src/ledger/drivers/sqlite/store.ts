@@ -2,7 +2,7 @@ import { unavailable } from '../../../base/errors.ts';
 import { Grouped } from '../../../base/grouped.ts';
 import type { Runtime } from '../../../base/runtime.ts';
 import type { Store, Together } from '../../store.ts';
-import type { Work } from '../../work.ts';
+import type { Work } from '../../works/work.ts';
 import type { DatabaseSync } from './database.ts';
 import { ledgerError } from './errors.ts';
 import { Orders } from './orders.ts';

@@ -2,9 +2,13 @@ import { invariant, TerminalError } from '../../base/errors.ts';
 import { stepOf } from '../../model/life.ts';
 import type { Money } from '../../model/money.ts';
 import type { OrderRecord, OrderStatus } from '../../model/order.ts';
-import type { PaymentAttempt } from '../../model/payment.ts';
-import { type AttemptOpened, DECLINED_MAX, type Move, type Moved, type NewAttempt } from '../life.ts';
-import type { StoredRefund } from './rows.ts';
+import type { PartRefund, PaymentAttempt } from '../../model/payment.ts';
+import { type AttemptOpened, DECLINED_MAX, type Move, type Moved, type NewAttempt } from '../port/payments.ts';
+
+/** With what was back when it was asked for. */
+export interface StoredRefund extends PartRefund {
+  readonly backBefore: number;
+}
 
 /** The provider's name for money that the shop took itself. */
 export const CONFIRM = 'confirm';

@@ -1,8 +1,8 @@
-import { TerminalError } from '../../../base/errors.ts';
-import type { Runtime } from '../../../base/runtime.ts';
-import type { Dialect } from './dialect.ts';
-import { SqlLedger, type SqlLedgerOptions } from './ledger.ts';
-import { type Migrated, migrate, migrations, schemaVersion, shopIdOf } from './migrate.ts';
+import { TerminalError } from '../../base/errors.ts';
+import type { Runtime } from '../../base/runtime.ts';
+import type { Dialect } from './server/dialect.ts';
+import { SqlLedger, type SqlLedgerOptions } from './server/ledger.ts';
+import { type Migrated, migrate, migrations, schemaVersion, shopIdOf } from './server/migrate.ts';
 
 type Product = 'mysql' | 'postgres';
 
@@ -34,10 +34,10 @@ async function dialectOf(
   options: Pick<SqlLedgerOptions, 'isolation' | 'poolMax'>,
 ): Promise<Dialect> {
   if (productOf(url) === 'mysql') {
-    const { mysqlDialect } = await import('../mysql/ledger.ts');
+    const { mysqlDialect } = await import('./mysql/ledger.ts');
     return mysqlDialect(url, runtime, options);
   }
-  const { postgresDialect } = await import('../postgres/ledger.ts');
+  const { postgresDialect } = await import('./postgres/ledger.ts');
   return postgresDialect(url, runtime, options);
 }
 

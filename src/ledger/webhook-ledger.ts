@@ -1,5 +1,5 @@
-import type { Actor } from '../../model/actor.ts';
-import type { Page } from '../port.ts';
+import type { Actor } from '../model/actor.ts';
+import type { Page } from './port/page.ts';
 import type {
   DeliveryTry,
   EndpointCreated,
@@ -8,9 +8,9 @@ import type {
   WebhookDelivery,
   WebhookEndpoint,
   WebhookLedger,
-} from '../webhooks.ts';
-import type { LifeDialect, Work } from '../work.ts';
-import * as webhooks from './webhooks.ts';
+} from './port/webhooks.ts';
+import * as webhooks from './works/webhooks.ts';
+import type { LifeDialect, Work } from './works/work.ts';
 
 /** How a ledger does work: in one transaction, or reading only. */
 export interface Doing {

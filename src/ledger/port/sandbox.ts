@@ -1,4 +1,4 @@
-import type { SandboxIntent } from '../model/payment.ts';
+import type { SandboxIntent } from '../../model/payment.ts';
 
 /** The sandbox provider's own book, so that it outlives processes. A real provider has one of its own. */
 export interface SandboxBook {

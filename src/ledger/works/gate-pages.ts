@@ -1,7 +1,7 @@
-import { isLive, type OrderStatus } from '../model/order.ts';
-import type { SaleRecord } from '../model/sale.ts';
-import { type SaleSnapshot, type SnapshotPage, saleValues } from '../model/snapshot.ts';
-import { KEY_KEPT_MS } from './port.ts';
+import { isLive, type OrderStatus } from '../../model/order.ts';
+import type { SaleRecord } from '../../model/sale.ts';
+import { type SaleSnapshot, type SnapshotPage, saleValues } from '../../model/snapshot.ts';
+import { KEY_KEPT_MS } from '../port/keys.ts';
 
 /** Orders of one page: some milliseconds of the event loop, and about a megabyte. */
 export const PAGE_ORDERS = 2000;

@@ -1,17 +1,15 @@
-import type { Actor } from '../model/actor.ts';
-import type { OrderEvent } from '../model/life.ts';
-import type { Money } from '../model/money.ts';
-import type { OrderRecord, OrderStatus } from '../model/order.ts';
-import type { PartRefund, PaymentAttempt } from '../model/payment.ts';
-import type { WebhookEvent } from '../model/webhook.ts';
-import type { Page } from './port.ts';
+import type { Actor } from '../../model/actor.ts';
+import type { OrderEvent } from '../../model/life.ts';
+import type { Money } from '../../model/money.ts';
+import type { OrderRecord, OrderStatus } from '../../model/order.ts';
+import type { PartRefund, PaymentAttempt } from '../../model/payment.ts';
 
 /**
  * The ledger's part in the life of an order. Every method is one transaction, durable when its promise resolves; times are
  * the ledger's own clock, read inside the transaction (but for what a capture believes). Callers say how old something must
  * be, never an instant: their clocks may be wrong.
  */
-export interface LifeLedger {
+export interface PaymentLedger {
   /**
    * Moves orders, many in one transaction. Each is one conditional UPDATE on (id, status, version); with it go, in the same
    * transaction: the units of its item (one UPDATE per item, rev + 1), the claims of units that are free again, a row of the
@@ -100,40 +98,6 @@ export interface LifeLedger {
    * an open attempt (`paying`) are among them, and stay there until that is settled: whoever reads must go on behind them.
    */
   dueOrders(limit: number, after?: DueOrder): Promise<DueOrder[]>;
-
-  // Units on their way back to the gate
-
-  /** Oldest first; `olderMs`: only those that have been there for so long; `after`: the next page. */
-  releases(limit: number, olderMs: number, after?: Release): Promise<WaitingRelease[]>;
-  /** The gate has them. */
-  released(orderIds: readonly string[]): Promise<void>;
-  /**
-   * Every release of the sale above the `rev` of its item, the gate's or not: a gate that is built from an older snapshot
-   * holds these units still, and whoever gave them back did so to the gate before it: see
-   * The rebuild in docs/internals/distributed.md.
-   */
-  releasesSince(saleId: string, revs: ReadonlyMap<string, number>): Promise<Release[]>;
-  /** Forgets some that the gate has had for longer than so long; 0 when none is left. */
-  pruneReleases(olderMs: number): Promise<number>;
-
-  // Events for those who subscribed
-
-  /**
-   * Whether events are written: with every order that is stored as reserved and every move, in its transaction. Off at the
-   * start, since every order would pay for it.
-   */
-  keepEvents: boolean;
-  /** Oldest first. An event of an order never comes before an older one of the same order. */
-  outgoingEvents(limit: number): Promise<OutgoingEvent[]>;
-  /** They are safe elsewhere, or nobody wants them. */
-  forgetEvents(eventIds: readonly string[]): Promise<void>;
-
-  // Audit
-
-  /** Of what is changed elsewhere than in the ledger. What the ledger commits has its row in the same transaction. */
-  note(note: AuditNote): Promise<void>;
-  /** Newest first. */
-  audit(filter: { subject?: string }, page: Page): Promise<AuditEntry[]>;
 }
 
 export interface Move {
@@ -318,51 +282,4 @@ export interface DueOrder {
   readonly expiresAtMs: number;
   /** It has an open attempt, and cannot expire before that is settled. */
   readonly paying: boolean;
-}
-
-export interface Release {
-  readonly orderId: string;
-  readonly saleId: string;
-  readonly itemId: string;
-  readonly buyer: string;
-  readonly units: number;
-  readonly rev: number;
-  readonly createdAtMs: number;
-}
-
-export interface WaitingRelease extends Release {
-  /** By the ledger's clock. */
-  readonly waitedMs: number;
-}
-
-/** What subscribers are told, once per version of an order. */
-export interface OutgoingEvent {
-  /** `<order id>-<version>`: known before it is written, and the same however often it is told. */
-  readonly id: string;
-  readonly orderId: string;
-  readonly version: number;
-  readonly type: WebhookEvent;
-  readonly atMs: number;
-  /** The order as it was then: JSON of an OrderRecord. */
-  readonly body: string;
-}
-
-/** A row of the audit that is to be written. Nothing changes or removes one. */
-export interface AuditNote {
-  readonly auditId: string;
-  readonly by: Actor;
-  readonly action: string;
-  readonly subject: string;
-  readonly detail: unknown;
-}
-
-export interface AuditEntry {
-  readonly id: string;
-  readonly atMs: number;
-  /** `admin:alice`: see model/actor.ts. */
-  readonly actor: string;
-  readonly origin: string | null;
-  readonly action: string;
-  readonly subject: string;
-  readonly detail: string;
 }

@@ -1,5 +1,5 @@
 import { crc32 } from 'node:zlib';
-import type { EntryFields } from '../../model/stream-entry.ts';
+import type { EntryFields } from '../model/stream-entry.ts';
 
 /** What goes through a broker: a copy of one entry of a sale's stream, or a question. */
 export interface Parcel {

@@ -1,6 +1,6 @@
-import type { Actor } from '../model/actor.ts';
-import type { DeliveryState, WebhookEvent } from '../model/webhook.ts';
-import type { Page } from './port.ts';
+import type { Actor } from '../../model/actor.ts';
+import type { DeliveryState, WebhookEvent } from '../../model/webhook.ts';
+import type { Page } from './page.ts';
 
 /**
  * The ledger's part in webhooks: who subscribed to what, and what each has yet to be told. Every method is one transaction;

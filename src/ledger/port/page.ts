@@ -1,0 +1,5 @@
+/** Newest first: rows with an id below `before`. */
+export interface Page {
+  limit: number;
+  before: string | null;
+}

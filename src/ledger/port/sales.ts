@@ -1,0 +1,65 @@
+import type { Actor } from '../../model/actor.ts';
+import type { NewSale, SalePatch, SaleRecord, SaleStamp } from '../../model/sale.ts';
+import type { SaleSnapshot } from '../../model/snapshot.ts';
+import type { AuditNote } from './audit.ts';
+import type { KeyScope } from './keys.ts';
+import type { Page } from './page.ts';
+
+export interface SaleLedger {
+  createSale(sale: NewSale & SaleIds, call: AdminCall): Promise<SaleChange>;
+  patchSale(saleId: string, patch: SalePatch, version: number, call: AdminCall): Promise<SaleChange>;
+  /** `add` may be negative: down to what is free in the ledger. */
+  addStock(saleId: string, itemCode: string, add: number, call: AdminCall): Promise<SaleChange>;
+  setPaused(saleId: string, paused: boolean, call: AdminCall): Promise<SaleChange>;
+  closeSale(saleId: string, call: AdminCall): Promise<SaleChange>;
+  getSale(saleId: string): Promise<SaleRecord | null>;
+  /** Whether these sales were changed, in one query for all of them. One that does not exist has no stamp. */
+  saleStamps(saleIds: readonly string[]): Promise<Map<string, SaleStamp>>;
+  /** The same when no change of it can be under way any more: asked after one whose outcome is unknown. */
+  saleAtRest(saleId: string): Promise<SaleRecord | null>;
+  listSales(page: Page): Promise<SaleRecord[]>;
+  /** Ids of sales that may still admit (not closed, window not over): those the gate must hold. */
+  openSaleIds(): Promise<string[]>;
+  /**
+   * Raises the epoch of the sale's items, above that of a gate that may be in force (a ledger that was restored from a
+   * backup is behind it), and reads the sale, in one transaction. What the gate holds is read afterwards, page by page and
+   * outside of any transaction: nobody waits for it. `note` is written unless this is the first gate of the sale.
+   */
+  rebuildSnapshot(saleId: string, above?: number, note?: Rebuilding): Promise<SaleSnapshot | null>;
+  /**
+   * Changes of sales that were committed longer ago than so long and have not been confirmed by `finishTask`: whoever made
+   * them may have died, or lost the answer, before the gate heard of them. Always empty where a failed commit is known to
+   * have left nothing, and the gate dies with the process (SQLite).
+   */
+  unfinishedTasks(olderMs: number): Promise<GateTask[]>;
+  finishTask(auditId: string): Promise<void>;
+}
+
+export interface SaleIds {
+  id: string;
+  itemIds: string[];
+}
+
+/** An administrative change: who, when it is keyed under what, and how its answer reads. */
+export interface AdminCall {
+  by: Actor;
+  auditId: string;
+  keyed: (KeyScope & { fingerprint: string }) | null;
+  /** Writes the answer that a repeat of the key gets; called inside the transaction. */
+  answer: (sale: SaleRecord) => string;
+}
+
+export type SaleChange =
+  | { outcome: 'changed'; sale: SaleRecord; answer: string }
+  | { outcome: 'replayed'; answer: string }
+  | { outcome: 'not_found' | 'version_conflict' | 'insufficient_free' | 'sale_closed' | 'idempotency_key_reused' }
+  | { outcome: 'invalid_request'; path: string; message: string };
+
+/** Who has a gate built anew. */
+export type Rebuilding = Pick<AuditNote, 'auditId' | 'by'>;
+
+/** A change of a sale that the gate has yet to hear of. */
+export interface GateTask {
+  auditId: string;
+  saleId: string;
+}
