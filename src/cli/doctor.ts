@@ -8,9 +8,10 @@ import { messageOf } from '../base/errors.ts';
 import { ID_EPOCH_MS } from '../base/ids.ts';
 import { VERSION } from '../base/version.ts';
 import { deploymentOf, ledgerFolder } from '../engine/open.ts';
+import { migrations } from '../ledger/drivers/migrations.ts';
 import { isBusy, isDamaged, ledgerError } from '../ledger/drivers/sqlite/errors.ts';
 import { LEDGER_FILE, LOCK_FILE } from '../ledger/drivers/sqlite/folder.ts';
-import { migrations, schemaVersion } from '../ledger/drivers/sqlite/migrate.ts';
+import { FOLDER, schemaVersion } from '../ledger/drivers/sqlite/migrate.ts';
 import { type Command, parseFlags, settingFlags, settingHelp } from './command.ts';
 import { examineServers } from './doctor-distributed.ts';
 import { weakSecret } from './strong.ts';
@@ -281,7 +282,7 @@ function untouchedAddress(file: string, inUse: boolean): URL | null {
 
 function checkSchema(db: DatabaseSync): Check {
   const version = schemaVersion(db);
-  const known = migrations().at(-1)!.version;
+  const known = migrations(FOLDER).at(-1)!.version;
   if (version === known) return ok('schema', `version ${version}`);
   if (version < known)
     return warn(

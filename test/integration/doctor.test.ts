@@ -14,7 +14,8 @@ import { join } from 'node:path';
 import { DatabaseSync } from 'node:sqlite';
 import { afterAll, expect, it } from 'vitest';
 import { type Check, examine } from '../../src/cli/doctor.ts';
-import { migrations } from '../../src/ledger/drivers/sqlite/migrate.ts';
+import { migrations } from '../../src/ledger/drivers/migrations.ts';
+import { FOLDER } from '../../src/ledger/drivers/sqlite/migrate.ts';
 import { cleanUp, createSale, run, startServer, temporaryFolder } from '../support/server.ts';
 
 afterAll(cleanUp);
@@ -99,7 +100,7 @@ it('after kill -9: the ledger is read with its -wal, and left as it is', async (
   expect(statSync(join(folder, 'ledger.sqlite-wal')).size).toBeGreaterThan(0);
   const checks = await examined(folder);
   expect(statuses(checks)).toEqual(['ok']);
-  expect(checks.schema!.says).toBe(`version ${migrations().at(-1)!.version}`);
+  expect(checks.schema!.says).toBe(`version ${migrations(FOLDER).at(-1)!.version}`);
   rmSync(join(folder, 'ledger.sqlite-shm'));
   expect((await examined(folder)).ledger).toMatchObject({
     status: 'warn',

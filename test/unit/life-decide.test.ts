@@ -1,5 +1,6 @@
 import { describe, expect, it } from 'vitest';
 import { DECLINED_MAX, type Move } from '../../src/ledger/port/payments.ts';
+import type { StoredRefund } from '../../src/ledger/rules/decide.ts';
 import {
   type Decision,
   decideMove,
@@ -7,7 +8,6 @@ import {
   type MoneyState,
   type OrderState,
 } from '../../src/ledger/rules/decide.ts';
-import type { StoredRefund } from '../../src/ledger/works/rows.ts';
 import { actor } from '../../src/model/actor.ts';
 import { LIFE, stepOf, unitsAt } from '../../src/model/life.ts';
 import { hasEnded, ORDER_STATUSES, type OrderRecord, type OrderStatus } from '../../src/model/order.ts';

@@ -4,10 +4,11 @@ import { DatabaseSync } from 'node:sqlite';
 import { Worker } from 'node:worker_threads';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { TerminalError } from '../../src/base/errors.ts';
+import { migrations } from '../../src/ledger/drivers/migrations.ts';
 import { openLedgerFile } from '../../src/ledger/drivers/sqlite/file.ts';
 import { LEDGER_FILE, lockDataFolder } from '../../src/ledger/drivers/sqlite/folder.ts';
 import { SqliteLedger } from '../../src/ledger/drivers/sqlite/ledger.ts';
-import { migrate, migrations, schemaVersion } from '../../src/ledger/drivers/sqlite/migrate.ts';
+import { FOLDER, migrate, schemaVersion } from '../../src/ledger/drivers/sqlite/migrate.ts';
 import { temporary } from '../contract/ledger.sqlite.ts';
 import { manualRuntime, T0 } from '../contract/manual.ts';
 import { expectFormerKeys, formerRows } from '../support/former-keys.ts';
@@ -33,10 +34,10 @@ function codeOf(act: () => unknown): string {
 }
 
 describe('migrations', () => {
-  const all = migrations().map(({ version, name }) => `${String(version).padStart(4, '0')} ${name}`);
+  const all = migrations(FOLDER).map(({ version, name }) => `${String(version).padStart(4, '0')} ${name}`);
 
   it('are numbered from 1 without a gap', () => {
-    expect(migrations().map(({ version }) => version)).toEqual(migrations().map((_, at) => at + 1));
+    expect(migrations(FOLDER).map(({ version }) => version)).toEqual(migrations(FOLDER).map((_, at) => at + 1));
   });
 
   it('are applied once: the second run finds nothing to do', () => {
@@ -46,7 +47,7 @@ describe('migrations', () => {
     expect(migrate(db, T0 + 1)).toEqual({ from: all.length, to: all.length, applied: [] });
     expect(schemaVersion(db)).toBe(all.length);
     expect(db.prepare('SELECT version, name, applied_at FROM migrations').all()).toEqual(
-      migrations().map(({ version, name }) => ({ version, name, applied_at: T0 })),
+      migrations(FOLDER).map(({ version, name }) => ({ version, name, applied_at: T0 })),
     );
     db.close();
   });
@@ -57,7 +58,7 @@ describe('migrations', () => {
       const db = openLedgerFile(join(at, LEDGER_FILE));
       const nowMs = T0 + 1000;
       db.exec('CREATE TABLE migrations (version INTEGER PRIMARY KEY, name TEXT NOT NULL, applied_at INTEGER NOT NULL)');
-      for (const { version, name, sql } of migrations().filter(({ version }) => version < 3)) {
+      for (const { version, name, sql } of migrations(FOLDER).filter(({ version }) => version < 3)) {
         db.exec(sql);
         db.prepare('INSERT INTO migrations VALUES (?, ?, ?)').run(version, name, T0);
       }

@@ -1,8 +1,9 @@
 import { TerminalError } from '../../base/errors.ts';
 import type { Runtime } from '../../base/runtime.ts';
+import { type Migrated, migrations } from './migrations.ts';
 import type { Dialect } from './server/dialect.ts';
 import { SqlLedger, type SqlLedgerOptions } from './server/ledger.ts';
-import { type Migrated, migrate, migrations, schemaVersion, shopIdOf } from './server/migrate.ts';
+import { migrate, schemaVersion, shopIdOf } from './server/migrate.ts';
 
 type Product = 'mysql' | 'postgres';
 

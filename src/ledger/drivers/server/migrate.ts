@@ -1,37 +1,13 @@
-import { readdirSync, readFileSync } from 'node:fs';
 import { TerminalError, unavailable } from '../../../base/errors.ts';
+import { type Migrated, type Migration, migrations, mustNotBeNewer, nameOf } from '../migrations.ts';
 import type { Dialect } from './dialect.ts';
 import type { LastingSession, Session } from './session.ts';
-
-export interface Migration {
-  version: number;
-  name: string;
-  sql: string;
-}
-
-export interface Migrated {
-  from: number;
-  to: number;
-  applied: string[];
-}
 
 /** Another migrator may be at work on a large table; a start that waits longer than this is better told so. */
 const LOCK_WITHIN_MS = 60_000;
 
 /** A file that says so may be run again where it was applied in part. */
 const RERUNNABLE = /^-- rerunnable\b/;
-
-/** `0001_ledger.sql`, `0002_…`: append-only; a released file is never edited. */
-export function migrations(folder: URL): Migration[] {
-  return readdirSync(folder)
-    .filter((file) => /^\d{4}_\w+\.sql$/.test(file))
-    .sort()
-    .map((file) => ({
-      version: Number(file.slice(0, 4)),
-      name: file.slice(5, -4),
-      sql: readFileSync(new URL(file, folder), 'utf8'),
-    }));
-}
 
 /** 0: nothing of ours is there. Only what is applied as a whole counts. */
 export async function schemaVersion(session: Session, dialect: Dialect): Promise<number> {
@@ -61,8 +37,7 @@ export async function mustBeCurrent(session: Session, dialect: Dialect): Promise
 
 /**
  * Brings the schema up to date, under a lock of the database: of two racing migrators the second waits and then finds
- * nothing left to do. A schema newer than this program is refused: an older program could not keep promises it does not
- * know.
+ * nothing left to do.
  *
  * Where the database can, a file is one transaction with its own row. MySQL commits with every CREATE and ALTER: there the
  * row stands first, with no time in it, and gets its time at the end. A row without a time is a file that was applied in
@@ -110,18 +85,6 @@ async function apply(session: LastingSession, dialect: Dialect, migration: Migra
   await session.script(sql);
   await session.query('UPDATE migrations SET applied_at = ? WHERE version = ?', [nowMs, version]);
   if (dialect.migration.transactional) await session.query('COMMIT');
-}
-
-function nameOf({ version, name }: Migration): string {
-  return `${String(version).padStart(4, '0')} ${name}`;
-}
-
-function mustNotBeNewer(version: number, newest: number): void {
-  if (version <= newest) return;
-  throw new TerminalError(
-    'schema_newer',
-    `the ledger has schema ${version}, this doorbuster knows up to ${newest}: start a newer version`,
-  );
 }
 
 async function tablesOf(session: Session, dialect: Dialect): Promise<Set<string>> {

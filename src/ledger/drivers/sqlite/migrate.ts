@@ -1,27 +1,8 @@
-import { readdirSync, readFileSync } from 'node:fs';
 import type { DatabaseSync } from 'node:sqlite';
-import { TerminalError } from '../../../base/errors.ts';
+import { type Migrated, migrations, mustNotBeNewer, nameOf } from '../migrations.ts';
 import { inTransaction } from './transaction.ts';
 
-const FOLDER = new URL('./migrations/', import.meta.url);
-
-export interface Migration {
-  version: number;
-  name: string;
-  sql: string;
-}
-
-/** `0001_ledger.sql`, `0002_…`: append-only; a released file is never edited. */
-export function migrations(): Migration[] {
-  return readdirSync(FOLDER)
-    .filter((file) => /^\d{4}_\w+\.sql$/.test(file))
-    .sort()
-    .map((file) => ({
-      version: Number(file.slice(0, 4)),
-      name: file.slice(5, -4),
-      sql: readFileSync(new URL(file, FOLDER), 'utf8'),
-    }));
-}
+export const FOLDER = new URL('./migrations/', import.meta.url);
 
 export function schemaVersion(db: DatabaseSync): number {
   const known = db.prepare("SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'migrations'").get();
@@ -32,11 +13,10 @@ export function schemaVersion(db: DatabaseSync): number {
 
 /**
  * Brings the schema up to date. Each migration is one transaction that inserts its own row first: two racing migrators
- * collide there, and the second finds nothing left to do. A schema newer than this program is refused: an older
- * program could not keep promises it does not know.
+ * collide there, and the second finds nothing left to do.
  */
-export function migrate(db: DatabaseSync, nowMs: number): { from: number; to: number; applied: string[] } {
-  const all = migrations();
+export function migrate(db: DatabaseSync, nowMs: number): Migrated {
+  const all = migrations(FOLDER);
   const newest = all.at(-1)!.version;
   inTransaction(db, () =>
     db.exec(
@@ -44,12 +24,7 @@ export function migrate(db: DatabaseSync, nowMs: number): { from: number; to: nu
     ),
   );
   const from = schemaVersion(db);
-  if (from > newest) {
-    throw new TerminalError(
-      'schema_newer',
-      `the ledger has schema ${from}, this doorbuster knows up to ${newest}: start a newer version`,
-    );
-  }
+  mustNotBeNewer(from, newest);
   const applied: string[] = [];
   for (const migration of all) {
     inTransaction(db, () => {
@@ -58,7 +33,7 @@ export function migrate(db: DatabaseSync, nowMs: number): { from: number; to: nu
         .run(migration.version, migration.name, nowMs);
       if (changes === 0) return;
       db.exec(migration.sql);
-      applied.push(`${String(migration.version).padStart(4, '0')} ${migration.name}`);
+      applied.push(nameOf(migration));
     });
   }
   return { from, to: newest, applied };
