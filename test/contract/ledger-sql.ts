@@ -7,7 +7,6 @@ import { RetryableError, TerminalError } from '../../src/base/errors.ts';
 import { composeId, ID_EPOCH_MS } from '../../src/base/ids.ts';
 import { seededRandom } from '../../src/base/random.ts';
 import { systemRuntime } from '../../src/base/runtime.ts';
-import { type Migrated, type Migration, migrations } from '../../src/ledger/drivers/migrations.ts';
 import { mysqlDialect } from '../../src/ledger/drivers/mysql/ledger.ts';
 import { migrateSqlLedger, openSqlLedger } from '../../src/ledger/drivers/open.ts';
 import { postgresDialect } from '../../src/ledger/drivers/postgres/ledger.ts';
@@ -15,6 +14,7 @@ import type { ExclusiveState } from '../../src/ledger/drivers/server/exclusive.t
 import type { SqlLedger, SqlLedgerOptions } from '../../src/ledger/drivers/server/ledger.ts';
 import { migrate } from '../../src/ledger/drivers/server/migrate.ts';
 import type { AdminCall, SaleChange } from '../../src/ledger/port.ts';
+import { type Migrated, type Migration, migrations } from '../../src/ledger/schema/migrations.ts';
 import { actor } from '../../src/model/actor.ts';
 import type { OrderMessage } from '../../src/model/order.ts';
 import { until } from '../support/fault-wait.ts';

@@ -14,8 +14,8 @@ import { join } from 'node:path';
 import { DatabaseSync } from 'node:sqlite';
 import { afterAll, expect, it } from 'vitest';
 import { type Check, examine } from '../../src/cli/doctor.ts';
-import { migrations } from '../../src/ledger/drivers/migrations.ts';
 import { FOLDER } from '../../src/ledger/drivers/sqlite/migrate.ts';
+import { migrations } from '../../src/ledger/schema/migrations.ts';
 import { cleanUp, createSale, run, startServer, temporaryFolder } from '../support/server.ts';
 
 afterAll(cleanUp);

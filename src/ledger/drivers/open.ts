@@ -1,6 +1,6 @@
 import { TerminalError } from '../../base/errors.ts';
 import type { Runtime } from '../../base/runtime.ts';
-import { type Migrated, migrations } from './migrations.ts';
+import { type Migrated, migrations } from '../schema/migrations.ts';
 import type { Dialect } from './server/dialect.ts';
 import { SqlLedger, type SqlLedgerOptions } from './server/ledger.ts';
 import { migrate, schemaVersion, shopIdOf } from './server/migrate.ts';

@@ -1,5 +1,5 @@
 import { TerminalError, unavailable } from '../../../base/errors.ts';
-import { type Migrated, type Migration, migrations, mustNotBeNewer, nameOf } from '../migrations.ts';
+import { type Migrated, type Migration, migrations, mustNotBeNewer, nameOf } from '../../schema/migrations.ts';
 import type { Dialect } from './dialect.ts';
 import type { LastingSession, Session } from './session.ts';
 

@@ -1,5 +1,5 @@
 import type { DatabaseSync } from 'node:sqlite';
-import { type Migrated, migrations, mustNotBeNewer, nameOf } from '../migrations.ts';
+import { type Migrated, migrations, mustNotBeNewer, nameOf } from '../../schema/migrations.ts';
 import { inTransaction } from './transaction.ts';
 
 export const FOLDER = new URL('./migrations/', import.meta.url);
