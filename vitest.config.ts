@@ -14,6 +14,10 @@ const WAITING = [
   'test/integration/locks-{idempotency,jobs}.test.ts',
 ];
 
+/** What the command line says of it would not reach the projects. */
+const asked = process.argv.find((argument) => argument.startsWith('--maxWorkers='))?.split('=')[1];
+const workers = (count: number): number => (asked === undefined ? count : Number(asked));
+
 const common = { pool: 'forks', testTimeout: 30_000, hookTimeout: 30_000 } as const;
 
 export default defineConfig({
@@ -28,12 +32,12 @@ export default defineConfig({
           include: ['test/**/*.test.ts'],
           exclude: WAITING,
           // Two cores: a third worker makes tests of timing lie.
-          maxWorkers: 2,
+          maxWorkers: workers(2),
           sequence: { groupOrder: 0 },
         },
       },
       {
-        test: { ...common, name: 'waiting', include: WAITING, maxWorkers: 4, sequence: { groupOrder: 1 } },
+        test: { ...common, name: 'waiting', include: WAITING, maxWorkers: workers(4), sequence: { groupOrder: 1 } },
       },
     ],
   },
