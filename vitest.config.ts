@@ -1,9 +1,10 @@
 import { defineConfig } from 'vitest/config';
+import { LONG } from './test/support/long.ts';
 
 /**
  * Files that wait most of the time: for leases, time-outs and the next second. Of a core they take a third (measured as the
  * processor time of all their processes by the time that they take), so that four of them leave more of a machine with two
- * cores idle than two of the others do.
+ * cores idle than two of the others do. In the long run they do more, and wait less.
  */
 const WAITING = [
   'test/contract/locks.*.test.ts',
@@ -37,7 +38,13 @@ export default defineConfig({
         },
       },
       {
-        test: { ...common, name: 'waiting', include: WAITING, maxWorkers: workers(4), sequence: { groupOrder: 1 } },
+        test: {
+          ...common,
+          name: 'waiting',
+          include: WAITING,
+          maxWorkers: workers(LONG ? 2 : 4),
+          sequence: { groupOrder: 1 },
+        },
       },
     ],
   },
