@@ -1,9 +1,10 @@
 import { defineConfig } from 'vitest/config';
+import { LONG } from './test/support/long.ts';
 
 /**
  * Files that wait most of the time: for leases, time-outs and the next second. Of a core they take a third (measured as the
  * processor time of all their processes by the time that they take), so that four of them leave more of a machine with two
- * cores idle than two of the others do.
+ * cores idle than two of the others do. In the long run they do more, and wait less.
  */
 const WAITING = [
   'test/contract/locks.*.test.ts',
@@ -13,6 +14,10 @@ const WAITING = [
   'test/integration/{life,life-library,life-provider}.test.ts',
   'test/integration/locks-{idempotency,jobs}.test.ts',
 ];
+
+/** What the command line says of it would not reach the projects. */
+const asked = process.argv.find((argument) => argument.startsWith('--maxWorkers='))?.split('=')[1];
+const workers = (count: number): number => (asked === undefined ? count : Number(asked));
 
 const common = { pool: 'forks', testTimeout: 30_000, hookTimeout: 30_000 } as const;
 
@@ -28,12 +33,18 @@ export default defineConfig({
           include: ['test/**/*.test.ts'],
           exclude: WAITING,
           // Two cores: a third worker makes tests of timing lie.
-          maxWorkers: 2,
+          maxWorkers: workers(2),
           sequence: { groupOrder: 0 },
         },
       },
       {
-        test: { ...common, name: 'waiting', include: WAITING, maxWorkers: 4, sequence: { groupOrder: 1 } },
+        test: {
+          ...common,
+          name: 'waiting',
+          include: WAITING,
+          maxWorkers: workers(LONG ? 2 : 4),
+          sequence: { groupOrder: 1 },
+        },
       },
     ],
   },

@@ -13,7 +13,7 @@ import { startPostgres } from '../support/servers/postgres.ts';
 import { startProxy } from '../support/servers/proxy.ts';
 import { type RedisServer, startRedis } from '../support/servers/redis.ts';
 
-const PLAN: CrowdPlan = { buyers: LONG ? 20_000 : 2_500, stock: LONG ? 12_000 : 1_500, perBuyer: 2, atOnce: 96 };
+const PLAN: CrowdPlan = { buyers: LONG ? 20_000 : 1_700, stock: LONG ? 12_000 : 1_000, perBuyer: 2, atOnce: 96 };
 const MINUTES = 60_000;
 /** Longer than every lease: those of the locks are 30 s, of a rebuild 10 s, of messages in hand 5 s. */
 const STOPPED_MS = LONG ? 45_000 : 12_000;

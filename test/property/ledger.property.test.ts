@@ -3,5 +3,5 @@ import { sqliteUnderTest } from '../contract/ledger.sqlite.ts';
 import { ledgerUnderLies } from './ledger-lies.ts';
 
 describe('the ledger under a gate that lies', () => {
-  ledgerUnderLies('sqlite', async () => sqliteUnderTest(), { short: 150, long: 4_000 });
+  ledgerUnderLies('sqlite', async () => sqliteUnderTest(), { short: 75, long: 4_000 });
 });
