@@ -190,41 +190,40 @@ export class Orders implements OrderStore {
 
   /** Inserted first, as if nothing were wrong: that says what is there already, and seldom has to be taken back. */
   #write(batch: readonly OrderMessage[], nowMs: number): Made {
-    const present = new Set<string>();
-    const seqs = new Map<string, number>();
-    let repeats = false;
+    /** Places in the batch. */
+    const repeats: number[] = [];
     let seq = this.#seq;
-    for (const message of batch) {
-      if (this.#insertRow(seq + 1, message, nowMs)) seqs.set(message.orderId, ++seq);
-      else {
-        repeats = true;
-        if (!seqs.has(message.orderId)) present.add(message.orderId);
-      }
+    for (const [at, message] of batch.entries()) {
+      if (this.#insertRow(seq + 1, message, nowMs)) seq++;
+      else repeats.push(at);
     }
     const items = this.#items(batch);
-    const { fresh, taken } = judge(batch, items, this.#find(batch, present, nowMs), ALL_DEFENCES);
+    const found = this.#find(batch, repeats.length === 0 ? NO_ORDERS : presentAmong(batch, repeats), nowMs);
+    const { fresh, taken } = judge(batch, items, found, ALL_DEFENCES);
     for (const { itemId, epoch, units } of taken) {
       const { changes } = this.#takeUnits.run(units, BigInt(itemId), epoch);
       invariant(changes === 1, `item ${itemId} has not the ${units} units that it was read with (P1)`);
     }
     const tail: TailOrder[] = [];
-    const made = new Map<string, OrderRecord>();
-    for (const { message, slots, reason } of fresh) {
+    // In the order of the batch, as they were inserted.
+    const stored = fresh.map(({ message, slots, reason }, at): StoredOrder => {
       if (reason !== null) this.#rejectRow(message, reason);
-      else tail.push(tailOrder(message, slots, seqs.get(message.orderId)!, nowMs));
-      made.set(message.orderId, firstRecord({ ...message, itemCode: items.get(message.itemId)!.code }, reason, nowMs));
-    }
-    return { stored: this.#answers(batch, made, repeats), tail, seq };
+      else tail.push(tailOrder(message, slots, this.#seq + 1 + at, nowMs));
+      const { code } = items.get(message.itemId)!;
+      const known = message.itemCode === code ? message : { ...message, itemCode: code };
+      return { order: firstRecord(known, reason, nowMs), inserted: true };
+    });
+    return { stored: repeats.length === 0 ? stored : this.#withRepeats(batch, stored), tail, seq };
   }
 
-  #answers(batch: readonly OrderMessage[], made: Map<string, OrderRecord>, repeats: boolean): StoredOrder[] {
-    if (!repeats) return batch.map(({ orderId }) => ({ order: made.get(orderId)!, inserted: true }));
+  #withRepeats(batch: readonly OrderMessage[], made: readonly StoredOrder[]): StoredOrder[] {
     const rows = this.#on.steps.do(rowsAmong(batch.map(({ orderId }) => orderId)));
     mustBeSame(batch, rows);
+    const fresh = new Map(made.map((one) => [one.order.id, one]));
     return batch.map(({ orderId }) => {
-      const order = made.get(orderId);
-      made.delete(orderId);
-      return order === undefined ? { order: rows.get(orderId)!.order, inserted: false } : { order, inserted: true };
+      const one = fresh.get(orderId) ?? { order: rows.get(orderId)!.order, inserted: false };
+      fresh.delete(orderId);
+      return one;
     });
   }
 
@@ -370,6 +369,17 @@ export class Orders implements OrderStore {
       values: [filter.buyer, tail, ...values, ...(page.before === null ? [] : [BigInt(page.before)]), page.limit],
     };
   }
+}
+
+const NO_ORDERS: ReadonlySet<string> = new Set();
+
+/** Of those that could not be inserted, the orders that were there before this batch. */
+function presentAmong(batch: readonly OrderMessage[], repeats: readonly number[]): Set<string> {
+  const first = new Map<string, number>();
+  for (const [at, { orderId }] of batch.entries()) if (!first.has(orderId)) first.set(orderId, at);
+  return new Set(
+    repeats.map((at) => batch[at]!.orderId).filter((orderId, place) => first.get(orderId) === repeats[place]),
+  );
 }
 
 function tailOrder(message: OrderMessage, slots: string, seq: number, createdAtMs: number): TailOrder {
