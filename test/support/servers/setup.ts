@@ -3,7 +3,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import type { TestProject } from 'vitest/node';
 import { ROOT } from '../server.ts';
-import { cleanUpServers } from './clean-up.ts';
+import { cleanUpServers, remember } from './clean-up.ts';
 import { DESK_VARIABLE, openDesk } from './desk.ts';
 import { installMissing, PRODUCTS } from './install.ts';
 import { startKafka } from './kafka.ts';
@@ -36,6 +36,9 @@ export default async function setup(project: TestProject): Promise<() => Promise
   const folder = mkdtempSync(join(tmpdir(), 'doorbuster-run-'));
   // Servers that run as another user copy their templates from there.
   chmodSync(folder, 0o711);
+  const remove = (): void => rmSync(folder, { recursive: true, force: true, maxRetries: 2 });
+  // A run that is interrupted ends here, too.
+  remember({ end: async () => remove(), endNow: remove });
   const templates = join(folder, 'templates');
   mkdirSync(templates, { mode: 0o711 });
   // By the environment: programs that tests start are told nothing else.
@@ -58,9 +61,8 @@ export default async function setup(project: TestProject): Promise<() => Promise
   if (desk) process.env[DESK_VARIABLE] = socket;
   return async () => {
     desk?.close();
-    await cleanUpServers();
     for (const { name, reason } of readSkipped(skippedFile)) console.log(`skipped: ${name} (${reason})`);
-    rmSync(folder, { recursive: true, force: true });
+    await cleanUpServers();
   };
 }
 
