@@ -1,5 +1,6 @@
 import { actorText } from '../../model/actor.ts';
 import type { PartRefund } from '../../model/payment.ts';
+import { plainText } from '../../model/text.ts';
 import type { DueRefund, Move, NewRefund, RefundAsked, UnsettledRefund } from '../life.ts';
 import { type Cells, CLOCK, type LifeDialect, nowOf, query, type Step, type Work, Writes } from '../work.ts';
 import { auditStep } from './audit.ts';
@@ -211,6 +212,6 @@ export function* unsettledRefunds(tries: number, limit: number, saleId: string |
   }));
 }
 
-function cut(error: string): string {
-  return error.slice(0, ERROR_MAX).toWellFormed();
+function cut(error: string | undefined): string {
+  return plainText(error, ERROR_MAX);
 }
