@@ -57,6 +57,8 @@ export type PayResult =
     }
   | { readonly ok: false; readonly code: 'not_found' | 'unknown_method' };
 
+export type AroundPay<T> = (pay: () => Promise<PayResult>) => Promise<T>;
+
 export type EndResult =
   | { readonly ok: true; readonly order: OrderRecord; readonly attempt: PaymentAttempt | null }
   | {
@@ -117,17 +119,19 @@ export class OrderLife {
 
   // Pay
 
-  async pay(
+  /** `around` is run with the order's lock, and calls what pays: nobody else pays this order before it is done. */
+  async pay<T = PayResult>(
     orderId: string,
     { method, token }: { method: string; token: string | null },
     by: Actor,
-  ): Promise<PayResult> {
+    around: AroundPay<PayResult | T> = (pay) => pay(),
+  ): Promise<PayResult | T> {
     const provider = this.#on.providers.get(method);
     if (provider === undefined) return { ok: false, code: 'unknown_method' };
     try {
       return await this.#on.withLock(orderId, LOCK_WAIT_MS, async (fence) => {
         this.#on.reached('pay:locked');
-        return await this.#pay(orderId, provider, token, by, fence);
+        return await around(() => this.#pay(orderId, provider, token, by, fence));
       });
     } catch (error) {
       if (error instanceof OrderBusyError) return { ok: false, code: 'payment_in_progress', order: null };
