@@ -6,6 +6,7 @@ import { type Round, sweep } from '../base/sweep.ts';
 import type { Gate } from '../gate/port.ts';
 import type { AttemptOpened, Ledger, Move, Moved, NewAttempt } from '../ledger/port.ts';
 import type { Locks } from '../locks/locks.ts';
+import type { CheckedProvider } from '../orders/life/answers.ts';
 import { LifeKeepers } from '../orders/life/keepers.ts';
 import { ProviderWatch } from '../orders/life/lanes.ts';
 import { OrderLife } from '../orders/life/life.ts';
@@ -70,7 +71,7 @@ interface Part {
 export class ShopLife {
   readonly life: OrderLife;
   readonly keepers: LifeKeepers;
-  readonly providers = new Map<string, PaymentProvider>();
+  readonly providers = new Map<string, CheckedProvider>();
   readonly #moves: Grouped<Move, Moved>;
   readonly #attempts: Grouped<NewAttempt, AttemptOpened>;
   readonly #releaser: Releaser;

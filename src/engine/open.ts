@@ -8,6 +8,7 @@ import { openSqlLedger } from '../ledger/drivers/open.ts';
 import type { ExclusiveState } from '../ledger/drivers/server/exclusive.ts';
 import type { Reached } from '../orders/life/points.ts';
 import type { PaymentProvider } from '../payments/port.ts';
+import { providersFault } from '../payments/providers.ts';
 import type { Carrier } from '../pipe/brokers/port.ts';
 import { DistributedShop } from './distributed.ts';
 import { EmbeddedShop } from './embedded.ts';
@@ -84,8 +85,11 @@ export async function openShop(settings: Deployment, options: OpenOptions, runti
     rebuildDrainMs,
     writerLock,
   } = settings;
+  const { providers = [] } = options;
+  const fault = providersFault(providers, settings.paymentsSandbox);
+  if (fault !== null) throw new TerminalError('bad_config', fault);
   const life: LifeOptions = {
-    payments: { sandbox: settings.paymentsSandbox, providers: options.providers ?? [] },
+    payments: { sandbox: settings.paymentsSandbox, providers },
     webhooks: { allowPrivate: settings.webhooksPrivate },
     ...(options.reached && { reached: options.reached }),
   };

@@ -31,7 +31,7 @@ import { isCode } from '../model/text.ts';
 import { type MetricSources, Metrics } from '../observe/metrics.ts';
 import { Acks } from '../orders/acks.ts';
 import { checkLife } from '../orders/life/check.ts';
-import type { EndResult, PayResult } from '../orders/life/life.ts';
+import type { AroundPay, EndResult, PayResult } from '../orders/life/life.ts';
 import type { Reached } from '../orders/life/points.ts';
 import { type Patience, PlaceOrder, type PlaceRequest, type PlaceResult } from '../orders/place.ts';
 import type { ProviderNews } from '../payments/port.ts';
@@ -338,10 +338,21 @@ export abstract class Shop {
 
   // The life of an order
 
-  async payOrder(orderId: string, paid: { method: string; token: string | null }, by: Actor): Promise<PayResult> {
+  /** `around`: what is done with it while the order's lock is held. */
+  async payOrder<T = PayResult>(
+    orderId: string,
+    paid: { method: string; token: string | null },
+    by: Actor,
+    around?: AroundPay<T>,
+  ): Promise<PayResult | T> {
     if (!isId(orderId)) return { ok: false, code: 'not_found' };
-    const result = await this.#living(() => this.life.life.pay(orderId, paid, by));
-    return (await this.#ifQueued(orderId, result, 'order_not_payable')) ?? result;
+    const settled = async (pay: () => Promise<PayResult>): Promise<PayResult> => {
+      const result = await pay();
+      return (await this.#ifQueued(orderId, result, 'order_not_payable')) ?? result;
+    };
+    const within: AroundPay<PayResult | T> = (pay) =>
+      around === undefined ? settled(pay) : around(() => settled(pay));
+    return await this.#living(() => this.life.life.pay(orderId, paid, by, within));
   }
 
   async confirmOrder(orderId: string, reference: string, amount: Money, by: Actor): Promise<PayResult> {

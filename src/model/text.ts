@@ -4,6 +4,7 @@
  */
 const CONTROLS = '\\u0000-\\u001f\\u007f-\\u009f\\u2028\\u2029';
 const CONTROL = new RegExp(`[${CONTROLS}]`);
+const CONTROL_RUNS = new RegExp(`[${CONTROLS}]+`, 'g');
 /** Half a character of UTF-16. In a pattern with the flag `u`, a pair is one character and not two of these. */
 const HALVES = '\\ud800-\\udfff';
 
@@ -30,6 +31,15 @@ export function textFault(text: string, bytesMax: number): string | null {
   if (!text.isWellFormed()) return 'must be well-formed Unicode';
   if (Buffer.byteLength(text) > bytesMax) return `must have at most ${bytesMax} bytes`;
   return null;
+}
+
+/** What somebody else's program says of a failure, so that every ledger can store it: one line, cut. */
+export function plainText(text: unknown, lengthMax: number): string {
+  return String(text ?? '')
+    .replace(CONTROL_RUNS, ' ')
+    .trim()
+    .slice(0, lengthMax)
+    .toWellFormed();
 }
 
 /** Of an item: it stands in paths, keys and scripts. */

@@ -938,6 +938,18 @@ export function lifeContract(name: string, make: () => Promise<LifeUnderTest>, s
         expect((await kit.ledger.findAttempt('sandbox', 'r'))!.id).toBe(attemptId);
       });
 
+      it('P10: what a provider says of a failure is stored on every ledger, whatever is in it', async () => {
+        const order = await kit.order('alice');
+        const attemptId = await kit.opened(order);
+        await kit.postpone(attemptId, 'bank\u0000says:\r\nno\ud800', T0 + 5000);
+        expect(await attemptOf(attemptId)).toMatchObject({ tries: 1, error: 'bank says: no\ufffd' });
+        await kit.postpone(attemptId, undefined as unknown as string, T0 + 5000);
+        expect(await attemptOf(attemptId)).toMatchObject({ tries: 2, error: null });
+        const closed = await kit.closeAttempt(attemptId, { state: 'failed', error: 'card\u0000refused' });
+        expect(closed).toMatchObject({ state: 'failed', error: 'card refused' });
+        expect(await attemptOf(attemptId)).toEqual(closed);
+      });
+
       it('with money are not closed', async () => {
         const { attemptId } = await kit.paid('alice');
         const before = await attemptOf(attemptId);

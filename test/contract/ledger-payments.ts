@@ -155,7 +155,7 @@ export function paymentsContract(kitOf: () => LifeKit): void {
       const kit = kitOf();
       const { order, attemptId } = await kit.paid('alice');
       const first = await asked(attemptId, 500);
-      await kit.ledger.postponeRefunds([{ refundId: first, error: 'down', afterMs: 5000 }]);
+      await kit.ledger.postponeRefunds([{ refundId: first, error: 'down\u0000', afterMs: 5000 }]);
       expect(await kit.ledger.dueRefunds(9)).toEqual([]);
       expect(await kit.ledger.unsettledRefunds(2, 9, null)).toEqual([]);
       expect(await kit.ledger.unsettledRefunds(1, 9, order.saleId)).toMatchObject([
@@ -164,7 +164,7 @@ export function paymentsContract(kitOf: () => LifeKit): void {
       expect(await kit.ledger.unsettledRefunds(1, 9, '600')).toEqual([]);
       kit.world.clock.advance(5000);
       expect(await kit.ledger.dueRefunds(9)).toHaveLength(1);
-      expect(await kit.ledger.voidRefund(first, 'never', BY, kit.id())).toMatchObject({
+      expect(await kit.ledger.voidRefund(first, '\u0000never', BY, kit.id())).toMatchObject({
         state: 'void',
         error: 'never',
       });

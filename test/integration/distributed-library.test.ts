@@ -1,3 +1,5 @@
+import { createServer } from 'node:http';
+import type { AddressInfo } from 'node:net';
 import { pathToFileURL } from 'node:url';
 import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest';
 import {
@@ -6,12 +8,17 @@ import {
   type DoorbusterOptions,
   type NewSaleInput,
   type Order,
+  type PaymentProvider,
   RetryableError,
   TerminalError,
 } from '../../src/index.ts';
+import { engineOf } from '../../src/library/doorbuster.ts';
+import type { CaptureResult } from '../../src/payments/port.ts';
+import { replayed } from '../support/distributed-calls.ts';
 import { until } from '../support/fault-wait.ts';
 import { spawnModule } from '../support/openapi-spawn.ts';
-import { cleanUp, ROOT, temporaryFolder } from '../support/server.ts';
+import { expectProblem } from '../support/openapi-wire.ts';
+import { ADMIN_KEY, type Answer, AUTH_SECRET, caller, cleanUp, ROOT, temporaryFolder } from '../support/server.ts';
 import { cleanUpServers } from '../support/servers/clean-up.ts';
 import { describeWithPostgres, describeWithRedis } from '../support/servers/describe.ts';
 import { anyPostgres } from '../support/servers/postgres.ts';
@@ -193,6 +200,81 @@ describeWithRedis('the library on Redis and a database', () => {
       // What is owed is looked at every second: at the end of the shop at the latest.
       await shop.close();
       expect(heard.map(({ id }) => id)).toEqual([first.order.id, queued.order.id]);
+    });
+
+    describe('P5: a payment is sent again with its key to another process while the first still waits for the provider', () => {
+      const REFERENCE = { reference: null };
+      const pending: CaptureResult = { state: 'pending', ...REFERENCE, redirectUrl: 'https://bank.example/3ds' };
+      const declined: CaptureResult = { state: 'declined', ...REFERENCE, reason: 'no funds' };
+
+      async function payTwice(first: CaptureResult): Promise<{ answers: Answer[]; captures: number; status: string }> {
+        const asked = Promise.withResolvers<void>();
+        const answers = Promise.withResolvers<void>();
+        let captures = 0;
+        const bank: PaymentProvider = {
+          name: 'bank',
+          capture: async ({ attemptId, amount }) => {
+            if (++captures > 1) return { state: 'captured', reference: attemptId, amount };
+            asked.resolve();
+            await answers.promise;
+            return first;
+          },
+          query: async () => first,
+          void: async () => ({ state: 'voided' }),
+          refund: async () => REFERENCE,
+        };
+        const more = { migrate: true, providers: [bank], adminKey: ADMIN_KEY, authSecret: AUTH_SECRET };
+        const a = await openShop(more);
+        const b = await openShop(more);
+        const placed = await a.orders.place({ sale: await newSale(a), buyer: 'ann', item: 'voucher' });
+        if (!placed.ok) throw new Error(placed.code);
+        const path = `/v1/orders/${placed.order.id}/pay`;
+        const servers = await Promise.all(
+          [a, b].map(async (shop) => {
+            const server = createServer(shop.handler());
+            await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
+            const call = caller(`http://127.0.0.1:${(server.address() as AddressInfo).port}`);
+            return { server, pay: () => call('POST', path, { buyer: 'ann', body: { method: 'bank' }, key: 'k' }) };
+          }),
+        );
+        const [atA, atB] = servers.map(({ pay }) => pay);
+        const one = atA!();
+        await asked.promise;
+        // The second has looked its key up, and found nothing.
+        const engine = engineOf(b).shop;
+        const { boundAnswer } = engine;
+        const looked = Promise.withResolvers<void>();
+        engine.boundAnswer = async (scope) => {
+          const found = await boundAnswer.call(engine, scope);
+          looked.resolve();
+          return found;
+        };
+        const two = atB!();
+        await looked.promise;
+        answers.resolve();
+        const told = [await one, await two, await atA!()];
+        const { status } = (await a.orders.get(placed.order.id))!;
+        for (const { server } of servers) {
+          server.closeAllConnections();
+          server.close();
+        }
+        return { answers: told, captures, status };
+      }
+
+      it('declined: all are told so, and the provider is called once', async () => {
+        const { answers, captures, status } = await payTwice(declined);
+        for (const answer of answers) expectProblem(answer, 402, 'payment_failed');
+        expect(answers.map(replayed)).toEqual([false, true, true]);
+        expect(answers.map(({ body }) => body)).toEqual(Array(3).fill(answers[0]!.body));
+        expect([captures, status]).toEqual([1, 'reserved']);
+      });
+
+      it('pending: nobody is refused because of the first try', async () => {
+        const { answers, captures, status } = await payTwice(pending);
+        expect(answers.map(({ status }) => status)).toEqual([202, 202, 202]);
+        expect(answers.map(replayed)).toEqual([false, true, true]);
+        expect([captures, status]).toEqual([1, 'reserved']);
+      });
     });
 
     it('lets the process end after close(), and says nothing', async () => {

@@ -1,6 +1,6 @@
-import { rmSync } from 'node:fs';
-import { afterEach, beforeEach, expect, it } from 'vitest';
-import { createDoorbuster, type Doorbuster, type Order } from '../../src/index.ts';
+import { readdirSync, rmSync } from 'node:fs';
+import { afterEach, beforeEach, describe, expect, it } from 'vitest';
+import { createDoorbuster, type Doorbuster, type Order, type PaymentProvider, TerminalError } from '../../src/index.ts';
 import { temporary } from '../contract/ledger.sqlite.ts';
 import { until } from '../support/fault-wait.ts';
 import { Bank } from '../support/life-bank.ts';
@@ -184,4 +184,43 @@ it('closing waits for a payment that has begun; after it nothing is begun', asyn
   await expect(shop.orders.cancel(order.id)).rejects.toMatchObject({ code: 'unavailable' });
   shop = await createDoorbuster({ data, sandbox: true });
   expect(await shop.orders.get(order.id)).toMatchObject({ status: 'paid' });
+});
+
+describe('P6: providers that could take money and not give it back are refused before anything is opened', () => {
+  const good = new Bank({ name: 'cards' }).provider();
+  it.each<[string, unknown, RegExp]>([
+    ['no array', { cards: good }, /providers must be an array/],
+    ['nothing', [null], /providers\[0\]\.name/],
+    ['no name', [{ ...good, name: undefined }], /providers\[0\]\.name/],
+    ['an empty name', [{ ...good, name: '' }], /providers\[0\]\.name/],
+    ['a name of 33 characters', [{ ...good, name: 'x'.repeat(33) }], /at most 32 characters/],
+    ['a name of 66 bytes', [{ ...good, name: '卡'.repeat(22) }], /at most 64 bytes/],
+    ['a control character', [{ ...good, name: 'my\u0000bank' }], /control characters/],
+    ['confirm', [good, { ...good, name: 'confirm' }], /providers\[1\]\.name must not be confirm/],
+    ['one name twice', [good, { ...good }], /providers\[1\]\.name is taken.*cards/],
+    ['sandbox beside the sandbox', [{ ...good, name: 'sandbox' }], /providers\[0\]\.name is taken.*sandbox/],
+    ...(['capture', 'query', 'void', 'refund'] as const).map((call): [string, unknown, RegExp] => [
+      `no ${call}`,
+      [{ ...good, [call]: undefined }],
+      new RegExp(call),
+    ]),
+  ])('%s', async (_, providers, words) => {
+    const other = temporary();
+    const given = { data: other, sandbox: true, providers: providers as PaymentProvider[] };
+    const refused = await createDoorbuster(given).then(
+      (opened) => opened.close(),
+      (error: unknown) => error,
+    );
+    expect(refused).toBeInstanceOf(TerminalError);
+    expect(refused).toMatchObject({ code: 'bad_config', message: expect.stringMatching(words) });
+    expect(readdirSync(other)).toEqual([]);
+    rmSync(other, { recursive: true, force: true });
+  });
+
+  it('a name of its own, or the sandbox’s where there is none, is taken', async () => {
+    const other = temporary();
+    const providers = ['sandbox', 'My Bank', '卡'].map((name) => new Bank({ name }).provider());
+    await (await createDoorbuster({ data: other, providers })).close();
+    rmSync(other, { recursive: true, force: true });
+  });
 });

@@ -1,7 +1,8 @@
 import { beforeEach, describe, expect, it } from 'vitest';
 import type { PaymentAttempt } from '../../src/model/payment.ts';
+import type { CheckedProvider } from '../../src/orders/life/answers.ts';
 import { Lanes, ProviderWatch, SILENT_MS } from '../../src/orders/life/lanes.ts';
-import type { PaymentProvider, ProviderState } from '../../src/payments/port.ts';
+import type { ProviderState } from '../../src/payments/port.ts';
 import { type ManualRuntime, manualRuntime, settled } from '../contract/manual.ts';
 
 const HUNG = 'hung';
@@ -9,7 +10,7 @@ const FINE = 'fine';
 
 let runtime: ManualRuntime;
 let watch: ProviderWatch;
-let hung: PaymentProvider;
+let hung: CheckedProvider;
 let answers: ((state: ProviderState) => void)[];
 let ends: Map<string, () => void>;
 let done: string[];

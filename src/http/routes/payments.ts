@@ -69,10 +69,15 @@ export function paymentRoutes(app: FastifyInstance, context: HttpContext): void 
     (request, reply) =>
       keyed.run(request, reply, {
         ...moving(request, 'order.pay'),
-        work: async ({ who }) => {
+        work: async ({ who }, _, once) => {
           const { method, token } = request.body;
           const paid = { method, token: token ?? null };
-          return await answerPaid(await shop.get().payOrder(request.params.id, paid, actorOf(who, request)));
+          const result = await shop
+            .get()
+            .payOrder(request.params.id, paid, actorOf(who, request), (pay) =>
+              once(async () => await answerPaid(await pay())),
+            );
+          return 'ok' in result ? await answerPaid(result) : result;
         },
         now: async () => {
           const order = await shop.get().showOrder((await visible(request)).order);

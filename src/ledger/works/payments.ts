@@ -4,6 +4,7 @@ import type { Money } from '../../model/money.ts';
 import type { OrderStatus } from '../../model/order.ts';
 import type { PaymentAttempt } from '../../model/payment.ts';
 import type { AuditNote } from '../port/audit.ts';
+import { plainText } from '../../model/text.ts';
 import {
   type AttemptEnd,
   type AttemptOpened,
@@ -458,8 +459,8 @@ export function* postponeAttempts(batch: readonly Postponement[], dialect: LifeD
   return postponed;
 }
 
-function cut(error: string | null): string | null {
-  return error === null ? null : error.slice(0, ERROR_MAX).toWellFormed();
+function cut(error: string | null | undefined): string | null {
+  return (error ?? null) === null ? null : plainText(error, ERROR_MAX);
 }
 
 export function* highestFence(): Work<bigint> {

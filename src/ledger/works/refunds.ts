@@ -3,6 +3,7 @@ import type { PartRefund } from '../../model/payment.ts';
 import type { DueRefund, Move, NewRefund, RefundAsked, UnsettledRefund } from '../port/payments.ts';
 import type { StoredRefund } from '../rules/decide.ts';
 import type { Audited } from './audit.ts';
+import { plainText } from '../../model/text.ts';
 import { auditStep } from './audit.ts';
 import { attemptOfRow, refundOfRow, SELECT_ATTEMPTS, SELECT_REFUNDS } from './rows.ts';
 import { type Cells, CLOCK, type LifeDialect, nowOf, query, type Step, type Work, Writes } from './work.ts';
@@ -212,6 +213,6 @@ export function* unsettledRefunds(tries: number, limit: number, saleId: string |
   }));
 }
 
-function cut(error: string): string {
-  return error.slice(0, ERROR_MAX).toWellFormed();
+function cut(error: string | undefined): string {
+  return plainText(error, ERROR_MAX);
 }

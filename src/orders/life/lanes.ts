@@ -1,6 +1,7 @@
 import type { Runtime } from '../../base/runtime.ts';
 import { Tally } from '../../base/tally.ts';
 import type { PaymentProvider } from '../../payments/port.ts';
+import { AnswerCheck, type CheckedProvider } from './answers.ts';
 
 /** Payments of one provider that are looked after at once. */
 const AT_ONCE = 16;
@@ -32,9 +33,10 @@ export class ProviderWatch {
     return this.silentMs(provider) >= SILENT_MS;
   }
 
-  /** The same provider, watched. A failure is an answer, too: it comes soon. */
-  over(provider: PaymentProvider): PaymentProvider {
+  /** The same provider, watched, and its answers checked. A failure is an answer, too: it comes soon. */
+  over(provider: PaymentProvider): CheckedProvider {
     const { name } = provider;
+    const check = new AnswerCheck(name, this.#runtime.log);
     const watched = async <T>(asked: () => Promise<T>): Promise<T> => {
       if (!this.#unansweredMs.has(name)) this.#unansweredMs.set(name, this.#runtime.clock.monotonic());
       try {
@@ -46,10 +48,10 @@ export class ProviderWatch {
     return {
       ...(provider.partialRefunds !== undefined && { partialRefunds: provider.partialRefunds }),
       name,
-      capture: (request) => provider.capture(request),
-      query: (attemptId) => watched(() => provider.query(attemptId)),
-      void: (attemptId) => watched(() => provider.void(attemptId)),
-      refund: (request) => watched(() => provider.refund(request)),
+      capture: async (request) => check.capture(await provider.capture(request), request.attemptId),
+      query: async (id) => check.state('query', await watched(() => provider.query(id)), id),
+      void: async (id) => check.state('void', await watched(() => provider.void(id)), id),
+      refund: async (request) => check.refund(await watched(() => provider.refund(request)), request.attemptId),
     };
   }
 }

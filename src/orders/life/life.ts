@@ -19,7 +19,8 @@ import { unitsAt } from '../../model/life.ts';
 import type { Money } from '../../model/money.ts';
 import type { OrderRecord } from '../../model/order.ts';
 import type { PartRefund, PaymentAttempt } from '../../model/payment.ts';
-import type { CaptureResult, PaymentProvider, ProviderNews, ProviderState, RefundResult } from '../../payments/port.ts';
+import type { ProviderNews, RefundResult } from '../../payments/port.ts';
+import type { CheckedCapture, CheckedProvider, CheckedState } from './answers.ts';
 import { OrderBusyError, type WithOrderLock } from './lock.ts';
 import type { Reached } from './points.ts';
 import type { Freed } from './releaser.ts';
@@ -33,7 +34,7 @@ export interface LifeDependencies {
   readonly withLock: WithOrderLock;
   /** Gives units back to the gate; resolves also when that has to wait. */
   release(freed: Freed): Promise<void>;
-  readonly providers: ReadonlyMap<string, PaymentProvider>;
+  readonly providers: ReadonlyMap<string, CheckedProvider>;
   readonly attemptIds: IdSequence;
   readonly auditIds: IdSequence;
   /** How long a buyer waits for the provider before the payment is left `pending`. */
@@ -65,6 +66,8 @@ export type PayResult =
     }
   | { readonly ok: false; readonly code: 'not_found' | 'unknown_method' };
 
+export type AroundPay<T> = (pay: () => Promise<PayResult>) => Promise<T>;
+
 export type EndResult =
   | { readonly ok: true; readonly order: OrderRecord; readonly attempt: PaymentAttempt | null }
   | {
@@ -82,7 +85,11 @@ export type EndResult =
   | { readonly ok: false; readonly code: 'not_found' };
 
 /** News as the provider has it now. */
-type Told = ProviderNews & { readonly voided?: true; readonly back?: Money };
+type Told = Omit<ProviderNews, 'reference'> & {
+  readonly reference: string | null;
+  readonly voided?: true;
+  readonly back?: Money;
+};
 
 /** What has become of an open attempt. */
 export type Settled = 'paid' | 'closed' | 'open';
@@ -121,17 +128,19 @@ export class OrderLife {
 
   // Pay
 
-  async pay(
+  /** `around` is run with the order's lock, and calls what pays: nobody else pays this order before it is done. */
+  async pay<T = PayResult>(
     orderId: string,
     { method, token }: { method: string; token: string | null },
     by: Actor,
-  ): Promise<PayResult> {
+    around: AroundPay<PayResult | T> = (pay) => pay(),
+  ): Promise<PayResult | T> {
     const provider = this.#on.providers.get(method);
     if (provider === undefined) return { ok: false, code: 'unknown_method' };
     try {
       return await this.#on.withLock(orderId, LOCK_WAIT_MS, async (fence) => {
         this.#on.reached('pay:locked');
-        return await this.#pay(orderId, provider, token, by, fence);
+        return await around(() => this.#pay(orderId, provider, token, by, fence));
       });
     } catch (error) {
       if (error instanceof OrderBusyError) return { ok: false, code: 'payment_in_progress', order: null };
@@ -141,7 +150,7 @@ export class OrderLife {
 
   async #pay(
     orderId: string,
-    provider: PaymentProvider,
+    provider: CheckedProvider,
     token: string | null,
     by: Actor,
     fence: string | null,
@@ -189,7 +198,7 @@ export class OrderLife {
 
   async #capture(
     opened: Opened,
-    provider: PaymentProvider,
+    provider: CheckedProvider,
     token: string | null,
     by: Actor,
     fence: string | null,
@@ -198,7 +207,7 @@ export class OrderLife {
     const { order, attempt } = opened;
     const openedMs = runtime.clock.monotonic();
     const request = { attemptId: attempt.id, orderId: order.id, buyer: order.buyer, amount: order.amount, token };
-    let result: CaptureResult | null;
+    let result: CheckedCapture | null;
     try {
       // Not beyond the order's time: whoever ends it then needs its lock.
       const leftMs = (order.expiresAtMs ?? Infinity) - attempt.createdAtMs + OVER_MS;
@@ -545,7 +554,7 @@ export class OrderLife {
     return (said.state === 'captured' ? said.refunded : undefined) ?? { ...amount, amount: 0 };
   }
 
-  async #ask({ id, provider }: PaymentAttempt, withinMs: number): Promise<ProviderState> {
+  async #ask({ id, provider }: PaymentAttempt, withinMs: number): Promise<CheckedState> {
     const asked = this.#on.providers.get(provider)!;
     const said = await within(this.#on.runtime.timers, asked.query(id), withinMs).catch(() => null);
     if (said === null) throw unavailable('the payment provider cannot say how much is refunded; it is asked again');
@@ -578,7 +587,7 @@ export class OrderLife {
     const { providers, runtime, reached } = this.#on;
     const provider = providers.get(attempt.provider);
     if (provider === undefined) return 'open';
-    let said: ProviderState | null;
+    let said: CheckedState | null;
     try {
       said = await within(runtime.timers, provider.query(attempt.id), ASK_MS);
       if (said?.state === 'pending' && said.reference !== null && attempt.reference === null) {
@@ -597,12 +606,7 @@ export class OrderLife {
     return settled;
   }
 
-  async #follow(
-    attempt: PaymentAttempt,
-    said: ProviderState | null,
-    by: Actor,
-    fence: string | null,
-  ): Promise<Settled> {
+  async #follow(attempt: PaymentAttempt, said: CheckedState | null, by: Actor, fence: string | null): Promise<Settled> {
     const { ledger } = this.#on;
     switch (said?.state) {
       case 'captured': {
@@ -736,7 +740,12 @@ export class OrderLife {
    * are only a reason to: which refund they are about, and whether it is one of ours, need not be known. Where it cannot, each
    * counts once, by its id; such a provider never gives back a part that we asked for.
    */
-  async #partTold(news: ProviderNews, attempt: PaymentAttempt, by: Actor, fence: string | null): Promise<Moved | null> {
+  async #partTold(
+    news: Omit<ProviderNews, 'reference'>,
+    attempt: PaymentAttempt,
+    by: Actor,
+    fence: string | null,
+  ): Promise<Moved | null> {
     const { ledger, providers, auditIds, attemptIds } = this.#on;
     const { id, state, pays } = attempt;
     // The money is known to have come before a part of it can be known to be back; keepers ask about it.
@@ -813,11 +822,11 @@ function endOf({ outcome, order, attempt }: Moved): EndResult {
   return { ok: false, code: 'order_not_refundable', order };
 }
 
-function isWhole({ amount }: ProviderNews, { amount: came }: PaymentAttempt): boolean {
+function isWhole({ amount }: Pick<ProviderNews, 'amount'>, { amount: came }: PaymentAttempt): boolean {
   return amount.currency === came.currency && amount.amount >= came.amount;
 }
 
-function digestOf({ provider, id }: ProviderNews): string {
+function digestOf({ provider, id }: Pick<ProviderNews, 'provider' | 'id'>): string {
   return createHash('sha256')
     .update(JSON.stringify(['news', provider, id]))
     .digest('hex');
