@@ -6,8 +6,8 @@ import type { Overload } from './overload.ts';
 const OUTSTANDING_MAX = 64;
 /** Answers of one socket that wait behind an earlier one. */
 const QUEUED_BYTES_MAX = 1024 * 1024;
-/** What a file counts for: it is not read before its turn, but it is open. */
-const QUEUED_FILE_BYTES = QUEUED_BYTES_MAX / 4;
+/** What a file counts for at most: it is in memory already, however many wait for it. */
+const QUEUED_FILE_BYTES_MAX = QUEUED_BYTES_MAX / 4;
 /** What is read and thrown away of a body that nobody wants, so that its sender sees the answer. */
 const DISCARDED_BYTES_MAX = 16 * 1024 * 1024;
 
@@ -63,9 +63,19 @@ export class Sockets {
   }
 }
 
+const keptBodies = new WeakSet<Buffer>();
+
+/** Says that this body is sent to everybody and never let go: an answer that waits with it takes no memory for it. */
+export function kept(body: Buffer): Buffer {
+  keptBodies.add(body);
+  return body;
+}
+
 function bytesOf(payload: unknown): number {
   if (payload === null || payload === undefined) return 0;
-  return typeof payload === 'string' || Buffer.isBuffer(payload) ? payload.length : QUEUED_FILE_BYTES;
+  if (typeof payload === 'string') return payload.length;
+  if (!Buffer.isBuffer(payload)) return QUEUED_FILE_BYTES_MAX;
+  return keptBodies.has(payload) ? Math.min(payload.length, QUEUED_FILE_BYTES_MAX) : payload.length;
 }
 
 /** Whether Fastify reads a body before it calls the handler. */
