@@ -52,7 +52,7 @@ export async function doorbusterRoutes(app: FastifyInstance, { shop, http, runti
   const overload = new Overload(runtime, { inFlightMax: http.inFlightMax, delayMsMax: http.eventLoopDelayMsMax }, () =>
     shop.blockedMs(),
   );
-  const sockets = new Sockets(overload);
+  const sockets = new Sockets(overload, { ...runtime, log });
   const streams = new EventStreams(
     runtime.timers,
     { max: http.sseMax, perAddressMax: http.ssePerAddressMax },
@@ -68,7 +68,10 @@ export async function doorbusterRoutes(app: FastifyInstance, { shop, http, runti
     buyerLimits: new BuyerLimits(runtime.clock, http),
   };
   app.addHook('preClose', async () => streams.close());
-  app.addHook('onClose', async () => overload.close());
+  app.addHook('onClose', async () => {
+    overload.close();
+    sockets.close();
+  });
 
   app.setValidatorCompiler(({ schema, httpPart }) =>
     // Headers are judged where they are used; parameters are any text, and an unknown one is simply not found.
