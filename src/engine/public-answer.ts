@@ -7,6 +7,7 @@ export interface PublicAnswer {
   readonly tag: string;
 }
 
-export function publicAnswer(json: string): PublicAnswer {
-  return { body: Buffer.from(json), tag: `"${hash('sha1', json, 'base64url')}"` };
+export function publicAnswer(content: string | Buffer): PublicAnswer {
+  const body = typeof content === 'string' ? Buffer.from(content) : content;
+  return { body, tag: `"${hash('sha1', content, 'base64url')}"` };
 }

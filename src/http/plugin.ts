@@ -1,16 +1,8 @@
 import { isUtf8 } from 'node:buffer';
 import cors from '@fastify/cors';
 import swagger from '@fastify/swagger';
-import swaggerUi from '@fastify/swagger-ui';
 import fastJsonStringify from 'fast-json-stringify';
-import type {
-  FastifyError,
-  FastifyInstance,
-  FastifyReply,
-  FastifyRequest,
-  onResponseHookHandler,
-  RouteHandlerMethod,
-} from 'fastify';
+import type { FastifyError, FastifyInstance, FastifyReply, FastifyRequest, onResponseHookHandler } from 'fastify';
 import { boundedLog } from '../base/bounded-log.ts';
 import { DoorbusterError, RetryableError, unavailable } from '../base/errors.ts';
 import type { Logger } from '../base/logger.ts';
@@ -23,12 +15,12 @@ import { addressKey, addressOf } from './address.ts';
 import { Auth } from './auth.ts';
 import { BuyerLimits } from './buyer-limits.ts';
 import type { HttpContext, HttpOptions, ShopSource } from './context.ts';
-import { mountOf, sentToSlash } from './mount.ts';
 import { OPENAPI, openApiOf } from './openapi.ts';
 import { Overload } from './overload.ts';
 import { HttpProblem, PROBLEM_TYPE, PROBLEMS, type ProblemCode, SlowedProblem } from './problem.ts';
 import { RateLimit } from './rate-limit.ts';
 import { SECURE_HEADERS, sendProblem } from './reply.ts';
+import { documentRoutes } from './routes/documents.ts';
 import { opsRoutes } from './routes/ops.ts';
 import { orderRoutes } from './routes/orders.ts';
 import { pageRoutes } from './routes/pages.ts';
@@ -60,7 +52,7 @@ export async function doorbusterRoutes(app: FastifyInstance, { shop, http, runti
   const overload = new Overload(runtime, { inFlightMax: http.inFlightMax, delayMsMax: http.eventLoopDelayMsMax }, () =>
     shop.blockedMs(),
   );
-  const sockets = new Sockets(overload);
+  const sockets = new Sockets(overload, { ...runtime, log });
   const streams = new EventStreams(
     runtime.timers,
     { max: http.sseMax, perAddressMax: http.ssePerAddressMax },
@@ -76,7 +68,10 @@ export async function doorbusterRoutes(app: FastifyInstance, { shop, http, runti
     buyerLimits: new BuyerLimits(runtime.clock, http),
   };
   app.addHook('preClose', async () => streams.close());
-  app.addHook('onClose', async () => overload.close());
+  app.addHook('onClose', async () => {
+    overload.close();
+    sockets.close();
+  });
 
   app.setValidatorCompiler(({ schema, httpPart }) =>
     // Headers are judged where they are used; parameters are any text, and an unknown one is simply not found.
@@ -136,55 +131,10 @@ export async function doorbusterRoutes(app: FastifyInstance, { shop, http, runti
     opsRoutes(api, context);
     webhookRoutes(api, context);
     pageRoutes(api);
-    await documentRoutes(api, () => openApiOf(app), log);
+    await documentRoutes(api, () => openApiOf(app));
   });
 
   return routes.refuseOtherMethods();
-}
-
-/** The document for machines, and the page that shows it to people. */
-async function documentRoutes(app: FastifyInstance, document: () => object, log: Pick<Logger, 'error'>): Promise<void> {
-  let written: Buffer | null = null;
-  const send: RouteHandlerMethod = (request, reply) => {
-    // Anybody may ask for it, as often as they like: it is written once. Where it is mounted only its requests tell.
-    written ??= Buffer.from(JSON.stringify(document()));
-    const mount = mountOf(request);
-    const servers = `{"servers":${JSON.stringify([{ url: mount }])},`;
-    const body = mount === '' ? written : Buffer.concat([Buffer.from(servers), written.subarray(1)]);
-    return reply.header('content-type', 'application/json; charset=utf-8').send(body);
-  };
-  app.get('/openapi.json', { schema: { hide: true } }, send);
-  await app.register(async (docs) => {
-    // A path that leads out of the folder, or is none, is not there.
-    docs.setErrorHandler((error: FastifyError, request, reply) =>
-      error.statusCode === 400 || error.statusCode === 403
-        ? sendProblem(reply, 'not_found')
-        : answerError(error, request, reply, log),
-    );
-    // Swagger UI's own would write the whole document anew for everybody who asks, as YAML for a second. Its page names what it
-    // loads by a path that is wrong under a mount, unless it was asked for with a slash.
-    docs.addHook('onRoute', (route) => {
-      if (route.routePath === '' || route.routePath === '/') {
-        const page = route.handler;
-        route.handler = function (request, reply) {
-          return sentToSlash(request, reply) ? reply : page.call(this, request, reply);
-        };
-      }
-      if (route.routePath === '/static/index.html') route.handler = (_, reply) => reply.redirect('../');
-      if (route.routePath === '/json') route.handler = send;
-      if (route.routePath === '/yaml') route.handler = (_, reply) => sendProblem(reply, 'not_found');
-    });
-    await docs.register(swaggerUi, {
-      routePrefix: '/docs',
-      staticCSP: true,
-      // Swagger UI styles itself inline; everything it loads is ours, and comes by http where the page does.
-      transformStaticCSP: (policy) =>
-        policy
-          .replace(/style-src [^;]*/, "style-src 'self' 'unsafe-inline'")
-          .replace(' upgrade-insecure-requests;', ''),
-      theme: { title: 'Doorbuster API' },
-    });
-  });
 }
 
 /**

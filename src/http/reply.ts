@@ -1,4 +1,4 @@
-import type { FastifyReply } from 'fastify';
+import type { FastifyReply, FastifyRequest } from 'fastify';
 import type { SaleChange } from '../ledger/port.ts';
 import { HttpProblem, invalid, PROBLEM_TYPE, PROBLEMS, type ProblemCode, plainProblem, problem } from './problem.ts';
 
@@ -25,6 +25,13 @@ export function sendProblem(
 /** A refusal without members of its own. */
 export function refuse(reply: FastifyReply, code: ProblemCode): FastifyReply {
   return reply.code(PROBLEMS[code].status).header('content-type', PROBLEM_TYPE).send(plainProblem(code));
+}
+
+/** The client has what this ETag stands for. */
+export function isKnown(request: FastifyRequest, tag: string): boolean {
+  const known = request.headers['if-none-match'];
+  if (known === undefined) return false;
+  return known === '*' || known.split(',').some((given) => given.trim().replace(/^W\//, '') === tag);
 }
 
 /** Answers an administrative change: a repeat of its key gets the first answer to the letter. */

@@ -1,13 +1,18 @@
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import type { Socket } from 'node:net';
 import type { Overload } from './overload.ts';
+import { UNSENT_BOUNDS, Unsent, type UnsentBounds, type UnsentOn } from './unsent.ts';
 
 /** Requests of one socket that may be unanswered, or answered and not yet sent. Clients that pipeline use ten or so. */
 const OUTSTANDING_MAX = 64;
 /** Answers of one socket that wait behind an earlier one. */
 const QUEUED_BYTES_MAX = 1024 * 1024;
-/** What a file counts for: it is not read before its turn, but it is open. */
-const QUEUED_FILE_BYTES = QUEUED_BYTES_MAX / 4;
+/** What a file counts for at most: it is in memory already, however many wait for it. */
+const QUEUED_FILE_BYTES_MAX = QUEUED_BYTES_MAX / 4;
+/** An answer that goes out at once and is no longer than this is not followed: the system takes it. */
+const SMALL_BYTES = 2 * 1024;
+/** What an answer takes in memory beside its body: the request, the headers, the objects of Node and Fastify. */
+const ANSWER_BYTES = 4 * 1024;
 /** What is read and thrown away of a body that nobody wants, so that its sender sees the answer. */
 const DISCARDED_BYTES_MAX = 16 * 1024 * 1024;
 
@@ -29,15 +34,26 @@ type Tracked = Socket & { [STATE]?: SocketState };
 type Answer = ServerResponse & { [QUEUED]?: number };
 
 /**
- * What one socket may ask for at a time. HTTP/1.1 answers in order, so that one slow answer, or an event stream, holds all
+ * What one socket may ask for at a time, and what all of them may leave unread. HTTP/1.1 answers in order, so that one slow answer, or an event stream, holds all
  * that is pipelined behind it; Node reads on until 64 KiB of answers wait, which are thousands of requests. A socket that
  * goes beyond a bound is closed: its requests come from one packet, and there is no reading less of it.
  */
 export class Sockets {
   readonly #overload: Overload;
+  readonly #unsent: Unsent;
 
-  constructor(overload: Overload) {
+  constructor(overload: Overload, on: UnsentOn, bounds: UnsentBounds = UNSENT_BOUNDS) {
     this.#overload = overload;
+    this.#unsent = new Unsent(on, bounds);
+  }
+
+  /** Of answers that no client has taken yet. */
+  get unsentBytes(): number {
+    return this.#unsent.bytes;
+  }
+
+  close(): void {
+    this.#unsent.close();
   }
 
   /** False if the socket asks for too much: it is closed, and nobody answers. */
@@ -52,20 +68,36 @@ export class Sockets {
   answered(request: IncomingMessage, response: ServerResponse, payload: unknown): void {
     this.#overload.answered(request);
     if (!request.complete) discardRest(request, response);
-    // The head of the queue has the socket, whose own buffer stops the reading.
-    if (response.socket !== null) return;
-    const state = (request.socket as Tracked | null)?.[STATE];
-    if (state === undefined) return;
     const bytes = bytesOf(payload);
+    const goesOut = response.socket !== null;
+    if (goesOut && bytes <= SMALL_BYTES) return;
+    const socket = request.socket as Tracked | null;
+    const state = socket?.[STATE];
+    if (socket === null || state === undefined) return;
+    const body = payload as string | Buffer | null | undefined;
+    const isKept = Buffer.isBuffer(body) && keptBodies.has(body);
+    this.#unsent.add(socket, response, ANSWER_BYTES + (isKept ? 0 : bytes), isKept ? body.length : bytes);
+    // The head of the queue has the socket, whose own buffer stops the reading.
+    if (goesOut) return;
     (response as Answer)[QUEUED] = bytes;
     state.queuedBytes += bytes;
-    if (state.queuedBytes > QUEUED_BYTES_MAX) cut(request.socket, state);
+    if (state.queuedBytes > QUEUED_BYTES_MAX) cut(socket, state);
   }
+}
+
+const keptBodies = new WeakSet<Buffer>();
+
+/** Says that this body is sent to everybody and never let go: an answer that waits with it takes no memory for it. */
+export function kept(body: Buffer): Buffer {
+  keptBodies.add(body);
+  return body;
 }
 
 function bytesOf(payload: unknown): number {
   if (payload === null || payload === undefined) return 0;
-  return typeof payload === 'string' || Buffer.isBuffer(payload) ? payload.length : QUEUED_FILE_BYTES;
+  if (typeof payload === 'string') return payload.length;
+  if (!Buffer.isBuffer(payload)) return QUEUED_FILE_BYTES_MAX;
+  return keptBodies.has(payload) ? Math.min(payload.length, QUEUED_FILE_BYTES_MAX) : payload.length;
 }
 
 /** Whether Fastify reads a body before it calls the handler. */

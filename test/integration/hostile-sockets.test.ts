@@ -1,3 +1,4 @@
+import { existsSync, readdirSync, readlinkSync } from 'node:fs';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { sign } from '../../src/base/signature.ts';
 import { type BareSocket, bareSocket } from '../support/fault-socket.ts';
@@ -138,6 +139,46 @@ describe('overload', () => {
 });
 
 describe('pages and documents', () => {
+  it.runIf(existsSync('/proc/self/fd'))('no file is open for a client that does not read it (P10)', async () => {
+    const shop = await startHeldShop({});
+    const openFiles = (): string[] =>
+      readdirSync('/proc/self/fd').flatMap((fd) => {
+        try {
+          return readlinkSync(`/proc/self/fd/${fd}`);
+        } catch {
+          return [];
+        }
+      });
+    const sockets = await Promise.all(Array.from({ length: 10 }, () => bareSocket(shop.url, '')));
+    for (const { socket } of sockets) {
+      socket.pause();
+      socket.write(get('/docs/static/swagger-ui-bundle.js').repeat(4));
+    }
+    // Asked after them, and so answered when they are at work.
+    expect((await shop.call('GET', '/docs/static/index.css')).status).toBe(200);
+    expect(openFiles().filter((file) => file.includes('swagger-ui'))).toEqual([]);
+    for (const { socket } of sockets) socket.resume();
+    await until('all have it four times', 5_000, () => sockets.every(({ heard }) => answersIn(heard()) === 4));
+    for (const { socket } of sockets) socket.destroy();
+    await shop.close();
+  });
+
+  it('what the page loads has its type and an ETag: who has it is told so', async () => {
+    for (const [file, type] of [
+      ['index.css', 'text/css; charset=utf-8'],
+      ['swagger-ui-bundle.js', 'text/javascript; charset=utf-8'],
+      ['favicon-16x16.png', 'image/png'],
+    ] as const) {
+      const url = `${server.url}/docs/static/${file}`;
+      const first = await fetch(url);
+      expect([first.status, first.headers.get('content-type')]).toEqual([200, type]);
+      const head = await fetch(url, { method: 'HEAD' });
+      expect(Number(head.headers.get('content-length'))).toBe((await first.arrayBuffer()).byteLength);
+      const again = await fetch(url, { headers: { 'if-none-match': first.headers.get('etag')! } });
+      expect([again.status, await again.text()]).toEqual([304, '']);
+    }
+  });
+
   it('are refused under overload like everything else (P10)', async () => {
     const shop = await startHeldShop({ inFlightMax: 1 });
     const held = await shop.hold();
@@ -422,8 +463,8 @@ describe('bytes that no client sends', () => {
       400,
     ],
     ['an unknown Expect', 'GET /v1/time HTTP/1.1\r\nhost: x\r\nexpect: tea\r\nconnection: close\r\n\r\n', 417],
-    ['a range of a file', 'GET /docs/static/index.css HTTP/1.1\r\nhost: x\r\nrange: bytes=9999999-\r\n\r\n', 422],
-    ['a precondition', 'GET /docs/static/index.css HTTP/1.1\r\nhost: x\r\nif-match: "no"\r\n\r\n', 422],
+    ['a range of a file', 'GET /docs/static/index.css HTTP/1.1\r\nhost: x\r\nrange: bytes=9999999-\r\n\r\n', 200],
+    ['a precondition', 'GET /docs/static/index.css HTTP/1.1\r\nhost: x\r\nif-match: "no"\r\n\r\n', 200],
     [
       'trailers',
       'POST /v1/sales HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\ntrailer: x\r\n\r\n0\r\nx: y\r\n\r\n',

@@ -1,6 +1,7 @@
 import { readFileSync } from 'node:fs';
 import type { FastifyInstance } from 'fastify';
 import { sentToSlash } from '../mount.ts';
+import { kept } from '../sockets.ts';
 
 const PAGES = new URL('../pages/', import.meta.url);
 const POLICY =
@@ -14,7 +15,7 @@ export function pageRoutes(app: FastifyInstance): void {
     { url: '/board.css', file: 'board.css', type: 'text/css; charset=utf-8' },
   ];
   for (const { url, file, type } of files) {
-    const body = readFileSync(new URL(file, PAGES));
+    const body = kept(readFileSync(new URL(file, PAGES)));
     app.get(url, { schema: { hide: true } }, (request, reply) => {
       if (url === '/' && sentToSlash(request, reply)) return reply;
       return reply

@@ -8,7 +8,7 @@ import type { Caller } from '../../sales/manage.ts';
 import type { HttpContext } from '../context.ts';
 import { mountOf } from '../mount.ts';
 import { HttpProblem } from '../problem.ts';
-import { answerChange } from '../reply.ts';
+import { answerChange, isKnown } from '../reply.ts';
 import { actorOf, keyedBy, pageOf } from '../request.ts';
 import { problems } from '../responses.ts';
 import { eventText, lastEventId } from '../sse.ts';
@@ -214,8 +214,6 @@ const NOT_MODIFIED = Type.Null({ description: 'Not modified' });
 /** ETag and a second of caching: a crowd that reloads is served by whatever stands in front of us. */
 function publicRead(request: FastifyRequest, reply: FastifyReply, { body, tag }: PublicAnswer): FastifyReply {
   reply.header('etag', tag).header('cache-control', 'public, max-age=1');
-  const known = request.headers['if-none-match'];
-  const match = known === '*' || known?.split(',').some((given) => given.trim().replace(/^W\//, '') === tag);
-  if (match) return reply.code(304).send();
+  if (isKnown(request, tag)) return reply.code(304).send();
   return reply.header('content-type', 'application/json; charset=utf-8').send(body);
 }
