@@ -212,6 +212,17 @@ describe('the writer', () => {
       expect(heard).toEqual(['stored 1 again', 'stored 2']);
     });
 
+    it('P10: asks about a few hundred at a time, however many are open: a database has room for so many locks', async () => {
+      const ids = Array.from({ length: 1100 }, (_, n) => String(1000 + n));
+      await write(...ids);
+      ledger.out = null;
+      await runtime.timers.advance(PROBE_MS);
+      await settled();
+      expect(ledger.asked.map(({ length }) => length)).toEqual([500, 500, 100]);
+      expect(ledger.asked.flat()).toEqual(ids);
+      expect([writer.reason, writer.unresolved]).toEqual([null, 0]);
+    });
+
     it('P3: frees nothing as long as it cannot ask what is stored', async () => {
       await write('1');
       heard.length = 0;
