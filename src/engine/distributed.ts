@@ -1,5 +1,5 @@
 import { Anchor } from '../base/anchor.ts';
-import { messageOf, RetryableError, TerminalError, unavailable } from '../base/errors.ts';
+import { BusyError, messageOf, RetryableError, TerminalError, unavailable } from '../base/errors.ts';
 import { idTimeMs } from '../base/ids.ts';
 import type { RedisTarget } from '../base/redis/address.ts';
 import type { Runtime } from '../base/runtime.ts';
@@ -339,6 +339,8 @@ export class DistributedShop extends Shop {
   }
 
   protected override ledgerFailed(error: unknown): void {
+    // One held row keeps this call from being served, and no other.
+    if (error instanceof BusyError) return;
     if (error instanceof RetryableError && error.code === 'unavailable') this.#ledgerOut ??= error.message;
   }
 

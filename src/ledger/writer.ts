@@ -1,4 +1,4 @@
-import { messageOf, RetryableError, unavailable } from '../base/errors.ts';
+import { BusyError, messageOf, RetryableError, unavailable } from '../base/errors.ts';
 import type { Runtime } from '../base/runtime.ts';
 import { hasEnded, type OrderMessage, type OrderRecord } from '../model/order.ts';
 import type { Ledger, StoredOrder } from './port.ts';
@@ -92,6 +92,8 @@ export class Writer {
 
   /** The ledger failed outside a commit too (an id block, an administrative change): the same state, the same way back. */
   reportFailure(error: unknown): void {
+    // One held row keeps this call from being served, and no other.
+    if (error instanceof BusyError) return;
     if (error instanceof RetryableError && error.code === 'unavailable') this.#goOut(error);
   }
 

@@ -1,5 +1,5 @@
 import { afterEach, beforeEach, describe, expect, it, onTestFinished } from 'vitest';
-import { RetryableError, TerminalError, unavailable } from '../../src/base/errors.ts';
+import { BusyError, RetryableError, TerminalError, unavailable } from '../../src/base/errors.ts';
 import { MemoryGate } from '../../src/gate/memory.ts';
 import type { Ledger, StoredOrder } from '../../src/ledger/port.ts';
 import { Writer } from '../../src/ledger/writer.ts';
@@ -393,6 +393,11 @@ describe('the writer', () => {
       await runtime.timers.advance(PROBE_MS);
       expect(writer.reason).toBeNull();
       expect(heard).toEqual(['failed 1: no id block', 'withdrawn 1']);
+    });
+
+    it('P10: one row that somebody holds is not the ledger’s state: others buy on', () => {
+      writer.reportFailure(new BusyError('the database cannot serve (55P03)'));
+      expect(writer.reason).toBeNull();
     });
 
     it('that are not the ledger’s state do not', () => {
