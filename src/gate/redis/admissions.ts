@@ -10,6 +10,7 @@ import { type AdmitRequest, NotAdmittedError, type Refused, type Verdict } from 
 import type { Breakers } from './breakers.ts';
 import type { Epochs } from './epochs.ts';
 import { keyName, type Layout } from './layout.ts';
+import type { Room } from './room.ts';
 
 /** A call holds Redis for as long as it runs; this many orders take about a third of a millisecond. */
 const BATCH_MAX = 256;
@@ -57,6 +58,7 @@ export interface AdmissionsOn {
   readonly layout: Layout;
   readonly runtime: Runtime;
   readonly breakers: Breakers;
+  readonly room: Room;
   readonly epochs: Epochs;
   readonly script: Script;
   readonly pipeMax: number;
@@ -255,6 +257,7 @@ export class Admissions {
       // No outage: a full server refuses the script's first write, and so all of it. Of an earlier copy whose reply was lost
       // that says nothing: some of these may have been admitted, and whoever told their buyers otherwise would be wrong.
       this.#settle(lane, batch);
+      this.#on.room.missing(lane.saleId, error);
       const refusal = this.#isCertain(batch) ? overloaded('Redis is full') : unavailable('Redis is full', error);
       for (const { reject } of entries) reject(refusal);
       return;
