@@ -459,6 +459,32 @@ describeWithRedis('the gate in Redis', () => {
       );
     });
 
+    it('buyers are told that Redis cannot be reached, not what the client library says; that is the cause', async () => {
+      const runtime = systemRuntime();
+      const anchor = new Anchor(runtime.timers);
+      const events = { message: () => undefined, interrupted: () => undefined };
+      const target = `redis://${proxy.host}:${proxy.port}`;
+      const link = new RedisLink(target, { commandMs: 5000 }, runtime, anchor, events);
+      try {
+        await link.call('GET', ['nothing']);
+        const before = proxy.counters().repliesDropped;
+        proxy.dropReplies(({ request }) => request.toString().includes('asked'));
+        const answers = [link.call('GET', ['asked']), link.script(scriptNamed('probe'), ['asked'], [])].map((answer) =>
+          answer.catch((error: unknown) => error),
+        );
+        await until('the replies are lost', 2000, () => proxy.counters().repliesDropped > before);
+        proxy.cut();
+        for (const error of await Promise.all(answers)) {
+          expect(error).toMatchObject({ name: 'RedisUnavailableError', message: 'Redis cannot be reached' });
+          expect((error as Error).cause).toBeInstanceOf(Error);
+        }
+      } finally {
+        proxy.dropReplies(0);
+        link.close();
+        anchor.close();
+      }
+    });
+
     it('after its time it is given up as unavailable', async () => {
       const quick = gateAt(`redis://${proxy.host}:${proxy.port}`, { retryMs: 200 });
       await quick.admit(request('first'));

@@ -1,6 +1,6 @@
-import { InvariantError, messageOf, TerminalError, unavailable } from '../../base/errors.ts';
+import { InvariantError, TerminalError, unavailable } from '../../base/errors.ts';
 import { isId } from '../../base/ids.ts';
-import { type Asker, bulk, type RedisLink, RedisUnavailableError } from '../../base/redis/link.ts';
+import { type Asker, bulk, detailOf, type RedisLink, RedisUnavailableError, UNREACHED } from '../../base/redis/link.ts';
 import type { Script } from '../../base/redis/scripts.ts';
 import type { Runtime } from '../../base/runtime.ts';
 import type { OrderMessage } from '../../model/order.ts';
@@ -263,7 +263,9 @@ export class Admissions {
       return;
     }
     batch.isUncertain = true;
-    breakers.trip(lane.saleId, `Redis does not answer: ${messageOf(error)}`);
+    const { message } = error;
+    const reason = message === UNREACHED ? message : `Redis does not answer: ${message}`;
+    breakers.trip(lane.saleId, reason, detailOf(error));
     const leftMs = batch.sentMs + retryMs - runtime.clock.monotonic();
     void breakers.whenClosed(lane.saleId, leftMs).then((isClosed) => {
       if (isClosed) {
