@@ -292,6 +292,13 @@ export const SETTINGS = {
     'How long a request may take to arrive in full before it is answered 408',
     whole(100, 600_000),
   ),
+  closeAfterMs: setting(
+    'CLOSE_AFTER_MS',
+    'close-after-ms',
+    '0',
+    'How long after SIGTERM calls are still served, with /readyz at 503, before the port closes',
+    whole(0, 300_000),
+  ),
   metricsPublic: setting(
     'METRICS_PUBLIC',
     'metrics-public',

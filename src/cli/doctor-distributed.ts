@@ -13,6 +13,8 @@ import type { Check } from './doctor.ts';
 /** Windows open by Redis' clock and orders expire by the database's: a buyer would notice more than this. */
 const SKEW_MS_MAX = 500;
 const REDIS_MIN = '6.2';
+/** Of maxmemory. */
+const MEMORY_WARN = 0.8;
 const COMMAND_MS = 3000;
 const BROKER_MS = 5000;
 
@@ -68,6 +70,7 @@ async function examineRedis(url: string, prefix: string, runtime: Runtime): Prom
       checks.push(
         redisVersion(place, field('redis_version')),
         eviction(place, field('maxmemory_policy'), Number(field('maxmemory'))),
+        memory(place, Number(field('used_memory')), Number(field('maxmemory'))),
         await persistence(place, field('aof_enabled') === '1', async () =>
           String(((await node.config('GET', 'appendfsync')) as string[])[1]),
         ),
@@ -113,9 +116,22 @@ function eviction(place: string, policy: string, maxmemory: number): Check {
       `${place} has maxmemory-policy ${policy}: it forgets holds when it is full. Set noeviction`,
     );
   }
-  const bound =
-    maxmemory === 0 ? 'no maxmemory' : `maxmemory ${Math.round(maxmemory / 1e6)} MB: full, it refuses orders`;
+  const bound = maxmemory === 0 ? 'no maxmemory' : `maxmemory ${megabytes(maxmemory)}: full, it refuses orders`;
   return check(name, 'ok', `noeviction, ${bound}`);
+}
+
+function megabytes(bytes: number): string {
+  return `${Math.round(bytes / 1e6)} MB`;
+}
+
+/** A full Redis refuses orders; how full it is when it has no bound only its machine knows. */
+function memory(place: string, used: number, max: number): Check {
+  if (max === 0) return check('memory', 'ok', `${megabytes(used)} used`);
+  const of = `${megabytes(used)} of ${megabytes(max)}`;
+  if (used >= max) return check('memory', 'wrong', `${place} is full (${of}): orders are refused. Raise maxmemory`);
+  const percent = Math.round((100 * used) / max);
+  if (used < MEMORY_WARN * max) return check('memory', 'ok', `${of} used`);
+  return check('memory', 'warn', `${place} uses ${of} (${percent} %): full, it refuses orders. Raise maxmemory`);
 }
 
 async function persistence(place: string, aof: boolean, fsync: () => Promise<string>): Promise<Check> {

@@ -47,13 +47,14 @@ const SETTINGS = [
   'connectionsMax',
   'connectionsPerAddressMax',
   'requestWithinMs',
+  'closeAfterMs',
   'metricsPublic',
   'inFlightMax',
   'eventLoopDelayMsMax',
   'logLevel',
 ] as const;
 
-/** SIGTERM must end within 10 s; what is not finished a little before is cut off. */
+/** From the close of the port it must end within 10 s; what is not finished a little before is cut off. */
 const DRAIN_MS_MAX = 9_500;
 /** A client that never ends its request is waited for this long. */
 const HALF_SENT_MS_MAX = 5_000;
@@ -145,6 +146,25 @@ ${settingHelp(SETTINGS)}`,
     });
     const closed = Promise.withResolvers<number>();
     const stop = (signal: string): void => void drain(signal);
+    let leaving = false;
+    /** Only SIGTERM leaves a balancer time: whoever sends it twice, presses Ctrl-C or has ended npm wants the end. */
+    const leave = (): void => {
+      if (leaving || config.closeAfterMs === 0) {
+        stop('SIGTERM');
+        return;
+      }
+      leaving = true;
+      runtime.log.info(
+        { closeAfterMs: config.closeAfterMs },
+        'SIGTERM: /readyz is 503 from now on, calls are still served',
+      );
+      opening.leave();
+      // A client that keeps its connection would meet its end in the middle of a request.
+      app.server.prependListener('request', (_request, response) => {
+        response.shouldKeepAlive = false;
+      });
+      runtime.timers.after(config.closeAfterMs, () => stop('SIGTERM'));
+    };
     let draining = false;
     const drain = async (signal: string): Promise<void> => {
       if (draining) return;
@@ -166,7 +186,7 @@ ${settingHelp(SETTINGS)}`,
       await opening.close();
       closed.resolve(0);
     };
-    process.on('SIGTERM', stop);
+    process.on('SIGTERM', leave);
     process.on('SIGINT', stop);
     whenNpmEnds(runtime.timers, () => stop('npm has ended'));
 
@@ -223,6 +243,7 @@ class OpeningShop implements ShopSource {
   #shop: Shop | null = null;
   #reason = 'the ledger is being opened';
   #redisOut = false;
+  #leaving = false;
   #stopped = false;
 
   constructor(deployment: Deployment, options: OpenOptions, runtime: Runtime) {
@@ -272,7 +293,11 @@ class OpeningShop implements ShopSource {
   }
 
   readiness(): Readiness {
-    if (this.#shop !== null) return this.#shop.readiness();
+    if (this.#shop !== null) {
+      const readiness = this.#shop.readiness();
+      if (!this.#leaving) return readiness;
+      return { status: 'unavailable', parts: { ...readiness.parts, pipe: 'the shop is closing' } };
+    }
     const reason = this.#reason;
     const parts = this.#redisOut
       ? { gate: reason, pipe: reason, ledger: 'waiting for Redis' }
@@ -286,6 +311,11 @@ class OpeningShop implements ShopSource {
 
   blockedMs(): number {
     return this.#shop?.blockedMs ?? 0;
+  }
+
+  /** Serves as before, and says that nobody should be sent here any more. */
+  leave(): void {
+    this.#leaving = true;
   }
 
   stop(): void {

@@ -1,5 +1,5 @@
 import { Anchor } from '../base/anchor.ts';
-import { messageOf, RetryableError, TerminalError, unavailable } from '../base/errors.ts';
+import { BusyError, messageOf, RetryableError, TerminalError, unavailable } from '../base/errors.ts';
 import { idTimeMs } from '../base/ids.ts';
 import type { RedisTarget } from '../base/redis/address.ts';
 import type { Runtime } from '../base/runtime.ts';
@@ -315,11 +315,18 @@ export class DistributedShop extends Shop {
     return this.#locks;
   }
 
-  /** With the ledger out orders are still taken (202): that is no reason to send the crowd elsewhere. */
+  /**
+   * With the ledger out orders are still taken (202): that is no reason to send the crowd elsewhere. Neither is a full Redis,
+   * which all processes share: what needs no room goes on.
+   */
   override readiness(): Readiness {
     const rebuilding = this.#rebuilder.size;
     const prefix = this.#notOurs();
-    const gate = prefix ?? this.#gate.reason ?? (rebuilding === 0 ? 'ok' : `being rebuilt for ${rebuilding} sale(s)`);
+    const gate =
+      prefix ??
+      this.#gate.reason ??
+      this.#gate.full ??
+      (rebuilding === 0 ? 'ok' : `being rebuilt for ${rebuilding} sale(s)`);
     const pipe = this.closingReason ?? this.#pipe.reason ?? 'ok';
     const ledger = this.#ledgerOut ?? this.#writer.reason ?? 'ok';
     const ok = prefix === null && this.#gate.reason === null && this.closingReason === null;
@@ -339,6 +346,8 @@ export class DistributedShop extends Shop {
   }
 
   protected override ledgerFailed(error: unknown): void {
+    // One held row keeps this call from being served, and no other.
+    if (error instanceof BusyError) return;
     if (error instanceof RetryableError && error.code === 'unavailable') this.#ledgerOut ??= error.message;
   }
 

@@ -465,8 +465,8 @@ export abstract class Shop {
   /** Units that came back while a gate was being built: whoever gave them back did so to the gate before it. */
   protected async releaseSince({ saleId, items }: SaleSnapshot): Promise<void> {
     const revs = new Map(items.map(({ id, rev }) => [id, rev]));
-    for (const { orderId, buyer } of await this.ledger.releasesSince(saleId, revs)) {
-      await this.gate.release(saleId, { orderId, buyer });
+    for await (const page of this.ledger.releasesSince(saleId, revs)) {
+      await Promise.all(page.map(({ orderId, buyer }) => this.gate.release(saleId, { orderId, buyer })));
     }
   }
 

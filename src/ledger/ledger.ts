@@ -374,8 +374,15 @@ export class StoredLedger<S extends Store = Store> implements Ledger {
     await this.#release(orderIds);
   }
 
-  async releasesSince(saleId: string, revs: ReadonlyMap<string, number>): Promise<Release[]> {
-    return this.#store.look(() => releases.releasesSince(saleId, revs));
+  async *releasesSince(saleId: string, revs: ReadonlyMap<string, number>): AsyncGenerator<Release[]> {
+    for (const span of await this.#store.look(() => releases.itemsSince(saleId, revs))) {
+      let page: Release[] = [];
+      do {
+        const after = page.at(-1);
+        page = await this.#store.look(() => releases.releasesSince(saleId, span, after));
+        if (page.length > 0) yield page;
+      } while (page.length === releases.SINCE_PAGE);
+    }
   }
 
   async pruneReleases(olderMs: number): Promise<number> {

@@ -1,4 +1,4 @@
-import { messageOf, RetryableError, unavailable } from '../base/errors.ts';
+import { BusyError, messageOf, RetryableError, unavailable } from '../base/errors.ts';
 import type { Runtime } from '../base/runtime.ts';
 import { hasEnded, type OrderMessage, type OrderRecord } from '../model/order.ts';
 import type { OrderLedger, StoredOrder, Upkeep } from './port.ts';
@@ -18,6 +18,8 @@ export interface WriterEffects {
 
 /** How often a ledger that is out is asked whether it is back. */
 const PROBE_EVERY_MS = 500;
+/** A question takes a lock for each item that it asks about, and a database has room for so many locks. */
+const ASKED_MAX = 500;
 /** Up to here the tail of the ledger is folded only when nothing else is to do; above, between commits. */
 const BACKLOG_IDLE_MAX = 200_000;
 const IDLE_AFTER_MS = 50;
@@ -90,6 +92,8 @@ export class Writer {
 
   /** The ledger failed outside a commit too (an id block, an administrative change): the same state, the same way back. */
   reportFailure(error: unknown): void {
+    // One held row keeps this call from being served, and no other.
+    if (error instanceof BusyError) return;
     if (error instanceof RetryableError && error.code === 'unavailable') this.#goOut(error);
   }
 
@@ -180,7 +184,7 @@ export class Writer {
   /** A commit that was under way may still fail and leave more: each order is asked about before it is decided. */
   async #resolve(): Promise<void> {
     while (this.#unresolved.length > 0) {
-      const asked = this.#unresolved.slice();
+      const asked = this.#unresolved.slice(0, ASKED_MAX);
       const stored = await this.#ledger.storedAtRest(asked);
       this.#unresolved = this.#unresolved.slice(asked.length);
       for (const message of asked) {

@@ -2,7 +2,7 @@ import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { DoorbusterError } from '../../src/base/errors.ts';
 import { systemRuntime } from '../../src/base/runtime.ts';
 import { MemoryGate } from '../../src/gate/memory.ts';
-import { type DueOrder, KEY_KEPT_MS, type Move, type NewIntent } from '../../src/ledger/port.ts';
+import { type DueOrder, KEY_KEPT_MS, type Move, type NewIntent, type Release } from '../../src/ledger/port.ts';
 import { Writer } from '../../src/ledger/writer.ts';
 import { actor } from '../../src/model/actor.ts';
 import type { OrderRecord } from '../../src/model/order.ts';
@@ -1248,6 +1248,14 @@ export function lifeContract(name: string, make: () => Promise<LifeUnderTest>, s
         expect(await kit.ledger.releases(9, 0)).toEqual([all[1], all[3]]);
       });
 
+      const pagesSince = async (saleId: string, revs: ReadonlyMap<string, number>): Promise<Release[][]> => {
+        const pages: Release[][] = [];
+        for await (const page of kit.ledger.releasesSince(saleId, revs)) pages.push(page);
+        return pages;
+      };
+      const releasesSince = async (revs: ReadonlyMap<string, number>): Promise<Release[]> =>
+        (await pagesSince(SALE, revs)).flat();
+
       it('a gate that is built gets those of a later rev again, whether another gate had them or not', async () => {
         await kit.createSale(OTHER_SALE);
         const [a, b, c, d] = [
@@ -1262,11 +1270,32 @@ export function lifeContract(name: string, make: () => Promise<LifeUnderTest>, s
         await kit.all(...[b, c, d].map((order) => kit.move('cancel', order)));
         await kit.ledger.released([a.id, b.id]);
         const revs = new Map(snapshot.items.map(({ id, rev }) => [id, rev]));
-        const since = await kit.ledger.releasesSince(SALE, revs);
+        const since = await releasesSince(revs);
         expect(new Set(since.map(({ orderId }) => orderId))).toEqual(new Set([b.id, c.id]));
-        expect(await kit.ledger.releasesSince(SALE, new Map())).toHaveLength(3);
+        expect(await releasesSince(new Map())).toHaveLength(3);
         const later = (await wholeSnapshot(kit.ledger, SALE))!;
-        expect(await kit.ledger.releasesSince(SALE, new Map(later.items.map(({ id, rev }) => [id, rev])))).toEqual([]);
+        expect(await releasesSince(new Map(later.items.map(({ id, rev }) => [id, rev])))).toEqual([]);
+      });
+
+      it('P10: come in pages for a gate that is built, each once, however many there are', async () => {
+        const stock = { name: 'x', price: PRICE, stock: 9000 };
+        await kit.createSale('700', { items: ['voucher', 'poster'].map((code) => ({ code, ...stock })) });
+        const batch = Array.from({ length: 700 }, (_, n) =>
+          kit.message(`b${n}`, { saleId: '700', itemCode: n < 20 ? 'poster' : 'voucher' }),
+        );
+        const orders = (await kit.commit(...batch)).map(({ order }) => order);
+        // Some with a rev of their own, the rest under one that many share.
+        for (const order of orders.slice(0, 5)) await kit.ledger.moveOrders([kit.move('cancel', order)]);
+        await kit.ledger.moveOrders(orders.slice(5).map((order) => kit.move('cancel', order)));
+        const pages = await pagesSince('700', new Map());
+        expect(pages.map(({ length }) => length)).toEqual([500, 180, 20]);
+        const met = pages.flat().map(({ orderId }) => orderId);
+        expect(met.toSorted()).toEqual(orders.map(({ id }) => id).toSorted());
+        // The rev of one item is far above the other's: each is asked for its own only.
+        const { items } = (await kit.ledger.getSale('700'))!;
+        const revs = new Map(items.map(({ id, rev }) => [id, rev]));
+        revs.set('702', revs.get('702')! - 1);
+        expect((await pagesSince('700', revs)).map(({ length }) => length)).toEqual([15]);
       });
 
       it('P4: orders that end while a gate is being built are in its pages or not, and released in any case', async () => {
@@ -1280,7 +1309,7 @@ export function lifeContract(name: string, make: () => Promise<LifeUnderTest>, s
         })();
         await gate.install({ ...snapshot, content }, async () => {
           const revs = new Map(snapshot.items.map(({ id, rev }) => [id, rev]));
-          const since = await kit.ledger.releasesSince(SALE, revs);
+          const since = await releasesSince(revs);
           expect(since.map(({ orderId }) => orderId)).toEqual([orders[0]!.id, orders[1]!.id]);
           for (const { orderId, buyer } of since) await gate.release(SALE, { orderId, buyer });
           return await kit.ledger.getSale(SALE);

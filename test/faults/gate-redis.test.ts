@@ -425,6 +425,30 @@ describeWithRedis('the gate in Redis', () => {
       expect(await emitted()).toHaveLength(1);
     });
 
+    it('P10: a full Redis is told of: once in the log, and for as long as it lasts', async () => {
+      const lines: string[] = [];
+      const runtime = systemRuntime();
+      const log = Object.create(runtime.log) as typeof runtime.log;
+      for (const level of ['warn', 'error', 'info'] as const) {
+        log[level] = ((...said: unknown[]) => void lines.push(`${level}: ${said.at(-1)}`)) as typeof log.error;
+      }
+      const watched = new RedisGate({ target: server.url, prefix: PREFIX }, { ...runtime, log });
+      gates.push(watched);
+      expect(await watched.admit(request('first'))).toMatchObject({ outcome: 'admitted' });
+      expect(watched.full).toBeNull();
+      await eye.config('SET', 'maxmemory', '1');
+      for (const buyer of ['alice', 'bob']) {
+        await expect(watched.admit(request(buyer))).rejects.toThrow('Redis is full');
+      }
+      expect([watched.full, watched.reason]).toEqual(['Redis is full: orders are refused', null]);
+      expect(lines).toEqual(['error: Redis is full; orders are refused']);
+      await eye.config('SET', 'maxmemory', '0');
+      // Nobody orders: it is found out all the same.
+      await until('there is room', 5000, () => watched.full === null);
+      expect(lines).toEqual(['error: Redis is full; orders are refused', 'info: Redis has room again']);
+      expect(await eye.keys('*probe*')).toEqual([]);
+    });
+
     it('an order that was not sent at all is certainly not admitted', async () => {
       await proxy.refuse(true);
       proxy.cut();
@@ -433,6 +457,32 @@ describeWithRedis('the gate in Redis', () => {
       await expect(gate.admit(request('alice', { signal: { aborted: true } }))).rejects.toBeInstanceOf(
         NotAdmittedError,
       );
+    });
+
+    it('buyers are told that Redis cannot be reached, not what the client library says; that is the cause', async () => {
+      const runtime = systemRuntime();
+      const anchor = new Anchor(runtime.timers);
+      const events = { message: () => undefined, interrupted: () => undefined };
+      const target = `redis://${proxy.host}:${proxy.port}`;
+      const link = new RedisLink(target, { commandMs: 5000 }, runtime, anchor, events);
+      try {
+        await link.call('GET', ['nothing']);
+        const before = proxy.counters().repliesDropped;
+        proxy.dropReplies(({ request }) => request.toString().includes('asked'));
+        const answers = [link.call('GET', ['asked']), link.script(scriptNamed('probe'), ['asked'], [])].map((answer) =>
+          answer.catch((error: unknown) => error),
+        );
+        await until('the replies are lost', 2000, () => proxy.counters().repliesDropped > before);
+        proxy.cut();
+        for (const error of await Promise.all(answers)) {
+          expect(error).toMatchObject({ name: 'RedisUnavailableError', message: 'Redis cannot be reached' });
+          expect((error as Error).cause).toBeInstanceOf(Error);
+        }
+      } finally {
+        proxy.dropReplies(0);
+        link.close();
+        anchor.close();
+      }
     });
 
     it('after its time it is given up as unavailable', async () => {

@@ -61,6 +61,13 @@ describeWithRedis('doctor of a distributed shop', () => {
       const { code, checks } = await examined({ REDIS_URL: redis.url, DATABASE_URL: database.url });
       expect(code).toBe(1);
       expect(notOk(checks)).toEqual(['warn persistence', 'warn workers', 'wrong schema', 'warn durability']);
+      await redis.command('CONFIG', 'SET', 'maxmemory', '1000000');
+      const full = await examined({ REDIS_URL: redis.url, DATABASE_URL: database.url });
+      expect(notOk(full.checks)).toContain('wrong memory');
+      const used = /^used_memory:(\d+)/m.exec(String(await redis.command('INFO', 'memory')))![1]!;
+      await redis.command('CONFIG', 'SET', 'maxmemory', String(Math.round(Number(used) * 1.15)));
+      const nearly = await examined({ REDIS_URL: redis.url, DATABASE_URL: database.url });
+      expect(notOk(nearly.checks)).toContain('warn memory');
       await redis.kill();
       await database.kill();
       const out = await examined({ REDIS_URL: redis.url, DATABASE_URL: database.url });

@@ -1,5 +1,5 @@
 import { afterEach, beforeEach, describe, expect, it, onTestFinished } from 'vitest';
-import { RetryableError, TerminalError, unavailable } from '../../src/base/errors.ts';
+import { BusyError, RetryableError, TerminalError, unavailable } from '../../src/base/errors.ts';
 import { MemoryGate } from '../../src/gate/memory.ts';
 import type { Ledger, StoredOrder } from '../../src/ledger/port.ts';
 import { Writer } from '../../src/ledger/writer.ts';
@@ -212,6 +212,17 @@ describe('the writer', () => {
       expect(heard).toEqual(['stored 1 again', 'stored 2']);
     });
 
+    it('P10: asks about a few hundred at a time, however many are open: a database has room for so many locks', async () => {
+      const ids = Array.from({ length: 1100 }, (_, n) => String(1000 + n));
+      await write(...ids);
+      ledger.out = null;
+      await runtime.timers.advance(PROBE_MS);
+      await settled();
+      expect(ledger.asked.map(({ length }) => length)).toEqual([500, 500, 100]);
+      expect(ledger.asked.flat()).toEqual(ids);
+      expect([writer.reason, writer.unresolved]).toEqual([null, 0]);
+    });
+
     it('P3: frees nothing as long as it cannot ask what is stored', async () => {
       await write('1');
       heard.length = 0;
@@ -382,6 +393,11 @@ describe('the writer', () => {
       await runtime.timers.advance(PROBE_MS);
       expect(writer.reason).toBeNull();
       expect(heard).toEqual(['failed 1: no id block', 'withdrawn 1']);
+    });
+
+    it('P10: one row that somebody holds is not the ledger’s state: others buy on', () => {
+      writer.reportFailure(new BusyError('the database cannot serve (55P03)'));
+      expect(writer.reason).toBeNull();
     });
 
     it('that are not the ledger’s state do not', () => {

@@ -13,6 +13,15 @@ export class RedisUnavailableError extends RetryableError {
   }
 }
 
+/** What buyers and /readyz are told when a connection breaks: the client library's words are for the log (`cause`). */
+export const UNREACHED = 'Redis cannot be reached';
+
+/** Why, for a log. */
+export function detailOf(error: unknown): string {
+  const { cause } = (error ?? {}) as { cause?: unknown };
+  return cause === undefined ? messageOf(error) : messageOf(cause);
+}
+
 export interface LinkOptions {
   /** How long one command may take. */
   readonly commandMs: number;
@@ -399,8 +408,8 @@ export class RedisLink {
     const message = messageOf(error);
     const name = error instanceof Error ? error.name : '';
     // Anything but an answer of the server is trouble on the way.
-    const answered = name === 'ReplyError' && !PASSING.test(message);
-    return answered ? error : new RedisUnavailableError(`${command}: ${message}`, error);
+    if (name !== 'ReplyError') return new RedisUnavailableError(UNREACHED, error);
+    return PASSING.test(message) ? new RedisUnavailableError(`${command}: ${message}`, error) : error;
   }
 
   /** What it is connected to is not the master any more. */

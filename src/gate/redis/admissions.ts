@@ -1,6 +1,6 @@
-import { InvariantError, messageOf, TerminalError, unavailable } from '../../base/errors.ts';
+import { InvariantError, TerminalError, unavailable } from '../../base/errors.ts';
 import { isId } from '../../base/ids.ts';
-import { type Asker, bulk, type RedisLink, RedisUnavailableError } from '../../base/redis/link.ts';
+import { type Asker, bulk, detailOf, type RedisLink, RedisUnavailableError, UNREACHED } from '../../base/redis/link.ts';
 import type { Script } from '../../base/redis/scripts.ts';
 import type { Runtime } from '../../base/runtime.ts';
 import type { OrderMessage } from '../../model/order.ts';
@@ -10,6 +10,7 @@ import { type AdmitRequest, NotAdmittedError, type Refused, type Verdict } from 
 import type { Breakers } from './breakers.ts';
 import type { Epochs } from './epochs.ts';
 import { keyName, type Layout } from './layout.ts';
+import type { Room } from './room.ts';
 
 /** A call holds Redis for as long as it runs; this many orders take about a third of a millisecond. */
 const BATCH_MAX = 256;
@@ -57,6 +58,7 @@ export interface AdmissionsOn {
   readonly layout: Layout;
   readonly runtime: Runtime;
   readonly breakers: Breakers;
+  readonly room: Room;
   readonly epochs: Epochs;
   readonly script: Script;
   readonly pipeMax: number;
@@ -255,12 +257,15 @@ export class Admissions {
       // No outage: a full server refuses the script's first write, and so all of it. Of an earlier copy whose reply was lost
       // that says nothing: some of these may have been admitted, and whoever told their buyers otherwise would be wrong.
       this.#settle(lane, batch);
+      this.#on.room.missing(lane.saleId, error);
       const refusal = this.#isCertain(batch) ? overloaded('Redis is full') : unavailable('Redis is full', error);
       for (const { reject } of entries) reject(refusal);
       return;
     }
     batch.isUncertain = true;
-    breakers.trip(lane.saleId, `Redis does not answer: ${messageOf(error)}`);
+    const { message } = error;
+    const reason = message === UNREACHED ? message : `Redis does not answer: ${message}`;
+    breakers.trip(lane.saleId, reason, detailOf(error));
     const leftMs = batch.sentMs + retryMs - runtime.clock.monotonic();
     void breakers.whenClosed(lane.saleId, leftMs).then((isClosed) => {
       if (isClosed) {

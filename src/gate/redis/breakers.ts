@@ -54,10 +54,10 @@ export class Breakers {
   }
 
   /** `saleId` null: whatever the sale. */
-  trip(saleId: string | null, reason: string): void {
+  trip(saleId: string | null, reason: string, cause?: string): void {
     const name = this.#perSale ? saleId : null;
     if (this.#closed || this.#open.has(name)) return;
-    this.#runtime.log.warn({ reason, saleId: name }, 'the gate does not answer');
+    this.#runtime.log.warn({ reason, cause, saleId: name }, 'the gate does not answer');
     const open: Open = { reason, waiting: new Set(), stop: () => undefined };
     this.#open.set(name, open);
     this.#probeIn(FIRST_PROBE_MS, name, open);

@@ -22,6 +22,7 @@ import { Breakers } from './breakers.ts';
 import { Epochs } from './epochs.ts';
 import { install, valueArgs } from './install.ts';
 import { type EpochKeys, keyName, Layout, type SaleKeys } from './layout.ts';
+import { Room } from './room.ts';
 import { scriptNamed } from './scripts.ts';
 
 export interface RedisGateOptions {
@@ -66,6 +67,7 @@ export class RedisGate implements SharedGate {
   readonly #shopId: string | null;
   readonly #epochs = new Epochs();
   readonly #breakers: Breakers;
+  readonly #room: Room;
   readonly #admissions: Admissions;
 
   constructor(options: RedisGateOptions, runtime: Runtime) {
@@ -90,11 +92,17 @@ export class RedisGate implements SharedGate {
     const probe = (saleId: string | null): Promise<unknown> =>
       this.#link.script(scriptNamed('probe'), [this.#layout.probe(saleId)], []);
     this.#breakers = new Breakers(runtime, this.#link.cluster, probe, () => this.#admissions.dropWaiting());
+    // A write without effect that a full server refuses all the same.
+    this.#room = new Room(runtime, (saleId) => {
+      const key = this.#layout.probe(this.#link.cluster ? saleId : null);
+      return this.#link.call('SETRANGE', [key, 0, '']);
+    });
     this.#admissions = new Admissions({
       link: this.#link,
       layout: this.#layout,
       runtime,
       breakers: this.#breakers,
+      room: this.#room,
       epochs: this.#epochs,
       script: scriptNamed('admit'),
       pipeMax,
@@ -106,6 +114,11 @@ export class RedisGate implements SharedGate {
   /** Why orders fail now (Redis does not answer), or null. */
   get reason(): string | null {
     return this.#breakers.reason;
+  }
+
+  /** Why orders are refused though Redis answers (it is full), or null. */
+  get full(): string | null {
+    return this.#room.reason;
   }
 
   /**
@@ -372,6 +385,7 @@ export class RedisGate implements SharedGate {
 
   close(): void {
     this.#breakers.close();
+    this.#room.close();
     this.#admissions.close();
     this.#link.close();
     this.#anchor.close();

@@ -1,4 +1,4 @@
-import { RedisUnavailableError } from '../../base/redis/link.ts';
+import { detailOf, RedisUnavailableError } from '../../base/redis/link.ts';
 import type { Runtime } from '../../base/runtime.ts';
 import type { Handle, Handled, Undeliverable } from '../port.ts';
 import type { CatchUp } from './catch-up.ts';
@@ -248,7 +248,8 @@ export class Handover {
       log.error({ err: error }, 'the pipe met an error');
       return;
     }
-    if (this.#reason === null && !this.#stopping) log.error({ reason: error.message }, 'the pipe is out');
+    if (this.#reason === null && !this.#stopping)
+      log.error({ reason: error.message, cause: detailOf(error) }, 'the pipe is out');
     this.#reason = error.message;
   }
 
