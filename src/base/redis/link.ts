@@ -30,6 +30,23 @@ export interface LinkEvents {
 
 /** Answers of a server that will be right again, or of one that is not the master any more. */
 const PASSING = /^(READONLY|LOADING|MASTERDOWN|CLUSTERDOWN|TRYAGAIN|UNBLOCKED|BUSY|NOREPLICAS|OOM|MISCONF)\b/;
+/**
+ * Settings of a caller's client that would break ours: limits that ioredis sets on each of its own commands, of which a
+ * SentScript is none, and replies of another shape. `undefined` is what ioredis has if nothing is said.
+ */
+const NOT_TAKEN_OVER: Omit<RedisOptions, 'replyMapping'> = {
+  commandTimeout: undefined,
+  socketTimeout: undefined,
+  blockingTimeout: undefined,
+  stringNumbers: false,
+  // Nobody would ever connect it: what we send does not wait in a queue. (The nodes of a cluster are connected by it.)
+  lazyConnect: undefined,
+  readOnly: false,
+  monitor: false,
+  enableAutoPipelining: false,
+  enableReadyCheck: true,
+  himportFieldsets: undefined,
+};
 const RECONNECT_MS_MAX = 1000;
 const PING_MS = 5000;
 
@@ -134,8 +151,12 @@ export class RedisLink {
       connectTimeout: Math.max(this.#options.commandMs, 1000),
       retryStrategy: (times) => Math.min(20 * 2 ** Math.min(times, 10), RECONNECT_MS_MAX),
       reconnectOnError: (error) => error.message.startsWith('READONLY'),
+      ...NOT_TAKEN_OVER,
     };
     const cluster: ClusterOptions = {
+      lazyConnect: false,
+      enableAutoPipelining: false,
+      scaleReads: 'master',
       enableOfflineQueue: false,
       shardedSubscribers: purpose === 'wake-ups' && this.#options.broadcast !== true,
       slotsRefreshTimeout: this.#options.commandMs,
@@ -194,7 +215,7 @@ export class RedisLink {
   readonly #finish = (sent: SentScript, error: Error | null, reply: unknown): void => {
     this.#anchor.drop();
     this.#vigil?.answered(sent.vigil);
-    if (error === null) sent.asker.answered(reply);
+    if (error === null) answer(sent.asker, reply);
     else if (error.message.startsWith('NOSCRIPT')) this.#sendSlowly(sent.script, sent.keys, sent.wire, sent.asker);
     else sent.asker.failed(this.failure(error, 'EVALSHA'));
   };
@@ -202,7 +223,7 @@ export class RedisLink {
   #sendSlowly(script: Script, keys: number, wire: string, asker: Asker): void {
     const parts = partsOf(wire);
     this.#scriptSlowly(script, parts.slice(0, keys), parts.slice(keys)).then(
-      (reply) => asker.answered(reply),
+      (reply) => answer(asker, reply),
       (error: unknown) => asker.failed(error),
     );
   }
@@ -431,6 +452,15 @@ interface Corkable {
 export interface Asker {
   answered(reply: unknown): void;
   failed(error: unknown): void;
+}
+
+/** A reply that cannot be read fails the request: thrown into ioredis, it would end the process and the request never. */
+function answer(asker: Asker, reply: unknown): void {
+  try {
+    asker.answered(reply);
+  } catch (error) {
+    asker.failed(error);
+  }
 }
 
 /** One key or argument as it is written on the wire. */

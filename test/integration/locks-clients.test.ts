@@ -1,0 +1,79 @@
+import { Cluster, Redis, type RedisOptions } from 'ioredis';
+import { afterAll, beforeAll, expect, it } from 'vitest';
+import { Anchor } from '../../src/base/anchor.ts';
+import { RedisLink } from '../../src/base/redis/link.ts';
+import { systemRuntime } from '../../src/base/runtime.ts';
+import { createLocks, type Locks } from '../../src/locks/index.ts';
+import { cleanUpServers } from '../support/servers/clean-up.ts';
+import { describeWithRedis } from '../support/servers/describe.ts';
+import { type RedisServer, startRedis, startRedisCluster } from '../support/servers/redis.ts';
+
+/** How the locks come to Redis: by an address, or by a client of the caller's with settings of its own. */
+afterAll(cleanUpServers);
+
+/** Taken, waited for, handed over, counted. */
+async function expectToLock(locks: Locks): Promise<void> {
+  const first = await locks.mutex('given').acquire();
+  const second = locks.mutex('given').acquire({ wait: 2000 });
+  await first.release();
+  await (await second).release();
+  await locks.semaphore('given', { permits: 2 }).run(() => undefined, { permits: 2 });
+  await locks.latch('given').reset(2);
+  expect(await locks.latch('given').countDown()).toBe(1);
+  expect(await locks.list()).toEqual([]);
+}
+
+describeWithRedis('locks: a client that is given', () => {
+  let redis: RedisServer;
+
+  beforeAll(async () => {
+    redis = await startRedis();
+  });
+
+  it.each<[string, Omit<RedisOptions, 'replyMapping'>]>([
+    ['a time limit for commands', { commandTimeout: 5000 }],
+    ['numbers as strings', { stringNumbers: true }],
+    ['a connection that is made later', { lazyConnect: true }],
+    ['pipelines, a prefix, and limits of its own', { enableAutoPipelining: true, keyPrefix: 'x:', socketTimeout: 50 }],
+    ['reads only', { readOnly: true, enableReadyCheck: false, blockingTimeout: 10 }],
+  ])('its settings do not break the locks: %s', async (_, options) => {
+    const client = new Redis(redis.port, redis.host, options);
+    try {
+      await using locks = createLocks({ redis: client });
+      await expectToLock(locks);
+    } finally {
+      client.disconnect();
+    }
+  });
+
+  it('nor do those of a cluster', async () => {
+    const { nodes } = await startRedisCluster({ masters: 2 });
+    const redisOptions = { commandTimeout: 5000, stringNumbers: true, lazyConnect: true };
+    const client = new Cluster([{ host: nodes[0]!.host, port: nodes[0]!.port }], { lazyConnect: true, redisOptions });
+    try {
+      await using locks = createLocks({ redis: client });
+      await expectToLock(locks);
+    } finally {
+      client.disconnect();
+    }
+  });
+
+  it('a reply that cannot be read fails its request and nothing else', async () => {
+    const anchor = new Anchor();
+    const ignore = { message: () => undefined, interrupted: () => undefined };
+    const link = new RedisLink(redis.url, { commandMs: 1000 }, systemRuntime(), anchor, ignore);
+    const script = { name: 'one', lua: 'return 1', sha: 'e0e1f9fabfc9d4800c877a703b823ac0578ff8db' };
+    const ask = (): Promise<unknown> =>
+      new Promise((_, failed) => {
+        const answered = (): void => {
+          throw new TypeError('of another shape');
+        };
+        link.send(script, 0, 0, '', 0, { answered, failed });
+      });
+    // The first goes the slow way, since it waits for the connection; the others do not.
+    for (let i = 0; i < 3; i++) await expect(ask()).rejects.toThrow('of another shape');
+    expect(await link.call('PING', [])).toBe('PONG');
+    link.close();
+    anchor.close();
+  });
+});
