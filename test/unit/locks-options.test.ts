@@ -88,6 +88,19 @@ describe('what a call is given', () => {
     }
   });
 
+  it('multi takes one array of names and of locks that it can take: everything else would be taken only in part', async () => {
+    await using locks = createLocks({ space });
+    const sides = locks.readWrite('c');
+    await using grant = await locks.multi(['a', locks.fair('b'), sides.read]).acquire();
+    expect(grant.parts).toHaveLength(3);
+    const [a, b] = [locks.semaphore('a', { permits: 1 }), locks.semaphore('b', { permits: 1 })];
+    const quorum = createQuorum({ masters: [locks] });
+    for (const list of [[a, b], [sides], [quorum.mutex('q')], [locks.multi(['a', 'b'])], [null], 'ab', undefined]) {
+      expect(() => locks.multi(wrong(list as object))).toThrow(expect.objectContaining({ code: 'invalid_argument' }));
+    }
+    expect(() => locks.multi('a' as never)).toThrow(/one array/);
+  });
+
   it('options that are no object are refused', async () => {
     await using locks = createLocks({ space });
     await expect(locks.mutex('b').acquire(wrong(500 as never))).rejects.toThrow('must be an object');
