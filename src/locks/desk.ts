@@ -971,7 +971,7 @@ export class Desk implements StoreEvents, HoldKeeper, GrantDesk {
         this.#cleanNext(hold);
         throw failure;
       }
-      await sleep(this.runtime.timers, retryMs);
+      await this.rest(retryMs);
       try {
         // "Not yours" most likely means that the first one did it, whose answer was lost: it was sent while the lease was
         // in force by our own clock.
@@ -1058,8 +1058,21 @@ export class Desk implements StoreEvents, HoldKeeper, GrantDesk {
         return await command();
       } catch (error) {
         if (!(error instanceof UnavailableError) || this.#closing || this.nowMs() + retryMs >= endMs) throw error;
-        await sleep(this.runtime.timers, retryMs);
+        await this.rest(retryMs);
       }
+    }
+  }
+
+  /**
+   * Sleeps between two tries of a call that somebody awaits. Nothing else keeps the process alive then: it would end, with
+   * code 13, in the middle of its caller's await.
+   */
+  async rest(ms: number): Promise<void> {
+    this.#anchor.hold();
+    try {
+      await sleep(this.runtime.timers, ms);
+    } finally {
+      this.#anchor.drop();
     }
   }
 
