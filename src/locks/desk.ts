@@ -94,6 +94,8 @@ class Waiter implements AcquireRequest {
   ambiguous = false;
   /** Since when the store has not been reachable for it; 0: it is. */
   outSinceMs = 0;
+  /** What the store last failed with. */
+  failure: unknown = undefined;
   retryMs = RETRY_MS_MIN;
   settled = false;
   /** Listeners have heard that it waits. */
@@ -307,7 +309,10 @@ export class Desk implements StoreEvents, HoldKeeper, GrantDesk {
         waiter,
         this.#hasAnswered(waiter)
           ? new TimeoutError(`${what} was not had within ${waitMs} ms`)
-          : new UnavailableError(`${what} was not had within ${waitMs} ms: its store does not answer`),
+          : new UnavailableError(
+              `${what} was not had within ${waitMs} ms: ${this.#store.trouble ?? 'its store does not answer'}`,
+              { cause: waiter.failure },
+            ),
       );
     });
   }
@@ -422,6 +427,7 @@ export class Desk implements StoreEvents, HoldKeeper, GrantDesk {
       return;
     }
     waiter.ambiguous = true;
+    waiter.failure = error;
     waiter.outSinceMs ||= sentMs;
     if (this.nowMs() - waiter.outSinceMs + waiter.retryMs >= this.settings.outageMs) {
       this.#giveUp(waiter, error);

@@ -1,11 +1,13 @@
+import { inspect } from 'node:util';
 import { Cluster, Redis, type RedisOptions } from 'ioredis';
 import { afterAll, beforeAll, expect, it } from 'vitest';
 import { Anchor } from '../../src/base/anchor.ts';
 import { RedisLink } from '../../src/base/redis/link.ts';
 import { systemRuntime } from '../../src/base/runtime.ts';
-import { createLocks, type Locks } from '../../src/locks/index.ts';
+import { type AcquireOptions, createLocks, type Locks } from '../../src/locks/index.ts';
 import { cleanUpServers } from '../support/servers/clean-up.ts';
 import { describeWithRedis } from '../support/servers/describe.ts';
+import { freePort } from '../support/servers/process.ts';
 import { type RedisServer, startRedis, startRedisCluster } from '../support/servers/redis.ts';
 
 /** How the locks come to Redis: by an address, or by a client of the caller's with settings of its own. */
@@ -75,5 +77,53 @@ describeWithRedis('locks: a client that is given', () => {
     expect(await link.call('PING', [])).toBe('PONG');
     link.close();
     anchor.close();
+  });
+});
+
+describeWithRedis('locks: an address that leads nowhere', () => {
+  const PASSWORD = 'S3cretPassw0rd';
+
+  /** What a lock at this address fails with, and what was logged. */
+  async function failureAt(url: string, options: AcquireOptions = {}): Promise<{ error: Error; warnings: object[] }> {
+    const warnings: object[] = [];
+    const log = { debug: () => undefined, info: () => undefined, error: () => undefined };
+    await using locks = createLocks({
+      redis: url,
+      commandMs: 200,
+      outageMs: 500,
+      log: { ...log, warn: (details) => void warnings.push(details as object) },
+    });
+    const error = await locks
+      .mutex('nowhere')
+      .acquire(options)
+      .then(
+        () => new Error('it was had'),
+        (error: Error) => error,
+      );
+    return { error, warnings };
+  }
+
+  it('says where and why, with a wait too, logs it once, and never the password', async () => {
+    const redis = await startRedis();
+    const place = `${redis.host}:${redis.port}`;
+    for (const options of [{}, { wait: 400 }]) {
+      const { error, warnings } = await failureAt(`redis://nobody:${PASSWORD}@${place}`, options);
+      expect(error).toMatchObject({ code: 'lock_unavailable' });
+      expect(error.message).toMatch(new RegExp(`no connection to ${place}/0.*: WRONGPASS`));
+      expect(inspect(error, { depth: 20, showHidden: true })).not.toContain(PASSWORD);
+      expect(warnings).toEqual([{ redis: `${place}/0`, reason: expect.stringMatching(/^WRONGPASS/) }]);
+    }
+    const nobody = await failureAt(`redis://127.0.0.1:${await freePort()}`);
+    expect(nobody.error.message).toMatch(/ECONNREFUSED/);
+    expect(inspect(nobody.error)).not.toContain('[cause]: undefined');
+  });
+
+  it('a database that Redis does not have is refused: it would be database 0', async () => {
+    const redis = await startRedis();
+    const { error } = await failureAt(`${redis.url}/99`);
+    expect(error).toMatchObject({ code: 'invalid_config' });
+    expect(error.message).toMatch(/no database 99/);
+    await using locks = createLocks({ redis: `${redis.url}/3` });
+    await locks.mutex('nowhere').run(() => undefined);
   });
 });
