@@ -8,7 +8,8 @@ export class DoorbusterError extends Error {
   readonly code: string;
 
   constructor(code: string, message: string, options?: { cause?: unknown }) {
-    super(message, options);
+    // `cause: undefined` would be printed as one.
+    super(message, options?.cause === undefined ? undefined : { cause: options.cause });
     this.name = new.target.name;
     this.code = code;
   }

@@ -94,6 +94,8 @@ class Waiter implements AcquireRequest {
   ambiguous = false;
   /** Since when the store has not been reachable for it; 0: it is. */
   outSinceMs = 0;
+  /** What the store last failed with. */
+  failure: unknown = undefined;
   retryMs = RETRY_MS_MIN;
   settled = false;
   /** Listeners have heard that it waits. */
@@ -307,7 +309,10 @@ export class Desk implements StoreEvents, HoldKeeper, GrantDesk {
         waiter,
         this.#hasAnswered(waiter)
           ? new TimeoutError(`${what} was not had within ${waitMs} ms`)
-          : new UnavailableError(`${what} was not had within ${waitMs} ms: its store does not answer`),
+          : new UnavailableError(
+              `${what} was not had within ${waitMs} ms: ${this.#store.trouble ?? 'its store does not answer'}`,
+              { cause: waiter.failure },
+            ),
       );
     });
   }
@@ -422,6 +427,7 @@ export class Desk implements StoreEvents, HoldKeeper, GrantDesk {
       return;
     }
     waiter.ambiguous = true;
+    waiter.failure = error;
     waiter.outSinceMs ||= sentMs;
     if (this.nowMs() - waiter.outSinceMs + waiter.retryMs >= this.settings.outageMs) {
       this.#giveUp(waiter, error);
@@ -971,7 +977,7 @@ export class Desk implements StoreEvents, HoldKeeper, GrantDesk {
         this.#cleanNext(hold);
         throw failure;
       }
-      await sleep(this.runtime.timers, retryMs);
+      await this.rest(retryMs);
       try {
         // "Not yours" most likely means that the first one did it, whose answer was lost: it was sent while the lease was
         // in force by our own clock.
@@ -1058,8 +1064,21 @@ export class Desk implements StoreEvents, HoldKeeper, GrantDesk {
         return await command();
       } catch (error) {
         if (!(error instanceof UnavailableError) || this.#closing || this.nowMs() + retryMs >= endMs) throw error;
-        await sleep(this.runtime.timers, retryMs);
+        await this.rest(retryMs);
       }
+    }
+  }
+
+  /**
+   * Sleeps between two tries of a call that somebody awaits. Nothing else keeps the process alive then: it would end, with
+   * code 13, in the middle of its caller's await.
+   */
+  async rest(ms: number): Promise<void> {
+    this.#anchor.hold();
+    try {
+      await sleep(this.runtime.timers, ms);
+    } finally {
+      this.#anchor.drop();
     }
   }
 

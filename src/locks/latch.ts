@@ -98,7 +98,8 @@ export class Latch {
         const leftMs = untilMs - this.#desk.nowMs();
         if (leftMs <= 0) {
           if (outSinceMs === 0) throw new TimeoutError(`latch "${this.name}" did not open within ${waitMs} ms`);
-          throw new UnavailableError(`latch "${this.name}" could not be looked at: its store does not answer`);
+          const why = this.#desk.store.trouble ?? 'its store does not answer';
+          throw new UnavailableError(`latch "${this.name}" could not be looked at: ${why}`);
         }
         if (woken || signal?.aborted) continue;
         await new Promise<void>((resolve) => {

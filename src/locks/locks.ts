@@ -11,7 +11,7 @@ import type { Grant } from './grant.ts';
 import { Job } from './job.ts';
 import { Latch, type LatchOptions } from './latch.ts';
 import { Leader, type LeaderOptions, type LeaderWork } from './leader.ts';
-import { type Inspection, type Lock, Mutex, shown } from './lock.ts';
+import { type Inspection, Lock, Mutex, shown } from './lock.ts';
 import { MemoryLockStore, type MemorySpace, processSpace } from './memory/store.ts';
 import { MultiLock } from './multi.ts';
 import { type OnceOptions, once } from './once.ts';
@@ -160,11 +160,21 @@ export class Locks {
     return new Latch(this.#desk, checkedName(name), options);
   }
 
-  /** All of several locks, or none: names of mutexes, or locks of any kind, also of other `createLocks`. */
+  /** All of several locks, or none: names of mutexes, mutexes, sides of a `readWrite`, also of other `createLocks`. */
   multi(locks: readonly (string | Lock)[]): MultiLock {
+    if (!Array.isArray(locks)) {
+      throw new TerminalError('invalid_argument', "multi takes one array of names or locks: multi(['a', 'b'])");
+    }
     return new MultiLock(
       this.#desk,
-      locks.map((each) => (typeof each === 'string' ? this.mutex(each) : each)),
+      locks.map((each: unknown) => {
+        if (typeof each === 'string') return this.mutex(each);
+        if (each instanceof Lock) return each;
+        throw new TerminalError(
+          'invalid_argument',
+          'multi takes names of mutexes, mutex(…), fair(…), and the read or the write side of a readWrite(…); no other kind',
+        );
+      }),
     );
   }
 

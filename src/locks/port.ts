@@ -179,6 +179,8 @@ export interface LockStore {
   readonly events: StoreEvents;
   /** Others who use it may be stopped or cut off while we are not. */
   readonly remote: boolean;
+  /** Why it cannot be reached now; null when it can, or nothing is known. Holds no secrets. */
+  readonly trouble: string | null;
   /** The latest reading of the store's clock, or null before the first. */
   readonly clock: ClockReading | null;
 

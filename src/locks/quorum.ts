@@ -1,5 +1,4 @@
 import { TerminalError } from '../base/errors.ts';
-import { sleep } from '../base/timers.ts';
 import { CompositeGrant } from './composite.ts';
 import type { Desk, Terms } from './desk.ts';
 import { AbortedError, HeldError, TimeoutError, UnavailableError } from './errors.ts';
@@ -216,7 +215,7 @@ export class QuorumLock {
   }
 
   async #pause(ms: number, signal: AbortSignal | undefined): Promise<void> {
-    await sleep(this.#first.runtime.timers, ms);
+    await this.#first.rest(ms);
     if (signal?.aborted) {
       throw new AbortedError(`waiting for quorum "${this.name}" was aborted`, { cause: signal.reason });
     }

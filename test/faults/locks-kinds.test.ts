@@ -314,5 +314,20 @@ describeWithRedis('locks: kinds', () => {
       expect(failed).toBeNull();
       expect(value).toBe('done\n');
     });
+
+    it('a process does not end in the middle of a call that is tried again: it hears how it ended', async () => {
+      const { execFile } = await import('node:child_process');
+      const full = await startRedis({ args: ['--maxmemory', '1'] });
+      const code = `
+        import { createLocks } from ${JSON.stringify(new URL('../../src/locks/index.ts', import.meta.url).href)};
+        const locks = createLocks({ redis: '${full.url}', outageMs: 700 });
+        await locks.latch('l').reset(1).catch(({ code }) => console.log(code));`;
+      const run = new Promise<string>((resolve, reject) => {
+        execFile(process.execPath, ['--input-type=module', '-e', code], { timeout: 10_000 }, (error, out) =>
+          error ? reject(error) : resolve(out),
+        );
+      });
+      expect(await run).toBe('lock_unavailable\n');
+    });
   });
 });

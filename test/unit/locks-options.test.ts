@@ -30,6 +30,18 @@ describe('what createLocks is given', () => {
     expect(() => createQuorum(wrong({ masters: [undefined] }))).toThrow(/none of them empty/);
   });
 
+  it.each([
+    ['redis://127.0.0.1:1?tls=true', /"\?tls=".*rediss:\/\//],
+    ['redis://127.0.0.1:1?db=3', /"\?db=".*redis:\/\/host:port\/3/],
+    ['redis+sentinel://127.0.0.1:1/m?tls=1', /"\?tls="/],
+    ['redis+cluster://127.0.0.1:1/3', /database 0 only/],
+    ['redis://:a%b@127.0.0.1:1', /% in the password must be written as %25/],
+    [{ host: '127.0.0.1', port: 1 }, /an ioredis 6 client, made with the copy .* give the address/],
+  ])('an address that would be understood otherwise is refused: %j', (redis, why) => {
+    expect(() => createLocks(wrong({ redis }))).toThrow(why);
+    expect(() => createLocks(wrong({ redis }))).toThrow(expect.objectContaining({ code: 'invalid_config' }));
+  });
+
   it('every option of the type is known', async () => {
     const options: Required<Omit<LocksOptions, 'redis' | 'log' | 'runtime'>> = {
       prefix: 'p',
@@ -86,6 +98,19 @@ describe('what a call is given', () => {
       expect([call, failure?.code]).toEqual([call, 'invalid_argument']);
       expect(failure!.message).toMatch(new RegExp(`^${call} has no option "(timeout|limit|ttl)"; it knows `));
     }
+  });
+
+  it('multi takes one array of names and of locks that it can take: everything else would be taken only in part', async () => {
+    await using locks = createLocks({ space });
+    const sides = locks.readWrite('c');
+    await using grant = await locks.multi(['a', locks.fair('b'), sides.read]).acquire();
+    expect(grant.parts).toHaveLength(3);
+    const [a, b] = [locks.semaphore('a', { permits: 1 }), locks.semaphore('b', { permits: 1 })];
+    const quorum = createQuorum({ masters: [locks] });
+    for (const list of [[a, b], [sides], [quorum.mutex('q')], [locks.multi(['a', 'b'])], [null], 'ab', undefined]) {
+      expect(() => locks.multi(wrong(list as object))).toThrow(expect.objectContaining({ code: 'invalid_argument' }));
+    }
+    expect(() => locks.multi('a' as never)).toThrow(/one array/);
   });
 
   it('options that are no object are refused', async () => {

@@ -37,13 +37,32 @@ function parse(url: string): Address {
   });
   return {
     protocol: found.protocol!,
-    username: found.user ? decodeURIComponent(found.user) : undefined,
-    password: found.password ? decodeURIComponent(found.password) : undefined,
+    username: found.user ? decoded(found.user, 'the user') : undefined,
+    password: found.password ? decoded(found.password, 'the password') : undefined,
     hosts,
-    path: decodeURIComponent((found.path ?? '').slice(1)),
+    path: decoded((found.path ?? '').slice(1), 'what follows the hosts'),
     query: new URLSearchParams(found.query),
   };
 }
+
+/** A password is not repeated. */
+function decoded(text: string, what: string): string {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    throw new TerminalError('invalid_config', `not an address of Redis: a % in ${what} must be written as %25`);
+  }
+}
+
+/** Refuses by name what this kind of address does not know: without TLS or in another database it would work all the same. */
+function refuseQuery(query: URLSearchParams, known: readonly string[], instead: string): void {
+  for (const name of query.keys()) {
+    if (known.includes(name)) continue;
+    throw new TerminalError('invalid_config', `an address of Redis does not know "?${name}=": ${instead}`);
+  }
+}
+
+const IN_THE_ADDRESS = 'write rediss:// for TLS, redis://host:port/3 for a database';
 
 function database(text: string | null): number {
   if (text === null || text === '') return 0;
@@ -62,7 +81,11 @@ export function redisClient(target: RedisTarget, options: Settings, cluster: Clu
   }
   if (target instanceof Redis) return target.duplicate(options);
   if (typeof target !== 'string')
-    throw new TerminalError('invalid_config', 'redis must be an address or an ioredis client');
+    throw new TerminalError(
+      'invalid_config',
+      'redis must be an address (redis://host:port) or an ioredis 6 client, made with the copy of ioredis that this package uses; ' +
+        'in place of any other client give the address',
+    );
 
   const { protocol, username, password, hosts, path, query } = parse(target);
   const auth: Settings = { ...(username ? { username } : {}), ...(password ? { password } : {}) };
@@ -73,14 +96,20 @@ export function redisClient(target: RedisTarget, options: Settings, cluster: Clu
       if (hosts.length > 1) {
         throw new TerminalError('invalid_config', 'several hosts need redis+cluster:// or redis+sentinel://');
       }
+      refuseQuery(query, [], IN_THE_ADDRESS);
       return new Redis({ ...hosts[0]!, ...auth, ...tls, db: database(path), ...options });
     case 'redis+sentinel':
     case 'rediss+sentinel':
       if (path === '')
         throw new TerminalError('invalid_config', 'redis+sentinel:// needs the name of the master: …/mymaster');
+      refuseQuery(query, ['db'], 'it knows ?db=0; write rediss+sentinel:// for TLS');
       return new Redis({ sentinels: hosts, name: path, ...auth, ...tls, db: database(query.get('db')), ...options });
     case 'redis+cluster':
     case 'rediss+cluster':
+      refuseQuery(query, [], 'write rediss+cluster:// for TLS; a cluster has database 0 only');
+      if (path !== '' && path !== '0') {
+        throw new TerminalError('invalid_config', `a cluster of Redis has database 0 only, and not "${path}"`);
+      }
       return new Cluster(hosts, { ...cluster, redisOptions: { ...auth, ...tls, ...options } });
     default:
       throw new TerminalError('invalid_config', `not an address of Redis: ${protocol}:// is not known`);

@@ -1,6 +1,6 @@
 import { Cluster, type ClusterOptions, Redis, type RedisOptions } from 'ioredis';
 import type { Anchor } from '../anchor.ts';
-import { messageOf, RetryableError } from '../errors.ts';
+import { messageOf, RetryableError, TerminalError } from '../errors.ts';
 import type { Runtime } from '../runtime.ts';
 import { placeOf, type RedisTarget, redisClient } from './address.ts';
 import type { Script } from './scripts.ts';
@@ -35,10 +35,29 @@ export interface LinkEvents {
   message(channel: string, message: string): void;
   /** Connected again, or subscribed again: what was sent to us meanwhile is lost, and Redis may have forgotten. */
   interrupted(): void;
+  /** There is no connection, for this reason. Told once, until there was one again. */
+  unreachable?(reason: string): void;
 }
 
 /** Answers of a server that will be right again, or of one that is not the master any more. */
 const PASSING = /^(READONLY|LOADING|MASTERDOWN|CLUSTERDOWN|TRYAGAIN|UNBLOCKED|BUSY|NOREPLICAS|OOM|MISCONF)\b/;
+/**
+ * Settings of a caller's client that would break ours: limits that ioredis sets on each of its own commands, of which a
+ * SentScript is none, and replies of another shape. `undefined` is what ioredis has if nothing is said.
+ */
+const NOT_TAKEN_OVER: Omit<RedisOptions, 'replyMapping'> = {
+  commandTimeout: undefined,
+  socketTimeout: undefined,
+  blockingTimeout: undefined,
+  stringNumbers: false,
+  // Nobody would ever connect it: what we send does not wait in a queue. (The nodes of a cluster are connected by it.)
+  lazyConnect: undefined,
+  readOnly: false,
+  monitor: false,
+  enableAutoPipelining: false,
+  enableReadyCheck: true,
+  himportFieldsets: undefined,
+};
 const RECONNECT_MS_MAX = 1000;
 const PING_MS = 5000;
 
@@ -70,6 +89,9 @@ export class RedisLink {
   #expected = 0;
   #corked: Corkable | null = null;
   #closed = false;
+  /** Why a connection could not be made, until it was. */
+  readonly #reasons = new WeakMap<Redis | Cluster, string>();
+  #refusal: TerminalError | null = null;
 
   constructor(target: RedisTarget, options: LinkOptions, runtime: Runtime, anchor: Anchor, events: LinkEvents) {
     this.#runtime = runtime;
@@ -97,6 +119,11 @@ export class RedisLink {
   /** Tells one Redis from another, without secrets. */
   get place(): string {
     return placeOf(this.#client);
+  }
+
+  /** Why there is no connection for commands; null when there is one, or nothing is known. */
+  get trouble(): string | null {
+    return this.#reasons.get(this.#client) ?? null;
   }
 
   /** Somebody will send something in this turn. What several have to send then goes in one write. */
@@ -143,8 +170,12 @@ export class RedisLink {
       connectTimeout: Math.max(this.#options.commandMs, 1000),
       retryStrategy: (times) => Math.min(20 * 2 ** Math.min(times, 10), RECONNECT_MS_MAX),
       reconnectOnError: (error) => error.message.startsWith('READONLY'),
+      ...NOT_TAKEN_OVER,
     };
     const cluster: ClusterOptions = {
+      lazyConnect: false,
+      enableAutoPipelining: false,
+      scaleReads: 'master',
       enableOfflineQueue: false,
       shardedSubscribers: purpose === 'wake-ups' && this.#options.broadcast !== true,
       slotsRefreshTimeout: this.#options.commandMs,
@@ -157,10 +188,15 @@ export class RedisLink {
     // Every command that waits for a connection listens to it for a moment.
     client.setMaxListeners(0);
     // Without a listener ioredis writes errors to the console. Callers get theirs from their own command.
-    // Not the error itself: that of a refused AUTH holds the password.
     client.on('error', (error: Error) => {
-      this.#runtime.log.debug({ reason: messageOf(error), purpose }, 'redis connection');
+      const reason = reasonOf(error);
+      this.#runtime.log.debug({ reason, purpose }, 'redis connection');
+      if (commandOf(error) === 'select' && client instanceof Redis) this.#refuseDatabase(client, reason);
+      const isNew = purpose === 'commands' && !this.#reasons.has(client);
+      this.#reasons.set(client, reason);
+      if (isNew) this.#events.unreachable?.(reason);
     });
+    client.on('ready', () => this.#reasons.delete(client));
     if (client instanceof Cluster) {
       client.on('+node', (node: Redis) => letGo(node));
       for (const node of client.nodes()) letGo(node);
@@ -168,6 +204,17 @@ export class RedisLink {
       letGo(client);
     }
     return client;
+  }
+
+  /** ioredis would go on in database 0, and the caller would share it with others. Told before the client is ready. */
+  #refuseDatabase(client: Redis, reason: string): void {
+    if (!/DB index/i.test(reason)) {
+      client.disconnect(true);
+      return;
+    }
+    const message = `Redis has no database ${client.options.db} (${reason}): give one that it has, redis://host:port/0`;
+    this.#refusal = new TerminalError('invalid_config', message);
+    client.disconnect();
   }
 
   /** Runs a script by its digest; a server that does not know it (restarted, flushed, failed over) gets the text. */
@@ -203,7 +250,7 @@ export class RedisLink {
   readonly #finish = (sent: SentScript, error: Error | null, reply: unknown): void => {
     this.#anchor.drop();
     this.#vigil?.answered(sent.vigil);
-    if (error === null) sent.asker.answered(reply);
+    if (error === null) answer(sent.asker, reply);
     else if (error.message.startsWith('NOSCRIPT')) this.#sendSlowly(sent.script, sent.keys, sent.wire, sent.asker);
     else sent.asker.failed(this.failure(error, 'EVALSHA'));
   };
@@ -211,7 +258,7 @@ export class RedisLink {
   #sendSlowly(script: Script, keys: number, wire: string, asker: Asker): void {
     const parts = partsOf(wire);
     this.#scriptSlowly(script, parts.slice(0, keys), parts.slice(keys)).then(
-      (reply) => asker.answered(reply),
+      (reply) => answer(asker, reply),
       (error: unknown) => asker.failed(error),
     );
   }
@@ -358,24 +405,23 @@ export class RedisLink {
   #ready(client: Redis | Cluster): Promise<void> {
     return new Promise((resolve, reject) => {
       const limitMs = this.#options.commandMs;
-      let lastError: unknown;
       const done = (settle: () => void): void => {
         stop();
         client.off('ready', ready);
-        client.off('error', failed);
         client.off('end', ended);
         settle();
       };
       const ready = (): void => done(resolve);
-      const failed = (error: unknown): void => {
-        lastError = error;
+      const out = (what: string): void => {
+        const reason = this.#reasons.get(client);
+        const why = reason === undefined ? '' : `: ${reason}`;
+        done(() => reject(this.#refusal ?? new RedisUnavailableError(`${what}${why}`)));
       };
-      const ended = (): void => done(() => reject(new RedisUnavailableError('the connection is closed', lastError)));
-      const stop = this.#runtime.timers.after(limitMs, () => {
-        done(() => reject(new RedisUnavailableError(`no connection within ${limitMs} ms`, lastError)));
-      });
+      const ended = (): void => out(`the connection to ${this.place} is closed`);
+      const stop = this.#runtime.timers.after(limitMs, () =>
+        out(`no connection to ${this.place} within ${limitMs} ms`),
+      );
       client.on('ready', ready);
-      client.on('error', failed);
       client.on('end', ended);
       if (client.status === 'ready') ready();
       else if (client.status === 'end') ended();
@@ -402,7 +448,9 @@ export class RedisLink {
 
   /** What an error of a command is to its caller: a RedisUnavailableError if it will pass. */
   failure(error: unknown, command: string): unknown {
-    if (error instanceof RedisUnavailableError) return error;
+    if (error instanceof RedisUnavailableError || error instanceof TerminalError) return error;
+    // What was under way when a new connection was refused fails with that refusal, which holds the password.
+    if (CREDENTIALS.has(commandOf(error))) return new RedisUnavailableError(reasonOf(error));
     // A mistake of ours is not an outage, and not to be tried again.
     if (error instanceof TypeError || error instanceof RangeError) return error;
     const message = messageOf(error);
@@ -431,6 +479,24 @@ export class RedisLink {
   }
 }
 
+/** The commands with which ioredis signs in. */
+const CREDENTIALS: ReadonlySet<string> = new Set(['auth', 'hello']);
+
+/** The command that the server refused with this error; '' if it is none of its answers. */
+function commandOf(error: unknown): string {
+  const { command } = error as { command?: { name?: unknown } };
+  return typeof command?.name === 'string' ? command.name.toLowerCase() : '';
+}
+
+/** An error of a connection in words. Never the error itself: that of a refused AUTH holds the password. */
+function reasonOf(error: unknown): string {
+  const { lastNodeError, errors, code } = error as { lastNodeError?: unknown; errors?: unknown[]; code?: unknown };
+  if (lastNodeError instanceof Error) return `${messageOf(error)} ${reasonOf(lastNodeError)}`;
+  // Of a host with several addresses, each tried in turn; the error of all of them has no text.
+  if (errors?.[0] instanceof Error) return messageOf(errors[0]);
+  return messageOf(error) || String(code ?? 'no reason given');
+}
+
 interface Corkable {
   cork(): void;
   uncork(): void;
@@ -440,6 +506,15 @@ interface Corkable {
 export interface Asker {
   answered(reply: unknown): void;
   failed(error: unknown): void;
+}
+
+/** A reply that cannot be read fails the request: thrown into ioredis, it would end the process and the request never. */
+function answer(asker: Asker, reply: unknown): void {
+  try {
+    asker.answered(reply);
+  } catch (error) {
+    asker.failed(error);
+  }
 }
 
 /** One key or argument as it is written on the wire. */

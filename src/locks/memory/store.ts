@@ -39,6 +39,7 @@ export class MemoryLockStore implements LockStore {
   readonly client: string;
   readonly place: string;
   readonly remote = false;
+  readonly trouble = null;
   readonly events: StoreEvents;
   readonly #space: MemorySpace;
   readonly #realm: Realm;

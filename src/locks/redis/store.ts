@@ -110,6 +110,7 @@ export class RedisLockStore implements LockStore {
         this.#reading = null;
         events.interrupted();
       },
+      unreachable: (reason) => runtime.log.warn({ redis: this.#link.place, reason }, 'Redis cannot be reached'),
     });
     this.#layout = new Layout(options.prefix, this.#link.cluster);
     this.place = `redis:${this.#link.place}:${options.prefix}`;
@@ -117,6 +118,11 @@ export class RedisLockStore implements LockStore {
 
   get clock(): ClockReading | null {
     return this.#reading;
+  }
+
+  get trouble(): string | null {
+    const { trouble, place } = this.#link;
+    return trouble === null ? null : `no connection to ${place}: ${trouble}`;
   }
 
   readonly #read = (sentMs: number, storeUs: number): void => {
