@@ -1,24 +1,17 @@
-import { TerminalError } from '../../../base/errors.ts';
+import { type DatabaseUrl, parseDatabaseUrl } from '../../../base/database-url.ts';
+import { messageOf, TerminalError } from '../../../base/errors.ts';
 import type { Runtime } from '../../../base/runtime.ts';
 import type { Dialect } from './dialect.ts';
 import { SqlLedger, type SqlLedgerOptions } from './ledger.ts';
 import { type Migrated, migrate, migrations, schemaVersion, shopIdOf } from './migrate.ts';
 
-type Product = 'mysql' | 'postgres';
+type Product = DatabaseUrl['product'];
 
-function productOf(url: string): Product {
-  switch (URL.parse(url)?.protocol) {
-    case 'mysql:':
-    case 'mariadb:':
-      return 'mysql';
-    case 'postgres:':
-    case 'postgresql:':
-      return 'postgres';
-    default:
-      throw new TerminalError(
-        'database_url',
-        'the address of the database must begin with mysql:, mariadb:, postgres: or postgresql:',
-      );
+function addressOf(url: string): DatabaseUrl {
+  try {
+    return parseDatabaseUrl(url);
+  } catch (error) {
+    throw new TerminalError('database_url', `the address of the database ${messageOf(error)}`);
   }
 }
 
@@ -33,7 +26,7 @@ async function dialectOf(
   runtime: Runtime,
   options: Pick<SqlLedgerOptions, 'isolation' | 'poolMax'>,
 ): Promise<Dialect> {
-  if (productOf(url) === 'mysql') {
+  if (addressOf(url).product === 'mysql') {
     const { mysqlDialect } = await import('../mysql/ledger.ts');
     return mysqlDialect(url, runtime, options);
   }
@@ -67,7 +60,7 @@ export interface SqlLedgerReport {
 
 /** `doorbuster doctor`: what there is to say of a database, without changing anything in it. */
 export async function examineSqlLedger(url: string, runtime: Runtime): Promise<SqlLedgerReport> {
-  const product = productOf(url);
+  const { product } = addressOf(url);
   const dialect = await dialectOf(url, runtime, { poolMax: 1 });
   try {
     const session = await dialect.connections.take();
