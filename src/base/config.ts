@@ -1,4 +1,5 @@
 import { isIP } from 'node:net';
+import { parseDatabaseUrl } from './database-url.ts';
 import { TerminalError } from './errors.ts';
 
 /**
@@ -107,6 +108,12 @@ function address(...schemes: string[]): (text: string) => string | null {
   };
 }
 
+function database(value: string): string | null {
+  const url = address('sqlite', 'mysql', 'mariadb', 'postgres', 'postgresql')(value);
+  if (url !== null && !url.startsWith('sqlite:')) parseDatabaseUrl(url);
+  return url;
+}
+
 function prefix(value: string): string {
   if (!/^[\w.:-]{1,64}$/.test(value)) throw new Error('must be 1 to 64 letters, digits and . : - _');
   return value;
@@ -128,7 +135,7 @@ export const SETTINGS = {
     'database-url',
     '',
     'Where the ledger is: `sqlite:`, `mysql:`, `mariadb:`, `postgres:`',
-    address('sqlite', 'mysql', 'mariadb', 'postgres', 'postgresql'),
+    database,
   ),
   pipeUrl: setting(
     'PIPE_URL',

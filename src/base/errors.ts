@@ -18,10 +18,17 @@ export class DoorbusterError extends Error {
 export class RetryableError extends DoorbusterError {
   /** What to tell a client: whole seconds until another try is worth it. */
   readonly retryAfterSeconds: number;
+  /** The message with what is for the operator alone, an address for instance: buyers read the message. */
+  readonly inFull: string;
 
-  constructor(code: string, message: string, options?: { cause?: unknown; retryAfterSeconds?: number }) {
+  constructor(
+    code: string,
+    message: string,
+    options?: { cause?: unknown; retryAfterSeconds?: number; inFull?: string },
+  ) {
     super(code, message, options);
     this.retryAfterSeconds = options?.retryAfterSeconds ?? 1;
+    this.inFull = options?.inFull ?? message;
   }
 }
 
@@ -48,6 +55,11 @@ export class InvariantError extends TerminalError {
 
 export function invariant(condition: boolean, message: string): asserts condition {
   if (!condition) throw new InvariantError(message);
+}
+
+/** For the log of a start, the command line and `doctor`; never for an answer. */
+export function messageInFull(error: unknown): string {
+  return error instanceof RetryableError ? error.inFull : messageOf(error);
 }
 
 export function messageOf(error: unknown): string {

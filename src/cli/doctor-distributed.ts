@@ -1,6 +1,6 @@
 import { Anchor } from '../base/anchor.ts';
 import type { Config } from '../base/config.ts';
-import { messageOf } from '../base/errors.ts';
+import { messageInFull, messageOf } from '../base/errors.ts';
 import { RedisLink } from '../base/redis/link.ts';
 import { type Runtime, systemRuntime } from '../base/runtime.ts';
 import { within } from '../base/timers.ts';
@@ -175,7 +175,7 @@ async function examineDatabase(url: string, runtime: Runtime): Promise<{ found: 
   try {
     report = await examineSqlLedger(url, runtime);
   } catch (error) {
-    const says = `cannot be used (${messageOf(error)}): is DATABASE_URL right, and is it running?`;
+    const says = `${messageInFull(error)}: is DATABASE_URL right, and is it running?`;
     return { found: [check('database', 'wrong', says)], shopId: null };
   }
   const { product, settings, schema, newest, shopId, nowMs, tookMs } = report;

@@ -1,4 +1,4 @@
-import { messageOf, TerminalError } from '../base/errors.ts';
+import { messageInFull, TerminalError } from '../base/errors.ts';
 import { VERSION } from '../base/version.ts';
 import { type Command, UsageError } from './command.ts';
 
@@ -74,7 +74,7 @@ export async function main(args: string[]): Promise<number> {
   try {
     return await command.run(rest);
   } catch (error) {
-    console.error(`doorbuster ${name}: ${messageOf(error)}`);
+    console.error(`doorbuster ${name}: ${messageInFull(error)}`);
     if (!(error instanceof UsageError || error instanceof TerminalError) && process.env['LOG_LEVEL'] === 'debug')
       console.error(error);
     return error instanceof UsageError ? 2 : 1;

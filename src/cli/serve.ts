@@ -1,6 +1,6 @@
 import type { Socket } from 'node:net';
 import type { Config } from '../base/config.ts';
-import { messageOf, RetryableError, TerminalError, unavailable } from '../base/errors.ts';
+import { messageInFull, messageOf, RetryableError, TerminalError, unavailable } from '../base/errors.ts';
 import { announce, createLog } from '../base/log.ts';
 import { isLoopback } from '../base/loopback.ts';
 import { RedisUnavailableError } from '../base/redis/link.ts';
@@ -266,7 +266,7 @@ class OpeningShop implements ShopSource {
       if (!(error instanceof RetryableError)) throw error;
       this.#reason = messageOf(error);
       this.#redisOut = error instanceof RedisUnavailableError;
-      return this.#reason;
+      return messageInFull(error);
     }
   }
 

@@ -46,19 +46,21 @@ export class EmbeddedShop extends Shop {
 
   /** The same on a ledger that is open, and that nobody else writes to. Closes it at its end. */
   static async on(ledger: Ledger, runtime: Runtime, life: LifeOptions = NO_PAYMENTS): Promise<EmbeddedShop> {
-    const shop = new EmbeddedShop(ledger, runtime, life);
+    let shop: EmbeddedShop | null = null;
     try {
+      shop = new EmbeddedShop(ledger, runtime, life);
       // Tokens come from the clock, which may have stepped back since the last run.
       shop.#space.mintedElsewhere(Number(await ledger.highestFence()));
       for (const saleId of await ledger.openSaleIds()) await shop.install(saleId);
+      await shop.webhooks.open();
+      shop.life.start(null);
+      shop.webhooks.start(null);
+      return shop;
     } catch (error) {
-      await shop.close();
+      // Whoever tries again in this process would find the folder in use.
+      await (shop ?? ledger).close();
       throw error;
     }
-    await shop.webhooks.open();
-    shop.life.start(null);
-    shop.webhooks.start(null);
-    return shop;
   }
 
   private constructor(ledger: Ledger, runtime: Runtime, life: LifeOptions) {

@@ -103,13 +103,18 @@ export async function openShop(settings: Deployment, options: OpenOptions, runti
       await checkRedis(redisUrl!, runtime);
       const ledger = await openSqlLedger(databaseUrl!, runtime, { migrate: options.migrate, exclusive: false });
       const { worker } = options;
-      // Who only takes orders has nothing to do with the broker.
-      const carrier = worker && pipeUrl !== null ? await carrierOf(pipeUrl, prefix, runtime) : null;
-      return DistributedShop.open(
-        ledger,
-        { redis: redisUrl!, prefix, answerWithinMs, pipeMax, rebuildDrainMs, worker, carrier, writerLock, life },
-        runtime,
-      );
+      try {
+        // Who only takes orders has nothing to do with the broker.
+        const carrier = worker && pipeUrl !== null ? await carrierOf(pipeUrl, prefix, runtime) : null;
+        return await DistributedShop.open(
+          ledger,
+          { redis: redisUrl!, prefix, answerWithinMs, pipeMax, rebuildDrainMs, worker, carrier, writerLock, life },
+          runtime,
+        );
+      } catch (error) {
+        await ledger.close();
+        throw error;
+      }
     }
   }
 }

@@ -24,6 +24,7 @@ import { KEY_PATTERN } from '../model/text.ts';
 import type { EndResult, PayResult } from '../orders/life/life.ts';
 import type { PlaceResult } from '../orders/place.ts';
 import type { PaymentProvider } from '../payments/port.ts';
+import { checkEvent, checkedOptions } from './options.ts';
 
 export interface DoorbusterOptions {
   /** The folder of the ledger, for a shop of one process; it belongs to one process at a time. */
@@ -212,8 +213,9 @@ export function engineOf(shop: Doorbuster): { shop: Shop; runtime: Runtime; opti
 const ACTOR = actor('library', 'app');
 const CALLER = { by: ACTOR, keyed: null };
 
-export async function createDoorbuster(options: DoorbusterOptions): Promise<Doorbuster> {
-  const { data, database, redis, pipe, redisPrefix, answerWithinMs, worker = true, migrate = false } = options ?? {};
+export async function createDoorbuster(given: DoorbusterOptions): Promise<Doorbuster> {
+  const options = checkedOptions(given ?? {});
+  const { data, database, redis, pipe, redisPrefix, answerWithinMs, worker = true, migrate = false } = options;
   if (typeof (data ?? database) !== 'string' || (data ?? database) === '') {
     throw new TerminalError(
       'bad_config',
@@ -222,8 +224,8 @@ export async function createDoorbuster(options: DoorbusterOptions): Promise<Door
   }
   const runtime = systemRuntime(options.log);
   // The same table and the same checks as for the server.
-  const given = { data, 'database-url': database, 'redis-url': redis, 'pipe-url': pipe, 'redis-prefix': redisPrefix };
-  const config = readConfig({ ...given, 'answer-within-ms': answerWithinMs?.toString() }, {});
+  const flags = { data, 'database-url': database, 'redis-url': redis, 'pipe-url': pipe, 'redis-prefix': redisPrefix };
+  const config = readConfig({ ...flags, 'answer-within-ms': answerWithinMs?.toString() }, {});
   const { sandbox = false, providers = [], webhooksPrivate = false } = options;
   const settings = { ...config, paymentsSandbox: sandbox, webhooksPrivate };
   const shop = await openShop(settings, { worker, migrate, providers }, runtime);
@@ -326,7 +328,10 @@ export async function createDoorbuster(options: DoorbusterOptions): Promise<Door
         return listed(await shop.listOrders(filter, { limit: limit + 1, before }), limit);
       },
     },
-    on: (event, hear) => shop.on(event, hear),
+    on(event, hear) {
+      checkEvent(event, hear);
+      shop.on(event, hear);
+    },
     off: (event, hear) => shop.off(event, hear),
     readiness: () => shop.readiness(),
     check: async (saleId) => presentReport(await shop.check(saleId ?? null)),
@@ -370,7 +375,12 @@ export function sourceOf(shop: Shop) {
 export function httpOptions(options: DoorbusterOptions) {
   const { adminKey, authSecret } = options;
   if (!adminKey || !authSecret) {
-    throw new TerminalError('bad_config', 'serving HTTP needs createDoorbuster({ adminKey, authSecret })');
+    const missing = Object.entries({ adminKey, authSecret }).filter(([, value]) => !value);
+    const words = missing.map(([name, value]) => `${name} is ${value === undefined ? 'undefined' : 'empty'}`);
+    throw new TerminalError(
+      'bad_config',
+      `serving HTTP needs createDoorbuster({ adminKey, authSecret }): ${words.join(', ')}`,
+    );
   }
   const { trustProxy: _, ...given } = options.http ?? {};
   return {

@@ -85,6 +85,50 @@ describe('settings that make no shop', () => {
       { REDIS_URL: NO_REDIS, DATABASE_URL: 'mongodb://u:hunter2@127.0.0.1/x' },
       /DATABASE_URL must begin with .*postgres:/,
     ],
+    [
+      'a database that is not named (MySQL)',
+      ['migrate'],
+      { DATABASE_URL: 'mysql://u:hunter2@127.0.0.1:1' },
+      /DATABASE_URL names no database/,
+    ],
+    [
+      'a database that is not named (PostgreSQL)',
+      ['serve'],
+      { DATABASE_URL: 'postgres://u:hunter2@127.0.0.1:1/' },
+      /DATABASE_URL names no database/,
+    ],
+    [
+      'a password that is not percent-encoded',
+      ['serve'],
+      { DATABASE_URL: 'postgres://u:hunter2%@127.0.0.1:1/x' },
+      /DATABASE_URL is no address.*percent-encoded/,
+    ],
+    ...['mysql', 'postgres'].flatMap<[string, string[], Record<string, string>, RegExp]>((scheme) => [
+      [
+        `TLS in other words (${scheme})`,
+        ['serve'],
+        { DATABASE_URL: `${scheme}://u:hunter2@127.0.0.1:1/x?ssl-mode=REQUIRED` },
+        /DATABASE_URL has ssl-mode: it must be one of disable, require, verify-ca, verify-full/,
+      ],
+      [
+        `a parameter that is not known (${scheme})`,
+        ['serve'],
+        { DATABASE_URL: `${scheme}://u:hunter2@127.0.0.1:1/x?ssl=true` },
+        /DATABASE_URL has a parameter "ssl", which is not known: there are sslmode/,
+      ],
+      [
+        `a root certificate without TLS (${scheme})`,
+        ['serve'],
+        { DATABASE_URL: `${scheme}://u:hunter2@127.0.0.1:1/x?sslrootcert=ca.pem` },
+        /DATABASE_URL has sslrootcert, which needs sslmode/,
+      ],
+    ]),
+    [
+      'the address of a database that is not there',
+      ['migrate'],
+      { DATABASE_URL: NO_DATABASE },
+      /127\.0\.0\.1:1 .*ECONNREFUSED/,
+    ],
     ['a flag of another scheme', ['serve', '--redis-url', 'memcached://x'], {}, /--redis-url must begin with/],
     [
       'sentinels without the name of a master',

@@ -4,6 +4,9 @@ import swagger from '@fastify/swagger';
 import express from 'express';
 import Fastify, { type FastifyInstance } from 'fastify';
 import { afterAll, afterEach, beforeEach, describe, expect, it } from 'vitest';
+import { systemRuntime } from '../../src/base/runtime.ts';
+import { EmbeddedShop } from '../../src/engine/embedded.ts';
+import { NO_PAYMENTS } from '../../src/engine/shop.ts';
 import doorbusterPlugin from '../../src/fastify.ts';
 import {
   createDoorbuster,
@@ -16,6 +19,7 @@ import {
   type SaleEvent,
   TerminalError,
 } from '../../src/index.ts';
+import { checkedOptions } from '../../src/library/options.ts';
 import { spawnModule } from '../support/openapi-spawn.ts';
 import { expectProblem } from '../support/openapi-wire.ts';
 import { ADMIN_KEY, AUTH_SECRET, caller, cleanUp, saleBody, temporaryFolder } from '../support/server.ts';
@@ -394,6 +398,74 @@ describe('events', () => {
   });
 });
 
+describe('options', () => {
+  it.each<[string, object, RegExp]>([
+    ['a misspelt option', { sandbx: true }, /no option "sandbx"; is it sandbox\?/],
+    ['one that there is none of', { retries: 3 }, /no option "retries"; there are data, database/],
+    [
+      'a misspelt option of http',
+      { http: { rateLimitBuyers: 5 } },
+      /http has no option "rateLimitBuyers".*rateLimitBuyer\?/,
+    ],
+    ['a setting of the server alone', { http: { adminKeys: [] } }, /http has no option "adminKeys"/],
+    ['http that is no object', { http: 'on' }, /^http must be an object/],
+    ['a word for true', { sandbox: 'on' }, /^sandbox must be true or false/],
+    ['a word for false', { http: { requireExp: 'off' } }, /^http\.requireExp must be true or false/],
+    ['no orders at all', { http: { rateLimitBuyer: 0 } }, /^http\.rateLimitBuyer must be .* from 1 to/],
+    ['a number as text', { http: { rateLimitBuyer: '5' } }, /^http\.rateLimitBuyer must be a whole number/],
+    ['half a request', { http: { inFlightMax: 0.5 } }, /^http\.inFlightMax/],
+    ['one origin as text', { http: { corsOrigins: 'https://shop.example' } }, /^http\.corsOrigins must be an array/],
+    ['one secret as text', { http: { paymentSecrets: 'secret' } }, /^http\.paymentSecrets must be an array/],
+    [
+      'a provider’s secret as text',
+      { http: { providerSecrets: { CARDS: 's' } } },
+      /^http\.providerSecrets of CARDS must/,
+    ],
+    [
+      'a provider without secrets',
+      { http: { providerSecrets: { CARDS: [] } } },
+      /^http\.providerSecrets of CARDS must/,
+    ],
+    [
+      'a provider under two names',
+      { http: { providerSecrets: { cards: ['a'], CARDS: ['b'] } } },
+      /^http\.providerSecrets names the provider CARDS twice/,
+    ],
+    ['a proxy that is none', { http: { trustProxy: 'all' } }, /^http\.trustProxy must be/],
+    ['an admin key that is no text', { adminKey: 7 }, /^adminKey must be a text/],
+    ['three secrets', { authSecret: 'a,b,c' }, /^authSecret must hold/],
+    ['a log that is none', { log: 'info' }, /^log must be/],
+  ])('%s is refused by name', async (_, options, words) => {
+    const folder = join(temporaryFolder(), 'options');
+    const opened = createDoorbuster({ data: folder, ...options } as never);
+    await expect(opened).rejects.toMatchObject({ code: 'bad_config', message: expect.stringMatching(words) });
+  });
+
+  it('a provider’s secrets are found however its name is written', () => {
+    const { http } = checkedOptions({ data: 'x', http: { providerSecrets: { 'my-bank': ['a'], cards: ['b'] } } });
+    expect(http).toEqual({ providerSecrets: { MY_BANK: ['a'], CARDS: ['b'] } });
+  });
+
+  it('an option that is undefined is left out', async () => {
+    const folder = join(temporaryFolder(), 'undefined');
+    const made = await openShop({ data: folder, log: undefined, http: { rateLimitBuyer: undefined } } as never);
+    expect(made.readiness().status).toBe('ok');
+  });
+
+  it('a listener of an event that there is none of is refused', () => {
+    expect(() => shop.on('order.payed' as never, () => {})).toThrow(
+      'there is no event "order.payed"; is it order.paid?',
+    );
+    expect(() => shop.on('order.paid', undefined as never)).toThrow('must be a function');
+  });
+
+  it('handler() says which key is missing', async () => {
+    const folder = join(temporaryFolder(), 'keyless');
+    const keyless = await openShop({ data: folder, adminKey: '' });
+    expect(() => keyless.handler()).toThrow(/adminKey is empty, authSecret is undefined/);
+  });
+});
+
 describe('opening and closing', () => {
   it('needs a data folder', async () => {
     for (const options of [undefined, {}, { data: '' }, { data: 7 }]) {
@@ -409,10 +481,18 @@ describe('opening and closing', () => {
     expect(error).toBeInstanceOf(TerminalError);
     expect(error).toBeInstanceOf(DoorbusterError);
     expect(error).toMatchObject({ code: 'data_in_use', message: expect.stringContaining(data) });
+    expect((error as Error).message).toMatch(/or an earlier createDoorbuster of this one that was not closed/);
     expect(code(await place(await newSale(), 'alice'))).toBe('ok');
     await shop.close();
     const again = await openShop();
     expect((await again.orders.list({ buyer: 'alice' })).data).toHaveLength(1);
+  });
+
+  it('a shop that cannot be opened leaves its folder free', async () => {
+    const folder = join(temporaryFolder(), 'refused');
+    const life = { ...NO_PAYMENTS, payments: { sandbox: false, providers: [null as never] } };
+    await expect(EmbeddedShop.open(folder, systemRuntime(), life)).rejects.toThrow(TypeError);
+    await openShop({ data: folder });
   });
 
   it.each([

@@ -5,21 +5,13 @@ import type { Dialect } from './server/dialect.ts';
 import { SqlLedger, type SqlLedgerOptions } from './server/ledger.ts';
 import { migrate, schemaVersion, shopIdOf } from './server/migrate.ts';
 
-type Product = 'mysql' | 'postgres';
+type Product = DatabaseUrl['product'];
 
-function productOf(url: string): Product {
-  switch (URL.parse(url)?.protocol) {
-    case 'mysql:':
-    case 'mariadb:':
-      return 'mysql';
-    case 'postgres:':
-    case 'postgresql:':
-      return 'postgres';
-    default:
-      throw new TerminalError(
-        'database_url',
-        'the address of the database must begin with mysql:, mariadb:, postgres: or postgresql:',
-      );
+function addressOf(url: string): DatabaseUrl {
+  try {
+    return parseDatabaseUrl(url);
+  } catch (error) {
+    throw new TerminalError('database_url', `the address of the database ${messageOf(error)}`);
   }
 }
 
@@ -68,7 +60,7 @@ export interface SqlLedgerReport {
 
 /** `doorbuster doctor`: what there is to say of a database, without changing anything in it. */
 export async function examineSqlLedger(url: string, runtime: Runtime): Promise<SqlLedgerReport> {
-  const product = productOf(url);
+  const { product } = addressOf(url);
   const dialect = await dialectOf(url, runtime, { poolMax: 1 });
   try {
     const session = await dialect.connections.take();

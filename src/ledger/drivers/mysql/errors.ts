@@ -1,3 +1,4 @@
+import { isTlsRefusal } from '../../../base/database-url.ts';
 import { type ErrorKind, sortedError } from '../server/errors.ts';
 
 /** Numbers of the server's errors (MySQL and MariaDB agree on these). */
@@ -51,5 +52,5 @@ export function driverError(error: unknown): Error {
 }
 
 export function isRefused(error: unknown): boolean {
-  return REFUSED.has(errnoOf(error) ?? 0);
+  return REFUSED.has(errnoOf(error) ?? 0) || isTlsRefusal(error);
 }

@@ -6,11 +6,11 @@ import {
   type PoolConnection,
   type PoolOptions,
 } from 'mysql2';
-import { messageOf, TerminalError, unavailable } from '../../../base/errors.ts';
+import { type DatabaseUrl, parseDatabaseUrl, tlsOf } from '../../../base/database-url.ts';
 import type { Timers } from '../../../base/timers.ts';
 import type { Result, Row, Value } from '../../works/work.ts';
 import type { Isolation } from '../server/dialect.ts';
-import { codeOf } from '../server/errors.ts';
+import { notConnected, refused } from '../server/errors.ts';
 import {
   CONNECT_MS_MAX,
   type Connections,
@@ -23,9 +23,13 @@ import {
 import { driverError, isRefused } from './errors.ts';
 import { inlined } from './literal.ts';
 
-function connectionOptions(url: string): PoolOptions {
+function connectionOptions(url: DatabaseUrl): PoolOptions {
+  const tls = tlsOf(url);
   return {
-    uri: url,
+    uri: url.bare,
+    ...(tls && {
+      ssl: { rejectUnauthorized: tls.rejectUnauthorized, verifyIdentity: tls.named, ...(tls.ca && { ca: tls.ca }) },
+    }),
     connectTimeout: CONNECT_MS_MAX,
     charset: 'utf8mb4',
     supportBigNumbers: true,
@@ -165,7 +169,7 @@ function socketOf(connection: Connection): import('node:net').Socket {
 }
 
 export class MysqlConnections implements Connections {
-  readonly #url: string;
+  readonly #url: DatabaseUrl;
   readonly #timers: Timers;
   readonly #settings: string;
   readonly #limits: string;
@@ -173,7 +177,8 @@ export class MysqlConnections implements Connections {
   readonly #ready = new WeakSet<PoolConnection>();
 
   /** Asks the server what it has, and settles what every session begins with. */
-  static async open(url: string, timers: Timers, isolation: Isolation, poolMax: number): Promise<MysqlConnections> {
+  static async open(address: string, timers: Timers, isolation: Isolation, poolMax: number): Promise<MysqlConnections> {
+    const url = parseDatabaseUrl(address);
     const connection = await connect(url);
     try {
       const names = Object.keys(LIMITS).map((name) => `'${name}'`);
@@ -200,7 +205,7 @@ export class MysqlConnections implements Connections {
     }
   }
 
-  private constructor(url: string, timers: Timers, settings: string, limits: string, poolMax: number) {
+  private constructor(url: DatabaseUrl, timers: Timers, settings: string, limits: string, poolMax: number) {
     this.#url = url;
     this.#timers = timers;
     this.#settings = settings;
@@ -216,7 +221,9 @@ export class MysqlConnections implements Connections {
 
   async take(): Promise<PooledSession> {
     const connection = await new Promise<PoolConnection>((resolve, reject) => {
-      this.#pool.getConnection((error, taken) => (error ? reject(notConnected(error)) : resolve(taken)));
+      this.#pool.getConnection((error, taken) =>
+        error ? reject(notConnected(error, this.#url.place)) : resolve(taken),
+      );
     });
     // A connection that goes straight from one user to the next is not announced.
     socketOf(connection).ref();
@@ -254,22 +261,13 @@ export class MysqlConnections implements Connections {
   }
 }
 
-function connect(url: string): Promise<Connection> {
+function connect(url: DatabaseUrl): Promise<Connection> {
   return new Promise((resolve, reject) => {
     const connection = createConnection(connectionOptions(url));
     connection.on('error', () => {});
     connection.connect((error) => {
-      if (error) reject(isRefused(error) ? refused(error) : notConnected(error));
+      if (error) reject(isRefused(error) ? refused(error, url.place) : notConnected(error, url.place));
       else resolve(connection);
     });
   });
-}
-
-function refused(error: unknown): TerminalError {
-  return new TerminalError('database_refused', `the database refuses us: ${messageOf(error)}`, { cause: error });
-}
-
-function notConnected(error: unknown): Error {
-  // Without its address: buyers read this.
-  return unavailable(`the database cannot be reached (${codeOf(error)})`, error);
 }

@@ -1,3 +1,4 @@
+import { isTlsRefusal } from '../../../base/database-url.ts';
 import { type ErrorKind, sortedError } from '../server/errors.ts';
 
 const SERIALIZATION_FAILURE = '40001';
@@ -45,5 +46,5 @@ export function isMiscount(error: unknown): boolean {
 }
 
 export function isRefused(error: unknown): boolean {
-  return REFUSED.test(stateOf(error) ?? '');
+  return REFUSED.test(stateOf(error) ?? '') || isTlsRefusal(error);
 }

@@ -1,6 +1,7 @@
 import type { Duplex } from 'node:stream';
 import { Client, type ClientConfig, Pool, type PoolClient, type QueryResult } from 'pg';
-import { messageOf, TerminalError, unavailable } from '../../../base/errors.ts';
+import { type DatabaseUrl, parseDatabaseUrl, tlsOf } from '../../../base/database-url.ts';
+import { unavailable } from '../../../base/errors.ts';
 import type { Timers } from '../../../base/timers.ts';
 import type { Result, Row, Value } from '../../works/work.ts';
 import { codeOf } from '../server/errors.ts';
@@ -29,9 +30,17 @@ const BY_INDEX = [
   .map((setting) => `SET ${setting}`)
   .join('; ');
 
-function connectionOptions(url: string): ClientConfig {
+function connectionOptions(url: DatabaseUrl): ClientConfig {
+  const tls = tlsOf(url);
+  const ssl = tls && {
+    rejectUnauthorized: tls.rejectUnauthorized,
+    ...(tls.ca && { ca: tls.ca }),
+    ...(!tls.named && { checkServerIdentity: () => undefined }),
+  };
   return {
-    connectionString: url,
+    connectionString: url.bare,
+    // Not said in the address: PGSSLMODE may.
+    ...(url.sslmode !== null && { ssl }),
     connectionTimeoutMillis: CONNECT_MS_MAX,
     application_name: 'doorbuster',
     client_encoding: 'UTF8',
@@ -194,22 +203,23 @@ class PostgresLastingSession extends PostgresSession implements LastingSession {
 }
 
 export class PostgresConnections implements Connections {
-  readonly #url: string;
+  readonly #url: DatabaseUrl;
   readonly #timers: Timers;
   readonly #pool: Pool;
 
-  static async open(url: string, timers: Timers, poolMax: number): Promise<PostgresConnections> {
+  static async open(address: string, timers: Timers, poolMax: number): Promise<PostgresConnections> {
+    const url = parseDatabaseUrl(address);
     const connections = new PostgresConnections(url, timers, poolMax);
     try {
       (await connections.#pool.connect()).release();
       return connections;
     } catch (error) {
       await connections.end();
-      throw isRefused(error) ? refused(error) : notConnected(error);
+      throw isRefused(error) ? refused(error, url.place) : notConnected(error, url.place);
     }
   }
 
-  private constructor(url: string, timers: Timers, poolMax: number) {
+  private constructor(url: DatabaseUrl, timers: Timers, poolMax: number) {
     this.#url = url;
     this.#timers = timers;
     this.#pool = new Pool({
@@ -232,7 +242,7 @@ export class PostgresConnections implements Connections {
     try {
       return new PostgresPooledSession(await this.#pool.connect(), this.#timers);
     } catch (error) {
-      throw notConnected(error);
+      throw notConnected(error, this.#url.place);
     }
   }
 
@@ -253,7 +263,7 @@ export class PostgresConnections implements Connections {
   }
 }
 
-async function connect(url: string): Promise<Client> {
+async function connect(url: DatabaseUrl): Promise<Client> {
   const client = new Client(connectionOptions(url));
   client.on('error', () => {});
   try {
@@ -261,15 +271,6 @@ async function connect(url: string): Promise<Client> {
     return client;
   } catch (error) {
     client.end().catch(() => {});
-    throw isRefused(error) ? refused(error) : notConnected(error);
+    throw isRefused(error) ? refused(error, url.place) : notConnected(error, url.place);
   }
-}
-
-function refused(error: unknown): TerminalError {
-  return new TerminalError('database_refused', `the database refuses us: ${messageOf(error)}`, { cause: error });
-}
-
-function notConnected(error: unknown): Error {
-  // Without its address: buyers read this.
-  return unavailable(`the database cannot be reached (${codeOf(error)})`, error);
 }

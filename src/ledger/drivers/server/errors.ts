@@ -18,6 +18,24 @@ export function codeOf(error: unknown): string {
   return typeof code === 'string' ? code : 'unknown';
 }
 
+/** There is no connection now. `place` is `host:port`. */
+export function notConnected(error: unknown, place: string): RetryableError {
+  // A name with several addresses gives an error without words of its own.
+  const why = messageOf(error) || codeOf(error);
+  return new RetryableError('unavailable', `the database cannot be reached (${codeOf(error)})`, {
+    cause: error,
+    inFull: `the database at ${place} cannot be reached: ${why}`,
+  });
+}
+
+/** There is none for good: a password, a right, a certificate, or a database that is not there. */
+export function refused(error: unknown, place: string): TerminalError {
+  const words = isTlsRefusal(error)
+    ? `TLS with the database at ${place} fails: ${messageOf(error)} (sslmode of DATABASE_URL)`
+    : `the database at ${place} refuses us: ${messageOf(error)}`;
+  return new TerminalError('database_refused', words, { cause: error });
+}
+
 export function sortedError(error: unknown, kind: ErrorKind): Error {
   if (error instanceof DoorbusterError || error instanceof TypeError || error instanceof RangeError) return error;
   switch (kind) {
@@ -28,6 +46,9 @@ export function sortedError(error: unknown, kind: ErrorKind): Error {
     case 'data':
       return error instanceof Error ? error : new Error(messageOf(error));
     case 'unavailable':
-      return unavailable(`the database cannot serve (${codeOf(error)})`, error);
+      return new RetryableError('unavailable', `the database cannot serve (${codeOf(error)})`, {
+        cause: error,
+        inFull: `the database cannot serve: ${messageOf(error) || codeOf(error)}`,
+      });
   }
 }

@@ -32,9 +32,11 @@ export function lockDataFolder(folder: string): { unlock(): void } {
   } catch (error) {
     lock?.close();
     if (isBusy(error)) {
-      throw new TerminalError('data_in_use', `another doorbuster process is using the data folder ${folder}`, {
-        cause: error,
-      });
+      throw new TerminalError(
+        'data_in_use',
+        `the data folder ${folder} is in use: another doorbuster process has it, or an earlier createDoorbuster of this one that was not closed`,
+        { cause: error },
+      );
     }
     throw new RetryableError('unavailable', `the data folder ${folder} is not writable (${messageOf(error)})`, {
       cause: error,
