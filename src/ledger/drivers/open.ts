@@ -1,4 +1,5 @@
-import { TerminalError } from '../../base/errors.ts';
+import { type DatabaseUrl, parseDatabaseUrl } from '../../base/database-url.ts';
+import { messageOf, TerminalError } from '../../base/errors.ts';
 import type { Runtime } from '../../base/runtime.ts';
 import { type Migrated, migrations } from '../schema/migrations.ts';
 import type { Dialect } from './server/dialect.ts';
@@ -26,7 +27,7 @@ async function dialectOf(
   runtime: Runtime,
   options: Pick<SqlLedgerOptions, 'isolation' | 'poolMax'>,
 ): Promise<Dialect> {
-  if (productOf(url) === 'mysql') {
+  if (addressOf(url).product === 'mysql') {
     const { mysqlDialect } = await import('./mysql/ledger.ts');
     return mysqlDialect(url, runtime, options);
   }

@@ -7,9 +7,10 @@ export interface ReleaseLedger {
   /**
    * Every release of the sale above the `rev` of its item, the gate's or not: a gate that is built from an older snapshot
    * holds these units still, and whoever gave them back did so to the gate before it: see
-   * The rebuild in docs/internals/distributed.md.
+   * The rebuild in docs/internals/distributed.md. In pages, item by item; what comes to be after the first page was asked for
+   * may be missing: whoever gives it back meets the new gate.
    */
-  releasesSince(saleId: string, revs: ReadonlyMap<string, number>): Promise<Release[]>;
+  releasesSince(saleId: string, revs: ReadonlyMap<string, number>): AsyncIterable<Release[]>;
   /** Forgets some that the gate has had for longer than so long; 0 when none is left. */
   pruneReleases(olderMs: number): Promise<number>;
 }

@@ -3,8 +3,8 @@ import { actorText } from '../../model/actor.ts';
 import type { Money } from '../../model/money.ts';
 import type { OrderStatus } from '../../model/order.ts';
 import type { PaymentAttempt } from '../../model/payment.ts';
-import type { AuditNote } from '../port/audit.ts';
 import { plainText } from '../../model/text.ts';
+import type { AuditNote } from '../port/audit.ts';
 import {
   type AttemptEnd,
   type AttemptOpened,

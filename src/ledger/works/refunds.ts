@@ -1,9 +1,9 @@
 import { actorText } from '../../model/actor.ts';
 import type { PartRefund } from '../../model/payment.ts';
+import { plainText } from '../../model/text.ts';
 import type { DueRefund, Move, NewRefund, RefundAsked, UnsettledRefund } from '../port/payments.ts';
 import type { StoredRefund } from '../rules/decide.ts';
 import type { Audited } from './audit.ts';
-import { plainText } from '../../model/text.ts';
 import { auditStep } from './audit.ts';
 import { attemptOfRow, refundOfRow, SELECT_ATTEMPTS, SELECT_REFUNDS } from './rows.ts';
 import { type Cells, CLOCK, type LifeDialect, nowOf, query, type Step, type Work, Writes } from './work.ts';

@@ -4,7 +4,7 @@ import { type DatabaseUrl, parseDatabaseUrl, tlsOf } from '../../../base/databas
 import { unavailable } from '../../../base/errors.ts';
 import type { Timers } from '../../../base/timers.ts';
 import type { Result, Row, Value } from '../../works/work.ts';
-import { codeOf } from '../server/errors.ts';
+import { notConnected, refused } from '../server/errors.ts';
 import {
   CONNECT_MS_MAX,
   type Connections,

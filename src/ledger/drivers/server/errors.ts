@@ -1,4 +1,5 @@
-import { BusyError, DoorbusterError, messageOf, unavailable } from '../../../base/errors.ts';
+import { isTlsRefusal } from '../../../base/database-url.ts';
+import { BusyError, DoorbusterError, messageOf, RetryableError, TerminalError } from '../../../base/errors.ts';
 import { ConflictError } from '../../works/work.ts';
 
 /** What an error of a database is about. */
