@@ -149,7 +149,7 @@ describe('one data folder, two processes', () => {
       expect(second).toEqual({
         code: 1,
         stdout: '',
-        stderr: oneLine(/another doorbuster process is using .*doorbuster-/),
+        stderr: oneLine(/data folder .*doorbuster-.* is in use: another doorbuster process has it/),
       });
     }
     // The first has not noticed.
