@@ -174,6 +174,43 @@ it('P10: refunds of a part that cannot be stored, since the disk is full, are no
   await world.judge();
 });
 
+it('P10: what is said of a failure, and cannot be stored, is not asked about again and again', async () => {
+  await open({ stock: 3 });
+  const [part, whole] = await many(2, 'p');
+  for (const order of [part!, whole!]) await pay(order, 'captured');
+  world.bank.mood = 'down';
+  const some = { amount: { amount: 500, currency: 'CNY' }, madeWith: null };
+  await world.until(world.shop.refundOrder(part!.id, BY, some).catch(() => null));
+  await world.until(world.shop.refundOrder(whole!.id, BY).catch(() => null));
+  const { ledger } = world;
+  const { postponeAttempts, postponeRefunds } = ledger;
+  // As a column too narrow for it, or an encoding that lacks it: the ledger itself is well.
+  const refuses = (texts: readonly { error: string }[]): void => {
+    if (texts.some(({ error }) => error.includes('bank'))) throw new Error('invalid byte sequence');
+  };
+  Object.assign(ledger, {
+    postponeAttempts: async (all: Parameters<typeof postponeAttempts>[0]) => {
+      refuses(all);
+      return postponeAttempts.call(ledger, all);
+    },
+    postponeRefunds: async (all: Parameters<typeof postponeRefunds>[0]) => {
+      refuses(all);
+      return postponeRefunds.call(ledger, all);
+    },
+  });
+  const before = world.bank.calls.length;
+  await world.advance(20_000);
+  // After 1, 2, 4, 8 seconds each.
+  expect(world.bank.calls.length - before).toBeLessThan(15);
+  expect(alerts().filter(({ msg }) => msg.includes('cannot be stored')).length).toBeGreaterThan(2);
+  Object.assign(ledger, { postponeAttempts, postponeRefunds });
+  world.bank.mood = 'well';
+  for (let minutes = 0; minutes < 2; minutes++) await world.jump(MINUTE_MS);
+  expect(await status(whole!)).toBe('refunded');
+  expect(world.rows(`SELECT id FROM refunds WHERE state = 'asked'`)).toEqual([]);
+  await world.judge();
+});
+
 it('P6: a payment that is captured at the last instant, and that nobody tells, is found by asking', async () => {
   await open();
   const order = await place();

@@ -1,4 +1,4 @@
-import { messageOf } from '../../base/errors.ts';
+import { messageOf, RetryableError } from '../../base/errors.ts';
 import type { IdSequence } from '../../base/ids.ts';
 import type { Runtime } from '../../base/runtime.ts';
 import { pages, type Round } from '../../base/sweep.ts';
@@ -6,7 +6,7 @@ import type { DueOrder, DueRefund, Ledger } from '../../ledger/port.ts';
 import { actor } from '../../model/actor.ts';
 import type { PaymentAttempt } from '../../model/payment.ts';
 import type { PlaceRequest, PlaceResult } from '../place.ts';
-import { Lanes, type ProviderWatch } from './lanes.ts';
+import { type Due, Lanes, type ProviderWatch } from './lanes.ts';
 import type { OrderLife } from './life.ts';
 import { OrderBusyError, type WithOrderLock } from './lock.ts';
 import type { Reached } from './points.ts';
@@ -39,6 +39,8 @@ const LOCK_WAIT_MS = 1000;
 /** Between two tries of the same. */
 const AGAIN_MS_MIN = 1000;
 const AGAIN_MS_MAX = 5 * 60_000;
+/** Kept in the place of a text that the ledger refuses. */
+const UNSTORABLE = 'what went wrong cannot be stored';
 /** After so many tries, which is about twenty minutes, somebody must look. */
 export const TRIES_ALERT = 12;
 
@@ -164,7 +166,7 @@ export class LifeKeepers {
     } catch (error) {
       // Somebody works on that order: that may settle it.
       if (error instanceof OrderBusyError) return;
-      await this.#postponeRefunds([was], messageOf(error)).catch((failure: unknown) => this.#notStored(failure));
+      await this.#failed(was, error, (text) => this.#postponeRefunds([was], text));
     }
   }
 
@@ -203,6 +205,28 @@ export class LifeKeepers {
     this.#refundLanes.clear();
   }
 
+  /**
+   * A step has failed: it is postponed, with why. Where the ledger is well and refuses the text, that goes to the log, and the
+   * step is postponed all the same: else the provider would be asked again in every round.
+   */
+  async #failed(
+    { id, orderId, provider }: Due & { readonly orderId: string },
+    error: unknown,
+    postpone: (text: string) => Promise<unknown>,
+  ): Promise<void> {
+    try {
+      await postpone(messageOf(error));
+    } catch (failure) {
+      if (failure instanceof RetryableError) return this.#notStored(failure);
+      const reason = messageOf(failure);
+      this.#on.runtime.log.error(
+        { err: error, id, orderId, provider, reason },
+        `a payment did not settle, and ${UNSTORABLE}`,
+      );
+      await postpone(UNSTORABLE).catch((again: unknown) => this.#notStored(again));
+    }
+  }
+
   async #lookAfter(attempt: PaymentAttempt): Promise<void> {
     const { withLock } = this.#on;
     try {
@@ -210,7 +234,7 @@ export class LifeKeepers {
     } catch (error) {
       // Somebody works on that order: that may settle it.
       if (error instanceof OrderBusyError) return;
-      await this.#postpone([attempt], messageOf(error)).catch((failure: unknown) => this.#notStored(failure));
+      await this.#failed(attempt, error, (text) => this.#postpone([attempt], text));
     }
   }
 
