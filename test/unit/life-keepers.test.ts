@@ -2,6 +2,7 @@ import { pino } from 'pino';
 import { afterEach, describe, expect, it } from 'vitest';
 import { unavailable } from '../../src/base/errors.ts';
 import type { OrderRecord } from '../../src/model/order.ts';
+import type { PaymentAttempt } from '../../src/model/payment.ts';
 import type { Plan } from '../support/life-bank.ts';
 import { judgeMoney } from '../support/life-money.ts';
 import { BY, LifeWorld, type WorldOptions } from '../support/life-world.ts';
@@ -120,6 +121,40 @@ describe.each([255, 256, 257, 512])('P10: %i payments that are pending at a bank
     expect(await unsettled('stranded')).toBe(0);
     await world.judge();
   });
+});
+
+it('P10: more payments than fit into a lane are not all read in every round, and are all looked after', async () => {
+  const ORDERS = 1300;
+  await open({ stock: ORDERS, perBuyer: 1 });
+  const paying = await many(ORDERS, 'p');
+  await world.until(
+    Promise.all(paying.map(({ id }) => world.shop.payOrder(id, { method: 'bank', token: 'pending' }, BY))),
+  );
+  // Each question takes a while, but less than a silent provider's.
+  const slow = Promise.withResolvers<void>();
+  const { ledger } = world;
+  const { dueAttempts, getAttempt } = ledger;
+  let pages = 0;
+  const takesTime = async (limit: number, after?: PaymentAttempt): Promise<PaymentAttempt[]> => {
+    pages++;
+    world.clock.advance(10);
+    return dueAttempts.call(ledger, limit, after);
+  };
+  const held = async (id: string): Promise<PaymentAttempt | null> => {
+    await slow.promise;
+    return getAttempt.call(ledger, id);
+  };
+  await world.jump(PAY_WITHIN_S * 1000);
+  Object.assign(ledger, { dueAttempts: takesTime, getAttempt: held });
+  await world.advance(5000);
+  // Some 15 rounds: every 700 ms a whole pass of seven pages, and in between three, of which the last has no room at all.
+  expect(pages).toBeGreaterThan(20);
+  expect(pages).toBeLessThan(75);
+  Object.assign(ledger, { dueAttempts, getAttempt });
+  slow.resolve();
+  for (let seconds = 0; seconds < 20; seconds++) await world.jump(1000);
+  expect((await ledger.dueOrders(9)).length).toBe(0);
+  await world.judge();
 });
 
 it('P10: payments that cannot be postponed, since the disk is full, are not asked about again and again', async () => {

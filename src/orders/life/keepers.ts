@@ -29,11 +29,19 @@ export interface KeepersCounters {
   readonly owedMoney: number;
 }
 
+/** Over all that is due, to its end. */
+interface Pass {
+  /** The next one. */
+  againAtMs: number;
+}
+
 const SWEEPER = actor('system', 'sweeper');
 /** Orders, payments, and payments to count again, that are read at once. */
 const DUE_MAX = 256;
 const ATTEMPTS_MAX = 200;
 const RECOUNT_MAX = 500;
+/** Between two whole passes over what is due, so many times as long as one takes: reading has a tenth of the time. */
+const PASS_SHARE = 10;
 const RECOUNT_MS = 5000;
 const LOCK_WAIT_MS = 1000;
 /** Between two tries of the same. */
@@ -55,6 +63,10 @@ export class LifeKeepers {
   readonly #alerted = new Set<string>();
   readonly #lanes: Lanes<PaymentAttempt>;
   readonly #refundLanes: Lanes<DueRefund>;
+  readonly #passes: { readonly payments: Pass; readonly refunds: Pass } = {
+    payments: { againAtMs: 0 },
+    refunds: { againAtMs: 0 },
+  };
   #recountedMs = 0;
   /** Why the last step of a payment, or of a refund, could not be stored. */
   #failure: unknown = null;
@@ -125,32 +137,50 @@ export class LifeKeepers {
    * any of them. What a lane does not take is postponed together.
    */
   async payments(signal?: AbortSignal): Promise<Round> {
-    const { ledger, runtime, watch } = this.#on;
+    const { ledger, watch } = this.#on;
     await this.#canStore();
     await this.#recount(signal);
     const read = (limit: number, after?: PaymentAttempt) => ledger.dueAttempts(limit, after);
+    const silentMs = ({ provider }: Due): number => watch.silentMs(provider);
     let changed = 0;
-    for await (const due of pages<PaymentAttempt>(runtime.timers, ATTEMPTS_MAX, read, signal)) {
-      const silent = due.filter((attempt) => this.#lanes.take(attempt) === 'silent');
+    for await (const silent of this.#handed(this.#lanes, read, this.#passes.payments, signal)) {
       // For as long again as it has been silent: they were not asked about, and need not wait longer than it hung.
-      changed += await this.#postpone(silent, 'the provider does not answer', ({ provider }) =>
-        watch.silentMs(provider),
-      );
+      changed += await this.#postpone(silent, 'the provider does not answer', silentMs);
     }
     return { changed, more: false };
   }
 
+  /**
+   * Hands all that is due to its lane, page by page, and yields those of silent providers. Behind a page of which no lane has
+   * room there may be payments of a provider whose lane has; but a pass over a large backlog in every round would keep the
+   * process busy with reading. So it goes on behind such a page only when ten times as long as the last whole pass took is over.
+   */
+  async *#handed<D extends Due>(
+    lanes: Lanes<D>,
+    read: (limit: number, after?: D) => Promise<D[]>,
+    pass: Pass,
+    signal?: AbortSignal,
+  ): AsyncGenerator<D[]> {
+    const { clock, timers } = this.#on.runtime;
+    const startedMs = clock.monotonic();
+    for await (const due of pages<D>(timers, ATTEMPTS_MAX, read, signal)) {
+      const ends = due.map((one) => lanes.take(one));
+      yield due.filter((_, at) => ends[at] === 'silent');
+      if (startedMs < pass.againAtMs && ends.every((end) => end === 'full')) return;
+    }
+    const endedMs = clock.monotonic();
+    pass.againAtMs = endedMs + PASS_SHARE * (endedMs - startedMs);
+  }
+
   /** Refunds of a part that a provider has not taken on yet: each in its provider's lane, as payments are. */
   async refunds(signal?: AbortSignal): Promise<Round> {
-    const { ledger, runtime, watch } = this.#on;
+    const { ledger, watch } = this.#on;
     await this.#canStore();
     const read = (limit: number, after?: DueRefund) => ledger.dueRefunds(limit, after);
+    const silentMs = ({ provider }: Due): number => watch.silentMs(provider);
     let changed = 0;
-    for await (const due of pages<DueRefund>(runtime.timers, ATTEMPTS_MAX, read, signal)) {
-      const silent = due.filter((refund) => this.#refundLanes.take(refund) === 'silent');
-      changed += await this.#postponeRefunds(silent, 'the provider does not answer', ({ provider }) =>
-        watch.silentMs(provider),
-      );
+    for await (const silent of this.#handed(this.#refundLanes, read, this.#passes.refunds, signal)) {
+      changed += await this.#postponeRefunds(silent, 'the provider does not answer', silentMs);
     }
     return { changed, more: false };
   }
