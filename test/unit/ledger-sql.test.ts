@@ -74,6 +74,8 @@ describe('what an error of a database is about', () => {
     ['invalid bytes', postgres('22021')],
     ['out of range', postgres('22003')],
     ['CHECK', postgres('23514')],
+    ['too long for an index', postgres('54000')],
+    ['too many arguments', postgres('54023')],
     ['a bug of ours', mysqlError(new TypeError('x'))],
     ['a fault that we found ourselves', postgresError(new TerminalError('order_malformed', 'x'))],
   ])('%s: about the values, and not retried', (_, error) => {

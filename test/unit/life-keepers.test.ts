@@ -2,6 +2,7 @@ import { pino } from 'pino';
 import { afterEach, describe, expect, it } from 'vitest';
 import { unavailable } from '../../src/base/errors.ts';
 import type { OrderRecord } from '../../src/model/order.ts';
+import type { PaymentAttempt } from '../../src/model/payment.ts';
 import type { Plan } from '../support/life-bank.ts';
 import { judgeMoney } from '../support/life-money.ts';
 import { BY, LifeWorld, type WorldOptions } from '../support/life-world.ts';
@@ -122,6 +123,40 @@ describe.each([255, 256, 257, 512])('P10: %i payments that are pending at a bank
   });
 });
 
+it('P10: more payments than fit into a lane are not all read in every round, and are all looked after', async () => {
+  const ORDERS = 1300;
+  await open({ stock: ORDERS, perBuyer: 1 });
+  const paying = await many(ORDERS, 'p');
+  await world.until(
+    Promise.all(paying.map(({ id }) => world.shop.payOrder(id, { method: 'bank', token: 'pending' }, BY))),
+  );
+  // Each question takes a while, but less than a silent provider's.
+  const slow = Promise.withResolvers<void>();
+  const { ledger } = world;
+  const { dueAttempts, getAttempt } = ledger;
+  let pages = 0;
+  const takesTime = async (limit: number, after?: PaymentAttempt): Promise<PaymentAttempt[]> => {
+    pages++;
+    world.clock.advance(10);
+    return dueAttempts.call(ledger, limit, after);
+  };
+  const held = async (id: string): Promise<PaymentAttempt | null> => {
+    await slow.promise;
+    return getAttempt.call(ledger, id);
+  };
+  await world.jump(PAY_WITHIN_S * 1000);
+  Object.assign(ledger, { dueAttempts: takesTime, getAttempt: held });
+  await world.advance(5000);
+  // Some 15 rounds: every 700 ms a whole pass of seven pages, and in between three, of which the last has no room at all.
+  expect(pages).toBeGreaterThan(20);
+  expect(pages).toBeLessThan(75);
+  Object.assign(ledger, { dueAttempts, getAttempt });
+  slow.resolve();
+  for (let seconds = 0; seconds < 20; seconds++) await world.jump(1000);
+  expect((await ledger.dueOrders(9)).length).toBe(0);
+  await world.judge();
+});
+
 it('P10: payments that cannot be postponed, since the disk is full, are not asked about again and again', async () => {
   await open({ stock: 250, perBuyer: 1 });
   const orders = await many(201, 'p');
@@ -171,6 +206,43 @@ it('P10: refunds of a part that cannot be stored, since the disk is full, are no
   for (let seconds = 0; seconds < 20; seconds++) await world.jump(1000);
   expect(world.rows(`SELECT id FROM refunds WHERE state = 'asked'`)).toEqual([]);
   expect(new Set([...world.bank.book.values()].map(({ back }) => back))).toEqual(new Set([500]));
+  await world.judge();
+});
+
+it('P10: what is said of a failure, and cannot be stored, is not asked about again and again', async () => {
+  await open({ stock: 3 });
+  const [part, whole] = await many(2, 'p');
+  for (const order of [part!, whole!]) await pay(order, 'captured');
+  world.bank.mood = 'down';
+  const some = { amount: { amount: 500, currency: 'CNY' }, madeWith: null };
+  await world.until(world.shop.refundOrder(part!.id, BY, some).catch(() => null));
+  await world.until(world.shop.refundOrder(whole!.id, BY).catch(() => null));
+  const { ledger } = world;
+  const { postponeAttempts, postponeRefunds } = ledger;
+  // As a column too narrow for it, or an encoding that lacks it: the ledger itself is well.
+  const refuses = (texts: readonly { error: string }[]): void => {
+    if (texts.some(({ error }) => error.includes('bank'))) throw new Error('invalid byte sequence');
+  };
+  Object.assign(ledger, {
+    postponeAttempts: async (all: Parameters<typeof postponeAttempts>[0]) => {
+      refuses(all);
+      return postponeAttempts.call(ledger, all);
+    },
+    postponeRefunds: async (all: Parameters<typeof postponeRefunds>[0]) => {
+      refuses(all);
+      return postponeRefunds.call(ledger, all);
+    },
+  });
+  const before = world.bank.calls.length;
+  await world.advance(20_000);
+  // After 1, 2, 4, 8 seconds each.
+  expect(world.bank.calls.length - before).toBeLessThan(15);
+  expect(alerts().filter(({ msg }) => msg.includes('cannot be stored')).length).toBeGreaterThan(2);
+  Object.assign(ledger, { postponeAttempts, postponeRefunds });
+  world.bank.mood = 'well';
+  for (let minutes = 0; minutes < 2; minutes++) await world.jump(MINUTE_MS);
+  expect(await status(whole!)).toBe('refunded');
+  expect(world.rows(`SELECT id FROM refunds WHERE state = 'asked'`)).toEqual([]);
   await world.judge();
 });
 

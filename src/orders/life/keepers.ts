@@ -1,4 +1,4 @@
-import { messageOf } from '../../base/errors.ts';
+import { messageOf, RetryableError } from '../../base/errors.ts';
 import type { IdSequence } from '../../base/ids.ts';
 import type { Runtime } from '../../base/runtime.ts';
 import { pages, type Round } from '../../base/sweep.ts';
@@ -6,7 +6,7 @@ import type { DueOrder, DueRefund, OrderLedger, PaymentLedger, Upkeep } from '..
 import { actor } from '../../model/actor.ts';
 import type { PaymentAttempt } from '../../model/payment.ts';
 import type { PlaceRequest, PlaceResult } from '../place.ts';
-import { Lanes, type ProviderWatch } from './lanes.ts';
+import { type Due, Lanes, type ProviderWatch } from './lanes.ts';
 import type { OrderLife } from './life.ts';
 import { OrderBusyError, type WithOrderLock } from './lock.ts';
 import type { Reached } from './points.ts';
@@ -29,16 +29,26 @@ export interface KeepersCounters {
   readonly owedMoney: number;
 }
 
+/** Over all that is due, to its end. */
+interface Pass {
+  /** The next one. */
+  againAtMs: number;
+}
+
 const SWEEPER = actor('system', 'sweeper');
 /** Orders, payments, and payments to count again, that are read at once. */
 const DUE_MAX = 256;
 const ATTEMPTS_MAX = 200;
 const RECOUNT_MAX = 500;
+/** Between two whole passes over what is due, so many times as long as one takes: reading has a tenth of the time. */
+const PASS_SHARE = 10;
 const RECOUNT_MS = 5000;
 const LOCK_WAIT_MS = 1000;
 /** Between two tries of the same. */
 const AGAIN_MS_MIN = 1000;
 const AGAIN_MS_MAX = 5 * 60_000;
+/** Kept in the place of a text that the ledger refuses. */
+const UNSTORABLE = 'what went wrong cannot be stored';
 /** After so many tries, which is about twenty minutes, somebody must look. */
 export const TRIES_ALERT = 12;
 
@@ -53,6 +63,10 @@ export class LifeKeepers {
   readonly #alerted = new Set<string>();
   readonly #lanes: Lanes<PaymentAttempt>;
   readonly #refundLanes: Lanes<DueRefund>;
+  readonly #passes: { readonly payments: Pass; readonly refunds: Pass } = {
+    payments: { againAtMs: 0 },
+    refunds: { againAtMs: 0 },
+  };
   #recountedMs = 0;
   /** Why the last step of a payment, or of a refund, could not be stored. */
   #failure: unknown = null;
@@ -123,32 +137,50 @@ export class LifeKeepers {
    * any of them. What a lane does not take is postponed together.
    */
   async payments(signal?: AbortSignal): Promise<Round> {
-    const { ledger, runtime, watch } = this.#on;
+    const { ledger, watch } = this.#on;
     await this.#canStore();
     await this.#recount(signal);
     const read = (limit: number, after?: PaymentAttempt) => ledger.dueAttempts(limit, after);
+    const silentMs = ({ provider }: Due): number => watch.silentMs(provider);
     let changed = 0;
-    for await (const due of pages<PaymentAttempt>(runtime.timers, ATTEMPTS_MAX, read, signal)) {
-      const silent = due.filter((attempt) => this.#lanes.take(attempt) === 'silent');
+    for await (const silent of this.#handed(this.#lanes, read, this.#passes.payments, signal)) {
       // For as long again as it has been silent: they were not asked about, and need not wait longer than it hung.
-      changed += await this.#postpone(silent, 'the provider does not answer', ({ provider }) =>
-        watch.silentMs(provider),
-      );
+      changed += await this.#postpone(silent, 'the provider does not answer', silentMs);
     }
     return { changed, more: false };
   }
 
+  /**
+   * Hands all that is due to its lane, page by page, and yields those of silent providers. Behind a page of which no lane has
+   * room there may be payments of a provider whose lane has; but a pass over a large backlog in every round would keep the
+   * process busy with reading. So it goes on behind such a page only when ten times as long as the last whole pass took is over.
+   */
+  async *#handed<D extends Due>(
+    lanes: Lanes<D>,
+    read: (limit: number, after?: D) => Promise<D[]>,
+    pass: Pass,
+    signal?: AbortSignal,
+  ): AsyncGenerator<D[]> {
+    const { clock, timers } = this.#on.runtime;
+    const startedMs = clock.monotonic();
+    for await (const due of pages<D>(timers, ATTEMPTS_MAX, read, signal)) {
+      const ends = due.map((one) => lanes.take(one));
+      yield due.filter((_, at) => ends[at] === 'silent');
+      if (startedMs < pass.againAtMs && ends.every((end) => end === 'full')) return;
+    }
+    const endedMs = clock.monotonic();
+    pass.againAtMs = endedMs + PASS_SHARE * (endedMs - startedMs);
+  }
+
   /** Refunds of a part that a provider has not taken on yet: each in its provider's lane, as payments are. */
   async refunds(signal?: AbortSignal): Promise<Round> {
-    const { ledger, runtime, watch } = this.#on;
+    const { ledger, watch } = this.#on;
     await this.#canStore();
     const read = (limit: number, after?: DueRefund) => ledger.dueRefunds(limit, after);
+    const silentMs = ({ provider }: Due): number => watch.silentMs(provider);
     let changed = 0;
-    for await (const due of pages<DueRefund>(runtime.timers, ATTEMPTS_MAX, read, signal)) {
-      const silent = due.filter((refund) => this.#refundLanes.take(refund) === 'silent');
-      changed += await this.#postponeRefunds(silent, 'the provider does not answer', ({ provider }) =>
-        watch.silentMs(provider),
-      );
+    for await (const silent of this.#handed(this.#refundLanes, read, this.#passes.refunds, signal)) {
+      changed += await this.#postponeRefunds(silent, 'the provider does not answer', silentMs);
     }
     return { changed, more: false };
   }
@@ -164,7 +196,7 @@ export class LifeKeepers {
     } catch (error) {
       // Somebody works on that order: that may settle it.
       if (error instanceof OrderBusyError) return;
-      await this.#postponeRefunds([was], messageOf(error)).catch((failure: unknown) => this.#notStored(failure));
+      await this.#failed(was, error, (text) => this.#postponeRefunds([was], text));
     }
   }
 
@@ -203,6 +235,28 @@ export class LifeKeepers {
     this.#refundLanes.clear();
   }
 
+  /**
+   * A step has failed: it is postponed, with why. Where the ledger is well and refuses the text, that goes to the log, and the
+   * step is postponed all the same: else the provider would be asked again in every round.
+   */
+  async #failed(
+    { id, orderId, provider }: Due & { readonly orderId: string },
+    error: unknown,
+    postpone: (text: string) => Promise<unknown>,
+  ): Promise<void> {
+    try {
+      await postpone(messageOf(error));
+    } catch (failure) {
+      if (failure instanceof RetryableError) return this.#notStored(failure);
+      const reason = messageOf(failure);
+      this.#on.runtime.log.error(
+        { err: error, id, orderId, provider, reason },
+        `a payment did not settle, and ${UNSTORABLE}`,
+      );
+      await postpone(UNSTORABLE).catch((again: unknown) => this.#notStored(again));
+    }
+  }
+
   async #lookAfter(attempt: PaymentAttempt): Promise<void> {
     const { withLock } = this.#on;
     try {
@@ -210,7 +264,7 @@ export class LifeKeepers {
     } catch (error) {
       // Somebody works on that order: that may settle it.
       if (error instanceof OrderBusyError) return;
-      await this.#postpone([attempt], messageOf(error)).catch((failure: unknown) => this.#notStored(failure));
+      await this.#failed(attempt, error, (text) => this.#postpone([attempt], text));
     }
   }
 

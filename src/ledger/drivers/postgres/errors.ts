@@ -11,8 +11,8 @@ const DIVISION_BY_ZERO = '22012';
 
 const CONFLICTS = new Set([SERIALIZATION_FAILURE, DEADLOCK_DETECTED, DIVISION_BY_ZERO]);
 
-/** Classes of SQL states: data exceptions and violated constraints. */
-const DATA = /^(22|23)/;
+/** Classes of SQL states: data exceptions, violated constraints, and limits of the program (a value too long for its index). */
+const DATA = /^(22|23|54)/;
 
 /** A password, a right or a database that is not there: nothing that waiting would mend. */
 const REFUSED = /^(28...|3D000|42501)$/;
