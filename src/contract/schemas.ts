@@ -308,8 +308,12 @@ export function listOf<T extends Type.TSchema>(of: T) {
   return Type.Object({ data: Type.Array(of), nextCursor: nullable(Type.String()) });
 }
 
+/** Of a page. */
+export const LIMIT_DEFAULT = 50;
+export const LIMIT_MAX = 200;
+
 export const PageQuery = {
-  limit: Type.Optional(Type.Integer({ minimum: 1, maximum: 200, default: 50 })),
+  limit: Type.Optional(Type.Integer({ minimum: 1, maximum: LIMIT_MAX, default: LIMIT_DEFAULT })),
   cursor: Type.Optional(Type.String({ pattern: ID_PATTERN, description: '`nextCursor` of the page before' })),
 };
 

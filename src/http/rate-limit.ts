@@ -25,8 +25,12 @@ export class RateLimit {
     this.#perSecond = perSecond;
   }
 
-  /** 0 if the caller may go on, else whole seconds to wait. */
-  take(caller: string): number {
+  /**
+   * 0 if the caller may go on, else whole seconds to wait. What costs as much as several visits counts as so many, and at
+   * most as all that there are in a second: else it could never be done.
+   */
+  take(caller: string, asked = 1): number {
+    const cost = Math.min(asked, this.#perSecond);
     const nowMs = this.#clock.monotonic();
     if (nowMs - this.#turnedMs > WINDOW_MS) {
       // A generation that ended more than a window ago holds nothing that still counts.
@@ -36,21 +40,23 @@ export class RateLimit {
     }
     const known = this.#current.get(caller) ?? this.#previous.get(caller);
     // Most of a crowd comes once: a bare number is all it costs.
-    if (known === undefined) {
+    if (known === undefined && cost === 1) {
       this.#current.set(caller, nowMs);
       return 0;
     }
-    const visits = typeof known === 'number' ? { atMs: [known], next: 0 } : known;
+    const visits = typeof known === 'object' ? known : { atMs: known === undefined ? [] : [known], next: 0 };
     while (visits.next < visits.atMs.length && visits.atMs[visits.next]! <= nowMs - WINDOW_MS) visits.next++;
     if (visits.next > this.#perSecond) {
       visits.atMs = visits.atMs.slice(visits.next);
       visits.next = 0;
     }
     this.#current.set(caller, visits);
-    if (visits.atMs.length - visits.next >= this.#perSecond) {
-      return Math.max(1, Math.ceil((visits.atMs[visits.next]! + WINDOW_MS - nowMs) / 1000));
+    const tooMany = visits.atMs.length - visits.next + cost - this.#perSecond;
+    if (tooMany > 0) {
+      const freedMs = visits.atMs[visits.next + tooMany - 1]! + WINDOW_MS;
+      return Math.max(1, Math.ceil((freedMs - nowMs) / 1000));
     }
-    visits.atMs.push(nowMs);
+    for (let n = 0; n < cost; n++) visits.atMs.push(nowMs);
     return 0;
   }
 }

@@ -936,9 +936,25 @@ describe('limits', () => {
     expect(await many(40, 'GET', '/v1/orders', { admin: true }), 'the shop itself').toEqual([]);
   });
 
+  it('P10: a list counts by its length, ten orders as one read; what cannot be a limit as one', async () => {
+    const read = async (path: string, buyer: string) => (await limited.call('GET', path, { buyer })).status;
+    const sent = (buyer: string, paths: string[]) => Promise.all(paths.map((path) => read(path, buyer)));
+    const [long, usual, short] = ['/v1/orders?limit=200', '/v1/orders', '/v1/orders?limit=1'];
+    // Of 25 a second: 20; 5; and then one more, or ten.
+    expect(await sent('long', [long, usual, short])).toEqual([200, 200, 429]);
+    expect(await sent('usual', [...Array(6).fill(usual)])).toEqual([200, 200, 200, 200, 200, 429]);
+    const wrong = [
+      '/v1/orders?limit=1000000',
+      '/v1/orders?limit=-5',
+      '/v1/orders?limit=x',
+      '/v1/orders?limit=1&limit=2',
+    ];
+    expect(await sent('wrong', [...wrong, long])).toEqual([422, 422, 422, 422, 200]);
+  });
+
   it('a refused order counts too, and reading does not', async () => {
     const reads = await Promise.all(
-      Array.from({ length: 20 }, () => limited.call('GET', '/v1/orders', { buyer: 'reader' })),
+      Array.from({ length: 20 }, () => limited.call('GET', '/v1/orders?limit=10', { buyer: 'reader' })),
     );
     expect(reads.every(({ status }) => status === 200)).toBe(true);
     const answers = await Promise.all(

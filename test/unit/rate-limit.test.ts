@@ -75,6 +75,21 @@ describe('the rate limit', () => {
     expect(burst(limit, 100)).toBe(PER_SECOND);
   });
 
+  it('what costs more counts for so many, and says when there is room for it', () => {
+    const { clock, limit } = limitAt();
+    expect(limit.take('alice', 15)).toBe(0);
+    clock.advance(600);
+    expect([limit.take('alice', 6), limit.take('alice', 5), limit.take('alice')]).toEqual([1, 0, 1]);
+    clock.advance(400);
+    // The fifteen are gone, the five are not.
+    expect([limit.take('alice', 16), limit.take('alice', 15), limit.take('alice')]).toEqual([1, 0, 1]);
+    expect([limit.take('bob'), limit.take('bob', 19), limit.take('bob')]).toEqual([0, 0, 1]);
+    // More than all of a second is all of it.
+    expect([limit.take('carol', 1_000), limit.take('carol')]).toEqual([0, 1]);
+    clock.advance(1_000);
+    expect([limit.take('carol'), limit.take('carol', 1_000)]).toEqual([0, 1]);
+  });
+
   it('counts each caller alone', () => {
     const { limit } = limitAt();
     expect(burst(limit, 100, 'alice')).toBe(PER_SECOND);

@@ -8,6 +8,7 @@ import { iso, type Order, presentOrder } from '../../engine/present.ts';
 import { hasEnded, type OrderStatus } from '../../model/order.ts';
 import type { PlaceResult } from '../../orders/place.ts';
 import type { OrderingIdentity } from '../auth.ts';
+import { readsOfList } from '../buyer-limits.ts';
 import type { HttpContext } from '../context.ts';
 import { mountOf } from '../mount.ts';
 import { HttpProblem } from '../problem.ts';
@@ -144,7 +145,8 @@ export function orderRoutes(app: FastifyInstance, { shop, auth, streams, buyerLi
           ...problems('unauthenticated', 'forbidden', 'invalid_request'),
         },
       },
-      onRequest: async (request) => buyerLimits.take('reads', auth.anyone(request).buyer),
+      onRequest: async (request) =>
+        buyerLimits.take('reads', auth.anyone(request).buyer, readsOfList(request.query.limit)),
     },
     async (request, reply) => {
       const { saleId, status, buyer, ...asked } = request.query;

@@ -1,0 +1,80 @@
+import { beforeEach, describe, expect, it } from 'vitest';
+import { Paced } from '../../src/base/paced.ts';
+import { type ManualRuntime, manualRuntime, settled } from '../contract/manual.ts';
+
+const PACE = { pauseFactor: 4, atOnce: 2, waitingMax: 8, what: 'of these' };
+
+describe('paced work', () => {
+  let runtime: ManualRuntime;
+  let paced: Paced;
+  let done: number;
+  beforeEach(() => {
+    runtime = manualRuntime();
+    paced = new Paced(runtime, PACE);
+    done = 0;
+  });
+
+  /** Work that holds the event loop for `ms`. */
+  const work = (ms: number): Promise<void> =>
+    paced.run(async (during) => {
+      during(() => runtime.clock.advance(ms));
+      done++;
+    });
+
+  it('takes its share of the event loop and no more, however many ask (P10)', async () => {
+    let open = true;
+    const asking = Array.from({ length: 8 }, async () => {
+      while (open && done < 5_000) await work(3);
+    });
+    await runtime.timers.advance(10_000);
+    // A fifth of ten seconds, 3 ms each: 667. All the time it would be 3 333.
+    expect(done).toBeGreaterThan(500);
+    expect(done).toBeLessThan(680);
+    open = false;
+    await runtime.timers.advance(1_000);
+    await Promise.all(asking);
+  });
+
+  it('alone nobody waits: not the first, and not one that comes now and then', async () => {
+    for (let n = 1; n <= 20; n++) {
+      void work(3);
+      await settled();
+      expect(done).toBe(n);
+      await runtime.timers.advance(15);
+    }
+    // Small work is not held up by pauses that are shorter than a timer.
+    for (let n = 1; n <= 5; n++) await work(0.2);
+    expect(done).toBe(25);
+  });
+
+  it('so many wait, in their order, and the rest is refused at once; a failure gives its place on (P10)', async () => {
+    const began: number[] = [];
+    const ends = Array.from({ length: 12 }, () => Promise.withResolvers<void>());
+    const all = ends.map(({ promise }, at) =>
+      paced.run(() => {
+        began.push(at);
+        return promise;
+      }),
+    );
+    for (const at of [10, 11]) {
+      await expect(all[at]).rejects.toMatchObject({ code: 'overloaded', message: 'too many of these' });
+    }
+    expect(began).toEqual([0, 1]);
+    ends[1]!.reject(new Error('failed'));
+    await expect(all[1]).rejects.toThrow('failed');
+    await settled();
+    expect(began).toEqual([0, 1, 2]);
+    for (const { resolve } of ends) resolve();
+    await Promise.all([0, 2, 3, 4, 5, 6, 7, 8, 9].map((at) => all[at]));
+    expect(began).toEqual([0, 1, 2, 3, 4, 5, 6, 7, 8, 9]);
+    expect(runtime.timers.pending).toBe(0);
+  });
+
+  it('a machine that stood still costs a quarter of a second, not four times as long', async () => {
+    await work(60_000);
+    const next = work(1);
+    await runtime.timers.advance(250);
+    await next;
+    expect(done).toBe(2);
+  });
+});
