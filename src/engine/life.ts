@@ -2,6 +2,7 @@ import { messageOf } from '../base/errors.ts';
 import { Grouped } from '../base/grouped.ts';
 import type { IdSequence } from '../base/ids.ts';
 import type { Runtime } from '../base/runtime.ts';
+import { Seldom } from '../base/seldom.ts';
 import { type Round, sweep } from '../base/sweep.ts';
 import type { Gate } from '../gate/port.ts';
 import type { AttemptOpened, Ledger, Move, Moved, NewAttempt } from '../ledger/port.ts';
@@ -77,12 +78,14 @@ export class ShopLife {
   readonly #releaser: Releaser;
   readonly #sandbox: SandboxProvider | null = null;
   readonly #runtime: Runtime;
+  readonly #seldom: Seldom;
   #inLine = false;
   #leader: { stop(): Promise<void> } | null = null;
 
   constructor(parts: ShopLifeParts) {
     const { runtime, ledger, gate, locks, payments, reached, attemptIds, auditIds } = parts;
     this.#runtime = runtime;
+    this.#seldom = new Seldom(runtime.clock);
     this.#releaser = new Releaser({ ledger, gate, touched: parts.touched, reached }, runtime);
     this.#moves = new Grouped(
       async (batch) => {
@@ -174,7 +177,9 @@ export class ShopLife {
     const failed = ({ name, failures }: Part, error: unknown): void => {
       const useless = Math.min(expiry.failures, payments.failures) >= FAILURES_MAX;
       if (!this.#inLine || !(useless || failures >= FAILURES_MAX_ALONE) || either.aborted) return;
-      log.warn({ part: name, reason: messageOf(error) }, 'a keeper of orders fails on; another process may lead');
+      if (this.#seldom.may('fails on')) {
+        log.warn({ part: name, reason: messageOf(error) }, 'a keeper of orders fails on; another process may lead');
+      }
       ended.abort();
     };
     try {
@@ -209,7 +214,12 @@ export class ShopLife {
       signal,
       pauseMs: ROUND_MS,
       pauseMsMax: ROUND_MS_MAX,
-      failed: (error) => log.warn({ part: name, reason: messageOf(error) }, 'a keeper of orders failed; it tries on'),
+      failed: (error) => {
+        const reason = messageOf(error);
+        // An outage is met by all parts, and again by each whenever this process leads anew.
+        if (!this.#seldom.may(`failed: ${reason}`)) return;
+        log.warn({ part: name, reason }, 'a keeper of orders failed; it tries on');
+      },
     });
   }
 

@@ -1,6 +1,7 @@
 import { messageOf } from '../base/errors.ts';
 import type { IdSequence } from '../base/ids.ts';
 import type { Runtime } from '../base/runtime.ts';
+import { Seldom } from '../base/seldom.ts';
 import { within } from '../base/timers.ts';
 import type { Ledger } from '../ledger/port.ts';
 import type { Locks } from '../locks/locks.ts';
@@ -47,6 +48,7 @@ export class ShopWebhooks {
   readonly endpoints: Endpoints;
   readonly #parts: ShopWebhooksParts;
   readonly #sender: Sender;
+  readonly #seldom: Seldom;
   #leader: { stop(): Promise<void> } | null = null;
   #stopLooking: () => void = () => undefined;
   #looks = 0;
@@ -56,6 +58,7 @@ export class ShopWebhooks {
     const { runtime, ledger, endpointIds, auditIds, options } = parts;
     const { allowPrivate, resolve = systemResolve, timeoutMs = TIMEOUT_MS } = options;
     this.#parts = parts;
+    this.#seldom = new Seldom(runtime.clock);
     this.#sender = new Sender(runtime, { resolve, allowPrivate, timeoutMs });
     this.endpoints = new Endpoints({
       runtime,
@@ -128,6 +131,7 @@ export class ShopWebhooks {
         auditIds,
         present: presentOrder,
         told: (outcome) => metrics.webhookTry(outcome),
+        seldom: this.#seldom,
       },
       { ...DISPATCHER_DEFAULTS, ...options },
     );

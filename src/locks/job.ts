@@ -1,5 +1,6 @@
 import { Anchor } from '../base/anchor.ts';
-import { TerminalError } from '../base/errors.ts';
+import { RetryableError, TerminalError } from '../base/errors.ts';
+import { Seldom } from '../base/seldom.ts';
 import { outside } from './context.ts';
 import type { Desk, Terms } from './desk.ts';
 import { AbortedError } from './errors.ts';
@@ -65,10 +66,12 @@ export abstract class Job implements AsyncDisposable {
   readonly name: string;
   protected readonly desk: Desk;
   readonly #stopper = new AbortController();
+  readonly #seldom: Seldom;
   #over: Promise<void> = Promise.resolve();
 
   constructor(desk: Desk, name: string) {
     this.desk = desk;
+    this.#seldom = new Seldom(desk.runtime.clock);
     this.name = name;
   }
 
@@ -145,10 +148,19 @@ export abstract class Job implements AsyncDisposable {
     const told = failure !== null && signal.aborted && isAbort(failure.error, signal);
     const failed = failure !== null && !told;
     const outcome = failed ? 'failed' : this.stopped.aborted ? 'stopped' : grant.held ? 'done' : 'lost';
-    if (failed) runtime.log.error({ err: failure!.error, job: this.name }, 'a job failed');
+    if (failed) this.#tellFailure(failure!.error);
     const ranMs = this.desk.nowMs() - beganMs;
     emitter.tell('ended', { ...event, outcome, ranMs, ...(failed ? { error: failure!.error } : {}) });
     return outcome;
+  }
+
+  /** An outage is no bug: no stack, and not at every try. */
+  #tellFailure(error: unknown): void {
+    const { log } = this.desk.runtime;
+    if (!(error instanceof RetryableError)) log.error({ err: error, job: this.name }, 'a job failed');
+    else if (this.#seldom.may('')) {
+      log.warn({ job: this.name, reason: error.message }, 'a job failed; it is tried again');
+    }
   }
 
   /** Gives the lock back; what is lost already, or cannot be given back now, ends with its lease. */

@@ -2,6 +2,7 @@ import { setMaxListeners } from 'node:events';
 import { messageOf } from '../base/errors.ts';
 import type { IdSequence } from '../base/ids.ts';
 import type { Runtime } from '../base/runtime.ts';
+import type { Seldom } from '../base/seldom.ts';
 import { type Round, sweep, turn } from '../base/sweep.ts';
 import { pause, within } from '../base/timers.ts';
 import type {
@@ -26,6 +27,8 @@ export interface DispatcherDependencies {
   /** The order as everybody is shown it. */
   present(order: OrderRecord, attempt: PaymentAttempt | null): unknown;
   told(outcome: 'delivered' | 'retried' | 'failed'): void;
+  /** Shared by all dispatchers of the process: each leads for a while only. */
+  readonly seldom: Seldom;
 }
 
 export interface DispatcherOptions {
@@ -103,6 +106,7 @@ export class Dispatcher {
    * knows of no deliveries but those it has read itself.
    */
   async run(signal: AbortSignal, mayThrow: boolean): Promise<void> {
+    const { seldom } = this.#on;
     const { timers, log } = this.#on.runtime;
     const { pollMs } = this.#options;
     try {
@@ -111,7 +115,10 @@ export class Dispatcher {
         pauseMs: pollMs,
         pauseMsMax: Math.max(pollMs, FAILED_MS_MAX),
         ...(mayThrow && { failuresMax: FAILURES_MAX }),
-        failed: (error) => log.warn({ reason: messageOf(error) }, 'a round of the webhooks failed; it tries on'),
+        failed: (error) => {
+          const reason = messageOf(error);
+          if (seldom.may(reason)) log.warn({ reason }, 'a round of the webhooks failed; it tries on');
+        },
         rest: () => this.#rest(signal),
       });
     } finally {

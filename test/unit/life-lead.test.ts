@@ -41,7 +41,7 @@ afterEach(async () => {
 });
 
 /** A process. `fails`: which calls of its ledger fail; the others are counted. */
-function start(fails: (call: string) => boolean): Map<string, number> {
+function start(fails: (call: string) => boolean, log = silentLog()): Map<string, number> {
   const calls = new Map<string, number>();
   const own = new Proxy(ledger as Ledger, {
     get(target, name) {
@@ -55,7 +55,7 @@ function start(fails: (call: string) => boolean): Map<string, number> {
     },
   });
   const timers = { ...systemTimers, after: (ms: number, run: () => void) => systemTimers.after(ms / HASTE, run) };
-  const runtime = { ...systemRuntime(silentLog()), timers };
+  const runtime = { ...systemRuntime(log), timers };
   const ids = (kind: IdKind) => new IdSequence(kind, (of, size) => ledger.takeIdBlock(of, size), runtime.clock, 100);
   const shop = new ShopLife({
     runtime,
@@ -104,4 +104,16 @@ it('P10: a process that alone cannot reach the ledger hands over to one that can
   expect(tried).toBeGreaterThanOrEqual(12);
   expect(tried).toBeLessThan(50);
   expect(ends).toEqual(['done']);
+});
+
+it('P10: an outage of the ledger is one line of the log, whichever parts meet it and however often it leads anew', async () => {
+  const lines: string[] = [];
+  const log = Object.create(silentLog()) as ReturnType<typeof silentLog>;
+  log.warn = ((_: unknown, text: string) => void lines.push(text)) as typeof log.warn;
+  start(() => true, log);
+  await until('it leads for the third time', SOON_MS, () => ends.length >= 2);
+  expect(lines.toSorted()).toEqual([
+    'a keeper of orders failed; it tries on',
+    'a keeper of orders fails on; another process may lead',
+  ]);
 });

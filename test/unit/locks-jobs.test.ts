@@ -1,6 +1,6 @@
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import type { Clock } from '../../src/base/clock.ts';
-import { TerminalError } from '../../src/base/errors.ts';
+import { TerminalError, unavailable } from '../../src/base/errors.ts';
 import type { JobContext } from '../../src/locks/job.ts';
 import { createLocks, type Locks, type LocksOptions } from '../../src/locks/locks.ts';
 import { MemorySpace } from '../../src/locks/memory/store.ts';
@@ -70,6 +70,31 @@ describe('leader', () => {
     expect(began).toEqual(['a', 'b']);
     expect(all.map((each) => each.isLeader)).toEqual([false, true, false]);
     expect(all[1]!.token!).toBeGreaterThan(first);
+  });
+
+  it('P10: an outage that ends its work is a line without a stack, once a minute; a fault of the work is an error each time', async () => {
+    const lines: unknown[] = [];
+    const log = Object.create(runtime.log) as typeof runtime.log;
+    for (const level of ['warn', 'error'] as const) {
+      log[level] = ((about: object, text: string) =>
+        void lines.push([level, text, Object.keys(about)])) as typeof log.warn;
+    }
+    let error: Error = unavailable('the database cannot be reached');
+    let led = 0;
+    const a = instance(0, { runtime: { ...runtime, log } });
+    a.leader('j', () => {
+      led++;
+      throw error;
+    });
+    const outage = ['warn', 'a job failed; it is tried again', ['job', 'reason']];
+    for (let seconds = 0; seconds < 50; seconds++) await advance(1000);
+    expect([led > 3, lines]).toEqual([true, [outage]]);
+    for (let seconds = 0; seconds < 120; seconds++) await advance(1000);
+    expect(lines.length).toBeLessThanOrEqual(3);
+    lines.length = 0;
+    error = new Error('a fault');
+    for (let seconds = 0; seconds < 120; seconds++) await advance(1000);
+    expect(lines[0]).toEqual(['error', 'a job failed', ['err', 'job']]);
   });
 
   it('changes when the leader closes, without waiting for work that does not listen', async () => {

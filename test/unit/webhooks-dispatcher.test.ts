@@ -1,4 +1,5 @@
 import { afterEach, beforeEach, expect, it, vi } from 'vitest';
+import { Seldom } from '../../src/base/seldom.ts';
 import { actor } from '../../src/model/actor.ts';
 import type { OrderRecord } from '../../src/model/order.ts';
 import { DISPATCHER_DEFAULTS, Dispatcher, type DispatcherOptions } from '../../src/webhooks/dispatcher.ts';
@@ -83,6 +84,7 @@ function dispatch(send: Send, options: Partial<DispatcherOptions> = {}): { sent:
       deliveryIds: ids,
       auditIds: ids,
       present: (order) => order,
+      seldom: new Seldom(world.runtime.clock),
       told: (outcome) => outcomes.push(outcome),
     },
     { ...DISPATCHER_DEFAULTS, ...options },

@@ -27,6 +27,8 @@ const LEFT = { decided: Promise.resolve(false) };
 const READY_MS = 1000;
 const AGAIN_MS_MIN = 25;
 const AGAIN_MS_MAX = 2000;
+/** An outage is told of by a try that fails so long after the first one: one that succeeds in between ends it unheard. */
+const OUT_TOLD_MS = 100;
 /** Batches that wait for a ledger to come back beside those that are being handled: bounds what is held in memory. */
 const RESTING_MAX = 64;
 
@@ -49,6 +51,8 @@ export class Handover {
   /** Who sleeps and is to be woken by stop(). */
   readonly #sleepers = new Set<() => void>();
   #reason: string | null = null;
+  #outSinceMs: number | null = null;
+  #outTold = false;
   #retries = 0;
   #died = 0;
 
@@ -248,14 +252,19 @@ export class Handover {
       log.error({ err: error }, 'the pipe met an error');
       return;
     }
-    if (this.#reason === null && !this.#stopping)
-      log.error({ reason: error.message, cause: detailOf(error) }, 'the pipe is out');
     this.#reason = error.message;
+    const nowMs = this.#runtime.clock.monotonic();
+    this.#outSinceMs ??= nowMs;
+    // What fails in one turn is one try: a process that was late itself has all its answers wait in vain at once.
+    if (this.#outTold || this.#stopping || nowMs - this.#outSinceMs < OUT_TOLD_MS) return;
+    this.#outTold = true;
+    log.error({ reason: error.message, cause: detailOf(error) }, 'the pipe is out');
   }
 
   noteBack(): void {
-    if (this.#reason === null) return;
     this.#reason = null;
-    this.#runtime.log.info('the pipe is back');
+    this.#outSinceMs = null;
+    if (this.#outTold) this.#runtime.log.info('the pipe is back');
+    this.#outTold = false;
   }
 }
