@@ -1,6 +1,6 @@
 import type { Desk } from './desk.ts';
 import { AbortedError, TimeoutError, UnavailableError } from './errors.ts';
-import { checkedCount, checkedDuration, checkedSpan, refuseUnknown } from './options.ts';
+import { checkedCount, checkedDuration, checkedSignal, checkedSpan, refuseUnknown } from './options.ts';
 
 export interface LatchOptions {
   /** For how long a latch is kept after it was last set or counted, in milliseconds. Default a day. */
@@ -57,7 +57,8 @@ export class Latch {
   /** Resolves when the count is 0. TimeoutError, AbortedError, UnavailableError. */
   async wait(options: LatchWait = {}): Promise<void> {
     refuseUnknown(options, WAIT_OPTIONS, 'wait of a latch');
-    const { wait = Infinity, signal } = options;
+    const { wait = Infinity } = options;
+    const signal = checkedSignal(options.signal);
     const { runtime, settings } = this.#desk;
     const waitMs = checkedSpan(wait, 'wait', 0);
     const rid = this.#desk.nextRid();

@@ -3,7 +3,15 @@ import type { Desk, Wanted } from './desk.ts';
 import { HeldError, NotOwnerError } from './errors.ts';
 import { Grant } from './grant.ts';
 import type { Hold } from './hold.ts';
-import { type AcquireOptions, NO_OPTIONS, termsOf } from './options.ts';
+import {
+  ACQUIRE_OPTIONS,
+  type AcquireOptions,
+  checkedFunction,
+  NO_OPTIONS,
+  refuseUnknown,
+  TRY_OPTIONS,
+  termsOf,
+} from './options.ts';
 import type { OrderWatch } from './order.ts';
 import type { HolderState, LockState } from './port.ts';
 import { runHolding } from './run.ts';
@@ -47,6 +55,7 @@ export class Lock {
 
   /** Takes it if it is free now, else null. Never re-enters, unless told `within` which grant. */
   async tryAcquire(options: Omit<AcquireOptions, 'wait'> = {}): Promise<Grant | null> {
+    refuseUnknown(options, TRY_OPTIONS, 'tryAcquire');
     if (options.within) return this.#enter(options.within);
     const terms = termsOf(this.desk, options, 0);
     if (isInside()) this.#order.note(this.desk.store.place, this.wanted);
@@ -57,7 +66,12 @@ export class Lock {
   acquire(options: AcquireOptions = NO_OPTIONS): Promise<Grant> {
     // Not an async function: each layer of promises costs as much as a tenth of the way to Redis and back.
     try {
-      if (options.within) return Promise.resolve(this.#enter(options.within));
+      // Whoever has no compiler may pass null: termsOf refuses it in words.
+      const within = (options as AcquireOptions | null)?.within;
+      if (within) {
+        refuseUnknown(options, ACQUIRE_OPTIONS, 'acquire');
+        return Promise.resolve(this.#enter(within));
+      }
       const terms = termsOf(this.desk, options, Infinity);
       if (isInside()) this.#order.note(this.desk.store.place, this.wanted);
       return this.desk.acquire(this.wanted, terms);
@@ -72,6 +86,7 @@ export class Lock {
    * If the lock is lost before fn has settled, fn's signal aborts and run rejects with LostError.
    */
   async run<T>(fn: (grant: Grant) => Promise<T> | T, options: AcquireOptions = NO_OPTIONS): Promise<T> {
+    checkedFunction(fn, 'run');
     const grant = this.reenter() ?? (await this.acquire(options));
     return await runHolding(grant, [Grant.holdOf(grant)], fn, this.desk.runtime.log);
   }
