@@ -22,7 +22,14 @@ export interface Inspection extends Omit<LockState, 'holders'> {
 }
 
 export function shown(state: LockState): Inspection {
-  return { ...state, holders: state.holders.map((each) => ({ ...each, token: BigInt(each.token) })) };
+  return { ...state, holders: state.holders.map(holderShown) };
+}
+
+/** As JSON its token is a string, as that of a grant: JSON.stringify refuses a bigint. Not seen by who prints or compares it. */
+function holderShown(state: HolderState): Inspection['holders'][number] {
+  const holder = { ...state, token: BigInt(state.token) };
+  const toJSON = (): object => ({ ...holder, token: String(holder.token) });
+  return Object.defineProperty(holder, 'toJSON', { value: toJSON });
 }
 
 /** What every kind of lock has in common: to be taken, waited for, held, given back. */
@@ -139,7 +146,7 @@ export class Lock {
   }
 
   async isLocked(): Promise<boolean> {
-    return (await this.desk.store.inspect(this.wanted)).holders.length > 0;
+    return (await this.desk.open.inspect(this.wanted)).holders.length > 0;
   }
 
   /** Whether this process (this `createLocks`) holds it. Another process's locks, and those of other clients here, do not count. */
@@ -150,12 +157,12 @@ export class Lock {
   /** Takes it from whoever has it. Their signal aborts; the first in the queue gets it. The holders it was taken from. */
   async forceRelease(): Promise<Inspection['holders']> {
     const { handOverMs } = this.desk.settings;
-    const taken = await this.desk.store.force(this.wanted, handOverMs, this.wanted.limit);
-    return taken.map((each) => ({ ...each, token: BigInt(each.token) }));
+    const taken = await this.desk.open.force(this.wanted, handOverMs, this.wanted.limit);
+    return taken.map(holderShown);
   }
 
   async inspect(): Promise<Inspection> {
-    return shown(await this.desk.store.inspect(this.wanted));
+    return shown(await this.desk.open.inspect(this.wanted));
   }
 }
 

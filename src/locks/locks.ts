@@ -208,7 +208,7 @@ export class Locks {
 
   /** Drops the kept result of a `once`: the next call runs it again. True if there was one. */
   async forget(key: string): Promise<boolean> {
-    return await this.#desk.patiently(() => this.#desk.store.forget(checkedName(key)));
+    return await this.#desk.patiently(() => this.#desk.open.forget(checkedName(key)));
   }
 
   /** One instance of the cluster leads and runs `work`; the others stand in line. */
@@ -239,11 +239,11 @@ export class Locks {
   /** Every lock that is held or waited for, of every process. Walks the whole key space: for people, not for loops. */
   async list(kinds: readonly LockKind[] = KINDS): Promise<Inspection[]> {
     if (!Array.isArray(kinds)) throw new TerminalError('invalid_argument', "list takes an array of kinds: ['mutex']");
-    return (await this.#desk.store.list(kinds.map(checkedKind))).map(shown);
+    return (await this.#desk.open.list(kinds.map(checkedKind))).map(shown);
   }
 
   async inspect(kind: LockKind, name: string): Promise<Inspection> {
-    return shown(await this.#desk.store.inspect({ kind: checkedKind(kind), name: checkedName(name) }));
+    return shown(await this.#desk.open.inspect({ kind: checkedKind(kind), name: checkedName(name) }));
   }
 
   /** Rejects who waits (AbortedError), gives back what is held, ends connections and timers. */

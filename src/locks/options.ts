@@ -99,8 +99,8 @@ export function checkedSignal(value: unknown): AbortSignal | undefined {
 
 export { count as checkedCount, duration as checkedDuration, span as checkedSpan };
 
-export function checkedLease(value: unknown): number {
-  const leaseMs = span(value, 'lease', 5);
+export function checkedLease(value: unknown, what = 'lease'): number {
+  const leaseMs = span(value, what, 5);
   if (leaseMs === Infinity) throw new TerminalError('invalid_argument', 'a lease must end: use one that is renewed');
   return Math.ceil(leaseMs);
 }

@@ -56,7 +56,7 @@ export class Semaphore {
   /** Sets the size for everybody, until it is set again; null goes back to what each caller says. Who holds permits keeps them. */
   async resize(permits: number | null): Promise<void> {
     const limit = permits === null ? null : checkedCount(permits, 'permits', 0);
-    await this.#desk.store.resize(this.name, limit, this.permits, this.#desk.settings.handOverMs);
+    await this.#desk.open.resize(this.name, limit, this.permits, this.#desk.settings.handOverMs);
   }
 
   /** Permits that are free now, as the store sees it; negative after it was made smaller. */

@@ -188,4 +188,51 @@ describe('what a caller gets', () => {
     await using both = await locks.multi(['e', 'f']).acquire();
     expect(JSON.parse(JSON.stringify(both))).toMatchObject({ token: String(both.token), parts: 2, held: true });
   });
+
+  it('so can what inspect, list and forceRelease give', async () => {
+    await using locks = createLocks({ space: new MemorySpace(systemClock) });
+    const { token } = await locks.mutex('d').acquire();
+    const seen = await locks.mutex('d').inspect();
+    expect(seen.holders[0]!.token).toBe(token);
+    for (const shown of [seen, await locks.inspect('mutex', 'd'), (await locks.list())[0]]) {
+      expect(JSON.parse(JSON.stringify(shown))).toMatchObject({ name: 'd', holders: [{ token: String(token) }] });
+    }
+    const taken = await locks.mutex('d').forceRelease();
+    expect(JSON.parse(JSON.stringify(taken))).toMatchObject([
+      { token: String(token), remainingMs: expect.any(Number) },
+    ]);
+  });
+
+  it('after close every call fails in the same way', async () => {
+    const locks = createLocks({ space });
+    const [mutex, latch, permits] = [locks.mutex('g'), locks.latch('g'), locks.semaphore('g', { permits: 1 })];
+    await locks.close();
+    const calls: (() => Promise<unknown>)[] = [
+      () => mutex.acquire(),
+      () => mutex.inspect(),
+      () => mutex.isLocked(),
+      () => mutex.forceRelease(),
+      () => latch.count(),
+      () => latch.reset(1),
+      () => latch.countDown(),
+      () => permits.available(),
+      () => permits.resize(2),
+      () => locks.list(),
+      () => locks.inspect('mutex', 'g'),
+      () => locks.forget('g'),
+      () => locks.once('g', () => 1),
+    ];
+    for (const call of calls) await expect(call(), String(call)).rejects.toMatchObject({ code: 'lock_aborted' });
+  });
+
+  it('texts name what was asked for: whole milliseconds, extend, a fixed lease that ended', async () => {
+    await using locks = createLocks({ space });
+    const held = await locks.mutex('h').acquire();
+    await expect(locks.multi(['g', 'h']).acquire({ wait: 20 })).rejects.toThrow(/within \d+ ms$/);
+    await expect(held.extend(undefined as never)).rejects.toThrow(/^what extend\(\) is given must be a number/);
+    await held.release();
+    const fixed = await locks.mutex('h').acquire({ lease: 20 });
+    await until('it has ended', 1000, () => !fixed.held);
+    expect(() => fixed.assertHeld()).toThrow(/its fixed lease has ended/);
+  });
 });
