@@ -81,7 +81,8 @@ const put = (file, text) => {
 const missing = new RegExp(`^(?=(?:import|export)\\b[^;]*['"](?:${OPTIONAL.join('|')})['"];)`, 'gm');
 for (const file of reached()) {
   // Whoever has not installed an optional package gets no error from its types.
-  put(file, file.endsWith('.d.ts') ? read(file).replace(missing, '// @ts-ignore\n') : read(file));
+  const text = read(file).replace('doorbuster needs Node', `${NAME} needs Node`);
+  put(file, file.endsWith('.d.ts') ? text.replace(missing, '// @ts-ignore\n') : text);
   const lua = join(dirname(file), 'lua');
   if (existsSync(join(root, lua))) cpSync(join(root, lua), join(stage, lua), { recursive: true });
 }

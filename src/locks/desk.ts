@@ -239,6 +239,12 @@ export class Desk implements StoreEvents, HoldKeeper, GrantDesk {
     return this.#store;
   }
 
+  /** The same, for a call of its own: after `close()` it fails as an acquire does. */
+  get open(): LockStore {
+    if (this.#closing) throw new AbortedError('the locks are closed');
+    return this.#store;
+  }
+
   nextRid(): string {
     return `${this.#store.client}.${(++this.#next).toString(36)}`;
   }

@@ -1,5 +1,7 @@
 import { EventEmitter } from 'node:events';
+import { TerminalError } from '../base/errors.ts';
 import type { LossReason } from './errors.ts';
+import { checkedFunction } from './options.ts';
 import type { LockKind, Mode } from './port.ts';
 
 export interface LockEvent {
@@ -54,6 +56,19 @@ export interface LockEvents {
   ];
 }
 
+const EVENTS = {
+  asked: true,
+  waiting: true,
+  acquired: true,
+  failed: true,
+  released: true,
+  lost: true,
+  crossed: true,
+  skipped: true,
+  began: true,
+  ended: true,
+} satisfies Record<keyof LockEvents, true>;
+
 /** An emitter that never throws for want of a listener, and whose listeners cannot break the lock they watch. */
 export class Emitter {
   readonly #emitter = new EventEmitter<LockEvents>();
@@ -68,6 +83,11 @@ export class Emitter {
   used = false;
 
   on<E extends keyof LockEvents>(event: E, listener: (...args: LockEvents[E]) => void): () => void {
+    if (!Object.hasOwn(EVENTS, event)) {
+      const known = Object.keys(EVENTS).join(', ');
+      throw new TerminalError('invalid_argument', `the locks have no event "${String(event)}"; they have ${known}`);
+    }
+    checkedFunction(listener, 'on');
     this.used = true;
     // biome-ignore lint/suspicious/noExplicitAny: EventEmitter's own types do not follow a generic event name.
     const any = listener as any;

@@ -146,6 +146,13 @@ export function fenceSql(token: FenceToken, options: FenceSqlOptions = {}): Fenc
  * count the rows that were found, as mysql2 does by default: a row that is set to what it was counts as not changed.
  */
 export function assertFenced(changedRows: number | bigint, what: string): void {
+  // `undefined`, or the driver's whole result, would pass for a row that was changed.
+  if (typeof changedRows !== 'bigint' && !Number.isSafeInteger(changedRows)) {
+    throw new TerminalError(
+      'invalid_argument',
+      'assertFenced needs the number of changed rows: rowCount of pg, affectedRows of mysql2, changes of SQLite',
+    );
+  }
   if (changedRows === 0 || changedRows === 0n) {
     throw new StaleFenceError(`${what} has seen a later holder, or is not there: nothing was written`);
   }

@@ -138,11 +138,14 @@ export class Hold implements ReleaseRequest {
     if (this.state !== 'held') return;
     this.state = 'lost';
     this.disarm?.();
-    this.loss = new LostError(`${this.kind} "${this.name}" is lost: ${LOSS[reason]}`, reason, { cause });
+    const why = reason === 'expired' && !this.renews ? FIXED_ENDED : LOSS[reason];
+    this.loss = new LostError(`${this.kind} "${this.name}" is lost: ${why}`, reason, { cause });
     this.#controller?.abort(this.loss);
     this.of.onLost(this, reason);
   }
 }
+
+const FIXED_ENDED = 'its fixed lease has ended (renew: true would renew it)';
 
 const LOSS: Record<LossReason, string> = {
   expired: 'its lease ran out before it could be renewed',

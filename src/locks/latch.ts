@@ -1,6 +1,6 @@
 import type { Desk } from './desk.ts';
 import { AbortedError, TimeoutError, UnavailableError } from './errors.ts';
-import { checkedCount, checkedDuration, checkedSpan, refuseUnknown } from './options.ts';
+import { checkedCount, checkedDuration, checkedSignal, checkedSpan, refuseUnknown } from './options.ts';
 
 export interface LatchOptions {
   /** For how long a latch is kept after it was last set or counted, in milliseconds. Default a day. */
@@ -38,7 +38,7 @@ export class Latch {
 
   /** Sets the count, whatever it was. Who waits goes on waiting for the new one. */
   async reset(count: number): Promise<void> {
-    await this.#patiently(() => this.#desk.store.latchSet(this.name, checkedCount(count, 'count', 0), this.#keepMs));
+    await this.#patiently(() => this.#desk.open.latchSet(this.name, checkedCount(count, 'count', 0), this.#keepMs));
   }
 
   /** Counts down, not below 0. What is left. */
@@ -46,18 +46,19 @@ export class Latch {
     const rid = this.#desk.nextRid();
     // Sent again when its answer was lost, it counts once: by its request id.
     return await this.#patiently(() =>
-      this.#desk.store.latchDown(this.name, rid, checkedCount(by, 'by', 1), this.#keepMs),
+      this.#desk.open.latchDown(this.name, rid, checkedCount(by, 'by', 1), this.#keepMs),
     );
   }
 
   async count(): Promise<number> {
-    return (await this.#desk.store.latchLook(this.name, null)).count;
+    return (await this.#desk.open.latchLook(this.name, null)).count;
   }
 
   /** Resolves when the count is 0. TimeoutError, AbortedError, UnavailableError. */
   async wait(options: LatchWait = {}): Promise<void> {
     refuseUnknown(options, WAIT_OPTIONS, 'wait of a latch');
-    const { wait = Infinity, signal } = options;
+    const { wait = Infinity } = options;
+    const signal = checkedSignal(options.signal);
     const { runtime, settings } = this.#desk;
     const waitMs = checkedSpan(wait, 'wait', 0);
     const rid = this.#desk.nextRid();

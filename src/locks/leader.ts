@@ -3,7 +3,7 @@ import { pause } from '../base/timers.ts';
 import type { Desk, Wanted } from './desk.ts';
 import type { Grant } from './grant.ts';
 import { Job, type JobContext, type JobOptions, type JobTerms, jobTerms } from './job.ts';
-import { checkedName } from './options.ts';
+import { checkedFunction, checkedName } from './options.ts';
 
 /** `atLeast`: default 1 000 ms, and not less than 10: work that ends at once must not spin round the cluster. */
 export type LeaderOptions = JobOptions;
@@ -37,6 +37,7 @@ export class Leader extends Job {
 
   constructor(desk: Desk, job: string, run: LeaderWork, options: LeaderOptions = {}) {
     super(desk, checkedName(job));
+    checkedFunction(run, 'leader');
     const name = checkedName(`leader:${job}`);
     this.#wanted = { kind: 'fair', name, mode: 'write', permits: 1, limit: 1 };
     this.#terms = jobTerms(desk, options, { least: 10, byDefault: 1000 }, 'leader');

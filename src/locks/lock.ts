@@ -3,7 +3,15 @@ import type { Desk, Wanted } from './desk.ts';
 import { HeldError, NotOwnerError } from './errors.ts';
 import { Grant } from './grant.ts';
 import type { Hold } from './hold.ts';
-import { type AcquireOptions, NO_OPTIONS, termsOf } from './options.ts';
+import {
+  ACQUIRE_OPTIONS,
+  type AcquireOptions,
+  checkedFunction,
+  NO_OPTIONS,
+  refuseUnknown,
+  TRY_OPTIONS,
+  termsOf,
+} from './options.ts';
 import type { OrderWatch } from './order.ts';
 import type { HolderState, LockState } from './port.ts';
 import { runHolding } from './run.ts';
@@ -14,7 +22,14 @@ export interface Inspection extends Omit<LockState, 'holders'> {
 }
 
 export function shown(state: LockState): Inspection {
-  return { ...state, holders: state.holders.map((each) => ({ ...each, token: BigInt(each.token) })) };
+  return { ...state, holders: state.holders.map(holderShown) };
+}
+
+/** As JSON its token is a string, as that of a grant: JSON.stringify refuses a bigint. Not seen by who prints or compares it. */
+function holderShown(state: HolderState): Inspection['holders'][number] {
+  const holder = { ...state, token: BigInt(state.token) };
+  const toJSON = (): object => ({ ...holder, token: String(holder.token) });
+  return Object.defineProperty(holder, 'toJSON', { value: toJSON });
 }
 
 /** What every kind of lock has in common: to be taken, waited for, held, given back. */
@@ -47,6 +62,7 @@ export class Lock {
 
   /** Takes it if it is free now, else null. Never re-enters, unless told `within` which grant. */
   async tryAcquire(options: Omit<AcquireOptions, 'wait'> = {}): Promise<Grant | null> {
+    refuseUnknown(options, TRY_OPTIONS, 'tryAcquire');
     if (options.within) return this.#enter(options.within);
     const terms = termsOf(this.desk, options, 0);
     if (isInside()) this.#order.note(this.desk.store.place, this.wanted);
@@ -57,7 +73,12 @@ export class Lock {
   acquire(options: AcquireOptions = NO_OPTIONS): Promise<Grant> {
     // Not an async function: each layer of promises costs as much as a tenth of the way to Redis and back.
     try {
-      if (options.within) return Promise.resolve(this.#enter(options.within));
+      // Whoever has no compiler may pass null: termsOf refuses it in words.
+      const within = (options as AcquireOptions | null)?.within;
+      if (within) {
+        refuseUnknown(options, ACQUIRE_OPTIONS, 'acquire');
+        return Promise.resolve(this.#enter(within));
+      }
       const terms = termsOf(this.desk, options, Infinity);
       if (isInside()) this.#order.note(this.desk.store.place, this.wanted);
       return this.desk.acquire(this.wanted, terms);
@@ -72,6 +93,7 @@ export class Lock {
    * If the lock is lost before fn has settled, fn's signal aborts and run rejects with LostError.
    */
   async run<T>(fn: (grant: Grant) => Promise<T> | T, options: AcquireOptions = NO_OPTIONS): Promise<T> {
+    checkedFunction(fn, 'run');
     const grant = this.reenter() ?? (await this.acquire(options));
     return await runHolding(grant, [Grant.holdOf(grant)], fn, this.desk.runtime.log);
   }
@@ -124,7 +146,7 @@ export class Lock {
   }
 
   async isLocked(): Promise<boolean> {
-    return (await this.desk.store.inspect(this.wanted)).holders.length > 0;
+    return (await this.desk.open.inspect(this.wanted)).holders.length > 0;
   }
 
   /** Whether this process (this `createLocks`) holds it. Another process's locks, and those of other clients here, do not count. */
@@ -135,12 +157,12 @@ export class Lock {
   /** Takes it from whoever has it. Their signal aborts; the first in the queue gets it. The holders it was taken from. */
   async forceRelease(): Promise<Inspection['holders']> {
     const { handOverMs } = this.desk.settings;
-    const taken = await this.desk.store.force(this.wanted, handOverMs, this.wanted.limit);
-    return taken.map((each) => ({ ...each, token: BigInt(each.token) }));
+    const taken = await this.desk.open.force(this.wanted, handOverMs, this.wanted.limit);
+    return taken.map(holderShown);
   }
 
   async inspect(): Promise<Inspection> {
-    return shown(await this.desk.store.inspect(this.wanted));
+    return shown(await this.desk.open.inspect(this.wanted));
   }
 }
 

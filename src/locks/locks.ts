@@ -12,7 +12,7 @@ import { Job } from './job.ts';
 import { Latch, type LatchOptions } from './latch.ts';
 import { Leader, type LeaderOptions, type LeaderWork } from './leader.ts';
 import { type Inspection, Lock, Mutex, shown } from './lock.ts';
-import { MemoryLockStore, type MemorySpace, processSpace } from './memory/store.ts';
+import { MemoryLockStore, MemorySpace, processSpace } from './memory/store.ts';
 import { MultiLock } from './multi.ts';
 import { type OnceOptions, once } from './once.ts';
 import { checkedCount, checkedDuration, checkedFlag, checkedName, refuseUnknown } from './options.ts';
@@ -77,6 +77,20 @@ const SEMAPHORE_OPTIONS: ReadonlySet<string> = new Set(['permits']);
 
 const KINDS: readonly LockKind[] = ['mutex', 'fair', 'readwrite', 'semaphore', 'once'];
 
+function checkedLog(log: LocksLog | undefined): LocksLog {
+  if (log === undefined) return silentLog();
+  for (const level of ['debug', 'info', 'warn', 'error'] as const) {
+    if (typeof log?.[level] === 'function') continue;
+    throw new TerminalError('invalid_argument', `log must have debug, info, warn and error; it has no ${level}`);
+  }
+  return log;
+}
+
+function checkedKind(kind: unknown): LockKind {
+  if (KINDS.includes(kind as LockKind)) return kind as LockKind;
+  throw new TerminalError('invalid_argument', `"${String(kind)}" is no kind of lock; there are ${KINDS.join(', ')}`);
+}
+
 /** Locks of every kind, on one Redis or in this process. Make one for each process, and close it at the end. */
 export class Locks {
   readonly #desk: Desk;
@@ -93,7 +107,16 @@ export class Locks {
         'createLocks was given a redis that is empty; leave the option out for locks inside this process',
       );
     }
-    const log: LocksLog = options.log ?? silentLog();
+    if (options.redis !== undefined && options.space !== undefined) {
+      throw new TerminalError(
+        'invalid_argument',
+        'locks live in Redis or in a space of this process: give one of them',
+      );
+    }
+    if (options.space !== undefined && !(options.space instanceof MemorySpace)) {
+      throw new TerminalError('invalid_argument', 'space must be a MemorySpace');
+    }
+    const log: LocksLog = checkedLog(options.log);
     const runtime: Runtime = { ...systemRuntime(log as Logger), ...options.runtime };
     const prefix = options.prefix ?? 'doorbuster:lock';
     if (typeof prefix !== 'string' || prefix === '' || /[{}]/.test(prefix)) {
@@ -185,7 +208,7 @@ export class Locks {
 
   /** Drops the kept result of a `once`: the next call runs it again. True if there was one. */
   async forget(key: string): Promise<boolean> {
-    return await this.#desk.patiently(() => this.#desk.store.forget(checkedName(key)));
+    return await this.#desk.patiently(() => this.#desk.open.forget(checkedName(key)));
   }
 
   /** One instance of the cluster leads and runs `work`; the others stand in line. */
@@ -215,11 +238,12 @@ export class Locks {
 
   /** Every lock that is held or waited for, of every process. Walks the whole key space: for people, not for loops. */
   async list(kinds: readonly LockKind[] = KINDS): Promise<Inspection[]> {
-    return (await this.#desk.store.list(kinds)).map(shown);
+    if (!Array.isArray(kinds)) throw new TerminalError('invalid_argument', "list takes an array of kinds: ['mutex']");
+    return (await this.#desk.open.list(kinds.map(checkedKind))).map(shown);
   }
 
   async inspect(kind: LockKind, name: string): Promise<Inspection> {
-    return shown(await this.#desk.store.inspect({ kind, name: checkedName(name) }));
+    return shown(await this.#desk.open.inspect({ kind: checkedKind(kind), name: checkedName(name) }));
   }
 
   /** Rejects who waits (AbortedError), gives back what is held, ends connections and timers. */

@@ -18,6 +18,7 @@
  */
 import type * as PromClient from 'prom-client';
 import type { Counter, Histogram, Registry } from 'prom-client';
+import { TerminalError } from '../base/errors.ts';
 import { Locks } from './locks.ts';
 import { optionalPackage } from './optional.ts';
 
@@ -148,6 +149,12 @@ const metricsOf = new WeakMap<Registry, LockMetrics>();
  * clients may be observed with one registry: their numbers are summed. The returned function ends it; what was counted stays.
  */
 export function observeLocks(locks: Locks, registry?: Registry): () => void {
+  if (!(locks instanceof Locks)) {
+    throw new TerminalError('invalid_argument', 'observeLocks takes what createLocks has returned');
+  }
+  if (registry !== undefined && typeof registry?.getSingleMetric !== 'function') {
+    throw new TerminalError('invalid_argument', 'the registry of observeLocks must be a Registry of prom-client');
+  }
   const client = optionalPackage<typeof PromClient>('prom-client', 'observeLocks');
   return metricsIn(registry ?? client.register, client).observe(locks);
 }

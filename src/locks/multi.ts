@@ -5,9 +5,17 @@ import type { Desk } from './desk.ts';
 import { HeldError } from './errors.ts';
 import { Grant } from './grant.ts';
 import type { Lock } from './lock.ts';
-import { type AcquireOptions, checkedSpan, MULTI_OPTIONS, refuseUnknown } from './options.ts';
+import {
+  type AcquireOptions,
+  checkedFunction,
+  checkedSpan,
+  MULTI_OPTIONS,
+  refuseUnknown,
+  withoutWait,
+} from './options.ts';
 import { runHolding } from './run.ts';
 
+const TRY_OPTIONS = withoutWait(MULTI_OPTIONS);
 const PARTS_MAX = 100;
 const GIVE_BACK_MS = 100;
 
@@ -34,6 +42,7 @@ export class MultiLock {
   }
 
   async tryAcquire(options: Omit<AcquireOptions, 'wait' | 'within'> = {}): Promise<CompositeGrant | null> {
+    refuseUnknown(options, TRY_OPTIONS, 'tryAcquire of a multi-lock');
     try {
       return await this.acquire({ ...options, wait: 0 });
     } catch (error) {
@@ -51,6 +60,7 @@ export class MultiLock {
     fn: (grant: CompositeGrant) => Promise<T> | T,
     options: Omit<AcquireOptions, 'within'> = {},
   ): Promise<T> {
+    checkedFunction(fn, 'run');
     const grant = await this.#take(options, true);
     return await runHolding(grant, grant.parts.map(Grant.holdOf), fn, this.#desk.runtime.log);
   }
@@ -65,7 +75,7 @@ export class MultiLock {
         const again = reenters ? lock.reenter() : null;
         for (const grant of grants) lock.noteAfter(grant);
         // All share one patience; a wait of 0 stays 0.
-        const wait = waitMs === 0 ? 0 : Math.max(1, untilMs - this.#desk.nowMs());
+        const wait = waitMs === 0 ? 0 : Math.max(1, Math.ceil(untilMs - this.#desk.nowMs()));
         grants.push(again ?? (await lock.acquire({ ...options, wait })));
       }
       // A fixed lease began for the first while the others were still waited for.

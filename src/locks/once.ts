@@ -4,7 +4,14 @@ import type { Desk } from './desk.ts';
 import { HeldError, LostError } from './errors.ts';
 import { Grant } from './grant.ts';
 import { Hold } from './hold.ts';
-import { type AcquireOptions, checkedDuration, checkedName, ONCE_OPTIONS, termsOf } from './options.ts';
+import {
+  type AcquireOptions,
+  checkedDuration,
+  checkedFunction,
+  checkedName,
+  ONCE_OPTIONS,
+  termsOf,
+} from './options.ts';
 
 export interface OnceOptions extends Pick<AcquireOptions, 'wait' | 'signal' | 'lease' | 'renew' | 'maxHold' | 'label'> {
   /** For how long the result is kept, in milliseconds. Default a day. */
@@ -35,6 +42,7 @@ export async function once<T>(
   options: OnceOptions = {},
 ): Promise<OnceResult<T>> {
   const name = checkedName(key);
+  checkedFunction(fn, 'once');
   const terms = termsOf(desk, options, Infinity, 'once', ONCE_OPTIONS);
   const keepMs = checkedDuration(options.keep ?? 86_400_000, 'keep', 1);
   const wanted = { kind: 'once', name, mode: 'write', permits: 1, limit: 1 } as const;

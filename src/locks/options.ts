@@ -33,6 +33,13 @@ export const CHANGE_OPTIONS: ReadonlySet<string> = new Set([...HOLD, 'wait', 'si
 export const ONCE_OPTIONS: ReadonlySet<string> = new Set([...CHANGE_OPTIONS, 'keep']);
 export const MULTI_OPTIONS: ReadonlySet<string> = new Set([...CHANGE_OPTIONS, 'replicas']);
 export const ACQUIRE_OPTIONS: ReadonlySet<string> = new Set([...MULTI_OPTIONS, 'within']);
+export const PERMIT_OPTIONS: ReadonlySet<string> = new Set([...MULTI_OPTIONS, 'permits']);
+
+/** The same for `tryAcquire`, which does not wait. */
+export function withoutWait(known: ReadonlySet<string>): ReadonlySet<string> {
+  return new Set([...known].filter((name) => name !== 'wait'));
+}
+export const TRY_OPTIONS: ReadonlySet<string> = withoutWait(ACQUIRE_OPTIONS);
 
 /** Refuses options that `call` does not know, by name: a typo would otherwise lock in another way than its author meant. */
 export function refuseUnknown(options: unknown, known: ReadonlySet<string>, call: string): void {
@@ -76,10 +83,24 @@ export function checkedFlag(value: unknown, what: string): boolean {
   return value;
 }
 
+export function checkedFunction(value: unknown, call: string): void {
+  if (typeof value !== 'function') throw new TerminalError('invalid_argument', `${call} needs a function to run`);
+}
+
+/** By what it can do and not by its class: there may be several, of a polyfill or of another realm. */
+export function checkedSignal(value: unknown): AbortSignal | undefined {
+  if (value === undefined) return undefined;
+  const signal = value as Partial<AbortSignal> | null;
+  if (typeof signal?.aborted !== 'boolean' || typeof signal.addEventListener !== 'function') {
+    throw new TerminalError('invalid_argument', 'signal must be an AbortSignal: of an AbortController, its .signal');
+  }
+  return signal as AbortSignal;
+}
+
 export { count as checkedCount, duration as checkedDuration, span as checkedSpan };
 
-export function checkedLease(value: unknown): number {
-  const leaseMs = span(value, 'lease', 5);
+export function checkedLease(value: unknown, what = 'lease'): number {
+  const leaseMs = span(value, what, 5);
   if (leaseMs === Infinity) throw new TerminalError('invalid_argument', 'a lease must end: use one that is renewed');
   return Math.ceil(leaseMs);
 }
@@ -104,6 +125,10 @@ export function termsOf(
 ): Terms {
   if (options === NO_OPTIONS && waitByDefault === Infinity) return desk.plainTerms;
   refuseUnknown(options, known, call);
+  if (options.renew !== undefined) checkedFlag(options.renew, 'renew');
+  if (options.renew === false && options.lease === undefined) {
+    throw new TerminalError('invalid_argument', 'renew: false needs a lease: without one it is always renewed');
+  }
   const leaseMs = options.lease === undefined ? desk.settings.leaseMs : checkedLease(options.lease);
   const label = options.label ?? '';
   if (typeof label !== 'string' || label.length > 200) {
@@ -114,7 +139,7 @@ export function termsOf(
     leaseMs: Math.ceil(leaseMs),
     renews: options.lease === undefined || options.renew === true,
     maxHoldMs: options.maxHold === undefined ? Infinity : Math.ceil(span(options.maxHold, 'maxHold', 5)),
-    signal: options.signal,
+    signal: checkedSignal(options.signal),
     label,
     replicas: options.replicas === undefined ? 0 : count(options.replicas, 'replicas', 0),
   };

@@ -4,12 +4,21 @@ import type { Desk, Terms } from './desk.ts';
 import { AbortedError, HeldError, TimeoutError, UnavailableError } from './errors.ts';
 import { Grant } from './grant.ts';
 import { Hold } from './hold.ts';
-import { type AcquireOptions, CHANGE_OPTIONS, checkedName, termsOf } from './options.ts';
+import {
+  type AcquireOptions,
+  CHANGE_OPTIONS,
+  checkedFunction,
+  checkedName,
+  refuseUnknown,
+  termsOf,
+  withoutWait,
+} from './options.ts';
 import { runHolding } from './run.ts';
 
 /** When the rest is not to be had although the waiting master let us in: the last holder is still giving back. */
 const TRIES = 4;
 const TRY_MS = 20;
+const TRY_OPTIONS = withoutWait(CHANGE_OPTIONS);
 
 /** What one round over the masters gave. */
 interface Round {
@@ -41,6 +50,7 @@ export class QuorumLock {
   }
 
   async tryAcquire(options: Omit<AcquireOptions, 'wait' | 'within' | 'replicas'> = {}): Promise<CompositeGrant | null> {
+    refuseUnknown(options, TRY_OPTIONS, 'tryAcquire of a quorum');
     return await this.#once(this.#terms({ ...options, wait: 0 }), null);
   }
 
@@ -54,7 +64,7 @@ export class QuorumLock {
     for (;;) {
       const leftMs = untilMs - this.#first.nowMs();
       if (leftMs <= 0) throw new TimeoutError(`quorum "${this.name}" was not had within ${terms.waitMs} ms`);
-      const [desk, grant] = await this.#queue({ ...terms, waitMs: leftMs });
+      const [desk, grant] = await this.#queue({ ...terms, waitMs: Math.ceil(leftMs) });
       const had = await this.#once(terms, [desk, grant]);
       if (had) return had;
       // Two that wait at different masters (one of them seems down to one of us) must not go on in step.
@@ -66,6 +76,7 @@ export class QuorumLock {
     fn: (grant: CompositeGrant) => Promise<T> | T,
     options: Omit<AcquireOptions, 'within' | 'replicas'> = {},
   ): Promise<T> {
+    checkedFunction(fn, 'run');
     const grant = await this.acquire(options);
     return await runHolding(grant, grant.parts.map(Grant.holdOf), fn, this.#first.runtime.log);
   }

@@ -7,7 +7,7 @@ import { Grant } from './grant.ts';
 import { Job, type JobContext, type JobOptions, type JobTerms, jobTerms } from './job.ts';
 import { once } from './once.ts';
 import { optionalPackage } from './optional.ts';
-import { checkedName } from './options.ts';
+import { checkedFunction, checkedName } from './options.ts';
 
 export interface ScheduleOptions extends JobOptions {
   /** An IANA name (`Asia/Shanghai`). Default `UTC`: the zones of machines differ, and the slots must not. */
@@ -56,6 +56,7 @@ export class Schedule extends Job {
 
   constructor(desk: Desk, name: string, cron: string, run: ScheduleWork, options: ScheduleOptions = {}) {
     super(desk, checkedName(name));
+    checkedFunction(run, 'schedule');
     checkedName(claimName(name, new Date(0)));
     this.#cron = cronOf(cron, options.timeZone ?? 'UTC', desk.runtime.clock.now());
     this.#wanted = { kind: 'mutex', name: `schedule:${name}`, mode: 'write', permits: 1, limit: 1 };

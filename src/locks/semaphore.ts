@@ -2,8 +2,10 @@ import type { Desk } from './desk.ts';
 import type { Grant } from './grant.ts';
 import type { Hold } from './hold.ts';
 import { Lock } from './lock.ts';
-import { type AcquireOptions, checkedCount } from './options.ts';
+import { type AcquireOptions, checkedCount, PERMIT_OPTIONS, refuseUnknown, withoutWait } from './options.ts';
 import type { OrderWatch } from './order.ts';
+
+const TRY_OPTIONS = withoutWait(PERMIT_OPTIONS);
 
 export interface PermitOptions extends Omit<AcquireOptions, 'within'> {
   /** How many. Default 1. */
@@ -33,22 +35,28 @@ export class Semaphore {
     return new PermitLock(this.#desk, this.#order, { ...wanted, permits: checkedCount(permits, 'permits', 1) });
   }
 
-  async tryAcquire({ permits = 1, ...options }: Omit<PermitOptions, 'wait'> = {}): Promise<Grant | null> {
-    return await this.#lock(permits).tryAcquire(options);
+  async tryAcquire(options: Omit<PermitOptions, 'wait'> = {}): Promise<Grant | null> {
+    refuseUnknown(options, TRY_OPTIONS, 'tryAcquire');
+    const { permits = 1, ...rest } = options;
+    return await this.#lock(permits).tryAcquire(rest);
   }
 
-  async acquire({ permits = 1, ...options }: PermitOptions = {}): Promise<Grant> {
-    return await this.#lock(permits).acquire(options);
+  async acquire(options: PermitOptions = {}): Promise<Grant> {
+    refuseUnknown(options, PERMIT_OPTIONS, 'acquire');
+    const { permits = 1, ...rest } = options;
+    return await this.#lock(permits).acquire(rest);
   }
 
-  async run<T>(fn: (grant: Grant) => Promise<T> | T, { permits = 1, ...options }: PermitOptions = {}): Promise<T> {
-    return await this.#lock(permits).run(fn, options);
+  async run<T>(fn: (grant: Grant) => Promise<T> | T, options: PermitOptions = {}): Promise<T> {
+    refuseUnknown(options, PERMIT_OPTIONS, 'run');
+    const { permits = 1, ...rest } = options;
+    return await this.#lock(permits).run(fn, rest);
   }
 
   /** Sets the size for everybody, until it is set again; null goes back to what each caller says. Who holds permits keeps them. */
   async resize(permits: number | null): Promise<void> {
     const limit = permits === null ? null : checkedCount(permits, 'permits', 0);
-    await this.#desk.store.resize(this.name, limit, this.permits, this.#desk.settings.handOverMs);
+    await this.#desk.open.resize(this.name, limit, this.permits, this.#desk.settings.handOverMs);
   }
 
   /** Permits that are free now, as the store sees it; negative after it was made smaller. */

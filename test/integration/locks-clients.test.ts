@@ -1,3 +1,4 @@
+import { readFileSync } from 'node:fs';
 import { inspect } from 'node:util';
 import { Cluster, Redis, type RedisOptions } from 'ioredis';
 import { afterAll, beforeAll, expect, it } from 'vitest';
@@ -5,6 +6,7 @@ import { Anchor } from '../../src/base/anchor.ts';
 import { RedisLink } from '../../src/base/redis/link.ts';
 import { systemRuntime } from '../../src/base/runtime.ts';
 import { type AcquireOptions, createLocks, type Locks } from '../../src/locks/index.ts';
+import { until } from '../support/fault-wait.ts';
 import { cleanUpServers } from '../support/servers/clean-up.ts';
 import { describeWithRedis } from '../support/servers/describe.ts';
 import { freePort } from '../support/servers/process.ts';
@@ -78,6 +80,33 @@ describeWithRedis('locks: a client that is given', () => {
     link.close();
     anchor.close();
   });
+});
+
+describeWithRedis('locks: a user with restricted rights', () => {
+  it.each(['docs/guides/locks.md', 'docs/zh-CN/guides/locks.md'])(
+    'the rights that %s names are enough',
+    async (page) => {
+      const text = readFileSync(new URL(`../../${page}`, import.meta.url), 'utf8');
+      const rights = /^`(~doorbuster:lock:\* [^`]+)`$/m.exec(text)![1]!.split(' ');
+      const redis = await startRedis();
+      await redis.command('ACL', 'SETUSER', 'limited', 'on', '>pass', ...rights);
+      await using locks = createLocks({ redis: `redis://limited:pass@${redis.host}:${redis.port}` });
+      await expectToLock(locks);
+      const reading = await locks.readWrite('given').read.acquire();
+      await (await locks.readWrite('given').upgrade(reading)).release();
+      expect(await locks.once('given', () => 7)).toBe(7);
+      expect(await locks.forget('given')).toBe(true);
+      await locks.semaphore('given', { permits: 2 }).resize(3);
+      await locks.latch('given').countDown();
+      await locks.latch('given').wait({ wait: 1000 });
+      const held = await locks.fair('given').acquire();
+      expect(await locks.list()).toHaveLength(1);
+      expect(await locks.fair('given').forceRelease()).toHaveLength(1);
+      await until('it hears of it', 2000, () => !held.held);
+      // WAIT is allowed: refused are only the replicas, which are not there.
+      await expect(locks.mutex('given').acquire({ replicas: 1 })).rejects.toThrow(/reached 0 of 1 replicas/);
+    },
+  );
 });
 
 describeWithRedis('locks: an address that leads nowhere', () => {

@@ -105,7 +105,9 @@ async function listen(server: Server): Promise<string> {
 }
 
 function client(options: LocksOptions = {}): Locks {
-  const locks = createLocks({ space: new MemorySpace(systemClock), ...options });
+  const locks = createLocks(
+    options.redis === undefined ? { space: new MemorySpace(systemClock), ...options } : options,
+  );
   endings.push(() => locks.close());
   return locks;
 }

@@ -119,7 +119,7 @@ async function served({ folder }: Installed): Promise<{ status: number; code: nu
 }
 
 async function refusedByOldNode(there: Installed, imports: string[]): Promise<void> {
-  const words = /^doorbuster needs Node 24 or newer; this is v\d+\.\d+\.\d+/;
+  const words = new RegExp(`^${imports[0]} needs Node 24 or newer; this is v\\d+\\.\\d+\\.\\d+`);
   const tries = imports.map(
     (name) => `await import(${JSON.stringify(name)}).catch(({ message }) => console.log(message));`,
   );

@@ -1,12 +1,14 @@
 import { describe, expect, it } from 'vitest';
 import { systemClock } from '../../src/base/clock.ts';
 import {
+  assertFenced,
   createLocks,
   createQuorum,
   expressIdempotency,
   fenceSql,
   type LocksOptions,
   MemorySpace,
+  observeLocks,
 } from '../../src/locks/index.ts';
 import { until } from '../support/fault-wait.ts';
 
@@ -76,7 +78,7 @@ describe('what a call is given', () => {
     const typo = wrong({ timeout: 5 });
     const asked: [string, () => unknown][] = [
       ['acquire', () => locks.mutex('a').acquire(typo)],
-      ['acquire', () => locks.mutex('a').tryAcquire(typo)],
+      ['tryAcquire', () => locks.mutex('a').tryAcquire(typo)],
       ['acquire', () => locks.fair('a').run(() => 1, typo)],
       ['acquire', () => locks.readWrite('a').read.acquire(typo)],
       ['acquire', () => locks.semaphore('a', { permits: 1 }).acquire(typo)],
@@ -113,6 +115,57 @@ describe('what a call is given', () => {
     expect(() => locks.multi('a' as never)).toThrow(/one array/);
   });
 
+  it('what would mean something else than its author thinks is refused as an argument, and not by a TypeError', async () => {
+    await using locks = createLocks({ space });
+    const mutex = locks.mutex('a');
+    const permits = locks.semaphore('a', { permits: 2 });
+    const quorum = createQuorum({ masters: [locks] });
+    const none = undefined as never;
+    const asked: (() => unknown)[] = [
+      () => permits.acquire(2 as never),
+      () => permits.tryAcquire(2 as never),
+      () => permits.tryAcquire(wrong({ wait: 5 })),
+      () => mutex.tryAcquire(wrong({ wait: 5 })),
+      () => locks.multi(['a']).tryAcquire(wrong({ wait: 5 })),
+      () => quorum.mutex('a').tryAcquire(wrong({ wait: 5 })),
+      () => mutex.acquire({ renew: false }),
+      () => mutex.acquire(wrong({ lease: 500, renew: 'no' })),
+      () => mutex.acquire(null as never),
+      () => mutex.acquire(wrong({ signal: new AbortController() })),
+      () => locks.latch('a').wait(wrong({ signal: 'now' })),
+      () => mutex.run(none),
+      () => permits.run(none),
+      () => locks.multi(['a']).run(none),
+      () => quorum.mutex('a').run(none),
+      () => locks.once('a', 5 as never),
+      () => locks.leader('a', none),
+      () => locks.schedule('a', '* * * * *', none),
+      () => locks.on('lots' as never, () => undefined),
+      () => locks.on('lost', none),
+      () => locks.list(['mutexes' as never]),
+      () => locks.list('mutex' as never),
+      () => locks.inspect('mutx' as never, 'a'),
+      () => createLocks({ redis: 'redis://127.0.0.1', space }),
+      () => createLocks(wrong({ space: {} })),
+      () => createLocks(wrong({ log: {} })),
+      () => createLocks(wrong({ log: true })),
+      () => observeLocks(locks, wrong({})),
+      () => observeLocks(wrong({})),
+      () => assertFenced(none, 'a'),
+      () => assertFenced(wrong({ changes: 1 }), 'a'),
+      () => assertFenced(Number.NaN, 'a'),
+    ];
+    for (const ask of asked) {
+      const failure = await Promise.resolve()
+        .then(ask)
+        .then(() => null)
+        .catch((error: unknown) => error as Error & { code: string });
+      expect([String(ask), failure?.code]).toEqual([String(ask), 'invalid_argument']);
+    }
+    await (await mutex.acquire({ renew: true, signal: AbortSignal.timeout(1000) })).release();
+    assertFenced(1n, 'a');
+  });
+
   it('options that are no object are refused', async () => {
     await using locks = createLocks({ space });
     await expect(locks.mutex('b').acquire(wrong(500 as never))).rejects.toThrow('must be an object');
@@ -134,5 +187,52 @@ describe('what a caller gets', () => {
     expect(JSON.parse(JSON.stringify(grant))).toMatchObject({ kind: 'mutex', name: 'd', token: String(grant.token) });
     await using both = await locks.multi(['e', 'f']).acquire();
     expect(JSON.parse(JSON.stringify(both))).toMatchObject({ token: String(both.token), parts: 2, held: true });
+  });
+
+  it('so can what inspect, list and forceRelease give', async () => {
+    await using locks = createLocks({ space: new MemorySpace(systemClock) });
+    const { token } = await locks.mutex('d').acquire();
+    const seen = await locks.mutex('d').inspect();
+    expect(seen.holders[0]!.token).toBe(token);
+    for (const shown of [seen, await locks.inspect('mutex', 'd'), (await locks.list())[0]]) {
+      expect(JSON.parse(JSON.stringify(shown))).toMatchObject({ name: 'd', holders: [{ token: String(token) }] });
+    }
+    const taken = await locks.mutex('d').forceRelease();
+    expect(JSON.parse(JSON.stringify(taken))).toMatchObject([
+      { token: String(token), remainingMs: expect.any(Number) },
+    ]);
+  });
+
+  it('after close every call fails in the same way', async () => {
+    const locks = createLocks({ space });
+    const [mutex, latch, permits] = [locks.mutex('g'), locks.latch('g'), locks.semaphore('g', { permits: 1 })];
+    await locks.close();
+    const calls: (() => Promise<unknown>)[] = [
+      () => mutex.acquire(),
+      () => mutex.inspect(),
+      () => mutex.isLocked(),
+      () => mutex.forceRelease(),
+      () => latch.count(),
+      () => latch.reset(1),
+      () => latch.countDown(),
+      () => permits.available(),
+      () => permits.resize(2),
+      () => locks.list(),
+      () => locks.inspect('mutex', 'g'),
+      () => locks.forget('g'),
+      () => locks.once('g', () => 1),
+    ];
+    for (const call of calls) await expect(call(), String(call)).rejects.toMatchObject({ code: 'lock_aborted' });
+  });
+
+  it('texts name what was asked for: whole milliseconds, extend, a fixed lease that ended', async () => {
+    await using locks = createLocks({ space });
+    const held = await locks.mutex('h').acquire();
+    await expect(locks.multi(['g', 'h']).acquire({ wait: 20 })).rejects.toThrow(/within \d+ ms$/);
+    await expect(held.extend(undefined as never)).rejects.toThrow(/^what extend\(\) is given must be a number/);
+    await held.release();
+    const fixed = await locks.mutex('h').acquire({ lease: 20 });
+    await until('it has ended', 1000, () => !fixed.held);
+    expect(() => fixed.assertHeld()).toThrow(/its fixed lease has ended/);
   });
 });
