@@ -1,10 +1,10 @@
 import { Anchor } from '../base/anchor.ts';
 import type { Config } from '../base/config.ts';
-import { messageInFull, messageOf } from '../base/errors.ts';
+import { messageInFull, messageOf, RetryableError } from '../base/errors.ts';
 import { RedisLink } from '../base/redis/link.ts';
 import { type Runtime, systemRuntime } from '../base/runtime.ts';
 import { within } from '../base/timers.ts';
-import { carrierOf } from '../engine/open.ts';
+import { carrierOf, redisFailure } from '../engine/open.ts';
 import { RedisGate } from '../gate/redis/gate.ts';
 import { examineSqlLedger, type SqlLedgerReport } from '../ledger/drivers/open.ts';
 import type { Carrier } from '../pipe/brokers/port.ts';
@@ -27,10 +27,11 @@ export async function examineServers({ redisUrl, databaseUrl, pipeUrl, redisPref
   const runtime = systemRuntime();
   const checks: Check[] = [];
   if (redisUrl !== null) checks.push(...(await examineRedis(redisUrl, redisPrefix, runtime)));
+  const redisServes = redisUrl !== null && !checks.some(({ name, status }) => name === 'redis' && status === 'wrong');
   if (databaseUrl !== null && !databaseUrl.startsWith('sqlite:')) {
     const { found, shopId } = await examineDatabase(databaseUrl, runtime);
     checks.push(...found);
-    if (redisUrl !== null && shopId !== null) checks.push(await examineShop(redisUrl, redisPrefix, shopId, runtime));
+    if (redisServes && shopId !== null) checks.push(await examineShop(redisUrl, redisPrefix, shopId, runtime));
   }
   if (pipeUrl !== null) checks.push(await examineBroker(pipeUrl, redisPrefix, runtime));
   return checks;
@@ -89,9 +90,9 @@ async function examineRedis(url: string, prefix: string, runtime: Runtime): Prom
           ),
     );
   } catch (error) {
-    checks.push(
-      check('redis', 'wrong', `cannot be reached (${messageOf(error)}): is REDIS_URL right, and is it running?`),
-    );
+    const failure = redisFailure(error);
+    const ask = failure instanceof RetryableError ? ': is REDIS_URL right, and is it running?' : '';
+    checks.push(check('redis', 'wrong', messageOf(failure) + ask));
   } finally {
     link.close();
     anchor.close();

@@ -144,6 +144,19 @@ async function openAlone(databaseUrl: string, runtime: Runtime, life: LifeOption
 
 const CHECK_MS = 2000;
 
+/** Why Redis does not serve us, in its own words where it has some. */
+export function redisFailure(error: unknown): TerminalError | RedisUnavailableError {
+  const reason = messageOf((error as { cause?: unknown }).cause ?? error);
+  const word = /\b(NOAUTH|WRONGPASS|NOPERM)\b/.exec(reason)?.[0];
+  if (word === 'NOPERM') {
+    return new TerminalError('bad_config', `the user of REDIS_URL lacks a right: ${reason.replaceAll('\n', ' ')}`);
+  }
+  if (word !== undefined) {
+    return new TerminalError('bad_config', `Redis refuses the user or password of REDIS_URL (${word})`);
+  }
+  return new RedisUnavailableError(`Redis cannot be reached: ${reason}`, error);
+}
+
 /** What each server says of itself (INFO), by section. */
 export async function redisInfo(redisUrl: string, sections: readonly string[], runtime: Runtime): Promise<string[]> {
   const anchor = new Anchor(runtime.timers);
@@ -159,12 +172,7 @@ export async function redisInfo(redisUrl: string, sections: readonly string[], r
       infos.push(parts.join('\n'));
     });
   } catch (error) {
-    const reason = messageOf((error as { cause?: unknown }).cause ?? error);
-    if (/\b(NOAUTH|WRONGPASS|NOPERM)\b/.test(reason)) {
-      const [word] = reason.match(/\b(NOAUTH|WRONGPASS|NOPERM)\b/)!;
-      throw new TerminalError('bad_config', `Redis refuses the user or password of REDIS_URL (${word})`);
-    }
-    throw new RedisUnavailableError(`Redis cannot be reached: ${reason}`, error);
+    throw redisFailure(error);
   } finally {
     link.close();
     anchor.close();

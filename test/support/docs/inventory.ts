@@ -42,6 +42,12 @@ const SESSIONS: readonly (readonly [page: string, heading: RegExp, session: Sess
 
 /** Blocks that no test runs. */
 export const NOT_RUN: Record<string, string> = {
+  ...Object.fromEntries(
+    ['sql', 'pgsql', 'redis'].map((kind) => [
+      `docs/guides/distributed.md: Rights [${kind}]`,
+      'test/integration/rights.test.ts gives it to real servers',
+    ]),
+  ),
   'README.md: Tests [sh]': 'it is what runs the tests, these too; `.ci/run` is tested to end with it',
 };
 

@@ -1,0 +1,126 @@
+import { readFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { afterAll, afterEach, beforeAll, expect, it } from 'vitest';
+import { systemRuntime } from '../../src/base/runtime.ts';
+import { createDoorbuster, type Doorbuster } from '../../src/index.ts';
+import { migrateSqlLedger } from '../../src/ledger/drivers/open.ts';
+import { ROOT, run } from '../support/server.ts';
+import { cleanUpServers } from '../support/servers/clean-up.ts';
+import { describeWithOwnMysql, describeWithOwnPostgres, describeWithRedis } from '../support/servers/describe.ts';
+import { startMariadb } from '../support/servers/mariadb.ts';
+import { startPostgres } from '../support/servers/postgres.ts';
+import { type RedisServer, startRedis } from '../support/servers/redis.ts';
+
+/** docs/guides/distributed.md, “Rights”: what it grants is enough, and a migration needs the other user. */
+
+const guide = readFileSync(join(ROOT, 'docs/guides/distributed.md'), 'utf8');
+
+/** The statements of the guide's block of that kind. */
+function granted(kind: string): string[] {
+  const section = guide.slice(guide.indexOf('## Rights'));
+  const block = new RegExp(`\`\`\`${kind}\n([\\s\\S]*?)\`\`\``).exec(section)![1]!;
+  return block.split(/;?\n/).filter((line) => line.trim() !== '' && !/^(--|#)/.test(line));
+}
+
+const withUser = (url: string, user: string): string =>
+  url.replace(/\/\/[^@]*@/, `//${user}:…@`).replace('…', 'secret');
+
+afterAll(cleanUpServers);
+
+describeWithRedis('rights', () => {
+  let redis: RedisServer;
+  let shop: Doorbuster | null = null;
+
+  beforeAll(async () => {
+    redis = await startRedis();
+    for (const line of granted('redis')) await redis.command(...line.replace('…', 'secret').split(' '));
+  }, 60_000);
+  afterEach(async () => {
+    await shop?.close();
+    shop = null;
+  });
+
+  /** A sale from its beginning to its end, as the user that runs the shop. */
+  async function sells(database: string): Promise<void> {
+    const url = `redis://doorbuster:secret@127.0.0.1:${redis.port}`;
+    await redis.command('FLUSHALL');
+    shop = await createDoorbuster({ redis: url, database, sandbox: true });
+    const made = await shop.sales.create({
+      name: 'Vouchers',
+      opensAt: 0,
+      closesAt: Date.now() + 3_600_000,
+      perBuyer: 3,
+      items: [{ code: 'voucher', name: '100 off', price: { amount: 8000, currency: 'CNY' }, stock: 5 }],
+    });
+    if (!made.ok) throw new Error(made.code);
+    const sale = made.sale.id;
+    const orders: string[] = [];
+    for (const key of ['a', 'b']) {
+      const placed = await shop.orders.place({ sale, buyer: 'alice', item: 'voucher', key });
+      if (!placed.ok) throw new Error(placed.code);
+      orders.push(placed.order.id);
+    }
+    expect(await shop.orders.pay(orders[0]!, { method: 'sandbox', token: 'ok' })).toMatchObject({ ok: true });
+    expect(await shop.orders.refund(orders[0]!)).toMatchObject({ ok: true });
+    expect(await shop.orders.cancel(orders[1]!)).toMatchObject({ ok: true });
+    expect(await shop.sales.addStock(sale, 'voucher', 5)).toMatchObject({ ok: true });
+    expect(await shop.check()).toMatchObject({ status: 'consistent' });
+    expect(await shop.sales.close(sale)).toMatchObject({ ok: true });
+    const env = { REDIS_URL: url, DATABASE_URL: database };
+    const { stdout } = await run(['doctor'], env);
+    expect(stdout).toMatch(/✓ redis /);
+    expect(stdout).toMatch(/✓ database /);
+    expect(stdout).toMatch(/✓ shop /);
+  }
+
+  async function mayNotMigrate(database: string): Promise<void> {
+    const { code, stderr } = await run(['migrate'], { DATABASE_URL: database });
+    expect(code).toBe(1);
+    expect(stderr).toMatch(/denied/);
+  }
+
+  it('a right that is missing in Redis is named, and not called a wrong password', async () => {
+    await redis.command('ACL', 'SETUSER', 'poor', 'on', '>secret', '~*', '&*', '+@all', '-info');
+    const url = `redis://poor:secret@127.0.0.1:${redis.port}`;
+    const error = await createDoorbuster({ redis: url, database: 'mysql://127.0.0.1:1/x' }).catch((thrown) => thrown);
+    expect(error).toMatchObject({ code: 'bad_config', message: expect.stringMatching(/NOPERM.*'info'/) });
+    expect(error.message).not.toMatch(/password/);
+  });
+
+  it('doctor says what is wrong with Redis, as serve does, and does not look for the shop there', async () => {
+    const wrong: [string, RegExp][] = [
+      [
+        `redis://doorbuster:wrong@127.0.0.1:${redis.port}`,
+        /✗ redis .*refuses the user or password of REDIS_URL \(WRONGPASS\)/,
+      ],
+      ['redis://127.0.0.1:1', /✗ redis .*ECONNREFUSED/],
+    ];
+    await Promise.all(
+      wrong.map(async ([REDIS_URL, words]) => {
+        const { stdout } = await run(['doctor'], { REDIS_URL, DATABASE_URL: 'mysql://127.0.0.1:1/x' });
+        expect(stdout).toMatch(words);
+        expect(stdout).not.toMatch(/wrong:wrong|:wrong@/);
+      }),
+    );
+  });
+
+  describeWithOwnMysql('on MariaDB', () => {
+    it('one user migrates, another runs the shop', async () => {
+      const server = await startMariadb();
+      for (const sql of granted('sql')) await server.query(sql.replace('…', 'secret'));
+      await mayNotMigrate(withUser(server.url, 'shop_run'));
+      await migrateSqlLedger(withUser(server.url, 'shop_migrate'), systemRuntime());
+      await sells(withUser(server.url, 'shop_run'));
+    }, 30_000);
+  });
+
+  describeWithOwnPostgres('on PostgreSQL', () => {
+    it('one user migrates, another runs the shop', async () => {
+      const server = await startPostgres();
+      for (const sql of granted('pgsql')) await server.query(sql.replace('…', 'secret'));
+      await mayNotMigrate(withUser(server.url, 'shop_run'));
+      await migrateSqlLedger(withUser(server.url, 'shop_migrate'), systemRuntime());
+      await sells(withUser(server.url, 'shop_run'));
+    }, 30_000);
+  });
+});
