@@ -46,6 +46,7 @@ const BASE = [
   'src/base/redis/scripts.ts',
   'src/base/redis/vigil.ts',
   'src/base/runtime.ts',
+  'src/base/seldom.ts',
   'src/base/timers.ts',
 ];
 
