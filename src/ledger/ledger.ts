@@ -239,14 +239,7 @@ export class StoredLedger<S extends Store = Store> implements Ledger {
       believing = false;
       return moves;
     };
-    if (!believing) return this.#store.change(work);
-    try {
-      return await this.#store.change(work);
-    } catch (error) {
-      // A reference may be another's, whose constraint says so: then it is read who has it.
-      if (error instanceof RetryableError) throw error;
-      return this.#store.change(work);
-    }
+    return believing ? twice(() => this.#store.change(work)) : this.#store.change(work);
   }
 
   async openAttempt(attempt: NewAttempt): Promise<AttemptOpened> {
@@ -260,11 +253,12 @@ export class StoredLedger<S extends Store = Store> implements Ledger {
   }
 
   async nameAttempt(attemptId: string, reference: string): Promise<PaymentAttempt | null> {
-    return this.#changeAttempt(payments.naming(attemptId, reference));
+    return twice(() => this.#changeAttempt(payments.naming(attemptId, reference)));
   }
 
   async closeAttempt(attemptId: string, end: AttemptEnd, by: Actor, auditId: string): Promise<PaymentAttempt | null> {
-    return this.#changeAttempt(payments.closing(attemptId, end, { by, auditId }));
+    const close = () => this.#changeAttempt(payments.closing(attemptId, end, { by, auditId }));
+    return (end.reference ?? null) === null ? close() : twice(close);
   }
 
   async unblockPayments(orderId: string, by: Actor, auditId: string): Promise<boolean> {
@@ -308,7 +302,8 @@ export class StoredLedger<S extends Store = Store> implements Ledger {
   }
 
   async finishRefund(attemptId: string, reference: string | null): Promise<PaymentAttempt | null> {
-    return this.#store.change(() => payments.finishRefund(attemptId, reference, this.#store.dialect));
+    const finish = () => this.#store.change(() => payments.finishRefund(attemptId, reference, this.#store.dialect));
+    return reference === null ? finish() : twice(finish);
   }
 
   async doubtAttempt(attemptId: string, error: string): Promise<PaymentAttempt | null> {
@@ -453,5 +448,15 @@ export class StoredLedger<S extends Store = Store> implements Ledger {
 
   close(): Promise<void> {
     return this.#store.close();
+  }
+}
+
+/** A reference may have become another's since it was looked for, and its constraint says so: then it is looked for again. */
+async function twice<T>(change: () => Promise<T>): Promise<T> {
+  try {
+    return await change();
+  } catch (error) {
+    if (error instanceof RetryableError) throw error;
+    return await change();
   }
 }

@@ -115,13 +115,7 @@ export type Paid =
   | { ok: false; code: 'invalid_request'; errors: Fault[] }
   | {
       ok: false;
-      code:
-        | 'order_not_payable'
-        | 'payment_in_progress'
-        | 'payment_blocked'
-        | 'amount_mismatch'
-        | 'not_found'
-        | 'unknown_method';
+      code: 'order_not_payable' | 'payment_in_progress' | 'payment_blocked' | 'amount_mismatch' | 'not_found';
       order: Order | null;
     };
 
@@ -246,6 +240,10 @@ export async function createDoorbuster(given: DoorbusterOptions): Promise<Doorbu
   const now = async (order: OrderRecord): Promise<Order> => (await shop.getOrder(order.id)) ?? presentOrder(order);
   const paid = async (result: PayResult): Promise<Paid> => {
     if (!result.ok) {
+      if (result.code === 'unknown_method') {
+        const errors = [{ path: '/method', message: 'is no payment provider of this shop' }];
+        return { ok: false, code: 'invalid_request', errors };
+      }
       const order = 'order' in result && result.order ? await now(result.order) : null;
       if (result.code === 'payment_failed')
         return { ok: false, code: result.code, order: order!, reason: result.reason };

@@ -8,6 +8,7 @@ import type { SqlLedger, SqlLedgerOptions } from '../../src/ledger/drivers/serve
 import type { Move, Moved } from '../../src/ledger/port.ts';
 import { actor } from '../../src/model/actor.ts';
 import type { OrderMessage, OrderRecord } from '../../src/model/order.ts';
+import type { PaymentAttempt } from '../../src/model/payment.ts';
 import { judgeLife } from '../support/life-judge.ts';
 import { judgeTables } from '../support/sql-judge.ts';
 import { databaseAlone, emptyDatabase, type Product, queryDatabase } from './ledger.sql.ts';
@@ -200,6 +201,25 @@ export function sqlLifeSuite(product: Product): void {
         ),
       );
       expect(outcomes.toSorted()).toEqual(['moved', ...Array(11).fill('refused')]);
+    });
+
+    it('P6: one reference, told of two attempts at the same time: both end, and one has it', async () => {
+      const all = await ledgers(2);
+      const some = await orders(all[0]!, 40);
+      const attempts = some.map(({ id: orderId }) => ({
+        ...{ id: id(), orderId, provider: 'sandbox', fence: null, by: BY, askAfterMs: 1000 },
+      }));
+      await all[0]!.openAttempts(attempts);
+      const closed: (PaymentAttempt | null)[] = [];
+      // One pair at a time: what is grouped with others would be tried again one by one, and find it.
+      for (let at = 0; at < attempts.length; at += 2) {
+        const end = { state: 'failed', error: null, reference: `r${at / 2}` } as const;
+        const pair = all.map((ledger, who) => ledger.closeAttempt(attempts[at + who]!.id, end, BY, id()));
+        closed.push(...(await Promise.all(pair)));
+      }
+      expect(closed.map((one) => one!.state)).toEqual(Array(40).fill('failed'));
+      const references = closed.flatMap((one) => one!.reference ?? []);
+      expect(references.toSorted()).toEqual(Array.from({ length: 20 }, (_, at) => `r${at}`).toSorted());
     });
 
     it('a batch is read in one round and written in another, however large', async () => {

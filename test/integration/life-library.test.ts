@@ -91,7 +91,11 @@ it('refusals are values, with the order as it is', async () => {
     reason: expect.any(String),
     order: { status: 'reserved', payment: { state: 'failed' } },
   });
-  expect(await shop.orders.pay(order.id, { method: 'nobody' })).toMatchObject({ ok: false, code: 'unknown_method' });
+  // As HTTP says it.
+  expect(await shop.orders.pay(order.id, { method: 'nobody' })).toEqual({
+    ...{ ok: false, code: 'invalid_request' },
+    errors: [{ path: '/method', message: 'is no payment provider of this shop' }],
+  });
   const off = { reference: 'r', amount: { ...PRICE, amount: 1 } };
   expect(await shop.orders.confirm(order.id, off)).toMatchObject({
     ok: false,
