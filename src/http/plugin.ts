@@ -14,7 +14,7 @@ import type { Series } from '../observe/fast-histogram.ts';
 import { addressKey, addressOf } from './address.ts';
 import { Auth } from './auth.ts';
 import { BuyerLimits } from './buyer-limits.ts';
-import type { HttpContext, HttpOptions, ShopSource } from './context.ts';
+import { BODY_BYTES_MAX, type HttpContext, type HttpOptions, type ShopSource } from './context.ts';
 import { OPENAPI, openApiOf } from './openapi.ts';
 import { Overload } from './overload.ts';
 import { HttpProblem, PROBLEM_TYPE, PROBLEMS, type ProblemCode, SlowedProblem } from './problem.ts';
@@ -38,7 +38,6 @@ export interface PluginOptions {
   runtime: Runtime;
 }
 
-const BODY_BYTES_MAX = 64 * 1024;
 /** A URL may have 16 KB. */
 const LOGGED_URL_LENGTH_MAX = 200;
 

@@ -354,6 +354,20 @@ describe('half-sent requests', () => {
     expect(performance.now() - before).toBeLessThan(REQUEST_WITHIN_MS / 2);
   });
 
+  it('the body of a webhook has at most 64 KiB, whoever has signed it: more is refused before it is looked at (P10)', async () => {
+    const told = (length: number): Promise<Answer> => {
+      const body = ' '.repeat(length);
+      const headers = `doorbuster-signature: t=${Math.floor(Date.now() / 1000)},v1=${'a'.repeat(64)}\r\n`;
+      return sendRaw(
+        server.url,
+        `POST /v1/webhooks/payments/sandbox HTTP/1.1\r\nhost: x\r\n${headers}content-type: application/json\r\n` +
+          `content-length: ${length}\r\nconnection: close\r\n\r\n${body}`,
+      );
+    };
+    expectProblem(await told(64 * 1024), 401, 'unauthenticated');
+    expectProblem(await told(64 * 1024 + 1), 413, 'body_too_large');
+  });
+
   it('who is refused and goes on sending is cut off, and a small rest is read so that the answer arrives', async () => {
     const body = 'x'.repeat(200_000);
     const small = await sendRaw(
