@@ -466,6 +466,8 @@ describe('bytes that no client sends', () => {
   it.each<[string, string, number]>([
     ['HTTP/1.0', 'GET /v1/time HTTP/1.0\r\n\r\n', 200],
     ['no Host', 'GET /v1/time HTTP/1.1\r\n\r\n', 400],
+    ['two Hosts', 'GET /v1/time HTTP/1.1\r\nhost: x\r\nHost: y\r\n\r\n', 400],
+    ['a Host and its like', 'GET /v1/time HTTP/1.1\r\nhost: x\r\nx-host: y\r\nhos: z\r\nhosts: z\r\n\r\n', 200],
     [
       'two Content-Lengths',
       'POST /v1/sales HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\ncontent-length: 3\r\n\r\n{}',
