@@ -70,7 +70,7 @@ export function faults(schema: object, value: unknown): Fault[] {
     validate = compile(schema);
     compiled.set(schema, validate);
   }
-  return validate(value) ? [] : faultsOf(validate.errors ?? [], 'body');
+  return validate(value) ? [] : faultsOf(validate.errors ?? [], 'value');
 }
 
 export function faultsOf(errors: readonly ErrorObject[], part: string): Fault[] {
@@ -84,9 +84,14 @@ export function faultsOf(errors: readonly ErrorObject[], part: string): Fault[] 
       ...(extra === null ? [] : [extra]),
       ...(missing === null ? [] : [missing]),
     ];
-    return { path: `${prefix}${field.join('/')}`, message: wordsFor(keyword, params, message) };
+    const isWhole = instancePath === '' && part === 'body';
+    const words = isWhole && keyword === 'type' ? NO_BODY : wordsFor(keyword, params, message);
+    return { path: `${prefix}${field.join('/')}`, message: words };
   });
 }
+
+/** Of one that is missing, and of one that is a list, a text or null. */
+const NO_BODY = 'a body is needed: a JSON object';
 
 function wordsFor(keyword: string, params: Record<string, unknown>, message: string | undefined): string {
   if (keyword === 'additionalProperties') return 'is not a known field';
@@ -99,6 +104,8 @@ function wordsFor(keyword: string, params: Record<string, unknown>, message: str
     return 'must have no control characters and be well-formed Unicode';
   }
   if (keyword === 'pattern' && params['pattern'] === ID_PATTERN) return 'must be an id';
+  if (keyword === 'format' && params['format'] === 'date-time') return 'must be a time like 2026-01-01T00:00:00Z';
+  if (keyword === 'minItems') return `needs at least ${params['limit'] === 1 ? 'one' : params['limit']}`;
   if (keyword === 'x-maxBytes') return `must have at most ${BOUNDS.textBytesMax} bytes`;
   return message ?? 'is not valid';
 }

@@ -5,6 +5,9 @@ import type { BuyerLimits } from './buyer-limits.ts';
 import type { Overload } from './overload.ts';
 import type { EventStreams } from './sse.ts';
 
+/** Of a body, unless its route says more. */
+export const BODY_BYTES_MAX = 64 * 1024;
+
 /** Where the routes find the shop. `get` throws a RetryableError while there is none (yet). */
 export interface ShopSource {
   get(): Shop;

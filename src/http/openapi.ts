@@ -113,7 +113,9 @@ function openApiHead() {
       title: 'Doorbuster',
       version: VERSION,
       description:
-        'Sells scarce things to a crowd: never oversells, keeps a buyer to their limit, loses no order it accepted.',
+        'Sells scarce things to a crowd: never oversells, keeps a buyer to their limit, loses no order it accepted.\n\n' +
+        'To send requests from this page press Authorize. Of a demo: *admin* is the key that `npm start` printed, ' +
+        '*buyer* the token that `POST /v1/demo/tokens` gives.',
     },
     components: {
       securitySchemes: {

@@ -1,4 +1,5 @@
 import { isUtf8 } from 'node:buffer';
+import type { IncomingMessage } from 'node:http';
 import cors from '@fastify/cors';
 import swagger from '@fastify/swagger';
 import fastJsonStringify from 'fast-json-stringify';
@@ -14,7 +15,7 @@ import type { Series } from '../observe/fast-histogram.ts';
 import { addressKey, addressOf } from './address.ts';
 import { Auth } from './auth.ts';
 import { BuyerLimits } from './buyer-limits.ts';
-import type { HttpContext, HttpOptions, ShopSource } from './context.ts';
+import { BODY_BYTES_MAX, type HttpContext, type HttpOptions, type ShopSource } from './context.ts';
 import { OPENAPI, openApiOf } from './openapi.ts';
 import { Overload } from './overload.ts';
 import { HttpProblem, PROBLEM_TYPE, PROBLEMS, type ProblemCode, SlowedProblem } from './problem.ts';
@@ -38,7 +39,6 @@ export interface PluginOptions {
   runtime: Runtime;
 }
 
-const BODY_BYTES_MAX = 64 * 1024;
 /** A URL may have 16 KB. */
 const LOGGED_URL_LENGTH_MAX = 200;
 
@@ -100,7 +100,8 @@ export async function doorbusterRoutes(app: FastifyInstance, { shop, http, runti
       return;
     }
     reply.headers(SECURE_HEADERS);
-    done();
+    if (hasTwoHosts(request.raw)) done(new HttpProblem('malformed_json', 'a request has one Host header'));
+    else done();
   });
   app.addHook('onSend', (request, reply, payload, done) => {
     sockets.answered(request.raw, reply.raw, payload);
@@ -219,6 +220,24 @@ const FASTIFY_ERRORS: Record<string, ProblemCode | undefined> = {
   FST_ERR_CTP_INVALID_TYPE: 'unsupported_media_type',
 };
 
+const ENCODED = 'the body must be sent as it is, without a Content-Encoding';
+
+/** Whoever says so of a plain body is mistaken, and of another one it would be bytes that are no JSON. */
+function isEncoded({ headers }: FastifyRequest): boolean {
+  const encoding = headers['content-encoding'];
+  return encoding !== undefined && encoding.toLowerCase() !== 'identity';
+}
+
+/** Node keeps the first of several. A proxy in front may have judged another one. */
+function hasTwoHosts({ rawHeaders }: IncomingMessage): boolean {
+  let hosts = 0;
+  for (let at = 0; at < rawHeaders.length; at += 2) {
+    const name = rawHeaders[at]!;
+    if (name.length === 4 && name.toLowerCase() === 'host') hosts++;
+  }
+  return hosts > 1;
+}
+
 /** JSON and nothing else. An empty body is no body: whether one is needed is the route's schema to say. */
 function parseJson(app: FastifyInstance, overload: Overload): void {
   const parse = app.getDefaultJsonParser('error', 'error');
@@ -232,6 +251,7 @@ function parseJson(app: FastifyInstance, overload: Overload): void {
       overload.enter(request.raw);
       const reason = overload.reason;
       if (reason !== null) done(new RetryableError('overloaded', reason), undefined);
+      else if (isEncoded(request)) done(new HttpProblem('unsupported_media_type', ENCODED), undefined);
       else if (bytes.length === 0) done(null, undefined);
       // As text, bytes that are not UTF-8 would silently become other characters, and so other names.
       else if (!isUtf8(bytes)) done(new HttpProblem('malformed_json', 'the body is not UTF-8'), undefined);

@@ -29,7 +29,7 @@ interface Failing {
  *
  * A right key is never slowed. Whether it is compared at all is another question: a guess that is always compared is answered
  * by its success, however slow the failures are. So an address with HELD_PER_ADDRESS_MAX answers waiting is refused unseen
- * (429), with two exceptions, or else anybody could lock an operator out who has the same address: an address of the own
+ * (429), and so is one whose next answer had to wait while HELD_MAX do; with two exceptions, or else anybody could lock an operator out who has the same address: an address of the own
  * network, where a proxy stands that does not tell for whom it asks, and one from which a right key came in the last 24
  * hours. From these every key is compared; what guards them is a key that cannot be guessed (cli/strong.ts).
  */
@@ -58,7 +58,8 @@ export class SignIns {
     // Nobody waits: nearly always.
     if (this.#held === 0) return true;
     const key = addressKey(address);
-    if ((this.#failing.get(key)?.held ?? 0) < HELD_PER_ADDRESS_MAX) return true;
+    const failing = this.#failing.get(key);
+    if (failing === undefined || !this.#isFullFor(failing)) return true;
     return isLocalAddress(address) || this.#isTrusted(key);
   }
 
@@ -93,6 +94,13 @@ export class SignIns {
     this.#held--;
     const failing = this.#failing.get(addressKey(address));
     if (failing !== undefined && failing.held > 0) failing.held--;
+  }
+
+  /** Its next answer would have to wait, and there is no room for that: not for this address, or for nobody. */
+  #isFullFor({ failures, held, lastMs }: Failing): boolean {
+    if (held >= HELD_PER_ADDRESS_MAX) return true;
+    if (this.#held < HELD_MAX || failures < FREE) return false;
+    return held > 0 || this.#clock.monotonic() - lastMs < FORGET_MS;
   }
 
   #isTrusted(key: string): boolean {

@@ -354,6 +354,20 @@ describe('half-sent requests', () => {
     expect(performance.now() - before).toBeLessThan(REQUEST_WITHIN_MS / 2);
   });
 
+  it('the body of a webhook has at most 64 KiB, whoever has signed it: more is refused before it is looked at (P10)', async () => {
+    const told = (length: number): Promise<Answer> => {
+      const body = ' '.repeat(length);
+      const headers = `doorbuster-signature: t=${Math.floor(Date.now() / 1000)},v1=${'a'.repeat(64)}\r\n`;
+      return sendRaw(
+        server.url,
+        `POST /v1/webhooks/payments/sandbox HTTP/1.1\r\nhost: x\r\n${headers}content-type: application/json\r\n` +
+          `content-length: ${length}\r\nconnection: close\r\n\r\n${body}`,
+      );
+    };
+    expectProblem(await told(64 * 1024), 401, 'unauthenticated');
+    expectProblem(await told(64 * 1024 + 1), 413, 'body_too_large');
+  });
+
   it('who is refused and goes on sending is cut off, and a small rest is read so that the answer arrives', async () => {
     const body = 'x'.repeat(200_000);
     const small = await sendRaw(
@@ -452,6 +466,8 @@ describe('bytes that no client sends', () => {
   it.each<[string, string, number]>([
     ['HTTP/1.0', 'GET /v1/time HTTP/1.0\r\n\r\n', 200],
     ['no Host', 'GET /v1/time HTTP/1.1\r\n\r\n', 400],
+    ['two Hosts', 'GET /v1/time HTTP/1.1\r\nhost: x\r\nHost: y\r\n\r\n', 400],
+    ['a Host and its like', 'GET /v1/time HTTP/1.1\r\nhost: x\r\nx-host: y\r\nhos: z\r\nhosts: z\r\n\r\n', 200],
     [
       'two Content-Lengths',
       'POST /v1/sales HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\ncontent-length: 3\r\n\r\n{}',

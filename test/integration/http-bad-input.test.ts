@@ -875,6 +875,32 @@ describe('headers of every answer', () => {
   });
 });
 
+it('a body with a Content-Encoding is 415, whatever it is; identity is none', async () => {
+  const sent = (encoding: string) =>
+    server.call('POST', '/v1/sales', { admin: true, body: saleBody(), headers: { 'content-encoding': encoding } });
+  for (const encoding of ['gzip', 'br', 'GZIP', 'gzip, identity']) {
+    expectProblem(await sent(encoding), 415, 'unsupported_media_type');
+  }
+  for (const encoding of ['identity', 'Identity']) expect((await sent(encoding)).status).toBe(201);
+});
+
+describe('what is wrong is said in words', () => {
+  const said = async (path: string, options: CallOptions) => (await server.call('POST', path, options)).body.detail;
+
+  it('a body that is missing, a time that is none, a list without anything in it', async () => {
+    const needed = '/: a body is needed: a JSON object';
+    for (const body of [undefined, [], null, 'text']) {
+      expect(await said('/v1/orders/1/pay', { buyer: 'a', ...(body !== undefined && { body }) })).toBe(needed);
+    }
+    const sale = { name: 'S', opensAt: '2026-01-01T00:00:00Z', closesAt: '2026-01-02T00:00:00Z', items: [] };
+    expect(await said('/v1/sales', { admin: true, body: sale })).toBe('/items: needs at least one');
+    const late = { ...saleBody(), opensAt: 'tomorrow' };
+    expect(await said('/v1/sales', { admin: true, body: late })).toBe(
+      '/opensAt: must be a time like 2026-01-01T00:00:00Z',
+    );
+  });
+});
+
 describe('limits', () => {
   let limited: TestServer;
   let theirs: string;

@@ -67,9 +67,19 @@ describe('wrong admin keys', () => {
     const address = (n: number): string => `2001:db8:${(n >> 8).toString(16)}:${(n & 255).toString(16)}::1`;
     for (let n = 0; n < 52; n++) fail(16, address(n));
     expect(signIns.held).toBe(512);
-    // No room: answered at once, and compared.
-    expect(fail(6, address(60))).toEqual([0, 0, 0, 0, 0, 0]);
-    expect(signIns.mayTry(address(60))).toBe(true);
+    // No room for one more that has to wait: answered at once, and so not compared. Who has not failed so often yet is.
+    expect([signIns.mayTry(address(60)), fail(4, address(60)), signIns.mayTry(address(60))]).toEqual([
+      true,
+      [0, 0, 0, 0],
+      true,
+    ]);
+    expect([fail(1, address(60)), signIns.mayTry(address(60)), fail(1, address(60))]).toEqual([[0], false, [0]]);
+    // The exceptions hold.
+    signIns.succeeded(address(61));
+    for (const one of [address(61), '10.0.0.3'])
+      expect([fail(9, one), signIns.mayTry(one)]).toEqual([Array(9).fill(0), true]);
+    clock.advance(60_000);
+    expect(signIns.mayTry(address(60)), 'after a quiet minute').toBe(true);
     // The first one is forgotten; its answers are given all the same, and counted off.
     for (let n = 100; n < 10_100; n++) fail(1, address(n));
     release(11, address(0));

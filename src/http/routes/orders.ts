@@ -275,6 +275,7 @@ const CSV_COLUMNS = [
   'paymentState',
   'paymentProvider',
   'paymentReference',
+  'refunded',
 ];
 
 /** RFC 4180. A page like the JSON list; the next cursor is in a header, since a row could be mistaken for an order. */
@@ -301,6 +302,7 @@ function sendCsv(
       order.payment?.state ?? '',
       order.payment?.provider ?? '',
       order.payment?.reference ?? '',
+      order.payment?.refunded?.amount ?? '',
     ]
       .map(csvField)
       .join(','),
@@ -311,9 +313,9 @@ function sendCsv(
     .send(`${[CSV_COLUMNS.join(','), ...rows].join('\r\n')}\r\n`);
 }
 
-/** A text that a spreadsheet would run as a formula is kept a text. */
+/** A text that a spreadsheet would run as a formula is kept a text; where commas separate decimals, semicolons separate fields. */
 function csvField(value: string | number): string {
   let text = String(value);
-  if (typeof value === 'string' && /^[=+\-@]/.test(text)) text = `'${text}`;
-  return /[",\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
+  if (typeof value === 'string' && /^[=+\-@＝＋－＠]/.test(text)) text = `'${text}`;
+  return /[",;\t\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
 }

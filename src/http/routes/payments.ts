@@ -2,6 +2,7 @@ import { createHash } from 'node:crypto';
 import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify';
 import Type from 'typebox';
 import { providerName } from '../../base/config.ts';
+import { RetryableError } from '../../base/errors.ts';
 import { readSignature, SIGNATURE_HEADER, SIGNATURE_SECONDS_MAX, signatureFault } from '../../base/signature.ts';
 import * as S from '../../contract/schemas.ts';
 import { compile, faults } from '../../contract/validate.ts';
@@ -10,7 +11,7 @@ import type { OrderRecord } from '../../model/order.ts';
 import type { EndResult, PayResult } from '../../orders/life/life.ts';
 import { addressOf } from '../address.ts';
 import type { Identity } from '../auth.ts';
-import type { HttpContext, HttpOptions } from '../context.ts';
+import { BODY_BYTES_MAX, type HttpContext, type HttpOptions } from '../context.ts';
 import { Keyed } from '../keyed.ts';
 import { HttpProblem, invalid } from '../problem.ts';
 import { actorOf } from '../request.ts';
@@ -278,10 +279,17 @@ function signatureOf(request: FastifyRequest): string | undefined {
 /** What a provider tells. The signature is of the bytes as they came, so nothing parses them before. */
 function webhookRoute(app: FastifyInstance, { shop, options, runtime, overload }: HttpContext): void {
   app.removeAllContentTypeParsers();
-  app.addContentTypeParser('application/json', { parseAs: 'string' }, (request, body, done) => {
-    overload.enter(request.raw);
-    done(null, body);
-  });
+  app.addContentTypeParser(
+    'application/json',
+    { parseAs: 'string', bodyLimit: BODY_BYTES_MAX },
+    (request, body, done) => {
+      overload.enter(request.raw);
+      // The signature of all those bytes is work: not if there is too much by now.
+      const reason = overload.reason;
+      if (reason === null) done(null, body);
+      else done(new RetryableError('overloaded', reason), undefined);
+    },
+  );
 
   app.post<{ Params: { provider: string }; Body: string }>(
     '/v1/webhooks/payments/:provider',
@@ -318,7 +326,7 @@ function webhookRoute(app: FastifyInstance, { shop, options, runtime, overload }
       const secrets = secretsOf(options, provider);
       const fault = signatureFault(secrets, body, signatureOf(request), runtime.clock.now());
       if (fault !== null) throw new HttpProblem('unauthenticated', fault);
-      // Nobody tells of money that the shop took itself.
+      // Nobody tells of money that the shop took itself. Judged after the signature: which there are is not for everybody.
       if (!shop.get().hasProvider(provider))
         throw new HttpProblem('not_found', 'this shop has no such payment provider');
       let news: unknown;
