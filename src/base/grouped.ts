@@ -121,24 +121,26 @@ export class Grouped<Q, A> {
     return [...batch.values()];
   }
 
-  /** Returns what all of them were told instead of an answer. */
-  async #together(batch: readonly Waiting<Q, A>[]): Promise<unknown> {
+  /** Returns what all of them were told instead of an answer. `last`: two of the batch before it were held. */
+  async #together(batch: readonly Waiting<Q, A>[], last = false): Promise<unknown> {
     let answers: A[];
     try {
       answers = await this.#commit(batch.map(({ request }) => request));
     } catch (error) {
       // Those that are about things of their own need not all wait for what somebody holds. Others share what is held.
-      const isHeld = error instanceof BusyError && this.#about !== null;
+      const isHeld = error instanceof BusyError && this.#about !== null && !last;
       if ((error instanceof RetryableError && !isHeld) || batch.length === 1) {
         for (const { reject } of batch) reject(error);
         return error;
       }
       // Something in the batch: the others are not to suffer for it.
       let held = 0;
-      for (const one of batch) {
-        // More than one is held: it is not about one of them, and to wait for each would keep everybody else waiting.
-        if (held > 1) one.reject(error);
-        else if ((await this.#together([one])) instanceof BusyError) held++;
+      for (const [at, one] of batch.entries()) {
+        if ((await this.#together([one])) instanceof BusyError) held++;
+        if (held < 2) continue;
+        // To wait for each that is held would keep everybody else waiting: the rest has one try, and is free if nobody holds it.
+        if (at + 1 < batch.length) await this.#together(batch.slice(at + 1), true);
+        break;
       }
       return null;
     }

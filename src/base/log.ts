@@ -20,6 +20,11 @@ export function createLog(level: string, { aside = false } = {}): Logger {
   return pino({ level, redact: { paths: SECRETS, censor: '[secret]' }, base: null }, lines);
 }
 
+/** A start that waits for a server or a disk: whoever reads the log alone must not miss it. */
+export function tellWaiting(log: Logger, reason: string): void {
+  log.error({ reason }, 'the shop cannot be opened yet; it is tried every second');
+}
+
 /** Said at every level: what somebody who starts the process waits for. As a line of the log, since stdout has no others. */
 export function announce(log: Logger, said: object, message: string): void {
   log.child({}, { level: 'info' }).info(said, message);

@@ -1,7 +1,7 @@
 import type { Socket } from 'node:net';
 import type { Config } from '../base/config.ts';
 import { messageInFull, messageOf, RetryableError, TerminalError, unavailable } from '../base/errors.ts';
-import { announce, createLog } from '../base/log.ts';
+import { announce, createLog, tellWaiting } from '../base/log.ts';
 import { isLoopback } from '../base/loopback.ts';
 import { RedisUnavailableError } from '../base/redis/link.ts';
 import { type Runtime, systemRuntime } from '../base/runtime.ts';
@@ -212,6 +212,8 @@ ${settingHelp(SETTINGS)}`,
     const url = `http://${config.host.includes(':') ? `[${config.host}]` : config.host}:${port}`;
     if (first !== null) {
       console.error(`doorbuster serve: ${first}; answering 503 and trying again every second`);
+      // A demo's log is on stderr, too.
+      if (!demo) tellWaiting(runtime.log, first);
       void opening.openLater();
     }
     if (demo) {

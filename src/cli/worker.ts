@@ -1,6 +1,6 @@
 import { Anchor } from '../base/anchor.ts';
 import { messageInFull, RetryableError, TerminalError } from '../base/errors.ts';
-import { announce, createLog } from '../base/log.ts';
+import { announce, createLog, tellWaiting } from '../base/log.ts';
 import { systemRuntime } from '../base/runtime.ts';
 import { sleep, within } from '../base/timers.ts';
 import { deploymentOf, openShop } from '../engine/open.ts';
@@ -61,7 +61,10 @@ ${settingHelp(SETTINGS)}
           return closed ? 0 : 1;
         } catch (error) {
           if (!(error instanceof RetryableError)) throw error;
-          if (!told) console.error(`doorbuster worker: ${messageInFull(error)}; trying again every second`);
+          if (!told) {
+            console.error(`doorbuster worker: ${messageInFull(error)}; trying again every second`);
+            tellWaiting(runtime.log, messageInFull(error));
+          }
           const ended = await Promise.race([ending.promise.then(() => true), sleep(runtime.timers, OPEN_RETRY_MS)]);
           if (ended === true) return 0;
         }

@@ -312,6 +312,15 @@ describeWithRedis('servers that come later', () => {
       await until('the worker works', 8_000, () => worker.output().includes('doorbuster: working'));
       // One that waits says so, once.
       expect(worker.output().match(/trying again/g)).toHaveLength(1);
+      // Also to whoever reads its log only.
+      for (const { output } of [worker, server]) {
+        const lines = output()
+          .split('\n')
+          .filter((line) => line.startsWith('{'));
+        expect(
+          lines.map((line) => JSON.parse(line)).filter(({ msg }) => /cannot be opened yet/.test(msg)),
+        ).toMatchObject([{ level: 50, reason: expect.stringMatching(/Redis/) }]);
+      }
       const saleId = await createSale(server);
       expect((await place(server, saleId, 'alice')).status).toBe(201);
       expect((await admin(server, 'GET', `/v1/orders?saleId=${saleId}`)).body.data).toHaveLength(1);
