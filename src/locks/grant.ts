@@ -68,7 +68,7 @@ export class Grant {
   /** Makes the lease last `leaseMs` from now. */
   async extend(leaseMs: number): Promise<void> {
     this.assertHeld();
-    await this.#desk.extend(this.#hold, checkedLease(leaseMs, 'what extend() is given'));
+    await this.#desk.extend(this.#hold, checkedLease(leaseMs, 'the lease that extend() is given'));
   }
 
   /** Gives it back; again is no effect. Throws LostError when it was not ours any more: what was done may not have been alone. */

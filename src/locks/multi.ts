@@ -75,7 +75,7 @@ export class MultiLock {
         const again = reenters ? lock.reenter() : null;
         for (const grant of grants) lock.noteAfter(grant);
         // All share one patience; a wait of 0 stays 0.
-        const wait = waitMs === 0 ? 0 : Math.max(1, Math.ceil(untilMs - this.#desk.nowMs()));
+        const wait = waitMs === 0 ? 0 : Math.max(1, Math.floor(untilMs - this.#desk.nowMs()));
         grants.push(again ?? (await lock.acquire({ ...options, wait })));
       }
       // A fixed lease began for the first while the others were still waited for.

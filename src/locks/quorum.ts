@@ -64,7 +64,7 @@ export class QuorumLock {
     for (;;) {
       const leftMs = untilMs - this.#first.nowMs();
       if (leftMs <= 0) throw new TimeoutError(`quorum "${this.name}" was not had within ${terms.waitMs} ms`);
-      const [desk, grant] = await this.#queue({ ...terms, waitMs: Math.ceil(leftMs) });
+      const [desk, grant] = await this.#queue({ ...terms, waitMs: Math.max(1, Math.floor(leftMs)) });
       const had = await this.#once(terms, [desk, grant]);
       if (had) return had;
       // Two that wait at different masters (one of them seems down to one of us) must not go on in step.

@@ -229,7 +229,9 @@ describe('what a caller gets', () => {
     await using locks = createLocks({ space });
     const held = await locks.mutex('h').acquire();
     await expect(locks.multi(['g', 'h']).acquire({ wait: 20 })).rejects.toThrow(/within \d+ ms$/);
-    await expect(held.extend(undefined as never)).rejects.toThrow(/^what extend\(\) is given must be a number/);
+    await expect(held.extend(undefined as never)).rejects.toThrow(
+      /^the lease that extend\(\) is given must be a number/,
+    );
     await held.release();
     const fixed = await locks.mutex('h').acquire({ lease: 20 });
     await until('it has ended', 1000, () => !fixed.held);

@@ -414,8 +414,11 @@ export class RedisLink {
       const ready = (): void => done(resolve);
       const out = (what: string): void => {
         const reason = this.#reasons.get(client);
-        const why = reason === undefined ? '' : `: ${reason}`;
-        done(() => reject(this.#refusal ?? new RedisUnavailableError(`${what}${why}`)));
+        const error =
+          reason === undefined
+            ? new RedisUnavailableError(what)
+            : new RedisUnavailableError(`${what}: ${reason}`, new Error(reason));
+        done(() => reject(this.#refusal ?? error));
       };
       const ended = (): void => out(`the connection to ${this.place} is closed`);
       const stop = this.#runtime.timers.after(limitMs, () =>
