@@ -39,7 +39,7 @@ await new Promise((resolve) => server.once('listening', resolve));
 const url = `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
 
 const { campaign } = await post('/campaigns', { name: 'Eleven' });
-console.log(`campaign: ${typeof campaign}`);
+console.log(`campaign: ${campaign === undefined ? 'none' : 'made'}`);
 
 const token = createSigner({ key: authSecret, algorithm: 'HS256' })({ sub: 'alice' });
 const order = await post(`/shop/v1/sales/${campaign}/orders`, { item: 'voucher' }, token);

@@ -3,7 +3,7 @@ export function nearest(given: string, known: readonly string[]): string | null 
   const plain = (name: string): string => name.toLowerCase().replaceAll(/[-_.]/g, '');
   const far = known.map((name) => ({ name, by: distance(plain(given), plain(name)) }));
   const [best] = far.sort((a, b) => a.by - b.by);
-  return best !== undefined && best.by <= Math.min(2, Math.floor(best.name.length / 3)) ? best.name : null;
+  return best !== undefined && best.by <= Math.min(2, Math.floor(best.name.length / 2)) ? best.name : null;
 }
 
 /** How many letters have to be put in, taken out or changed. */

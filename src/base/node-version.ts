@@ -5,5 +5,7 @@
 const NODE_MIN = 24;
 
 if (Number(process.versions.node.split('.')[0]) < NODE_MIN) {
-  throw new Error(`doorbuster needs Node ${NODE_MIN} or newer; this is ${process.version}`);
+  throw new Error(
+    `doorbuster needs Node ${NODE_MIN} or newer; this is ${process.version}. Install it: https://nodejs.org/en/download`,
+  );
 }

@@ -1,7 +1,7 @@
 import type { Static } from 'typebox';
 import { TerminalError } from '../base/errors.ts';
 import type { CheckReport } from '../contract/schemas.ts';
-import { Client, detailOf } from '../crowd/client.ts';
+import { Client, codeOf, detailOf, type Reply, unansweredWords } from '../crowd/client.ts';
 import { type Command, optionHelp, parseFlags } from './command.ts';
 import { adminKeyOf, urlOf, withKeyJoined } from './remote.ts';
 
@@ -29,7 +29,7 @@ ${optionHelp([
   ['--json', 'print the report as one JSON object'],
 ])}
 
-Exit code: 0 nothing was found, 1 something was, or the server could not be asked, 2 wrong use.`,
+Exit code: 0 all is right, 1 something was found, or the server could not be asked, 2 wrong use.`,
   async run(args) {
     const flags = parseFlags(withKeyJoined(args), FLAGS);
     const url = urlOf((flags.url as string | undefined) ?? URL_DEFAULT);
@@ -46,14 +46,23 @@ async function ask(url: URL, adminKey: string, saleId: string | undefined): Prom
     const body = saleId === undefined ? {} : { saleId };
     const reply = await client.call('POST', '/v1/ops/consistency/check', { bearer: adminKey, body });
     if (reply.ok && reply.status === 200) return reply.body as Report;
-    throw new TerminalError('cannot_start', `${url.origin} did not check: ${detailOf(reply)}`);
+    throw new TerminalError('cannot_start', notChecked(client.url, reply));
   } finally {
     client.close();
   }
 }
 
+function notChecked(url: string, reply: Reply): string {
+  if (!reply.ok) return unansweredWords(url, reply.reason);
+  const unknownRoute = reply.status === 404 && detailOf(reply).endsWith('there is no such route');
+  if (unknownRoute || (reply.status === 404 && codeOf(reply.body) === null)) {
+    return `${url} has no such route (404): if the shop is mounted in your application, --url needs its path, for instance ${new URL('/shop', url).href}`;
+  }
+  return `${url} did not check: ${detailOf(reply)}`;
+}
+
 function words({ checks, findings, more }: Report): string {
-  if (findings.length === 0) return `nothing was found (looked at ${checks.join(', ')})`;
+  if (findings.length === 0) return `all is right: no units and no money are stuck (looked at ${checks.join(', ')})`;
   const blocks = findings.map(({ check, saleId, subject, expected, actual, cause, repair }) =>
     [
       `✗ ${check}: ${subject} of sale ${saleId}`,

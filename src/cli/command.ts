@@ -1,6 +1,7 @@
 import { parseArgs } from 'node:util';
 import { type Config, readConfig, SETTINGS, type Setting, type SettingName } from '../base/config.ts';
 import { messageOf } from '../base/errors.ts';
+import { nearest } from '../base/nearest.ts';
 
 export interface Command {
   help: string;
@@ -22,7 +23,12 @@ export function parseFlags(args: string[], options: Options): Record<string, str
     >;
   } catch (error) {
     // The first sentence says what is wrong; the rest is about parseArgs.
-    throw new UsageError(messageOf(error).split(/\.\s/)[0]!.replaceAll('\n', ' '));
+    const said = messageOf(error).split(/\.\s/)[0]!.replaceAll('\n', ' ');
+    const [, flag = ''] = /'(?:-\w, )?--([\w-]+)/.exec(said) ?? [];
+    if (/argument (missing|is ambiguous)$/.test(said)) throw new UsageError(`--${flag} needs a value`);
+    if (!said.startsWith('Unknown option')) throw new UsageError(said);
+    const near = nearest(flag, Object.keys(options));
+    throw new UsageError(`there is no option --${flag}; ${near === null ? '--help lists them' : `is it --${near}?`}`);
   }
 }
 

@@ -53,7 +53,8 @@ function help(): string {
 
 /** Runs one command; the result is the exit code. What goes wrong is one line on stderr. */
 export async function main(args: string[]): Promise<number> {
-  const [name, ...rest] = args;
+  // `doorbuster help serve` is `doorbuster serve --help`.
+  const [name, ...rest] = args[0] === 'help' && args.length > 1 ? [args[1]!, '--help'] : args;
   if (name === undefined || name === '--help' || name === '-h' || name === 'help') {
     console.log(help());
     return name === undefined ? 2 : 0;

@@ -106,6 +106,13 @@ export function codeOf(body: unknown): string | null {
   return typeof code === 'string' ? code : null;
 }
 
+/** Why nobody answered, for a line to a person. */
+export function unansweredWords(url: string, reason: string): string {
+  if (reason === 'ECONNREFUSED')
+    return `no server answers at ${url} (ECONNREFUSED): is it running, and is the port right?`;
+  return `cannot reach ${url} (${reason}): is the server running there?`;
+}
+
 /** What the server said about it, for a line to a person. */
 export function detailOf(reply: Reply): string {
   if (!reply.ok) return reply.reason;

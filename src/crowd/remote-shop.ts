@@ -1,7 +1,7 @@
 import { TerminalError } from '../base/errors.ts';
 import type { Runtime } from '../base/runtime.ts';
 import { sleep } from '../base/timers.ts';
-import { type Caller, type Client, codeOf, detailOf, type Reply, retryAfterMs } from './client.ts';
+import { type Caller, type Client, codeOf, detailOf, type Reply, retryAfterMs, unansweredWords } from './client.ts';
 import type { Evidence, OrderView, SaleView } from './evidence.ts';
 import type { Fleet } from './fleet.ts';
 
@@ -52,7 +52,7 @@ export class RemoteShop {
   async #enterBy(client: Client): Promise<SaleView> {
     const { url } = client;
     const reply = await client.call('GET', this.#salePath());
-    if (!reply.ok) throw cannotStart(`cannot reach ${url} (${reply.reason}): is the server running there?`);
+    if (!reply.ok) throw cannotStart(unansweredWords(url, reply.reason));
     if (reply.status === 404 && codeOf(reply.body) === 'not_found')
       throw cannotStart(`there is no sale ${this.#saleId} at ${url}`);
     const sale = reply.status === 200 ? saleOf(reply.body) : null;

@@ -83,7 +83,7 @@ describe('check', () => {
     expect(JSON.parse((await check('--url', served.url, '--json')).stdout)).toMatchObject({ findings });
     expect(await check('--url', served.url, '--sale', other)).toMatchObject({
       code: 0,
-      stdout: 'nothing was found (looked at releases, payments)\n',
+      stdout: 'all is right: no units and no money are stuck (looked at releases, payments)\n',
     });
 
     served.bank.mood = 'well';
@@ -115,7 +115,9 @@ describe('check', () => {
     });
     const nobody = await check('--url', 'http://127.0.0.1:1');
     expect(nobody).toMatchObject({ code: 1, stdout: '' });
-    expect(nobody.stderr).toMatch(/^doorbuster check: http:\/\/127\.0\.0\.1:1 did not check: .*ECONNREFUSED.*\n$/);
+    expect(nobody.stderr).toMatch(
+      /^doorbuster check: no server answers at http:\/\/127\.0\.0\.1:1\/ .*ECONNREFUSED.*\n$/,
+    );
     const refused = await check('--url', served.url, '--admin-key', 'another-key-of-enough-length');
     expect(refused).toMatchObject({ code: 1, stdout: '' });
     expect(refused.stderr).toMatch(/^doorbuster check: .* did not check: .*401.*\n$/);

@@ -249,7 +249,7 @@ describe.concurrent('several addresses of one shop', () => {
   it('one that is not there from the beginning is named, exit code 2', async () => {
     const shop = await FakeShop.open(1);
     const { code, stderr } = await crowd([...shop.urls, 'http://127.0.0.1:1']);
-    expect(stderr).toMatch(/cannot reach http:\/\/127\.0\.0\.1:1\/ .*ECONNREFUSED/);
+    expect(stderr).toMatch(/no server answers at http:\/\/127\.0\.0\.1:1\/ .*ECONNREFUSED/);
     expect(code).toBe(2);
   });
 });

@@ -29,7 +29,7 @@ const OUTPUT: Record<string, (string | RegExp)[]> = {
     'alice: 201 reserved',
     'bob: 409 sold_out',
   ],
-  'express.ts': ['campaign: string', 'alice: reserved', 'free: 99', 'elsewhere: {"error":"not found, says Express"}'],
+  'express.ts': ['campaign: made', 'alice: reserved', 'free: 99', 'elsewhere: {"error":"not found, says Express"}'],
   'locks.ts': [
     'mutex: held: false, signal: lock_lost, expired',
     'fence: the late write is refused (lock_stale_fence), the order stays paid',
