@@ -425,7 +425,7 @@ export function sqlLedgerSuite(product: Product): void {
         return error.code!;
       };
 
-      const ALL = migrations(new URL(`../../src/ledger/${product}/migrations/`, import.meta.url));
+      const ALL = migrations(new URL(`../../src/ledger/drivers/${product}/migrations/`, import.meta.url));
       const NEWEST = ALL.at(-1)!.version;
       const nameOf = ({ version, name }: Migration): string => `${String(version).padStart(4, '0')} ${name}`;
 
