@@ -325,7 +325,8 @@ const HEADERS: Record<string, fc.Arbitrary<string>> = {
   ),
   origin: fc.constantFrom('https://shop.example', 'null'),
   'x-forwarded-for': fc.constantFrom('10.0.0.1', 'nonsense'),
-  'content-encoding': fc.constantFrom('gzip', 'identity'),
+  // Seldom: whatever else is right, it is refused.
+  'content-encoding': fc.constantFrom('gzip', 'identity', 'identity', 'identity'),
 };
 
 /** Requests to one operation. Each part is right most of the time, so that about a third is right in all of them. */
