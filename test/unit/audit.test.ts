@@ -65,7 +65,7 @@ describe('rows of the audit', () => {
       expect({ file, faults: [...statementFaults(source), ...steps] }).toEqual({ file, faults: [] });
       if (/table: 'audit'|\bINTO\s+["'`]?audit\b/i.test(source)) writers.push(file);
     }
-    expect(writers).toEqual([join('ledger', 'life', 'audit.ts')]);
+    expect(writers).toEqual([join('ledger', 'works', 'audit.ts')]);
   });
 
   it.each([
