@@ -6,7 +6,6 @@ import Fastify, {
   type HTTPMethods,
   LogController,
 } from 'fastify';
-import type { Logger } from '../base/logger.ts';
 import type { Runtime } from '../base/runtime.ts';
 import { boundConnections, CHECK_EVERY_MS } from './connections.ts';
 import type { HttpOptions, ShopSource } from './context.ts';
@@ -22,21 +21,12 @@ export interface ServerOptions {
   trustProxy: boolean | string;
 }
 
-/** Fastify writes a line for each address it listens on. Whoever starts it says so once, with its `url`. */
-function withoutListening(log: Logger): Logger {
-  const quiet = Object.create(log) as Logger;
-  quiet.info = (details, message) => {
-    if (typeof details !== 'string' || !details.startsWith('Server listening at ')) log.info(details, message);
-  };
-  return quiet;
-}
-
 /** A Fastify of our own with the routes in it: what `serve` listens with, and what `shop.handler()` hands out. */
 export async function createServer({ shop, http, runtime, trustProxy }: ServerOptions): Promise<FastifyInstance> {
   let requests = 0;
   const app: FastifyInstance = Fastify({
     // Fastify names two more things that pino has, and uses neither.
-    loggerInstance: withoutListening(runtime.log) as unknown as FastifyBaseLogger,
+    loggerInstance: runtime.log as unknown as FastifyBaseLogger,
     // A line for every request of a crowd is a denial of service of one's own making; `debug` has them.
     logController: new LogController({ disableRequestLogging: !runtime.log.isLevelEnabled('debug') }),
     genReqId: () => `r${(requests++).toString(36)}`,

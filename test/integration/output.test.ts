@@ -38,7 +38,7 @@ it.concurrent.each(['info', 'fatal'])(
   async (level) => {
     const { stdout, stderr } = await serve([], level, (text) => text.includes('listening on'));
     expect(stdout.filter((line) => !isJson(line))).toEqual([]);
-    const said = stdout.map((line) => JSON.parse(line)).filter(({ msg }) => /listening/i.test(msg));
+    const said = stdout.map((line) => JSON.parse(line)).filter(({ msg }) => msg.startsWith('doorbuster: listening on'));
     expect(said).toMatchObject([{ level: 30, url: expect.stringMatching(/^http:\/\/127\.0\.0\.1:\d+$/) }]);
     expect(stderr).toEqual([]);
   },
