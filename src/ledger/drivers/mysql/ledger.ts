@@ -35,13 +35,15 @@ export async function mysqlDialect(
       const { rows: status } = await session.query("SHOW GLOBAL STATUS LIKE 'Uptime'");
       const upMs = Number(status[0]?.Value ?? 0) * 1000;
       const ids = left.filter(({ ageMs }) => ageMs < upMs).map(({ id }) => id);
-      if (ids.length === 0) return [];
+      // It counts whole seconds: of a server that has just started nobody knows yet.
+      const unsure = left.filter(({ ageMs }) => ageMs >= upMs && ageMs < upMs + 1000).map(({ id }) => id);
+      if (ids.length === 0) return unsure;
       const { rows } = await session.query(
         `SELECT id, command FROM information_schema.processlist
          WHERE db = DATABASE() AND "user" = SUBSTRING_INDEX(USER(), '@', 1) AND command <> 'Killed' AND id IN (?)`,
         [ids],
       );
-      const atWork: number[] = [];
+      const atWork = unsure;
       for (const { id, command } of rows) {
         if (command === 'Sleep') await session.query(`KILL CONNECTION ${Number(id)}`);
         else atWork.push(Number(id));

@@ -12,9 +12,9 @@ const PAUSE_MS_MAX = 50;
 const END_MS_MAX = 2000;
 /** More than a pool has: what is older than these has ended long ago. */
 const LEFT_MAX = 100;
-/** A server says that a session is at work until a moment after its client has the answer. */
+/** A server says that a session is at work until a moment after its client has the answer; a new one does not know its age. */
 const LOOK_AGAIN_MS = 20;
-const LOOKS_MAX = 25;
+const LOOKS_MAX = 60;
 
 /** Sessions of a pool, used for reads and for transactions that are tried again when they collide. */
 export class Database {

@@ -46,7 +46,8 @@ export interface Dialect {
   /**
    * Ends those of these sessions that are in the middle of a transaction and wait for a client that has gone: they would
    * keep their rows locked until the server notices. One that is at work is left to finish: a COMMIT that waits for a
-   * replica is not to be hurried. Saves time only: what it cannot see or end, ends by itself. Returns those that are at work.
+   * replica is not to be hurried. Saves time only: what it cannot see or end, ends by itself. Returns those to look at again:
+   * they are at work, or it cannot be said yet whose they are.
    */
   endLeft(session: Session, left: readonly LeftSession[]): Promise<number[]>;
   /** Fails if the counts of rows do not mean what the writer takes them for. */
