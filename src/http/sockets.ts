@@ -34,9 +34,10 @@ type Tracked = Socket & { [STATE]?: SocketState };
 type Answer = ServerResponse & { [QUEUED]?: number };
 
 /**
- * What one socket may ask for at a time, and what all of them may leave unread. HTTP/1.1 answers in order, so that one slow answer, or an event stream, holds all
- * that is pipelined behind it; Node reads on until 64 KiB of answers wait, which are thousands of requests. A socket that
- * goes beyond a bound is closed: its requests come from one packet, and there is no reading less of it.
+ * What one socket may ask for at a time, and what all of them may leave unread. HTTP/1.1 answers in order, so that one slow
+ * answer, or an event stream, holds all that is pipelined behind it; Node reads on until 64 KiB of answers wait, which are
+ * thousands of requests. A socket that goes beyond a bound is closed: its requests come from one packet, and there is no
+ * reading less of it.
  */
 export class Sockets {
   readonly #overload: Overload;

@@ -67,7 +67,6 @@ export class StoredLedger<S extends Store = Store> implements Ledger {
   readonly webhooks: WebhookBook;
   keepEvents = false;
   protected readonly store: S;
-  readonly #store: S;
   readonly #items = new ItemFacts();
   readonly #bind: Ask<keys.FirstAnswer, undefined>;
   readonly #release: Ask<readonly string[], undefined>;
@@ -81,7 +80,6 @@ export class StoredLedger<S extends Store = Store> implements Ledger {
 
   constructor(store: S) {
     this.store = store;
-    this.#store = store;
     const { dialect } = store;
     this.webhooks = new WebhookBook(store);
     this.#bind = store.together(keys.bindFirst, { as: 'statements' });
@@ -115,21 +113,21 @@ export class StoredLedger<S extends Store = Store> implements Ledger {
   }
 
   get shopId(): string {
-    return this.#store.shopId;
+    return this.store.shopId;
   }
 
   get unscopedUpTo(): string | null {
-    return this.#store.unscopedUpTo;
+    return this.store.unscopedUpTo;
   }
 
   get atOnce(): number {
-    return this.#store.atOnce;
+    return this.store.atOnce;
   }
 
   // Orders
 
   commitOrders(batch: readonly OrderMessage[]): Promise<StoredOrder[]> {
-    return this.#store.orders.commit(batch, this.keepEvents);
+    return this.store.orders.commit(batch, this.keepEvents);
   }
 
   rejectOrders(
@@ -137,15 +135,15 @@ export class StoredLedger<S extends Store = Store> implements Ledger {
     reason: 'admission_lost' | 'undeliverable',
     note?: AuditNote,
   ): Promise<StoredOrder[]> {
-    return this.#store.orders.reject(batch, reason, note);
+    return this.store.orders.reject(batch, reason, note);
   }
 
   storedAmong(orderIds: readonly string[]): Promise<Map<string, OrderRecord>> {
-    return this.#store.look(() => orders.ordersAmong(orderIds));
+    return this.store.look(() => orders.ordersAmong(orderIds));
   }
 
   storedAtRest(batch: readonly OrderMessage[]): Promise<Map<string, OrderRecord>> {
-    return this.#store.atRest(() => orders.ordersAtRest(batch, this.#store.dialect));
+    return this.store.atRest(() => orders.ordersAtRest(batch, this.store.dialect));
   }
 
   getOrder(orderId: string): Promise<OrderRecord | null> {
@@ -153,72 +151,72 @@ export class StoredLedger<S extends Store = Store> implements Ledger {
   }
 
   listOrders(filter: OrderFilter, page: Page): Promise<OrderRecord[]> {
-    return this.#store.orders.list(filter, page);
+    return this.store.orders.list(filter, page);
   }
 
   // Sales
 
   createSale(sale: NewSale & SaleIds, call: AdminCall): Promise<SaleChange> {
-    return this.#store.change(() => sales.createSale(sale, call, this.#store.dialect));
+    return this.store.change(() => sales.createSale(sale, call, this.store.dialect));
   }
 
   patchSale(saleId: string, patch: SalePatch, version: number, call: AdminCall): Promise<SaleChange> {
-    return this.#store.change(() => sales.patchSale(saleId, patch, version, call, this.#store.dialect));
+    return this.store.change(() => sales.patchSale(saleId, patch, version, call, this.store.dialect));
   }
 
   addStock(saleId: string, itemCode: string, add: number, call: AdminCall): Promise<SaleChange> {
-    return this.#store.change(() => sales.addStock(saleId, itemCode, add, call, this.#store.dialect));
+    return this.store.change(() => sales.addStock(saleId, itemCode, add, call, this.store.dialect));
   }
 
   setPaused(saleId: string, paused: boolean, call: AdminCall): Promise<SaleChange> {
-    return this.#store.change(() => sales.setPaused(saleId, paused, call, this.#store.dialect));
+    return this.store.change(() => sales.setPaused(saleId, paused, call, this.store.dialect));
   }
 
   closeSale(saleId: string, call: AdminCall): Promise<SaleChange> {
-    return this.#store.change(() => sales.closeSale(saleId, call, this.#store.dialect));
+    return this.store.change(() => sales.closeSale(saleId, call, this.store.dialect));
   }
 
   getSale(saleId: string): Promise<SaleRecord | null> {
-    return this.#store.look(() => sales.getSale(saleId));
+    return this.store.look(() => sales.getSale(saleId));
   }
 
   saleStamps(saleIds: readonly string[]): Promise<Map<string, SaleStamp>> {
-    return this.#store.look(() => sales.saleStamps(saleIds));
+    return this.store.look(() => sales.saleStamps(saleIds));
   }
 
   saleAtRest(saleId: string): Promise<SaleRecord | null> {
-    return this.#store.atRest(() => sales.saleAtRest(saleId, this.#store.dialect));
+    return this.store.atRest(() => sales.saleAtRest(saleId, this.store.dialect));
   }
 
   listSales(page: Page): Promise<SaleRecord[]> {
-    return this.#store.look(() => sales.listSales(page));
+    return this.store.look(() => sales.listSales(page));
   }
 
   openSaleIds(): Promise<string[]> {
-    return this.#store.look(() => sales.openSaleIds());
+    return this.store.look(() => sales.openSaleIds());
   }
 
   rebuildSnapshot(saleId: string, above = 0, note?: Rebuilding): Promise<SaleSnapshot | null> {
-    const readPage = (afterId: string) => this.#store.orders.page(saleId, afterId);
-    return this.#store.change(() => sales.rebuildSnapshot(saleId, above, note, readPage, this.#store.dialect));
+    const readPage = (afterId: string) => this.store.orders.page(saleId, afterId);
+    return this.store.change(() => sales.rebuildSnapshot(saleId, above, note, readPage, this.store.dialect));
   }
 
   unfinishedTasks(olderMs: number): Promise<GateTask[]> {
-    return this.#store.look(() => sales.unfinishedTasks(olderMs, this.#store.dialect));
+    return this.store.look(() => sales.unfinishedTasks(olderMs, this.store.dialect));
   }
 
   finishTask(auditId: string): Promise<void> {
-    return this.#store.change(() => sales.finishTask(auditId, this.#store.dialect));
+    return this.store.change(() => sales.finishTask(auditId, this.store.dialect));
   }
 
   // Keys
 
   findKey(scope: KeyScope): Promise<KeyBinding | null> {
-    return this.#store.look(() => keys.findKey(scope));
+    return this.store.look(() => keys.findKey(scope));
   }
 
   findOrderKey(scope: OrderKeyScope): Promise<OrderKeyBinding | null> {
-    return this.#store.orders.findKey(scope);
+    return this.store.orders.findKey(scope);
   }
 
   async bindAnswer(scope: KeyScope & { fingerprint: string }, answer: string): Promise<void> {
@@ -226,20 +224,20 @@ export class StoredLedger<S extends Store = Store> implements Ledger {
   }
 
   pruneKeys(olderMs: number): Promise<number> {
-    return this.#store.change(() => keys.pruneKeys(olderMs, this.#store.dialect));
+    return this.store.change(() => keys.pruneKeys(olderMs, this.store.dialect));
   }
 
   // The life of orders
 
   async moveOrders(batch: readonly Move[]): Promise<Moved[]> {
-    const { dialect } = this.#store;
+    const { dialect } = this.store;
     let believing = dialect.believes;
     const work = () => {
       const moves = moveOrders(batch, dialect, this.#items, { keepEvents: this.keepEvents, believing });
       believing = false;
       return moves;
     };
-    return believing ? twice(() => this.#store.change(work)) : this.#store.change(work);
+    return believing ? twice(() => this.store.change(work)) : this.store.change(work);
   }
 
   async openAttempt(attempt: NewAttempt): Promise<AttemptOpened> {
@@ -247,8 +245,8 @@ export class StoredLedger<S extends Store = Store> implements Ledger {
   }
 
   async openAttempts(batch: readonly NewAttempt[]): Promise<AttemptOpened[]> {
-    return this.#store.change(() =>
-      payments.openAttempts(batch, this.#store.dialect, this.#items, this.#store.orders.tail),
+    return this.store.change(() =>
+      payments.openAttempts(batch, this.store.dialect, this.#items, this.store.orders.tail),
     );
   }
 
@@ -262,64 +260,64 @@ export class StoredLedger<S extends Store = Store> implements Ledger {
   }
 
   async unblockPayments(orderId: string, by: Actor, auditId: string): Promise<boolean> {
-    return this.#store.change(() => unblockPayments(orderId, { by, auditId }, this.#store.dialect));
+    return this.store.change(() => unblockPayments(orderId, { by, auditId }, this.store.dialect));
   }
 
   async startRefund(attemptId: string, by: Actor, auditId: string, back = false): Promise<PaymentAttempt | null> {
-    return this.#store.change(() => payments.startRefund(attemptId, { by, auditId }, back, this.#store.dialect));
+    return this.store.change(() => payments.startRefund(attemptId, { by, auditId }, back, this.store.dialect));
   }
 
   async noteRefunded(attemptId: string, total: Money, by: Actor, auditId: string): Promise<PaymentAttempt | null> {
-    return this.#store.change(() => payments.noteRefunded(attemptId, total, { by, auditId }, this.#store.dialect));
+    return this.store.change(() => payments.noteRefunded(attemptId, total, { by, auditId }, this.store.dialect));
   }
 
   async askRefund(asked: NewRefund): Promise<RefundAsked> {
-    return this.#store.change(() => refunds.askRefund(asked, this.#store.dialect));
+    return this.store.change(() => refunds.askRefund(asked, this.store.dialect));
   }
 
   async refundUnderWay(attemptId: string): Promise<PartRefund | null> {
-    return this.#store.look(() => refunds.refundUnderWay(attemptId));
+    return this.store.look(() => refunds.refundUnderWay(attemptId));
   }
 
   async getRefund(refundId: string): Promise<PartRefund | null> {
-    return this.#store.look(() => refunds.getRefund(refundId));
+    return this.store.look(() => refunds.getRefund(refundId));
   }
 
   async voidRefund(refundId: string, error: string, by: Actor, auditId: string): Promise<PartRefund | null> {
-    return this.#store.change(() => refunds.voidRefund(refundId, error, { by, auditId }, this.#store.dialect));
+    return this.store.change(() => refunds.voidRefund(refundId, error, { by, auditId }, this.store.dialect));
   }
 
   async postponeRefunds(some: readonly { refundId: string; error: string; afterMs: number }[]): Promise<void> {
-    await this.#store.change(() => refunds.postponeRefunds(some));
+    await this.store.change(() => refunds.postponeRefunds(some));
   }
 
   async dueRefunds(limit: number, after?: DueRefund): Promise<DueRefund[]> {
-    return this.#store.look(() => refunds.dueRefunds(limit, after));
+    return this.store.look(() => refunds.dueRefunds(limit, after));
   }
 
   async unsettledRefunds(tries: number, limit: number, saleId: string | null): Promise<UnsettledRefund[]> {
-    return this.#store.look(() => refunds.unsettledRefunds(tries, limit, saleId));
+    return this.store.look(() => refunds.unsettledRefunds(tries, limit, saleId));
   }
 
   async finishRefund(attemptId: string, reference: string | null): Promise<PaymentAttempt | null> {
-    const finish = () => this.#store.change(() => payments.finishRefund(attemptId, reference, this.#store.dialect));
+    const finish = () => this.store.change(() => payments.finishRefund(attemptId, reference, this.store.dialect));
     return reference === null ? finish() : twice(finish);
   }
 
   async doubtAttempt(attemptId: string, error: string): Promise<PaymentAttempt | null> {
-    return this.#store.change(() => payments.doubtAttempt(attemptId, error, this.#store.dialect));
+    return this.store.change(() => payments.doubtAttempt(attemptId, error, this.store.dialect));
   }
 
   async clearDoubt(read: PaymentAttempt): Promise<PaymentAttempt | null> {
-    return this.#store.change(() => payments.clearDoubt(read, this.#store.dialect));
+    return this.store.change(() => payments.clearDoubt(read, this.store.dialect));
   }
 
   async postponeAttempts(batch: readonly Postponement[]): Promise<Postponed[]> {
-    return this.#store.change(() => payments.postponeAttempts(batch, this.#store.dialect));
+    return this.store.change(() => payments.postponeAttempts(batch, this.store.dialect));
   }
 
   async highestFence(): Promise<bigint> {
-    return this.#store.look(() => payments.highestFence());
+    return this.store.look(() => payments.highestFence());
   }
 
   async getAttempt(attemptId: string): Promise<PaymentAttempt | null> {
@@ -327,11 +325,11 @@ export class StoredLedger<S extends Store = Store> implements Ledger {
   }
 
   async findAttempt(provider: string, reference: string): Promise<PaymentAttempt | null> {
-    return this.#store.look(() => payments.findAttempt(provider, reference));
+    return this.store.look(() => payments.findAttempt(provider, reference));
   }
 
   async attemptsOf(orderId: string, limit: number): Promise<PaymentAttempt[]> {
-    return this.#store.look(() => payments.attemptsOf(orderId, limit, this.#store.dialect));
+    return this.store.look(() => payments.attemptsOf(orderId, limit, this.store.dialect));
   }
 
   async lastAttempts(orderIds: readonly string[]): Promise<Map<string, PaymentAttempt>> {
@@ -342,27 +340,27 @@ export class StoredLedger<S extends Store = Store> implements Ledger {
   }
 
   #lastAttempts(orderIds: readonly string[]): Promise<Map<string, PaymentAttempt>> {
-    return this.#store.look(() => payments.lastAttempts(orderIds, this.#store.dialect));
+    return this.store.look(() => payments.lastAttempts(orderIds, this.store.dialect));
   }
 
   async dueAttempts(limit: number, after?: PaymentAttempt): Promise<PaymentAttempt[]> {
-    return this.#store.look(() => payments.dueAttempts(limit, after));
+    return this.store.look(() => payments.dueAttempts(limit, after));
   }
 
   async unfinishedAmong(attemptIds: readonly string[]): Promise<Set<string>> {
-    return this.#store.look(() => payments.unfinishedAmong(attemptIds));
+    return this.store.look(() => payments.unfinishedAmong(attemptIds));
   }
 
   async unsettledAttempts(tries: number, limit: number, saleId: string | null): Promise<Unsettled[]> {
-    return this.#store.look(() => payments.unsettledAttempts(tries, limit, saleId));
+    return this.store.look(() => payments.unsettledAttempts(tries, limit, saleId));
   }
 
   async dueOrders(limit: number, after?: DueOrder): Promise<DueOrder[]> {
-    return this.#store.look(() => releases.dueOrders(limit, after, this.#store.dialect));
+    return this.store.look(() => releases.dueOrders(limit, after, this.store.dialect));
   }
 
   async releases(limit: number, olderMs: number, after?: Release): Promise<WaitingRelease[]> {
-    return this.#store.look(() => releases.releases(limit, olderMs, after));
+    return this.store.look(() => releases.releases(limit, olderMs, after));
   }
 
   async released(orderIds: readonly string[]): Promise<void> {
@@ -370,34 +368,34 @@ export class StoredLedger<S extends Store = Store> implements Ledger {
   }
 
   async *releasesSince(saleId: string, revs: ReadonlyMap<string, number>): AsyncGenerator<Release[]> {
-    for (const span of await this.#store.look(() => releases.itemsSince(saleId, revs))) {
+    for (const span of await this.store.look(() => releases.itemsSince(saleId, revs))) {
       let page: Release[] = [];
       do {
         const after = page.at(-1);
-        page = await this.#store.look(() => releases.releasesSince(saleId, span, after));
+        page = await this.store.look(() => releases.releasesSince(saleId, span, after));
         if (page.length > 0) yield page;
       } while (page.length === releases.SINCE_PAGE);
     }
   }
 
   async pruneReleases(olderMs: number): Promise<number> {
-    return this.#store.change(() => releases.pruneReleases(olderMs));
+    return this.store.change(() => releases.pruneReleases(olderMs));
   }
 
   async outgoingEvents(limit: number): Promise<OutgoingEvent[]> {
-    return this.#store.look(() => events.outgoingEvents(limit));
+    return this.store.look(() => events.outgoingEvents(limit));
   }
 
   async forgetEvents(eventIds: readonly string[]): Promise<void> {
-    await this.#store.change(() => events.forgetEvents(eventIds));
+    await this.store.change(() => events.forgetEvents(eventIds));
   }
 
   async note(note: AuditNote): Promise<void> {
-    await this.#store.change(() => audit.writeNote(note));
+    await this.store.change(() => audit.writeNote(note));
   }
 
   async audit(filter: { subject?: string }, page: Page): Promise<AuditEntry[]> {
-    return this.#store.look(() => audit.audit(filter, page));
+    return this.store.look(() => audit.audit(filter, page));
   }
 
   async putIntent(intent: NewIntent): Promise<SandboxIntent> {
@@ -405,7 +403,7 @@ export class StoredLedger<S extends Store = Store> implements Ledger {
   }
 
   async getIntent(id: string): Promise<SandboxIntent | null> {
-    return this.#store.look(() => sandbox.getIntent(id));
+    return this.store.look(() => sandbox.getIntent(id));
   }
 
   async moveIntent(
@@ -417,37 +415,37 @@ export class StoredLedger<S extends Store = Store> implements Ledger {
   }
 
   async refundIntent(id: string, refundId: string, amount: number): Promise<SandboxIntent | null> {
-    return this.#store.change(() => sandbox.refundIntent(id, refundId, amount, this.#store.dialect));
+    return this.store.change(() => sandbox.refundIntent(id, refundId, amount, this.store.dialect));
   }
 
   async captureDue(limit: number): Promise<{ captured: number; untold: SandboxIntent[] }> {
-    return this.#store.change(() => sandbox.captureDue(limit, this.#store.dialect));
+    return this.store.change(() => sandbox.captureDue(limit, this.store.dialect));
   }
 
   async intentsTold(ids: readonly string[]): Promise<void> {
-    await this.#store.change(() => sandbox.intentsTold(ids));
+    await this.store.change(() => sandbox.intentsTold(ids));
   }
 
   // The store itself
 
   takeIdBlock(kind: IdKind, size: number): Promise<IdBlock> {
-    return this.#store.change(() => takeIdBlock(kind, size, this.#store.dialect));
+    return this.store.change(() => takeIdBlock(kind, size, this.store.dialect));
   }
 
   probe(): Promise<void> {
-    return this.#store.probe();
+    return this.store.probe();
   }
 
   get backlog(): number {
-    return this.#store.orders.tail?.backlog ?? 0;
+    return this.store.orders.tail?.backlog ?? 0;
   }
 
   async maintain(budgetMs: number): Promise<boolean> {
-    return this.#store.orders.tail?.fold(budgetMs) ?? false;
+    return this.store.orders.tail?.fold(budgetMs) ?? false;
   }
 
   close(): Promise<void> {
-    return this.#store.close();
+    return this.store.close();
   }
 }
 
