@@ -17,6 +17,7 @@ import type { AdminCall, SaleChange } from '../../src/ledger/port.ts';
 import { type Migrated, type Migration, migrations } from '../../src/ledger/schema/migrations.ts';
 import { actor } from '../../src/model/actor.ts';
 import type { OrderMessage } from '../../src/model/order.ts';
+import { ledgersWithout } from '../mutants/defences.ts';
 import { until } from '../support/fault-wait.ts';
 import { expectFormerKeys, formerRows } from '../support/former-keys.ts';
 import { cleanUpServers } from '../support/servers/clean-up.ts';
@@ -394,7 +395,10 @@ export function sqlLedgerSuite(product: Product): void {
 
     describe('what each defence is for', () => {
       it('without claims a slot is given twice', async () => {
-        const ledger = await ledgerOf({ defences: { claims: false } });
+        const { openSqlLedger: openWeak, remove } = await ledgersWithout('claims');
+        onTestFinished(remove);
+        const ledger = await openWeak(url, systemRuntime(), { migrate: true, exclusive: false });
+        open.push(ledger);
         await sell(ledger, 10, 1);
         expect(await verdicts(ledger, message('alice'), message('alice'))).toEqual(['reserved', 'reserved']);
         expect(await verdicts(ledger, message('alice'))).toEqual(['reserved']);
@@ -402,12 +406,13 @@ export function sqlLedgerSuite(product: Product): void {
       });
 
       it('without the stock check more is sold than there is', async () => {
+        const { openSqlLedger: openWeak, remove } = await ledgersWithout('stock');
+        onTestFinished(remove);
         const at = await freshDatabase(product);
-        const ledger = await ledgerAt(at, { defences: { stock: false } });
+        const ledger = await openWeak(at, systemRuntime(), { migrate: true, exclusive: false });
+        open.push(ledger);
         await sell(ledger, 1);
         expect(await verdicts(ledger, message('a'), message('b'), message('c'))).toEqual(Array(3).fill('reserved'));
-        // Again: the CHECK is gone already.
-        await ledgerAt(at, { defences: { stock: false } });
       });
 
       it('P1: the table itself refuses a row above its total', async () => {

@@ -47,14 +47,6 @@ export interface TakenUnits {
   readonly units: number;
 }
 
-/** The backstops below the gate. Both are on, but in the test that shows what each is for. */
-export interface Defences {
-  readonly claims: boolean;
-  readonly stock: boolean;
-}
-
-export const ALL_DEFENCES: Defences = { claims: true, stock: true };
-
 export interface Judgement {
   /** Orders to be inserted, in the order of their messages. */
   fresh: NewOrder[];
@@ -74,7 +66,6 @@ export function judge(
   batch: readonly OrderMessage[],
   items: ReadonlyMap<string, ItemState>,
   found: Found,
-  defences: Defences,
 ): Judgement {
   const verdicts = new Map<string, NewOrder>();
   const repeated: OrderMessage[] = [];
@@ -85,22 +76,26 @@ export function judge(
   const byItem = new Map<string, OrderMessage[]>();
   let clean = true;
 
+  /** P2: these slots are not this order's to take. */
+  const isOverLimit = ({ saleId, buyer, slots, quantity }: OrderMessage, slotMax: number, alone: boolean): boolean => {
+    if (slots.length !== quantity) return true;
+    if (slots.length > 1 && new Set(slots).size !== slots.length) return true;
+    for (const slot of slots) {
+      if (!Number.isInteger(slot) || slot < 1 || slot > slotMax) return true;
+      if (alone) continue;
+      const place = claimPlace(saleId, buyer, slot);
+      if (found.claims.has(place) || claims.has(place)) return true;
+    }
+    return false;
+  };
+
   const backstop = (message: OrderMessage): RejectReason | null => {
-    const { saleId, buyer, slots, quantity, key } = message;
+    const { saleId, buyer, slots, key } = message;
     const item = items.get(message.itemId)!;
     const alone = found === NOTHING_FOUND && !rivals.has(buyer);
     // First: an admission of an older epoch ends like this whatever else there is to say of it.
     if (item.saleId !== saleId || item.epoch !== message.epoch) return 'gate_rebuilt';
-    if (defences.claims) {
-      if (slots.length !== quantity) return 'limit_reached';
-      if (slots.length > 1 && new Set(slots).size !== slots.length) return 'limit_reached';
-      for (const slot of slots) {
-        if (!Number.isInteger(slot) || slot < 1 || slot > item.perBuyerMax) return 'limit_reached';
-        if (alone) continue;
-        const place = claimPlace(saleId, buyer, slot);
-        if (found.claims.has(place) || claims.has(place)) return 'limit_reached';
-      }
-    }
+    if (isOverLimit(message, item.perBuyerMax, alone)) return 'limit_reached';
     if (alone) return null;
     // Another order has this key: the gate did not know it. Rebuilt, it will, and a retry gets that order.
     const place = key === null ? null : keyPlace(saleId, buyer, key);
@@ -133,7 +128,7 @@ export function judge(
     let full = false;
     for (const message of messages) {
       // P1: up to the first that does not fit; what comes after it is not squeezed in.
-      full ||= defences.stock && units + message.quantity > free;
+      full ||= units + message.quantity > free;
       if (full) {
         clean = false;
         verdicts.set(message.orderId, { ...verdicts.get(message.orderId)!, reason: 'sold_out' });

@@ -61,14 +61,6 @@ export async function mysqlDialect(
         'the database counts rows that were left as they were: something between it and us sets CLIENT_FOUND_ROWS',
       );
     },
-    async dropStockCheck(session) {
-      // MySQL has no DROP CONSTRAINT IF EXISTS.
-      const { rows } = await session.query(
-        `SELECT 1 FROM information_schema.table_constraints
-         WHERE table_schema = DATABASE() AND table_name = 'items' AND constraint_name = 'items_within_total'`,
-      );
-      if (rows.length > 0) await session.query('ALTER TABLE items DROP CONSTRAINT items_within_total');
-    },
   };
 }
 

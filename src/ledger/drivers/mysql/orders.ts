@@ -26,13 +26,13 @@ export class MysqlOrders implements OrderStatements {
   }
 
   async write(session: Session, rows: BatchRows): Promise<Written> {
-    const { orders, also, taken, nowMs, defences, hopefully } = rows;
+    const { orders, also, taken, nowMs, hopefully } = rows;
     const batch = Math.floor(this.#random.fraction() * Number.MAX_SAFE_INTEGER);
-    const updates = taken.map((units) => takeUnits(units, defences.stock));
+    const updates = taken.map(takeUnits);
     for (let from = 0; from < orders.length; from += ORDERS_PER_PACKET) {
       const some = orders.length <= ORDERS_PER_PACKET ? orders : orders.slice(from, from + ORDERS_PER_PACKET);
       const last = from + ORDERS_PER_PACKET >= orders.length;
-      const { sql, expected } = this.#packet(some, nowMs, batch, defences.claims);
+      const { sql, expected } = this.#packet(some, nowMs, batch);
       const statements = last && also.length === 0 ? [...sql, ...updates] : sql;
       const results = await session.script(statements.join('; '));
       const right = results.every(({ affected }, at) => affected === (expected[at] ?? 1));
@@ -45,12 +45,7 @@ export class MysqlOrders implements OrderStatements {
     return results.slice(also.length).every(({ affected }) => affected === 1) ? 'written' : 'hindered';
   }
 
-  #packet(
-    orders: readonly NewOrder[],
-    nowMs: number,
-    batch: number,
-    withClaims: boolean,
-  ): { sql: string[]; expected: number[] } {
+  #packet(orders: readonly NewOrder[], nowMs: number, batch: number): { sql: string[]; expected: number[] } {
     let orderRows = '';
     const claims: { place: string; row: string }[] = [];
     for (const { message, slots, reason } of orders) {
@@ -61,10 +56,8 @@ export class MysqlOrders implements OrderStatements {
       const keyed = live && key !== null ? textLiteral(key) : null;
       orderRows += `${orderRows === '' ? '' : ','}(${orderId},${saleId},${itemId},${buyer},${quantity},${textLiteral(slots)},${price.amount * quantity},${textLiteral(price.currency)},${live ? "'reserved',NULL" : `'rejected','${reason}'`},${epoch},${keyed ?? 'NULL'},${fingerprint},${nowMs},${nowMs},${live ? nowMs + payWithinSeconds * 1000 : 'NULL'},${batch})`;
       if (!live) continue;
-      if (withClaims) {
-        for (const slot of message.slots) {
-          claims.push({ place: `${saleId} ${message.buyer}`, row: `(${saleId},${buyer},${slot},${orderId})` });
-        }
+      for (const slot of message.slots) {
+        claims.push({ place: `${saleId} ${message.buyer}`, row: `(${saleId},${buyer},${slot},${orderId})` });
       }
     }
     const sql = [
@@ -98,7 +91,6 @@ function inOrder(rows: { place: string; row: string }[]): string {
   return text;
 }
 
-function takeUnits({ itemId, epoch, units }: TakenUnits, guarded: boolean): string {
-  const enough = guarded ? ` AND total - reserved - sold - blocked >= ${units}` : '';
-  return `UPDATE items SET reserved = reserved + ${units}, rev = rev + 1 WHERE id = ${itemId} AND epoch = ${epoch}${enough}`;
+function takeUnits({ itemId, epoch, units }: TakenUnits): string {
+  return `UPDATE items SET reserved = reserved + ${units}, rev = rev + 1 WHERE id = ${itemId} AND epoch = ${epoch} AND total - reserved - sold - blocked >= ${units}`;
 }

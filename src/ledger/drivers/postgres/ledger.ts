@@ -47,7 +47,6 @@ export async function postgresDialect(
       return rows.filter(({ at_work }) => Number(at_work) === 1).map(({ pid }) => Number(pid));
     },
     mustCountRightly: async () => {},
-    dropStockCheck: (session) => session.query('ALTER TABLE items DROP CONSTRAINT IF EXISTS items_within_total'),
   };
 }
 

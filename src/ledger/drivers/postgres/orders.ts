@@ -49,15 +49,8 @@ const INSERT_NEW = insertBatch(
 const TAKE_UNITS = `UPDATE items SET reserved = reserved + ?::int, rev = rev + 1
   WHERE id = ? AND epoch = ? AND total - reserved - sold - blocked >= ?::int`;
 
-const TAKE_UNITS_UNGUARDED = `UPDATE items SET reserved = reserved + ?::int, rev = rev + 1
-  WHERE id = ? AND epoch = ? AND ?::int > 0`;
-
-/** Both fail where they do not change their one row. */
+/** Fails where it does not change its one row. */
 const TAKE: Prepared = { name: 'take_units', text: withNumbers(judgedStatement(TAKE_UNITS)) };
-const TAKE_UNGUARDED: Prepared = {
-  name: 'take_units_unguarded',
-  text: withNumbers(judgedStatement(TAKE_UNITS_UNGUARDED)),
-};
 
 /** All that orders have in common that differ in id, buyer and key only. */
 interface Shape {
@@ -71,7 +64,7 @@ interface Shape {
  * database takes to commit, and not until our next turn.
  */
 export class PostgresOrders implements OrderStatements {
-  async write(session: Session, { orders, also, taken, nowMs, defences, hopefully }: BatchRows): Promise<Written> {
+  async write(session: Session, { orders, also, taken, nowMs, hopefully }: BatchRows): Promise<Written> {
     if (!(session instanceof PostgresSession)) throw new TypeError('a session of PostgreSQL is needed');
     // By buyer: writers of other items of the sale insert beside us, and in one order nobody waits in a circle.
     const sorted = orders.toSorted(byBuyer);
@@ -90,7 +83,6 @@ export class PostgresOrders implements OrderStatements {
       }
       numbers.push(shape.number);
       if (reason !== null) continue;
-      if (!defences.claims) continue;
       claims += message.slots.length;
       for (let slot = 1; slot < message.slots.length; slot++) {
         more.push({ place: at + 1, slot: message.slots[slot]!, saleId });
@@ -108,7 +100,7 @@ export class PostgresOrders implements OrderStatements {
         bare(all, ({ message }) => message.itemId),
         bare(all, ({ message }) => message.quantity),
         quoted(all, ({ slots }) => slots),
-        bare(all, (order) => (defences.claims ? live(order, order.message.slots[0]!) : null)),
+        bare(all, (order) => live(order, order.message.slots[0]!)),
         bare(all, ({ message }) => message.price.amount * message.quantity),
         quoted(all, ({ message }) => message.price.currency),
         bare(all, (order) => live(order, 'reserved') ?? 'rejected'),
@@ -122,9 +114,7 @@ export class PostgresOrders implements OrderStatements {
         nowMs,
       ]),
       ...also.map((step) => sendStep(session, step)),
-      ...taken.map(({ itemId, epoch, units }) =>
-        session.prepared(defences.stock ? TAKE : TAKE_UNGUARDED, [units, itemId, epoch, units, 1]),
-      ),
+      ...taken.map(({ itemId, epoch, units }) => session.prepared(TAKE, [units, itemId, epoch, units, 1])),
       ...(hopefully ? [session.commit()] : []),
     ]);
     // All are awaited, whichever fails: those behind it fail with it.

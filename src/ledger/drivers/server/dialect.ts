@@ -1,4 +1,4 @@
-import type { Defences, NewOrder, TakenUnits } from '../../rules/backstops.ts';
+import type { NewOrder, TakenUnits } from '../../rules/backstops.ts';
 import type { InsertStep, LifeDialect, Result, Step } from '../../works/work.ts';
 import type { Connections, LastingSession, LeftSession, Session } from './session.ts';
 
@@ -52,8 +52,6 @@ export interface Dialect {
   endLeft(session: Session, left: readonly LeftSession[]): Promise<number[]>;
   /** Fails if the counts of rows do not mean what the writer takes them for. */
   mustCountRightly(session: Session): Promise<void>;
-  /** Takes the CHECK away that holds P1 below every statement: for the test that shows what each defence is for. */
-  dropStockCheck(session: Session): Promise<unknown>;
 }
 
 export interface BatchRows {
@@ -62,7 +60,6 @@ export interface BatchRows {
   readonly also: readonly InsertStep[];
   readonly taken: readonly TakenUnits[];
   readonly nowMs: number;
-  readonly defences: Defences;
   /** Nobody has looked what is there: most likely nothing, and if something is, it is enough to know that. */
   readonly hopefully: boolean;
 }

@@ -5,7 +5,6 @@ import type { AuditNote } from '../../port/audit.ts';
 import { KEY_KEPT_MS, type OrderKeyBinding, type OrderKeyScope } from '../../port/keys.ts';
 import type { OrderFilter, StoredOrder } from '../../port/orders.ts';
 import type { Page } from '../../port/page.ts';
-import type { Defences } from '../../rules/backstops.ts';
 import {
   byId,
   claimPlace,
@@ -62,14 +61,12 @@ interface Ground {
 export class Orders implements OrderStore {
   readonly #database: Database;
   readonly #on: On;
-  readonly #defences: Defences;
   /** Claims, keys and lists are written with the order: nothing is left for later. */
   readonly tail = null;
 
-  constructor(database: Database, on: On, defences: Defences) {
+  constructor(database: Database, on: On) {
     this.#database = database;
     this.#on = on;
-    this.#defences = defences;
   }
 
   async commit(batch: readonly OrderMessage[], keepEvents: boolean): Promise<StoredOrder[]> {
@@ -82,7 +79,7 @@ export class Orders implements OrderStore {
       const ground = await this.#lockItems(session, batch);
       const { found, rows, expired } = await this.#find(session, batch, ground.nowMs);
       mustBeSame(batch, rows);
-      const judgement = judge(batch, ground.items, found, this.#defences);
+      const judgement = judge(batch, ground.items, found);
       await this.#forgetKeys(session, judgement, expired);
       return this.#writeFound(session, batch, judgement, ground, rows, keepEvents);
     });
@@ -91,7 +88,7 @@ export class Orders implements OrderStore {
   /** Null: it has to be looked at carefully, and nothing was written. */
   async #quickly(session: Session, batch: readonly OrderMessage[], keepEvents: boolean): Promise<StoredOrder[] | null> {
     const ground = await this.#ground(session, batch, this.#database.dialect.lockFirst);
-    const judgement = judge(batch, ground.items, NOTHING_FOUND, this.#defences);
+    const judgement = judge(batch, ground.items, NOTHING_FOUND);
     const stored = judgement.clean ? this.#answers(batch, judgement, ground, new Map()) : null;
     const how = { hopefully: true, keepEvents };
     const written = stored === null ? 'hindered' : await this.#write(session, batch, judgement, ground, how, stored);
@@ -176,7 +173,7 @@ export class Orders implements OrderStore {
       ...(events === null ? [] : [{ ...events, leavePresent: true } as const]),
       ...(notes.length === 0 ? [] : [auditStep(notes, nowMs)]),
     ];
-    const rows = { orders: fresh, also, taken, nowMs, defences: this.#defences, hopefully };
+    const rows = { orders: fresh, also, taken, nowMs, hopefully };
     return this.#database.dialect.orders.write(session, rows);
   }
 

@@ -1,6 +1,5 @@
 import { invariant } from '../../../base/errors.ts';
 import { Grouped } from '../../../base/grouped.ts';
-import type { Defences } from '../../rules/backstops.ts';
 import type { OrderStore, Store, Together } from '../../store.ts';
 import type { LifeDialect, Result, Step, Work } from '../../works/work.ts';
 import type { Database } from './database.ts';
@@ -26,12 +25,12 @@ export class ServerStore implements Store {
   readonly #exclusive: Exclusive | null;
   #now = { ms: 0, readAtMs: Number.NEGATIVE_INFINITY };
 
-  constructor(database: Database, exclusive: Exclusive | null, facts: Facts, defences: Defences) {
+  constructor(database: Database, exclusive: Exclusive | null, facts: Facts) {
     this.#database = database;
     this.#exclusive = exclusive;
     this.shopId = facts.shopId;
     this.unscopedUpTo = facts.unscopedUpTo;
-    this.orders = new Orders(database, this, defences);
+    this.orders = new Orders(database, this);
   }
 
   get dialect(): LifeDialect {

@@ -8,7 +8,6 @@ import { KEY_KEPT_MS, type OrderKeyBinding, type OrderKeyScope } from '../../por
 import type { OrderFilter, StoredOrder } from '../../port/orders.ts';
 import type { Page } from '../../port/page.ts';
 import {
-  ALL_DEFENCES,
   claimPlace,
   type Found,
   type ItemState,
@@ -199,7 +198,7 @@ export class Orders implements OrderStore {
     }
     const items = this.#items(batch);
     const found = this.#find(batch, repeats.length === 0 ? NO_ORDERS : presentAmong(batch, repeats), nowMs);
-    const { fresh, taken } = judge(batch, items, found, ALL_DEFENCES);
+    const { fresh, taken } = judge(batch, items, found);
     for (const { itemId, epoch, units } of taken) {
       const { changes } = this.#takeUnits.run(units, BigInt(itemId), epoch);
       invariant(changes === 1, `item ${itemId} has not the ${units} units that it was read with (P1)`);
