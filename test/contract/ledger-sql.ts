@@ -29,7 +29,7 @@ const SALE = '500';
 const VOUCHER = '501';
 const POSTER = '502';
 
-/** What only a ledger on a database with a server can do: be shared, be raced, be locked, lose its connection. */
+/** What only happens to a ledger on a database with a server: several processes, races, locks, lost connections. */
 export function sqlLedgerSuite(product: Product): void {
   describe(`the ledger on ${product}`, () => {
     let url: string;
@@ -226,7 +226,7 @@ export function sqlLedgerSuite(product: Product): void {
         const pick = (below: number): number => Math.floor(random.fraction() * below);
         const writers = await Promise.all([ledgerOf({ isolation }), ledgerOf({ isolation }), ledgerOf({ isolation })]);
         await sell(writers[0]!, 60);
-        // Buyers who come again, with slots and keys that others have: for either item, so that writers meet at claims too.
+        // Buyers come again with slots and keys that are taken, for either item, so that writers collide at claims, too.
         const all = Array.from({ length: 300 }, () => {
           const one = pick(3) + 1;
           const slots = pick(4) === 0 ? [one, (one % 3) + 1] : [one];
@@ -498,7 +498,7 @@ export function sqlLedgerSuite(product: Product): void {
         writeFileSync(file, 'CREATE TABLE twice (a INT); CREATE TABLE twice (a INT);');
         await expect(migrate(broken)).rejects.toThrow();
         if (product === 'mysql') {
-          // Its DDL cannot be taken back: nobody goes on over it in the dark.
+          // Its DDL cannot be rolled back, so an operator must decide.
           expect(await codeOf(migrate(broken))).toBe('schema_half_applied');
           await queryDatabase(at, `UPDATE migrations SET applied_at = 1 WHERE version = ${next}`);
         } else {
@@ -518,7 +518,7 @@ export function sqlLedgerSuite(product: Product): void {
         }
         await migrateSqlLedger(at, systemRuntime());
         if (product === 'mysql') {
-          // It died before its last word, or after it: what is there stays.
+          // It died before or after it marked the migration as applied: what exists stays.
           await queryDatabase(at, 'UPDATE migrations SET applied_at = NULL WHERE version = 3');
           await migrateSqlLedger(at, systemRuntime());
         }

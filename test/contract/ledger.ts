@@ -25,7 +25,7 @@ export interface LedgerUnderTest {
   ledger: Ledger;
   clock: ManualClock;
   runtime: ManualRuntime;
-  /** Goes on with what is durable at this instant, as after kill -9: nothing that waited was done. */
+  /** Reopens with what is durable at this instant, as after kill -9: nothing that waited was done. */
   crash(): Promise<void>;
   /** Closed in order and opened again. */
   reopen(): Promise<void>;
@@ -33,8 +33,8 @@ export interface LedgerUnderTest {
 }
 
 /**
- * A ledger may keep what it committed in more than one place (the tail and the tables it is folded into). What it says
- * must not depend on where an order is: the tests below run in each of these states.
+ * A ledger may keep what it committed in more than one place (the tail and the tables it is folded into). Its answers must
+ * not depend on where an order is, so the tests below run in each of these states.
  */
 export interface State {
   name: string;
@@ -194,7 +194,7 @@ export function ledgerContract(name: string, make: () => Promise<LedgerUnderTest
           ),
         );
       }
-      // A budget of nothing is the smallest slice that there is: one to look what waits, one to write some of it.
+      // A budget of 0 is the smallest slice: the first gathers what waits, the second writes some of it.
       if (fold === 'part') for (let slice = 0; slice < 2; slice++) await world.ledger.maintain(0);
       if (fold === 'all') while (await world.ledger.maintain(1000));
       if (crash) await world.crash();
@@ -657,7 +657,7 @@ export function ledgerContract(name: string, make: () => Promise<LedgerUnderTest
         const done: number[] = [];
         do done.push(await world.ledger.pruneKeys(0));
         while (done.at(-1)! > 0);
-        // In one transaction all of them would hold up whoever waits for the ledger, or for the event loop.
+        // All of them in one transaction would block the ledger, or the event loop.
         expect(Math.max(...done)).toBeLessThanOrEqual(500);
         expect(done.reduce((sum, some) => sum + some, 0)).toBeGreaterThanOrEqual(1001);
       });

@@ -1,3 +1,4 @@
+// biome-ignore-all lint/suspicious/noTemplateCurlyInString: the source to be patched contains template strings
 import type * as Errors from '../../src/base/errors.ts';
 import type * as Drivers from '../../src/ledger/drivers/open.ts';
 import { type Patch, PatchedCopy } from './patched.ts';

@@ -1,3 +1,4 @@
+// biome-ignore-all lint/suspicious/noTemplateCurlyInString: the source to be patched contains template strings
 import type { Mutant } from './mutant.ts';
 
 const MEMORY = 'src/gate/memory.ts';
@@ -207,8 +208,8 @@ export const GATE: readonly Mutant[] = [
   {
     name: 'gate: orders of a snapshot are taken for queued',
     file: MEMORY,
-    find: "addHold(sale, { orderId, item, buyer, slots: slots.length === 1 ? slots[0]! : slots, queued: false });",
-    replace: "addHold(sale, { orderId, item, buyer, slots: slots.length === 1 ? slots[0]! : slots, queued: true });",
+    find: 'addHold(sale, { orderId, item, buyer, slots: slots.length === 1 ? slots[0]! : slots, queued: false });',
+    replace: 'addHold(sale, { orderId, item, buyer, slots: slots.length === 1 ? slots[0]! : slots, queued: true });',
     tests: CONTRACT,
   },
   {

@@ -1,3 +1,4 @@
+// biome-ignore-all lint/suspicious/noTemplateCurlyInString: the source to be patched contains template strings
 import type { Mutant } from './mutant.ts';
 
 const BACKSTOPS = 'src/ledger/rules/backstops.ts';
@@ -246,8 +247,8 @@ export const LEDGER: readonly Mutant[] = [
   {
     name: 'ids: two blocks share a number',
     file: `${WORKS}/ids.ts`,
-    find: "'UPDATE id_blocks SET \"next\" = ? WHERE kind = ?', from + size, kind",
-    replace: "'UPDATE id_blocks SET \"next\" = ? WHERE kind = ?', from + size - 1, kind",
+    find: '\'UPDATE id_blocks SET "next" = ? WHERE kind = ?\', from + size, kind',
+    replace: '\'UPDATE id_blocks SET "next" = ? WHERE kind = ?\', from + size - 1, kind',
     tests: ORDERS,
     only: 'ids',
   },
@@ -330,8 +331,8 @@ export const LEDGER: readonly Mutant[] = [
   {
     name: 'due orders: one is not due in the instant of its end',
     file: `${SQLITE}/steps.ts`,
-    find: "where: \"o.status = 'reserved' AND o.expires_at <= ?\",",
-    replace: "where: \"o.status = 'reserved' AND o.expires_at < ?\",",
+    find: 'where: "o.status = \'reserved\' AND o.expires_at <= ?",',
+    replace: 'where: "o.status = \'reserved\' AND o.expires_at < ?",',
     tests: LIFE,
     only: 'orders that are due',
   },

@@ -18,7 +18,9 @@ const MUTANT_MS_MAX = 900_000;
 const UNUSABLE = /SyntaxError|ReferenceError|Error compiling script|syntax error|error in your SQL syntax/i;
 
 describe.runIf(LONG)('mutants', () => {
-  const copy = LONG ? new PatchedCopy(['src', 'test', 'bin', 'package.json', 'tsconfig.json', 'vitest.config.ts']) : null;
+  const copy = LONG
+    ? new PatchedCopy(['src', 'test', 'bin', 'package.json', 'tsconfig.json', 'vitest.config.ts'])
+    : null;
   const sound = new Map<string, Promise<TestRun>>();
 
   afterAll(async () => {
@@ -28,8 +30,8 @@ describe.runIf(LONG)('mutants', () => {
 
   /** The tests of a file as they end without a mutant. */
   function soundRun(file: string): Promise<TestRun> {
-    let run = sound.get(file);
-    if (run === undefined) sound.set(file, (run = runTests(copy!.folder, [file], { whole: true })));
+    const run = sound.get(file) ?? runTests(copy!.folder, [file], { whole: true });
+    sound.set(file, run);
     return run;
   }
 
@@ -41,7 +43,8 @@ describe.runIf(LONG)('mutants', () => {
       expect({ failed, broken }, `${file} without a mutant`).toEqual({ failed: [], broken: null });
       for (const name of passed) if (named.test(name)) passing.add(name);
     }
-    if (passing.size === 0) return skip('no test of it ran: its server is not on this machine, or its name has changed');
+    if (passing.size === 0)
+      return skip('no test of it ran: its server is not on this machine, or its name has changed');
     copy!.apply([mutant]);
     try {
       const { failed, broken, passed } = await runTests(copy!.folder, mutant.tests, { only: mutant.only });
@@ -63,7 +66,8 @@ describe.runIf(LONG)('mutants', () => {
       it.each(mutants.map((mutant) => [mutant.name, mutant] as const))(
         '%s',
         { timeout: MUTANT_MS_MAX },
-        async (_, mutant) => await mustBeFound(mutant, (why) => console.log(`skipped: mutant “${mutant.name}” (${why})`)),
+        async (_, mutant) =>
+          await mustBeFound(mutant, (why) => console.log(`skipped: mutant “${mutant.name}” (${why})`)),
       );
     });
   }

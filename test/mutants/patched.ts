@@ -39,7 +39,8 @@ export class PatchedCopy {
   /** All or none of them; patches of one file are applied one after the other. */
   apply(patches: readonly Patch[]): void {
     const patched = new Map<string, string>();
-    for (const one of patches) patched.set(one.file, patch(patched.get(one.file) ?? sourceOf(one.file, this.folder), one));
+    for (const one of patches)
+      patched.set(one.file, patch(patched.get(one.file) ?? sourceOf(one.file, this.folder), one));
     for (const [file, source] of patched) writeFileSync(join(this.folder, file), source);
   }
 

@@ -66,7 +66,9 @@ export async function runTests(
 
 function verdictOf({ testResults }: Report): TestRun {
   const tests = testResults.flatMap(({ assertionResults }) => assertionResults);
-  const unloaded = testResults.find(({ status, assertionResults }) => status === 'failed' && assertionResults.length === 0);
+  const unloaded = testResults.find(
+    ({ status, assertionResults }) => status === 'failed' && assertionResults.length === 0,
+  );
   return {
     passed: tests.filter(({ status }) => status === 'passed').map(({ fullName }) => fullName),
     failed: tests

@@ -62,11 +62,7 @@ export interface Judgement {
  * each item for the orders that are left; the surplus at the end of the batch is refused. Pure: the rows that are really
  * inserted prove whether what was found still holds.
  */
-export function judge(
-  batch: readonly OrderMessage[],
-  items: ReadonlyMap<string, ItemState>,
-  found: Found,
-): Judgement {
+export function judge(batch: readonly OrderMessage[], items: ReadonlyMap<string, ItemState>, found: Found): Judgement {
   const verdicts = new Map<string, NewOrder>();
   const repeated: OrderMessage[] = [];
   const claims = new Set<string>();
