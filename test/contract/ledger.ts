@@ -611,6 +611,13 @@ export function ledgerContract(name: string, make: () => Promise<LedgerUnderTest
         expect(await verdicts(message({ buyer: 'Alice', key: 'k' }))).toEqual(['reserved']);
         expect(await verdicts(message({ buyer: 'alice', key: 'k', saleId: OTHER_SALE }))).toEqual(['reserved']);
         expect(await verdicts(message({ buyer: 'alice', key: 'K', slots: [2] }))).toEqual(['reserved']);
+        const others = ['bob', 'carol'].map((buyer) => message({ buyer, key: 'k' }));
+        const again = message({ buyer: 'alice', key: 'k', slots: [3] });
+        expect(await verdicts(again, ...others), 'beside the key of another').toEqual([
+          'gate_rebuilt',
+          'reserved',
+          'reserved',
+        ]);
       });
 
       it('P5: a key is kept for 24 hours, and not longer', async () => {
@@ -714,13 +721,14 @@ export function ledgerContract(name: string, make: () => Promise<LedgerUnderTest
       });
 
       it('the snapshot for a gate holds every live order with its slots, and every key, oldest first', async () => {
+        // Ids are handed out before the commit: this one is the oldest, and is stored last.
+        const late = message({ buyer: 'alice', slots: [2], key: 'k2' });
         const orders = await given(
           message({ buyer: 'zoe', slots: [2, 3], key: 'k1' }),
           message({ buyer: 'alice', itemCode: 'poster' }),
           message({ buyer: 'zoe', slots: [9], key: 'lost' }),
         );
         world.clock.advance(10);
-        const late = message({ buyer: 'alice', slots: [2], key: 'k2' });
         await commit(late);
         const before = (await world.ledger.getSale(SALE))!;
         const snapshot = (await wholeSnapshot(world.ledger, SALE))!;
@@ -737,9 +745,9 @@ export function ledgerContract(name: string, make: () => Promise<LedgerUnderTest
           })),
         );
         expect(snapshot.holds).toEqual([
+          { orderId: late.orderId, itemId: '501', buyer: 'alice', slots: [2] },
           { orderId: orders[0]!.id, itemId: '501', buyer: 'zoe', slots: [2, 3] },
           { orderId: orders[1]!.id, itemId: '502', buyer: 'alice', slots: [1] },
-          { orderId: late.orderId, itemId: '501', buyer: 'alice', slots: [2] },
         ]);
         expect(snapshot.keys).toEqual([
           { buyer: 'zoe', key: 'k1', fingerprint: 'voucher x2', orderId: orders[0]!.id, boundAtMs: T0 },
@@ -1076,6 +1084,10 @@ export function ledgerContract(name: string, make: () => Promise<LedgerUnderTest
         expect(await wholeSnapshot(world.ledger, SALE)).toMatchObject({ epoch: 3 });
         expect((await world.ledger.getSale(SALE))!.items).toMatchObject([{ epoch: 3 }, { epoch: 3 }]);
         expect(await item('voucher', OTHER_SALE)).toMatchObject({ epoch: 1, rev: 0 });
+        expect(await world.ledger.rebuildSnapshot(SALE, 41), 'above that of a gate in force').toMatchObject({
+          epoch: 42,
+        });
+        expect((await world.ledger.getSale(SALE))!.items).toMatchObject([{ epoch: 42 }, { epoch: 42 }]);
         expect(await wholeSnapshot(world.ledger, '424242')).toBeNull();
       });
 

@@ -28,9 +28,15 @@ describe.runIf(LONG)('mutants', () => {
     copy?.remove();
   });
 
-  /** The tests of a file as they end without a mutant. */
+  /** How the tests of a file that some mutant names end without one. */
   function soundRun(file: string): Promise<TestRun> {
-    const run = sound.get(file) ?? runTests(copy!.folder, [file], { whole: true });
+    const asking = Object.values(MUTANTS)
+      .flat()
+      .filter(({ tests }) => tests.includes(file));
+    const only = asking.every((one) => one.only !== undefined)
+      ? asking.map((one) => `(${one.only})`).join('|')
+      : undefined;
+    const run = sound.get(file) ?? runTests(copy!.folder, [file], { only, whole: true });
     sound.set(file, run);
     return run;
   }
