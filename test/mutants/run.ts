@@ -6,6 +6,7 @@ import { track } from '../support/server.ts';
 /** One run of vitest in a copy of the project. */
 export interface TestRun {
   readonly passed: readonly string[];
+  readonly skipped: readonly string[];
   readonly failed: readonly { readonly name: string; readonly message: string }[];
   /** Test files that could not be loaded, or a run that did not come to its end: nothing was tested. */
   readonly broken: string | null;
@@ -61,7 +62,7 @@ export async function runTests(
   try {
     return verdictOf(JSON.parse(readFileSync(outputFile, 'utf8')) as Report);
   } catch {
-    return { passed: [], failed: [], broken: `no report: ${output}` };
+    return { passed: [], skipped: [], failed: [], broken: `no report: ${output}` };
   }
 }
 
@@ -70,8 +71,10 @@ function verdictOf({ testResults }: Report): TestRun {
   const unloaded = testResults.find(
     ({ status, assertionResults }) => status === 'failed' && assertionResults.length === 0,
   );
+  const named = (as: string): string[] => tests.filter(({ status }) => status === as).map(({ fullName }) => fullName);
   return {
-    passed: tests.filter(({ status }) => status === 'passed').map(({ fullName }) => fullName),
+    passed: named('passed'),
+    skipped: named('skipped'),
     failed: tests
       .filter(({ status }) => status === 'failed')
       .map(({ fullName, failureMessages }) => ({ name: fullName, message: (failureMessages ?? []).join('\n') })),
