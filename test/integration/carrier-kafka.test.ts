@@ -20,6 +20,8 @@ const WITHIN_MS = 8000;
 const COMMITTED_MS = 300;
 const SESSION_MS = 1500;
 const ANSWER_MS = 1500;
+/** Kafka refuses sessions as short as SESSION_MS by default. */
+const SHORT_SESSIONS = { 'group.min.session.timeout.ms': 500 };
 
 describeWithOwnKafka('carried by Kafka', () => {
   let server: KafkaServer;
@@ -30,8 +32,7 @@ describeWithOwnKafka('carried by Kafka', () => {
   let said: { msg: string; topic?: string }[] = [];
 
   beforeAll(async () => {
-    const settings = { 'group.min.session.timeout.ms': 500 };
-    server = await startKafka({ settings });
+    server = await startKafka({ settings: SHORT_SESSIONS });
   });
   afterEach(async () => {
     for (const agent of agents) agent.kill('SIGKILL');
@@ -461,6 +462,7 @@ describeWithOwnKafka('carried by Kafka', () => {
     const users = 'username="ledger" password="s3:cr@t" user_ledger="s3:cr@t"';
     const guarded = await startKafka({
       settings: {
+        ...SHORT_SESSIONS,
         'listener.security.protocol.map': 'PLAINTEXT:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT',
         'sasl.enabled.mechanisms': 'PLAIN',
         'sasl.mechanism.inter.broker.protocol': 'PLAIN',
