@@ -86,7 +86,9 @@ describe('a buyer’s token', () => {
     expect(await status(unheard), 'without aud').toBe(401);
     expect(await status({ ...good, aud: 'other' }), 'for another').toBe(401);
     // Its owner is told why; whoever has no secret of ours is not.
-    expect((await asked(endless)).body.detail).toBe('the token lacks exp, iss or aud, which this server demands');
+    expect((await asked(endless)).body.detail).toBe(
+      'the token lacks a claim that this server requires (exp, iss or aud)',
+    );
     expect((await asked({ ...good, aud: 'other' })).body.detail).toContain('another issuer or audience');
     expect((await asked(endless, 'x'.repeat(32))).body.detail).toBe('the token or key is not valid, or has expired');
   });

@@ -114,7 +114,7 @@ const load = (): Promise<unknown> => import('../../src/http/pages/board.js');
 it('says that the shop cannot be read (503), tries again, and shows the sales then', async () => {
   answers.push(async () => ({ ok: false, status: 503, json: async () => ({ code: 'unavailable' }) }));
   await load();
-  expect([link(), names()]).toEqual(['the shop answers 503; trying again…', []]);
+  expect([link(), names()]).toEqual(['the shop answered 503; trying again…', []]);
   answers.push(async () => Promise.reject(new TypeError('failed to fetch')));
   expect(await next()).toBe(2000);
   expect(link()).toBe('failed to fetch; trying again…');

@@ -38,7 +38,7 @@ describe('places of buyers', () => {
     const places = new StreamPlaces(99, 4, 2);
     const first = places.take('a', 'eve');
     places.take('b', 'eve');
-    expect(() => places.take('c', 'eve')).toThrow('too many event streams of this buyer are open');
+    expect(() => places.take('c', 'eve')).toThrow('this buyer has too many open event streams');
     for (let n = 0; n < 3; n++) places.take('a', null);
     expect(() => places.take('a', 'ann')).toThrow('of this address');
     for (let n = 0; n < 2; n++) first[Symbol.dispose]();
