@@ -94,7 +94,7 @@ function suite(started: () => Promise<{ url: string; cert: string }>): void {
     expect(await opened(addressed(verifyCa, '127.0.0.1'))).toBe('open');
     expect(await opened(addressed({ sslmode: 'require', sslrootcert: cert }, '127.0.0.1'))).toBe('open');
     expect(await opened(addressed({ ...verifyCa, sslmode: 'verify-full' }, '127.0.0.1'))).toMatch(
-      /TLS with the database|verify-full, which needs the name/,
+      /TLS with the database|verify-full, which needs a host name/,
     );
   });
 

@@ -101,7 +101,7 @@ describe('settings that make no shop', () => {
       'a password that is not percent-encoded',
       ['serve'],
       { DATABASE_URL: 'postgres://u:hunter2%@127.0.0.1:1/x' },
-      /DATABASE_URL is no address.*percent-encoded/,
+      /DATABASE_URL is not a valid URL.*percent-encoded/,
     ],
     ...['mysql', 'postgres'].flatMap<[string, string[], Record<string, string>, RegExp]>((scheme) => [
       [
@@ -114,7 +114,7 @@ describe('settings that make no shop', () => {
         `a parameter that is not known (${scheme})`,
         ['serve'],
         { DATABASE_URL: `${scheme}://u:hunter2@127.0.0.1:1/x?ssl=true` },
-        /DATABASE_URL has a parameter "ssl", which is not known: there are sslmode/,
+        /DATABASE_URL has an unknown parameter "ssl": known ones are sslmode/,
       ],
       [
         `a root certificate without TLS (${scheme})`,
