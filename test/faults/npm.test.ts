@@ -100,7 +100,7 @@ it.concurrent.each([
 
   child.kill(signal);
   await until('the server has ended', 10_000, gone);
-  expect(output()).toContain('closing: no new orders, finishing what is in flight');
+  expect(output()).toContain('closing: refusing new orders, finishing requests in flight');
   lockDataFolder(data).unlock();
   // Closed, not cut off.
   expect(existsSync(join(data, `${LEDGER_FILE}-wal`))).toBe(false);
@@ -110,7 +110,7 @@ it.concurrent('a worker of npx doorbuster worker ends when npm gets SIGTERM (P10
   // Neither answers: it waits for them.
   const servers = { REDIS_URL: 'redis://127.0.0.1:1', DATABASE_URL: 'postgres://nobody@127.0.0.1:1/none' };
   const { child, output, gone } = npm('npx', ['doorbuster', 'worker'], project(), servers);
-  await until('it has started', 20_000, () => output().includes('trying again every second'));
+  await until('it has started', 20_000, () => output().includes('retrying every second'));
   child.kill('SIGTERM');
   await until('the worker has ended', 10_000, gone);
 });

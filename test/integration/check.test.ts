@@ -79,11 +79,11 @@ describe('check', () => {
     const found = await check('--url', served.url);
     expect(found).toMatchObject({ code: 1, stderr: '' });
     expect(found.stdout).toContain(`✗ payments: order:${one.id} of sale ${saleId}`);
-    expect(found.stdout).toContain('1 found (looked at releases, payments)');
+    expect(found.stdout).toContain('1 found (checked releases, payments)');
     expect(JSON.parse((await check('--url', served.url, '--json')).stdout)).toMatchObject({ findings });
     expect(await check('--url', served.url, '--sale', other)).toMatchObject({
       code: 0,
-      stdout: 'all is right: no units and no money are stuck (looked at releases, payments)\n',
+      stdout: 'no stuck stock, no unsettled payments (checked releases, payments)\n',
     });
 
     served.bank.mood = 'well';
@@ -111,7 +111,7 @@ describe('check', () => {
     expect(await check('--what')).toMatchObject({ code: 2 });
     expect(await run(['check', '--url', served.url], { DOORBUSTER_ADMIN_KEY: '' })).toMatchObject({
       code: 2,
-      stderr: 'doorbuster check: an admin key is needed to ask for a check: --admin-key, or DOORBUSTER_ADMIN_KEY\n',
+      stderr: 'doorbuster check: an admin key is needed to run a check: set --admin-key or DOORBUSTER_ADMIN_KEY\n',
     });
     const nobody = await check('--url', 'http://127.0.0.1:1');
     expect(nobody).toMatchObject({ code: 1, stdout: '' });
@@ -120,7 +120,7 @@ describe('check', () => {
     );
     const refused = await check('--url', served.url, '--admin-key', 'another-key-of-enough-length');
     expect(refused).toMatchObject({ code: 1, stdout: '' });
-    expect(refused.stderr).toMatch(/^doorbuster check: .* did not check: .*401.*\n$/);
+    expect(refused.stderr).toMatch(/^doorbuster check: .* refused the check: .*401.*\n$/);
     expect(await check('--url', served.url, '--sale', 'none')).toMatchObject({ code: 1, stdout: '' });
   });
 });

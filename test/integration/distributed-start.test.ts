@@ -309,7 +309,7 @@ describeWithRedis('servers that come later', () => {
       });
       await database.restart();
       await until('the server is ready', 8_000, async () => (await server.call('GET', '/readyz')).status === 200);
-      await until('the worker works', 8_000, () => worker.output().includes('doorbuster: working'));
+      await until('the worker has started', 8_000, () => worker.output().includes('doorbuster: worker started'));
       // One that waits says so, once.
       expect(worker.output().match(/trying again/g)).toHaveLength(1);
       // Also to whoever reads its log only.

@@ -45,7 +45,7 @@ it.concurrent.each(['info', 'fatal'])(
 );
 
 it.concurrent('a demo talks to a person: its words are on stdout, and the log is on stderr', async () => {
-  const { stdout, stderr } = await serve(['--demo'], 'info', (text) => text.includes('Ctrl-C ends it.'));
+  const { stdout, stderr } = await serve(['--demo'], 'info', (text) => text.includes('Press Ctrl-C to stop.'));
   expect(stdout.filter((line) => line.startsWith('{'))).toEqual([]);
   expect(stderr.length).toBeGreaterThan(0);
   expect(stderr.filter((line) => !isJson(line))).toEqual([]);
