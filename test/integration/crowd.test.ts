@@ -122,8 +122,8 @@ describe('crowd', () => {
     while (!stderr.includes(' of 5 000 buyers: ')) await wait(20);
     child.kill('SIGINT');
     const code = await new Promise((resolve) => child.on('close', resolve));
-    expect(stdout).toMatch(/interrupted: \d+ of 5 000 buyers had come in/);
-    expect(stdout).toContain('verdict: every promise held, as far as the crowd came');
+    expect(stdout).toMatch(/interrupted: \d+ of 5 000 buyers had entered/);
+    expect(stdout).toContain('verdict: every promise held, as far as the crowd got');
     expect(code).toBe(130);
   });
 });

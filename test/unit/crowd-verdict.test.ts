@@ -410,7 +410,7 @@ describe('a 202 is seen broken', () => {
   it.each([
     ['queued', 'still queued 60 s after the last buyer: 12'],
     ['missing', 'not found (404) 60 s after the last buyer: 12'],
-    ['unheard', 'not answered for 60 s after the last buyer: 12'],
+    ['unheard', 'still without an answer 60 s after the last buyer: 12'],
   ] as const)('when it is not decided by the end: %s', (last, words) => {
     const evidence = lagging({
       ...counting({ queued: 1, reserved: 1 }),
