@@ -888,7 +888,7 @@ describe('what is wrong is said in words', () => {
   const said = async (path: string, options: CallOptions) => (await server.call('POST', path, options)).body.detail;
 
   it('a body that is missing, a time that is none, a list without anything in it', async () => {
-    const needed = '/: a body is needed: a JSON object';
+    const needed = '/: the body must be a JSON object';
     for (const body of [undefined, [], null, 'text']) {
       expect(await said('/v1/orders/1/pay', { buyer: 'a', ...(body !== undefined && { body }) })).toBe(needed);
     }

@@ -433,7 +433,7 @@ describe('options', () => {
     ],
     ['a proxy that is none', { http: { trustProxy: 'all' } }, /^http\.trustProxy must be/],
     ['an admin key that is no text', { adminKey: 7 }, /^adminKey must be a text/],
-    ['three secrets', { authSecret: 'a,b,c' }, /^authSecret must hold/],
+    ['three secrets', { authSecret: 'a,b,c' }, /^authSecret must be one secret, or two/],
     ['a log that is none', { log: 'info' }, /^log must be/],
   ])('%s is refused by name', async (_, options, words) => {
     const folder = join(temporaryFolder(), 'options');
