@@ -65,7 +65,8 @@ export function parseAdminKeys(value: string): { name: string; key: string }[] {
   if (keys.some(({ name }) => name.length > 64)) throw new Error('has a name longer than 64 characters');
   // A key is also accepted as `name:key` (http/auth.ts), so no other key may look like that.
   const named = new Set(keys.map(({ name, key }) => `${name}:${key}`));
-  if (keys.some(({ key }) => named.has(key))) throw new Error('has a key that equals another key with its name in front');
+  if (keys.some(({ key }) => named.has(key)))
+    throw new Error('has a key that equals another key with its name in front');
   return keys;
 }
 

@@ -28,7 +28,8 @@ export function readSignature(header: string | undefined, nowMs: number): Signat
   const seconds = Number(time);
   const given = parts.flatMap(([name, value]) => (name === 'v1' && value !== undefined ? [value] : []));
   if (!given.some((value) => HASH.test(value))) return 'the signature has no v1 of 64 hex digits';
-  if (Math.abs(nowMs / 1000 - seconds) > SIGNATURE_SECONDS_MAX) return `the signature’s time is more than ${SIGNATURE_SECONDS_MAX} s off`;
+  if (Math.abs(nowMs / 1000 - seconds) > SIGNATURE_SECONDS_MAX)
+    return `the signature’s time is more than ${SIGNATURE_SECONDS_MAX} s off`;
   return { seconds, given };
 }
 

@@ -154,7 +154,11 @@ function skew(name: string, nowMs: number, tookMs: number, runtime: Runtime): Ch
   const offMs = nowMs + tookMs / 2 - runtime.clock.now();
   const off = `${Math.abs(Math.round(offMs))} ms ${offMs >= 0 ? 'ahead of' : 'behind'} this machine`;
   if (Math.abs(offMs) - tookMs <= SKEW_MS_MAX) return check(name, 'ok', off);
-  return check(name, 'warn', `${off}: synchronise the clocks of all machines (NTP), because sales open by Redis’ clock`);
+  return check(
+    name,
+    'warn',
+    `${off}: synchronise the clocks of all machines (NTP), because sales open by Redis’ clock`,
+  );
 }
 
 /** Checks that the prefix in Redis belongs to this ledger, without changing it. */
@@ -231,6 +235,7 @@ function weaknesses(settings: ReadonlyMap<string, string>): Check[] {
     check('durability', 'warn', `${name} is ${settings.get(name)}: ${lost}. Set it to ${safe[0]}`),
   );
   const readOnly = settings.get('read_only') === 'ON' || settings.get('default_transaction_read_only') === 'on';
-  if (readOnly) checks.push(check('database', 'wrong', 'is read-only, perhaps a replica: point DATABASE_URL at the primary'));
+  if (readOnly)
+    checks.push(check('database', 'wrong', 'is read-only, perhaps a replica: point DATABASE_URL at the primary'));
   return checks.length > 0 ? checks : [check('durability', 'ok', 'every commit is on disk before it is answered')];
 }

@@ -227,8 +227,10 @@ ${settingHelp(SETTINGS)}`,
 };
 
 function neededKeys({ adminKeys, authSecrets }: Config) {
-  if (adminKeys === null) throw new TerminalError('bad_config', 'DOORBUSTER_ADMIN_KEY is not set (to try it out, use --demo)');
-  if (authSecrets === null) throw new TerminalError('bad_config', 'DOORBUSTER_AUTH_SECRET is not set (to try it out, use --demo)');
+  if (adminKeys === null)
+    throw new TerminalError('bad_config', 'DOORBUSTER_ADMIN_KEY is not set (to try it out, use --demo)');
+  if (authSecrets === null)
+    throw new TerminalError('bad_config', 'DOORBUSTER_AUTH_SECRET is not set (to try it out, use --demo)');
   return { adminKeys, authSecrets };
 }
 

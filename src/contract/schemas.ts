@@ -202,7 +202,9 @@ export const PayOrder = Type.Object(
       maxLength: 32,
       description: 'The payment provider: `sandbox`, or one of the shop’s',
     }),
-    token: Type.Optional(Type.String({ maxLength: 1024, description: 'The provider’s token for the buyer’s means of payment' })),
+    token: Type.Optional(
+      Type.String({ maxLength: 1024, description: 'The provider’s token for the buyer’s means of payment' }),
+    ),
   },
   { ...strict, examples: [{ method: 'sandbox' }] },
 );
@@ -223,7 +225,10 @@ export const RefundOrder = Type.Object(
     amount: Type.Optional(
       Type.Object(
         { ...Total.properties, amount: Type.Integer({ ...Total.properties.amount, minimum: 1 }) },
-        { ...strict, description: 'Refunds this part, and the order stays paid. Without it, all that is left is refunded' },
+        {
+          ...strict,
+          description: 'Refunds this part, and the order stays paid. Without it, all that is left is refunded',
+        },
       ),
     ),
   },

@@ -100,7 +100,8 @@ export async function doorbusterRoutes(app: FastifyInstance, { shop, http, runti
       return;
     }
     reply.headers(SECURE_HEADERS);
-    if (hasTwoHosts(request.raw)) done(new HttpProblem('malformed_json', 'a request must have exactly one Host header'));
+    if (hasTwoHosts(request.raw))
+      done(new HttpProblem('malformed_json', 'a request must have exactly one Host header'));
     else done();
   });
   app.addHook('onSend', (request, reply, payload, done) => {

@@ -124,7 +124,10 @@ export class Unsent {
       socket.destroy();
       cut++;
     }
-    this.#on.log.warn({ cut }, 'clients do not read their answers; the connections with the most unread bytes were closed');
+    this.#on.log.warn(
+      { cut },
+      'clients do not read their answers; the connections with the most unread bytes were closed',
+    );
   }
 
   #cutLate(): void {

@@ -63,7 +63,9 @@ const Delivery = Type.Object({
   }),
   lastError: nullable(Type.String()),
   nextAt: nullable(
-    Type.String({ description: 'The next attempt; null while pending: an older event of the order must be delivered first' }),
+    Type.String({
+      description: 'The next attempt; null while pending: an older event of the order must be delivered first',
+    }),
   ),
   createdAt: S.Time,
   doneAt: nullable(Type.String()),
