@@ -311,7 +311,7 @@ describeWithRedis('servers that come later', () => {
       await until('the server is ready', 8_000, async () => (await server.call('GET', '/readyz')).status === 200);
       await until('the worker has started', 8_000, () => worker.output().includes('doorbuster: worker started'));
       // One that waits says so, once.
-      expect(worker.output().match(/trying again/g)).toHaveLength(1);
+      expect(worker.output().match(/^doorbuster worker: .*; retrying every second$/gm)).toHaveLength(1);
       // Also to whoever reads its log only.
       for (const { output } of [worker, server]) {
         const lines = output()
@@ -342,7 +342,7 @@ async function startWaitingWorker(
     });
   }
   const ended = new Promise<number | null>((resolve) => worker.on('close', resolve));
-  await until('the worker waits', 10_000, () => /trying again/.test(said));
+  await until('the worker waits', 10_000, () => /^doorbuster worker: .*; retrying every second$/m.test(said));
   return {
     output: () => said,
     stop: () => {
