@@ -191,7 +191,7 @@ function auditSuite(start: () => Promise<World>): void {
   });
 
   it.each(Object.entries(DEEDS))(
-    '%s: one row for each commit, with who and from where',
+    '%s: one row per commit, with actor and origin',
     async (route, { call, rows }) => {
       if (route.includes('dead-letters') && world.letter === null) return;
       const { path, ...options } = await call(world);
@@ -204,7 +204,7 @@ function auditSuite(start: () => Promise<World>): void {
     },
   );
 
-  it('a buyer and a provider stand there in the same form, with their addresses', async () => {
+  it('a buyer and a provider are recorded in the same form, with their addresses', async () => {
     const sale = await createSale(world);
     const [cancelled, told] = [await order(world, sale, 'ben'), await order(world, sale, 'cem')];
     await world.call('POST', `/v1/orders/${cancelled.id}/cancel`, { buyer: 'ben' });
@@ -307,7 +307,7 @@ describe('the audit of a shop in the application’s own process', () => {
     }
   });
 
-  it('a gate that is built anew at a start is the shop’s own doing', async () => {
+  it('a gate that is rebuilt at a start is recorded as done by the shop itself', async () => {
     const data = temporaryFolder();
     const before = await createDoorbuster({ data });
     const made = await before.sales.create({ name: 'S', ...soon(), items });

@@ -115,7 +115,7 @@ function suite(): void {
     server = shop.shop.servers[0]!;
   }, 60_000);
 
-  it('what is not ours is listed by a process that never talks to the broker, retried, and dropped', async () => {
+  it('a message that is not ours is listed by a process without a connection to the broker, retried, and dropped', async () => {
     const tool = ground.kind.tool(ground.broker, shop.prefix);
     await tool.publish(3, 'what is this');
     const [letter] = await until('a letter', 8_000, async () => {
@@ -139,7 +139,7 @@ function suite(): void {
     await tool.close();
   });
 
-  it('an entry that nobody can read comes through the broker, too; others are not held up', async () => {
+  it('an unreadable entry also passes through the broker, and holds up no other', async () => {
     const saleId = await createSale(server, { stock: 5 });
     const { redis } = ground;
     const epoch = await redis.command('HGET', shop.key(saleId, 'gate'), 'epoch');
@@ -154,7 +154,7 @@ function suite(): void {
   });
 
   it.runIf(LONG)(
-    'an order that the ledger can never take: five tries, a letter, retried to its end or rejected',
+    'an order that the ledger can never store: five attempts, a dead letter, then retried to its end or rejected',
     async () => {
       const saleId = await createSale(server, { stock: 4 });
       await shop.query(
@@ -188,7 +188,7 @@ function suite(): void {
     DIES_WITHIN_MS + 30_000,
   );
 
-  it('doctor: a broker that is there, and one that is not', async () => {
+  it('doctor: a broker that runs, and one that does not', async () => {
     const { kind, broker } = ground;
     const url = kind.pipeUrl(broker, 'doctor');
     const well = await brokerCheck(environment('doctor', url, shop.databaseUrl));

@@ -249,7 +249,7 @@ function suite(kind: BrokerKind): void {
     for (const { counters } of pipes) expect(counters).toMatchObject({ recovered: 0, died: 0, retries: 0 });
   });
 
-  it('P3: who relays is gone in the middle: the next one sends again what was not confirmed, and goes on', async () => {
+  it('P3: the relay dies in the middle: the next one sends unconfirmed entries again, and goes on', async () => {
     const real = await carrierAt(kind, server, prefix);
     let carried = 0;
     let unsure = 0;
@@ -284,7 +284,7 @@ function suite(kind: BrokerKind): void {
     expect(next.counters).toMatchObject({ resent: unsure, recovered: 0 });
   });
 
-  it('P3: a message that is poison holds up nobody, becomes a dead letter, is retried and dropped', async () => {
+  it('P3: a poison message holds up no other, becomes a dead letter, is retried and dropped', async () => {
     const pipe = await worker(kind, { triesMax: 3, retryMs: 150 });
     const poison = new Set(['5', '6']);
     const seen: string[] = [];
@@ -325,7 +325,7 @@ function suite(kind: BrokerKind): void {
     expect(pipe.counters).toMatchObject({ retries: 4, died: 2, recovered: 0 });
   });
 
-  it('what is not ours is put aside, is retried and dropped, and blocks nobody', async () => {
+  it('a message that is not ours is put aside, is retried and dropped, and blocks no other', async () => {
     const pipe = await worker(kind);
     const seen = collect(pipe);
     await pipe.open();
@@ -396,7 +396,7 @@ function suite(kind: BrokerKind): void {
     expect(firsts(seen)).toEqual(idsOf(later));
   });
 
-  it('P3: what is not decided is not acknowledged with its neighbours: the next worker gets it from the broker', async () => {
+  it('P3: an undecided message is not acknowledged with its neighbours: the next worker gets it from the broker', async () => {
     const first = await worker(kind);
     const seen: string[] = [];
     let refused = 0;

@@ -192,7 +192,7 @@ describeWithOwnKafka('carried by Kafka', () => {
     expect(settings.get('unclean.leader.election.enable')).toBe('false');
   });
 
-  it('uses a topic that is there, with as many partitions as it has', async () => {
+  it('uses an existing topic, with as many partitions as it has', async () => {
     const made = carrier({ url: `${server.url}/theirs` });
     await makeTopic('theirs', 3);
     expect(await made.open()).toBe(3);
@@ -208,7 +208,7 @@ describeWithOwnKafka('carried by Kafka', () => {
     expect(error.message).toMatch(/^the topic theirs-\d+ has cleanup\.policy=compact.*$/);
   });
 
-  it('keeps the order of each partition, and does not bring again what is done', async () => {
+  it('keeps the order of each partition, and does not redeliver what is done', async () => {
     const all = await opened({ answerMs: 10_000 });
     const partitions = [0, 1, 2, 3];
     const big = 'ü'.repeat(30_000);
@@ -262,7 +262,7 @@ describeWithOwnKafka('carried by Kafka', () => {
     expect(batches[0]!.producerId).toBeGreaterThanOrEqual(0n);
   });
 
-  it('brings what it cannot read as it came, with a name of its own', async () => {
+  it('delivers an unreadable record unchanged, with an id of its own', async () => {
     const all = await opened();
     await write(2, ['rubbish', null, '[1,"7",0,"x",null]']);
     await all.send(2, parcels(1, 1));
@@ -313,7 +313,7 @@ describeWithOwnKafka('carried by Kafka', () => {
     expect(await leftOver(7)).toEqual(inOrder(4, 10));
   });
 
-  it('lets others have what is not done at once, and may receive again', async () => {
+  it('gives undone messages to others at once, and may receive again', async () => {
     const [one, two] = [await opened({ sessionMs: 10_000 }), await opened({ sessionMs: 10_000 })];
     await Promise.all(inOrder(0, 7).map((partition) => one.send(partition, parcels(1, 5, String(partition)))));
     const first = received(one);
@@ -332,7 +332,7 @@ describeWithOwnKafka('carried by Kafka', () => {
     expect(third.map(numberOf)).toEqual([6]);
   });
 
-  it('shares the partitions, and who keeps one goes on with it', async () => {
+  it('shares the partitions, and a worker that keeps one goes on with it', async () => {
     const one = await opened();
     await Promise.all(inOrder(0, 7).map((partition) => one.send(partition, parcels(1, 3, String(partition)))));
     const first = received(one);
@@ -360,7 +360,7 @@ describeWithOwnKafka('carried by Kafka', () => {
     expect(first.slice(28).map(numberOf)).toEqual([4, 4, 4, 4]);
   });
 
-  it('gives what a worker had that was killed, or stopped, to others; too late is too late', async () => {
+  it('gives the messages of a killed or stopped worker to others; its late decisions do not count', async () => {
     const all = await opened();
     await all.send(0, parcels(1, 5));
     const [killed, stopped] = [await agent(), await agent()];
@@ -388,7 +388,7 @@ describeWithOwnKafka('carried by Kafka', () => {
 
   // Outages
 
-  it('brings again what was not done when the broker died, and nothing twice that was', async () => {
+  it('redelivers what was not done when the broker died, and nothing that was', async () => {
     const all = await opened();
     await all.send(0, parcels(1, 20));
     const deliveries = received(all);
@@ -485,7 +485,7 @@ describeWithOwnKafka('carried by Kafka', () => {
 
   // The topic
 
-  it('goes on with what is there if what was committed is not', async () => {
+  it('goes on with the stored records if the committed offset no longer exists', async () => {
     const all = await opened();
     await all.send(0, parcels(1, 5));
     const deliveries = received(all);
@@ -498,7 +498,7 @@ describeWithOwnKafka('carried by Kafka', () => {
     expect(await leftOver(7)).toEqual(inOrder(9, 15));
   });
 
-  it('makes its topic anew if it is deleted', async () => {
+  it('creates its topic again if it is deleted', async () => {
     const all = await opened();
     await all.send(0, parcels(1, 5));
     const deliveries = received(all);

@@ -123,7 +123,7 @@ describeWithOwnRabbitmq('carried by RabbitMQ', () => {
 
   // The way
 
-  it('keeps the order of each partition, and takes what is done out of the queue', async () => {
+  it('keeps the order of each partition, and removes what is done from the queue', async () => {
     const all = carrier({ queues: 4 });
     expect(all.reason).toContain('not connected yet');
     expect(await all.open()).toBe(4);
@@ -156,7 +156,7 @@ describeWithOwnRabbitmq('carried by RabbitMQ', () => {
     expect(said).toEqual([]);
   });
 
-  it('does not say that it was sent before the broker has confirmed', async () => {
+  it('does not report a parcel as sent before the broker has confirmed it', async () => {
     const proxy = await startProxy(server.port);
     const far = await opened({ url: `amqp://guest:guest@127.0.0.1:${proxy.port}` });
     proxy.delay(200, 'toClient');
@@ -168,7 +168,7 @@ describeWithOwnRabbitmq('carried by RabbitMQ', () => {
     await proxy.close();
   });
 
-  it('has no more in hand than it may, and gets more when some is done, in whatever order', async () => {
+  it('has no more in hand than allowed, and gets more when some is done, in any order', async () => {
     const small = await opened({ inHandMax: 33 });
     await small.send(0, parcels(1, 100));
     const deliveries = received(small);
@@ -185,7 +185,7 @@ describeWithOwnRabbitmq('carried by RabbitMQ', () => {
     expect(numbers(deliveries)).toEqual(inOrder(1, 19));
   });
 
-  it('lets one of two have a queue, and the other when the first is gone, without a gap', async () => {
+  it('gives a queue to one of two workers, and to the other when the first is gone, without a gap', async () => {
     const proxy = await startProxy(server.port);
     const first = await opened({ url: `amqp://guest:guest@127.0.0.1:${proxy.port}`, inHandMax: 33 });
     const byFirst = received(first);
@@ -219,7 +219,7 @@ describeWithOwnRabbitmq('carried by RabbitMQ', () => {
     await proxy.close();
   });
 
-  it('lets others have at once what it gives back; what is done too late does no harm', async () => {
+  it('gives what it returns to others at once; a late acknowledgement does no harm', async () => {
     const first = await opened();
     const second = await opened();
     const byFirst = received(first);
@@ -246,7 +246,7 @@ describeWithOwnRabbitmq('carried by RabbitMQ', () => {
 
   // What is not ours
 
-  it('puts what it cannot read with the dead letters, and delivers it from there', async () => {
+  it('puts unreadable messages with the dead letters, and delivers them from there', async () => {
     const all = await opened();
     const deliveries = received(all);
     const exchange = `${prefix}.orders`;
@@ -281,7 +281,7 @@ describeWithOwnRabbitmq('carried by RabbitMQ', () => {
 
   // What is wrong at the broker
 
-  it('says in one line what is wrong with a queue or an exchange that is there', async () => {
+  it('says in one line what is wrong with an existing queue or exchange', async () => {
     const own = carrier();
     const declared = (queue: string, args: Record<string, unknown>): Promise<unknown> =>
       other((connection) => connection.queueDeclare({ queue, durable: true, arguments: args }));
@@ -323,7 +323,7 @@ describeWithOwnRabbitmq('carried by RabbitMQ', () => {
     }
   });
 
-  it('makes a queue anew that somebody deletes, whether it sends or receives', async () => {
+  it('creates a deleted queue again, whether it sends or receives', async () => {
     const sender = await opened();
     await sender.send(0, [parcel(1)]);
     await other((connection) => connection.queueDelete(`${prefix}.orders.0`));
@@ -346,7 +346,7 @@ describeWithOwnRabbitmq('carried by RabbitMQ', () => {
     await until('nothing is wrong', WITHIN_MS, () => sender.reason === null);
   });
 
-  it('takes nothing while the broker is short of memory, and says so', async () => {
+  it('sends nothing while the broker is short of memory, and says so', async () => {
     const blocked = await opened({ url: poor.url, answerMs: 500 });
     await rejects(blocked.send(0, parcels(1, 64)), 1500);
     expect(blocked.reason).toContain('low on memory');
@@ -359,7 +359,7 @@ describeWithOwnRabbitmq('carried by RabbitMQ', () => {
 
   // The broker is out
 
-  it('goes on trying while nobody answers; another host of the list will do', async () => {
+  it('retries while no host answers; another host of the list will do', async () => {
     const nobody = await freePort();
     const alone = carrier({ url: `amqp://127.0.0.1:${nobody}` });
     const opening = rejects(alone.open(), 3000);

@@ -94,7 +94,7 @@ describe('check', () => {
     expect(await check('--url', served.url)).toMatchObject({ code: 0 });
   });
 
-  it('is for admins, and of sales that there are', async () => {
+  it('is for admins, and for sales that exist', async () => {
     expectProblem(await served.call('GET', '/v1/ops/consistency'), 401, 'unauthenticated');
     expectProblem(await served.call('POST', '/v1/ops/consistency/check', { buyer: 'alice' }), 403, 'forbidden');
     const unknown = await served.call('POST', '/v1/ops/consistency/check', { admin: true, body: { saleId: '1' } });

@@ -239,14 +239,14 @@ describe.concurrent('several addresses of one shop', () => {
   it('one that dies on the way is a lost connection: everybody is served by the other', async () => {
     const shop = await FakeShop.open(2, { diesAfter: 10 });
     const { code, stdout } = await crowd(shop.urls);
-    expect(stdout).toMatch(/broken +\d+ connections, tried again with the same key/);
+    expect(stdout).toMatch(/broken +\d+ connections, retried with the same key/);
     expect(stdout).toContain('20 orders, 20 units, to 20 buyers');
     expect(stdout).not.toContain('never got a final answer');
     expect(stdout).toContain('verdict: every promise held');
     expect(code).toBe(0);
   });
 
-  it('one that is not there from the beginning is named, exit code 2', async () => {
+  it('one that does not answer at the start is named, exit code 2', async () => {
     const shop = await FakeShop.open(1);
     const { code, stderr } = await crowd([...shop.urls, 'http://127.0.0.1:1']);
     expect(stderr).toMatch(/no server answers at http:\/\/127\.0\.0\.1:1\/ .*ECONNREFUSED/);

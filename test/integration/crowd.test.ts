@@ -79,7 +79,7 @@ describe('crowd', () => {
   it('a sale that is sold out already is refused rightly, and tops up on demand', async () => {
     const sale = await createSale(server, { stock: 0 });
     const empty = await crowd(server.url, sale, ['--buyers', '20']);
-    expect(empty.stdout).toContain('sold out before the crowd came');
+    expect(empty.stdout).toContain('the item is already sold out: every order will be refused');
     expect([empty.code, empty.stdout.includes('every promise held')]).toEqual([0, true]);
     const filled = await crowd(server.url, sale, [
       '--buyers',
@@ -100,7 +100,7 @@ describe('crowd', () => {
     const sale = await createSale(server);
     await server.call('POST', `/v1/sales/${sale}/pause`, { admin: true });
     const { code, stdout } = await crowd(server.url, sale, ['--buyers', '5']);
-    expect(stdout).toContain('the sale is paused: everybody will be refused');
+    expect(stdout).toContain('the sale is paused: every order will be refused');
     expect(stdout).toMatch(/refused +\d+: sale_paused/);
     expect(code).toBe(0);
   });

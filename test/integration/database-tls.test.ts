@@ -98,7 +98,7 @@ function suite(started: () => Promise<{ url: string; cert: string }>): void {
     );
   });
 
-  it('a sslrootcert that is not there is said', async () => {
+  it('a missing sslrootcert is reported', async () => {
     expect(await opened(addressed({ sslmode: 'require', sslrootcert: '/no/such/file' }))).toMatch(
       /sslrootcert of DATABASE_URL cannot be read \(ENOENT/,
     );

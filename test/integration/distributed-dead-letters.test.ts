@@ -144,7 +144,7 @@ describeWithRedis('dead letters', () => {
       expect(await second.stop()).toBe(0);
     });
 
-    it('for admins only, and embedded there are none', async () => {
+    it('are for admins only, and an embedded shop has none', async () => {
       for (const [method, path] of [
         ['GET', '/v1/ops/dead-letters'],
         ['POST', '/v1/ops/dead-letters/1/retry'],
@@ -164,7 +164,7 @@ describeWithRedis('dead letters', () => {
       expect(await embedded.stop()).toBe(0);
     });
 
-    it('an entry that nobody can read is listed at once, and can be dropped', async () => {
+    it('an unreadable entry is listed at once, and can be dropped', async () => {
       const sale = await createSale(server, { stock: 5 });
       await forge(sale, ['what', 'is this']);
       const [letter] = await until('a letter', 5_000, async () => {

@@ -146,7 +146,7 @@ describeWithRedis('a part of the shop is out', () => {
       });
     });
 
-    it('a ledger that is silent: orders are queued as with one that refuses, and nobody waits for it for long', async () => {
+    it('a ledger that does not answer: orders are queued as with one that refuses, and nothing waits for it for long', async () => {
       const sale = await createSale(a, { stock: 10, perBuyer: 8 });
       expect((await place(b, sale, 'early')).status).toBe(201);
       await Promise.all([counts(a, sale), counts(b, sale)]);
@@ -261,7 +261,7 @@ describeWithRedis('a part of the shop is out', () => {
         },
       );
 
-      it('SIGTERM of processes that owe and cannot reach anybody: they end with 0, and the order is brought on', async () => {
+      it('SIGTERM of processes with undecided 202s that reach no server: they exit with 0, and the order is decided later', async () => {
         const sale = await createSale(a, { stock: 5 });
         const queued = await without(toDatabase, async () => {
           const one = await place(b, sale, 'alice', { key: 'k' });

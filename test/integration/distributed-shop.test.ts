@@ -339,7 +339,7 @@ describeWithRedis('a shop of several processes', () => {
         });
       });
 
-      it('PIPE_MAX: beyond it 503 overloaded with Retry-After, and nothing of it is lost or held', async () => {
+      it('PIPE_MAX: beyond it 503 overloaded with Retry-After, and no unit is lost or held', async () => {
         const sale = await createSale(a, { stock: 20, perBuyer: 20 });
         await withoutWorker(async () => {
           const answers = await Promise.all(
@@ -372,7 +372,7 @@ describeWithRedis('a shop of several processes', () => {
       });
     });
 
-    it('P3: 202, then Redis forgets all while nobody works: admission_lost, and its units sell again', async () => {
+    it('P3: 202, then Redis loses everything while no worker runs: admission_lost, and its units sell again', async () => {
       const sale = await createSale(a, { stock: 1 });
       await withoutWorker(async () => {
         const queued = await place(a, sale, 'alice', { key: 'k' });

@@ -69,7 +69,7 @@ async function runHere(args: string[], env: Record<string, string>): Promise<End
   return { code: await main(args), ...said };
 }
 
-describe('settings that make no shop', () => {
+describe('settings that describe no deployment', () => {
   it.each<[string, string[], Record<string, string>, RegExp]>([
     ['REDIS_URL alone', ['serve'], { REDIS_URL: NO_REDIS }, /REDIS_URL.*DATABASE_URL/],
     ['sqlite: with Redis', ['serve'], { REDIS_URL: NO_REDIS, DATABASE_URL: 'sqlite:./data' }, /DATABASE_URL.*sqlite:/],
@@ -160,7 +160,7 @@ describe('settings that make no shop', () => {
     await expectRefused(['serve'], { REDIS_URL: NO_REDIS }, /REDIS_URL.*DATABASE_URL/);
   });
 
-  it('an unknown flag of the worker is a mistake of use; --help names what it needs', async () => {
+  it('an unknown flag of the worker is a usage error; --help names what it needs', async () => {
     expectOneLine(['worker'], await runHere(['worker', '--port', '1'], {}), /--port/, 2);
     const help = await runHere(['worker', '--help'], {});
     expect(help).toMatchObject({ code: 0, stderr: '' });
@@ -168,13 +168,13 @@ describe('settings that make no shop', () => {
   });
 });
 
-describeWithRedis('servers that are not as they must be', () => {
+describeWithRedis('servers that are set up wrongly', () => {
   let redis: RedisServer;
   beforeAll(async () => {
     redis = await startRedis();
   });
 
-  it('a Redis that throws keys away stops the start of serve and worker', async () => {
+  it('a Redis that evicts keys stops the start of serve and worker', async () => {
     const env = { REDIS_URL: redis.url, DATABASE_URL: NO_DATABASE };
     await redis.command('CONFIG', 'SET', 'maxmemory-policy', 'allkeys-lru');
     try {
@@ -237,7 +237,7 @@ describeWithRedis('servers that are not as they must be', () => {
       expectOneLine(['migrate'], await runHere(['migrate'], env), /schema 9999.*newer/);
     });
 
-    it(`${name}: a wrong password and a database that is not there are said in one line`, async () => {
+    it(`${name}: a wrong password and a database that does not exist are reported in one line`, async () => {
       const wrong = new URL(await fresh());
       const missing = new URL(wrong);
       wrong.password = 'hunter2';

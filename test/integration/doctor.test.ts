@@ -61,7 +61,7 @@ async function usedFolder({ killed = false } = {}): Promise<string> {
   return server.data;
 }
 
-it('a folder that is not there yet: all ok, and it is still not there', async () => {
+it('a folder that does not exist yet: all ok, and it is not created', async () => {
   const folder = join(temporaryFolder(), 'a', 'b');
   const checks = await examined(folder);
   expect(statuses(checks)).toEqual(['ok']);

@@ -163,7 +163,7 @@ describe('pages and documents', () => {
     await shop.close();
   });
 
-  it('what the page loads has its type and an ETag: who has it is told so', async () => {
+  it('files of the page have a type and an ETag: a client that has them gets 304', async () => {
     for (const [file, type] of [
       ['index.css', 'text/css; charset=utf-8'],
       ['swagger-ui-bundle.js', 'text/javascript; charset=utf-8'],
@@ -286,7 +286,7 @@ describe('event streams', () => {
       expect(statuses.filter((status) => status === 503)).toHaveLength(30);
     });
 
-    it('clients that leave before, while and after the sale is read leave their places behind (P10)', async () => {
+    it('clients that leave before, while and after the sale is read free their places (P10)', async () => {
       for (let round = 0; round < 10; round++) {
         await Promise.all(
           Array.from({ length: 10 }, async (_, n) => {
@@ -368,7 +368,7 @@ describe('half-sent requests', () => {
     expectProblem(await told(64 * 1024 + 1), 413, 'body_too_large');
   });
 
-  it('who is refused and goes on sending is cut off, and a small rest is read so that the answer arrives', async () => {
+  it('a refused client that goes on sending is cut off, and a small rest is read so that the answer arrives', async () => {
     const body = 'x'.repeat(200_000);
     const small = await sendRaw(
       server.url,
@@ -502,7 +502,7 @@ describe('bytes that no client sends', () => {
     expectProblem(await raw(`GET /v1/time HTTP/1.1\r\nhost: x\r\n${many}\r\n`), 431, 'headers_too_large');
   });
 
-  it('CONNECT and an upgrade end the connection or are answered, and hurt nobody', async () => {
+  it('CONNECT and an upgrade end the connection or are answered, and do no harm', async () => {
     for (const bytes of [
       'CONNECT example.org:443 HTTP/1.1\r\nhost: x\r\n\r\n',
       'GET / HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n',

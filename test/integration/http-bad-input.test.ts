@@ -137,7 +137,7 @@ describe('a sale: bounds that hold', () => {
   });
 });
 
-describe('a sale: one beyond is 422 and creates nothing', () => {
+describe('a sale: one beyond a bound is 422 and creates nothing', () => {
   const gone = undefined;
   it.each<[string, string, unknown]>([
     ['no name', 'name', gone],
@@ -651,7 +651,7 @@ describe('who is asking', () => {
     expect(bob).not.toBe(alice);
   });
 
-  it('who asks comes before what is asked: 401 and 403 also for a bad body, an unknown sale, a huge body', async () => {
+  it('the caller is checked first: 401 and 403 also for a bad body, an unknown sale, a huge body', async () => {
     const raw = `{${' '.repeat(70_000)}`;
     expectProblem(await server.call('POST', '/v1/sales/1/orders', { raw: '{' }), 401, 'unauthenticated');
     expectProblem(await server.call('POST', '/v1/sales/1/pause', { buyer: 'alice', raw }), 403, 'forbidden');
@@ -762,7 +762,7 @@ describe('who is asking', () => {
     await refused(422, 'invalid_request', () => server.call('GET', '/v1/orders', { admin: true, headers }));
   });
 
-  it.each(['doorbuster-buyer', 'idempotency-key'])('%s twice: 422, and not joined to a third', async (name) => {
+  it.each(['doorbuster-buyer', 'idempotency-key'])('%s twice: 422, and the two are not joined', async (name) => {
     const body = '{"item":"voucher"}';
     await refused(422, 'invalid_request', () =>
       sendRaw(
@@ -774,7 +774,7 @@ describe('who is asking', () => {
     );
   });
 
-  it('a query that no route knows: 422, on a POST too', async () => {
+  it('an unknown query parameter: 422, on a POST too', async () => {
     await refused(422, 'invalid_request', () =>
       server.call('POST', `/v1/sales/${sale}/orders?colour=red`, { buyer: 'query', body: { item: 'voucher' } }),
     );
@@ -875,7 +875,7 @@ describe('headers of every answer', () => {
   });
 });
 
-it('a body with a Content-Encoding is 415, whatever it is; identity is none', async () => {
+it('a body with any Content-Encoding except identity is 415', async () => {
   const sent = (encoding: string) =>
     server.call('POST', '/v1/sales', { admin: true, body: saleBody(), headers: { 'content-encoding': encoding } });
   for (const encoding of ['gzip', 'br', 'GZIP', 'gzip, identity']) {
@@ -884,10 +884,10 @@ it('a body with a Content-Encoding is 415, whatever it is; identity is none', as
   for (const encoding of ['identity', 'Identity']) expect((await sent(encoding)).status).toBe(201);
 });
 
-describe('what is wrong is said in words', () => {
+describe('faults are described in words', () => {
   const said = async (path: string, options: CallOptions) => (await server.call('POST', path, options)).body.detail;
 
-  it('a body that is missing, a time that is none, a list without anything in it', async () => {
+  it('a missing body, an invalid time, an empty list', async () => {
     const needed = '/: the body must be a JSON object';
     for (const body of [undefined, [], null, 'text']) {
       expect(await said('/v1/orders/1/pay', { buyer: 'a', ...(body !== undefined && { body }) })).toBe(needed);
@@ -1098,7 +1098,7 @@ describe('RATE_LIMIT_ADDRESS', () => {
     }
   });
 
-  it('is not passed by another spelling of the path', async () => {
+  it('another spelling of the path does not get around it', async () => {
     expect((await burst('10.0.0.3', '/%761/time')).late.length).toBeGreaterThanOrEqual(4);
   });
 
@@ -1142,7 +1142,7 @@ describe('IN_FLIGHT_MAX=1', () => {
     await oneMoreIsRefused();
   });
 
-  it('preflights do not widen it', async () => {
+  it('preflight requests do not raise the limit', async () => {
     for (let count = 0; count < 5; count++) {
       await narrow.call('OPTIONS', '/v1/sales', {
         headers: { origin: 'https://shop.example', 'access-control-request-method': 'POST' },

@@ -45,7 +45,7 @@ const cancel = (id: string, options: CallOptions): Promise<Answer> =>
 const replayed = ({ headers }: Answer): boolean => headers.get('idempotent-replayed') === 'true';
 
 describe('a key that moved an order', () => {
-  it('gives its answer to nobody who may not see the order', async () => {
+  it('does not give its answer to a caller who may not see the order', async () => {
     const sale = await newSale(1);
     const { body: order } = await place(sale, { buyer: 'ann' });
     const first = await cancel(order.id, acting(ALICE, 'ann', 'K1'));
@@ -55,7 +55,7 @@ describe('a key that moved an order', () => {
     expectProblem(await cancel(order.id, { buyer: 'eve', key: 'K1' }), 404, 'not_found');
   });
 
-  it('gives the answer of an older version to the letter, though an order has more members today', async () => {
+  it('repeats the answer of an older version byte for byte, though an order has more members today', async () => {
     const sale = await newSale(1);
     const { body: order } = await place(sale, { buyer: 'ann' });
     const pay = (): Promise<Answer> =>
@@ -72,7 +72,7 @@ describe('a key that moved an order', () => {
     expect(again.headers.get('content-type')).toBe('application/json; charset=utf-8');
   });
 
-  it('is another key for another admin, for the buyer, and for whoever acts for nobody', async () => {
+  it('is a different key for another admin, for the buyer, and for an admin who acts for nobody', async () => {
     const sale = await newSale(1);
     const { body: order } = await place(sale, { buyer: 'ann' });
     expect((await cancel(order.id, acting(ALICE, 'ann', 'K2'))).status).toBe(200);

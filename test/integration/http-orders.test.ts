@@ -334,7 +334,7 @@ describe('lists', () => {
     expect(partly).toMatch(/,paid,.*,3000$/);
   });
 
-  it('as CSV only if that is what the client likes better', async () => {
+  it('as CSV only if the client prefers it', async () => {
     const preferred = { accept: 'application/json, text/csv;q=0.1' };
     const asked = await server.call('GET', '/v1/orders?limit=1', { buyer: 'lister', headers: preferred });
     expect(asked.headers.get('content-type')).toMatch(/^application\/json/);

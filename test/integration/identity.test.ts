@@ -110,7 +110,7 @@ describe('a buyer’s token', () => {
 });
 
 describe('--demo', () => {
-  it('neither prints nor signs with what it was given, and answers to this machine’s names only', async () => {
+  it('neither prints nor signs with given secrets, and answers to this machine’s names only', async () => {
     const server = await startServer({ args: ['--demo'], env: { DEMO_HOSTS: 'shop.test' } });
     expect((await server.call('GET', '/v1/sales', { admin: true })).status).toBe(200);
     const { body } = await server.call('POST', '/v1/demo/tokens', { body: { user: 'ann' } });
@@ -205,7 +205,7 @@ describe('the data folder', () => {
     for (const file of readdirSync(data)) expect(modeOf(join(data, file)), `${file}, as it was before`).toBe('600');
   });
 
-  it('that was there before keeps its mode: somebody else may have a reason for it', async () => {
+  it('that existed before keeps its mode', async () => {
     const data = join(temporaryFolder(), 'theirs');
     mkdirSync(data);
     chmodSync(data, 0o750);

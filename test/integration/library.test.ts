@@ -171,7 +171,7 @@ describe('sales', () => {
     expect(given).not.toHaveProperty('perBuyer');
   });
 
-  it('a bad amount of stock is a value', async () => {
+  it('a bad amount of stock is a refusal, not an error', async () => {
     const sale = await newSale();
     for (const add of [0.5, Number.NaN, 1e9, '1' as unknown as number]) {
       expect(code(await shop.sales.addStock(sale, 'voucher', add))).toBe('invalid_request');
@@ -227,7 +227,7 @@ describe('orders', () => {
     },
   );
 
-  it('a sale’s id with a zero before it is not found, and harms nothing', async () => {
+  it('a sale’s id with a leading zero is not found, and does no harm', async () => {
     const sale = await newSale();
     expect(await place(`0${sale}`, 'mallory')).toEqual({ ok: false, code: 'not_found' });
     expect(code(await place(sale, 'alice'))).toBe('ok');
@@ -452,7 +452,7 @@ describe('options', () => {
     expect(made.readiness().status).toBe('ok');
   });
 
-  it('a listener of an event that there is none of is refused', () => {
+  it('a listener for an unknown event is refused', () => {
     expect(() => shop.on('order.payed' as never, () => {})).toThrow(
       'there is no event "order.payed"; is it order.paid?',
     );

@@ -280,7 +280,7 @@ describe('methods', () => {
   /** CONNECT asks a proxy for a tunnel, and has no path. */
   const methods = METHODS.filter((method) => method !== 'CONNECT');
 
-  it('one that a path does not have is 405 with Allow, whichever it is', { timeout: 60_000 }, async () => {
+  it('one that a path does not support is 405 with Allow, whichever it is', { timeout: 60_000 }, async () => {
     const paths = new Map<string, Set<string>>();
     for (const { method, path } of operations) {
       const filled = path.replaceAll(/\{\w+\}/g, '1');
@@ -308,7 +308,7 @@ describe('methods', () => {
     expect(faults).toEqual([]);
   });
 
-  it('a path that is none is 404 with any of them', async () => {
+  it('an unknown path is 404 with any of them', async () => {
     // A QUERY must say of what type its body is, wherever it is sent (RFC 10008): it is 400 before.
     for (const method of methods.filter((one) => one !== 'QUERY')) {
       expect([method, (await ask(method, '/v1/nope')).status]).toEqual([method, 404]);

@@ -79,7 +79,7 @@ describeWithRedis('rights', () => {
     expect(stderr).toMatch(/denied/);
   }
 
-  it('a right that is missing in Redis is named, and not called a wrong password', async () => {
+  it('a missing right in Redis is named, and not reported as a wrong password', async () => {
     await redis.command('ACL', 'SETUSER', 'poor', 'on', '>secret', '~*', '&*', '+@all', '-info');
     const url = `redis://poor:secret@127.0.0.1:${redis.port}`;
     const error = await createDoorbuster({ redis: url, database: 'mysql://127.0.0.1:1/x' }).catch((thrown) => thrown);

@@ -69,7 +69,7 @@ describe('failed admin sign-ins', () => {
     await Promise.all(flood);
   });
 
-  it.concurrent('a buyer’s token that is no good is none', async () => {
+  it.concurrent('an invalid buyer’s token does not count as a wrong admin key', async () => {
     const before = server.output().length;
     const from = '203.0.113.99';
     const bad = Array.from({ length: 40 }, (_, n) => ask(`${token(`b${n}`).slice(0, -4)}AAAA`, from));

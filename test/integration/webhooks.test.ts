@@ -154,7 +154,7 @@ describe('what an endpoint is sent', () => {
     expect(await deliveries(id)).toHaveLength(2);
   });
 
-  it('of one order in its order, whatever fails; the same to the letter each time', async () => {
+  it('the events of one order in sequence, whatever fails; byte for byte the same at every attempt', async () => {
     const random = seededRandom(7);
     const flaky = await receiver(() => (random.fraction() < 0.5 ? 204 : 503));
     const { id, secret } = await subscribe(flaky.url);
@@ -279,7 +279,7 @@ describe('an endpoint that', () => {
     expect(other.received).toEqual([]);
   });
 
-  it('answers without end is not listened to', async () => {
+  it('sends an endless answer is not read to its end', async () => {
     const one = await receiver((_, count, response) => {
       response.writeHead(200);
       // All at once, and drop by drop: neither is read to its end, and both are delivered.
@@ -433,7 +433,7 @@ describe('addresses that are not public', () => {
     expect((await guarded.call('GET', '/v1/ops/webhooks', { admin: true })).body.data).toEqual([]);
   });
 
-  it('are refused again when something is sent: a name may lead elsewhere by then', async () => {
+  it('are refused again when something is sent, because a name may resolve to another address by then', async () => {
     const inside = await receiver();
     dns['shop.example'] = '93.184.215.14';
     const made = await make(`http://shop.example:${inside.port}/`);
@@ -450,7 +450,7 @@ describe('addresses that are not public', () => {
     expect(inside.received).toEqual([]);
   });
 
-  it('a connection goes to the address that was checked: nobody asks for it a second time', async () => {
+  it('a connection goes to the address that was checked: the name is not resolved a second time', async () => {
     const one = await receiver();
     const asked: string[] = [];
     // No other resolver knows this name.
@@ -475,7 +475,7 @@ describe('addresses that are not public', () => {
   });
 });
 
-it('a server that is killed while it delivers has lost nothing: all is delivered after its restart', async () => {
+it('a server that is killed while it delivers loses nothing: all is delivered after its restart', async () => {
   const data = temporaryFolder();
   const env = { WEBHOOKS_PRIVATE: 'on' };
   const first = await startServer({ data, env });

@@ -120,7 +120,7 @@ describe('the limit of an address', () => {
     return count;
   }
 
-  it('counts what the proxy says and nothing that a client writes, an IPv6 network as one', async () => {
+  it('counts the address that the proxy adds, not one that a client sends, and an IPv6 network as one', async () => {
     expect(await refused(false, (i) => `10.1.1.${i}`), 'no proxy').toBe(15);
     expect(await refused(true, (i) => `10.1.1.${i}`), 'each from its own address').toBe(0);
     expect(await refused(true, (i) => `10.1.1.${i}, 203.0.113.5`), 'written before the proxy’s').toBe(15);

@@ -179,7 +179,7 @@ const files = readdirSync(SRC, { recursive: true, encoding: 'utf8' })
   .toSorted();
 
 describe('the tree', () => {
-  it('is there to be looked at', () => {
+  it('is found', () => {
     expect(files.length).toBeGreaterThan(40);
     for (const root of ROOTS) expect(files).toContain(root);
   });
@@ -188,7 +188,7 @@ describe('the tree', () => {
     expect(faultsOf(file, readFileSync(join(SRC, file), 'utf8'))).toEqual([]);
   });
 
-  it('has no room that needs itself by way of others', () => {
+  it('has no import cycle between rooms', () => {
     const needs = new Map<string, Set<string>>();
     for (const file of files) {
       for (const { from, typeOnly } of importsOf(parse(readFileSync(join(SRC, file), 'utf8')))) {
@@ -207,7 +207,7 @@ describe('the tree', () => {
 
   // TODO(locks): memory/ and redis/ still take types from the files that put them together.
   it.each(STAGES.filter((stage) => stage !== 'locks'))(
-    '%s: no folder needs itself by way of others, types included',
+    '%s: has no import cycle between folders, types included',
     (stage) => {
       const needs = new Map<string, Set<string>>();
       for (const file of files.filter((one) => roomOf(one) === stage)) {

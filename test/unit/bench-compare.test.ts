@@ -64,7 +64,7 @@ describe('bench -- compare', () => {
     });
   });
 
-  it('refuses what is no ratio', () => {
+  it('refuses a value that is not a ratio', () => {
     for (const values of [[], [Number.NaN], [0], [Number.POSITIVE_INFINITY]]) {
       expect(() => medianInterval(values)).toThrow('not a list of ratios');
     }

@@ -153,7 +153,7 @@ it('shows a sale that is made later, and follows the five newest that are not cl
   ]);
 });
 
-it('follows anew where a stream was refused, and one that is interrupted is the browser’s own affair', async () => {
+it('follows a sale again whose stream was refused; the browser itself reconnects an interrupted one', async () => {
   lists(sale(1));
   await load();
   const [first] = FakeEvents.open;

@@ -60,7 +60,7 @@ function problem(status: number, code: string, retryAfter?: string): Reply {
   return { ok: true, status, headers: retryAfter ? { 'retry-after': retryAfter } : {}, body: { code } };
 }
 
-it('looks gently: soon at first, then less often, and never less than every 2.5 s', async () => {
+it('polls soon at first, then less often, and at least every 2.5 s', async () => {
   const { follower, pass, looks } = world((id) => shows(id, 'queued'));
   follower.add('1', 'token');
   follower.add('1', 'token');
@@ -72,7 +72,7 @@ it('looks gently: soon at first, then less often, and never less than every 2.5 
   expect(looks.length).toBeLessThan(30);
 });
 
-it('looks at no more than a few at once and a thousand a second, and at everybody in turn', async () => {
+it('polls only a few at once and a thousand a second, and every order in turn', async () => {
   const open: (() => void)[] = [];
   const slow = world((id) => new Promise((resolve) => open.push(() => resolve(shows(id, 'queued')))), 3);
   for (let at = 0; at < 100; at++) slow.follower.add(String(at), 'token');
@@ -107,7 +107,7 @@ it('waits through 404, 503, 429 and lost connections, and ends with the last dec
   expect(following.orders.every(({ tookMs }) => tookMs! >= 250 && tookMs! < 20_000)).toBe(true);
 });
 
-it('gives up when the bound is over, and says what was seen last and what nobody should answer', async () => {
+it('gives up when the bound is over, and reports what was seen last and which answers break the contract', async () => {
   const { follower, pass, looks } = world((id) => {
     if (id === '1') return shows(id, 'queued');
     if (id === '2') return problem(404, 'not_found');
@@ -124,7 +124,7 @@ it('gives up when the bound is over, and says what was seen last and what nobody
   expect(looks).toHaveLength(before);
 });
 
-it('an interrupt ends it at once, and is no accusation', async () => {
+it('an interrupt ends it at once, and is not a fault', async () => {
   const { follower } = world((id) => shows(id, 'queued'));
   follower.add('1', 'token');
   const interrupt = new AbortController();

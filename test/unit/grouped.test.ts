@@ -19,7 +19,7 @@ async function microtasks(count: number): Promise<void> {
 }
 
 describe('requests that are grouped', () => {
-  it('nobody is forgotten who asks in the very instant in which the work ends', async () => {
+  it('a request that comes in the very turn in which the work ends is not forgotten', async () => {
     const grouped = new Grouped<number, number>(async (batch) => batch, runtime);
     for (let hops = 0; hops < 12; hops++) {
       await grouped.ask(1);
@@ -28,7 +28,7 @@ describe('requests that are grouped', () => {
     }
   });
 
-  it('it is not idle between two batches, whenever that is asked', async () => {
+  it('it is not idle between two batches, at any turn', async () => {
     for (let hops = 0; hops < 12; hops++) {
       let committed = 0;
       const commit = async (batch: number[]): Promise<number[]> => {

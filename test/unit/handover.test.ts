@@ -16,7 +16,7 @@ describe('an outage of the pipe', () => {
     return { runtime, lines, handover, out };
   }
 
-  it('one try that fails on a busy host is in no log: the next succeeds', async () => {
+  it('a single failure on a busy host is not logged, because the next attempt succeeds', async () => {
     const { runtime, lines, handover, out } = world();
     // Two commands whose answers waited in the same late turn.
     out();
@@ -29,7 +29,7 @@ describe('an outage of the pipe', () => {
     expect(lines).toEqual([]);
   });
 
-  it('is told of once when the next try fails, too, and so is its end', async () => {
+  it('is logged once when the next attempt fails, too, and so is its end', async () => {
     const { runtime, lines, handover, out } = world();
     for (let tries = 0; tries < 4; tries++) {
       out();

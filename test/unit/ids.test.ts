@@ -168,7 +168,7 @@ describe('a sequence of ids', () => {
     for (let i = 0; i < 14; i++) expect(ids.take(), `id ${i}`).not.toBeNull();
   });
 
-  it('shows a failure of the ledger to who waits, and goes on when it is back', async () => {
+  it('throws a failure of the ledger to whoever waits, and goes on when it is back', async () => {
     let out = true;
     const take = blocksFrom(1);
     const ids = new IdSequence(
@@ -237,7 +237,7 @@ describe('a sequence of ids', () => {
     expect(asked).toBe(5);
   });
 
-  describe('that takes ids back', () => {
+  describe('that ids are given back to', () => {
     const numberOf = (id: string): number => Number(BigInt(id) & 0xffffffffn);
 
     /** A ledger that gives one block and is out from then on. */
@@ -264,7 +264,7 @@ describe('a sequence of ids', () => {
       expect(ids.take()).toBeNull();
     });
 
-    it('a number that serves again has the seconds of now, and moves nobody into the future', async () => {
+    it('a returned number gets the current seconds, and moves no id into the future', async () => {
       const clock = new ManualClock(T0);
       const ids = new IdSequence('order', blocksFrom(1), clock, 10);
       const [first, second] = await many(ids, 2);

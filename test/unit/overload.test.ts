@@ -72,14 +72,14 @@ describe('overload', () => {
     expect(overload.inFlight).toBe(1);
   });
 
-  it('whoever is not counted yet is judged as if it were', () => {
+  it('a request that is not counted yet is judged as if it were', () => {
     const requests = [1, 2, 3].map(() => new EventEmitter() as IncomingMessage);
     for (const request of requests.slice(0, 2)) overload.enter(request);
     expect(overload.reasonFor(requests[1]!)).toBeNull();
     expect(overload.reasonFor(requests[2]!)).toMatch(/in flight/);
   });
 
-  it('stops looking when it is closed', () => {
+  it('stops measuring when it is closed', () => {
     overload.close();
     expect(runtime.timers.pending).toBe(0);
   });

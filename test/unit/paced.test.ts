@@ -35,7 +35,7 @@ describe('paced work', () => {
     await Promise.all(asking);
   });
 
-  it('alone nobody waits: not the first, and not one that comes now and then', async () => {
+  it('a single call does not wait: not the first, and not one now and then', async () => {
     for (let n = 1; n <= 20; n++) {
       void work(3);
       await settled();
@@ -47,7 +47,7 @@ describe('paced work', () => {
     expect(done).toBe(25);
   });
 
-  it('so many wait, in their order, and the rest is refused at once; a failure gives its place on (P10)', async () => {
+  it('some wait, in order, and the rest is refused at once; a failure passes its place on (P10)', async () => {
     const began: number[] = [];
     const ends = Array.from({ length: 12 }, () => Promise.withResolvers<void>());
     const all = ends.map(({ promise }, at) =>
@@ -70,7 +70,7 @@ describe('paced work', () => {
     expect(runtime.timers.pending).toBe(0);
   });
 
-  it('a machine that stood still costs a quarter of a second, not four times as long', async () => {
+  it('a machine that was suspended costs a quarter of a second, not four times as long', async () => {
     await work(60_000);
     const next = work(1);
     await runtime.timers.advance(250);

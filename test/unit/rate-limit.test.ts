@@ -64,7 +64,7 @@ describe('the rate limit', () => {
     }
   });
 
-  it('what is refused costs nothing: who goes on knocking is let in as soon as who waits', () => {
+  it('a refused request costs nothing: a caller that keeps trying is let in as soon as one that waits', () => {
     const { clock, limit } = limitAt();
     burst(limit, PER_SECOND);
     for (let ms = 0; ms < 1000; ms += 10) {
@@ -75,7 +75,7 @@ describe('the rate limit', () => {
     expect(burst(limit, 100)).toBe(PER_SECOND);
   });
 
-  it('what costs more counts for so many, and says when there is room for it', () => {
+  it('an expensive request counts as several, and is told when there is room for it', () => {
     const { clock, limit } = limitAt();
     expect(limit.take('alice', 15)).toBe(0);
     clock.advance(600);
@@ -133,7 +133,7 @@ describe('the rate limit', () => {
     );
   });
 
-  it('forgets who is silent: a million callers do not stay in memory', () => {
+  it('forgets silent callers: a million do not stay in memory', () => {
     setFlagsFromString('--expose-gc');
     const gc = runInNewContext('gc') as () => void;
     const { clock, limit } = limitAt();

@@ -227,13 +227,13 @@ describe('where a URL leads', () => {
     expect(await reason(url, true), 'unless it is allowed').toBeNull();
   });
 
-  it('is nowhere if nobody knows the host', async () => {
+  it('is nowhere if the host is unknown', async () => {
     expect(await reason('http://unknown.example/')).toBe('its host cannot be resolved (ENOTFOUND)');
     expect(await reason('http://nothing.example/')).toBe('its host has no address');
     expect(await reason('http://unknown.example/', true)).toBe('its host cannot be resolved (ENOTFOUND)');
   });
 
-  it('is not asked of a URL that is none', async () => {
+  it('is not resolved for an invalid URL', async () => {
     expect(await reason('ftp://shop.example/', true)).toBe('must be https: or http:');
   });
 });

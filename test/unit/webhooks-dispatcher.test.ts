@@ -136,7 +136,7 @@ it('tries again after a time that grows, with jitter', async () => {
   expect(alert).not.toHaveBeenCalled();
 });
 
-it('gives up after three days: it has failed, and somebody is told', async () => {
+it('gives up after three days: the delivery has failed, and the log says so', async () => {
   const alert = vi.spyOn(world.runtime.log, 'error');
   const endpointId = await subscribe();
   const triedAtMs: number[] = [];
@@ -161,7 +161,7 @@ it('gives up after three days: it has failed, and somebody is told', async () =>
   expect(outcomes.filter((outcome) => outcome === 'retried')).toHaveLength(sent.length - 1);
 });
 
-it('whoever comes after one that died in the middle sends what it had taken over; the dead one changes nothing', async () => {
+it('the successor of a dead process sends what that had taken over; the dead one changes nothing', async () => {
   const endpointId = await subscribe();
   const answers: ((sent: Sent) => void)[] = [];
   const dead = dispatch(() => new Promise((resolve) => answers.push(resolve)));
@@ -204,7 +204,7 @@ it('an endpoint that is down is tried carefully: one at a time until it answers'
   expect(outcomes.filter((outcome) => outcome === 'delivered')).toHaveLength(60);
 });
 
-it('goes on after the ledger was out, and has told nobody twice for it', async () => {
+it('goes on after the ledger was out, and sends nothing twice because of it', async () => {
   await subscribe();
   const { sent } = dispatch(async () => OK);
   const settle = vi.spyOn(world.ledger.webhooks, 'settleDeliveries').mockRejectedValue(new Error('the disk is full'));
@@ -219,7 +219,7 @@ it('goes on after the ledger was out, and has told nobody twice for it', async (
   expect(outcomes).toEqual(['delivered', 'delivered', 'delivered']);
 });
 
-it('at its end it waits a little for what is under way, and settles it', async () => {
+it('when it stops it waits a little for running requests, and settles them', async () => {
   const endpointId = await subscribe();
   const { sent, end } = dispatch(async () => {
     await new Promise<void>((resolve) => world.runtime.timers.after(500, resolve));

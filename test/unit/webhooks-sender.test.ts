@@ -67,7 +67,7 @@ it('an answer that does not come in time is a failure', async () => {
   });
 });
 
-it('an answer that is none is a failure', async () => {
+it('an answer that is not HTTP, or only a 101, is a failure', async () => {
   const { send } = await listen((request) =>
     request.socket.end('HTTP/1.1 101 Switching\r\nupgrade: x\r\nconnection: upgrade\r\n\r\n'),
   );
