@@ -41,7 +41,7 @@ async function letters(server: TestServer): Promise<Letter[]> {
 let ground: Ground;
 let shop: BrokerShop;
 
-/** What a process of a shop is told; names at the broker begin with `prefix`. */
+/** The settings of a shop's process; names at the broker begin with `prefix`. */
 function environment(prefix: string, pipeUrl: string, databaseUrl: string): Record<string, string> {
   return {
     ...KEYS,
@@ -60,7 +60,7 @@ interface Ended {
   stderr: string;
 }
 
-/** The command line as it is, in this process: what it refuses ends soon. */
+/** Runs the command line in this process; a refused command ends soon. */
 async function runHere(args: string[], env: Record<string, string>): Promise<Ended> {
   const said = { stdout: '', stderr: '' };
   vi.spyOn(console, 'log').mockImplementation((line) => {
@@ -75,12 +75,12 @@ async function runHere(args: string[], env: Record<string, string>): Promise<End
   } finally {
     vi.unstubAllEnvs();
     vi.restoreAllMocks();
-    // A server listens to it for as long as its process lives.
+    // `serve` adds this listener for the life of its process.
     process.removeAllListeners('SIGXFSZ');
   }
 }
 
-/** Each command ends with one line that says `words`, and neither a password nor a stack. */
+/** Expects each command to end with one line that matches `words`, without a password or a stack trace. */
 async function expectRefused(env: Record<string, string>, words: RegExp, commands = ['worker']): Promise<void> {
   for (const command of commands) {
     const { code, stdout, stderr } = await runHere([command], env);
@@ -92,7 +92,7 @@ async function expectRefused(env: Record<string, string>, words: RegExp, command
   }
 }
 
-/** What doctor says of the broker, in a process of its own or here. */
+/** The doctor's check of the broker. */
 async function brokerCheck(env: Record<string, string>, way = runHere): Promise<{ status: string; says: string }> {
   const { stdout } = await way(['doctor', '--json'], env);
   const { checks } = JSON.parse(stdout) as { checks: { name: string; status: string; says: string }[] };
@@ -107,7 +107,7 @@ function suite(): void {
   let ill: ReturnType<typeof brokerCheck>;
   afterAll(cleanUp);
   beforeAll(async () => {
-    // In a process of its own: one that has nothing to do but to wait for the broker. That takes 5 s.
+    // In its own process, because it waits 5 s for the broker.
     const { protocol } = new URL(ground.broker.url);
     ill = brokerCheck(environment('doctor', `${protocol}//u:hunter2@127.0.0.1:1`, ground.database.url), run);
     ill.catch(() => undefined);
@@ -246,7 +246,7 @@ describeWithRedis('a shop with a broker, for its operator', () => {
           environment('compact', `${url}/compacted`, databaseUrl),
           /topic compacted.*cleanup\.policy/,
         );
-        // A broker that asks nobody who they are takes a password for a mistake.
+        // A broker without authentication refuses a password.
         const named = environment('named', `kafka://shop:hunter2@${host}:${port}`, databaseUrl);
         await expectRefused(named, /user or password of PIPE_URL/, ['worker', 'serve']);
       }, 60_000);

@@ -15,12 +15,12 @@ import { startProxy } from '../support/servers/proxy.ts';
 import { type RabbitmqServer, startRabbitmq } from '../support/servers/rabbitmq.ts';
 
 const WITHIN_MS = 8000;
-/** A quorum queue of RabbitMQ 3.10 that is younger when the broker is killed comes back without a leader, for good. */
+/** If RabbitMQ 3.10 is killed, a younger quorum queue comes back without a leader, for good. */
 const SETTLED_MS = 1200;
 
 describeWithOwnRabbitmq('carried by RabbitMQ', () => {
   let server: RabbitmqServer;
-  /** It has less memory than it would like to have, always. */
+  /** A broker whose memory alarm is always on. */
   let poor: RabbitmqServer;
   let prefix = '';
   let tests = 0;
@@ -38,7 +38,7 @@ describeWithOwnRabbitmq('carried by RabbitMQ', () => {
   });
   afterAll(cleanUpServers);
 
-  /** The first of a test begins with names of its own. */
+  /** The first carrier of a test uses new names. */
   function carrier(options: Partial<RabbitOptions> = {}): RabbitCarrier {
     if (carriers.length === 0) prefix = `shop${++tests}`;
     const sink = new Writable({
@@ -85,7 +85,7 @@ describeWithOwnRabbitmq('carried by RabbitMQ', () => {
     return until(`${count} arrive`, WITHIN_MS, () => deliveries.length >= count);
   }
 
-  /** Somebody else at the same broker. */
+  /** Another client of the same broker. */
   async function other<T>(act: (connection: Connection) => Promise<T>): Promise<T> {
     const connection = new Connection(server.url);
     connection.on('error', () => undefined);
@@ -96,7 +96,7 @@ describeWithOwnRabbitmq('carried by RabbitMQ', () => {
     }
   }
 
-  /** Those that nobody has in hand. */
+  /** Messages that are not delivered to any worker. */
   async function left(queue: string): Promise<number> {
     return (await other((connection) => connection.queueDeclare({ queue, passive: true }))).messageCount;
   }
@@ -130,7 +130,7 @@ describeWithOwnRabbitmq('carried by RabbitMQ', () => {
     expect(all.reason).toBeNull();
     expect(all.name).toBe(`amqp:${prefix}.orders`);
 
-    // More than fits into one frame, or into one queue's part of what is in hand.
+    // More than fits into one frame, or into one queue's share of the messages in hand.
     const big = { ...parcel(1), fields: ['1', 'ü'.repeat(30_000)] };
     const partitions = [0, 1, 2, 3];
     await Promise.all(
@@ -196,7 +196,7 @@ describeWithOwnRabbitmq('carried by RabbitMQ', () => {
     await second.send(0, parcels(4, 20));
     await arrive(byFirst, 15);
     for (const { done } of byFirst.slice(0, 5)) done();
-    // The broker has heard that five are done.
+    // The broker has received five acknowledgements.
     await arrive(byFirst, 20);
     expect(bySecond).toEqual([]);
 
@@ -231,7 +231,7 @@ describeWithOwnRabbitmq('carried by RabbitMQ', () => {
     await arrive(bySecond, 16);
     expect(numbers(bySecond)).toEqual(inOrder(5, 20));
 
-    // Now the first has it again, on a channel whose numbers begin anew.
+    // Now the first has it again, on a channel whose delivery tags start again.
     const again = received(first);
     await second.giveBack();
     await arrive(again, 16);
@@ -258,7 +258,7 @@ describeWithOwnRabbitmq('carried by RabbitMQ', () => {
       await channel.basicPublish({ exchange, routingKey: '1' }, { a: 1 });
       await channel.basicPublish({ exchange, routingKey: '1' }, Buffer.alloc(0));
       await channel.basicPublish({ exchange, routingKey: '0', contentType: 'application/json' }, deep);
-      // What a policy or a limit has dropped is ours none the less.
+      // A message that a policy or limit dropped is still ours.
       await channel.basicPublish({ exchange: `${prefix}.dead`, routingKey: '0' }, writeParcel(parcel(5)));
       await channel.close();
     });
@@ -327,7 +327,7 @@ describeWithOwnRabbitmq('carried by RabbitMQ', () => {
     const sender = await opened();
     await sender.send(0, [parcel(1)]);
     await other((connection) => connection.queueDelete(`${prefix}.orders.0`));
-    // The broker confirms what it had no queue for.
+    // The broker also confirms a message for which it has no queue.
     const error = await rejects(sender.send(0, [parcel(1)]), 1000);
     expect(error.message).toContain('no queue');
     await sendsAgain(sender, 0, [parcel(2)]);
@@ -414,7 +414,7 @@ describeWithOwnRabbitmq('carried by RabbitMQ', () => {
     await arrive(deliveries, 90);
     // Its third queue is too young to survive.
     const wide = await opened({ queues: 3, answerMs: 700 });
-    // Confirmed, and the broker has no more time.
+    // Confirmed, and then the broker is killed at once.
     await sender.send(1, parcels(121, 140));
     const between = deliveries.splice(0);
 
@@ -436,7 +436,7 @@ describeWithOwnRabbitmq('carried by RabbitMQ', () => {
     await until('all is well', WITHIN_MS, () => [sender, worker, wide].every(({ reason }) => reason === null));
     await worker.giveBack();
     for (const partition of [0, 1]) expect(await left(`${prefix}.orders.${partition}`)).toBe(0);
-    // Once per outage and process, not per try.
+    // Once per outage and process, not per attempt.
     for (const what of ['out', 'back']) expect(said.filter(({ msg }) => msg === `RabbitMQ is ${what}`)).toHaveLength(3);
 
     const widely = received(wide);
@@ -450,7 +450,7 @@ describeWithOwnRabbitmq('carried by RabbitMQ', () => {
       await until('it arrives', WITHIN_MS, () => numbers(widely).includes(number));
       for (const { done } of widely) done();
     }
-    // A broker that keeps it (a newer one) is as good.
+    // A newer broker keeps the queue, which is fine, too.
     if (await isLost) {
       expect(wide.reason).toContain(`${prefix}.orders.2`);
       await rejects(wide.send(2, [parcel(3)]), 1500);

@@ -9,7 +9,7 @@ import { type ServedShop, serveShop } from '../support/life-served.ts';
 import { expectProblem } from '../support/openapi-wire.ts';
 import { ADMIN_KEY, cleanUp, run } from '../support/server.ts';
 
-/** `check`: what does not come to its end by itself. Releases that the gate does not take: test/faults/life-servers.test.ts. */
+/** `check`: unsettled payments. Stuck stock is tested in test/faults/life-servers.test.ts. */
 let served: ServedShop;
 
 beforeAll(async () => {
@@ -30,7 +30,7 @@ async function checked(saleId?: string): Promise<{ status: string; findings: Fin
   return body;
 }
 
-/** Twenty minutes of tries, but for the last one, which is due. */
+/** As after twenty minutes of attempts: the last one is due. */
 function triedElevenTimes(attemptId: string): void {
   const db = new DatabaseSync(join(served.data, LEDGER_FILE));
   db.prepare('UPDATE payments SET tries = 11, next_at = 1 WHERE id = ?').run(BigInt(attemptId));

@@ -13,7 +13,7 @@ import { startMariadb } from '../support/servers/mariadb.ts';
 import { startPostgres } from '../support/servers/postgres.ts';
 import { ordinaryUser } from '../support/servers/user.ts';
 
-/** sslmode of DATABASE_URL, with servers that have a certificate of their own making. */
+/** sslmode of DATABASE_URL, with servers that have self-signed certificates. */
 
 const hasOpenssl = spawnSync('openssl', ['version']).status === 0;
 const describeWithOpenssl = hasOpenssl ? describe : describe.skip;
@@ -23,7 +23,7 @@ interface Certificate {
   key: string;
 }
 
-/** Of `localhost`, signed by itself; its key is for the server's user alone, as PostgreSQL wants it. */
+/** Self-signed, for `localhost`. Its key is readable by the server's user only, as PostgreSQL requires. */
 function certificate(users: string[]): Certificate {
   const folder = join(temporaryFolder(), 'tls');
   mkdirSync(folder);
@@ -61,7 +61,7 @@ function suite(started: () => Promise<{ url: string; cert: string }>): void {
     return own.href;
   };
 
-  /** What became of it: open, or the words. */
+  /** `open`, or the message of the failure. */
   const opened = (address: string): Promise<string> =>
     openSqlLedger(address, systemRuntime(), { migrate: true, exclusive: false }).then(
       async (ledger) => {

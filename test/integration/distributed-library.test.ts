@@ -197,7 +197,7 @@ describeWithRedis('the library on Redis and a database', () => {
       await until('it is reserved', 10_000, async () => {
         return (await shop.orders.get(queued.order.id).catch(() => null))?.status === 'reserved';
       });
-      // What is owed is looked at every second: at the end of the shop at the latest.
+      // Undecided 202s are checked every second, and when the shop closes.
       await shop.close();
       expect(heard.map(({ id }) => id)).toEqual([first.order.id, queued.order.id]);
     });
@@ -240,7 +240,7 @@ describeWithRedis('the library on Redis and a database', () => {
         const [atA, atB] = servers.map(({ pay }) => pay);
         const one = atA!();
         await asked.promise;
-        // The second has looked its key up, and found nothing.
+        // The second call has looked up its key and found nothing.
         const engine = engineOf(b).shop;
         const { boundAnswer } = engine;
         const looked = Promise.withResolvers<void>();

@@ -19,7 +19,7 @@ import { type RedisServer, startRedis } from '../support/servers/redis.ts';
 /** How a shop of several processes starts: what it refuses, in one line, and what it waits for. */
 
 const KEYS = { DOORBUSTER_ADMIN_KEY: ADMIN_KEY, DOORBUSTER_AUTH_SECRET: AUTH_SECRET, PORT: '0' };
-/** Nobody listens there: port 1 is nobody's. */
+/** Nobody listens on port 1. */
 const NO_REDIS = 'redis://127.0.0.1:1';
 const NO_DATABASE = 'postgres://doorbuster:hunter2@127.0.0.1:1/doorbuster';
 
@@ -29,7 +29,7 @@ interface Ended {
   stderr: string;
 }
 
-/** Ends with `code` after one line, which says `words` and no secret. */
+/** Expects exit code `code` after one line, which matches `words` and contains no secret. */
 async function expectRefused(args: string[], env: Record<string, string>, words: RegExp, code = 1): Promise<void> {
   expectOneLine(args, await run(args, { ...KEYS, ...env }), words, code);
 }
@@ -50,11 +50,11 @@ afterAll(async () => {
 afterEach(() => {
   vi.unstubAllEnvs();
   vi.restoreAllMocks();
-  // A server listens to it for as long as its process lives; here one process stands for many.
+  // `serve` adds this listener for the life of its process; here one process runs many.
   process.removeAllListeners('SIGXFSZ');
 });
 
-/** The command line as it is, in this process, for what does not get as far as to start anything. */
+/** Runs the command line in this process, for commands that are refused before they start anything. */
 async function runHere(args: string[], env: Record<string, string>): Promise<Ended> {
   vi.restoreAllMocks();
   vi.unstubAllEnvs();
@@ -191,7 +191,7 @@ describeWithRedis('servers that are set up wrongly', () => {
     await using locked = await startRedis();
     await locked.command('CONFIG', 'SET', 'requirepass', 'sesame');
     const env = { REDIS_URL: locked.url, DATABASE_URL: NO_DATABASE };
-    // "Cannot be reached" would send people to look at the network.
+    // "Cannot be reached" would make people search the network.
     expectOneLine(['serve'], await runHere(['serve'], env), /Redis refuses the user or password/);
   });
 
@@ -206,7 +206,7 @@ describeWithRedis('servers that are set up wrongly', () => {
       expectOneLine(['serve'], await runHere(['serve'], env), /no ledger yet.*`doorbuster migrate`/);
       if (name === 'MariaDB') await expectRefused(['worker'], env, /no ledger yet.*`doorbuster migrate`/);
       vi.unstubAllEnvs();
-      // All at once: one migrates, the others wait for it and find nothing to do.
+      // All at once: one migrates, and the others wait for it and find nothing to do.
       const servers = await Promise.all([
         startServer({ env, args: ['--migrate'] }),
         startServer({ env, args: ['--migrate', '--no-worker'] }),
@@ -228,9 +228,9 @@ describeWithRedis('servers that are set up wrongly', () => {
       expect(told).toMatchObject({ place: expect.stringContaining(url.pathname), applied: [] });
       expect(told.from).toBe(told.to);
       const printed = [first, second, third].map(({ stdout, stderr }) => stdout + stderr).join('');
-      // User, password and first database have one name; here the database has another.
+      // User and password are `doorbuster`; the database has another name.
       expect(printed).not.toContain('doorbuster:');
-      // A row is enough to stand for a program of next year.
+      // This row stands for the schema of a later version.
       await query(url.href, "INSERT INTO migrations (version, name, applied_at) VALUES (9999, 'later', 1)");
       const both = { ...env, REDIS_URL: redis.url };
       expectOneLine(['serve'], await runHere(['serve', '--migrate'], both), /schema 9999.*newer/);
@@ -293,10 +293,10 @@ describeWithRedis('servers that come later', () => {
       expect((await server.call('GET', '/healthz')).status).toBe(200);
       const noRedis = await server.call('GET', '/readyz');
       expect(noRedis).toMatchObject({ status: 503, body: { status: 'unavailable' } });
-      // The part that is missing is the one that an operator reads of.
+      // The answer names the part that is missing.
       expect(noRedis.body.parts.gate).toMatch(/Redis/);
 
-      // Whoever waits can be ended.
+      // A process that waits can be stopped.
       const begunMs = performance.now();
       expect(await Promise.all([other.stop(), waiting.stop()])).toEqual([0, 0]);
       expect(performance.now() - begunMs).toBeLessThan(5_000);
@@ -310,9 +310,9 @@ describeWithRedis('servers that come later', () => {
       await database.restart();
       await until('the server is ready', 8_000, async () => (await server.call('GET', '/readyz')).status === 200);
       await until('the worker has started', 8_000, () => worker.output().includes('doorbuster: worker started'));
-      // One that waits says so, once.
+      // A worker that waits says so once.
       expect(worker.output().match(/^doorbuster worker: .*; retrying every second$/gm)).toHaveLength(1);
-      // Also to whoever reads its log only.
+      // And the log says so, too.
       for (const { output } of [worker, server]) {
         const lines = output()
           .split('\n')
@@ -329,7 +329,7 @@ describeWithRedis('servers that come later', () => {
   });
 });
 
-/** A worker that has said what it waits for. */
+/** Starts a worker, and resolves when it says what it waits for. */
 async function startWaitingWorker(
   env: Record<string, string>,
 ): Promise<{ output(): string; stop(): Promise<number | null> }> {

@@ -23,7 +23,7 @@ afterAll(cleanUp);
 const NOW = Date.UTC(2026, 10, 11);
 const KEYS = { DOORBUSTER_ADMIN_KEY: 'k'.repeat(16), DOORBUSTER_AUTH_SECRET: 's'.repeat(32) };
 
-/** Every file with its content and times: what must be the same before and after. */
+/** Every file with its content and times, which must not change. */
 function photograph(folder: string): unknown {
   return readdirSync(folder).map((name) => {
     const { size, mtimeMs, mode } = statSync(join(folder, name));
@@ -39,7 +39,7 @@ function photograph(folder: string): unknown {
   });
 }
 
-/** Examines and makes sure that nothing was touched. */
+/** Examines the folder and checks that nothing was changed. */
 async function examined(folder: string, env: Record<string, string> = KEYS): Promise<Record<string, Check>> {
   const before = existsSync(folder) ? photograph(folder) : null;
   const checks = await examine({ data: folder }, env, NOW);

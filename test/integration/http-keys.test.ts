@@ -13,7 +13,7 @@ import {
 } from '../support/server.ts';
 
 /**
- * Whose an Idempotency-Key is (P5): caller, buyer acted for, operation, subject. Nobody gets another's answer by using the
+ * The scope of an Idempotency-Key (P5): caller, buyer acted for, operation, subject. Nobody gets another's answer by using the
  * same key, and nobody's order is taken for the repeat of another's.
  */
 const ALICE = 'key-of-alice-0123456789';
@@ -78,7 +78,7 @@ describe('a key that moved an order', () => {
     expect((await cancel(order.id, acting(ALICE, 'ann', 'K2'))).status).toBe(200);
     for (const other of [acting(BOB, 'ann', 'K2'), { buyer: 'ann', key: 'K2' }, { bearer: ALICE, key: 'K2' }]) {
       const answer = await cancel(order.id, other);
-      // Cancelling what is cancelled has no effect of its own: what matters is that it is not the first one's answer.
+      // Cancelling again has no effect; what matters is that this is not a replay of the first answer.
       expect([answer.status, replayed(answer)], JSON.stringify(other)).toEqual([200, false]);
     }
   });
@@ -108,7 +108,7 @@ describe('a key that placed an order', () => {
     const bobs = await place(sale, acting(BOB, 'ann', 'K'));
     expect([own, alices, bobs].map(({ status }) => status)).toEqual([201, 201, 201]);
     expect(new Set([own, alices, bobs].map(({ body }) => body.id)).size).toBe(3);
-    // A limit that is used up refuses nobody because of their own first try.
+    // A used-up limit refuses no retry because of its own first attempt.
     for (const [first, by] of [
       [own, { buyer: 'ann', key: 'K' }],
       [alices, acting(ALICE, 'ann', 'K')],

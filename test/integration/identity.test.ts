@@ -17,7 +17,7 @@ import {
   temporaryFolder,
 } from '../support/server.ts';
 
-/** Who somebody is, where they come from, and what a server is started with: what a hostile crowd tries first (P10). */
+/** Identity, addresses and secrets: what attackers try first (P10). */
 afterAll(cleanUp);
 
 describe('where a request comes from', () => {
@@ -85,7 +85,7 @@ describe('a buyer’s token', () => {
     const { aud: ___, ...unheard } = good;
     expect(await status(unheard), 'without aud').toBe(401);
     expect(await status({ ...good, aud: 'other' }), 'for another').toBe(401);
-    // Its owner is told why; whoever has no secret of ours is not.
+    // The owner of a genuine token is told what is wrong with it; others are not.
     expect((await asked(endless)).body.detail).toBe(
       'the token lacks a claim that this server requires (exp, iss or aud)',
     );
@@ -168,7 +168,7 @@ describe('a server that others can reach', () => {
     ['DOORBUSTER_ADMIN_KEY', 'a'],
     ['PAYMENT_WEBHOOK_SECRET_BANK', 'whs'],
   ])('does not start with %s=%s', async (name, value) => {
-    // The port is none that could be listened on: if it came that far, that is what it would say.
+    // It cannot listen on this address: if it got that far, the message would say so.
     const args = ['serve', '--host', '192.0.2.1', '--port', '0', '--data', temporaryFolder()];
     const { code, stderr } = await run(args, { ...strong, [name]: value });
     expect(code).not.toBe(0);

@@ -24,7 +24,7 @@ import { spawnModule } from '../support/openapi-spawn.ts';
 import { expectProblem } from '../support/openapi-wire.ts';
 import { ADMIN_KEY, AUTH_SECRET, caller, cleanUp, saleBody, temporaryFolder } from '../support/server.ts';
 
-/** The library as its types and comments promise it: refusals and bad input are values, failures are thrown. */
+/** The library: refusals and bad input are values, failures are thrown. */
 let data: string;
 let shop: Doorbuster;
 const open: Doorbuster[] = [];
@@ -700,7 +700,7 @@ describe('in a Fastify application of the user’s', () => {
     expect(await inject('POST', '/echo', { payload: { large } })).toEqual([200, { body: { large } }]);
     const mine = await app.inject('/fails');
     expect(mine.headers['content-security-policy']).toBeUndefined();
-    // Its own stay as the contract says.
+    // Its own routes still answer as the contract says.
     expect(await inject('GET', '/shop/v1/sales/1')).toMatchObject([404, { code: 'not_found' }]);
     expect(await inject('POST', '/shop/v1/sales', { headers: admin, payload: '{' })).toMatchObject([
       400,

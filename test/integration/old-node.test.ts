@@ -9,8 +9,8 @@ import { cleanUp } from '../support/server.ts';
 import { noteSkipped } from '../support/servers/skipped.ts';
 
 /**
- * A clone on a machine whose own Node is older than ours. The README says that it will do; whatever needs the newer one finds that
- * of the clone, or says in one line how to get it.
+ * A clone on a machine with an older Node, which the README says is enough. Whatever needs Node 24 uses that of
+ * the clone, or says in one line how to get it.
  */
 const OLD_NODE = oldNode();
 const NAME = 'a clone on a machine with an older Node';

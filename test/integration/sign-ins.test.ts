@@ -2,7 +2,7 @@ import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { until } from '../support/fault-wait.ts';
 import { ADMIN_KEY, type Answer, cleanUp, createSale, startServer, type TestServer, token } from '../support/server.ts';
 
-/** Wrong admin keys are written down and slowed, and whoever sends them can keep nobody else out. */
+/** Wrong admin keys are logged and delayed, and whoever sends them cannot lock others out. */
 describe('failed admin sign-ins', () => {
   let server: TestServer;
   beforeAll(async () => {
@@ -49,7 +49,7 @@ describe('failed admin sign-ins', () => {
     expect(refused[0]!.body.code).toBe('rate_limited');
     expect(Number(refused[0]!.headers.get('retry-after'))).toBeGreaterThan(0);
     expect(statuses(answers.filter(({ status }) => status !== 429))).toEqual(Array(100 - refused.length).fill(401));
-    // When they are answered, the address may try again.
+    // Once they are answered, the address may try again.
     await until('the right key is compared', 5_000, async () => (await ask(ADMIN_KEY, from)).status === 200);
   });
 
@@ -89,7 +89,7 @@ describe('failed admin sign-ins', () => {
     expect(lines.length).toBeLessThanOrEqual(10);
     expect(JSON.parse(lines[0]!)).toMatchObject({ level: 40, origin: '203.0.113.77', msg: 'an admin key was refused' });
     expect(server.output()).not.toContain('guess-');
-    // Those that wait are not waited for.
+    // Do not wait for the delayed answers.
     await server.kill();
     await flood;
   });

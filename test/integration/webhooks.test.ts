@@ -15,7 +15,7 @@ import {
   type WebhookShop,
 } from '../support/webhooks.ts';
 
-/** Outgoing webhooks: a shop with its HTTP, and its own systems as real HTTP servers on this machine. */
+/** Outgoing webhooks: a shop with HTTP, and receivers as real HTTP servers on this machine. */
 let world: WebhookShop;
 let sale: string;
 const receivers: Receiver[] = [];
@@ -171,7 +171,7 @@ describe('what an endpoint is sent', () => {
     expect(flaky.received.length, 'some failed').toBeGreaterThan(24);
     for (const order of orders) {
       const of = flaky.received.filter(({ body }) => body.order.id === order.id);
-      // One after the other, each until it was taken.
+      // One after the other, each until it was accepted.
       let newest = 0;
       for (const { body, status } of of) {
         expect(body.order.version).toBe(newest + 1);
@@ -282,7 +282,7 @@ describe('an endpoint that', () => {
   it('sends an endless answer is not read to its end', async () => {
     const one = await receiver((_, count, response) => {
       response.writeHead(200);
-      // All at once, and drop by drop: neither is read to its end, and both are delivered.
+      // One at once, one in drops: neither is read to its end, and both count as delivered.
       if (count === 0) response.write(Buffer.alloc(4 * 1024 * 1024));
       else response.write('.');
       return null;
@@ -330,7 +330,7 @@ describe('an admin', () => {
     ]);
     expect(audit.body.data[0].detail.url, 'without its query').toBe(one.url.split('?')[0]);
 
-    // Whoever did not get the answer asks again with the same key: it is the same answer, and one endpoint.
+    // A client that lost the answer retries with the same key, and gets the same answer and the same endpoint.
     const again = await admin(
       'POST',
       '/v1/ops/webhooks',
@@ -480,7 +480,7 @@ it('a server that is killed while it delivers loses nothing: all is delivered af
   const env = { WEBHOOKS_PRIVATE: 'on' };
   const first = await startServer({ data, env });
   const killed = Promise.withResolvers<void>();
-  // It dies with the first in hand, the others taken over, some of them under way.
+  // It dies while the first delivery runs, and the others are taken over or running.
   const one = await receiver((_, count) => {
     if (count === 0) killed.resolve(first.kill());
     return null;
