@@ -29,7 +29,7 @@ describe('addressKey', () => {
     ['fe80::1%eth0', 'fe80:0:0:0::/64'],
     ['1:2:3:4:5:6:7.8.9.10', '1:2:3:4::/64'],
     ['1::5:6:7:8', '1:0:0:0::/64'],
-    // What is no address counts as what it is.
+    // A text that is not an address counts as itself.
     ['', ''],
     ['unknown', 'unknown'],
     ['not:an:address', 'not:an:address'],

@@ -8,7 +8,7 @@ import { Follower } from '../../src/crowd/follower.ts';
 const NEVER = new AbortController().signal;
 const TICK_MS = 50;
 
-/** A follower in a world that moves by hand; `look` answers for the order it is asked for. */
+/** A follower with a manual clock; `look` answers the read of an order. */
 function world(look: (id: string, nowMs: number) => Reply | Promise<Reply>, width = 10) {
   let nowMs = 0;
   let tick = (): void => {};
@@ -43,7 +43,7 @@ function world(look: (id: string, nowMs: number) => Reply | Promise<Reply>, widt
     for (const endMs = nowMs + ms; nowMs < endMs; ) {
       nowMs += TICK_MS;
       tick();
-      // What was asked is answered in promises only: a few turns of them.
+      // Answers take only a few turns of the microtask queue.
       for (let turns = 0; turns < 10; turns++) await Promise.resolve();
       for (const alarm of alarms.splice(0)) alarm.atMs <= nowMs ? alarm.run() : alarms.push(alarm);
     }

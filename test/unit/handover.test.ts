@@ -10,7 +10,7 @@ describe('an outage of the pipe', () => {
     const log = Object.create(runtime.log) as typeof runtime.log;
     log.error = ((_: unknown, text: string) => void lines.push(text)) as typeof log.error;
     log.info = ((text: string) => void lines.push(text)) as typeof log.info;
-    // Only what it notes is looked at here.
+    // Only its log is tested here.
     const handover = new Handover({} as HandoverOptions, { ...runtime, log });
     const out = (): void => handover.noteOutage(new RedisUnavailableError('no answer to SMEMBERS within 1000 ms'));
     return { runtime, lines, handover, out };
@@ -18,7 +18,7 @@ describe('an outage of the pipe', () => {
 
   it('a single failure on a busy host is not logged, because the next attempt succeeds', async () => {
     const { runtime, lines, handover, out } = world();
-    // Two commands whose answers waited in the same late turn.
+    // Two commands whose answers arrive in the same late turn.
     out();
     out();
     expect(handover.reason).toBe('no answer to SMEMBERS within 1000 ms');

@@ -150,7 +150,7 @@ describe('an error of the library', () => {
     expect(refusalOf(Object.assign(new Error('x'), { code: 'DEPTH_ZERO_SELF_SIGNED_CERT' }))).toContain('not trusted');
     expect(refusalOf(Object.assign(new Error('x'), { code: 'ECONNREFUSED' }))).toBeNull();
     expect(refusalOf(around(told('NOT_COORDINATOR')))).toBeNull();
-    // A connection that is lost while one logs in.
+    // A connection that is lost during the login.
     const lost = Object.assign(new Error('no mechanism', { cause: new Error('closed') }), {
       code: 'PLT_KFK_AUTHENTICATION',
     });

@@ -14,7 +14,7 @@ describe('paced work', () => {
     done = 0;
   });
 
-  /** Work that holds the event loop for `ms`. */
+  /** Work that blocks the event loop for `ms`. */
   const work = (ms: number): Promise<void> =>
     paced.run(async (during) => {
       during(() => runtime.clock.advance(ms));
@@ -27,7 +27,7 @@ describe('paced work', () => {
       while (open && done < 5_000) await work(3);
     });
     await runtime.timers.advance(10_000);
-    // A fifth of ten seconds, 3 ms each: 667. All the time it would be 3 333.
+    // A fifth of ten seconds at 3 ms each is 667. Without pauses it would be 3 333.
     expect(done).toBeGreaterThan(500);
     expect(done).toBeLessThan(680);
     open = false;
@@ -42,7 +42,7 @@ describe('paced work', () => {
       expect(done).toBe(n);
       await runtime.timers.advance(15);
     }
-    // Small work is not held up by pauses that are shorter than a timer.
+    // Pauses that are shorter than a timer do not delay small work.
     for (let n = 1; n <= 5; n++) await work(0.2);
     expect(done).toBe(25);
   });

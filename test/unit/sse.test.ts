@@ -44,7 +44,7 @@ describe('places of buyers', () => {
     for (let n = 0; n < 2; n++) first[Symbol.dispose]();
     places.take('a', 'eve');
     for (let n = 0; n < 4; n++) places.take('c', null);
-    expect(() => places.take('d', 'eve')).toThrow('of this buyer');
+    expect(() => places.take('d', 'eve')).toThrow('this buyer has too many');
     expect(places.taken).toBe(9);
   });
 });
@@ -61,7 +61,7 @@ describe('a stream gives its place back exactly once', () => {
     stops = 0;
   });
 
-  /** A client: what the stream needs of Fastify's request and reply. */
+  /** A client: the parts of Fastify's request and reply that the stream needs. */
   function client() {
     const socket = Object.assign(new EventEmitter(), { destroyed: false });
     const written: string[] = [];
@@ -88,7 +88,7 @@ describe('a stream gives its place back exactly once', () => {
     return streams.serve('public', one.request, one.reply, watch ?? (async () => stop));
   }
 
-  /** One place, and it is free: whoever comes gets it, and nobody else beside. */
+  /** Checks that the only place is free, and that exactly one client gets it. */
   async function oneIsFree(): Promise<void> {
     const next = client();
     await serve(next);

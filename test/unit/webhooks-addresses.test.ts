@@ -31,7 +31,7 @@ describe('an address of the public Internet', () => {
     '2001:200::1',
     '2003::1',
     '3ffe::1',
-    // IPv4 in another dress is as public as it is without.
+    // An embedded IPv4 address is as public as the address itself.
     '::ffff:8.8.8.8',
     '::ffff:808:808',
     '0:0:0:0:0:ffff:0808:0808',
@@ -118,7 +118,7 @@ describe('an address that only this machine may reach', () => {
     // IPv4-translated
     ['::ffff:0:127.0.0.1', 'loopback'],
     ['::ffff:0:a00:1', 'private'],
-    // IPv4-compatible: given up, and nobody's
+    // IPv4-compatible: deprecated and unassigned
     ['::127.0.0.1', 'reserved'],
     ['::8.8.8.8', 'reserved'],
     // NAT64

@@ -7,7 +7,7 @@ import type { Sent } from '../../src/webhooks/sender.ts';
 import { type SqliteUnderTest, sqliteUnderTest } from '../contract/ledger.sqlite.ts';
 import { settled, T0 } from '../contract/manual.ts';
 
-/** The dispatcher on a real ledger, with a clock and an endpoint of the test's own. */
+/** The dispatcher on a real ledger, with a manual clock and a fake endpoint. */
 const BY = actor('system', 'test');
 const DAY_MS = 24 * 3600 * 1000;
 const OK: Sent = { status: 200, error: null };
@@ -125,7 +125,7 @@ it('tries again after a time that grows, with jitter', async () => {
   await pass(30 * 60_000);
   const waits = triedAtMs.slice(1).map((at, n) => at - triedAtMs[n]!);
   for (const [n, wait] of waits.entries()) {
-    // Up to a second more until it looks.
+    // Up to a second more until the next poll.
     expect(wait).toBeGreaterThanOrEqual(5000 * 2 ** n * 0.75);
     expect(wait).toBeLessThanOrEqual(5000 * 2 ** n * 1.25 + 1100);
   }
@@ -172,7 +172,7 @@ it('the successor of a dead process sends what that had taken over; the dead one
   const live = dispatch(async () => OK);
   await pass(1000);
   expect(live.sent.toSorted()).toEqual(orders.map((order) => `${order.id}-1`).toSorted());
-  // Its answers come at last: too late.
+  // Its answers come too late.
   for (const answer of answers) answer(DOWN);
   await pass(1000);
   const all = (await world.ledger.webhooks.listDeliveries(endpointId, ALL))!;
