@@ -190,19 +190,16 @@ function auditSuite(start: () => Promise<World>): void {
     expect(routes.sort()).toEqual(Object.keys(DEEDS).sort());
   });
 
-  it.each(Object.entries(DEEDS))(
-    '%s: one row per commit, with actor and origin',
-    async (route, { call, rows }) => {
-      if (route.includes('dead-letters') && world.letter === null) return;
-      const { path, ...options } = await call(world);
-      const seen = new Set((await rowsOf(world)).map(({ id }) => id));
-      const answer = await world.call(route.split(' ')[0]!, path, { admin: true, ...options });
-      expect(answer.status, JSON.stringify(answer.body)).toBeLessThan(300);
-      const fresh = (await rowsOf(world)).filter(({ id }) => !seen.has(id)).reverse();
-      expect(fresh.map(({ action }) => action)).toEqual(rows);
-      for (const row of fresh) expect(row).toMatchObject(ALICE);
-    },
-  );
+  it.each(Object.entries(DEEDS))('%s: one row per commit, with actor and origin', async (route, { call, rows }) => {
+    if (route.includes('dead-letters') && world.letter === null) return;
+    const { path, ...options } = await call(world);
+    const seen = new Set((await rowsOf(world)).map(({ id }) => id));
+    const answer = await world.call(route.split(' ')[0]!, path, { admin: true, ...options });
+    expect(answer.status, JSON.stringify(answer.body)).toBeLessThan(300);
+    const fresh = (await rowsOf(world)).filter(({ id }) => !seen.has(id)).reverse();
+    expect(fresh.map(({ action }) => action)).toEqual(rows);
+    for (const row of fresh) expect(row).toMatchObject(ALICE);
+  });
 
   it('a buyer and a provider are recorded in the same form, with their addresses', async () => {
     const sale = await createSale(world);
