@@ -11,9 +11,9 @@ export interface MetricSources {
   deadLetters?: () => number;
   /** Entries that this process carried to the broker; absent without a broker. */
   relay?: () => { relayed: number; resent: number; recovered: number };
-  /** Payments that did not settle at the last attempt; counted by the process that leads. */
+  /** Payments that did not settle at the last attempt, of those that this process handles. */
   unsettled: () => { stranded: number; owedMoney: number };
-  /** Ended orders whose units the gate has not got back; counted by the process that leads. */
+  /** Ended orders whose units the gate has not got back, of those that this process handles. */
   releases: () => { waiting: number; oldestMs: number };
   ready: () => boolean;
 }
