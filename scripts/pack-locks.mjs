@@ -101,7 +101,7 @@ for (const file of EXAMPLES) {
 put('LICENSE', read('LICENSE'));
 
 const whole = JSON.parse(read('package.json'));
-// A range, not our exact version: a client that is passed in must come from the same ioredis, and an application has its own Fastify.
+// A range, not our exact version: a given client must come from the same ioredis, and an application has its own Fastify.
 const range = (name) => `^${whole.dependencies[name].split('.')[0]}.0.0`;
 const { version, license, type, engines } = whole;
 put(

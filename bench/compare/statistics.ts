@@ -60,7 +60,7 @@ function middle(sorted: readonly number[]): number {
   return Number.isInteger(half) ? (sorted[half - 1]! + sorted[half]!) / 2 : sorted[Math.floor(half)]!;
 }
 
-/** How many values the interval leaves out on each side: as many as keep the median inside with 95 % (none if there are too few). */
+/** How many values the interval leaves out on each side, so that the median is inside with 95 % (none if there are too few). */
 function outsideOf(count: number): number {
   // Of `count` values each is below the true median with probability 1/2. The median is outside if at most `cut` are.
   let cut = 0;

@@ -7,7 +7,7 @@ import type { OrderMessage } from '../../src/model/order.ts';
 import { type SaleSnapshot, type SaleValues, type SnapshotPage, saleValues } from '../../src/model/snapshot.ts';
 import { decodeEntry } from '../../src/model/stream-entry.ts';
 
-/** A millisecond of the test's clock is a second of Redis', so that "one millisecond before it opens" can be tested without a race. */
+/** A millisecond of the test's clock is a second of Redis', so that "1 ms before it opens" can be tested without a race. */
 const SCALE = 1000;
 /** Windows are shifted when this much real time has passed; far less than a scaled millisecond. */
 const DRIFT_MS = 200;

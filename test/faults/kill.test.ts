@@ -19,9 +19,9 @@ const ENV = { METRICS_PUBLIC: 'on' };
 afterAll(cleanUp);
 
 /**
- * When the server is killed. `crowd`: with requests in flight. `idle`: when the crowd has just ended. `fold`: the ledger is folding its tail
- * into claims, keys and buyer_orders, and has written some of it. `start`: right after the server listens, when it has
- * just rebuilt the gate and read its tail back.
+ * When the server is killed. `crowd`: with requests in flight. `idle`: when the crowd has just ended. `fold`: while the ledger
+ * folds its tail into claims, keys and buyer_orders, and has written a part of it. `start`: right after the server listens, when
+ * it has just rebuilt the gate and read its tail back.
  */
 const INSTANTS = ['crowd', 'fold', 'crowd', 'idle', 'start'] as const;
 

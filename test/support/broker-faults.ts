@@ -15,7 +15,7 @@ const MINUTES = 60_000;
 const MARGIN_MS = 2_000;
 /** From the moment the broker serves again until every waiting order is reserved. */
 const CAUGHT_UP_MS = 10_000;
-/** Longer than the relay's lease (3 s) and the time after which a broker gives up a silent worker (RabbitMQ 10 to 15 s, Kafka 10 s). */
+/** Longer than the relay's lease (3 s), and than a broker waits for a silent worker (RabbitMQ 10 to 15 s, Kafka 10 s). */
 const STOPPED_MS = 25_000;
 /** A broker that is stopped for less than its answers may take counts only as slow. */
 const OUT_MS = { 'kill -9': LONG ? 30_000 : 3_000, SIGSTOP: LONG ? 30_000 : 6_000 };

@@ -14,8 +14,8 @@ export interface KafkaOptions {
   /** Further settings of the broker, e.g. { 'message.max.bytes': 1_000 }. */
   settings?: KafkaSettings;
   /**
-   * Clients can reach the server through it: pass startProxy(0), its target is set here. Clients leave any other proxy at once, because a
-   * broker tells them its address.
+   * Clients can reach the server through it: pass startProxy(0), its target is set here. Clients leave any other proxy at once,
+   * because a broker tells them its address.
    */
   proxy?: FaultProxy;
 }

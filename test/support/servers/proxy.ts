@@ -78,8 +78,8 @@ interface Link {
 }
 
 /**
- * True for the answer to a COMMIT. PostgreSQL's answer names it, and COMMIT is sent together with earlier statements, whose answers may
- * come first. MySQL's answer does not name it, but COMMIT is sent alone.
+ * True for the answer to a COMMIT. PostgreSQL's answer names it, and COMMIT is sent together with earlier statements, whose
+ * answers may come first. MySQL's answer does not name it, but COMMIT is sent alone.
  */
 export function saysCommitted({ request, reply }: Exchange): boolean {
   if (reply.includes('C\0\0\0\x0bCOMMIT\0', 0, 'latin1')) return true;
