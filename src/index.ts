@@ -1,5 +1,5 @@
 /**
- * Doorbuster as a library: the same engine that the server runs, in your process.
+ * Doorbuster as a library: the server's engine in your process.
  *
  *     const shop = await createDoorbuster({ data: './data' });
  *     const placed = await shop.orders.place({ sale, buyer: 'alice', item: 'voucher', key: 'a1' });

@@ -6,8 +6,8 @@ import { parseAst } from 'vitest/node';
 
 /**
  * The tree's own rules (docs/architecture.md, Folders), checked on the syntax tree of every source file:
- *   the world     time, timers and randomness come from base/, so that a simulator can own them;
- *   the rooms     who may import whom, types included: a type is a dependency too, unless the rule says otherwise.
+ *   the world     time, timers and randomness come from base/, so that a simulator can control them;
+ *   the rooms     which folder may import which, types included unless the rule says otherwise.
  */
 const SRC = fileURLToPath(new URL('../../src/', import.meta.url));
 
@@ -64,12 +64,12 @@ const MEMBERS: Record<string, string[]> = {
 const MODULES: Record<string, (name: string) => boolean> = {
   'node:timers': () => true,
   'node:timers/promises': () => true,
-  // Measuring the delay of the real event loop is the one thing that cannot be passed in.
+  // The delay of the real event loop is the only measurement that cannot be passed in.
   'node:perf_hooks': (name) => name !== 'monitorEventLoopDelay',
   'node:crypto': (name) => /^(random|webcrypto$|getRandomValues$)/.test(name),
 };
 
-/** Where a file takes time, timers or randomness from the world itself. */
+/** Where a file uses time, timers or randomness directly. */
 function worldFaults(program: Node): string[] {
   const faults: string[] = [];
   for (const { from, names, typeOnly } of importsOf(program)) {
@@ -90,7 +90,7 @@ function worldFaults(program: Node): string[] {
         faults.push(`${object}.${name}`);
       }
     }
-    // A name that is read as a value, called or handed on; not a property, a key, a parameter or a type of that name.
+    // A name that is used as a value; not a property, a key, a parameter or a type of that name.
     const read =
       node.type === 'Identifier' &&
       GLOBALS.has(node.name as string) &&
@@ -179,7 +179,7 @@ const files = readdirSync(SRC, { recursive: true, encoding: 'utf8' })
   .toSorted();
 
 describe('the tree', () => {
-  it('is there to be looked at', () => {
+  it('is found', () => {
     expect(files.length).toBeGreaterThan(40);
     for (const root of ROOTS) expect(files).toContain(root);
   });
@@ -188,7 +188,7 @@ describe('the tree', () => {
     expect(faultsOf(file, readFileSync(join(SRC, file), 'utf8'))).toEqual([]);
   });
 
-  it('has no room that needs itself by way of others', () => {
+  it('has no import cycle between rooms', () => {
     const needs = new Map<string, Set<string>>();
     for (const file of files) {
       for (const { from, typeOnly } of importsOf(parse(readFileSync(join(SRC, file), 'utf8')))) {
@@ -207,7 +207,7 @@ describe('the tree', () => {
 
   // TODO(locks): memory/ and redis/ still take types from the files that put them together.
   it.each(STAGES.filter((stage) => stage !== 'locks'))(
-    '%s: no folder needs itself by way of others, types included',
+    '%s: has no import cycle between folders, types included',
     (stage) => {
       const needs = new Map<string, Set<string>>();
       for (const file of files.filter((one) => roomOf(one) === stage)) {
@@ -223,7 +223,7 @@ describe('the tree', () => {
   );
 });
 
-/** The way from a room back to itself, or null. */
+/** An import cycle from a room back to itself, or null. */
 function circleFrom(room: string, needs: ReadonlyMap<string, ReadonlySet<string>>, seen: string[]): string[] | null {
   if (seen.includes(room)) return [...seen, room];
   for (const next of needs.get(room) ?? []) {

@@ -43,7 +43,7 @@ function keysOf(count: number, boundAtMs: number): SnapshotPage['keys'][number][
   });
 }
 
-/** The size of the largest Map that anything was put into meanwhile: a Map doubles its table in one go, and all wait for it. */
+/** The size of the largest Map that was written to meanwhile: a Map doubles its table in one go, which blocks the event loop. */
 async function largestMap(during: () => Promise<void>): Promise<number> {
   const { set } = Map.prototype;
   let largest = 0;
