@@ -1,3 +1,4 @@
+import { backOffMs } from './back-off.ts';
 import { pause, type Timers } from './timers.ts';
 
 /**
@@ -50,7 +51,7 @@ export async function sweep(timers: Timers, round: () => Promise<Round>, options
       if (failures === 1) failed(error);
     }
     if (again) await turn(timers);
-    else if (failures > 0) await pause(timers, Math.min(pauseMs * 2 ** failures, pauseMsMax), signal);
+    else if (failures > 0) await pause(timers, backOffMs(failures, pauseMs, pauseMsMax), signal);
     else await rest();
   }
 }
