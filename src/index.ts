@@ -10,9 +10,9 @@ import './base/node-version.ts';
 
 export { DoorbusterError, RetryableError, TerminalError } from './base/errors.ts';
 export type { Logger } from './base/logger.ts';
-export type { SaleEvent } from './engine/board.ts';
-export type { Consistency, Item, Order, Sale } from './engine/present.ts';
-export type { Readiness, ShopEvents } from './engine/shop.ts';
+export type { SaleEvent } from './views/board.ts';
+export type { Consistency, Item, Order, Sale } from './views/present.ts';
+export type { Readiness } from './engine/shop.ts';
 export {
   createDoorbuster,
   type Doorbuster,

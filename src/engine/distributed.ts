@@ -5,10 +5,11 @@ import type { RedisTarget } from '../base/redis/address.ts';
 import type { Runtime } from '../base/runtime.ts';
 import { oneAtATime, sleep, within } from '../base/timers.ts';
 import { RedisGate } from '../gate/redis/gate.ts';
-import type { Ledger, StoredOrder } from '../ledger/port.ts';
-import { StreamWriter } from '../ledger/stream-writer.ts';
+import { LeftInPipe } from '../ledger/left-in-pipe.ts';
+import type { Ledger } from '../ledger/port.ts';
+import { Writer } from '../ledger/writer.ts';
 import { createLocks, type Locks } from '../locks/locks.ts';
-import { hasGivenBack, type OrderMessage, type OrderRecord } from '../model/order.ts';
+import type { OrderMessage, OrderRecord } from '../model/order.ts';
 import type { SaleRecord } from '../model/sale.ts';
 import { queuedOrder } from '../orders/acks.ts';
 import { Owed } from '../orders/owed.ts';
@@ -17,9 +18,7 @@ import { BrokerPipe } from '../pipe/brokers/pipe.ts';
 import type { Carrier } from '../pipe/brokers/port.ts';
 import type { DeadLetters, SharedPipe, Undeliverable } from '../pipe/port.ts';
 import { RedisStreamsPipe } from '../pipe/redis-streams/pipe.ts';
-import { Keeper } from './keeper.ts';
-import { presentOrder } from './present.ts';
-import { Rebuilder } from './rebuild.ts';
+import { presentOrder } from '../views/present.ts';
 import { type LifeOptions, NO_PAYMENTS, type Readiness, Shop } from './shop.ts';
 
 export interface DistributedOptions {
@@ -49,9 +48,11 @@ export interface DistributedOptions {
 const ORDER_ID_BLOCK = 100_000;
 const COMMAND_MS = 1000;
 const REBUILD_DRAIN_MS = 60_000;
+/** Orders in the pipe are not waited for any longer while none is decided: no worker may be there to carry them. */
+const REBUILD_IDLE_MS = 3000;
 const LOCKED_MAX = 100;
 const INSTALL_MS_MAX = 5000;
-const KEEPER_MS_MAX = 2000;
+const OWED_MS_MAX = 2000;
 const STOP_MS_MAX = 5000;
 const BROKER_MS_MAX = 5000;
 const RELAY_LEASE_MS = 3000;
@@ -69,17 +70,16 @@ const CLAIM_EVERY_MS = 1000;
  *                 └──────────── settle ───────────────┴──▶ wire ──▶ acks ──▶ the answer
  */
 export class DistributedShop extends Shop {
+  declare readonly deadLetters: DeadLetters;
   readonly #gate: RedisGate;
   readonly #pipe: SharedPipe;
   readonly #locks: Locks;
   readonly #orderLocks: Locks;
   readonly #wire: OrderWire;
   readonly #owed: Owed;
-  readonly #rebuilder: Rebuilder;
-  readonly #writer: StreamWriter;
-  readonly #keeper: Keeper | null;
+  readonly #writer: Writer;
+  readonly #leftInPipe: LeftInPipe;
   readonly #anchor: Anchor;
-  readonly #process: string;
   readonly #options: DistributedOptions;
   readonly #stopTimers: (() => void)[] = [];
   #ledgerOut: string | null = null;
@@ -159,6 +159,10 @@ export class DistributedShop extends Shop {
       {
         ledger,
         gate,
+        pipe,
+        letters: pipe.letters,
+        rebuild: { drainMsMax: options.rebuildDrainMs ?? REBUILD_DRAIN_MS, drainIdleMsMax: REBUILD_IDLE_MS },
+        cluster: { process, locks, tell: (other, orders) => void this.#wire.tell(other, orders) },
         locks: orderLocks,
         life: options.life ?? NO_PAYMENTS,
         patience: { answerWithinMs: options.answerWithinMs, queued: (message) => this.#remember(message) },
@@ -180,43 +184,34 @@ export class DistributedShop extends Shop {
       runtime,
     );
     this.#options = options;
-    this.#process = process;
     this.#anchor = anchor;
     this.#gate = gate;
     this.#pipe = pipe;
     this.#locks = locks;
     this.#orderLocks = orderLocks;
     this.#wire = new OrderWire(common, runtime, (orderId, decision) => this.acks.heard(orderId, decision));
-    this.#rebuilder = new Rebuilder({
-      runtime,
-      gate,
-      pipe,
-      ledger,
-      locks: this.#locks,
-      drainMsMax: options.rebuildDrainMs ?? REBUILD_DRAIN_MS,
-      rebuilding: () => this.rebuilding(),
-      rebuilt: (_, pauseMs) => this.metrics.rebuilt(pauseMs),
-      inPlace: (snapshot) => this.releaseSince(snapshot),
-    });
     this.#owed = new Owed({
       runtime,
       gate,
       ledger,
-      rebuild: (saleId, above) => void this.#rebuilder.rebuild(saleId, above),
+      rebuild: (saleId, above) => void this.rebuilder.rebuild(saleId, above),
       // What a worker has decided, that worker has announced.
       ended: (order, here) => {
-        if (!here) return this.tellWatchers(presentOrder(order));
+        if (!here) return this.events.tellWatchers(presentOrder(order));
         this.metrics.lostToRebuild();
-        this.announce('order.rejected', order);
+        this.events.announce('order.rejected', order);
       },
     });
-    this.#writer = new StreamWriter(ledger, runtime, {
-      decided: (stored, messages) => this.#decided(stored, messages),
-      committed: (orders, durationMs) => this.metrics.commit(orders, durationMs),
-    });
-    this.#keeper = options.worker
-      ? new Keeper({ runtime, gate, ledger, locks: this.#locks, rebuilder: this.#rebuilder })
-      : null;
+    this.#leftInPipe = new LeftInPipe(ledger, runtime);
+    this.#writer = new Writer(
+      ledger,
+      runtime,
+      {
+        decided: (stored, messages) => this.decisions.follow(stored, messages),
+        committed: (orders, durationMs) => this.metrics.commit(orders, durationMs),
+      },
+      this.#leftInPipe,
+    );
     this.#stopTimers.push(
       runtime.timers.every(
         LOOK_EVERY_MS,
@@ -235,7 +230,7 @@ export class DistributedShop extends Shop {
 
   /** One that is out is waited for while orders are taken; one that is not what we need ends the start. */
   async #openBroker(): Promise<void> {
-    if (this.#pipe instanceof BrokerPipe) await this.#within(BROKER_MS_MAX, this.#pipe.open());
+    if (this.#pipe instanceof BrokerPipe) await within(this.runtime.timers, this.#pipe.open(), BROKER_MS_MAX);
   }
 
   /** A Redis that is out is asked again. */
@@ -264,7 +259,7 @@ export class DistributedShop extends Shop {
         { reason: messageOf(error) },
         'this process sells and carries nothing until it is started again',
       );
-      await Promise.all([this.#keeper?.stop(), this.#pipe.stop()]);
+      await Promise.all([this.upkeep.stop(), this.#pipe.stop()]);
       return;
     }
     if (before !== 'ours' && this.#prefix === 'ours' && !this.closing) this.#begin();
@@ -281,7 +276,7 @@ export class DistributedShop extends Shop {
       writerLock === 'buyer' ? (batch) => this.#writeLocked(batch) : (batch) => this.#writer.write(batch),
       () => this.ledger.probe(),
     );
-    this.#keeper?.start();
+    this.upkeep.start();
     this.life.start(this.#locks);
     this.webhooks.start(this.#locks);
   }
@@ -307,10 +302,6 @@ export class DistributedShop extends Shop {
     return 0;
   }
 
-  override get deadLetters(): DeadLetters {
-    return this.#pipe.letters;
-  }
-
   get locks(): Locks {
     return this.#locks;
   }
@@ -320,15 +311,10 @@ export class DistributedShop extends Shop {
    * which all processes share: what needs no room goes on.
    */
   override readiness(): Readiness {
-    const rebuilding = this.#rebuilder.size;
     const prefix = this.#notOurs();
-    const gate =
-      prefix ??
-      this.#gate.reason ??
-      this.#gate.full ??
-      (rebuilding === 0 ? 'ok' : `being rebuilt for ${rebuilding} sale(s)`);
+    const gate = prefix ?? this.#gate.reason ?? this.#gate.full ?? this.rebuildReason ?? 'ok';
     const pipe = this.closingReason ?? this.#pipe.reason ?? 'ok';
-    const ledger = this.#ledgerOut ?? this.#writer.reason ?? 'ok';
+    const ledger = this.#ledgerOut ?? this.#leftInPipe.reason ?? 'ok';
     const ok = prefix === null && this.#gate.reason === null && this.closingReason === null;
     return { status: ok ? 'ok' : 'unavailable', parts: { gate, pipe, ledger } };
   }
@@ -366,13 +352,9 @@ export class DistributedShop extends Shop {
 
   /** Who makes a sale waits for its gate, but not for a Redis that is out: then it is built when that is back. */
   protected override async install(saleId: string): Promise<void> {
-    const built = this.#rebuilder.rebuild(saleId).then(() => true);
+    const built = this.rebuilder.rebuild(saleId).then(() => true);
     const late = sleep(this.runtime.timers, INSTALL_MS_MAX).then(() => false);
     if (!(await Promise.race([built, late]))) throw unavailable('it is stored, and its gate is not open yet');
-  }
-
-  protected override rebuild(saleId: string): void {
-    void this.#rebuilder.rebuild(saleId);
   }
 
   /** Where it is not noted, the rebuilder sees to it: that is quick where nothing is in the pipe. */
@@ -382,7 +364,7 @@ export class DistributedShop extends Shop {
       return emptied !== null && items.every(({ epoch }) => epoch <= emptied);
     };
     if (await isNoted()) return true;
-    await within(this.runtime.timers, this.#rebuilder.rebuild(id), this.#options.answerWithinMs);
+    await within(this.runtime.timers, this.rebuilder.rebuild(id), this.#options.answerWithinMs);
     return await isNoted();
   }
 
@@ -430,71 +412,21 @@ export class DistributedShop extends Shop {
 
   /** Orders that somebody watches here may be decided elsewhere. */
   async #look(): Promise<void> {
-    const ids = this.watchedOrders;
+    const ids = this.events.watched;
     if (ids.length === 0) return;
     try {
-      for (const order of (await this.ledger.storedAmong(ids)).values()) this.tellWatchers(presentOrder(order));
+      for (const order of (await this.ledger.storedAmong(ids)).values()) this.events.tellWatchers(presentOrder(order));
     } catch (error) {
       this.runtime.log.debug({ err: error }, 'watched orders cannot be read');
     }
   }
 
-  // What follows from the ledger's decisions: commit, then gate, then acknowledge
-
-  async #decided(stored: readonly StoredOrder[], messages: readonly OrderMessage[]): Promise<void> {
-    const reserved = new Map<string, OrderMessage[]>();
-    const ended: OrderRecord[] = [];
-    const waiting = new Map<string, OrderRecord[]>();
-    const refused = new Map<string, number>();
-    const reasons = new Map<string, string[]>();
-    for (const [at, { order, inserted }] of stored.entries()) {
-      const message = messages[at]!;
-      if (order.status === 'rejected') {
-        refused.set(order.saleId, Math.max(message.epoch, refused.get(order.saleId) ?? 0));
-        if (inserted) this.#refused(order);
-        if (inserted) gather(reasons, order.reason!, order.id);
-      } else if (hasGivenBack(order.status)) {
-        ended.push(order);
-      } else {
-        gather(reserved, order.saleId, message);
-        if (inserted) this.announce('order.reserved', order);
-      }
-      if (message.from === this.#process) this.acks.decided(order);
-      else if (message.from !== undefined) gather(waiting, message.from, order);
-    }
-    for (const [saleId, holds] of reserved) await this.#gate.settle(saleId, holds);
-    // An ended order holds nothing. A copy of its admission that Redis executed late has made a hold for it again: settled,
-    // that would stand for ever (P4). Where there is none, releasing does nothing.
-    await Promise.all(ended.map(({ id, saleId, buyer }) => this.#gate.release(saleId, { orderId: id, buyer })));
-    // Units of an order that a backstop refused do not go back to free: the gate's count is what was wrong. It is shut
-    // before the message is acknowledged: should this process die, others find it so and rebuild it. A gate of a higher
-    // epoch than the message's is not the one that admitted it.
-    for (const [saleId, epoch] of refused) await this.#gate.shut(saleId, epoch);
-    for (const [saleId, epoch] of refused) void this.#rebuilder.rebuild(saleId, epoch);
-    for (const [process, orders] of waiting) void this.#wire.tell(process, orders);
-    for (const saleId of reserved.keys()) this.board.touch(saleId);
-    for (const { saleId } of ended) this.board.touch(saleId);
-    for (const [reason, ids] of reasons) {
-      const level = reason === 'gate_rebuilt' ? 'warn' : 'error';
-      const some = { reason, orders: ids.length, first: ids.slice(0, 3) };
-      this.runtime.log[level](some, 'the ledger refused what a gate had admitted');
-    }
-  }
-
-  #refused(order: OrderRecord): void {
-    this.metrics.backstop(order.reason!);
-    this.announce('order.rejected', order);
-  }
-
   protected override async finish(): Promise<void> {
     for (const stop of this.#stopTimers) stop();
-    this.#rebuilder.close();
-    // With Redis out the keeper's lock cannot be given back: its lease ends by itself.
-    const kept = this.#within(KEEPER_MS_MAX, this.#keeper?.stop());
     // A batch whose database hangs is left in the pipe: another worker takes it over.
-    await Promise.all([kept, this.#within(STOP_MS_MAX, this.#pipe.stop())]);
-    // Who was answered 202 by us is looked after once more: what is decided by now need not be remembered.
-    await this.#within(KEEPER_MS_MAX, this.#owed.look());
+    await within(this.runtime.timers, this.#pipe.stop(), STOP_MS_MAX);
+    // The orders that we answered 202 are looked at once more: those that are decided by now need not be remembered.
+    await within(this.runtime.timers, this.#owed.look(), OWED_MS_MAX);
     if (this.#owed.size > 0) {
       this.runtime.log.warn(
         { orders: this.#owed.size },
@@ -508,14 +440,4 @@ export class DistributedShop extends Shop {
     this.#gate.close();
     this.#anchor.close();
   }
-
-  async #within(ms: number, work: Promise<unknown> | undefined): Promise<void> {
-    if (work) await within(this.runtime.timers, work, ms);
-  }
-}
-
-function gather<V>(map: Map<string, V[]>, key: string, value: V): void {
-  const values = map.get(key);
-  if (values) values.push(value);
-  else map.set(key, [value]);
 }

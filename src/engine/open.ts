@@ -134,7 +134,7 @@ async function openAlone(databaseUrl: string, runtime: Runtime, life: LifeOption
   let shop: EmbeddedShop | null = null;
   const onExclusive = (state: ExclusiveState): void => {
     // The ledger refuses every write while it is not sure, and for good if another has it.
-    if (state === 'held') shop?.rebuildAll();
+    if (state === 'held') void shop?.rebuildAll();
     else runtime.log.error({ state }, 'the lock that keeps the database to this process was lost');
   };
   const ledger = await openSqlLedger(databaseUrl, runtime, { migrate: true, exclusive: true, onExclusive });

@@ -44,7 +44,7 @@ const GIVE_BACK_MS = 500;
  * stock: the gate takes the units out first as a hold of the house, then the ledger lowers the total. The gate gets
  * absolute values with the ledger's number and ignores older ones, so two changes cannot overtake each other. A crash
  * between ledger and gate, or a COMMIT whose reply is lost, leaves the ledger's task unfinished: whoever looks after these
- * tells the gate instead (engine/keeper.ts). Whoever repeats a call hears its answer when the gate has heard of it, too.
+ * tells the gate instead (gate/upkeep.ts). Whoever repeats a call hears its answer when the gate has heard of it, too.
  */
 export class ManageSales {
   readonly #on: ManageDependencies;

@@ -4,9 +4,9 @@ import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, it } from
 import { unavailable } from '../../src/base/errors.ts';
 import { systemRuntime } from '../../src/base/runtime.ts';
 import { DistributedShop } from '../../src/engine/distributed.ts';
-import { Keeper } from '../../src/engine/keeper.ts';
-import { Rebuilder } from '../../src/engine/rebuild.ts';
+import { Rebuilder } from '../../src/gate/rebuild.ts';
 import { RedisGate } from '../../src/gate/redis/gate.ts';
+import { GateUpkeep } from '../../src/gate/upkeep.ts';
 import { openSqlLedger } from '../../src/ledger/drivers/open.ts';
 import type { Ledger } from '../../src/ledger/port.ts';
 import { createLocks, type Locks } from '../../src/locks/locks.ts';
@@ -576,7 +576,7 @@ describeWithRedis('the distributed shop, reviewed', () => {
     });
 
     /** A keeper of its own; `laterMs`: its clock is ahead, for what it does only after a while. */
-    function keeperOf(ledger: Ledger, gate = openGate(), laterMs = 0): Keeper {
+    function keeperOf(ledger: Ledger, gate = openGate(), laterMs = 0): GateUpkeep {
       const clock = { now: () => Date.now() + laterMs, monotonic: () => performance.now() };
       const runtime = { ...systemRuntime(), clock };
       const pipe = new RedisStreamsPipe({ redis: redis.url, prefix }, runtime);
@@ -586,17 +586,18 @@ describeWithRedis('the distributed shop, reviewed', () => {
         gate,
         pipe,
         ledger,
-        locks,
+        lock: (saleId) => locks.mutex(`rebuild:${saleId}`).tryAcquire(),
         drainMsMax: 5000,
+        drainIdleMsMax: 3000,
         rebuilding: async () => ({ auditId: String(++lastAuditId), by: CALLER.by }),
         rebuilt: () => {},
-        inPlace: async () => {},
       });
       ends.push(
         () => pipe.close(),
         () => rebuilder.close(),
       );
-      return new Keeper({ runtime, gate, ledger, locks, rebuilder });
+      const lead = () => ({ stop: async () => undefined });
+      return new GateUpkeep({ runtime, gate, ledger, lead, rebuilder });
     }
 
     /** All that was bought so far is carried to the ledger, by a worker that then goes. */

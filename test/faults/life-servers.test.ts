@@ -2,7 +2,7 @@ import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { systemRuntime } from '../../src/base/runtime.ts';
 import { DistributedShop } from '../../src/engine/distributed.ts';
-import type { Order } from '../../src/engine/present.ts';
+import type { Order } from '../../src/views/present.ts';
 import { openSqlLedger } from '../../src/ledger/drivers/open.ts';
 import { actor } from '../../src/model/actor.ts';
 import type { Product } from '../contract/ledger.sql.ts';

@@ -2,7 +2,7 @@ import { join } from 'node:path';
 import { DatabaseSync } from 'node:sqlite';
 import { expect } from 'vitest';
 import { sign } from '../../src/base/signature.ts';
-import type { Item, Order } from '../../src/engine/present.ts';
+import type { Item, Order } from '../../src/views/present.ts';
 import { LEDGER_FILE } from '../../src/ledger/drivers/sqlite/folder.ts';
 import type { ProviderNews } from '../../src/payments/port.ts';
 import { countFaults, saleNow } from './crowd-judge.ts';

@@ -4,7 +4,7 @@ import Type from 'typebox';
 import { isId } from '../../base/ids.ts';
 import { Turn } from '../../base/turn.ts';
 import * as S from '../../contract/schemas.ts';
-import { iso, type Order, presentOrder } from '../../engine/present.ts';
+import { iso, type Order, presentOrder } from '../../views/present.ts';
 import { hasEnded, type OrderStatus } from '../../model/order.ts';
 import type { PlaceResult } from '../../orders/place.ts';
 import type { OrderingIdentity } from '../auth.ts';

@@ -6,7 +6,7 @@ import { RetryableError } from '../../base/errors.ts';
 import { readSignature, SIGNATURE_HEADER, SIGNATURE_SECONDS_MAX, signatureFault } from '../../base/signature.ts';
 import * as S from '../../contract/schemas.ts';
 import { compile, faults } from '../../contract/validate.ts';
-import { type Order, presentOrder } from '../../engine/present.ts';
+import { type Order, presentOrder } from '../../views/present.ts';
 import type { OrderRecord } from '../../model/order.ts';
 import type { EndResult, PayResult } from '../../orders/life/life.ts';
 import { addressOf } from '../address.ts';

@@ -3,7 +3,7 @@ import type { FastifyInstance, FastifyRequest } from 'fastify';
 import Type, { type Static } from 'typebox';
 import { isId } from '../../base/ids.ts';
 import * as S from '../../contract/schemas.ts';
-import { iso } from '../../engine/present.ts';
+import { iso } from '../../views/present.ts';
 import type { Actor, WebhookDelivery, WebhookEndpoint } from '../../ledger/port.ts';
 import { DELIVERY_STATES, WEBHOOK_BOUNDS, WEBHOOK_EVENTS, type WebhookEvent } from '../../model/webhook.ts';
 import type { HttpContext } from '../context.ts';
