@@ -6,11 +6,11 @@ import { oneAtATime, within } from '../base/timers.ts';
 import type { Ledger } from '../ledger/port.ts';
 import type { Locks } from '../locks/locks.ts';
 import type { Metrics } from '../observe/metrics.ts';
+import { presentOrder } from '../views/present.ts';
 import { DISPATCHER_DEFAULTS, Dispatcher, type DispatcherOptions } from '../webhooks/dispatcher.ts';
 import { Endpoints } from '../webhooks/endpoints.ts';
 import { Sender } from '../webhooks/sender.ts';
 import { type Resolve, systemResolve } from '../webhooks/target.ts';
-import { presentOrder } from '../views/present.ts';
 import { lead } from './lead.ts';
 
 export interface WebhookOptions extends Partial<DispatcherOptions> {

@@ -10,8 +10,8 @@ import {
   type SaleChange,
   type StoredOrder,
 } from '../../src/ledger/port.ts';
-import { PAGE_ORDERS } from '../../src/ledger/works/gate-pages.ts';
 import { Unresolved, type UnresolvedEffects } from '../../src/ledger/unresolved.ts';
+import { PAGE_ORDERS } from '../../src/ledger/works/gate-pages.ts';
 import { Writer } from '../../src/ledger/writer.ts';
 import { actor } from '../../src/model/actor.ts';
 import { type OrderMessage, type OrderRecord, orderFingerprint, type PlacedBy } from '../../src/model/order.ts';

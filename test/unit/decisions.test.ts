@@ -91,7 +91,11 @@ describe('what follows from the decisions of the ledger', () => {
   });
 
   it('P1: what a backstop refused is not given back: its gate is shut up to that epoch, and built above it', async () => {
-    const messages = [orderMessage('1', { epoch: 3 }), orderMessage('2', { epoch: 4 }), orderMessage('3', { epoch: 4 })];
+    const messages = [
+      orderMessage('1', { epoch: 3 }),
+      orderMessage('2', { epoch: 4 }),
+      orderMessage('3', { epoch: 4 }),
+    ];
     const [sold, late, kept] = messages as [OrderMessage, OrderMessage, OrderMessage];
     const all = [stored(sold, 'rejected', 'sold_out'), stored(late, 'rejected', 'sold_out'), stored(kept, 'reserved')];
     await decisions(undefined).follow(all, messages);

@@ -93,9 +93,15 @@ it('P10: a sale whose gate cannot be asked holds up no other; the round fails at
 });
 
 it('P10: a keeper whose rounds fail hands over, and does not wait before it stands in line again', async () => {
-  const gate = outage<GateUpkeepDependencies['gate']>({ epochOf: () => 1, houseHolds: () => [], saleIds: () => [] }, []);
+  const gate = outage<GateUpkeepDependencies['gate']>(
+    { epochOf: () => 1, houseHolds: () => [], saleIds: () => [] },
+    [],
+  );
   const answers = { openSaleIds: () => ['out', 'fine'], unfinishedTasks: () => [] };
-  const ledger = stand<GateUpkeepDependencies['ledger']>({ ...answers, pruneKeys: () => 0, pruneReleases: () => 0 }, []);
+  const ledger = stand<GateUpkeepDependencies['ledger']>(
+    { ...answers, pruneKeys: () => 0, pruneReleases: () => 0 },
+    [],
+  );
   const rebuilder = stand<GateUpkeepDependencies['rebuilder']>({}, []);
   let work: ((signal: AbortSignal, alone: boolean) => Promise<void>) | undefined;
   const inLine: GateUpkeepDependencies['lead'] = (job) => {
@@ -114,7 +120,10 @@ it('P10: a keeper whose rounds fail hands over, and does not wait before it stan
 });
 
 it('P10: a process that is alone goes on after any number of failed rounds, and reports the outage once', async () => {
-  const gate = outage<GateUpkeepDependencies['gate']>({ epochOf: () => 1, houseHolds: () => [], saleIds: () => [] }, []);
+  const gate = outage<GateUpkeepDependencies['gate']>(
+    { epochOf: () => 1, houseHolds: () => [], saleIds: () => [] },
+    [],
+  );
   const ended = new AbortController();
   let rounds = 0;
   const openSaleIds = () => {

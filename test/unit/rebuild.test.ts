@@ -107,9 +107,9 @@ it('a higher one that is asked for while one is built follows at once', async ()
 });
 
 it.each([
-  ['that others share notes the epoch', { setEmptied: true }, ['emptied sale 2']],
-  ['of this process alone forgets the sale', {}, ['removed sale']],
-])('a sale that cannot admit any more gets no gate: one %s', async (_, { setEmptied = false }, expected) => {
+  ['that others share notes the epoch', true, ['emptied sale 2']],
+  ['of this process alone forgets the sale', false, ['removed sale']],
+])('a sale that cannot admit any more gets no gate: one %s', async (_, shared, expected) => {
   const happened: string[] = [];
   const rebuilder = rebuilderOf(
     () => null,
@@ -118,7 +118,7 @@ it.each([
       mayAdmit: false,
       gate: {
         remove: async (saleId: string) => void happened.push(`removed ${saleId}`),
-        ...(setEmptied && {
+        ...(shared && {
           setEmptied: async (saleId: string, epoch: number) => void happened.push(`emptied ${saleId} ${epoch}`),
         }),
       },
