@@ -44,7 +44,7 @@ export interface DistributedOptions {
   readonly commandMs?: number;
 }
 
-/** While the ledger is out orders go on as long as there are ids: a block lasts for as many orders as wait in a pipe. */
+/** While the ledger is out, orders are taken as long as there are ids: a block lasts for as many orders as fit into a pipe. */
 const ORDER_ID_BLOCK = 100_000;
 const COMMAND_MS = 1000;
 const REBUILD_DRAIN_MS = 60_000;
@@ -83,7 +83,7 @@ export class DistributedShop extends Shop {
   readonly #options: DistributedOptions;
   readonly #stopTimers: (() => void)[] = [];
   #ledgerOut: string | null = null;
-  /** Whose the prefix in Redis is: nothing is sold or carried before it is known to be ours. */
+  /** Whether the prefix in Redis is ours: until that is known, nothing is sold or carried. */
   #prefix: 'ours' | { readonly reason: string; readonly taken: boolean } = {
     reason: 'Redis was not asked yet',
     taken: false,
@@ -147,7 +147,7 @@ export class DistributedShop extends Shop {
             runtime,
           )
         : new RedisStreamsPipe({ ...common, redis: options.redis }, runtime);
-    // An order's lock saves calls; where it cannot be had soon, one goes on without.
+    // An order's lock only saves work: a call that does not get it soon goes on without it.
     const orderLocks = createLocks({
       redis: options.redis,
       prefix: `${options.prefix}:lock`,
@@ -195,7 +195,7 @@ export class DistributedShop extends Shop {
       gate,
       ledger,
       rebuild: (saleId, above) => void this.rebuilder.rebuild(saleId, above),
-      // What a worker has decided, that worker has announced.
+      // A worker announces what it has decided.
       ended: (order, here) => {
         if (!here) return this.events.tellWatchers(presentOrder(order));
         this.metrics.lostToRebuild();
@@ -228,7 +228,7 @@ export class DistributedShop extends Shop {
     );
   }
 
-  /** One that is out is waited for while orders are taken; one that is not what we need ends the start. */
+  /** A broker that is out is waited for while orders are taken; one that is not what we need fails the start. */
   async #openBroker(): Promise<void> {
     if (this.#pipe instanceof BrokerPipe) await within(this.runtime.timers, this.#pipe.open(), BROKER_MS_MAX);
   }
@@ -281,10 +281,10 @@ export class DistributedShop extends Shop {
     this.webhooks.start(this.#locks);
   }
 
-  /** Nobody else writes orders of these buyers meanwhile (docs/concepts/sources.md, 000). The ledger holds without it. */
+  /** No other worker writes orders of these buyers meanwhile (docs/concepts/sources.md, 000). No promise needs this. */
   async #writeLocked(batch: OrderMessage[]): Promise<readonly Undeliverable[]> {
     const undeliverable: Undeliverable[] = [];
-    // A multi-lock takes so many at once.
+    // A multi-lock takes no more names at once.
     for (let from = 0; from < batch.length; from += LOCKED_MAX) {
       const some = batch.slice(from, from + LOCKED_MAX);
       const names = new Set(some.map(({ saleId, buyer }) => `order:${saleId}:${buyer}`));
@@ -350,14 +350,14 @@ export class DistributedShop extends Shop {
     }
   }
 
-  /** Who makes a sale waits for its gate, but not for a Redis that is out: then it is built when that is back. */
+  /** Whoever creates a sale waits for its gate, but not for a Redis that is out: the gate is built when Redis is back. */
   protected override async install(saleId: string): Promise<void> {
     const built = this.rebuilder.rebuild(saleId).then(() => true);
     const late = sleep(this.runtime.timers, INSTALL_MS_MAX).then(() => false);
     if (!(await Promise.race([built, late]))) throw unavailable('it is stored, and its gate is not open yet');
   }
 
-  /** Where it is not noted, the rebuilder sees to it: that is quick where nothing is in the pipe. */
+  /** A sale that is not noted as emptied is rebuilt, which notes it: quick where nothing is in the pipe. */
   protected override async isEmptied({ id, items }: SaleRecord): Promise<boolean> {
     const isNoted = async (): Promise<boolean> => {
       const emptied = await this.#gate.emptiedAt(id);
@@ -368,7 +368,7 @@ export class DistributedShop extends Shop {
     return await isNoted();
   }
 
-  /** Its gate says so already; whoever leads takes it away when nothing of it is in the pipe. */
+  /** Its gate knows already; the upkeep takes it away once nothing of the sale is in the pipe. */
   protected override async saleClosed(): Promise<void> {}
 
   // Orders that wait for the ledger
@@ -396,12 +396,13 @@ export class DistributedShop extends Shop {
     if (stored !== null) return stored;
     if (held?.queued) return queuedOrder({ ...held, orderId, saleId, buyer }, idTimeMs(orderId));
     if (held !== null) throw unavailable('it is decided, and the ledger cannot be read now');
-    // Its gate may be gone; as long as we remember it, it is not decided. Another process cannot show it, but knows of it.
+    // The hold is gone with its gate. As long as this process remembers the order, it is not decided; another process knows
+    // only that it exists.
     if (owed === null) throw unavailable('the order is being decided');
     return queuedOrder(owed, idTimeMs(orderId));
   }
 
-  /** Sales that somebody watches here may be changed elsewhere. */
+  /** Other processes may change sales that are watched here. */
   async #lookAtSales(): Promise<void> {
     try {
       await this.board.poll();
@@ -410,7 +411,7 @@ export class DistributedShop extends Shop {
     }
   }
 
-  /** Orders that somebody watches here may be decided elsewhere. */
+  /** Other processes may decide orders that are watched here. */
   async #look(): Promise<void> {
     const ids = this.events.watched;
     if (ids.length === 0) return;
@@ -428,10 +429,7 @@ export class DistributedShop extends Shop {
     // The orders that we answered 202 are looked at once more: those that are decided by now need not be remembered.
     await within(this.runtime.timers, this.#owed.look(), OWED_MS_MAX);
     if (this.#owed.size > 0) {
-      this.runtime.log.warn(
-        { orders: this.#owed.size },
-        'closing with orders that are queued: the pipe brings them on',
-      );
+      this.runtime.log.warn({ orders: this.#owed.size }, 'closing with queued orders: the pipe carries them on');
     }
     this.#owed.close();
     await Promise.all([this.#locks.close(), this.#orderLocks.close()]);

@@ -48,7 +48,7 @@ import { NO_PRIVATE_WEBHOOKS, ShopWebhooks, type WebhookOptions } from './webhoo
 
 const GATE = actor('system', 'gate');
 const OTHER_ID_BLOCK = 100;
-/** Payments come in a rush, as orders do. */
+/** Payments come in a rush as orders do. */
 const LIFE_ID_BLOCK = 20_000;
 const QUEUED_LOOK_MS = 50;
 const LIFE_STOP_MS_MAX = 1000;
@@ -261,7 +261,7 @@ export abstract class Shop {
     });
   }
 
-  /** Has ids at hand before the first order, also of one placed for a buyer; without success the first order tries again. */
+  /** Fetches ids before the first order needs them; if that fails, the first order tries again. */
   protected async prefetchIds(): Promise<void> {
     await Promise.allSettled([this.#orderIds.refill(), this.#auditIds.refill()]);
   }
@@ -627,7 +627,7 @@ export abstract class Shop {
     return isId(saleId) ? this.#change(run) : { outcome: 'not_found' };
   }
 
-  /** A failure of the ledger anywhere is known everywhere. */
+  /** A failure of the ledger, wherever it shows, is known to the whole shop. */
   protected async watched<T>(work: Promise<T>): Promise<T> {
     try {
       return await work;
