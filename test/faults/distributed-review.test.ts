@@ -39,7 +39,7 @@ const ends: (() => Promise<unknown> | unknown)[] = [];
 
 /** What a shop does when it finds a gate stale; it is not for everybody. */
 interface Rebuilds {
-  rebuild(saleId: string): void;
+  rebuilder: Rebuilder;
 }
 
 type Calls<T> = {
@@ -187,7 +187,7 @@ describeWithRedis('the distributed shop, reviewed', () => {
       builds = true;
       for (const key of await keysOf(`{${saleId}*`)) await redis.command('DEL', key);
       // It is the builder's sale now: whoever finds the gate gone has it built.
-      (builder as unknown as Rebuilds).rebuild(saleId);
+      void (builder as unknown as Rebuilds).rebuilder.rebuild(saleId);
       await taken.promise;
       const paused = admin.setPaused(saleId, true, CALLER);
       await until('the ledger has it', SOON_MS, async () => (await admin.getSaleNow(saleId))?.state === 'paused');
@@ -414,7 +414,7 @@ describeWithRedis('the distributed shop, reviewed', () => {
       const sleepy = withCalls(gate, {
         async retire(real: RedisGate, id: string) {
           if (id === saleId && orderId === '') {
-            (api as unknown as Rebuilds).rebuild(saleId);
+            void (api as unknown as Rebuilds).rebuilder.rebuild(saleId);
             const bought = await until('it sells again', SOON_MS, async () => {
               const result = await buy(api, saleId).catch(() => null);
               return result?.ok ? result : null;
@@ -553,7 +553,7 @@ describeWithRedis('the distributed shop, reviewed', () => {
       const gate = openGate();
       const before = await gate.epochOf(saleId);
       await gate.shut(saleId);
-      (api as unknown as Rebuilds).rebuild(saleId);
+      void (api as unknown as Rebuilds).rebuilder.rebuild(saleId);
       await until('the gate was built anew', SOON_MS, async () => ((await gate.epochOf(saleId)) ?? 0) > before!);
       const seen = await other.getOrder(orderId).then(
         (order) => order?.status ?? 'not found',
@@ -572,7 +572,7 @@ describeWithRedis('the distributed shop, reviewed', () => {
       });
       out = true;
       await expect(api.watchOrder('4711', () => {})).rejects.toThrow();
-      expect((api as unknown as { watchedOrders: string[] }).watchedOrders).toEqual([]);
+      expect((api as unknown as { events: { watched: string[] } }).events.watched).toEqual([]);
     });
 
     /** A keeper of its own; `laterMs`: its clock is ahead, for what it does only after a while. */
