@@ -2,6 +2,7 @@ import { Anchor } from '../base/anchor.ts';
 import { BusyError, messageOf, RetryableError, TerminalError, unavailable } from '../base/errors.ts';
 import { idTimeMs } from '../base/ids.ts';
 import type { RedisTarget } from '../base/redis/address.ts';
+import { Layout } from '../base/redis/layout.ts';
 import type { Runtime } from '../base/runtime.ts';
 import { oneAtATime, sleep, within } from '../base/timers.ts';
 import { RedisGate } from '../gate/redis/gate.ts';
@@ -127,9 +128,10 @@ export class DistributedShop extends Shop {
       anchor,
     };
     const gate = new RedisGate({ ...common, shopId: ledger.shopId, pipeMax: options.pipeMax }, runtime);
+    const lockPrefix = new Layout(options.prefix).locks;
     const locks = createLocks({
       redis: options.redis,
-      prefix: `${options.prefix}:lock`,
+      prefix: lockPrefix,
       log: runtime.log,
       runtime,
     });
@@ -150,7 +152,7 @@ export class DistributedShop extends Shop {
     // An order's lock only saves work: a call that does not get it soon goes on without it.
     const orderLocks = createLocks({
       redis: options.redis,
-      prefix: `${options.prefix}:lock`,
+      prefix: lockPrefix,
       log: runtime.log,
       runtime,
       outageMs: ORDER_LOCK_OUTAGE_MS,
