@@ -1,6 +1,7 @@
 import { Anchor } from '../base/anchor.ts';
 import type { Config } from '../base/config.ts';
 import { messageInFull, messageOf, RetryableError } from '../base/errors.ts';
+import { Layout } from '../base/redis/layout.ts';
 import { RedisLink } from '../base/redis/link.ts';
 import { type Runtime, systemRuntime } from '../base/runtime.ts';
 import { within } from '../base/timers.ts';
@@ -77,7 +78,7 @@ async function examineRedis(url: string, prefix: string, runtime: Runtime): Prom
         ),
         skew(`clock of ${place}`, nowMs, tookMs, runtime),
       );
-      const [, count] = (await node.call('PUBSUB', 'NUMSUB', `${prefix}:wake`)) as [string, number];
+      const [, count] = (await node.call('PUBSUB', 'NUMSUB', new Layout(prefix).wake)) as [string, number];
       listening += count;
     });
     checks.push(

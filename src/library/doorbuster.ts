@@ -9,10 +9,8 @@ import { type Runtime, systemRuntime } from '../base/runtime.ts';
 import { newSaleOf, salePatchOf } from '../contract/convert.ts';
 import * as S from '../contract/schemas.ts';
 import { faults } from '../contract/validate.ts';
-import type { SaleEvent } from '../engine/board.ts';
 import { openShop } from '../engine/open.ts';
-import { type Consistency, iso, type Order, presentOrder, presentReport, type Sale } from '../engine/present.ts';
-import type { Readiness, Shop, ShopEvents } from '../engine/shop.ts';
+import type { Readiness, Shop } from '../engine/shop.ts';
 import { HTTP_DEFAULTS, type HttpOptions } from '../http/context.ts';
 import { PROBLEM_TYPE, problem } from '../http/problem.ts';
 import type { Page, SaleChange } from '../ledger/port.ts';
@@ -24,6 +22,9 @@ import { KEY_PATTERN } from '../model/text.ts';
 import type { EndResult, PayResult } from '../orders/life/life.ts';
 import type { PlaceResult } from '../orders/place.ts';
 import type { PaymentProvider } from '../payments/port.ts';
+import type { SaleEvent } from '../views/board.ts';
+import type { ShopEvents } from '../views/events.ts';
+import { type Consistency, iso, type Order, presentOrder, presentReport, type Sale } from '../views/present.ts';
 import { checkEvent, checkedOptions } from './options.ts';
 
 export interface DoorbusterOptions {

@@ -1,7 +1,7 @@
 import { providerName, SETTINGS } from '../base/config.ts';
 import { messageOf, TerminalError } from '../base/errors.ts';
 import { nearest } from '../base/nearest.ts';
-import type { ShopEvents } from '../engine/shop.ts';
+import type { ShopEvents } from '../views/events.ts';
 import type { DoorbusterOptions, HttpSettings } from './doorbuster.ts';
 
 /**

@@ -1,4 +1,5 @@
 import { setMaxListeners } from 'node:events';
+import { backOffMs } from '../base/back-off.ts';
 import { messageOf } from '../base/errors.ts';
 import type { IdSequence } from '../base/ids.ts';
 import type { Runtime } from '../base/runtime.ts';
@@ -255,8 +256,7 @@ export class Dispatcher {
   /** With jitter: deliveries that failed together must not all be retried together. */
   #retryMs(tries: number): number {
     const { retryMsMin, retryMsMax } = this.#options;
-    const ms = Math.min(retryMsMin * 2 ** Math.min(tries, 40), retryMsMax);
-    return Math.round(ms * (0.75 + this.#on.runtime.random.fraction() / 2));
+    return Math.round(backOffMs(tries, retryMsMin, retryMsMax) * (0.75 + this.#on.runtime.random.fraction() / 2));
   }
 
   // Back into the ledger

@@ -4,9 +4,9 @@ import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, it } from
 import { unavailable } from '../../src/base/errors.ts';
 import { systemRuntime } from '../../src/base/runtime.ts';
 import { DistributedShop } from '../../src/engine/distributed.ts';
-import { Keeper } from '../../src/engine/keeper.ts';
-import { Rebuilder } from '../../src/engine/rebuild.ts';
+import { Rebuilder } from '../../src/gate/rebuild.ts';
 import { RedisGate } from '../../src/gate/redis/gate.ts';
+import { GateUpkeep } from '../../src/gate/upkeep.ts';
 import { openSqlLedger } from '../../src/ledger/drivers/open.ts';
 import type { Ledger } from '../../src/ledger/port.ts';
 import { createLocks, type Locks } from '../../src/locks/locks.ts';
@@ -39,7 +39,7 @@ const ends: (() => Promise<unknown> | unknown)[] = [];
 
 /** A private method that a shop calls when it finds a stale gate. */
 interface Rebuilds {
-  rebuild(saleId: string): void;
+  rebuilder: Rebuilder;
 }
 
 type Calls<T> = {
@@ -187,7 +187,7 @@ describeWithRedis('the distributed shop, reviewed', () => {
       builds = true;
       for (const key of await keysOf(`{${saleId}*`)) await redis.command('DEL', key);
       // The builder rebuilds the missing gate.
-      (builder as unknown as Rebuilds).rebuild(saleId);
+      void (builder as unknown as Rebuilds).rebuilder.rebuild(saleId);
       await taken.promise;
       const paused = admin.setPaused(saleId, true, CALLER);
       await until('the ledger has it', SOON_MS, async () => (await admin.getSaleNow(saleId))?.state === 'paused');
@@ -414,7 +414,7 @@ describeWithRedis('the distributed shop, reviewed', () => {
       const sleepy = withCalls(gate, {
         async retire(real: RedisGate, id: string) {
           if (id === saleId && orderId === '') {
-            (api as unknown as Rebuilds).rebuild(saleId);
+            void (api as unknown as Rebuilds).rebuilder.rebuild(saleId);
             const bought = await until('it sells again', SOON_MS, async () => {
               const result = await buy(api, saleId).catch(() => null);
               return result?.ok ? result : null;
@@ -553,7 +553,7 @@ describeWithRedis('the distributed shop, reviewed', () => {
       const gate = openGate();
       const before = await gate.epochOf(saleId);
       await gate.shut(saleId);
-      (api as unknown as Rebuilds).rebuild(saleId);
+      void (api as unknown as Rebuilds).rebuilder.rebuild(saleId);
       await until('the gate was built anew', SOON_MS, async () => ((await gate.epochOf(saleId)) ?? 0) > before!);
       const seen = await other.getOrder(orderId).then(
         (order) => order?.status ?? 'not found',
@@ -572,11 +572,11 @@ describeWithRedis('the distributed shop, reviewed', () => {
       });
       out = true;
       await expect(api.watchOrder('4711', () => {})).rejects.toThrow();
-      expect((api as unknown as { watchedOrders: string[] }).watchedOrders).toEqual([]);
+      expect((api as unknown as { events: { watched: string[] } }).events.watched).toEqual([]);
     });
 
     /** A separate keeper; `laterMs`: its clock is ahead, for work that it does only after a while. */
-    function keeperOf(ledger: Ledger, gate = openGate(), laterMs = 0): Keeper {
+    function keeperOf(ledger: Ledger, gate = openGate(), laterMs = 0): GateUpkeep {
       const clock = { now: () => Date.now() + laterMs, monotonic: () => performance.now() };
       const runtime = { ...systemRuntime(), clock };
       const pipe = new RedisStreamsPipe({ redis: redis.url, prefix }, runtime);
@@ -586,17 +586,18 @@ describeWithRedis('the distributed shop, reviewed', () => {
         gate,
         pipe,
         ledger,
-        locks,
+        lock: (saleId) => locks.mutex(`rebuild:${saleId}`).tryAcquire(),
         drainMsMax: 5000,
+        drainIdleMsMax: 3000,
         rebuilding: async () => ({ auditId: String(++lastAuditId), by: CALLER.by }),
         rebuilt: () => {},
-        inPlace: async () => {},
       });
       ends.push(
         () => pipe.close(),
         () => rebuilder.close(),
       );
-      return new Keeper({ runtime, gate, ledger, locks, rebuilder });
+      const lead = () => ({ stop: async () => undefined });
+      return new GateUpkeep({ runtime, gate, ledger, lead, rebuilder });
     }
 
     /** A worker writes all orders so far to the ledger, and is then closed. */

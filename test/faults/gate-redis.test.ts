@@ -1,12 +1,12 @@
 import { Redis } from 'ioredis';
 import { afterAll, afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { Anchor } from '../../src/base/anchor.ts';
+import { Layout } from '../../src/base/redis/layout.ts';
 import { partsOf, RedisLink } from '../../src/base/redis/link.ts';
 import { systemRuntime } from '../../src/base/runtime.ts';
 import { type AdmitRequest, NotAdmittedError, type Verdict } from '../../src/gate/port.ts';
 import { RedisGate, type RedisGateOptions } from '../../src/gate/redis/gate.ts';
 import { install } from '../../src/gate/redis/install.ts';
-import { Layout } from '../../src/gate/redis/layout.ts';
 import { scriptNamed } from '../../src/gate/redis/scripts.ts';
 import type { OrderMessage } from '../../src/model/order.ts';
 import type { SaleSnapshot } from '../../src/model/snapshot.ts';

@@ -5,7 +5,8 @@ import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, it } from
 import { Anchor } from '../../src/base/anchor.ts';
 import { RetryableError, TerminalError } from '../../src/base/errors.ts';
 import { systemRuntime } from '../../src/base/runtime.ts';
-import { StreamWriter } from '../../src/ledger/stream-writer.ts';
+import { LeftInPipe } from '../../src/ledger/left-in-pipe.ts';
+import { Writer } from '../../src/ledger/writer.ts';
 import type { OrderMessage } from '../../src/model/order.ts';
 import { type RedisStreamsOptions, RedisStreamsPipe } from '../../src/pipe/redis-streams/pipe.ts';
 import { StreamStore } from '../../src/pipe/redis-streams/store.ts';
@@ -238,7 +239,8 @@ describeWithRedis('the pipe on Redis Streams, when something goes wrong', () => 
         },
         probe: async () => undefined,
       };
-      const writer = new StreamWriter(ledger, runtime, { decided: async () => undefined, committed: () => undefined });
+      const effects = { decided: async () => undefined, committed: () => undefined };
+      const writer = new Writer(ledger, runtime, effects, new LeftInPipe(ledger, runtime));
       const pipe = pipeWith({ retryMs: 100, triesMax: 3 });
       const sent = messages(3000);
       await feeder.writeEach(sent, { wake: false });
@@ -295,12 +297,13 @@ describeWithRedis('the pipe on Redis Streams, when something goes wrong', () => 
         },
         probe: async () => undefined,
       };
-      const writer = new StreamWriter(ledger, runtime, {
+      const effects = {
         decided: async () => {
           if (++told < 4) throw new Error('Redis is out');
         },
         committed: () => undefined,
-      });
+      };
+      const writer = new Writer(ledger, runtime, effects, new LeftInPipe(ledger, runtime));
       const pipe = pipeWith({ triesMax: 1 });
       pipe.consume((batch) => writer.write(batch));
       await feeder.write(messages(2));

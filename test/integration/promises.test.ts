@@ -1,5 +1,5 @@
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import type { Order, Sale } from '../../src/engine/present.ts';
+import type { Order, Sale } from '../../src/views/present.ts';
 import { CrowdClient, type CrowdReply } from '../support/crowd-client.ts';
 import {
   countFaults,

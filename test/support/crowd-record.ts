@@ -1,5 +1,5 @@
 import { type Random, seededRandom } from '../../src/base/random.ts';
-import type { Order } from '../../src/engine/present.ts';
+import type { Order } from '../../src/views/present.ts';
 import { ConnectionLost, type CrowdClient, type CrowdReply } from './crowd-client.ts';
 
 /** One request of a buyer and its answer: the evidence that the judges compare with the ledger. */

@@ -1,5 +1,5 @@
 import type { Random } from '../../src/base/random.ts';
-import type { Order, Sale } from '../../src/engine/present.ts';
+import type { Order, Sale } from '../../src/views/present.ts';
 import { CrowdClient } from './crowd-client.ts';
 import { allFaults, ledgerOrders, saleNow, undecided } from './crowd-judge.ts';
 import { below, CrowdRecord, crowdOf, shuffled, type Try, type Wish } from './crowd-record.ts';

@@ -135,15 +135,20 @@ function roomFault(file: string, target: string, typeOnly: boolean): string | nu
     case 'contract':
     case 'observe':
       return ['base', 'model'].includes(other) ? null : `${room} stands on base and model`;
+    case 'views':
+      if (STAGES.includes(other)) return PORT.test(target) ? null : 'views read stages by their ports';
+      return ['base', 'model'].includes(other) ? null : 'views stand on base, model and ports';
     case 'crowd':
       return ['base', 'model', 'contract'].includes(other) ? null : 'the crowd knows the shop by HTTP only';
     case 'engine':
-      return ['base', 'model', 'observe', ...STAGES].includes(other)
+      return ['base', 'model', 'observe', 'views', ...STAGES].includes(other)
         ? null
-        : 'engine composes stages and nothing above';
+        : 'engine composes stages and views and nothing above';
     case 'http':
       if (STAGES.includes(other)) return typeOnly || PORT.test(target) ? null : 'http goes through the engine';
-      return ['base', 'model', 'contract', 'observe', 'engine'].includes(other) ? null : 'http stands on the engine';
+      return ['base', 'model', 'contract', 'observe', 'views', 'engine'].includes(other)
+        ? null
+        : 'http stands on the engine';
     case 'library':
       if (STAGES.includes(other)) return typeOnly || PORT.test(target) ? null : 'the library goes through the engine';
       return ['cli', 'crowd'].includes(other) ? 'the library does not know the command line' : null;
@@ -270,6 +275,10 @@ describe('the checker finds', () => {
     ['http/routes/orders.ts', "import { type PlaceResult, PlaceOrder } from '../../orders/place.ts';"],
     ['http/routes/orders.ts', "import { createDoorbuster } from '../../library/doorbuster.ts';"],
     ['engine/shop.ts', "import { createServer } from '../http/server.ts';"],
+    ['views/board.ts', "import { MemoryGate } from '../gate/memory.ts';"],
+    ['views/board.ts', "import { Metrics } from '../observe/metrics.ts';"],
+    ['gate/rebuild.ts', "import type { Locks } from '../locks/locks.ts';"],
+    ['orders/decisions.ts', "import { presentOrder } from '../views/present.ts';"],
     ['crowd/crowd.ts', "import { EmbeddedShop } from '../engine/embedded.ts';"],
   ])('in %s: %s', (file, source) => {
     expect(faultsOf(file, source)).not.toEqual([]);
@@ -286,7 +295,7 @@ describe('the checker finds', () => {
     ['orders/place.ts', "import { KEY_KEPT_MS, type Ledger } from '../ledger/port.ts';"],
     ['ledger/drivers/sqlite/orders.ts', "import { times } from '../../model/money.ts';"],
     ['http/context.ts', "import type { Shop } from '../engine/shop.ts';"],
-    ['http/routes/orders.ts', "import { presentOrder } from '../../engine/present.ts';"],
+    ['http/routes/orders.ts', "import { presentOrder } from '../../views/present.ts';"],
     ['cli/serve.ts', "import { EmbeddedShop } from '../engine/embedded.ts';"],
     ['fastify.ts', "import { engineOf } from './library/doorbuster.ts';"],
   ])('nothing wrong in %s: %s', (file, source) => {

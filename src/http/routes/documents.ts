@@ -3,7 +3,7 @@ import { createRequire } from 'node:module';
 import { dirname, extname, join } from 'node:path';
 import swaggerUi from '@fastify/swagger-ui';
 import type { FastifyInstance, FastifyReply, FastifyRequest, RouteHandlerMethod } from 'fastify';
-import { type PublicAnswer, publicAnswer } from '../../engine/public-answer.ts';
+import { type PublicAnswer, publicAnswer } from '../../views/public-answer.ts';
 import { mountOf, sentToSlash } from '../mount.ts';
 import { isKnown, sendProblem } from '../reply.ts';
 import { kept } from '../sockets.ts';

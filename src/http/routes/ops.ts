@@ -1,8 +1,8 @@
 import type { FastifyInstance, FastifyRequest } from 'fastify';
 import Type from 'typebox';
 import * as S from '../../contract/schemas.ts';
-import { iso, presentReport } from '../../engine/present.ts';
 import type { DeadLetter as Letter } from '../../pipe/port.ts';
+import { iso, presentReport } from '../../views/present.ts';
 import type { HttpContext } from '../context.ts';
 import { HttpProblem } from '../problem.ts';
 import { actorOf, page, pageOf } from '../request.ts';

@@ -3,7 +3,7 @@ import { createSigner } from 'fast-jwt';
 import type { FastifyInstance } from 'fastify';
 import Type from 'typebox';
 import { Buyer, NoQuery } from '../../contract/schemas.ts';
-import { iso } from '../../engine/present.ts';
+import { iso } from '../../views/present.ts';
 import type { HttpContext } from '../context.ts';
 import { problems, systemProblems } from '../responses.ts';
 

@@ -3,7 +3,7 @@ import { readFileSync } from 'node:fs';
 import { connect, type Socket } from 'node:net';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
-import type { Order, Sale } from '../../../src/engine/present.ts';
+import type { Order, Sale } from '../../../src/views/present.ts';
 import { countFaults, ledgerOrders, limitFaults, oversellFaults } from '../crowd-judge.ts';
 import { sleep, until } from '../fault-wait.ts';
 import { saleBody, type TestServer, temporaryFolder, track } from '../server.ts';
