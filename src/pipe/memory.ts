@@ -1,3 +1,4 @@
+import { backOffMs } from '../base/back-off.ts';
 import { invariant } from '../base/errors.ts';
 import type { Runtime } from '../base/runtime.ts';
 import type { OrderMessage } from '../model/order.ts';
@@ -118,7 +119,7 @@ export class MemoryPipe implements Pipe {
 
   /** Until it is decided. False: the pipe was stopped first. */
   async #handOver(batch: OrderMessage[]): Promise<boolean> {
-    for (let delayMs = AGAIN_MS_MIN; ; delayMs = Math.min(delayMs * 2, AGAIN_MS_MAX)) {
+    for (let failures = 0; ; failures++) {
       try {
         const handled = await this.#handle!(batch);
         if (!handled) return true;
@@ -130,7 +131,7 @@ export class MemoryPipe implements Pipe {
       }
       if (this.#stopped) return false;
       await new Promise<void>((resolve) => {
-        const cancel = this.#runtime.timers.after(delayMs, resolve);
+        const cancel = this.#runtime.timers.after(backOffMs(failures, AGAIN_MS_MIN, AGAIN_MS_MAX), resolve);
         this.#endRest = () => {
           cancel();
           resolve();
