@@ -1,11 +1,12 @@
 import { ACTOR_KINDS, type ActorKind } from './actor.ts';
+import { ENTRY } from './formats.ts';
 import type { OrderMessage, PlacedBy } from './order.ts';
 
 /**
  * How a batch of admitted orders stands in a stream: one entry, whose fields the gate's script writes and the pipe reads
  * (docs/internals/distributed.md). Names hold no control characters, so that a line feed separates.
  *
- *   ''          epoch, payWithin, process
+ *   ''          epoch, payWithin, process. The name of this first field is the entry's format: '' stands for 1
  *   i<number>   item id, item code, amount, currency
  *   o<count>    item number, slots with dots, fingerprint; the ids of the orders that have these, with blanks; their buyers
  *   k<count>    the same with keys, after each buyer: key (nothing: none)
@@ -15,6 +16,13 @@ import type { OrderMessage, PlacedBy } from './order.ts';
 
 /** Field and value, one after the other, as they stand in an entry. */
 export type EntryFields = readonly string[];
+
+const NUMBER = /^[1-9]\d{0,5}$/;
+
+/** Whether a newer version has written this: then it is left to a worker of that version, and is no dead letter. */
+export function isNewerEntry(fields: EntryFields): boolean {
+  return NUMBER.test(fields[0] ?? '') && Number(fields[0]) > ENTRY.newest;
+}
 
 /** Orders that are alike, as they stand in one field. */
 interface Group {

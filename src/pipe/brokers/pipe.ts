@@ -1,6 +1,8 @@
 import { Anchor } from '../../base/anchor.ts';
 import type { RedisTarget } from '../../base/redis/address.ts';
 import type { Runtime } from '../../base/runtime.ts';
+import { isNewerEntry } from '../../model/stream-entry.ts';
+import { isNewerParcel } from '../parcel.ts';
 import type { DeadLetters, Handle, PipeCounters, SharedPipe } from '../port.ts';
 import { CatchUp } from '../redis-streams/catch-up.ts';
 import { type Entry, readEntry, sizeOf } from '../redis-streams/entry.ts';
@@ -246,10 +248,15 @@ export class BrokerPipe implements SharedPipe {
     if (this.#stopping !== null || this.#handover.isAway) return;
     const { parcel } = delivery;
     if (parcel === null) {
-      void this.#putAside(delivery);
+      if (isNewerParcel(delivery.body)) this.#leaveToNewer(delivery);
+      else void this.#putAside(delivery);
       return;
     }
     const { saleId, epoch, entryId, fields } = parcel;
+    if (fields !== null && isNewerEntry(fields)) {
+      this.#leaveToNewer(delivery);
+      return;
+    }
     const sale = this.#sales.get(saleId) ?? new Sale(saleId);
     this.#sales.set(saleId, sale);
     const name = `${epoch} ${entryId}`;
@@ -265,12 +272,18 @@ export class BrokerPipe implements SharedPipe {
     this.#enqueue(sale);
   }
 
+  /** The broker brought a copy. The entry stays in the stream, and a probe brings it to a worker that can read it. */
+  #leaveToNewer({ parcel, done }: Delivery): void {
+    this.#handover.noteNewer(parcel === null ? {} : { saleId: parcel.saleId, epoch: parcel.epoch }, 1);
+    done();
+  }
+
   /** Nobody's order, as far as anybody can tell: for the operator to see. */
   async #putAside({ id, body, done }: Delivery): Promise<void> {
     const { log, clock } = this.#runtime;
     for (;;) {
       try {
-        const error = 'not written by a relay, or by one of a newer version';
+        const error = 'not written by a relay';
         const letter = writeForeign({ error, attempts: 1, body, diedAtMs: clock.now() });
         const kept = await this.#store.putForeign(`foreign-${id}`, letter);
         log.error({ id, kept, begin: body.slice(0, 100) }, 'the broker brought something that is not ours');
@@ -378,9 +391,14 @@ export class BrokerPipe implements SharedPipe {
   async #lookFor(sale: Sale, { epoch, entryId: upTo }: Arrived): Promise<boolean> {
     const stream: StreamName = { saleId: sale.id, epoch };
     await sale.ending;
+    let after: string | null = null;
     for (;;) {
-      const lost = await this.#store.upTo(stream, upTo, this.#batchMax);
-      if (lost.length === 0) return true;
+      const page = await this.#store.between(stream, after, upTo, this.#batchMax);
+      if (page.length === 0) return true;
+      after = page.at(-1)!.id;
+      const lost = page.filter(({ fields }) => !isNewerEntry(fields));
+      if (lost.length < page.length) this.#handover.noteNewer(stream, page.length - lost.length);
+      if (lost.length === 0) continue;
       this.#recovered += lost.length;
       this.#runtime.log.warn(
         { saleId: sale.id, epoch, entries: lost.length },

@@ -1,5 +1,6 @@
 import { detailOf, RedisUnavailableError } from '../../base/redis/link.ts';
 import type { Runtime } from '../../base/runtime.ts';
+import { Seldom } from '../../base/seldom.ts';
 import type { Handle, Handled, Undeliverable } from '../port.ts';
 import type { CatchUp } from './catch-up.ts';
 import { type Entry, sizeOf } from './entry.ts';
@@ -43,6 +44,7 @@ const RESTING_MAX = 64;
 export class Handover {
   readonly #on: HandoverOptions;
   readonly #runtime: Runtime;
+  readonly #seldom: Seldom;
   #handle: Handle | null = null;
   #ready: (() => Promise<unknown>) | null = null;
   #away = false;
@@ -59,6 +61,7 @@ export class Handover {
   constructor(options: HandoverOptions, runtime: Runtime) {
     this.#on = options;
     this.#runtime = runtime;
+    this.#seldom = new Seldom(runtime.clock);
   }
 
   /** Messages put aside to be tried again, and those that became dead letters, since the start. */
@@ -244,6 +247,15 @@ export class Handover {
       const cancel = this.#runtime.timers.after(ms, done);
       this.#sleepers.add(done);
     });
+  }
+
+  /** They stay where they are, for as long as it takes: a worker of their version will read them. */
+  noteNewer(where: Partial<StreamName>, count: number): void {
+    if (!this.#seldom.may('newer')) return;
+    this.#runtime.log.error(
+      { ...where, count },
+      'orders of a newer version wait in the pipe; this worker cannot read them: upgrade the workers',
+    );
   }
 
   noteOutage(error: unknown): void {

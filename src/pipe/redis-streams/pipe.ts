@@ -1,6 +1,7 @@
 import { Anchor } from '../../base/anchor.ts';
 import type { RedisTarget } from '../../base/redis/address.ts';
 import type { Runtime } from '../../base/runtime.ts';
+import { isNewerEntry } from '../../model/stream-entry.ts';
 import type { DeadLetters, Handle, PipeCounters, SharedPipe } from '../port.ts';
 import { CatchUp } from './catch-up.ts';
 import { type Entry, readEntry, sizeOf } from './entry.ts';
@@ -36,6 +37,8 @@ export interface RedisStreamsOptions {
 const OBSERVE_MS = 2000;
 /** What a first read asks for; from then on by the mean size of the entries seen. */
 const ORDERS_PER_ENTRY = 8;
+/** Entries of one call: about a millisecond of the server's time. */
+const HAND_BACK_MAX = 500;
 
 /** What this process knows of a sale that has something in the pipe. */
 class Sale {
@@ -76,6 +79,7 @@ interface Held {
  *   in hand → decided    one script takes the entries out of the stream and puts what is undeliverable elsewhere
  *   in hand → in hand    the handler rejected: again after 25 ms … 2 s, for as long as it takes; no try is counted
  *   in hand → handed back    stop(), or the handler rejected for long: others may have it at once
+ *   read → handed back       a newer version wrote the entry: it waits for a worker that can read it
  *
  * At least once: a process that was stopped for longer than `claimIdleMs` wakes up with a batch that another handles, too.
  */
@@ -94,8 +98,8 @@ export class RedisStreamsPipe implements SharedPipe {
   readonly #slots: Slots;
   #queue: Sale[] = [];
   readonly #handover: Handover;
-  /** Streams that we have read, and when names of consumers were last looked through there. */
-  readonly #streams = new Map<string, StreamName & { tidiedMs: number }>();
+  /** Streams that we have read, when we last looked for names of dead consumers there, and when we may claim there again. */
+  readonly #streams = new Map<string, StreamName & { tidiedMs: number; claimAfterMs: number }>();
   #sweeping: Promise<void> | null = null;
   #cancelTimers: (() => void)[] = [];
   #stopping: Promise<void> | null = null;
@@ -218,7 +222,9 @@ export class RedisStreamsPipe implements SharedPipe {
     await this.#sweeping;
     while (this.#visits.size > 0) await Promise.all(this.#visits);
     cancelKeeping?.();
-    for (const sale of this.#sales.values()) if (sale.over) await this.#handBack(sale, sale.over);
+    for (const sale of this.#sales.values()) {
+      if (sale.over) await this.#handBack(sale, sale.over.epoch, idsOf(sale.over.entries));
+    }
     this.#sales.clear();
     try {
       await this.#store.leave([...this.#streams.values()]);
@@ -301,7 +307,8 @@ export class RedisStreamsPipe implements SharedPipe {
     try {
       for (const { epoch, entries } of streams) {
         if (entries > 0) {
-          this.#saleOf(saleId).toClaim.add(epoch);
+          const claimAfterMs = this.#streams.get(`${saleId} ${epoch}`)?.claimAfterMs ?? 0;
+          if (this.#runtime.clock.monotonic() >= claimAfterMs) this.#saleOf(saleId).toClaim.add(epoch);
           this.#wake(saleId, epoch);
         } else if (await this.#store.dropEpoch({ saleId, epoch })) {
           this.#streams.delete(`${saleId} ${epoch}`);
@@ -378,8 +385,17 @@ export class RedisStreamsPipe implements SharedPipe {
     return null;
   }
 
-  /** Reads until a batch is together or nothing is left. */
+  /** Reads until a batch is together or nothing is left. What a newer version has written is handed back. */
   async #fill(sale: Sale, held: Held): Promise<void> {
+    const newer: string[] = [];
+    try {
+      await this.#gather(sale, held, newer);
+    } finally {
+      if (newer.length > 0) await this.#leaveToNewer(sale, held.epoch, newer);
+    }
+  }
+
+  async #gather(sale: Sale, held: Held, newer: string[]): Promise<void> {
     const stream = { saleId: sale.id, epoch: held.epoch };
     const known = new Set(held.entries.map(({ id }) => id));
     let orders = held.entries.reduce((sum, entry) => sum + sizeOf(entry), 0);
@@ -388,6 +404,10 @@ export class RedisStreamsPipe implements SharedPipe {
       for (const { id, fields } of written) {
         if (known.has(id)) continue;
         known.add(id);
+        if (isNewerEntry(fields)) {
+          newer.push(id);
+          continue;
+        }
         const entry = readEntry(sale.id, id, fields);
         held.entries.push(entry);
         added += sizeOf(entry);
@@ -424,13 +444,27 @@ export class RedisStreamsPipe implements SharedPipe {
     sale.toRead.add(held.epoch);
   }
 
+  /** Others may have them at once. To claim them again at every sweep would only get in the way of whoever can read them. */
+  async #leaveToNewer(sale: Sale, epoch: number, ids: readonly string[]): Promise<void> {
+    const stream = { saleId: sale.id, epoch };
+    this.#handover.noteNewer(stream, ids.length);
+    this.#remember(stream).claimAfterMs = this.#runtime.clock.monotonic() + this.#claimIdleMs;
+    for (let from = 0; from < ids.length; from += HAND_BACK_MAX) {
+      await this.#handBack(sale, epoch, ids.slice(from, from + HAND_BACK_MAX));
+    }
+  }
+
   #countFor(sale: Sale, orders: number): number {
     return Math.max(Math.ceil((this.#batchMax - orders) / sale.ordersPerEntry), 1);
   }
 
-  #remember(stream: StreamName): void {
+  #remember(stream: StreamName): { claimAfterMs: number } {
     const name = `${stream.saleId} ${stream.epoch}`;
-    if (!this.#streams.has(name)) this.#streams.set(name, { ...stream, tidiedMs: this.#runtime.clock.monotonic() });
+    const known = this.#streams.get(name);
+    if (known) return known;
+    const met = { ...stream, tidiedMs: this.#runtime.clock.monotonic(), claimAfterMs: 0 };
+    this.#streams.set(name, met);
+    return met;
   }
 
   /** Entries are never divided: what does not fit waits, in hand, for the next batch. */
@@ -448,8 +482,8 @@ export class RedisStreamsPipe implements SharedPipe {
   }
 
   async #leave(sale: Sale, held: Held): Promise<void> {
-    await this.#handBack(sale, { epoch: held.epoch, entries: held.entries.filter(({ lost }) => !lost) });
-    if (sale.over) await this.#handBack(sale, sale.over);
+    await this.#handBack(sale, held.epoch, idsOf(held.entries));
+    if (sale.over) await this.#handBack(sale, sale.over.epoch, idsOf(sale.over.entries));
     sale.over = null;
   }
 
@@ -460,7 +494,7 @@ export class RedisStreamsPipe implements SharedPipe {
     );
     await Promise.all(
       all.map(async ({ sale, held: { epoch, entries } }) => {
-        const ids = entries.filter(({ lost }) => !lost).map(({ id }) => id);
+        const ids = idsOf(entries);
         if (ids.length === 0) return;
         try {
           const lost = new Set(await this.#store.keep({ saleId: sale.id, epoch }, ids));
@@ -473,15 +507,17 @@ export class RedisStreamsPipe implements SharedPipe {
     );
   }
 
-  async #handBack(sale: Sale, { epoch, entries }: Held): Promise<void> {
+  async #handBack(sale: Sale, epoch: number, ids: readonly string[]): Promise<void> {
     try {
-      await this.#store.handBack(
-        { saleId: sale.id, epoch },
-        entries.map(({ id }) => id),
-      );
+      await this.#store.handBack({ saleId: sale.id, epoch }, ids);
     } catch (error) {
       // Then others claim them when they have been idle for long enough.
       this.#runtime.log.debug({ err: error, saleId: sale.id }, 'could not hand a batch back');
     }
   }
+}
+
+/** Of those that are still ours. */
+function idsOf(entries: readonly Entry[]): string[] {
+  return entries.filter(({ lost }) => !lost).map(({ id }) => id);
 }

@@ -191,9 +191,9 @@ export class StreamStore {
     if (entryIds.length > 0) await this.#link.call('XACK', [this.#stream(stream), this.#group, ...entryIds]);
   }
 
-  /** What is in the stream up to an entry, whoever was given it. */
-  async upTo(stream: StreamName, entryId: string, count: number): Promise<Written[]> {
-    const args = [this.#stream(stream), '-', entryId, 'COUNT', count];
+  /** What is in the stream after one entry (null: from its beginning) and up to another, whoever was given it. */
+  async between(stream: StreamName, after: string | null, upTo: string, count: number): Promise<Written[]> {
+    const args = [this.#stream(stream), after === null ? '-' : `(${after}`, upTo, 'COUNT', count];
     return writtenIn((await this.#link.call('XRANGE', args)) as RawEntry[]);
   }
 
