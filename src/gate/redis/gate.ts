@@ -4,6 +4,7 @@ import type { RedisTarget } from '../../base/redis/address.ts';
 import { RedisLink } from '../../base/redis/link.ts';
 import type { Runtime } from '../../base/runtime.ts';
 import { each } from '../../base/sweep.ts';
+import { SHARED } from '../../model/formats.ts';
 import type { SaleSnapshot, SaleValues } from '../../model/snapshot.ts';
 import {
   type AdmitRequest,
@@ -20,6 +21,7 @@ import {
 import { Admissions } from './admissions.ts';
 import { Breakers } from './breakers.ts';
 import { Epochs } from './epochs.ts';
+import { type FormatState, PrefixFormat } from './format.ts';
 import { install, valueArgs } from './install.ts';
 import { type EpochKeys, keyName, Layout, type SaleKeys } from './layout.ts';
 import { Room } from './room.ts';
@@ -65,6 +67,9 @@ export class RedisGate implements SharedGate {
   readonly #link: RedisLink;
   readonly #layout: Layout;
   readonly #shopId: string | null;
+  readonly #format: PrefixFormat;
+  /** Why this process must not touch the keys under the prefix any more, or null. */
+  #barred: TerminalError | null = null;
   readonly #epochs = new Epochs();
   readonly #breakers: Breakers;
   readonly #room: Room;
@@ -89,6 +94,7 @@ export class RedisGate implements SharedGate {
         if (this.#link.lost) this.#breakers.trip(null, 'the connection to Redis is lost');
       },
     });
+    this.#format = new PrefixFormat(this.#link, this.#layout.format, SHARED, process || runtime.random.secret(8));
     const probe = (saleId: string | null): Promise<unknown> =>
       this.#link.script(scriptNamed('probe'), [this.#layout.probe(saleId)], []);
     this.#breakers = new Breakers(runtime, this.#link.cluster, probe, () => this.#admissions.dropWaiting());
@@ -123,11 +129,19 @@ export class RedisGate implements SharedGate {
 
   /**
    * Takes the prefix for our shop, or finds that we have it: two ledgers behind one prefix would carry each other's orders
-   * away. Fails for good if another shop has it. A Redis that has forgotten everything is taken again.
+   * away. Fails for good if another shop has it, or if its keys have a format that this version does not read; from then on
+   * this gate touches none of them. A Redis that has forgotten everything is taken again.
    */
   async claim(): Promise<void> {
     if (this.#shopId === null) return;
-    this.#mustBeOurs(await this.#link.script(scriptNamed('claim'), [this.#layout.shop], [this.#shopId]));
+    try {
+      // The format first: a prefix that has a shop and no format is of a version that knew no formats.
+      await this.#format.join((await this.owner()) === null);
+      this.#mustBeOurs(await this.#link.script(scriptNamed('claim'), [this.#layout.shop], [this.#shopId]));
+    } catch (error) {
+      if (error instanceof TerminalError) this.#barred = error;
+      throw error;
+    }
   }
 
   /** The shop that has the prefix, which is ours; null: none has it yet. Fails as `claim` does, and takes nothing. */
@@ -135,6 +149,11 @@ export class RedisGate implements SharedGate {
     const owner = (await this.#link.call('GET', [this.#layout.shop])) as string | null;
     if (owner !== null) this.#mustBeOurs(owner);
     return owner;
+  }
+
+  /** The format of the keys under the prefix. Fails as `claim` does, and takes nothing. */
+  format(): Promise<FormatState> {
+    return this.#format.look(this.#runtime.clock.now());
   }
 
   #mustBeOurs(owner: unknown): void {
@@ -161,12 +180,12 @@ export class RedisGate implements SharedGate {
     // In place, and still shut: a change that was committed before this look is in it, one after finds the gate.
     const now = await latest();
     if (now !== null) await applyLatest(this, saleId, now);
-    await this.#link.script(scriptNamed('unshut'), [this.#layout.sale(saleId).gate], [epoch]);
+    await this.#run('unshut', [this.#layout.sale(saleId).gate], [epoch]);
   }
 
   async shut(saleId: string, upTo = Infinity): Promise<void> {
     const args = upTo === Infinity ? [] : [upTo];
-    await this.#link.script(scriptNamed('shut'), [this.#layout.sale(saleId).gate], args);
+    await this.#run('shut', [this.#layout.sale(saleId).gate], args);
   }
 
   async remove(saleId: string): Promise<void> {
@@ -183,8 +202,8 @@ export class RedisGate implements SharedGate {
     for (let tries = 0; ; tries++) {
       if (tries === TRIES_MAX) throw unavailable(`sale ${saleId} is being rebuilt again and again`);
       const keys = epochs.map((each) => sale.of(each));
-      const [what, ...more] = (await this.#link.script(
-        scriptNamed('remove'),
+      const [what, ...more] = (await this.#run(
+        'remove',
         [
           ...[sale.gate, sale.epochs, sale.retry, sale.dead, sale.decided, sale.emptied],
           ...keys.flatMap((of) => [of.items, of.holds, of.keys, of.house, of.stream]),
@@ -265,7 +284,7 @@ export class RedisGate implements SharedGate {
     for (let tries = 0; tries < TRIES_MAX; tries++) {
       const known = this.#epochs.of(saleId);
       const { items, stream } = sale.of(known);
-      const epoch = (await this.#link.script(scriptNamed('epoch-of'), [sale.gate, items, stream], [known])) as number;
+      const epoch = (await this.#run('epoch-of', [sale.gate, items, stream], [known])) as number;
       if (epoch === 0 || epoch < known) return null;
       if (epoch === known) return epoch;
       // Asked again under its own names: whether its keys are there, too.
@@ -275,7 +294,7 @@ export class RedisGate implements SharedGate {
   }
 
   async applySale(saleId: string, values: SaleValues): Promise<void> {
-    await this.#link.script(scriptNamed('apply-sale'), [this.#layout.sale(saleId).gate], valueArgs(values));
+    await this.#run('apply-sale', [this.#layout.sale(saleId).gate], valueArgs(values));
   }
 
   async applyTotal(saleId: string, itemId: string, total: number, rev: number): Promise<void> {
@@ -337,7 +356,7 @@ export class RedisGate implements SharedGate {
 
   async #pruneSale(saleId: string, instant: (nowMs: number) => number): Promise<void> {
     const sale = this.#layout.sale(saleId);
-    const begun = (await this.#link.script(scriptNamed('prune-begin'), [sale.gate], [])) as [string, string] | null;
+    const begun = (await this.#run('prune-begin', [sale.gate], [])) as [string, string] | null;
     if (begun === null) return;
     const [epoch, nowMs] = begun;
     const beforeMs = instant(Number(nowMs));
@@ -353,11 +372,17 @@ export class RedisGate implements SharedGate {
       }
       for (let from = 0; from < old.length; from += 2 * REFS_MAX) {
         const some = old.slice(from, from + 2 * REFS_MAX);
-        const said = await this.#link.script(scriptNamed('prune-keys'), [sale.gate, holds, keys], [epoch, ...some]);
+        const said = await this.#run('prune-keys', [sale.gate, holds, keys], [epoch, ...some]);
         // Rebuilt meanwhile, from a ledger that has forgotten them too.
         if (typeof said === 'number') return;
       }
     } while (cursor !== '0');
+  }
+
+  /** Runs a script on the keys of a sale, unless they are not ours to touch any more. */
+  #run(name: string, keys: readonly string[], args: readonly (string | number)[]): Promise<unknown> {
+    if (this.#barred !== null) throw unavailable(this.#barred.message);
+    return this.#link.script(scriptNamed(name), keys, args);
   }
 
   /** Runs a script on the epoch in force, whichever that is. Null: there is no gate. */
@@ -370,11 +395,7 @@ export class RedisGate implements SharedGate {
     const sale: SaleKeys = this.#layout.sale(saleId);
     let epoch = this.#epochs.of(saleId);
     for (let tries = 0; tries < TRIES_MAX; tries++) {
-      const reply = await this.#link.script(
-        scriptNamed(script),
-        [sale.gate, ...keys(sale.of(epoch))],
-        [epoch, ...args],
-      );
+      const reply = await this.#run(script, [sale.gate, ...keys(sale.of(epoch))], [epoch, ...args]);
       if (typeof reply !== 'number') return reply;
       if (reply === 0) return null;
       epoch = reply;

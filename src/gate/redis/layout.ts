@@ -27,6 +27,8 @@ export class Layout {
   readonly sales: string;
   /** Which shop has this prefix. */
   readonly shop: string;
+  /** Which format its keys have, and which processes read it. */
+  readonly format: string;
   /** Tells of new entries in a sale's stream. */
   readonly wake: string;
 
@@ -34,6 +36,7 @@ export class Layout {
     this.#prefix = prefix;
     this.sales = `${prefix}:sales`;
     this.shop = `${prefix}:shop`;
+    this.format = `${prefix}:format`;
     this.wake = `${prefix}:wake`;
   }
 
