@@ -15,8 +15,11 @@ export const migrate: Command = {
   help: `Usage: doorbuster migrate [options]
 
 Brings the schema of the ledger up to date: that of the database in DATABASE_URL, or of the embedded ledger. The embedded
-one under the lock of the data folder: it refuses to run beside a server. A database under a lock of its own: several may
-run at the same time, and servers too. A schema newer than this program is refused.
+ledger is migrated under the lock of the data folder, and not beside a server. A database is migrated under a lock of its
+own: several may run at the same time, and servers too. A newer schema is refused; in a database, if it is more than one
+migration ahead.
+
+Upgrade many processes in this order: migrate (of the new version), then workers, then servers, one after the other.
 
 ${settingHelp(SETTINGS)}
   --json  print the result as JSON`,

@@ -1,4 +1,5 @@
 import { TerminalError, unavailable } from '../../../base/errors.ts';
+import { SCHEMA_AHEAD } from '../../../model/formats.ts';
 import { type Migrated, type Migration, migrations, mustNotBeNewer, nameOf } from '../../schema/migrations.ts';
 import type { Dialect } from './dialect.ts';
 import type { LastingSession, Session } from './session.ts';
@@ -21,16 +22,19 @@ export async function shopIdOf(session: Session): Promise<string | null> {
   return (rows[0]?.id as string | undefined) ?? null;
 }
 
-/** Refuses a schema that this program cannot work with. */
-export async function mustBeCurrent(session: Session, dialect: Dialect): Promise<void> {
+/**
+ * Refuses a schema that this program cannot work with. One that is a migration ahead will do where others share the database:
+ * an upgrade has begun, and this process is one of those that are replaced later.
+ */
+export async function mustBeCurrent(session: Session, dialect: Dialect, shared: boolean): Promise<void> {
   const newest = migrations(dialect.migration.folder).at(-1)!.version;
   const version = await schemaVersion(session, dialect);
-  mustNotBeNewer(version, newest);
+  mustNotBeNewer(version, newest, shared ? SCHEMA_AHEAD : 0);
   if (version < newest) {
     const found = version === 0 ? 'no ledger yet' : `a ledger with schema ${version}`;
     throw new TerminalError(
       'schema_old',
-      `the database has ${found}, this doorbuster needs schema ${newest}: run \`doorbuster migrate\``,
+      `the database has ${found}, this doorbuster needs schema ${newest}: run \`doorbuster migrate\` of this version, then start workers, then servers`,
     );
   }
 }
@@ -54,7 +58,8 @@ export async function migrate(dialect: Dialect): Promise<Migrated> {
     await mustBeOurs(session, dialect);
     await session.query(dialect.migration.createTable);
     const from = await schemaVersion(session, dialect);
-    mustNotBeNewer(from, newest);
+    mustNotBeNewer(from, newest, SCHEMA_AHEAD);
+    if (from > newest) return { from, to: from, applied: [] };
     const begun = new Map((await appliedOf(session)).map(({ version, whole }) => [version, whole]));
     const applied: string[] = [];
     for (const migration of all) {
