@@ -34,7 +34,7 @@ const COMMON = 3;
 const ORDER_ID = /^\d{1,20}$/;
 const GROUP = /^([ok])(\d{1,6})$/;
 
-/** Null: this field holds no orders. Throws if it should, and does not. */
+/** Null: not a field of orders. Throws if it is one and cannot be read. */
 function groupIn(field: string, value: string): Group | null {
   const [, kind, count] = GROUP.exec(field) ?? [];
   if (kind === undefined) return null;
@@ -68,7 +68,7 @@ export function encodePlacedBy(
   return JSON.stringify(placed);
 }
 
-/** Throws on what is no such value. */
+/** Throws if this is not such a value. */
 function placedByIn(value: string): Map<string, PlacedBy> {
   const placed = new Map<string, PlacedBy>();
   for (const [orderId, auditId, kind, name, origin] of JSON.parse(value) as (string | null)[][]) {
@@ -109,7 +109,7 @@ function encodeGroup({ common, orders }: Group): [field: string, value: string] 
   return [`${keyed ? 'k' : 'o'}${orders.length}`, [...common, ids, ...names].join('\n')];
 }
 
-/** Throws on what no gate has written. */
+/** Throws if no gate can have written this. */
 export function decodeEntry(saleId: string, fields: EntryFields): OrderMessage[] {
   if (fields[0] !== '') throw new Error('an entry of the stream has no header');
   const [epoch, payWithin, from] = partsOf(fields[1]!, 3);
@@ -152,7 +152,7 @@ export function decodeEntry(saleId: string, fields: EntryFields): OrderMessage[]
   return messages;
 }
 
-/** The same orders, each in an entry of its own; and what is left, if some of it is nothing that can be taken apart. */
+/** Splits an entry into one per order. `rest`: the fields that could not be split; null if there are none. */
 export function splitEntry(fields: EntryFields): {
   orders: { orderId: string; fields: EntryFields }[];
   rest: EntryFields | null;

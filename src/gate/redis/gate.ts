@@ -30,36 +30,35 @@ import { scriptNamed } from './scripts.ts';
 export interface RedisGateOptions {
   readonly target: RedisTarget;
   readonly prefix?: string;
-  /** Of whose ledger the gates are; left out: nobody asks whose the prefix is. */
+  /** The shop whose ledger the gates belong to; left out: the prefix is not claimed. */
   readonly shopId?: string;
-  /** The process that waits for its orders' decisions: `from` in their messages. Empty: nobody does. */
+  /** The process that waits for its orders' decisions: `from` in their messages. Empty: none waits. */
   readonly process?: string;
   /** How long one command may take. */
   readonly commandMs?: number;
-  /** How long an admission whose reply was lost is sent again, in total. */
+  /** For how long an admission whose reply was lost is sent again. */
   readonly retryMs?: number;
   /** How many orders of a sale may be on their way to the ledger. */
   readonly pipeMax?: number;
 }
 
-/** Orders of one call of settle: see BATCH_MAX of admissions. */
+/** Orders of one call of settle: see BATCH_MAX in admissions.ts. */
 const REFS_MAX = 256;
 const SCAN_COUNT = 500;
 /**
- * How long it is noted that a finished sale was emptied: far longer than a key is kept. Where the note is gone, the ledger's
- * epoch is raised and it is made again.
+ * How long Redis keeps the note that a finished sale was emptied: far longer than a key is kept. If the note is gone, the ledger's
+ * epoch is raised and the note is made again.
  */
 const EMPTIED_SECONDS = 7 * 24 * 3600;
-/** How often the epoch in force may change under our hands. */
+/** How often a call follows an epoch that changes under it. */
 const TRIES_MAX = 8;
 
 /**
  * The gate in Redis, shared by many processes. Every decision is one script on one server, by that server's clock; an
  * admission is in the sale's stream in the same step.
  *
- * It guarantees what the port says while Redis keeps its data. A Redis that has forgotten, was restarted or promoted is
- * *stale*: it admits nothing until a gate with a higher epoch is installed. What a lagging copy knows can then be settled and
- * looked at, but not sold from.
+ * It guarantees what the port says while Redis keeps its data. A Redis that lost data, was restarted or was promoted is *stale*:
+ * it admits nothing until a gate with a higher epoch is installed. Holds in a lagging copy can still be settled and read.
  */
 export class RedisGate implements SharedGate {
   readonly #runtime: Runtime;
@@ -98,7 +97,7 @@ export class RedisGate implements SharedGate {
     const probe = (saleId: string | null): Promise<unknown> =>
       this.#link.script(scriptNamed('probe'), [this.#layout.probe(saleId)], []);
     this.#breakers = new Breakers(runtime, this.#link.cluster, probe, () => this.#admissions.dropWaiting());
-    // A write without effect that a full server refuses all the same.
+    // A write without effect, which a full server refuses too.
     this.#room = new Room(runtime, (saleId) => {
       const key = this.#layout.probe(this.#link.cluster ? saleId : null);
       return this.#link.call('SETRANGE', [key, 0, '']);
@@ -172,12 +171,12 @@ export class RedisGate implements SharedGate {
   async install(snapshot: SaleSnapshot, latest?: () => Promise<Latest | null>): Promise<void> {
     const on = { link: this.#link, layout: this.#layout, runtime: this.#runtime };
     const { saleId, epoch } = snapshot;
-    // Before its first key: Redis may have been emptied, and be another's since.
+    // Before the first key: Redis may have been emptied and taken by another shop since.
     await this.claim();
     const inForce = await install(on, snapshot, latest !== undefined);
     this.#epochs.saw(saleId, inForce);
     if (!latest || inForce !== epoch) return;
-    // In place, and still shut: a change that was committed before this look is in it, one after finds the gate.
+    // The gate is in place and still shut. `latest` includes every change committed before this read; a later one finds the gate.
     const now = await latest();
     if (now !== null) await applyLatest(this, saleId, now);
     await this.#run('unshut', [this.#layout.sale(saleId).gate], [epoch]);
@@ -264,7 +263,7 @@ export class RedisGate implements SharedGate {
     await this.#inForce('end', saleId, (of) => [of.items, of.holds, of.keys], [1, orderId, buyer, name]);
   }
 
-  /** For reads that somebody waits for: a Redis that is out is not waited for. */
+  /** For reads that a caller waits for: fails at once while Redis is out. */
   #mustAnswer(saleId: string): void {
     const reason = this.#breakers.reasonOf(saleId);
     if (reason !== null) throw unavailable(reason);
@@ -287,7 +286,7 @@ export class RedisGate implements SharedGate {
       const epoch = (await this.#run('epoch-of', [sale.gate, items, stream], [known])) as number;
       if (epoch === 0 || epoch < known) return null;
       if (epoch === known) return epoch;
-      // Asked again under its own names: whether its keys are there, too.
+      // Ask again with the key names of this epoch, to see whether its keys exist too.
       this.#epochs.saw(saleId, epoch);
     }
     throw unavailable(`the gate of sale ${saleId} is being rebuilt again and again`);
@@ -325,7 +324,7 @@ export class RedisGate implements SharedGate {
     return Array.from({ length: Number(fields.get('n') ?? 0) }, (_, at) => viewOf(fields, at + 1));
   }
 
-  /** Sales that something is kept for. */
+  /** Ids of the sales that have keys. */
   async saleIds(): Promise<string[]> {
     return (await this.#link.call('SMEMBERS', [this.#layout.sales])) as string[];
   }
@@ -348,9 +347,9 @@ export class RedisGate implements SharedGate {
     return this.pruneKeysBefore((nowMs) => nowMs - olderMs);
   }
 
-  /** The instant is said with the time of the sale's own server at hand. */
+  /** `instant` gets the time of the sale's own server. */
   async pruneKeysBefore(instant: (nowMs: number) => number): Promise<void> {
-    // One at a time: scanning keys costs Redis time.
+    // One sale at a time: scanning takes Redis' time.
     await each(await this.saleIds(), 1, (saleId) => this.#pruneSale(saleId, instant));
   }
 
@@ -373,7 +372,7 @@ export class RedisGate implements SharedGate {
       for (let from = 0; from < old.length; from += 2 * REFS_MAX) {
         const some = old.slice(from, from + 2 * REFS_MAX);
         const said = await this.#run('prune-keys', [sale.gate, holds, keys], [epoch, ...some]);
-        // Rebuilt meanwhile, from a ledger that has forgotten them too.
+        // The gate was rebuilt meanwhile, from a ledger that no longer has these keys either.
         if (typeof said === 'number') return;
       }
     } while (cursor !== '0');
@@ -413,7 +412,7 @@ export class RedisGate implements SharedGate {
   }
 }
 
-/** `<item id> <amount> <currency> <code>`; a code may have blanks. */
+/** `<item id> <amount> <currency> <code>`; a code may contain blanks. */
 function itemOf(text: string): Pick<Held, 'itemId' | 'itemCode' | 'price'> {
   const [itemId, amount, currency, ...code] = text.split(' ');
   return { itemId: itemId!, itemCode: code.join(' '), price: { amount: Number(amount), currency: currency! } };

@@ -9,7 +9,7 @@ export interface EpochKeys {
 
 /** The keys of a sale; all share a hash tag, so that one script may touch them in a cluster. */
 export interface SaleKeys {
-  /** What the names of an epoch's keys begin with: `<epoch>:items` and so on follow. */
+  /** The prefix of the names of an epoch's keys: `<epoch>:items` and so on follow. */
   readonly begin: string;
   readonly gate: string;
   readonly epochs: string;
@@ -29,7 +29,7 @@ export class Layout {
   readonly shop: string;
   /** Which format its keys have, and which processes read it. */
   readonly format: string;
-  /** Tells of new entries in a sale's stream. */
+  /** The channel that announces new entries in a sale's stream. */
   readonly wake: string;
 
   constructor(prefix: string) {
@@ -60,7 +60,7 @@ export class Layout {
     };
   }
 
-  /** A name that nothing has, where the keys of this sale are; of no sale, anywhere. */
+  /** The name of a key that never exists, on the node of this sale's keys; null: on any node. */
   probe(saleId: string | null): string {
     return saleId === null ? `${this.#prefix}:probe` : `${this.#prefix}:{${saleId}:0}:probe`;
   }
