@@ -2,15 +2,15 @@ import { crc32 } from 'node:zlib';
 import { PARCEL } from '../model/formats.ts';
 import type { EntryFields } from '../model/stream-entry.ts';
 
-/** What goes through a broker: a copy of one entry of a sale's stream, or a question. */
+/** What goes through a broker: a copy of one entry of a sale's stream, or a probe. */
 export interface Parcel {
   readonly saleId: string;
   readonly epoch: number;
   /** The entry's id in the stream: `<ms>-<number>`. */
   readonly entryId: string;
   /**
-   * The entry as it stands in the stream. Null: a probe. When it arrives, everything of this stream up to `entryId` has been
-   * carried before it; what is still in the stream then, the broker has lost.
+   * The entry as it is in the stream. Null: a probe. When a probe arrives, every parcel of this stream up to `entryId` was carried
+   * before it: entries that are still in the stream then were lost by the broker.
    */
   readonly fields: EntryFields | null;
 }
@@ -60,7 +60,7 @@ function isFields(fields: unknown): fields is EntryFields {
   );
 }
 
-/** Every process must come to the same. */
+/** Every process must compute the same partition. */
 export function partitionOf(saleId: string, partitions: number): number {
   return crc32(saleId) % partitions;
 }

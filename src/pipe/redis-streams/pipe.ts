@@ -19,23 +19,23 @@ export interface RedisStreamsOptions {
   readonly batchMax?: number;
   /** Sales whose batches are handled at the same time. */
   readonly salesMax?: number;
-  /** What its owner did not touch for so long is claimed by another. */
+  /** Another worker claims entries that their owner did not touch for so long. */
   readonly claimIdleMs?: number;
-  /** How often all sales are looked at: for what no wake-up told, what is due again, and what a dead process left. */
+  /** Interval of the sweeps over all sales, for lost wake-ups, messages that are due again, and entries of dead processes. */
   readonly sweepMs?: number;
-  /** A message that was undeliverable so often becomes a dead letter. */
+  /** After so many failed tries an undeliverable message becomes a dead letter. */
   readonly triesMax?: number;
-  /** Until the second try of such a message; twice as long until the third, and so on. */
+  /** Time until the second try of such a message; it doubles with each further try. */
   readonly retryMs?: number;
-  /** The name of a consumer that did nothing for so long is forgotten, if nothing is pending under it. */
+  /** A consumer that did nothing for so long is deleted from the group, if nothing is pending under its name. */
   readonly consumerIdleMs?: number;
-  /** A consumer whose handler rejects for so long lets others have its batches, if it can say when it is ready again. */
+  /** A consumer whose handler rejects for so long leaves its batches to others, until its `ready` resolves. */
   readonly rejectedMsMax?: number;
   readonly anchor?: Anchor;
 }
 
 const OBSERVE_MS = 2000;
-/** What a first read asks for; from then on by the mean size of the entries seen. */
+/** Assumed for the first read; later the mean size of the entries read. */
 const ORDERS_PER_ENTRY = 8;
 /** Entries of one call: about a millisecond of the server's time. */
 const HAND_BACK_MAX = 500;
@@ -43,11 +43,11 @@ const HAND_BACK_MAX = 500;
 /** What this process knows of a sale that has something in the pipe. */
 class Sale {
   readonly id: string;
-  /** Epochs whose streams are to be read, to be searched for what others left, and to be asked for what we were sent. */
+  /** Epochs whose streams are to be read, to be claimed from, and to be asked for entries that were sent in a lost reply. */
   readonly toRead = new Set<number>();
   readonly toClaim = new Set<number>();
   readonly unsure = new Set<number>();
-  /** Read, and more than fits into one batch: the next one begins with these. */
+  /** Entries that were read and did not fit into the batch: the next one begins with them. */
   over: Held | null = null;
   inHand: Held | null = null;
   ordersPerEntry = ORDERS_PER_ENTRY;
@@ -62,7 +62,7 @@ class Sale {
   }
 }
 
-/** Entries of one stream that were given to us. */
+/** Entries of one stream that Redis has given to this consumer. */
 interface Held {
   readonly epoch: number;
   readonly entries: Entry[];
@@ -71,17 +71,17 @@ interface Held {
 /**
  * The consumer's side of the pipe on Redis Streams. The gate's script writes the entries; see docs/internals/distributed.md.
  *
- * Nothing blocks in Redis, and nothing is asked about a sale that is quiet but once per sweep: a wake-up names the stream to
- * be read, and a sweep finds what a lost wake-up would have told. A sale is visited by one task at a time, which takes one
- * batch, hands it over and decides it; then it is the turn of the next sale.
+ * It uses no blocking commands, and a quiet sale costs one look per sweep: a wake-up names the stream to read, and a sweep makes up
+ * for lost wake-ups. One task at a time visits a sale: it takes one batch, hands it over and decides it; then the next sale has its
+ * turn.
  *
- *   read, claimed        → in hand: kept young, so that nobody else claims it; a process that dies lets it grow old
+ *   read, claimed        → in hand: touched regularly, so that nobody else claims it; entries of a dead process grow idle
  *   in hand → decided    one script takes the entries out of the stream and puts what is undeliverable elsewhere
  *   in hand → in hand    the handler rejected: again after 25 ms … 2 s, for as long as it takes; no try is counted
  *   in hand → handed back    stop(), or the handler rejected for long: others may have it at once
  *   read → handed back       a newer version wrote the entry: it waits for a worker that can read it
  *
- * At least once: a process that was stopped for longer than `claimIdleMs` wakes up with a batch that another handles, too.
+ * At least once: a process that was stopped for longer than `claimIdleMs` wakes up with a batch that another has claimed.
  */
 export class RedisStreamsPipe implements SharedPipe {
   readonly letters: DeadLetters;
@@ -121,7 +121,7 @@ export class RedisStreamsPipe implements SharedPipe {
     const { redis, prefix, commandMs = 2000 } = options;
     this.#store = new StreamStore({ redis, prefix, commandMs, anchor: this.#anchor }, runtime, {
       wake: (saleId, epoch) => this.#wake(saleId, epoch),
-      // What was sent meanwhile is lost, and another server may be there now.
+      // Wake-ups sent meanwhile are lost, and another server may have taken over.
       interrupted: () => this.#sweepSoon(),
     });
     this.#catchUp = new CatchUp(this.#store, runtime, policy.retryMs);
@@ -144,7 +144,7 @@ export class RedisStreamsPipe implements SharedPipe {
     this.letters = new RedisDeadLetters(this.#store, runtime.clock);
   }
 
-  /** This process among those that read the streams. */
+  /** The name of this process in the consumer group. */
   get consumer(): string {
     return this.#store.consumer;
   }
@@ -172,7 +172,7 @@ export class RedisStreamsPipe implements SharedPipe {
     this.#sweepSoon();
   }
 
-  /** Without consuming: looks now and then, so that `counters` and `reason` say what is the case. */
+  /** For a process that does not consume: polls, so that `counters` and `reason` are up to date. */
   observe(): void {
     if (this.#cancelTimers.length > 0 || this.#stopping !== null) return;
     const look = (): void => {
@@ -195,7 +195,7 @@ export class RedisStreamsPipe implements SharedPipe {
     }
   }
 
-  /** `foreign`: what a broker brought and is not ours; also where none is in use any more. */
+  /** `foreign`: foreign messages, counted also where no broker is in use any more. */
   #count(looks: readonly Look[], foreign: number): void {
     this.#depth = looks.reduce((sum, look) => sum + look.waiting + ordersIn(look), 0);
     this.#lettersSeen = looks.reduce((sum, { letters }) => sum + letters, foreign);
@@ -229,7 +229,7 @@ export class RedisStreamsPipe implements SharedPipe {
     try {
       await this.#store.leave([...this.#streams.values()]);
     } catch (error) {
-      // A name without anything pending is forgotten by others.
+      // Others delete the name of an idle consumer with nothing pending.
       this.#runtime.log.debug({ err: error }, 'could not take the name of this consumer away');
     }
   }
@@ -241,7 +241,7 @@ export class RedisStreamsPipe implements SharedPipe {
     if (this.#ownsAnchor) this.#anchor.close();
   }
 
-  // What is to be read
+  // Which streams to read
 
   #wake(saleId: string, epoch: number): void {
     if (!this.#handover.started || this.#stopping !== null) return;
@@ -258,7 +258,7 @@ export class RedisStreamsPipe implements SharedPipe {
     return sale;
   }
 
-  /** One that is being visited is enqueued at the end of its visit, if there is more by then. */
+  /** A sale that is being visited is enqueued at the end of the visit, if there is more by then. */
   #enqueue(sale: Sale): void {
     if (sale.state !== 'idle' || this.#stopping !== null) return;
     sale.state = 'queued';
@@ -285,13 +285,13 @@ export class RedisStreamsPipe implements SharedPipe {
 
   async #sweep(): Promise<void> {
     try {
-      // Wake-ups are wanted, but who can read goes on without them.
+      // Reading goes on without wake-ups.
       const deaf = await this.#store.listen().catch((error: unknown) => error);
       const saleIds = await this.#store.saleIds();
       const { looks, failure } = await this.#store.look(saleIds);
       this.#count(looks, await this.#store.foreignCount());
       const failures = await Promise.all(looks.map((look) => this.#doFor(look)));
-      // What a visit could not read because Redis was out.
+      // Sales that a visit could not read because Redis was out.
       for (const sale of this.#sales.values()) if (sale.hasMore) this.#enqueue(sale);
       const first = [deaf, failure, ...failures].find((one) => one != null);
       if (first !== undefined) throw first;
@@ -302,7 +302,7 @@ export class RedisStreamsPipe implements SharedPipe {
     }
   }
 
-  /** What a sweep has found to do for one sale. Returns why it could not. */
+  /** Does what a sweep has found for one sale. Returns the error if that failed, else null. */
   async #doFor({ saleId, due, streams }: Look): Promise<unknown> {
     try {
       for (const { epoch, entries } of streams) {
@@ -321,7 +321,7 @@ export class RedisStreamsPipe implements SharedPipe {
     }
   }
 
-  /** Names of consumers that are gone. */
+  /** Deletes the names of consumers that are gone. */
   async #tidy(saleIds: ReadonlySet<string>): Promise<void> {
     const nowMs = this.#runtime.clock.monotonic();
     for (const [name, stream] of this.#streams) {
@@ -334,10 +334,10 @@ export class RedisStreamsPipe implements SharedPipe {
 
   // One sale
 
-  /** One batch; a sale with more goes to the end of the queue, so that no sale waits for the whole of another. */
+  /** Handles one batch. A sale with more goes to the end of the queue, so that no sale waits for all of another. */
   async #visit(sale: Sale): Promise<void> {
     sale.state = 'visited';
-    // A process does not end with a batch in hand because nothing else is to do.
+    // Keeps the process alive while it has a batch in hand.
     this.#anchor.hold();
     let failed = false;
     try {
@@ -356,12 +356,12 @@ export class RedisStreamsPipe implements SharedPipe {
       this.#anchor.drop();
       this.#slots.give();
     }
-    // After a failure the next sweep that gets through brings it back: no loop against a server that is out.
+    // After a failure the next successful sweep enqueues it again, so that nothing loops against a server that is out.
     if (sale.hasMore && !failed) this.#enqueue(sale);
     else if (!sale.hasMore && sale.unsure.size === 0 && this.#sales.get(sale.id) === sale) this.#sales.delete(sale.id);
   }
 
-  /** The next batch, of one stream: the oldest epoch that has something. */
+  /** The next batch, from the stream of the oldest epoch that has entries. */
   async #take(sale: Sale): Promise<Held | null> {
     const epochs = sale.over ? [sale.over.epoch] : [...sale.toRead].sort((one, other) => one - other);
     for (const epoch of epochs) {
@@ -370,7 +370,7 @@ export class RedisStreamsPipe implements SharedPipe {
         held.entries.push(...sale.over.entries.filter(({ lost }) => !lost));
         sale.over = null;
       }
-      // Beforehand: a wake-up that comes while we read is for what we may not see any more.
+      // Before reading: a wake-up that arrives meanwhile may be for an entry that this read misses.
       const wasToRead = sale.toRead.delete(epoch);
       try {
         if (wasToRead) await this.#fill(sale, held);
@@ -385,7 +385,7 @@ export class RedisStreamsPipe implements SharedPipe {
     return null;
   }
 
-  /** Reads until a batch is together or nothing is left. What a newer version has written is handed back. */
+  /** Reads until the batch is full or nothing is left. Hands back what a newer version has written. */
   async #fill(sale: Sale, held: Held): Promise<void> {
     const newer: string[] = [];
     try {
@@ -426,7 +426,7 @@ export class RedisStreamsPipe implements SharedPipe {
         this.#claimed += add(reply.entries);
         cursor = reply.cursor;
       }
-      // The rest of what others left comes with the next batch.
+      // The next batch claims the rest.
       if (cursor !== null) {
         sale.toClaim.add(held.epoch);
         sale.toRead.add(held.epoch);
@@ -444,7 +444,7 @@ export class RedisStreamsPipe implements SharedPipe {
     sale.toRead.add(held.epoch);
   }
 
-  /** Others may have them at once. To claim them again at every sweep would only get in the way of whoever can read them. */
+  /** Others may claim them at once. This worker does not for a while: it would only be in the way of one that can read them. */
   async #leaveToNewer(sale: Sale, epoch: number, ids: readonly string[]): Promise<void> {
     const stream = { saleId: sale.id, epoch };
     this.#handover.noteNewer(stream, ids.length);
@@ -467,7 +467,7 @@ export class RedisStreamsPipe implements SharedPipe {
     return met;
   }
 
-  /** Entries are never divided: what does not fit waits, in hand, for the next batch. */
+  /** Entries are never split: those that do not fit stay in hand for the next batch. */
   #cut(sale: Sale, held: Held): Held {
     let orders = 0;
     let count = 0;
@@ -487,7 +487,7 @@ export class RedisStreamsPipe implements SharedPipe {
     sale.over = null;
   }
 
-  /** All that is in hand, three times in the span after which others would take it. */
+  /** Touches all entries in hand, three times within the limit after which others claim them. */
   async #keepYoung(): Promise<void> {
     const all = [...this.#sales.values()].flatMap((sale) =>
       [sale.inHand, sale.over].flatMap((held) => (held === null ? [] : [{ sale, held }])),
@@ -500,7 +500,7 @@ export class RedisStreamsPipe implements SharedPipe {
           const lost = new Set(await this.#store.keep({ saleId: sale.id, epoch }, ids));
           for (const entry of entries) if (lost.has(entry.id)) entry.lost = true;
         } catch (error) {
-          // At worst another handles them, too.
+          // At worst another worker handles them too.
           this.#handover.noteOutage(error);
         }
       }),
@@ -511,13 +511,13 @@ export class RedisStreamsPipe implements SharedPipe {
     try {
       await this.#store.handBack({ saleId: sale.id, epoch }, ids);
     } catch (error) {
-      // Then others claim them when they have been idle for long enough.
+      // Others claim them when they have been idle for `claimIdleMs`.
       this.#runtime.log.debug({ err: error, saleId: sale.id }, 'could not hand a batch back');
     }
   }
 }
 
-/** Of those that are still ours. */
+/** Ids of the entries that no other worker has claimed. */
 function idsOf(entries: readonly Entry[]): string[] {
   return entries.filter(({ lost }) => !lost).map(({ id }) => id);
 }
