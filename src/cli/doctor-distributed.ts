@@ -165,7 +165,8 @@ async function examineShop(url: string, prefix: string, shopId: string, runtime:
   const checks: Check[] = [];
   try {
     const owner = await gate.owner();
-    const says = owner === null ? `; no shop has the prefix ${prefix} in Redis yet` : `, which has the prefix ${prefix} in Redis`;
+    const says =
+      owner === null ? `; no shop has the prefix ${prefix} in Redis yet` : `, which has the prefix ${prefix} in Redis`;
     checks.push(check('shop', 'ok', shopId + says));
   } catch (error) {
     checks.push(check('shop', 'wrong', messageOf(error)));

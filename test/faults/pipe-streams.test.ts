@@ -364,7 +364,11 @@ describeWithRedis('the pipe on Redis Streams, when something goes wrong', () => 
       await feeder.write([orderMessage('3')], { wake: false });
       await client.xreadgroup('GROUP', 'ledger', 'dead', 'COUNT', 1, 'STREAMS', feeder.stream(), '>').catch(() => null);
       await until('claimed from behind them', 5000, () => seen.includes('3'));
-      await until('each was met', 5000, async () => (await client.xpending(feeder.stream(), 'ledger'))[0] === newer.length);
+      await until(
+        'each was met',
+        5000,
+        async () => (await client.xpending(feeder.stream(), 'ledger'))[0] === newer.length,
+      );
       expect(await pipe.letters.list(10, null)).toEqual([]);
       expect(seen).toEqual(['1', '2', '3']);
       expect((await client.xrange(feeder.stream(), '-', '+')).map(([id]) => id)).toEqual(newer);

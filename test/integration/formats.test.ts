@@ -129,7 +129,9 @@ describeWithAnyRedis('formats', () => {
       expect(await second.join(false)).toBe(2);
       // It was stopped, and wakes up: it must not go on.
       await expect(old.join(false)).rejects.toMatchObject({ name: 'TerminalError', code: 'format_newer' });
-      await expect(old.join(false)).rejects.toThrow(/reads 1: start the newer version here, workers first, then servers/);
+      await expect(old.join(false)).rejects.toThrow(
+        /reads 1: start the newer version here, workers first, then servers/,
+      );
       expect((await first.look(runtime.clock.now())).processes).not.toContain(1);
       expect(await process(THREE).join(false)).toBe(2);
     });
@@ -138,7 +140,9 @@ describeWithAnyRedis('formats', () => {
       await process(ONE).join(false);
       await expect(process(THREE).join(false)).rejects.toMatchObject({
         code: 'format_old',
-        message: expect.stringMatching(/format 1, this doorbuster reads 2 and 3: .*version between.*empty the pipe.*delete/),
+        message: expect.stringMatching(
+          /format 1, this doorbuster reads 2 and 3: .*version between.*empty the pipe.*delete/,
+        ),
       });
       expect(Object.keys(await client.hgetall(`${prefix}:format`))).not.toContain('process:p2');
     });

@@ -48,7 +48,8 @@ describe('what a newer version has written', () => {
     const [, ...rest] = format1.entries[0]!;
     expect(isNewerEntry([next, ...rest])).toBe(true);
     expect(isNewerEntry(['12', 'anything'])).toBe(true);
-    for (const name of ['', 'what', 'i1', 'o2', '0', '01', '-2', '2 ', '1']) expect(isNewerEntry([name, ''])).toBe(false);
+    for (const name of ['', 'what', 'i1', 'o2', '0', '01', '-2', '2 ', '1'])
+      expect(isNewerEntry([name, ''])).toBe(false);
     expect(isNewerEntry([])).toBe(false);
     const newer = JSON.stringify([PARCEL.newest + 1, '7', 'anything']);
     expect([isNewerParcel(newer), readParcel(newer)]).toEqual([true, null]);

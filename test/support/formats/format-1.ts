@@ -1,7 +1,7 @@
 import type { OrderMessage } from '../../../src/model/order.ts';
 
 /**
- * Bytes of format 1, written down from a running shop of commit 7a27af5. Never edited: a change of what is written has a
+ * Bytes of format 1, as commit 7a27af5 writes them. Never edited: a change of what is written has a
  * number and a file of its own, and the version that makes it goes on reading these.
  */
 const common = {
