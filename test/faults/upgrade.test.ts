@@ -14,7 +14,8 @@ import { startPostgres } from '../support/servers/postgres.ts';
 import { startRedis } from '../support/servers/redis.ts';
 import { noteSkipped } from '../support/servers/skipped.ts';
 
-const PLAN: CrowdPlan = { buyers: 6_000, stock: 4_000, perBuyer: 2, atOnce: 64 };
+/** One crowd for each step of the upgrade. */
+const PLAN: CrowdPlan = { buyers: 800, stock: 6_000, perBuyer: 2, atOnce: 64 };
 
 afterAll(async () => {
   await cleanUp();
@@ -53,45 +54,47 @@ function suite(): void {
     const crowd = new DistributedCrowd(shop, random);
     try {
       const saleId = await crowd.createSale(PLAN);
-      const bought = (share: number): Promise<unknown> =>
-        until(`${share} of it is sold`, 120_000, () => crowd.record.accepted().size > PLAN.stock * share);
-      const running = crowd.run(saleId, PLAN);
-      await bought(0.1);
+      const phase = (name: string): Promise<void> => crowd.run(saleId, PLAN, name);
+      await phase('all old');
       const newMigrate = await run(['migrate'], quiet);
       expect(newMigrate.code, newMigrate.stderr).toBe(0);
       // A new server, and the old worker alone: the wrong order, and still nothing is lost.
       shop.servers.push(await startServer({ args: ['--no-worker'], env }));
-      await bought(0.25);
+      await phase('old worker');
       const newWorker = await startWorker(env);
-      await bought(0.4);
+      await phase('both workers');
       expect(await oldWorker.stop()).toBe(0);
-      await bought(0.5);
-      // An old one comes again: its machine was restarted in the middle of the upgrade.
+      await phase('new worker');
+      // An old one is started again in the middle of the upgrade, and takes over from a new one that is killed.
       const again = await startWorker(env, former);
-      await bought(0.55);
+      const last = phase('new worker is killed');
+      const before = crowd.record.accepted().size;
+      await until('the crowd is in the middle', 30_000, () => crowd.record.accepted().size > before + PLAN.buyers / 4);
       await newWorker.kill();
-      await bought(0.6);
+      await last;
       await startWorker(env);
-      await running;
+      await phase('both again');
+      await crowd.buyTheRest(saleId);
       const { faults, orders } = await crowd.verdict(saleId, PLAN.perBuyer);
       expect(faults, label).toEqual(NO_SHOP_FAULTS);
       await again.stop();
 
       // What one version has sold, the other takes back and sells again.
-      const [before, after] = shop.servers as [typeof oldServer, typeof oldServer];
+      const [older, newer] = shop.servers as [typeof oldServer, typeof oldServer];
       const some = orders.filter(({ status }) => status === 'reserved').slice(0, 20);
       for (const [at, { id }] of some.entries()) {
-        const cancelled = await admin(at % 2 === 0 ? before : after, 'POST', `/v1/orders/${id}/cancel`);
+        const cancelled = await admin(at % 2 === 0 ? older : newer, 'POST', `/v1/orders/${id}/cancel`);
         expect(cancelled.status, JSON.stringify(cancelled.body)).toBe(200);
       }
-      const placed = await place(after, saleId, 'late', { key: 'k' });
-      expect((await place(before, saleId, 'late', { key: 'k' })).body.id).toBe(placed.body.id);
+      const placed = await place(newer, saleId, 'late', { key: 'k' });
+      expect((await place(older, saleId, 'late', { key: 'k' })).body.id).toBe(placed.body.id);
       const item = await until('nothing is queued', 10_000, async () => {
-        const now = await counts(before, saleId);
+        const now = await counts(older, saleId);
         return now.queued === 0 ? now : null;
       });
       expect(isWhole(item), JSON.stringify(item)).toBe(true);
-      expect(item.reserved).toBeLessThanOrEqual(PLAN.stock);
+      const free = some.reduce((units, { quantity }) => units + quantity, -1);
+      expect([item.free, item.reserved]).toEqual([free, PLAN.stock - free]);
       for (const server of shop.servers) {
         expect((await admin(server, 'GET', '/v1/ops/dead-letters')).body.data).toEqual([]);
       }
