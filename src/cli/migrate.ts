@@ -14,10 +14,10 @@ const SETTINGS = ['data', 'databaseUrl'] as const;
 export const migrate: Command = {
   help: `Usage: doorbuster migrate [options]
 
-Brings the schema of the ledger up to date: that of the database in DATABASE_URL, or of the embedded ledger. The embedded
-ledger is migrated under the lock of the data folder, and not beside a server. A database is migrated under a lock of its
-own: several may run at the same time, and servers too. A newer schema is refused; in a database, if it is more than one
-migration ahead.
+Brings the schema of the ledger up to date: of the database in DATABASE_URL, or of the embedded ledger in the data folder.
+It locks the data folder, so it refuses to run while a server uses it. In a database it takes a lock there: several may run
+at the same time, also beside servers. It refuses a schema that is newer than this program; in a database, one that is more
+than one migration ahead.
 
 Upgrade many processes in this order: migrate (of the new version), then workers, then servers, one after the other.
 
@@ -55,7 +55,7 @@ function migrateFolder(data: string) {
   }
 }
 
-/** Where it is, without the password. */
+/** The address without the password. */
 function placeOf(databaseUrl: string): string {
   const { protocol, host, pathname } = new URL(databaseUrl);
   return `${protocol}//${host}${pathname}`;

@@ -1,6 +1,6 @@
-/** Up to this size one Map is fastest, and doubling its table takes a few milliseconds. */
-const FIRST_MAX = 32_768;
-/** A power of two. With ten million entries each map holds about as many as the first. */
+/** Up to here one Map is faster, and doubling its table stops the event loop for less than 20 ms. */
+const FIRST_MAX = 262_144;
+/** A power of two. With ten million entries, a part holds about 20 000. */
 const PARTS = 512;
 
 /**

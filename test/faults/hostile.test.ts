@@ -1,19 +1,19 @@
 import { afterAll, afterEach, describe, expect, it } from 'vitest';
+import { freshDatabase } from '../contract/ledger.sql.ts';
 import { startShop } from '../support/distributed.ts';
 import { HOSTILE_ENV, type Outcome, type Plan, playHostile } from '../support/hostile/stage.ts';
 import { LONG } from '../support/long.ts';
 import { cleanUp, startServer, type TestServer } from '../support/server.ts';
 import { cleanUpServers } from '../support/servers/clean-up.ts';
-import { describeWithOwnPostgres, describeWithRedis } from '../support/servers/describe.ts';
-import { startPostgres } from '../support/servers/postgres.ts';
+import { describeWithPostgres, describeWithRedis } from '../support/servers/describe.ts';
 import { startRedis } from '../support/servers/redis.ts';
 
 /**
- * P10: everything hostile at once (test/support/hostile/attackers) beside an honest crowd. The honest crowd's goodput is
- * compared with what it reaches while the same attackers, at the same rates, aim at a bare server that answers 503: so
- * the machine is shared alike, and the difference is what the attackers take from the shop.
+ * P10: all attacks at once (test/support/hostile/attackers) beside an honest crowd. The honest crowd's goodput is
+ * compared with its goodput while the same attackers target a bare server that answers 503, at the same rates. So
+ * the machine has the same load, and the difference is what the attacks cost the shop.
  *
- * HOSTILE_SECONDS=60 makes it as long as that; HOSTILE_ONLY='stream churn,router garbage' takes these attackers only.
+ * HOSTILE_SECONDS=60 sets the length; HOSTILE_ONLY='stream churn,router garbage' runs these attackers only.
  */
 
 const SECONDS = Number(process.env.HOSTILE_SECONDS ?? (LONG ? 600 : 0));
@@ -28,13 +28,13 @@ function planned(): Plan {
   return { slices, attackedMs, bareMs: attackedMs / 3, only };
 }
 
-/** In a short run: bounds that a busy machine keeps too. */
+/** In a short run the bounds allow for a busy machine. */
 const [GOODPUT_MIN, RECOVERY_MS_MAX] = SECONDS >= 600 ? [0.8, 2000] : [0.2, 5000];
-/** What the attackers may make the process grow by: buffers, caches and pools at their bounds, and a lazy collector. */
+/** Allowed growth under attack: buffers, caches and pools at their bounds, and uncollected garbage. */
 const RSS_MB_MAX = 256;
-/** What an order that stays may cost beside that: its buyer, key and hold in the gate, the tail of the ledger. */
+/** Additional memory per order: its buyer, key and hold in the gate, and the tail of the ledger. */
 const RSS_KB_PER_ORDER = 2;
-/** Log lines of one kind are bounded by the second. */
+/** Log lines of one kind are bounded per second. */
 const LOG_BYTES_PER_SECOND = 20_000;
 const TIMEOUT_MS = 120_000 + 2 * SECONDS * 1000;
 
@@ -71,15 +71,19 @@ describe('a hostile crowd, embedded', () => {
 });
 
 describeWithRedis('a hostile crowd, distributed', () => {
-  describeWithOwnPostgres('on PostgreSQL', () => {
-    // In the short run the embedded shop stands for both: what attackers meet first, and most of, is the same.
-    it.runIf(SECONDS > 0)(
+  describeWithPostgres('on PostgreSQL', () => {
+    it(
       TITLE,
       async () => {
-        const [redis, database] = await Promise.all([startRedis(), startPostgres()]);
-        const addresses = { redisUrl: redis.url, databaseUrl: database.url };
-        const shop = await startShop({ ...addresses, servers: 0, workers: 0, env: HOSTILE_ENV });
-        // One process that answers and works: on two cores a second one would only hide what attackers take from it.
+        const [redis, databaseUrl] = await Promise.all([startRedis(), freshDatabase('postgres')]);
+        const shop = await startShop({
+          redisUrl: redis.url,
+          databaseUrl,
+          servers: 0,
+          workers: 0,
+          env: HOSTILE_ENV,
+        });
+        // One process as server and worker: on two cores a second one would only hide what the attacks cost.
         await play('PostgreSQL + Redis', await shop.startServer([]));
       },
       TIMEOUT_MS,

@@ -1,3 +1,4 @@
+import { backOffMs } from '../../base/back-off.ts';
 import { detailOf, RedisUnavailableError } from '../../base/redis/link.ts';
 import type { Runtime } from '../../base/runtime.ts';
 import { Seldom } from '../../base/seldom.ts';
@@ -28,6 +29,7 @@ const LEFT = { decided: Promise.resolve(false) };
 const READY_MS = 1000;
 const AGAIN_MS_MIN = 25;
 const AGAIN_MS_MAX = 2000;
+const againMs = (failures: number): number => backOffMs(failures, AGAIN_MS_MIN, AGAIN_MS_MAX);
 /** An outage is logged when a try fails so long after the first failure: a success in between ends it unlogged. */
 const OUT_TOLD_MS = 100;
 /** How many batches may wait for a ledger to come back without a slot: bounds the memory. */
@@ -104,7 +106,7 @@ export class Handover {
    */
   async begin(stream: StreamName, all: readonly Entry[]): Promise<{ decided: Promise<boolean> }> {
     const sinceMs = this.#runtime.clock.monotonic();
-    for (let delayMs = AGAIN_MS_MIN; ; delayMs = Math.min(delayMs * 2, AGAIN_MS_MAX)) {
+    for (let failures = 0; ; failures++) {
       const entries = all.filter(({ lost }) => !lost);
       if (entries.length === 0) return DECIDED;
       try {
@@ -113,9 +115,9 @@ export class Handover {
         await this.#decide(stream, entries, handled, (ms) => this.#rest(ms));
         return DECIDED;
       } catch (error) {
-        if (delayMs === AGAIN_MS_MIN) this.#again(stream, entries, error);
+        if (failures === 0) this.#again(stream, entries, error);
       }
-      await this.#rest(delayMs);
+      await this.#rest(againMs(failures));
       if (this.#leave(sinceMs)) return LEFT;
     }
   }
@@ -141,8 +143,8 @@ export class Handover {
       this.#again(stream, stored, error);
     }
     const sinceMs = this.#runtime.clock.monotonic();
-    for (let delayMs = AGAIN_MS_MIN; ; delayMs = Math.min(delayMs * 2, AGAIN_MS_MAX)) {
-      await this.sleep(delayMs);
+    for (let failures = 0; ; failures++) {
+      await this.sleep(againMs(failures));
       if (this.#leave(sinceMs)) return false;
       try {
         const entries = all.filter(({ lost }) => !lost);
@@ -201,7 +203,7 @@ export class Handover {
     const moves = movesOf(stream, entries, undeliverable, policy, this.#runtime.log);
     const ids = entries.map(({ id }) => id);
     const messages = entries.reduce((sum, entry) => sum + sizeOf(entry), 0);
-    for (let delayMs = AGAIN_MS_MIN; ; delayMs = Math.min(delayMs * 2, AGAIN_MS_MAX)) {
+    for (let failures = 0; ; failures++) {
       try {
         await store.decide(stream, ids, messages, moves);
         break;
@@ -210,7 +212,7 @@ export class Handover {
       }
       // The entries are still in the stream: another worker handles them again.
       if (this.#stopping) return;
-      await rest(delayMs);
+      await rest(againMs(failures));
     }
     for (const move of moves) {
       if (move.to === 'retry') this.#retries++;
