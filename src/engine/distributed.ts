@@ -282,7 +282,7 @@ export class DistributedShop extends Shop {
       () => this.ledger.probe(),
     );
     this.#keeper?.start();
-    this.life.start(this.#locks);
+    this.sweeper.start(this.#locks);
     this.webhooks.start(this.#locks);
   }
 

@@ -53,7 +53,7 @@ export class EmbeddedShop extends Shop {
       shop.#space.mintedElsewhere(Number(await ledger.highestFence()));
       for (const saleId of await ledger.openSaleIds()) await shop.install(saleId);
       await shop.webhooks.open();
-      shop.life.start(null);
+      shop.sweeper.start(null);
       shop.webhooks.start(null);
       return shop;
     } catch (error) {
