@@ -1,15 +1,15 @@
-import { createHash } from 'node:crypto';
 import type { FastifyInstance, FastifyRequest } from 'fastify';
 import Type, { type Static } from 'typebox';
+import { digestOf } from '../../base/idempotency.ts';
 import { isId } from '../../base/ids.ts';
 import * as S from '../../contract/schemas.ts';
 import { iso } from '../../engine/present.ts';
-import type { Actor, WebhookDelivery, WebhookEndpoint } from '../../ledger/port.ts';
+import type { Actor, KeyedCall, WebhookDelivery, WebhookEndpoint } from '../../ledger/port.ts';
 import { DELIVERY_STATES, WEBHOOK_BOUNDS, WEBHOOK_EVENTS, type WebhookEvent } from '../../model/webhook.ts';
 import type { HttpContext } from '../context.ts';
 import { Keyed } from '../keyed.ts';
 import { HttpProblem, invalid } from '../problem.ts';
-import { actorOf, keyedBy, page, pageOf } from '../request.ts';
+import { actorOf, page, pageOf } from '../request.ts';
 import { problems } from '../responses.ts';
 
 const Event = Type.Unsafe<WebhookEvent>({ type: 'string', enum: [...WEBHOOK_EVENTS] });
@@ -113,9 +113,8 @@ export function webhookRoutes(app: FastifyInstance, context: HttpContext): void 
         operation: 'webhook.create',
         subject: '',
         see: async () => adminOf(request),
-        work: async (by) => {
-          const made = madeWith(keyedBy(auth.anyone(request), request));
-          const result = await shop.get().webhooks.endpoints.create(request.body, by, made);
+        work: async (by, call) => {
+          const result = await shop.get().webhooks.endpoints.create(request.body, by, call && madeWith(call));
           if (result.ok) return { status: 201, body: { ...present(result.endpoint), secret: result.endpoint.secret } };
           if (result.code === 'idempotency_key_reused') throw new HttpProblem(result.code);
           throw invalid('/url', result.message);
@@ -203,13 +202,9 @@ export function webhookRoutes(app: FastifyInstance, context: HttpContext): void 
   }
 }
 
-/** A call whose answer was lost makes no second endpoint: it is known by its key. */
-function madeWith(keyed: ReturnType<typeof keyedBy>): string | null {
-  if (keyed === null) return null;
-  const { caller, actingFor, key } = keyed;
-  return createHash('sha256')
-    .update(JSON.stringify(actingFor === null ? [caller, key] : [caller, key, actingFor]))
-    .digest('hex');
+/** A call whose answer was lost makes no second endpoint: the ledger knows the first by this. */
+function madeWith({ caller, actingFor, key }: KeyedCall): string {
+  return actingFor === null ? digestOf(caller, key) : digestOf(caller, key, actingFor);
 }
 
 function present({ id, url, events, state, reason, createdAtMs }: WebhookEndpoint) {
