@@ -109,20 +109,6 @@ describe('a key that moved an order', () => {
 });
 
 describe('a key that changed a sale', () => {
-  it('has one effect, however many send it at once: repeats wait for the first and get its answer', async () => {
-    const sale = await newSale(1);
-    // All but one of 50: a second try would find too few, and must not be told so.
-    const lower = () =>
-      server.call('POST', `/v1/sales/${sale}/items/voucher/stock`, { bearer: ALICE, key: 'S1', body: { add: -49 } });
-    const all = await Promise.all(Array.from({ length: 8 }, lower));
-    expect(all.map(({ status, body }) => [status, body.items?.[0].total])).toEqual(all.map(() => [200, 1]));
-    expect(all.filter((answer) => !replayed(answer))).toHaveLength(1);
-    const other = await server.call('POST', `/v1/sales/${sale}/items/voucher/stock`, {
-      ...{ bearer: ALICE, key: 'S1', body: { add: -1 } },
-    });
-    expectProblem(other, 422, 'idempotency_key_reused');
-  });
-
   it('is stored as earlier versions did, by what a new sale says and not by how it was written', async () => {
     const item = { code: 'voucher', name: 'V', price: { amount: 100, currency: 'EUR' }, stock: 3 };
     const create = (opensAt: string): Promise<Answer> =>
