@@ -13,15 +13,29 @@ export type Answer =
   /** As it was written. */
   | { readonly status: number; readonly problem: string };
 
-/** Gets the first answer if there is one by now; else it acts, and binds what that answers. */
-export type Once = (act: () => Promise<Answer>) => Promise<Answer>;
-
 /** What a call does, and to what: an id, or nothing where something is made. */
 type Deed = Pick<KeyedCall, 'operation' | 'subject'>;
 
-interface Run<Seen> extends Deed {
+/** An act that has its answer already: the first one's, or one that is bound. */
+class Answered {
+  readonly answer: Answer;
+
+  constructor(answer: Answer) {
+    this.answer = answer;
+  }
+}
+
+interface Run<Seen, Result> extends Deed {
+  /** Throws unless the caller may see what is operated on. That is judged before a key is looked up, also for a repeat. */
   see: () => Promise<Seen>;
-  work: (seen: Seen, call: KeyedCall | null, once: Once) => Promise<Answer>;
+  /** `once`: to be put around what is done under a lock that other processes wait for, too. */
+  act: (
+    seen: Seen,
+    call: KeyedCall | null,
+    once: (act: () => Promise<Result>) => Promise<Result | Answered>,
+  ) => Promise<Result | Answered>;
+  answer: (result: Result) => Promise<Answer>;
+  /** What a repeat of a 202 gets: how it stands by then. */
   now?: () => Promise<Answer>;
 }
 
@@ -36,7 +50,7 @@ const REPEAT_WAIT_MS = 5000;
  * the letter, so `run` binds the answer after the effect: if a process dies in between, the repeat does it again, which
  * changes nothing. There are two exceptions:
  *
- *   A declined payment   may succeed when it is tried again. So paying is done by `once` under the order's lock: a repeat at
+ *   A declined payment   may succeed when it is tried again. So `pay` acts by `once` under the order's lock: a repeat at
  *                        another process finds the answer when it gets the lock.
  *   A second effect      is what a repeat of some calls would have (changes of a sale, the refund of a part, a new endpoint).
  *                        Those hand the call down, and the ledger stores the key in the transaction of the effect.
@@ -79,16 +93,19 @@ export class Keyed {
     }
   }
 
-  /**
-   * `see` throws unless the caller may see what is operated on: that is judged before a key is looked up, for a repeat as for
-   * the first. `now`: what a repeat of a 202 gets, which is how it stands by then.
-   */
-  async run<Seen>(request: FastifyRequest, reply: FastifyReply, deed: Run<Seen>): Promise<FastifyReply> {
+  async run<Seen, Result>(
+    request: FastifyRequest,
+    reply: FastifyReply,
+    deed: Run<Seen, Result>,
+  ): Promise<FastifyReply> {
     const { auth, shop } = this.#context;
-    const { see, work, now } = deed;
+    const { see, act, answer, now } = deed;
     const call = this.callOf(auth.anyone(request), request, deed);
     const seen = await see();
-    if (call === null) return send(reply, await work(seen, null, (act) => act()));
+    if (call === null) {
+      const result = await act(seen, null, (acting) => acting());
+      return send(reply, result instanceof Answered ? result.answer : await answer(result));
+    }
     const find = async (): Promise<Answer | null> => {
       const bound = await shop.get().boundAnswer(call);
       if (bound === null) return null;
@@ -97,26 +114,20 @@ export class Keyed {
       }
       return JSON.parse(bound.answer) as Answer;
     };
+    const bind = async (result: Result): Promise<Answer> => {
+      const given = await decided(() => answer(result));
+      await shop.get().bindAnswer(call, JSON.stringify(given));
+      return given;
+    };
     return await this.inTurn(call, async () => {
       let first = await find();
       if (first === null) {
-        let bound = false;
-        const bind = async (answer: Answer): Promise<void> => {
-          await shop.get().bindAnswer(call, JSON.stringify(answer));
-          bound = true;
-        };
-        const once: Once = async (act) => {
+        const result = await act(seen, call, async (acting) => {
           first = await find();
-          if (first !== null) return first;
-          const answer = await answerOf(act);
-          await bind(answer);
-          return answer;
-        };
-        const answer = await answerOf(() => work(seen, call, once));
-        if (first === null) {
-          if (!bound) await bind(answer);
-          return send(reply, answer);
-        }
+          return new Answered(first ?? (await bind(await acting())));
+        });
+        const given = result instanceof Answered ? result.answer : await bind(result);
+        if (first === null) return send(reply, given);
       }
       reply.header('idempotent-replayed', 'true');
       return first.status === 202 && now ? send(reply, await now()) : sendAgain(reply, first);
@@ -130,9 +141,9 @@ export function callDigest({ caller, actingFor, operation, subject, key }: Keyed
 }
 
 /** A declined payment is an answer; a buyer who wants to try again takes another key. */
-async function answerOf(act: () => Promise<Answer>): Promise<Answer> {
+async function decided(answer: () => Promise<Answer>): Promise<Answer> {
   try {
-    return await act();
+    return await answer();
   } catch (error) {
     if (!(error instanceof HttpProblem) || error.code !== 'payment_failed') throw error;
     return { status: PROBLEMS[error.code].status, problem: error.body };

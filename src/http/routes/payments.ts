@@ -70,16 +70,11 @@ export function paymentRoutes(app: FastifyInstance, context: HttpContext): void 
     (request, reply) =>
       keyed.run(request, reply, {
         ...moving(request, 'order.pay'),
-        work: async ({ who }, _, once) => {
-          const { method, token } = request.body;
-          const paid = { method, token: token ?? null };
-          const result = await shop
-            .get()
-            .payOrder(request.params.id, paid, actorOf(who, request), (pay) =>
-              once(async () => await answerPaid(await pay())),
-            );
-          return 'ok' in result ? await answerPaid(result) : result;
+        act: ({ who }, _, once) => {
+          const { method, token = null } = request.body;
+          return shop.get().payOrder(request.params.id, { method, token }, actorOf(who, request), once);
         },
+        answer: answerPaid,
         now: async () => {
           const order = await shop.get().showOrder((await visible(request)).order);
           return { status: order.payment?.state === 'pending' ? 202 : 200, body: order };
@@ -113,12 +108,11 @@ export function paymentRoutes(app: FastifyInstance, context: HttpContext): void 
     (request, reply) =>
       keyed.run(request, reply, {
         ...moving(request, 'order.confirm'),
-        work: async ({ who }) => {
+        act: ({ who }) => {
           const { reference, amount } = request.body;
-          return await answerPaid(
-            await shop.get().confirmOrder(request.params.id, reference, amount, actorOf(who, request)),
-          );
+          return shop.get().confirmOrder(request.params.id, reference, amount, actorOf(who, request));
         },
+        answer: answerPaid,
       }),
   );
 
@@ -147,8 +141,8 @@ export function paymentRoutes(app: FastifyInstance, context: HttpContext): void 
     (request, reply) =>
       keyed.run(request, reply, {
         ...moving(request, 'order.cancel'),
-        work: async ({ who }) =>
-          await answerEnded(await shop.get().cancelOrder(request.params.id, actorOf(who, request))),
+        act: ({ who }) => shop.get().cancelOrder(request.params.id, actorOf(who, request)),
+        answer: answerEnded,
       }),
   );
 
@@ -167,8 +161,8 @@ export function paymentRoutes(app: FastifyInstance, context: HttpContext): void 
     (request, reply) =>
       keyed.run(request, reply, {
         ...moving(request, 'order.pay.unblock'),
-        work: async ({ who }) => {
-          const body = await shop.get().unblockPayments(request.params.id, actorOf(who, request));
+        act: ({ who }) => shop.get().unblockPayments(request.params.id, actorOf(who, request)),
+        answer: async (body) => {
           if (body === null) throw new HttpProblem('not_found', 'there is no such order');
           return { status: 200, body };
         },
@@ -201,11 +195,12 @@ export function paymentRoutes(app: FastifyInstance, context: HttpContext): void 
     (request, reply) =>
       keyed.run(request, reply, {
         ...moving(request, 'order.refund'),
-        work: async ({ who }, call) => {
+        act: ({ who }, call) => {
           // A part that is asked for twice would go back twice: the key goes into the ledger with it.
           const part = { amount: request.body.amount ?? null, madeWith: call && callDigest(call) };
-          return await answerEnded(await shop.get().refundOrder(request.params.id, actorOf(who, request), part));
+          return shop.get().refundOrder(request.params.id, actorOf(who, request), part);
         },
+        answer: answerEnded,
       }),
   );
 

@@ -113,8 +113,8 @@ export function webhookRoutes(app: FastifyInstance, context: HttpContext): void 
         operation: 'webhook.create',
         subject: '',
         see: async () => adminOf(request),
-        work: async (by, call) => {
-          const result = await shop.get().webhooks.endpoints.create(request.body, by, call && madeWith(call));
+        act: (by, call) => shop.get().webhooks.endpoints.create(request.body, by, call && madeWith(call)),
+        answer: async (result) => {
           if (result.ok) return { status: 201, body: { ...present(result.endpoint), secret: result.endpoint.secret } };
           if (result.code === 'idempotency_key_reused') throw new HttpProblem(result.code);
           throw invalid('/url', result.message);
@@ -188,8 +188,8 @@ export function webhookRoutes(app: FastifyInstance, context: HttpContext): void 
           if (!isId(request.params.id)) throw unknown('delivery');
           return adminOf(request);
         },
-        work: async (by) => {
-          const outcome = await shop.get().webhooks.endpoints.redeliver(request.params.id, by);
+        act: (by) => shop.get().webhooks.endpoints.redeliver(request.params.id, by),
+        answer: async (outcome) => {
           if (outcome === 'unknown') throw unknown('delivery');
           if (outcome === 'gone') throw new HttpProblem('webhook_gone');
           return { status: 202, body: {} };
