@@ -9,7 +9,7 @@ import { hear } from '../orders/life/news.ts';
 import { type CheckedProvider, ProviderWatch } from '../orders/life/provider.ts';
 import { Releaser } from '../orders/life/releaser.ts';
 import type { Place } from '../orders/life/revive.ts';
-import { Sweeper } from '../orders/life/sweeper.ts';
+import { type Lead, Sweeper } from '../orders/life/sweeper.ts';
 import type { PaymentProvider } from '../payments/port.ts';
 import { SandboxProvider } from '../payments/sandbox.ts';
 
@@ -29,6 +29,7 @@ export interface LifeParts extends Pick<Life, 'attemptIds' | 'auditIds' | 'reach
   readonly locks: Mutexes;
   readonly payments: PaymentOptions;
   readonly place: Place;
+  readonly lead: Lead;
   touched(saleId: string): void;
   moved(move: Move, moved: Moved): void;
   committed(moves: number, durationMs: number): void;
@@ -79,5 +80,5 @@ export function wireLife(parts: LifeParts): { life: Life; sweeper: Sweeper } {
     providers.set(provider.name, watch.over(provider));
   }
   const due = new DuePayments(life, watch, parts.place);
-  return { life, sweeper: new Sweeper(life, due, sandbox && (() => sandbox.round())) };
+  return { life, sweeper: new Sweeper(life, due, sandbox && (() => sandbox.round()), parts.lead) };
 }

@@ -4,6 +4,7 @@ import { type IdKind, IdSequence } from '../../src/base/ids.ts';
 import { silentLog } from '../../src/base/logger.ts';
 import { systemRuntime } from '../../src/base/runtime.ts';
 import { systemTimers } from '../../src/base/timers.ts';
+import { lead } from '../../src/engine/lead.ts';
 import { wireLife } from '../../src/engine/life.ts';
 import { MemoryGate } from '../../src/gate/memory.ts';
 import { SqliteLedger } from '../../src/ledger/drivers/sqlite/ledger.ts';
@@ -73,8 +74,9 @@ function start(fails: (call: string) => boolean, log = silentLog()): Map<string,
     committed: () => undefined,
     watched: (work) => work,
     queuedOrder: async () => null,
+    lead: (work, options) => lead(locks, 'life', work, options),
   });
-  sweeper.start(locks);
+  sweeper.start();
   sweepers.push(sweeper);
   return calls;
 }

@@ -4,6 +4,7 @@ import { ManualClock } from '../../src/base/clock.ts';
 import { type IdKind, IdSequence } from '../../src/base/ids.ts';
 import { silentLog } from '../../src/base/logger.ts';
 import { type Runtime, systemRuntime } from '../../src/base/runtime.ts';
+import { lead } from '../../src/engine/lead.ts';
 import { wireLife } from '../../src/engine/life.ts';
 import { MemoryGate } from '../../src/gate/memory.ts';
 import type { Gate } from '../../src/gate/port.ts';
@@ -190,6 +191,7 @@ beforeEach(async () => {
     committed: () => undefined,
     watched: (work) => work,
     queuedOrder: async () => null,
+    lead: (work) => lead(null, 'life', work),
   }));
   const items = [{ code: 'voucher', name: 'Voucher', price: PRICE, stock: 1 }];
   const sale = {
@@ -483,7 +485,7 @@ describe('the gate is out', () => {
     expect(await free()).toBe(0);
     expect(await ledger.releases(10, 0)).toMatchObject([{ orderId: one.id, units: 1 }]);
     clock.advance(1500);
-    sweeper.start(null);
+    sweeper.start();
     for (let turn = 0; turn < 30 && (await free()) === 0; turn++) await settled();
     expect(await free()).toBe(1);
     await flow(settled());

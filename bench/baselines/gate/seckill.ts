@@ -10,7 +10,7 @@ const DEAF = { message: () => undefined, interrupted: () => undefined };
 
 export type Order = readonly [buyer: string, orderId: string];
 export interface Baseline {
-  /** Places these orders as fast as it can, but not beyond `untilMs`; resolves with how many were accepted. */
+  /** Places these orders as fast as it can, until `untilMs` at most; resolves to how many were accepted. */
   run(orders: readonly Order[], untilMs: number): Promise<number>;
   end(): void;
 }
@@ -33,7 +33,7 @@ export async function onePerCall(url: string, parallel: number, autoPipelining: 
   return { run, end: () => redis.disconnect() };
 }
 
-/** The same script over a batch, as bare as can be: no promise for an order, and the command written by hand as ours is. */
+/** The same script over a batch, as bare as possible: no promise per order, and the command encoded by hand, like ours. */
 export async function batched(url: string, size: number, inFlight: number): Promise<Baseline> {
   const script = scripts.get('seckill-batch')!;
   const link = new RedisLink(url, { commandMs: 5000 }, systemRuntime(), new Anchor(), DEAF);

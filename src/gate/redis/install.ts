@@ -1,8 +1,8 @@
 import { invariant, unavailable } from '../../base/errors.ts';
+import { keyName, type Layout } from '../../base/redis/layout.ts';
 import { bulk, type RedisLink } from '../../base/redis/link.ts';
 import type { Runtime } from '../../base/runtime.ts';
 import type { SaleSnapshot, SaleValues, SnapshotPage } from '../../model/snapshot.ts';
-import { keyName, type Layout } from './layout.ts';
 import { scriptNamed } from './scripts.ts';
 
 /**

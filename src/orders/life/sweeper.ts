@@ -7,14 +7,11 @@ import type { Life } from './life.ts';
 import { move } from './move.ts';
 import { SWEEPER } from './revive.ts';
 
-/** What of the lock toolkit elects the process that sweeps. */
-export interface Elections {
-  leader(
-    job: string,
-    work: (context: { readonly signal: AbortSignal }) => Promise<unknown>,
-    options: { lease: number },
-  ): { stop(): Promise<void> };
-}
+/** Runs the work until it is stopped, in one process of the cluster at a time. `alone`: there is no other process. */
+export type Lead = (
+  work: (signal: AbortSignal, alone: boolean) => Promise<void>,
+  options: { lease: number },
+) => { stop(): Promise<void> };
 
 /** One of the loops, which each go at their own pace. */
 interface Part {
@@ -44,34 +41,22 @@ export class Sweeper {
   readonly due: DuePayments;
   readonly #life: Life;
   readonly #sandbox: ((signal: AbortSignal) => Promise<Round>) | null;
+  readonly #lead: Lead;
   readonly #seldom: Seldom;
-  #inLine = false;
   #leader: { stop(): Promise<void> } | null = null;
 
   /** `sandbox`: a round of the sandbox provider, if the shop has it. */
-  constructor(life: Life, due: DuePayments, sandbox: (() => Promise<Round>) | null) {
+  constructor(life: Life, due: DuePayments, sandbox: (() => Promise<Round>) | null, lead: Lead) {
     this.due = due;
     this.#life = life;
     this.#sandbox = sandbox;
+    this.#lead = lead;
     this.#seldom = new Seldom(life.runtime.clock);
   }
 
-  /** From now on this process sweeps; with `elections`, whenever it leads. */
-  start(elections: Elections | null): void {
-    if (elections === null) {
-      // Does not keep the process alive, as a leader would.
-      const ended = new AbortController();
-      const led = this.#lead(ended.signal).catch(() => undefined);
-      this.#leader = {
-        stop: () => {
-          ended.abort();
-          return led;
-        },
-      };
-      return;
-    }
-    this.#inLine = true;
-    this.#leader = elections.leader('life', ({ signal }) => this.#lead(signal), { lease: LEAD_LEASE_MS });
+  /** From now on this process sweeps whenever it leads. */
+  start(): void {
+    this.#leader = this.#lead((signal, alone) => this.#sweep(signal, alone), { lease: LEAD_LEASE_MS });
   }
 
   async stop(): Promise<void> {
@@ -88,7 +73,7 @@ export class Sweeper {
    * A part that fails backs off alone. When the process is of no use as a leader it hands over by returning, and stands in
    * line again at once: after a failed job it would wait for up to a minute, and may be the only one.
    */
-  async #lead(signal: AbortSignal): Promise<void> {
+  async #sweep(signal: AbortSignal, alone: boolean): Promise<void> {
     const { log } = this.#life.runtime;
     const part = (name: string, round: Part['round']): Part => ({ name, round, failures: 0 });
     const expiry = part('expiry', (either) => this.expire(either));
@@ -104,7 +89,7 @@ export class Sweeper {
     const either = AbortSignal.any([signal, ended.signal]);
     const failed = ({ name, failures }: Part, error: unknown): void => {
       const useless = Math.min(expiry.failures, payments.failures) >= FAILURES_MAX;
-      if (!this.#inLine || !(useless || failures >= FAILURES_MAX_ALONE) || either.aborted) return;
+      if (alone || !(useless || failures >= FAILURES_MAX_ALONE) || either.aborted) return;
       if (this.#seldom.may('fails on')) {
         log.warn({ part: name, reason: messageOf(error) }, 'the order sweeper keeps failing; another process may lead');
       }
