@@ -16,7 +16,7 @@ type HandleAll = (batch: OrderMessage[]) => Promise<Handled | void>;
 /**
  * The in-process pipe. The gate calls `push` inside the admission itself: there is no instant in which stock is taken and
  * no message exists. A batch is cut at the next turn of the event loop, so all requests that arrived in one turn share
- * one commit, and a lone request waits for nobody. The pipe does not survive the process: nobody was told 201.
+ * one commit, and a lone request waits for nobody. The pipe does not survive the process: what is lost was never answered 201.
  *
  * All sales share one queue, so that a sale has caught up when all have.
  */
@@ -28,7 +28,7 @@ export class MemoryPipe implements Pipe {
   #scheduled = false;
   #stopped = false;
   #handle: HandleAll | null = null;
-  /** Messages that have entered the queue, and that have left it: a waiter is told when `left` reaches its mark. */
+  /** How many messages have entered and left the queue. A waiter is resolved when `left` reaches its mark. */
   #entered = 0;
   #left = 0;
   #waiters: { mark: number; resolve: () => void; moved: () => void }[] = [];
@@ -117,7 +117,7 @@ export class MemoryPipe implements Pipe {
     if (this.#waiting.length > 0) this.#schedule();
   }
 
-  /** Until it is decided. False: the pipe was stopped first. */
+  /** Hands a batch over until it is decided. False: the pipe was stopped first. */
   async #handOver(batch: OrderMessage[]): Promise<boolean> {
     for (let failures = 0; ; failures++) {
       try {

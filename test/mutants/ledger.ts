@@ -525,7 +525,7 @@ export const LEDGER: readonly Mutant[] = [
   {
     name: 'refunds: the same key is another refund',
     file: `${WORKS}/refunds.ts`,
-    find: 'if (first !== undefined && nowMs - first.createdAtMs < KEY_MS) {',
+    find: 'if (first !== undefined && nowMs - first.createdAtMs < KEY_KEPT_MS) {',
     replace: 'if (false) {',
     tests: LIFE,
     only: 'is asked for once with a key',

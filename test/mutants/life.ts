@@ -1,16 +1,160 @@
+// biome-ignore-all lint/suspicious/noTemplateCurlyInString: the source to be patched contains template strings
 import type { Mutant } from './mutant.ts';
 
 const ROOM = 'src/orders/life';
 const ORDER = ['test/unit/life-order.test.ts'];
+const SWEPT = ['test/unit/life-keepers.test.ts'];
 const LANES = ['test/unit/life-lanes.test.ts'];
+const PARTS = ['test/unit/life-refund-part.test.ts'];
 
 export const LIFE: readonly Mutant[] = [
+  {
+    name: 'life: units that an order frees are not given back to the gate',
+    file: `${ROOM}/move.ts`,
+    find: "if (outcome === 'moved' && unitsAt(order!.status) === null) {",
+    replace: 'if (false) {',
+    tests: ORDER,
+  },
+  {
+    name: 'life: units are given back though the order stays as it is',
+    file: `${ROOM}/move.ts`,
+    find: "if (outcome === 'moved' && unitsAt(order!.status) === null) {",
+    replace: 'if (order !== null) {',
+    tests: ORDER,
+  },
   {
     name: 'life: the units of a paid order are given back',
     file: 'src/model/life.ts',
     find: "return status === 'paid' ? 'sold' : null;",
     replace: 'return null;',
     tests: ORDER,
+  },
+  {
+    name: 'cancel: frees the unit before the provider was asked',
+    file: `${ROOM}/cancel.ts`,
+    find: "if ((await settle(life, attempt!, acting, true)) !== 'open') continue;",
+    replace: 'continue;',
+    tests: ORDER,
+  },
+  {
+    name: 'cancel: does not give the open payment up',
+    file: `${ROOM}/cancel.ts`,
+    find: 'await settle(life, attempt!, acting, true)',
+    replace: 'await settle(life, attempt!, acting, false)',
+    tests: ORDER,
+  },
+  {
+    name: 'settle: an open payment is not given up',
+    file: `${ROOM}/settle.ts`,
+    find: "if (giveUp && (said?.state === 'pending' || said?.state === 'unknown')) {",
+    replace: 'if (false) {',
+    tests: ORDER,
+  },
+  {
+    name: 'settle: a payment that may still come is given up',
+    file: `${ROOM}/settle.ts`,
+    find: "if (giveUp && (said?.state === 'pending' || said?.state === 'unknown')) {",
+    replace: "if (said?.state === 'pending' || said?.state === 'unknown') {",
+    tests: SWEPT,
+  },
+  {
+    name: 'settle: a fenced capture counts as settled',
+    file: `${ROOM}/settle.ts`,
+    find: "if (outcome === 'fenced' || outcome === 'refused') return 'open';",
+    replace: '',
+    tests: [...ORDER, ...SWEPT],
+  },
+  {
+    name: 'settle: a part that was back before anybody heard is forgotten',
+    file: `${ROOM}/settle.ts`,
+    find: "if (order?.status === 'paid' && back !== undefined && back.amount > 0) {",
+    replace: 'if (false) {',
+    tests: PARTS,
+  },
+  {
+    name: 'give back: the order ends before the provider has agreed',
+    file: `${ROOM}/give-back.ts`,
+    find: "await refundAtProvider(life, attempt);\n  life.reached('refund:provider-answered');",
+    replace: "life.reached('refund:provider-answered');",
+    tests: ORDER,
+  },
+  {
+    name: 'give back: all of the money goes back although a part of it is back',
+    file: `${ROOM}/give-back.ts`,
+    find: 'const left = { ...amount, amount: amount.amount - refunded };',
+    replace: 'const left = amount;',
+    tests: PARTS,
+  },
+  {
+    name: 'give back: a part that the provider refuses is asked for again and again',
+    file: `${ROOM}/give-back.ts`,
+    find: 'await ledger.voidRefund(refund.id, done.refused, acting.by, await auditIds.next());',
+    replace: '',
+    tests: PARTS,
+  },
+  {
+    name: 'give back: the last part leaves the order paid',
+    file: `${ROOM}/give-back.ts`,
+    find: "if (moved.outcome !== 'all_back') return moved;",
+    replace: 'return moved;',
+    tests: PARTS,
+  },
+  {
+    name: 'revive: an order that was cancelled lives again',
+    file: `${ROOM}/revive.ts`,
+    find: "if (order?.status !== 'expired') return false;",
+    replace: 'if (order === null) return false;',
+    tests: [...SWEPT, 'test/property/life.property.test.ts'],
+  },
+  {
+    name: 'revive: each try places another order',
+    file: `${ROOM}/revive.ts`,
+    find: 'const key = `revive-${attempt.id}`;',
+    replace: 'const key = `revive-${attempt.id}-${Math.random()}`;',
+    tests: ['test/faults/life-points.test.ts'],
+    only: 'late:',
+  },
+  {
+    name: 'due: the back-off does not grow',
+    file: `${ROOM}/due.ts`,
+    find: 'return AGAIN_MS_MIN * 2 ** tries;',
+    replace: 'return AGAIN_MS_MIN;',
+    tests: [...PARTS, ...SWEPT],
+  },
+  {
+    name: 'due: the back-off has no end',
+    file: `${ROOM}/due.ts`,
+    find: 'return Math.round(Math.min(Math.max(ms, AGAIN_MS_MIN), AGAIN_MS_MAX));',
+    replace: 'return Math.round(Math.max(ms, AGAIN_MS_MIN));',
+    tests: [...PARTS, ...SWEPT],
+  },
+  {
+    name: 'due: nobody is called for a payment that does not settle',
+    file: `${ROOM}/due.ts`,
+    find: 'if (tries < TRIES_ALERT || this.#alerted.has(id)) return;',
+    replace: 'return;',
+    tests: SWEPT,
+  },
+  {
+    name: 'due: somebody is called again and again',
+    file: `${ROOM}/due.ts`,
+    find: 'if (tries < TRIES_ALERT || this.#alerted.has(id)) return;',
+    replace: 'if (tries < TRIES_ALERT) return;',
+    tests: SWEPT,
+  },
+  {
+    name: 'due: payments that cannot be stored are asked about again at once',
+    file: `${ROOM}/due.ts`,
+    find: 'await this.#life.ledger.probe();',
+    replace: '',
+    tests: SWEPT,
+  },
+  {
+    name: 'due: late money goes back though its goods were found',
+    file: `${ROOM}/due.ts`,
+    find: 'if (await revive(this.#life, this.#place, attempt)) {',
+    replace: 'if ((await revive(this.#life, this.#place, attempt)) && false) {',
+    tests: [...ORDER],
   },
   {
     name: 'lanes: a payment is looked after twice at once',
