@@ -10,6 +10,7 @@ import type { Runtime } from '../../src/base/runtime.ts';
 import type { Timers } from '../../src/base/timers.ts';
 import { EmbeddedShop } from '../../src/engine/embedded.ts';
 import type { Gate } from '../../src/gate/port.ts';
+import type { Rebuilder } from '../../src/gate/rebuild.ts';
 import { LEDGER_FILE } from '../../src/ledger/drivers/sqlite/folder.ts';
 import { SqliteLedger } from '../../src/ledger/drivers/sqlite/ledger.ts';
 import { actor } from '../../src/model/actor.ts';
@@ -189,7 +190,7 @@ export class LifeWorld {
 
   /** The gate is taken away and built anew from the ledger, with whatever is under way. */
   rebuild(): void {
-    (this.shop as unknown as { rebuild(saleId: string): void }).rebuild(this.saleId);
+    void (this.shop as unknown as { rebuilder: Rebuilder }).rebuilder.rebuild(this.saleId);
   }
 
   get dead(): boolean {
