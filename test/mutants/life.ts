@@ -104,7 +104,7 @@ export const LIFE: readonly Mutant[] = [
     file: `${ROOM}/revive.ts`,
     find: "if (order?.status !== 'expired') return false;",
     replace: 'if (order === null) return false;',
-    tests: [...SWEPT, 'test/property/life.property.test.ts'],
+    tests: ORDER,
   },
   {
     name: 'revive: each try places another order',

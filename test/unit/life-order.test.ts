@@ -439,12 +439,16 @@ describe.each([
     fences = [];
   }
 
-  /** Declined, expired, and then captured at the bank after all. */
-  async function late(): Promise<OrderRecord> {
+  /** Declined, expired or cancelled, and then captured at the bank after all. */
+  async function late(end: 'expired' | 'cancelled' = 'expired'): Promise<OrderRecord> {
     const one = await order();
     await flow(pay(one, 'declined'));
-    clock.advance(PAY_WITHIN_MS);
-    await flow(sweeper.expire());
+    if (end === 'cancelled') await flow(cancel(life, one.id, BY));
+    else {
+      clock.advance(PAY_WITHIN_MS);
+      await flow(sweeper.expire());
+    }
+    fences = [];
     bank.finish([...bank.book.keys()][0]!, 'captured');
     await expectNews(bank.news.at(-1)!, ['ledger pay: late']);
     return one;
@@ -457,6 +461,12 @@ describe.each([
     const effects = ['gate admit', 'ledger commitOrders', 'ledger pay'];
     expect(happened).toEqual(out ? effects : ['lock', ...effects, 'unlock']);
     expect(await free()).toBe(0);
+  });
+
+  it('late money of an order that was cancelled goes back, though there are goods', async () => {
+    await late('cancelled');
+    await expectFlow(payments(), ['ledger startRefund', 'bank refund', 'bank refund ✓', 'ledger finishRefund']);
+    expect(await free()).toBe(1);
   });
 
   it('late money without goods: the gate said no → the intention → provider → ledger', async () => {
