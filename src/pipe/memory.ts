@@ -10,16 +10,16 @@ const AGAIN_MS_MIN = 25;
 const AGAIN_MS_MAX = 2000;
 
 export interface MemoryPipeOptions {
-  /** A message that was undeliverable so often becomes a dead letter. */
+  /** After so many failed tries an undeliverable message becomes a dead letter. */
   readonly triesMax?: number;
-  /** Until the second try of such a message; twice as long until the third, and so on. */
+  /** Time until the second try of such a message; it doubles with each further try. */
   readonly retryMs?: number;
 }
 
 /**
  * The in-process pipe. `push` is called by the gate inside the admission itself: there is no instant in which stock is
  * taken and no message exists. A batch is cut at the next turn of the event loop, so all requests that arrived in one
- * turn share one commit, and a lone request waits for nobody. It does not survive the process: nobody was told 201.
+ * turn share one commit, and a lone request waits for nobody. It does not survive the process: what is lost was never answered 201.
  *
  * All sales share one queue, so that a sale has caught up when all have.
  */
@@ -33,11 +33,11 @@ export class MemoryPipe implements Pipe, DeadLetters {
   #scheduled = false;
   #stopped = false;
   #handle: Handle | null = null;
-  /** Messages that have entered the queue, and that have left it: waiters are told when `left` reaches their mark. */
+  /** How many messages have entered and left the queue. A waiter is resolved when `left` reaches its mark. */
   #entered = 0;
   #left = 0;
   #waiters: { mark: number; resolve: () => void; moved: () => void }[] = [];
-  /** Messages that were undeliverable, until they are decided, and how often. Those that wait for their next try. */
+  /** How often each undecided message was undeliverable, and the timers of those that wait for their next try. */
   readonly #tried = new Map<OrderMessage, number>();
   readonly #aside = new Map<OrderMessage, () => void>();
   readonly #dead = new Map<string, DeadLetter>();
@@ -120,7 +120,7 @@ export class MemoryPipe implements Pipe, DeadLetters {
     this.#inHand = [];
     this.#handling = null;
     if (undeliverable === null) {
-      // Stopped: nothing of it is decided.
+      // The pipe was stopped: nothing of this batch is decided.
       this.#waiting = [...batch, ...this.#waiting];
       return;
     }
@@ -131,7 +131,7 @@ export class MemoryPipe implements Pipe, DeadLetters {
     if (this.#waiting.length > 0) this.#schedule();
   }
 
-  /** Until it is decided. Null: the pipe was stopped first. */
+  /** Hands a batch over until it is decided. Null: the pipe was stopped first. */
   async #handOver(batch: OrderMessage[]): Promise<readonly Undeliverable[] | null> {
     for (let failures = 0; ; failures++) {
       try {
@@ -179,7 +179,7 @@ export class MemoryPipe implements Pipe, DeadLetters {
     }
   }
 
-  /** One that is tried again has not left, wherever it stands in the queue. */
+  /** A message that is to be tried again has not left, wherever it is in the queue. */
   #tellWaiters(): void {
     if (this.#tried.size > 0) return;
     while (this.#waiters.length > 0 && this.#waiters[0]!.mark <= this.#left) this.#waiters.shift()!.resolve();

@@ -475,6 +475,19 @@ export function sqlLedgerSuite(product: Product): void {
         for (const migrate of [true, false]) expect(await codeOf(ledgerAt(at, { migrate }))).toBe('schema_newer');
       });
 
+      it('that is one migration ahead will do where others share it: an upgrade has begun; alone it is refused', async () => {
+        const at = await freshDatabase(product);
+        await migrateSqlLedger(at, systemRuntime());
+        const ahead = NEWEST + 1;
+        await queryDatabase(at, `INSERT INTO migrations (version, name, applied_at) VALUES (${ahead}, 'next', 1)`);
+        await sell(await ledgerAt(at, { migrate: false }), 1);
+        await (await ledgerAt(at, { migrate: true })).probe();
+        expect(await migrateSqlLedger(at, systemRuntime())).toEqual({ from: ahead, to: ahead, applied: [] });
+        expect(await codeOf(ledgerAt(at, { migrate: true, exclusive: true }))).toBe('schema_newer');
+        await queryDatabase(at, `INSERT INTO migrations (version, name, applied_at) VALUES (${ahead + 1}, 'later', 1)`);
+        for (const migrate of [true, false]) expect(await codeOf(ledgerAt(at, { migrate }))).toBe('schema_newer');
+      });
+
       it('of somebody else is left alone', async () => {
         const theirs = await freshDatabase(product);
         await queryDatabase(theirs, 'CREATE TABLE orders (mine INT)');

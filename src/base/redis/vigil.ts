@@ -2,24 +2,23 @@ import type { Timers } from '../timers.ts';
 
 /** A turn of the event loop in which nothing happens takes about a microsecond, an answer from the same machine some twenty. */
 const TURNS_MAX = 64;
-/** So often in a row in vain, and it is only tried now and then. */
+/** After so many failures in a row it is only tried now and then. */
 const WORTH_MAX = 8;
 const SKIPPED_MAX = 64;
-/** Nobody stayed awake for it. */
+/** Returned by `sent` when the loop is not kept awake. */
 const UNATTENDED = -1;
 
 /**
- * Stays awake for a moment while an answer is about to come. A process that sleeps until its answer is there pays for
- * falling asleep and for being woken, and Redis, whose core has nothing to do meanwhile, does as well: together that takes
- * longer than the answer. So the event loop turns on for a little before it sleeps, with everything else going on as usual.
- * Where answers take longer (Redis is on another machine, has much to do, or shares our only core) it is in vain, and
- * this notices.
+ * Keeps the event loop awake for a moment while a reply is about to come. A process that sleeps until its reply arrives pays
+ * for falling asleep and for waking up, and so does Redis, whose core is idle meanwhile: together that takes longer than the
+ * reply itself. So the event loop spins briefly before it sleeps; everything else goes on as usual. Where replies take longer
+ * (Redis is remote, busy, or shares our only core) spinning does not pay, and the vigil notices and stops it.
  */
 export class Vigil {
   readonly #timers: Timers;
-  /** Whether there is nothing to wait for. */
+  /** Whether no reply is awaited. */
   readonly #over: () => boolean;
-  /** Turns so far; what was asleep in between counts as very many. */
+  /** Turns of the loop so far; a sleep counts as very many. */
   #turns = 0;
   #until = 0;
   #turning = false;
@@ -31,7 +30,7 @@ export class Vigil {
     this.#over = over;
   }
 
-  /** Something was sent. What is returned is to be given to `answered`. */
+  /** A command was sent. Pass the returned value to `answered`. */
   sent(): number {
     if (this.#worth === 0 && ++this.#skipped < SKIPPED_MAX) return UNATTENDED;
     this.#skipped = 0;
@@ -43,7 +42,7 @@ export class Vigil {
     return this.#turns;
   }
 
-  /** It was answered: soon enough, or in vain. */
+  /** Its reply came: soon enough, or too late for spinning to pay. */
   answered(sentAt: number): void {
     if (sentAt === UNATTENDED) return;
     const soon = this.#turns - sentAt <= TURNS_MAX;

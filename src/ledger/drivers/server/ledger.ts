@@ -34,7 +34,7 @@ export class SqlLedger extends StoredLedger<ServerStore> {
       if (options.exclusive) exclusive = await Exclusive.take(dialect, runtime, options.onExclusive ?? (() => {}));
       if (options.migrate) await migrate(dialect);
       const { shopId, unscopedUpTo } = await database.read(async (session) => {
-        await mustBeCurrent(session, dialect);
+        await mustBeCurrent(session, dialect, !options.exclusive);
         await dialect.mustCountRightly(session);
         if (options.defences?.stock === false) await dialect.dropStockCheck(session);
         const [unscoped] = (await session.query('SELECT up_to FROM unscoped_keys')).rows;
