@@ -1,6 +1,5 @@
 import { Anchor } from '../base/anchor.ts';
 import { BusyError, messageOf, RetryableError, TerminalError, unavailable } from '../base/errors.ts';
-import { idTimeMs } from '../base/ids.ts';
 import type { RedisTarget } from '../base/redis/address.ts';
 import { Layout } from '../base/redis/layout.ts';
 import type { Runtime } from '../base/runtime.ts';
@@ -10,9 +9,8 @@ import { LeftInPipe } from '../ledger/left-in-pipe.ts';
 import type { Ledger } from '../ledger/port.ts';
 import { Writer } from '../ledger/writer.ts';
 import { createLocks, type Locks } from '../locks/locks.ts';
-import type { OrderMessage, OrderRecord } from '../model/order.ts';
+import type { OrderMessage } from '../model/order.ts';
 import type { SaleRecord } from '../model/sale.ts';
-import { queuedOrder } from '../orders/acks.ts';
 import { Owed } from '../orders/owed.ts';
 import { OrderWire } from '../orders/redis/wire.ts';
 import { BrokerPipe } from '../pipe/brokers/pipe.ts';
@@ -59,7 +57,6 @@ const BROKER_MS_MAX = 5000;
 const RELAY_LEASE_MS = 3000;
 const ORDER_LOCK_OUTAGE_MS = 500;
 const LOOK_EVERY_MS = 500;
-const LOOK_MS_MAX = 1000;
 const PROBE_EVERY_MS = 2000;
 const CLAIM_EVERY_MS = 1000;
 
@@ -164,7 +161,13 @@ export class DistributedShop extends Shop {
         pipe,
         letters: pipe.letters,
         rebuild: { drainMsMax: options.rebuildDrainMs ?? REBUILD_DRAIN_MS, drainIdleMsMax: REBUILD_IDLE_MS },
-        cluster: { process, locks, tell: (other, orders) => void this.#wire.tell(other, orders) },
+        cluster: {
+          process,
+          locks,
+          tell: (other, orders) => void this.#wire.tell(other, orders),
+          owed: (orderId) => this.#owed.get(orderId),
+          ticket: (orderId) => this.#wire.readTicket(orderId),
+        },
         locks: orderLocks,
         life: options.life ?? NO_PAYMENTS,
         patience: { answerWithinMs: options.answerWithinMs, queued: (message) => this.#remember(message) },
@@ -278,9 +281,7 @@ export class DistributedShop extends Shop {
       writerLock === 'buyer' ? (batch) => this.#writeLocked(batch) : (batch) => this.#writer.write(batch),
       () => this.ledger.probe(),
     );
-    this.upkeep.start();
-    this.sweeper.start();
-    this.webhooks.start(this.#locks);
+    this.startWork();
   }
 
   /** No other worker writes orders of these buyers meanwhile (docs/concepts/sources.md, 000). No promise needs this. */
@@ -373,35 +374,10 @@ export class DistributedShop extends Shop {
   /** Its gate knows already; the upkeep takes it away once nothing of the sale is in the pipe. */
   protected override async saleClosed(): Promise<void> {}
 
-  // Orders that wait for the ledger
-
+  /** An order that is answered as queued is owed to its buyer: this process sees to its end. */
   async #remember(message: OrderMessage): Promise<void> {
     this.#owed.add(message);
     await this.#wire.writeTicket(message.orderId, message.saleId, message.buyer);
-  }
-
-  protected override async storedOrder(orderId: string): Promise<OrderRecord | null> {
-    const asked = this.ledger.getOrder(orderId).then((order) => ({ order }));
-    const answer = await within(this.runtime.timers, asked, LOOK_MS_MAX);
-    if (answer === null) throw unavailable('the ledger does not answer');
-    return answer.order;
-  }
-
-  protected override async queuedOrder(orderId: string, ledgerOut: boolean): Promise<OrderRecord | null> {
-    const owed = this.#owed.get(orderId);
-    const ticket = owed ?? (await this.#wire.readTicket(orderId));
-    if (ticket === null) return null;
-    const { saleId, buyer } = ticket;
-    // The hold first, then the ledger, and the ledger wins: the other way round it could be decided in between.
-    const held = await this.#gate.holdOf(saleId, { orderId, buyer });
-    const stored = ledgerOut ? null : await this.storedOrder(orderId);
-    if (stored !== null) return stored;
-    if (held?.queued) return queuedOrder({ ...held, orderId, saleId, buyer }, idTimeMs(orderId));
-    if (held !== null) throw unavailable('it is decided, and the ledger cannot be read now');
-    // The hold is gone with its gate. As long as this process remembers the order, it is not decided; another process knows
-    // only that it exists.
-    if (owed === null) throw unavailable('the order is being decided');
-    return queuedOrder(owed, idTimeMs(orderId));
   }
 
   /** Other processes may change sales that are watched here. */
