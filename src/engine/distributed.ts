@@ -1,9 +1,10 @@
 import { Anchor } from '../base/anchor.ts';
-import { BusyError, messageOf, RetryableError, TerminalError, unavailable } from '../base/errors.ts';
+import { BusyError, messageOf, RetryableError, unavailable } from '../base/errors.ts';
 import type { RedisTarget } from '../base/redis/address.ts';
 import { Layout } from '../base/redis/layout.ts';
 import type { Runtime } from '../base/runtime.ts';
 import { oneAtATime, sleep, within } from '../base/timers.ts';
+import { PrefixClaim } from '../gate/redis/claim.ts';
 import { RedisGate } from '../gate/redis/gate.ts';
 import { LeftInPipe } from '../ledger/left-in-pipe.ts';
 import type { Ledger } from '../ledger/port.ts';
@@ -80,12 +81,8 @@ export class DistributedShop extends Shop {
   readonly #anchor: Anchor;
   readonly #options: DistributedOptions;
   readonly #stopTimers: (() => void)[] = [];
+  readonly #claim: PrefixClaim;
   #ledgerOut: string | null = null;
-  /** Whether the prefix in Redis is ours: until that is known, nothing is sold or carried. */
-  #prefix: 'ours' | { readonly reason: string; readonly taken: boolean } = {
-    reason: 'Redis was not asked yet',
-    taken: false,
-  };
 
   /**
    * Needs a ledger whose schema is up to date, and a prefix that no other ledger has. Redis need not be there yet: until then
@@ -94,7 +91,7 @@ export class DistributedShop extends Shop {
   static async open(ledger: Ledger, options: DistributedOptions, runtime: Runtime): Promise<DistributedShop> {
     const shop = new DistributedShop(ledger, options, runtime);
     try {
-      await shop.#askPrefix();
+      await shop.#claim.ask();
       await shop.webhooks.open();
       await shop.#wire.listen();
       // So that it can take orders also when the ledger goes out before the first.
@@ -104,7 +101,7 @@ export class DistributedShop extends Shop {
       await shop.close();
       throw error;
     }
-    if (shop.#prefix === 'ours') shop.#begin();
+    if (shop.#claim.reason === null) shop.#begin();
     shop.#stopTimers.push(
       runtime.timers.every(
         CLAIM_EVERY_MS,
@@ -191,6 +188,7 @@ export class DistributedShop extends Shop {
     this.#options = options;
     this.#anchor = anchor;
     this.#gate = gate;
+    this.#claim = new PrefixClaim(() => gate.claim());
     this.#pipe = pipe;
     this.#locks = locks;
     this.#orderLocks = orderLocks;
@@ -238,28 +236,16 @@ export class DistributedShop extends Shop {
     if (this.#pipe instanceof BrokerPipe) await within(this.runtime.timers, this.#pipe.open(), BROKER_MS_MAX);
   }
 
-  /** A Redis that is out is asked again. */
-  async #askPrefix(): Promise<void> {
-    try {
-      await this.#gate.claim();
-      this.#prefix = 'ours';
-    } catch (error) {
-      if (error instanceof TerminalError) throw error;
-      if (this.#prefix !== 'ours') this.#prefix = { reason: messageOf(error), taken: false };
-    }
-  }
-
   /**
    * Once a second: Redis may have been out at the start, have forgotten everything, or be another one by now. Whoever finds
    * that another shop has the prefix leaves everything there alone.
    */
   async #keepPrefix(): Promise<void> {
-    const before = this.#prefix;
-    if (this.closing || (before !== 'ours' && before.taken)) return;
+    if (this.closing || this.#claim.isTaken) return;
+    const wasOurs = this.#claim.reason === null;
     try {
-      await this.#askPrefix();
+      await this.#claim.ask();
     } catch (error) {
-      this.#prefix = { reason: messageOf(error), taken: true };
       this.runtime.log.fatal(
         { reason: messageOf(error) },
         'this process sells and carries nothing until it is started again',
@@ -267,7 +253,7 @@ export class DistributedShop extends Shop {
       await Promise.all([this.upkeep.stop(), this.#pipe.stop()]);
       return;
     }
-    if (before !== 'ours' && this.#prefix === 'ours' && !this.closing) this.#begin();
+    if (!wasOurs && this.#claim.reason === null && !this.closing) this.#begin();
   }
 
   #begin(): void {
@@ -314,7 +300,7 @@ export class DistributedShop extends Shop {
    * which all processes share: what needs no room goes on.
    */
   override readiness(): Readiness {
-    const prefix = this.#notOurs();
+    const prefix = this.#claim.reason;
     const gate = prefix ?? this.#gate.reason ?? this.#gate.full ?? this.rebuildReason ?? 'ok';
     const pipe = this.closingReason ?? this.#pipe.reason ?? 'ok';
     const ledger = this.#ledgerOut ?? this.#leftInPipe.reason ?? 'ok';
@@ -322,16 +308,12 @@ export class DistributedShop extends Shop {
     return { status: ok ? 'ok' : 'unavailable', parts: { gate, pipe, ledger } };
   }
 
-  #notOurs(): string | null {
-    return this.#prefix === 'ours' ? null : this.#prefix.reason;
-  }
-
   protected override cannotPlace(): string | null {
-    return this.#notOurs();
+    return this.#claim.reason;
   }
 
   protected override cannotChange(): string | null {
-    return this.#prefix !== 'ours' && this.#prefix.taken ? this.#prefix.reason : null;
+    return this.#claim.isTaken ? this.#claim.reason : null;
   }
 
   protected override ledgerFailed(error: unknown): void {
