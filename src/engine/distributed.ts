@@ -1,18 +1,17 @@
 import { Anchor } from '../base/anchor.ts';
-import { BusyError, messageOf, RetryableError, TerminalError, unavailable } from '../base/errors.ts';
-import { idTimeMs } from '../base/ids.ts';
+import { BusyError, messageOf, RetryableError, unavailable } from '../base/errors.ts';
 import type { RedisTarget } from '../base/redis/address.ts';
 import { Layout } from '../base/redis/layout.ts';
 import type { Runtime } from '../base/runtime.ts';
 import { oneAtATime, sleep, within } from '../base/timers.ts';
+import { PrefixClaim } from '../gate/redis/claim.ts';
 import { RedisGate } from '../gate/redis/gate.ts';
 import { LeftInPipe } from '../ledger/left-in-pipe.ts';
 import type { Ledger } from '../ledger/port.ts';
 import { Writer } from '../ledger/writer.ts';
 import { createLocks, type Locks } from '../locks/locks.ts';
-import type { OrderMessage, OrderRecord } from '../model/order.ts';
+import type { OrderMessage } from '../model/order.ts';
 import type { SaleRecord } from '../model/sale.ts';
-import { queuedOrder } from '../orders/acks.ts';
 import { Owed } from '../orders/owed.ts';
 import { OrderWire } from '../orders/redis/wire.ts';
 import { BrokerPipe } from '../pipe/brokers/pipe.ts';
@@ -59,7 +58,6 @@ const BROKER_MS_MAX = 5000;
 const RELAY_LEASE_MS = 3000;
 const ORDER_LOCK_OUTAGE_MS = 500;
 const LOOK_EVERY_MS = 500;
-const LOOK_MS_MAX = 1000;
 const PROBE_EVERY_MS = 2000;
 const CLAIM_EVERY_MS = 1000;
 
@@ -83,12 +81,8 @@ export class DistributedShop extends Shop {
   readonly #anchor: Anchor;
   readonly #options: DistributedOptions;
   readonly #stopTimers: (() => void)[] = [];
+  readonly #claim: PrefixClaim;
   #ledgerOut: string | null = null;
-  /** Whether the prefix in Redis is ours: until that is known, nothing is sold or carried. */
-  #prefix: 'ours' | { readonly reason: string; readonly taken: boolean } = {
-    reason: 'Redis was not asked yet',
-    taken: false,
-  };
 
   /**
    * Needs a ledger whose schema is up to date, and a prefix that no other ledger has. Redis need not be there yet: until then
@@ -97,7 +91,7 @@ export class DistributedShop extends Shop {
   static async open(ledger: Ledger, options: DistributedOptions, runtime: Runtime): Promise<DistributedShop> {
     const shop = new DistributedShop(ledger, options, runtime);
     try {
-      await shop.#askPrefix();
+      await shop.#claim.ask();
       await shop.webhooks.open();
       await shop.#wire.listen();
       // So that it can take orders also when the ledger goes out before the first.
@@ -107,7 +101,7 @@ export class DistributedShop extends Shop {
       await shop.close();
       throw error;
     }
-    if (shop.#prefix === 'ours') shop.#begin();
+    if (shop.#claim.reason === null) shop.#begin();
     shop.#stopTimers.push(
       runtime.timers.every(
         CLAIM_EVERY_MS,
@@ -164,7 +158,13 @@ export class DistributedShop extends Shop {
         pipe,
         letters: pipe.letters,
         rebuild: { drainMsMax: options.rebuildDrainMs ?? REBUILD_DRAIN_MS, drainIdleMsMax: REBUILD_IDLE_MS },
-        cluster: { process, locks, tell: (other, orders) => void this.#wire.tell(other, orders) },
+        cluster: {
+          process,
+          locks,
+          tell: (other, orders) => void this.#wire.tell(other, orders),
+          owed: (orderId) => this.#owed.get(orderId),
+          ticket: (orderId) => this.#wire.readTicket(orderId),
+        },
         locks: orderLocks,
         life: options.life ?? NO_PAYMENTS,
         patience: { answerWithinMs: options.answerWithinMs, queued: (message) => this.#remember(message) },
@@ -188,6 +188,7 @@ export class DistributedShop extends Shop {
     this.#options = options;
     this.#anchor = anchor;
     this.#gate = gate;
+    this.#claim = new PrefixClaim(() => gate.claim());
     this.#pipe = pipe;
     this.#locks = locks;
     this.#orderLocks = orderLocks;
@@ -235,28 +236,16 @@ export class DistributedShop extends Shop {
     if (this.#pipe instanceof BrokerPipe) await within(this.runtime.timers, this.#pipe.open(), BROKER_MS_MAX);
   }
 
-  /** A Redis that is out is asked again. */
-  async #askPrefix(): Promise<void> {
-    try {
-      await this.#gate.claim();
-      this.#prefix = 'ours';
-    } catch (error) {
-      if (error instanceof TerminalError) throw error;
-      if (this.#prefix !== 'ours') this.#prefix = { reason: messageOf(error), taken: false };
-    }
-  }
-
   /**
    * Once a second: Redis may have been out at the start, have forgotten everything, or be another one by now. Whoever finds
    * that another shop has the prefix leaves everything there alone.
    */
   async #keepPrefix(): Promise<void> {
-    const before = this.#prefix;
-    if (this.closing || (before !== 'ours' && before.taken)) return;
+    if (this.closing || this.#claim.isTaken) return;
+    const wasOurs = this.#claim.reason === null;
     try {
-      await this.#askPrefix();
+      await this.#claim.ask();
     } catch (error) {
-      this.#prefix = { reason: messageOf(error), taken: true };
       this.runtime.log.fatal(
         { reason: messageOf(error) },
         'this process sells and carries nothing until it is started again',
@@ -264,7 +253,7 @@ export class DistributedShop extends Shop {
       await Promise.all([this.upkeep.stop(), this.#pipe.stop()]);
       return;
     }
-    if (before !== 'ours' && this.#prefix === 'ours' && !this.closing) this.#begin();
+    if (!wasOurs && this.#claim.reason === null && !this.closing) this.#begin();
   }
 
   #begin(): void {
@@ -278,9 +267,7 @@ export class DistributedShop extends Shop {
       writerLock === 'buyer' ? (batch) => this.#writeLocked(batch) : (batch) => this.#writer.write(batch),
       () => this.ledger.probe(),
     );
-    this.upkeep.start();
-    this.sweeper.start();
-    this.webhooks.start(this.#locks);
+    this.startWork();
   }
 
   /** No other worker writes orders of these buyers meanwhile (docs/concepts/sources.md, 000). No promise needs this. */
@@ -313,7 +300,7 @@ export class DistributedShop extends Shop {
    * which all processes share: what needs no room goes on.
    */
   override readiness(): Readiness {
-    const prefix = this.#notOurs();
+    const prefix = this.#claim.reason;
     const gate = prefix ?? this.#gate.reason ?? this.#gate.full ?? this.rebuildReason ?? 'ok';
     const pipe = this.closingReason ?? this.#pipe.reason ?? 'ok';
     const ledger = this.#ledgerOut ?? this.#leftInPipe.reason ?? 'ok';
@@ -321,16 +308,12 @@ export class DistributedShop extends Shop {
     return { status: ok ? 'ok' : 'unavailable', parts: { gate, pipe, ledger } };
   }
 
-  #notOurs(): string | null {
-    return this.#prefix === 'ours' ? null : this.#prefix.reason;
-  }
-
   protected override cannotPlace(): string | null {
-    return this.#notOurs();
+    return this.#claim.reason;
   }
 
   protected override cannotChange(): string | null {
-    return this.#prefix !== 'ours' && this.#prefix.taken ? this.#prefix.reason : null;
+    return this.#claim.isTaken ? this.#claim.reason : null;
   }
 
   protected override ledgerFailed(error: unknown): void {
@@ -373,35 +356,10 @@ export class DistributedShop extends Shop {
   /** Its gate knows already; the upkeep takes it away once nothing of the sale is in the pipe. */
   protected override async saleClosed(): Promise<void> {}
 
-  // Orders that wait for the ledger
-
+  /** An order that is answered as queued is owed to its buyer: this process sees to its end. */
   async #remember(message: OrderMessage): Promise<void> {
     this.#owed.add(message);
     await this.#wire.writeTicket(message.orderId, message.saleId, message.buyer);
-  }
-
-  protected override async storedOrder(orderId: string): Promise<OrderRecord | null> {
-    const asked = this.ledger.getOrder(orderId).then((order) => ({ order }));
-    const answer = await within(this.runtime.timers, asked, LOOK_MS_MAX);
-    if (answer === null) throw unavailable('the ledger does not answer');
-    return answer.order;
-  }
-
-  protected override async queuedOrder(orderId: string, ledgerOut: boolean): Promise<OrderRecord | null> {
-    const owed = this.#owed.get(orderId);
-    const ticket = owed ?? (await this.#wire.readTicket(orderId));
-    if (ticket === null) return null;
-    const { saleId, buyer } = ticket;
-    // The hold first, then the ledger, and the ledger wins: the other way round it could be decided in between.
-    const held = await this.#gate.holdOf(saleId, { orderId, buyer });
-    const stored = ledgerOut ? null : await this.storedOrder(orderId);
-    if (stored !== null) return stored;
-    if (held?.queued) return queuedOrder({ ...held, orderId, saleId, buyer }, idTimeMs(orderId));
-    if (held !== null) throw unavailable('it is decided, and the ledger cannot be read now');
-    // The hold is gone with its gate. As long as this process remembers the order, it is not decided; another process knows
-    // only that it exists.
-    if (owed === null) throw unavailable('the order is being decided');
-    return queuedOrder(owed, idTimeMs(orderId));
   }
 
   /** Other processes may change sales that are watched here. */

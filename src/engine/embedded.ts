@@ -47,9 +47,7 @@ export class EmbeddedShop extends Shop {
       shop.#space.mintedElsewhere(Number(await ledger.highestFence()));
       for (const saleId of await ledger.openSaleIds()) await shop.install(saleId);
       await shop.webhooks.open();
-      shop.upkeep.start();
-      shop.sweeper.start();
-      shop.webhooks.start(null);
+      shop.startWork();
       return shop;
     } catch (error) {
       // Whoever tries again in this process would find the folder in use.

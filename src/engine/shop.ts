@@ -1,7 +1,7 @@
 import { RetryableError, unavailable } from '../base/errors.ts';
 import { type IdKind, IdSequence, isId } from '../base/ids.ts';
 import type { Runtime } from '../base/runtime.ts';
-import { sleep, within } from '../base/timers.ts';
+import { within } from '../base/timers.ts';
 import type { KeptGate, SharedGate } from '../gate/port.ts';
 import { Rebuilder } from '../gate/rebuild.ts';
 import { GateUpkeep } from '../gate/upkeep.ts';
@@ -30,6 +30,7 @@ import { type MetricSources, Metrics } from '../observe/metrics.ts';
 import { Acks } from '../orders/acks.ts';
 import { DecideDeadLetters } from '../orders/dead-letters.ts';
 import { Decisions } from '../orders/decisions.ts';
+import { FindOrder, type Queue } from '../orders/find.ts';
 import { cancel, type EndResult } from '../orders/life/cancel.ts';
 import { checkLife } from '../orders/life/check.ts';
 import type { Life } from '../orders/life/life.ts';
@@ -56,7 +57,6 @@ const GATE = actor('system', 'gate');
 const OTHER_ID_BLOCK = 100;
 /** Payments come in a rush as orders do. */
 const LIFE_ID_BLOCK = 20_000;
-const QUEUED_LOOK_MS = 50;
 const LIFE_STOP_MS_MAX = 1000;
 /** What each part says of itself: `ok`, or why not. */
 export interface Readiness {
@@ -87,7 +87,7 @@ export interface RebuildOptions {
   readonly drainIdleMsMax: number;
 }
 
-export interface Cluster {
+export interface Cluster extends Queue {
   /** This process, as the messages of orders that it admitted name it. */
   readonly process: string;
   readonly locks: Locks;
@@ -133,7 +133,7 @@ export abstract class Shop {
   protected readonly upkeep: GateUpkeep;
   /** Messages that the ledger could not take; null where there can be none. */
   readonly deadLetters: DeadLetters | null;
-  protected readonly sweeper: Sweeper;
+  readonly #sweeper: Sweeper;
   readonly #life: Life;
   readonly #saleList: SaleList;
   readonly #orderList: OrderList;
@@ -141,6 +141,7 @@ export abstract class Shop {
   readonly #orderIds: IdSequence;
   readonly #auditIds: IdSequence;
   readonly #place: PlaceOrder;
+  readonly #find: FindOrder;
   readonly #manage: ManageSales;
   readonly #queuedMsMax: number;
   #checked: CheckReport | null = null;
@@ -158,7 +159,7 @@ export abstract class Shop {
     this.gate = gate;
     this.metrics = new Metrics({
       ...metrics,
-      unsettled: () => this.sweeper.due.counters,
+      unsettled: () => this.#sweeper.due.counters,
       releases: () => this.#life.releaser.counters,
       ready: () => this.readiness().status === 'ok',
     });
@@ -217,6 +218,7 @@ export abstract class Shop {
             watched: (work) => this.watched(work),
             rejected: (order) => this.events.announce('order.rejected', order),
           });
+    this.#find = new FindOrder({ runtime, ledger, gate, queue: cluster });
     this.#place = new PlaceOrder({
       runtime,
       gate,
@@ -244,10 +246,10 @@ export abstract class Shop {
       moved: (move, moved) => this.#moved(move, moved),
       committed: (moves, durationMs) => this.metrics.commit(moves, durationMs),
       watched: (work) => this.watched(work),
-      queuedOrder: (orderId) => this.queuedOrder(orderId, false),
+      queuedOrder: (orderId) => this.#find.queued(orderId),
     });
     this.#life = flows;
-    this.sweeper = sweeper;
+    this.#sweeper = sweeper;
     this.webhooks = new ShopWebhooks({
       runtime,
       ledger,
@@ -256,6 +258,7 @@ export abstract class Shop {
       deliveryIds: ids('delivery', LIFE_ID_BLOCK),
       auditIds,
       options: life.webhooks ?? NO_PRIVATE_WEBHOOKS,
+      lead: (work) => lead(cluster?.locks ?? null, 'webhooks', work),
     });
     this.#manage = new ManageSales({
       runtime,
@@ -295,6 +298,13 @@ export abstract class Shop {
   /** Milliseconds that commits have held the event loop. */
   abstract get blockedMs(): number;
 
+  /** From now on this process does the work that no request asks for, whenever it leads. */
+  protected startWork(): void {
+    this.upkeep.start();
+    this.#sweeper.start();
+    this.webhooks.start();
+  }
+
   /** Puts a dead letter back into the pipe. False: there is none. */
   async retryDeadLetter(letterId: string, by: Actor): Promise<boolean> {
     return (await this.#decideLetters?.retry(letterId, by)) ?? false;
@@ -322,28 +332,9 @@ export abstract class Shop {
     }
   }
 
-  /** The order as the ledger has it. */
-  protected storedOrder(orderId: string): Promise<OrderRecord | null> {
-    return this.ledger.getOrder(orderId);
-  }
-
-  /** For a deployment whose orders may be queued: the order if it is not in the ledger, or that cannot be asked now. */
-  protected async queuedOrder(_orderId: string, _ledgerOut: boolean): Promise<OrderRecord | null> {
-    return null;
-  }
-
   /** The order without its payment. */
-  async findOrder(orderId: string): Promise<OrderRecord | null> {
-    if (!isId(orderId)) return null;
-    try {
-      return (await this.storedOrder(orderId)) ?? (await this.queuedOrder(orderId, false));
-    } catch (error) {
-      if (!(error instanceof RetryableError)) throw error;
-      // With the ledger out a queued order can still be shown.
-      const queued = await this.queuedOrder(orderId, true).catch(() => null);
-      if (queued === null) throw error;
-      return queued;
-    }
+  findOrder(orderId: string): Promise<OrderRecord | null> {
+    return this.#find.find(orderId);
   }
 
   async getOrder(orderId: string): Promise<Order | null> {
@@ -386,7 +377,7 @@ export abstract class Shop {
   /** One that is queued is waited for: there is nothing to cancel before its commit. */
   async cancelOrder(orderId: string, by: Actor): Promise<EndResult> {
     if (!isId(orderId)) return { ok: false, code: 'not_found' };
-    const waiting = await this.#whileQueued(orderId);
+    const waiting = await this.#find.stillQueued(orderId, this.#queuedMsMax);
     if (waiting !== null) return { ok: false, code: 'order_not_cancellable', order: waiting };
     return await this.#living(() => cancel(this.#life, orderId, by));
   }
@@ -451,19 +442,6 @@ export abstract class Shop {
       return await work();
     } finally {
       if (--this.#placing === 0) for (const resolve of this.#onPlaced.splice(0)) resolve();
-    }
-  }
-
-  /** The order if it is still queued when the bound is over; else null. */
-  async #whileQueued(orderId: string): Promise<OrderRecord | null> {
-    const { clock, timers } = this.runtime;
-    const untilMs = clock.monotonic() + this.#queuedMsMax;
-    for (;;) {
-      if ((await this.storedOrder(orderId)) !== null) return null;
-      const queued = await this.queuedOrder(orderId, false);
-      if (queued?.status !== 'queued') return null;
-      if (clock.monotonic() >= untilMs) return queued;
-      await sleep(timers, QUEUED_LOOK_MS);
     }
   }
 
@@ -588,7 +566,7 @@ export abstract class Shop {
     // Not only the pipe: an order may still be on its way to the gate.
     if (this.#placing > 0) await new Promise<void>((resolve) => this.#onPlaced.push(resolve));
     // Whatever hangs: its lease ends by itself, and others go on with what is left.
-    const stopped = Promise.all([this.sweeper.stop(), this.webhooks.stop(), this.upkeep.stop()]);
+    const stopped = Promise.all([this.#sweeper.stop(), this.webhooks.stop(), this.upkeep.stop()]);
     await within(this.runtime.timers, stopped, LIFE_STOP_MS_MAX);
     this.rebuilder.close();
     await this.finish();

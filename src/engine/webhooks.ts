@@ -4,14 +4,12 @@ import type { Runtime } from '../base/runtime.ts';
 import { Seldom } from '../base/seldom.ts';
 import { oneAtATime, within } from '../base/timers.ts';
 import type { Ledger } from '../ledger/port.ts';
-import type { Locks } from '../locks/locks.ts';
 import type { Metrics } from '../observe/metrics.ts';
 import { presentOrder } from '../views/present.ts';
 import { DISPATCHER_DEFAULTS, Dispatcher, type DispatcherOptions } from '../webhooks/dispatcher.ts';
 import { Endpoints } from '../webhooks/endpoints.ts';
 import { Sender } from '../webhooks/sender.ts';
 import { type Resolve, systemResolve } from '../webhooks/target.ts';
-import { lead } from './lead.ts';
 
 export interface WebhookOptions extends Partial<DispatcherOptions> {
   /** Endpoints may be at addresses that are not of the public Internet. */
@@ -30,6 +28,8 @@ export interface ShopWebhooksParts {
   readonly deliveryIds: IdSequence;
   readonly auditIds: IdSequence;
   readonly options: WebhookOptions;
+  /** Runs `work` in one process of the cluster at a time; `alone`: there is no other. */
+  lead(work: (signal: AbortSignal, alone: boolean) => Promise<void>): { stop(): Promise<void> };
 }
 
 export const NO_PRIVATE_WEBHOOKS: WebhookOptions = { allowPrivate: false };
@@ -99,9 +99,9 @@ export class ShopWebhooks {
     }
   }
 
-  /** From now on this process delivers; with `locks`, when it is the one of the cluster that leads. */
-  start(locks: Locks | null): void {
-    this.#leader = lead(locks, 'webhooks', (signal, alone) => this.#dispatcher().run(signal, !alone));
+  /** From now on this process delivers whenever it leads. */
+  start(): void {
+    this.#leader = this.#parts.lead((signal, alone) => this.#dispatcher().run(signal, !alone));
   }
 
   #dispatcher(): Dispatcher {
