@@ -2,6 +2,7 @@ import { spawnSync } from 'node:child_process';
 import { existsSync, statSync, utimesSync } from 'node:fs';
 import { join } from 'node:path';
 import type { LockAdapter } from './locks/adapter.ts';
+import { away } from './locks/away.ts';
 import { type Chosen, type Crowd, excludes, measure, type Outcome } from './locks/crowd.ts';
 import { Server } from './locks/server.ts';
 import { median, ROOT, report } from './support.ts';
@@ -347,6 +348,7 @@ function targets(measurements: Measurement[], costs: Record<string, unknown>[], 
 }
 
 export async function run(args: string[]): Promise<void> {
+  if (args.includes('--away')) return await away(args);
   const quick = args.includes('--quick');
   // For work on one adapter: --only=redlock,doorbuster (the floor always runs, or there is nothing to compare with).
   const only = args
