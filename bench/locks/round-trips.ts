@@ -5,7 +5,7 @@
 import { once } from 'node:events';
 import { connect } from 'node:net';
 import { fileURLToPath } from 'node:url';
-import { bulk } from '../../src/base/redis/link.ts';
+import { bulk } from '../../src/base/redis/sent-script.ts';
 import { loadScripts } from '../../src/base/redis/scripts.ts';
 
 const [port, durationMs] = process.argv.slice(2).map(Number) as [number, number];

@@ -30,15 +30,15 @@ export function patchedCopy(patches: readonly Patch[]): string {
 export const OFF = {
   parking: [
     {
-      file: 'src/locks/desk.ts',
-      find: "if (this.#lines.size > 0 && wanted.kind === 'mutex' && this.#park(waiter)) return;",
+      file: 'src/locks/client/asking.ts',
+      find: 'if (client.passing.park(waiter)) return;',
       replace: '',
     },
   ],
   passing: [
     {
-      file: 'src/locks/desk.ts',
-      find: "if (hold.kind === 'mutex') this.#passOn(hold, sentMs);",
+      file: 'src/locks/client/giving-back.ts',
+      find: 'passing.name(hold, sentMs);',
       replace: '',
     },
   ],
@@ -66,7 +66,7 @@ export const OFF = {
     },
     {
       file: 'src/base/redis/link.ts',
-      find: '/** What `bulk` wrote, one after the other. */',
+      find: '/** An idle connection must not keep the process alive. */',
       replace: `function argumentsIn(wire: string): string[] {
         const parts: string[] = [];
         for (let at = 0; at < wire.length; ) {

@@ -1,6 +1,6 @@
 import { messageOf } from '../base/errors.ts';
 import type { Runtime } from '../base/runtime.ts';
-import { AbortedError, HeldError, TimeoutError, UnavailableError } from '../locks/errors.ts';
+import { AbortedError, HeldError, TimeoutError, UnavailableError } from '../locks/client/errors.ts';
 import type { Locks } from '../locks/locks.ts';
 import { OrderBusyError } from '../orders/life/lock.ts';
 

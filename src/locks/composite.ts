@@ -1,6 +1,6 @@
-import { LostError, NotOwnerError, UnavailableError } from './errors.ts';
-import { Grant } from './grant.ts';
-import type { Hold } from './hold.ts';
+import { LostError, NotOwnerError, UnavailableError } from './client/errors.ts';
+import { Grant } from './client/grant.ts';
+import type { Hold } from './client/hold.ts';
 
 /**
  * Several grants that stand for one: all of them (multi), or a majority (quorum). Each part renews itself and knows its own

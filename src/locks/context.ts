@@ -1,5 +1,5 @@
 import { AsyncLocalStorage } from 'node:async_hooks';
-import type { Hold } from './hold.ts';
+import type { Hold } from './client/hold.ts';
 
 /** One `run(fn)` that is going on, and those around it. */
 export interface Frame {

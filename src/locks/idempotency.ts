@@ -27,11 +27,11 @@ import { createHash } from 'node:crypto';
 import type { IncomingHttpHeaders, OutgoingHttpHeaders } from 'node:http';
 import { RetryableError, TerminalError } from '../base/errors.ts';
 import type { Logger } from '../base/logger.ts';
-import type { Desk } from './desk.ts';
-import { HeldError, TimeoutError, UnavailableError } from './errors.ts';
+import type { LockClient } from './client/client.ts';
+import { HeldError, TimeoutError, UnavailableError } from './client/errors.ts';
 import { Locks } from './locks.ts';
 import { type OnceOptions, once } from './once.ts';
-import { checkedCount, checkedSpan, refuseUnknown } from './options.ts';
+import { checkedCount, checkedSpan, refuseUnknown } from './client/checks.ts';
 
 export interface IdempotencyOptions<Request> {
   /** The request header with the client's key. Default `idempotency-key`. */
@@ -151,7 +151,7 @@ const PROBLEMS = {
 class NotKept extends Error {}
 
 export class Idempotency<Request> {
-  readonly #desk: Desk;
+  readonly #client: LockClient;
   readonly #log: Logger;
   readonly #options: IdempotencyOptions<Request>;
   readonly #header: string;
@@ -163,8 +163,8 @@ export class Idempotency<Request> {
   constructor(locks: Locks, options: IdempotencyOptions<Request> = {}) {
     if (!(locks instanceof Locks)) throw new TerminalError('invalid_argument', 'locks must come from createLocks');
     refuseUnknown(options, OPTIONS, 'the idempotency middleware');
-    this.#desk = Locks.deskOf(locks);
-    this.#log = this.#desk.runtime.log;
+    this.#client = Locks.clientOf(locks);
+    this.#log = this.#client.runtime.log;
     this.#options = options;
     this.#header = (options.header ?? 'idempotency-key').toLowerCase();
     this.#methods = new Set((options.methods ?? ['POST', 'PATCH']).map((each) => each.toUpperCase()));
@@ -234,7 +234,7 @@ export class Idempotency<Request> {
         resolve({ go: 'run', run });
         return answer;
       };
-      const ended = once<Kept>(this.#desk, name, first, { ...this.#once, signal: gone }).then(
+      const ended = once<Kept>(this.#client, name, first, { ...this.#once, signal: gone }).then(
         // What this very call ran is resolved already.
         ({ value }) => resolve(replay(value, asked)),
         (error: unknown) => {

@@ -5,7 +5,7 @@ import { Anchor } from '../../src/base/anchor.ts';
 import { systemRuntime } from '../../src/base/runtime.ts';
 import { MemorySpace } from '../../src/locks/memory/space.ts';
 import { MemoryLockStore } from '../../src/locks/memory/store.ts';
-import type { LockKind, LockStore, Mode, StoreEvents, Wake } from '../../src/locks/port.ts';
+import type { LockKind, LockStore, Mode, StoreEvents, Wake } from '../../src/locks/client/port.ts';
 import { RedisLockStore } from '../../src/locks/redis/store.ts';
 import { until } from '../support/fault-wait.ts';
 import { cleanUpServers } from '../support/servers/clean-up.ts';

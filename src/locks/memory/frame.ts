@@ -7,7 +7,7 @@ import type {
   ReleaseRequest,
   RenewRequest,
   WaiterState,
-} from '../port.ts';
+} from '../client/port.ts';
 
 /** How long a request that was given up is remembered, as in `_frame.lua`. */
 export const GONE_MS = 120_000;

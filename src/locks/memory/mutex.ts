@@ -6,7 +6,7 @@ import type {
   ReleaseReply,
   ReleaseRequest,
   RenewRequest,
-} from '../port.ts';
+} from '../client/port.ts';
 import {
   clientOf,
   type Frame,

@@ -9,7 +9,7 @@ import type {
   ReleaseRequest,
   RenewRequest,
   WaiterState,
-} from '../port.ts';
+} from '../client/port.ts';
 import {
   type Frame,
   type Hold,

@@ -14,7 +14,7 @@ import type {
   RenewRequest,
   StoreEvents,
   Wake,
-} from '../port.ts';
+} from '../client/port.ts';
 import { clientOf, type Frame, GONE_MS, type LockCell } from './frame.ts';
 import { LatchCell } from './latch.ts';
 import { MutexCell, OnceCell } from './mutex.ts';

@@ -1,6 +1,6 @@
 import { type Clock, systemClock } from '../../base/clock.ts';
 import type { Runtime } from '../../base/runtime.ts';
-import { UnavailableError } from '../errors.ts';
+import { UnavailableError } from '../client/errors.ts';
 import type {
   AcquireReply,
   AcquireRequest,
@@ -17,7 +17,7 @@ import type {
   ReleaseRequest,
   RenewRequest,
   StoreEvents,
-} from '../port.ts';
+} from '../client/port.ts';
 import { MemorySpace, type Realm } from './space.ts';
 
 export { MemorySpace };

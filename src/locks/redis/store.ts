@@ -1,10 +1,11 @@
 import type { Anchor } from '../../base/anchor.ts';
 import { InvariantError, TerminalError } from '../../base/errors.ts';
 import type { RedisTarget } from '../../base/redis/address.ts';
-import { bulk, partsOf, RedisLink, RedisUnavailableError } from '../../base/redis/link.ts';
+import { RedisLink, RedisUnavailableError } from '../../base/redis/link.ts';
+import { bulk, partsOf } from '../../base/redis/sent-script.ts';
 import { scriptsBeside } from '../../base/redis/scripts.ts';
 import type { Runtime } from '../../base/runtime.ts';
-import { UnavailableError } from '../errors.ts';
+import { UnavailableError } from '../client/errors.ts';
 import type {
   AcquireReply,
   AcquireRequest,
@@ -22,7 +23,7 @@ import type {
   RenewRequest,
   StoreEvents,
   Wake,
-} from '../port.ts';
+} from '../client/port.ts';
 import { Batches, type Command, failureIn, type Verb as Question, type Shortcut } from './batches.ts';
 import { inspectionOf } from './inspection.ts';
 import { Layout } from './layout.ts';

@@ -1,7 +1,7 @@
 import { EventEmitter } from 'node:events';
-import { TerminalError } from '../base/errors.ts';
+import { TerminalError } from '../../base/errors.ts';
+import { checkedFunction } from './checks.ts';
 import type { LossReason } from './errors.ts';
-import { checkedFunction } from './options.ts';
 import type { LockKind, Mode } from './port.ts';
 
 export interface LockEvent {
@@ -9,6 +9,11 @@ export interface LockEvent {
   readonly name: string;
   readonly mode?: Mode;
   readonly label?: string;
+}
+
+/** The event of a call or of a hold. */
+export function eventOf({ kind, name, mode, label }: Required<LockEvent>): LockEvent {
+  return { kind, name, mode, ...(label === '' ? {} : { label }) };
 }
 
 /** Why a job (`leader`, `schedule`) did not run here. */

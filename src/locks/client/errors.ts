@@ -1,4 +1,4 @@
-import { RetryableError, TerminalError } from '../base/errors.ts';
+import { RetryableError, TerminalError } from '../../base/errors.ts';
 
 /**
  * How a lock can fail, each with a class of its own (one error for held, expired and unreachable is what callers of other

@@ -1,13 +1,14 @@
 import { describe, expect, it } from 'vitest';
 import { Anchor } from '../../src/base/anchor.ts';
 import { systemRuntime } from '../../src/base/runtime.ts';
-import { Desk, type Terms, type Wanted } from '../../src/locks/desk.ts';
-import { UnavailableError } from '../../src/locks/errors.ts';
-import { Emitter } from '../../src/locks/events.ts';
-import { Hold } from '../../src/locks/hold.ts';
-import type { AcquireReply, AcquireRequest, LockStore, ReleaseReply, ReleaseRequest } from '../../src/locks/port.ts';
+import { LockClient } from '../../src/locks/client/client.ts';
+import { UnavailableError } from '../../src/locks/client/errors.ts';
+import { Emitter } from '../../src/locks/client/events.ts';
+import { Hold } from '../../src/locks/client/hold.ts';
+import type { AcquireReply, AcquireRequest, LockStore, ReleaseReply, ReleaseRequest } from '../../src/locks/client/port.ts';
+import type { Terms, Wanted } from '../../src/locks/client/wanted.ts';
 
-/** The desk over a store whose answers the test gives, one by one: for orders of events that a real one shows once a night. */
+/** The client on a store whose answers the test gives, one by one: for orders of events that a real one shows once a night. */
 interface Asked<Request, Reply> {
   readonly request: Request;
   answer(reply: Reply): void;
@@ -55,12 +56,12 @@ class Store {
 
 const WANTED: Wanted = { kind: 'fair', name: 'f', mode: 'write', permits: 1, limit: 1 };
 
-function open(handOverMs = 500): { desk: Desk; store: Store } {
+function open(handOverMs = 500): { client: LockClient; store: Store } {
   const settings = { leaseMs: 30_000, handOverMs, outageMs: 5000, owner: 'host/1' };
-  const desk = new Desk(settings, systemRuntime(), new Emitter(() => undefined), new Anchor());
+  const client = new LockClient(settings, systemRuntime(), new Emitter(() => undefined), new Anchor());
   const store = new Store();
-  desk.attach(store as unknown as LockStore);
-  return { desk, store };
+  client.attach(store as unknown as LockStore);
+  return { client, store };
 }
 
 async function until(what: () => boolean): Promise<void> {
@@ -69,25 +70,25 @@ async function until(what: () => boolean): Promise<void> {
 
 /** One holds, one waits, and the first release was not answered: it is sent again. */
 async function handingOver() {
-  const { desk, store } = open();
-  const holding = desk.take(WANTED, desk.plainTerms);
+  const { client, store } = open();
+  const holding = client.take(WANTED, client.plainTerms);
   store.acquires[0]!.answer({ outcome: 'granted', token: 1 });
   const held = (await holding) as Hold;
-  const waiting = desk.take(WANTED, desk.plainTerms);
+  const waiting = client.take(WANTED, client.plainTerms);
   store.acquires[1]!.answer({ outcome: 'queued', retryMs: 30_000, ticket: 7 });
   const { rid } = store.acquires[1]!.request;
-  const released = desk.giveBack(held);
+  const released = client.giveBack(held);
   store.releases[0]!.fail();
   await until(() => store.releases.length === 2);
-  return { desk, store, waiting, released, rid };
+  return { client, store, waiting, released, rid };
 }
 
 const turns = () => new Promise((resolve) => setTimeout(resolve, 30));
 
-describe('Desk', () => {
+describe('LockClient', () => {
   it('what a waiter had by asking is not given back when the hand-over is told after it', async () => {
-    const { desk, store, waiting, released, rid } = await handingOver();
-    desk.interrupted();
+    const { client, store, waiting, released, rid } = await handingOver();
+    client.interrupted();
     expect(store.acquires[2]!.request.rid).toBe(rid);
     // Of two answers that come together the one that went by a slower way through our own code is heard last.
     store.acquires[2]!.answer({ outcome: 'granted', token: 2 });
@@ -101,10 +102,10 @@ describe('Desk', () => {
   });
 
   it('what is handed to a waiter that has given up is given back', async () => {
-    const { desk, store, waiting, released, rid } = await handingOver();
+    const { client, store, waiting, released, rid } = await handingOver();
     waiting.catch(() => undefined);
     const controller = new AbortController();
-    const aborted = desk.take(WANTED, { ...desk.plainTerms, signal: controller.signal });
+    const aborted = client.take(WANTED, { ...client.plainTerms, signal: controller.signal });
     aborted.catch(() => undefined);
     const { rid: gone } = store.acquires[2]!.request;
     store.acquires[2]!.answer({ outcome: 'queued', retryMs: 30_000, ticket: 8 });
@@ -123,21 +124,21 @@ describe('Desk', () => {
     ['at once', 500],
     ['late, so that they ask', 0],
   ])('neighbours who hear of it %s pass it on to each other only so often', async (_, handOverMs) => {
-    const { desk, store } = open(handOverMs);
+    const { client, store } = open(handOverMs);
     const wanted: Wanted = { ...WANTED, kind: 'mutex' };
     const queued = { outcome: 'queued', retryMs: 30_000, ticket: 7 } as const;
     const answered = (rid: string, reply: AcquireReply): void => {
       store.acquires.findLast(({ request }) => request.rid === rid)!.answer(reply);
     };
-    let holding = desk.take(wanted, desk.plainTerms);
+    let holding = client.take(wanted, client.plainTerms);
     store.acquires[0]!.answer({ outcome: 'granted', token: 1 });
-    let waiting = desk.take(wanted, desk.plainTerms);
+    let waiting = client.take(wanted, client.plainTerms);
     store.acquires[1]!.answer(queued);
     const next: string[] = [];
     for (let token = 2; token < 60; token++) {
       const held = (await holding) as Hold;
       await new Promise((resolve) => setTimeout(resolve, 1));
-      const released = desk.giveBack(held);
+      const released = client.giveBack(held);
       const { request, answer } = store.releases.at(-1)!;
       next.push(request.next);
       if (request.next === '') {
@@ -145,7 +146,7 @@ describe('Desk', () => {
         break;
       }
       holding = waiting;
-      waiting = desk.take(wanted, desk.plainTerms);
+      waiting = client.take(wanted, client.plainTerms);
       const { rid } = store.acquires.at(-1)!.request;
       answer({ given: token, to: request.next });
       answered(rid, queued);
@@ -166,36 +167,36 @@ describe('Desk', () => {
 
 /** A mutex that goes round in this process: one has it from a neighbour, the other waits for it here only. */
 async function goingRound() {
-  const { desk, store } = open();
+  const { client, store } = open();
   const wanted: Wanted = { ...WANTED, kind: 'mutex' };
-  const take = (terms: Partial<Terms> = {}) => desk.take(wanted, { ...desk.plainTerms, ...terms }) as Promise<Hold>;
+  const take = (terms: Partial<Terms> = {}) => client.take(wanted, { ...client.plainTerms, ...terms }) as Promise<Hold>;
   const first = take();
   store.acquires[0]!.answer({ outcome: 'granted', token: 1 });
   const second = take();
   store.acquires[1]!.answer({ outcome: 'queued', retryMs: 30_000, ticket: 7 });
   await turns();
-  const released = desk.giveBack(await first);
+  const released = client.giveBack(await first);
   const { request, answer } = store.releases[0]!;
   expect(request).toMatchObject({ next: store.acquires[1]!.request.rid, nextQueued: true });
   answer({ given: 2, to: request.next });
   await released;
-  return { desk, store, take, held: await second };
+  return { client, store, take, held: await second };
 }
 
 describe('who waits for a mutex that goes round in this process', () => {
   it('does not ask, and has it from the neighbour', async () => {
-    const { desk, store, take, held } = await goingRound();
+    const { client, store, take, held } = await goingRound();
     const [one, two] = [take(), take()];
     await turns();
     expect(store.acquires).toHaveLength(2);
-    const released = desk.giveBack(held);
+    const released = client.giveBack(held);
     const { request, answer } = store.releases[1]!;
     expect(request.nextQueued).toBe(false);
     answer({ given: 3, to: request.next });
     await released;
     const hold = await one;
     expect(hold.rid).toBe(request.next);
-    void desk.giveBack(hold);
+    void client.giveBack(hold);
     const last = store.releases[2]!;
     expect(last.request.next).not.toBe('');
     last.answer({ given: 4, to: last.request.next });
@@ -219,15 +220,15 @@ describe('who waits for a mutex that goes round in this process', () => {
   });
 
   it('asks at once when nobody here has it any more', async () => {
-    const { desk, store, take, held } = await goingRound();
-    const released = desk.giveBack(held);
+    const { client, store, take, held } = await goingRound();
+    const released = client.giveBack(held);
     expect(store.releases[1]!.request.next).toBe('');
     const taking = take();
     expect(store.acquires).toHaveLength(3);
     store.releases[1]!.answer('released');
     store.acquires[2]!.answer({ outcome: 'granted', token: 3 });
     await released;
-    const again = desk.giveBack(await taking);
+    const again = client.giveBack(await taking);
     store.releases[2]!.answer('released');
     await again;
     void take();
@@ -235,13 +236,13 @@ describe('who waits for a mutex that goes round in this process', () => {
   });
 
   it('is represented by one when the row is over', async () => {
-    const { desk, store, take, held } = await goingRound();
+    const { client, store, take, held } = await goingRound();
     const controller = new AbortController();
     const [one, two] = [take({ signal: controller.signal }), take()];
     two.catch(() => undefined);
     held.inARow = 1000;
     held.rowSinceMs = 0;
-    const released = desk.giveBack(held);
+    const released = client.giveBack(held);
     expect(store.releases[1]!.request.next).toBe('');
     // Together with the release, and not after it.
     expect(store.acquires).toHaveLength(3);
@@ -257,13 +258,13 @@ describe('who waits for a mutex that goes round in this process', () => {
   });
 
   it('is not believed to be in the queue when the store says that nobody waits', async () => {
-    const { desk, store, take, held } = await goingRound();
+    const { client, store, take, held } = await goingRound();
     const waiting = take();
     waiting.catch(() => undefined);
     await until(() => store.acquires.length === 3);
     store.acquires[2]!.answer({ outcome: 'queued', retryMs: 30_000, ticket: 9 });
     await turns();
-    const released = desk.giveBack(held);
+    const released = client.giveBack(held);
     // The queue was lost.
     store.releases[1]!.answer('released');
     await released;
@@ -273,29 +274,29 @@ describe('who waits for a mutex that goes round in this process', () => {
   it.each([
     [
       'the release gets no answer',
-      async (desk: Desk, store: Store, held: Hold) => {
-        desk.giveBack(held).catch(() => undefined);
+      async (client: LockClient, store: Store, held: Hold) => {
+        client.giveBack(held).catch(() => undefined);
         store.releases[1]!.fail();
       },
     ],
-    ['what was held is lost', async (_: Desk, __: Store, held: Hold) => held.lose('forced')],
+    ['what was held is lost', async (_: LockClient, __: Store, held: Hold) => held.lose('forced')],
   ])('asks, everybody, when %s', async (_, happens) => {
-    const { desk, store, take, held } = await goingRound();
+    const { client, store, take, held } = await goingRound();
     const waiting = [take(), take(), take()];
     for (const each of waiting) each.catch(() => undefined);
-    await happens(desk, store, held);
+    await happens(client, store, held);
     await turns();
     expect(store.acquires).toHaveLength(5);
   });
 
   it('gives up without a word to the store, unless it was just to have it', async () => {
-    const { desk, store, take, held } = await goingRound();
+    const { client, store, take, held } = await goingRound();
     const [early, late] = [new AbortController(), new AbortController()];
     const [one, two] = [take({ signal: early.signal }), take({ signal: late.signal })];
     early.abort();
     await expect(one).rejects.toThrow();
     expect(store.releases).toHaveLength(1);
-    const released = desk.giveBack(held);
+    const released = client.giveBack(held);
     const { request, answer } = store.releases[1]!;
     late.abort();
     await expect(two).rejects.toThrow();
@@ -308,10 +309,10 @@ describe('who waits for a mutex that goes round in this process', () => {
   });
 
   it('is given back what it was given by a pass that came after it had given up', async () => {
-    const { desk, store, take, held } = await goingRound();
+    const { client, store, take, held } = await goingRound();
     const controller = new AbortController();
     const waiting = take({ signal: controller.signal });
-    const released = desk.giveBack(held);
+    const released = client.giveBack(held);
     const { next } = store.releases[1]!.request;
     store.releases[1]!.fail();
     await until(() => store.acquires.length === 3);
@@ -332,14 +333,14 @@ describe('who waits for a mutex that goes round in this process', () => {
 
 describe('a hold that was lost here', () => {
   it('is given back when it may have been renewed there', async () => {
-    const { desk, store } = open(100);
+    const { client, store } = open(100);
     const wanted: Wanted = { ...WANTED, kind: 'mutex' };
-    const first = desk.take(wanted, desk.plainTerms);
+    const first = client.take(wanted, client.plainTerms);
     store.acquires[0]!.answer({ outcome: 'granted', token: 1 });
-    const second = desk.take(wanted, desk.plainTerms);
+    const second = client.take(wanted, client.plainTerms);
     store.acquires[1]!.answer({ outcome: 'queued', retryMs: 30_000, ticket: 7 });
     await turns();
-    const released = desk.giveBack((await first) as Hold);
+    const released = client.giveBack((await first) as Hold);
     const { request, answer } = store.releases[0]!;
     answer({ given: 2, to: request.next });
     await released;

@@ -2,8 +2,8 @@ import { type LossReason, LostError } from './errors.ts';
 import { marginMs } from './margin.ts';
 import type { LockKind, Mode, ReleaseRequest } from './port.ts';
 
-/** What a hold asks of the desk that gave it. */
-export interface HoldKeeper {
+/** What a hold asks of the client that it belongs to. */
+export interface HoldClient {
   nowMs(): number;
   /** The hold is over by its own loss; timers are stopped. */
   onLost(hold: Hold, reason: LossReason): void;
@@ -50,7 +50,7 @@ export class Hold implements ReleaseRequest {
   /** Grants that share it. */
   count = 1;
   loss: LostError | null = null;
-  /** Ends the timers of the keeper, once there are some. */
+  /** Stops its timers (renewals.ts), once there are some. */
   disarm: (() => void) | null = null;
   /** A renewal is under way. */
   renewing = false;
@@ -69,14 +69,14 @@ export class Hold implements ReleaseRequest {
   inARow = 0;
   /** Since when. */
   rowSinceMs: number;
-  /** The desk that keeps it: grants of other clients are not ours to share. */
-  readonly of: HoldKeeper;
+  /** Grants of another client cannot share it. */
+  readonly of: HoldClient;
   #controller: AbortController | null = null;
 
   /** Sent at `sentMs` (monotonic), granted for `leaseMs` from some moment after that. */
-  constructor(keeper: HoldKeeper, granted: Granted, token: number, sentMs: number, leaseMs: number) {
+  constructor(client: HoldClient, granted: Granted, token: number, sentMs: number, leaseMs: number) {
     const { terms } = granted;
-    this.of = keeper;
+    this.of = client;
     this.kind = granted.kind;
     this.name = granted.name;
     this.mode = granted.mode;
