@@ -136,7 +136,7 @@ export function fenceSql(token: FenceToken, options: FenceSqlOptions = {}): Fenc
   if (!/^(\?|\$[1-9]\d*)$/.test(parameter)) {
     throw new TerminalError('invalid_argument', `a parameter is ? or $1, $2, …, not "${parameter}"`);
   }
-  // SET takes no table's name in PostgreSQL and SQLite.
+  // PostgreSQL and SQLite allow no table name in SET.
   const bare = column.slice(column.indexOf('.') + 1);
   return { set: `${bare} = ${parameter}`, where: `${column} <= ${parameter}`, value: digits(token) };
 }

@@ -38,7 +38,7 @@ export interface IdempotencyOptions<Request> {
   header?: string;
   /** Answer 400 to a request without it. */
   required?: boolean;
-  /** Methods that are looked at. Default POST and PATCH: the others may be repeated anyway. */
+  /** Methods that are protected. Default POST and PATCH: the others may be repeated anyway. */
   methods?: readonly string[];
   /** Who asks: keys of different callers never meet. */
   caller?: (request: Request) => string | undefined;
@@ -93,7 +93,7 @@ export interface Reply {
   readonly body: Buffer;
 }
 
-/** `pass`: as if we were not here. `run`: carry it out and tell the run its answer. `reply`: it is answered already. */
+/** `pass`: not protected. `run`: carry it out and tell the run its answer. `reply`: send this answer. */
 export type Opening =
   | { readonly go: 'pass' }
   | { readonly go: 'run'; readonly run: Run }
@@ -268,7 +268,7 @@ export class Idempotency<Request> {
     if (error instanceof TimeoutError || error instanceof HeldError) {
       return problem('idempotency_in_flight', 'the answer to the first request is not there yet', 1);
     }
-    // Only if it cannot be asked: a repeat whose client has left must not run beside the first.
+    // Only if the store cannot be reached: a repeat whose client has left must not run beside the first.
     if (error instanceof UnavailableError && this.#options.onOutage === 'pass') return PASS;
     const seconds = error instanceof RetryableError ? error.retryAfterSeconds : 1;
     return problem('unavailable', 'the store of the locks cannot be reached', seconds);

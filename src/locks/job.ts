@@ -56,7 +56,7 @@ export function jobTerms(
   return { atLeastMs, terms: termsOf(client, hold, 0) };
 }
 
-/** How a job that was asked to end and goes on is noticed. */
+/** A job that goes on for so long after its signal has aborted is logged. */
 const HEED_MS_MAX = 10_000;
 
 /**
@@ -105,8 +105,8 @@ export abstract class Job implements AsyncDisposable {
   }
 
   /**
-   * No more of it: the signal of work that runs aborts, and it is waited for. Not to be awaited by the work itself, which
-   * would wait for its own end.
+   * Stops the job: aborts the signal of running work and waits until it has settled. Work must not await its own stop():
+   * it would wait for itself.
    */
   stop(): Promise<void> {
     if (!this.stopped.aborted) this.#stopper.abort(new AbortedError(`job "${this.name}" was stopped`));
@@ -146,7 +146,7 @@ export abstract class Job implements AsyncDisposable {
     signal.removeEventListener('abort', watch);
     (stopWatch as (() => void) | null)?.();
 
-    // What work throws because it was told to end is no failure of it.
+    // An error that work throws because its signal aborted is not a failure.
     const told = failure !== null && signal.aborted && isAbort(failure.error, signal);
     const failed = failure !== null && !told;
     const outcome = failed ? 'failed' : this.stopped.aborted ? 'stopped' : grant.held ? 'done' : 'lost';

@@ -16,7 +16,7 @@ export interface LatchWait {
 const LATCH_OPTIONS: ReadonlySet<string> = new Set(['keep']);
 const WAIT_OPTIONS: ReadonlySet<string> = new Set(['wait', 'signal']);
 
-/** Lost wake-ups are healed by a look now and then. */
+/** A look at this interval heals lost wake-ups. */
 const LOOK_MS = 10_000;
 const OUT_MS = 250;
 
@@ -36,7 +36,7 @@ export class Latch {
     this.#keepMs = checkedDuration(options.keep ?? 86_400_000, 'keep', 100);
   }
 
-  /** Sets the count, whatever it was. Who waits goes on waiting for the new one. */
+  /** Sets the count, whatever it was. Those who wait go on waiting for the new one. */
   async reset(count: number): Promise<void> {
     await this.#patiently(() => this.#client.open.latchSet(this.name, checkedCount(count, 'count', 0), this.#keepMs));
   }

@@ -6,7 +6,7 @@ import type { Grant } from './client/grant.ts';
 import { Job, type JobContext, type JobOptions, type JobTerms, jobTerms } from './job.ts';
 import { checkedFunction, checkedName } from './client/checks.ts';
 
-/** `atLeast`: default 1 000 ms, and not less than 10: work that ends at once must not spin round the cluster. */
+/** `atLeast`: default 1 000 ms, at least 10: leadership must not race round the cluster when work ends at once. */
 export type LeaderOptions = JobOptions;
 
 export type LeaderWork = (context: JobContext) => Promise<unknown> | unknown;
@@ -65,7 +65,7 @@ export class Leader extends Job {
         outages = 0;
       } catch (error) {
         if (this.stopped.aborted || this.client.closed) return;
-        // Once for an outage: there may be many jobs, and it may be long.
+        // One line per outage: there may be many jobs, and it may be long.
         if (outages === 0) {
           log.warn({ job: this.name, reason: messageOf(error) }, 'cannot campaign for the leadership; trying on');
         }
@@ -96,7 +96,7 @@ export class Leader extends Job {
     return outcome;
   }
 
-  /** Not all at once: what failed for one of many failed for all of them in the same moment. */
+  /** Spread out: what failed for one instance failed for all of them at the same moment. */
   #retryMs(times: number): number {
     const ms = Math.min(RETRY_MS_MIN * 2 ** Math.min(times, 20), RETRY_MS_MAX);
     return ms * (0.75 + this.client.runtime.random.fraction() / 2);

@@ -19,7 +19,7 @@ export function shown(state: LockState): Inspection {
   return { ...state, holders: state.holders.map(holderShown) };
 }
 
-/** As JSON its token is a string, as that of a grant: JSON.stringify refuses a bigint. Not seen by who prints or compares it. */
+/** As JSON its token is a string, like that of a grant: JSON.stringify refuses a bigint. `toJSON` is not enumerable. */
 function holderShown(state: HolderState): Inspection['holders'][number] {
   const holder = { ...state, token: BigInt(state.token) };
   const toJSON = (): object => ({ ...holder, token: String(holder.token) });
@@ -40,7 +40,7 @@ export class Lock {
     this.#order = order;
   }
 
-  /** One order for all locks everywhere: what is taken together is taken in it. */
+  /** The same order of locks in every process: multi-locks are taken in it. */
   get rank(): string {
     return `${this.client.store.place} ${this.wanted.kind} ${this.name}`;
   }
@@ -49,7 +49,7 @@ export class Lock {
     return this.wanted.mode === 'write';
   }
 
-  /** It is about to be taken after that one: the order of a multi-lock, for the watch over crossed orders. */
+  /** Notes that a multi-lock takes it after `grant`, to notice crossed orders. */
   noteAfter(grant: Grant): void {
     this.#order.noteAfter(this.client.store.place, grant, this.wanted);
   }
@@ -65,9 +65,9 @@ export class Lock {
 
   /** Takes it, waiting for as long as `wait` says. HeldError (`wait: 0`), TimeoutError, AbortedError, UnavailableError. */
   acquire(options: AcquireOptions = NO_OPTIONS): Promise<Grant> {
-    // Not an async function: each layer of promises costs as much as a tenth of the way to Redis and back.
+    // Not an async function: each layer of promises costs a tenth of a round trip to Redis.
     try {
-      // Whoever has no compiler may pass null: termsOf refuses it in words.
+      // JavaScript callers may pass null: termsOf refuses it with a message.
       const within = (options as AcquireOptions | null)?.within;
       if (within) {
         refuseUnknown(options, ACQUIRE_OPTIONS, 'acquire');
@@ -106,7 +106,7 @@ export class Lock {
     return hold.kind === this.wanted.kind && hold.name === this.name && hold.of === this.client;
   }
 
-  /** The hold of a run(fn) around the present code, entered once more; null outside. For our own modules. */
+  /** The hold of a run(fn) around the running code, entered once more; null outside. For our own modules. */
   reenter(): Grant | null {
     if (!isInside()) return null;
     for (const frame of framesAround()) {

@@ -246,9 +246,9 @@ export class Locks {
     return shown(await this.#client.open.inspect({ kind: checkedKind(kind), name: checkedName(name) }));
   }
 
-  /** Rejects who waits (AbortedError), gives back what is held, ends connections and timers. */
+  /** Rejects calls that wait (AbortedError), gives back what is held, ends connections and timers. */
   async close(): Promise<void> {
-    // Told to end, not waited for: work that does not listen must not hold this up.
+    // Not awaited: work that ignores its signal must not hold this up.
     for (const job of this.#jobs) void job.stop();
     await this.#client.close();
   }

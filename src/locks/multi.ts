@@ -28,7 +28,7 @@ export class MultiLock {
       throw new TerminalError('invalid_argument', `a multi-lock needs 1 to ${PARTS_MAX} locks`);
     }
     this.#client = client;
-    // The same lock twice is one: it would wait for itself. To write is also to read.
+    // A lock that is named twice is taken once: it would wait for itself. A write grant covers a read.
     const byRank = new Map<string, Lock>();
     for (const lock of locks) if (!byRank.get(lock.rank)?.writes) byRank.set(lock.rank, lock);
     this.#locks = [...byRank].sort(([one], [other]) => (one < other ? -1 : 1)).map(([, lock]) => lock);
@@ -68,7 +68,7 @@ export class MultiLock {
       for (const lock of this.#locks) {
         const again = reenters ? lock.reenter() : null;
         for (const grant of grants) lock.noteAfter(grant);
-        // All share one patience; a wait of 0 stays 0.
+        // All parts share one `wait`; 0 stays 0.
         const wait = waitMs === 0 ? 0 : Math.max(1, Math.floor(untilMs - this.#client.nowMs()));
         grants.push(again ?? (await lock.acquire({ ...options, wait })));
       }
@@ -80,7 +80,7 @@ export class MultiLock {
       composite.assertHeld();
       return composite;
     } catch (error) {
-      // Mostly done at once; while Redis is out it goes on behind the caller, who has waited for long enough.
+      // Usually done at once. While Redis is out it goes on in the background: the caller has waited long enough.
       const back = Promise.allSettled(grants.reverse().map((grant) => grant.release()));
       await Promise.race([back, sleep(this.#client.runtime.timers, GIVE_BACK_MS)]);
       throw error;

@@ -14,11 +14,11 @@ export interface OnceOptions extends Pick<AcquireOptions, 'wait' | 'signal' | 'l
 
 export interface OnceResult<T> {
   readonly value: T;
-  /** It was run by this very call. */
+  /** This call ran fn itself. */
   readonly ran: boolean;
 }
 
-/** What a result may weigh: it is kept in memory, for everybody, for as long as `keep` says. */
+/** The largest result: Redis keeps it in memory for as long as `keep` says. */
 const RESULT_CHARS_MAX = 1_000_000;
 
 /**
@@ -62,7 +62,7 @@ export async function once<T>(
   try {
     kept = await client.patiently(() => client.store.finish(name, end.rid, result, keepMs));
   } catch (error) {
-    // Not kept, as far as we know: it must not be held, and renewed, for nobody.
+    // The result was not kept, as far as we know: without a release the lock would be renewed for nobody.
     await grant.release().catch(() => undefined);
     throw error;
   }
@@ -72,7 +72,7 @@ export async function once<T>(
   }
   client.retire(end);
   Grant.retire(grant);
-  // As the others will read it: a Date that only the runner gets as a Date would work in every test with one process.
+  // Parsed as the others will read it: a Date that only the runner gets as a Date would pass every test with one process.
   return { value: decoded<T>(result), ran: true };
 }
 

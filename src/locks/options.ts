@@ -29,7 +29,7 @@ export interface AcquireOptions extends HoldOptions {
   within?: Grant;
 }
 
-/** What each call knows. A name that is not among them is a slip of the pen, and would silently do nothing. */
+/** The options of each call. Any other name is a typo that would silently do nothing. */
 const HOLD = ['lease', 'renew', 'maxHold', 'label'];
 export const CHANGE_OPTIONS: ReadonlySet<string> = new Set([...HOLD, 'wait', 'signal']);
 export const ONCE_OPTIONS: ReadonlySet<string> = new Set([...CHANGE_OPTIONS, 'keep']);
@@ -43,7 +43,7 @@ export function withoutWait(known: ReadonlySet<string>): ReadonlySet<string> {
 }
 export const TRY_OPTIONS: ReadonlySet<string> = withoutWait(ACQUIRE_OPTIONS);
 
-/** What a call has that says nothing. */
+/** The options of a call without any. */
 export const NO_OPTIONS: AcquireOptions = Object.freeze({});
 
 /** Checks what a caller passed, once, at the edge. */

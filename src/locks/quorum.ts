@@ -9,7 +9,7 @@ import { checkedFunction, checkedName, refuseUnknown } from './client/checks.ts'
 import { type AcquireOptions, CHANGE_OPTIONS, termsOf, withoutWait } from './options.ts';
 import { runHolding } from './run.ts';
 
-/** When the rest is not to be had although the waiting master let us in: the last holder is still giving back. */
+/** One master let us in and the others did not: the last holder is still giving back. Tried so often, so far apart. */
 const TRIES = 4;
 const TRY_MS = 20;
 const TRY_OPTIONS = withoutWait(CHANGE_OPTIONS);
@@ -61,7 +61,7 @@ export class QuorumLock {
       const [client, grant] = await this.#queue({ ...terms, waitMs: Math.max(1, Math.floor(leftMs)) });
       const had = await this.#once(terms, [client, grant]);
       if (had) return had;
-      // Two that wait at different masters (one of them seems down to one of us) must not go on in step.
+      // Two callers that wait at different masters (one master seems down to one of them) must not retry in step.
       await this.#pause(TRY_MS * (1 + 4 * this.#first.runtime.random.fraction()), terms.signal);
     }
   }
@@ -113,7 +113,7 @@ export class QuorumLock {
     let rest = this.#clients.filter((client) => client !== admitted?.[0]);
     let failures: unknown[] = [];
     let composite: CompositeGrant | null = null;
-    // Masters that answer when enough others had: the more hold it, the more may fail.
+    // Masters that answer after a majority has granted it: the more hold it, the more may fail.
     let waiting: Grant[] | null = [];
     const late = (grant: Grant): void => {
       if (waiting) waiting.push(grant);
@@ -193,7 +193,7 @@ export class QuorumLock {
    * master mints more than it was told: the quorum's tokens grow although its masters' clocks differ.
    */
   async #fenced(grants: Grant[]): Promise<CompositeGrant | null> {
-    // Given back in this order, the first one last: there the others wait.
+    // Given back in this order, the first one last: that is where the others wait.
     const rank = (grant: Grant): number => this.#clients.findIndex((client) => client === Grant.holdOf(grant).of);
     grants.sort((one, other) => rank(one) - rank(other));
     let token = 0n;
@@ -206,7 +206,7 @@ export class QuorumLock {
           hold.lose('refused');
       }),
     );
-    // Masters that went away since they granted it: nobody else has it, and so it is not `held`.
+    // Masters became unreachable after they granted it. Nobody else has it, so it is not `held`.
     const failures = raised.flatMap((end) => (end.status === 'rejected' ? [end.reason as unknown] : []));
     if (grants.length - failures.length < this.#majority) throw this.#tooFew(failures);
     const composite = new CompositeGrant(this.name, token, grants, this.#majority, this.#clients.length - this.#majority);

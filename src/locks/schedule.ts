@@ -22,7 +22,7 @@ export interface ScheduleContext extends JobContext {
 
 export type ScheduleWork = (context: ScheduleContext) => Promise<unknown> | unknown;
 
-/** The wall clock may be set while we wait for it: looked at this often. */
+/** The wall clock may be set while we wait: it is read this often. */
 const HOP_MS_MAX = 30_000;
 /** A slot whose moment was so long ago (the machine slept, the process was stopped) counts as missed. */
 const LATE_MS_MAX = 30_000;
@@ -70,7 +70,7 @@ export class Schedule extends Job {
     return this.#next;
   }
 
-  /** A run is going on here. */
+  /** A run is in progress here. */
   get isRunning(): boolean {
     return this.#running !== null;
   }
@@ -93,7 +93,7 @@ export class Schedule extends Job {
       }
       const slot = this.#latest(this.#next, nowMs);
       lastMs = slot.getTime();
-      // Only the newest of those that went by while nobody looked.
+      // Of the slots that passed while the process was stopped, only the newest.
       if (lastMs > slotMs || nowMs - lastMs > LATE_MS_MAX) this.skip('missed');
       if (nowMs - lastMs <= LATE_MS_MAX) this.#begin(slot);
     }
@@ -103,7 +103,7 @@ export class Schedule extends Job {
   #latest(slot: Date, nowMs: number): Date {
     const next = this.#cron.nextRun(slot);
     if (next === null || next.getTime() > nowMs) return slot;
-    // Croner counts whole seconds, and looks before the one it is given.
+    // Croner counts whole seconds, and searches from before the one it is given.
     const after = new Date((Math.floor(nowMs / 1000) + 1) * 1000);
     return this.#cron.previousRuns(1, after)[0] ?? slot;
   }
@@ -138,7 +138,7 @@ export class Schedule extends Job {
     try {
       const claim = async (): Promise<string> => {
         grant = await this.client.tryAcquire(this.#wanted, this.#terms.terms);
-        // Not claimed, then: an instance that comes later may find the lock free.
+        // The slot stays unclaimed: an instance that comes later may find the lock free.
         if (!grant) throw new HeldError(`${this.name} is running`);
         return this.client.settings.owner;
       };

@@ -14,7 +14,7 @@ export interface PermitOptions extends Omit<AcquireOptions, 'within'> {
 }
 
 /**
- * At most `permits` at a time. First come, first served: who wants many is not passed by those who want few. The permits
+ * At most `permits` at a time. First come, first served: small requests do not overtake a large one. The permits
  * of a holder that died come back when its lease ends. Not re-entrant: each acquire takes permits.
  */
 export class Semaphore {
@@ -54,7 +54,7 @@ export class Semaphore {
     return await this.#lock(permits).run(fn, rest);
   }
 
-  /** Sets the size for everybody, until it is set again; null goes back to what each caller says. Who holds permits keeps them. */
+  /** Sets the size for everybody, until it is set again; null goes back to what each caller says. Holders keep their permits. */
   async resize(permits: number | null): Promise<void> {
     const limit = permits === null ? null : checkedCount(permits, 'permits', 0);
     await this.#client.open.resize(this.name, limit, this.permits, this.#client.settings.handOverMs);

@@ -71,7 +71,7 @@ export class Grant {
     await this.#client.extend(this.#hold, checkedLease(leaseMs, 'the lease that extend() is given'));
   }
 
-  /** Gives it back; again is no effect. Throws LostError when it was not ours any more: what was done may not have been alone. */
+  /** Gives it back; a second call does nothing. Throws LostError if it was lost: others may have worked at the same time. */
   release(): Promise<void> {
     if (this.#released) return Promise.resolve();
     this.#released = true;
@@ -94,7 +94,7 @@ export class Grant {
     return grant.#hold;
   }
 
-  /** The hold has changed hands (upgrade, downgrade): this grant is done with, without giving anything back. */
+  /** An upgrade or downgrade has replaced the hold: this grant ends without giving anything back. */
   static retire(grant: Grant): void {
     grant.#released = true;
   }

@@ -65,7 +65,7 @@ export class Hold implements ReleaseRequest {
   readonly backTo = '';
   next = '';
   nextQueued = false;
-  /** Grants that went from one request of this process to the next before this one, past those who wait elsewhere. */
+  /** How many grants in a row went from neighbour to neighbour before this one, past those who wait elsewhere. */
   inARow = 0;
   /** Since when. */
   rowSinceMs: number;
@@ -89,7 +89,7 @@ export class Hold implements ReleaseRequest {
     this.renews = terms.renews;
     this.leaseMs = terms.leaseMs;
     this.#token = token;
-    // Reckoned from when it was sent: a little more than the truth, and no second look at the clock.
+    // Counted from when it was sent: slightly too long, and the clock need not be read again.
     this.sinceMs = sentMs;
     this.rowSinceMs = sentMs;
     this.untilMs = sentMs + terms.maxHoldMs;
@@ -100,7 +100,7 @@ export class Hold implements ReleaseRequest {
     return BigInt(this.#token);
   }
 
-  /** It was had from one of the same process, past those who wait elsewhere. */
+  /** It came from a neighbour in the same process, past those who wait elsewhere. */
   follow(before: Hold): void {
     this.inARow = before.inARow + 1;
     this.rowSinceMs = before.rowSinceMs;
@@ -111,7 +111,7 @@ export class Hold implements ReleaseRequest {
     this.changing = change.then(done, done);
   }
 
-  /** Looks at the clock, too: after a stall of the event loop the deadline has passed before its timer could run. */
+  /** Reads the clock, too: after a stall of the event loop the deadline has passed before its timer could run. */
   isHeld(): boolean {
     if (this.state !== 'held') return false;
     const nowMs = this.of.nowMs();
@@ -124,7 +124,7 @@ export class Hold implements ReleaseRequest {
     return this.isHeld() ? this.deadlineMs - this.of.nowMs() : 0;
   }
 
-  /** Made when first asked for: most locks are held for a moment and nobody looks. */
+  /** Made when first asked for: most locks are held for a moment, and nobody reads it. */
   get signal(): AbortSignal {
     if (!this.#controller) {
       this.#controller = new AbortController();

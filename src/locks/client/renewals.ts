@@ -1,7 +1,7 @@
 import type { Runtime } from '../../base/runtime.ts';
 import type { Hold } from './hold.ts';
 
-/** Most locks are given back within a few milliseconds, and in a rush within a tenth of a second: they never need a timer. */
+/** Most locks are given back within 10 ms, and under load within 100 ms: they never need a timer of their own. */
 const YOUNG_MS = 10;
 const YOUNG_LEASE_MS_MIN = 200;
 const SETTLED_MS = 100;
@@ -9,7 +9,7 @@ const SETTLED_LEASE_MS_MIN = 2000;
 const RETRY_MS_MIN = 50;
 const RETRY_MS_MAX = 1000;
 
-/** What the renewals ask of whoever holds. */
+/** What the renewals need. */
 export interface RenewsFor {
   /** False: not renewed, for whatever reason. */
   renew(hold: Hold, leaseMs: number): Promise<boolean>;
@@ -92,7 +92,7 @@ export class Renewals {
   }
 }
 
-/** Holds that are looked at together, once, after a while; those that are over by then, or have their timers, not at all. */
+/** Holds that are visited together, once, after a while. Those that are over by then, or have timers, are left out. */
 class Ward {
   readonly #runtime: Runtime;
   readonly #afterMs: number;

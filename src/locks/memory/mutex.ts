@@ -60,7 +60,7 @@ export class MutexCell implements LockCell {
     this.prune(frame.nowMs);
     const { rid, leaseMs, handOverMs, info } = request;
     if (this.holder?.rid === rid) {
-      // One that was handed over is confirmed by this.
+      // This confirms a hand-over.
       renewHold(this.holder, frame.nowMs, leaseMs, this.holder.info === '' ? info : '');
       return { outcome: 'granted', token: this.holder.token };
     }
@@ -90,7 +90,7 @@ export class MutexCell implements LockCell {
       reply = this.#handOver(frame, handOverMs, null, rid) ?? (this.holder ? 'handed' : 'released');
     } else {
       reply = this.queue.leave(rid) ? 'dequeued' : 'absent';
-      // Its lease had run out, or that of another: whoever comes by sees to the queue.
+      // Its own lease or another's has run out: whichever command comes next moves the queue on.
       if (!this.holder) {
         this.#handOver(frame, handOverMs, null);
         if (this.holder) reply = 'moved';
@@ -116,7 +116,7 @@ export class MutexCell implements LockCell {
     return [holderOf(holder, 'write', frame.nowMs)];
   }
 
-  /** The caller sees to it that what is minted next is larger. */
+  /** The caller makes sure that the next number minted is larger. */
   raise(nowMs: number, rid: string, token: number): boolean {
     this.prune(nowMs);
     if (this.holder?.rid !== rid) return false;

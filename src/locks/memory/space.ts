@@ -196,7 +196,7 @@ export class Realm implements Frame {
   #wake(wake: Wake): boolean {
     const client = clientOf(wake.rid);
     if (!this.#clients.has(client)) return false;
-    // Never inside the command: who is told may send the next one at once.
+    // Never inside the command: the waiter may send its next command at once.
     queueMicrotask(() => this.#clients.get(client)?.wake(wake));
     return true;
   }

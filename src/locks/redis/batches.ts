@@ -96,8 +96,8 @@ export class Batches<Address> {
       this.#waiting[bucket] = [entry];
       if (this.#buckets.push(bucket) > 1) return;
       this.#link.expect();
-      // With nothing under way there is nobody to wait for but those who go on by the same answer as we did. A tick that is
-      // asked for by a promise's callback runs when all of these have.
+      // With nothing under way, company can only come from callers that the same reply has resumed. A tick that is requested
+      // in a promise's callback runs after all of them.
       if (this.#link.idle) process.nextTick(this.#flush);
       else this.#runtime.timers.nextTurn(this.#flush);
     });
@@ -181,14 +181,14 @@ export class Batches<Address> {
       const failure = failureIn(replies[i]);
       if (failure === null) resolve(verb.read(replies[i], request));
       else reject(this.#command.failed(this.#link.failure(failure, 'EVALSHA')));
-      // As for an error that is an answer of its own: whoever is master now is found by connecting anew.
+      // As for an error reply to a whole call: a new connection finds the present master.
       if (failure?.message.startsWith('READONLY')) this.#link.reconnect();
     }
   }
 
   /** For our own calls. */
   failed(bucket: number, entries: readonly Entry<Address>[], error: unknown): void {
-    // One key that we may not touch: Redis has refused the whole call before it began.
+    // There is a key that we have no rights to: Redis refused the whole call before it began.
     if (entries.length > 1 && error instanceof Error && error.message.startsWith('NOPERM')) {
       for (const entry of entries) this.#long(bucket, [entry]);
       return;
@@ -203,7 +203,7 @@ export function failureIn(reply: unknown): Error | null {
   return Object.assign(new Error(String(reply[1])), { name: 'ReplyError' });
 }
 
-/** One call under way: one object, where two closures would be three. */
+/** One call under way: one object instead of two closures and their context. */
 class Call<Address> implements Asker {
   readonly #batches: Batches<Address>;
   readonly #bucket: number;

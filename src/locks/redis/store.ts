@@ -68,7 +68,7 @@ const TELLING: Record<LockKind, readonly string[]> = {
 /** By the script's number; a larger one is a token. */
 const RELEASED: readonly ReleaseReply[] = ['absent', 'released', 'handed', 'dequeued', 'moved'];
 
-/** A reading that took longer on its way says less about the server's clock; but an old one drifts. */
+/** A reading with a longer round trip says less about the server's clock, but an old one drifts: replaced after this. */
 const READING_MS_MAX = 10_000;
 
 const scriptNamed = scriptsBeside(import.meta.url);
@@ -391,7 +391,7 @@ const ARGS: Record<BatchedVerb, (kind: LockKind) => number> = {
 /** Plain characters only, so that their number is their length on the wire. */
 const plain = (text: string): string => `$${text.length}\r\n${text}\r\n`;
 
-/** What follows the id is nearly always what it was the last time. */
+/** What follows the id is nearly always the same as the last time. */
 let tail = { leaseMs: 0, place: '', info: '', wire: '' };
 
 function acquireArgs(request: AcquireRequest): string {
@@ -439,7 +439,7 @@ function releaseReply(reply: unknown, { next }: ReleaseRequest): ReleaseReply {
     const [given, to] = reply as [number, string];
     return { given, to };
   }
-  // Not by looking a token up: so large an index is looked up as a text.
+  // Compared, not looked up: V8 would turn so large an index into a string.
   const number = reply as number;
   return number < RELEASED.length ? RELEASED[number]! : { given: number, to: next };
 }
