@@ -5,8 +5,8 @@
 import { once } from 'node:events';
 import { connect } from 'node:net';
 import { fileURLToPath } from 'node:url';
-import { bulk } from '../../src/base/redis/sent-script.ts';
 import { loadScripts } from '../../src/base/redis/scripts.ts';
+import { bulk } from '../../src/base/redis/sent-script.ts';
 
 const [port, durationMs] = process.argv.slice(2).map(Number) as [number, number];
 const TURNS_MAX = 64;

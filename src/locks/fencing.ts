@@ -14,8 +14,8 @@ import { createHash } from 'node:crypto';
 import { fileURLToPath } from 'node:url';
 import { messageOf, TerminalError } from '../base/errors.ts';
 import { loadScripts } from '../base/redis/scripts.ts';
-import { StaleFenceError } from './client/errors.ts';
 import { checkedSpan, refuseUnknown } from './client/checks.ts';
+import { StaleFenceError } from './client/errors.ts';
 
 /** A grant's token, or its decimal digits. */
 export type FenceToken = bigint | string;

@@ -27,11 +27,11 @@ import { createHash } from 'node:crypto';
 import type { IncomingHttpHeaders, OutgoingHttpHeaders } from 'node:http';
 import { RetryableError, TerminalError } from '../base/errors.ts';
 import type { Logger } from '../base/logger.ts';
+import { checkedCount, checkedSpan, refuseUnknown } from './client/checks.ts';
 import type { LockClient } from './client/client.ts';
 import { HeldError, TimeoutError, UnavailableError } from './client/errors.ts';
 import { Locks } from './locks.ts';
 import { type OnceOptions, once } from './once.ts';
-import { checkedCount, checkedSpan, refuseUnknown } from './client/checks.ts';
 
 export interface IdempotencyOptions<Request> {
   /** The request header with the client's key. Default `idempotency-key`. */

@@ -1,13 +1,13 @@
 import { Anchor } from '../base/anchor.ts';
 import { RetryableError, TerminalError } from '../base/errors.ts';
 import { Seldom } from '../base/seldom.ts';
-import { outside } from './context.ts';
+import { checkedSpan, refuseUnknown } from './client/checks.ts';
 import type { LockClient } from './client/client.ts';
-import type { Terms } from './client/wanted.ts';
 import { AbortedError } from './client/errors.ts';
 import type { JobOutcome, JobSkip } from './client/events.ts';
 import type { Grant } from './client/grant.ts';
-import { checkedSpan, refuseUnknown } from './client/checks.ts';
+import type { Terms } from './client/wanted.ts';
+import { outside } from './context.ts';
 import { type AcquireOptions, termsOf } from './options.ts';
 
 export interface JobOptions extends Pick<AcquireOptions, 'lease' | 'label'> {

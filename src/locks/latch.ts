@@ -1,6 +1,6 @@
+import { checkedCount, checkedDuration, checkedSignal, checkedSpan, refuseUnknown } from './client/checks.ts';
 import type { LockClient } from './client/client.ts';
 import { AbortedError, TimeoutError, UnavailableError } from './client/errors.ts';
-import { checkedCount, checkedDuration, checkedSignal, checkedSpan, refuseUnknown } from './client/checks.ts';
 
 export interface LatchOptions {
   /** For how long a latch is kept after it was last set or counted, in milliseconds. Default a day. */

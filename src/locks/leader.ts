@@ -1,10 +1,10 @@
 import { messageOf } from '../base/errors.ts';
 import { pause } from '../base/timers.ts';
-import type { LockClient } from './client/client.ts';
-import type { Wanted } from './client/wanted.ts';
-import type { Grant } from './client/grant.ts';
-import { Job, type JobContext, type JobOptions, type JobTerms, jobTerms } from './job.ts';
 import { checkedFunction, checkedName } from './client/checks.ts';
+import type { LockClient } from './client/client.ts';
+import type { Grant } from './client/grant.ts';
+import type { Wanted } from './client/wanted.ts';
+import { Job, type JobContext, type JobOptions, type JobTerms, jobTerms } from './job.ts';
 
 /** `atLeast`: default 1 000 ms, at least 10: leadership must not race round the cluster when work ends at once. */
 export type LeaderOptions = JobOptions;

@@ -1,13 +1,13 @@
-import { framesAround, isInside } from './context.ts';
+import { checkedFunction, refuseUnknown } from './client/checks.ts';
 import type { LockClient } from './client/client.ts';
-import type { Wanted } from './client/wanted.ts';
 import { HeldError, NotOwnerError } from './client/errors.ts';
 import { Grant } from './client/grant.ts';
 import type { Hold } from './client/hold.ts';
-import { checkedFunction, refuseUnknown } from './client/checks.ts';
-import { ACQUIRE_OPTIONS, type AcquireOptions, NO_OPTIONS, termsOf, TRY_OPTIONS } from './options.ts';
-import type { OrderWatch } from './order.ts';
 import type { HolderState, LockState } from './client/port.ts';
+import type { Wanted } from './client/wanted.ts';
+import { framesAround, isInside } from './context.ts';
+import { ACQUIRE_OPTIONS, type AcquireOptions, NO_OPTIONS, TRY_OPTIONS, termsOf } from './options.ts';
+import type { OrderWatch } from './order.ts';
 import { runHolding } from './run.ts';
 
 /** What a lock shows of itself. Tokens are bigint, as on grants. */

@@ -1,11 +1,11 @@
 import { TerminalError } from '../base/errors.ts';
 import { sleep } from '../base/timers.ts';
-import { CompositeGrant } from './composite.ts';
+import { checkedFunction, checkedSpan, refuseUnknown } from './client/checks.ts';
 import type { LockClient } from './client/client.ts';
 import { HeldError } from './client/errors.ts';
 import { Grant } from './client/grant.ts';
+import { CompositeGrant } from './composite.ts';
 import type { Lock } from './lock.ts';
-import { checkedFunction, checkedSpan, refuseUnknown } from './client/checks.ts';
 import { type AcquireOptions, MULTI_OPTIONS, withoutWait } from './options.ts';
 import { runHolding } from './run.ts';
 

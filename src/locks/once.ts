@@ -1,10 +1,10 @@
 import { TerminalError } from '../base/errors.ts';
-import { framesAround, runInside } from './context.ts';
+import { checkedDuration, checkedFunction, checkedName } from './client/checks.ts';
 import type { LockClient } from './client/client.ts';
 import { HeldError, LostError } from './client/errors.ts';
 import { Grant } from './client/grant.ts';
 import { Hold } from './client/hold.ts';
-import { checkedDuration, checkedFunction, checkedName } from './client/checks.ts';
+import { framesAround, runInside } from './context.ts';
 import { type AcquireOptions, ONCE_OPTIONS, termsOf } from './options.ts';
 
 export interface OnceOptions extends Pick<AcquireOptions, 'wait' | 'signal' | 'lease' | 'renew' | 'maxHold' | 'label'> {

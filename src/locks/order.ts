@@ -1,6 +1,6 @@
-import { framesAround } from './context.ts';
 import type { Emitter } from './client/events.ts';
 import type { Address } from './client/port.ts';
+import { framesAround } from './context.ts';
 
 const EDGES_MAX = 10_000;
 

@@ -1,11 +1,11 @@
 import { TerminalError } from '../base/errors.ts';
-import { CompositeGrant } from './composite.ts';
+import { checkedFunction, checkedName, refuseUnknown } from './client/checks.ts';
 import type { LockClient } from './client/client.ts';
-import type { Terms } from './client/wanted.ts';
 import { AbortedError, HeldError, TimeoutError, UnavailableError } from './client/errors.ts';
 import { Grant } from './client/grant.ts';
 import { Hold } from './client/hold.ts';
-import { checkedFunction, checkedName, refuseUnknown } from './client/checks.ts';
+import type { Terms } from './client/wanted.ts';
+import { CompositeGrant } from './composite.ts';
 import { type AcquireOptions, CHANGE_OPTIONS, termsOf, withoutWait } from './options.ts';
 import { runHolding } from './run.ts';
 
@@ -209,7 +209,13 @@ export class QuorumLock {
     // Masters became unreachable after they granted it. Nobody else has it, so it is not `held`.
     const failures = raised.flatMap((end) => (end.status === 'rejected' ? [end.reason as unknown] : []));
     if (grants.length - failures.length < this.#majority) throw this.#tooFew(failures);
-    const composite = new CompositeGrant(this.name, token, grants, this.#majority, this.#clients.length - this.#majority);
+    const composite = new CompositeGrant(
+      this.name,
+      token,
+      grants,
+      this.#majority,
+      this.#clients.length - this.#majority,
+    );
     return composite.held ? composite : null;
   }
 

@@ -1,7 +1,7 @@
 import type { Logger } from '../base/logger.ts';
-import { runInside } from './context.ts';
 import { UnavailableError } from './client/errors.ts';
 import type { Hold } from './client/hold.ts';
+import { runInside } from './context.ts';
 
 /** Runs `fn` with what was granted, and gives it back: the end of every run(fn), of one lock, several, or a quorum. */
 export async function runHolding<G extends { readonly name: string; release(): Promise<void> }, T>(

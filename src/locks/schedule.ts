@@ -1,14 +1,14 @@
 import type * as Croner from 'croner';
 import { messageOf, TerminalError } from '../base/errors.ts';
 import { pause } from '../base/timers.ts';
+import { checkedFunction, checkedName } from './client/checks.ts';
 import type { LockClient } from './client/client.ts';
-import type { Wanted } from './client/wanted.ts';
 import { HeldError } from './client/errors.ts';
 import { Grant } from './client/grant.ts';
+import type { Wanted } from './client/wanted.ts';
 import { Job, type JobContext, type JobOptions, type JobTerms, jobTerms } from './job.ts';
 import { once } from './once.ts';
 import { optionalPackage } from './optional.ts';
-import { checkedFunction, checkedName } from './client/checks.ts';
 
 export interface ScheduleOptions extends JobOptions {
   /** An IANA name (`Asia/Shanghai`). Default `UTC`: the zones of machines differ, and the slots must not. */
@@ -148,7 +148,8 @@ export class Schedule extends Job {
     } catch (error) {
       if (grant) await this.giveBack(grant);
       if (this.stopped.aborted) return null;
-      if (!(error instanceof HeldError)) this.client.runtime.log.warn({ err: error, job: this.name }, 'claiming a slot');
+      if (!(error instanceof HeldError))
+        this.client.runtime.log.warn({ err: error, job: this.name }, 'claiming a slot');
       this.skip(error instanceof HeldError ? 'running elsewhere' : 'unavailable');
       return null;
     }
@@ -159,7 +160,10 @@ export class Schedule extends Job {
     try {
       await grant.extend(leftMs);
     } catch (error) {
-      this.client.runtime.log.warn({ err: error, job: this.name }, 'atLeast could not be set; the lease ends by itself');
+      this.client.runtime.log.warn(
+        { err: error, job: this.name },
+        'atLeast could not be set; the lease ends by itself',
+      );
     }
     this.client.retire(Grant.holdOf(grant));
     Grant.retire(grant);

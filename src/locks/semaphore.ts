@@ -1,8 +1,8 @@
+import { checkedCount, refuseUnknown } from './client/checks.ts';
 import type { LockClient } from './client/client.ts';
 import type { Grant } from './client/grant.ts';
 import type { Hold } from './client/hold.ts';
 import { Lock } from './lock.ts';
-import { checkedCount, refuseUnknown } from './client/checks.ts';
 import { type AcquireOptions, PERMIT_OPTIONS, withoutWait } from './options.ts';
 import type { OrderWatch } from './order.ts';
 

@@ -1,7 +1,8 @@
 import { Redis } from 'ioredis';
 import { afterAll, afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { Anchor } from '../../src/base/anchor.ts';
-import { partsOf, RedisLink } from '../../src/base/redis/link.ts';
+import { RedisLink } from '../../src/base/redis/link.ts';
+import { partsOf } from '../../src/base/redis/sent-script.ts';
 import { systemRuntime } from '../../src/base/runtime.ts';
 import { type AdmitRequest, NotAdmittedError, type Verdict } from '../../src/gate/port.ts';
 import { RedisGate, type RedisGateOptions } from '../../src/gate/redis/gate.ts';

@@ -5,7 +5,13 @@ import { LockClient } from '../../src/locks/client/client.ts';
 import { UnavailableError } from '../../src/locks/client/errors.ts';
 import { Emitter } from '../../src/locks/client/events.ts';
 import { Hold } from '../../src/locks/client/hold.ts';
-import type { AcquireReply, AcquireRequest, LockStore, ReleaseReply, ReleaseRequest } from '../../src/locks/client/port.ts';
+import type {
+  AcquireReply,
+  AcquireRequest,
+  LockStore,
+  ReleaseReply,
+  ReleaseRequest,
+} from '../../src/locks/client/port.ts';
 import type { Terms, Wanted } from '../../src/locks/client/wanted.ts';
 
 /** The client on a store whose answers the test gives, one by one: for orders of events that a real one shows once a night. */

@@ -1,7 +1,8 @@
 import { fileURLToPath } from 'node:url';
 import { Redis } from 'ioredis';
 import { Anchor } from '../../../src/base/anchor.ts';
-import { bulk, RedisLink } from '../../../src/base/redis/link.ts';
+import { RedisLink } from '../../../src/base/redis/link.ts';
+import { bulk } from '../../../src/base/redis/sent-script.ts';
 import { loadScripts } from '../../../src/base/redis/scripts.ts';
 import { systemRuntime } from '../../../src/base/runtime.ts';
 

@@ -4,7 +4,7 @@ import { messageOf, RetryableError, TerminalError } from '../errors.ts';
 import type { Runtime } from '../runtime.ts';
 import { placeOf, type RedisTarget, redisClient } from './address.ts';
 import type { Script } from './scripts.ts';
-import { type Asker, answer, partsOf, SentScript } from './sent-script.ts';
+import { type Asker, answer, bulk, partsOf, SentScript } from './sent-script.ts';
 import { SpinWait } from './spin-wait.ts';
 import { UnderWay } from './under-way.ts';
 

@@ -1,8 +1,8 @@
 import { InvariantError, TerminalError, unavailable } from '../../base/errors.ts';
 import { isId } from '../../base/ids.ts';
 import { detailOf, type RedisLink, RedisUnavailableError, UNREACHED } from '../../base/redis/link.ts';
-import { type Asker, bulk } from '../../base/redis/sent-script.ts';
 import type { Script } from '../../base/redis/scripts.ts';
+import { type Asker, bulk } from '../../base/redis/sent-script.ts';
 import type { Runtime } from '../../base/runtime.ts';
 import type { OrderMessage } from '../../model/order.ts';
 import { OUTCOMES, type Outcome } from '../../model/outcome.ts';

@@ -1,5 +1,5 @@
-import { AbortedError, HeldError, NotOwnerError, TimeoutError, UnavailableError } from './errors.ts';
 import type { LockClient } from './client.ts';
+import { AbortedError, HeldError, NotOwnerError, TimeoutError, UnavailableError } from './errors.ts';
 import { eventOf } from './events.ts';
 import { Hold } from './hold.ts';
 import type { AcquireReply } from './port.ts';

@@ -1,6 +1,6 @@
 import type { RedisLink } from '../../base/redis/link.ts';
-import { type Asker, bulk } from '../../base/redis/sent-script.ts';
 import type { Script } from '../../base/redis/scripts.ts';
+import { type Asker, bulk } from '../../base/redis/sent-script.ts';
 import type { Runtime } from '../../base/runtime.ts';
 import type { Layout } from './layout.ts';
 

@@ -2,8 +2,8 @@ import type { Anchor } from '../../base/anchor.ts';
 import { InvariantError, TerminalError } from '../../base/errors.ts';
 import type { RedisTarget } from '../../base/redis/address.ts';
 import { RedisLink, RedisUnavailableError } from '../../base/redis/link.ts';
-import { bulk, partsOf } from '../../base/redis/sent-script.ts';
 import { scriptsBeside } from '../../base/redis/scripts.ts';
+import { bulk, partsOf } from '../../base/redis/sent-script.ts';
 import type { Runtime } from '../../base/runtime.ts';
 import { UnavailableError } from '../client/errors.ts';
 import type {
