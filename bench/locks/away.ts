@@ -105,8 +105,8 @@ class Distance {
         const chosen = { root: folders.get(variant)!, file: 'locks/doorbuster.ts', index: 0 };
         const crowd = { ...scene.crowd, warmMs: durationMs / 3, durationMs };
         const outcome = await measure(server, chosen, crowd, this.#url);
-        if (outcome.trouble !== null || outcome.violations > 0)
-          throw new Error(`${variant.title}, ${scene.title}: ${outcome.trouble ?? 'two held it at a time'}`);
+        if (outcome.violations > 0) throw new Error(`${variant.title}, ${scene.title}: two held it at a time`);
+        if (outcome.trouble !== null) console.error(`  ${variant.title}, ${scene.title}: ${outcome.trouble}`);
         const outcomes = this.#outcomes.get(scene)!;
         outcomes.set(variant, [...(outcomes.get(variant) ?? []), outcome]);
         console.error(`  ${this.#title}, ${scene.title}, ${variant.title}: ${scene.score(outcome).toFixed(0)}`);
