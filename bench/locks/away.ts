@@ -3,11 +3,11 @@ import { connect } from 'node:net';
 import { cpuMs, end, median, report, start } from '../support.ts';
 import { type Crowd, measure, type Outcome } from './crowd.ts';
 import { Server } from './server.ts';
-import { OFF, patchedCopy, type Technique } from './variants.ts';
+import { PATCHES, patchedCopy, type Variation } from './variants.ts';
 
 /**
- * Which of the techniques that were tuned with Redis on the same machine pay when it is 0.5 ms away? Each is turned off in a
- * copy of the sources, and the copies take turns in one run, over a proxy that delays (away) and without it (near).
+ * Which of the techniques that were tuned with Redis on the same machine pay when it is 0.5 ms away? Each is turned on
+ * or off in a copy of the sources, and the copies take turns in one run, through a proxy that delays and without it.
  */
 const AWAY_MS = 0.5;
 /** What pays less is not worth its code. */
@@ -15,24 +15,18 @@ const WORTH = 1.3;
 
 interface Variant {
   readonly title: string;
-  readonly off: readonly Technique[];
+  readonly patches: readonly Variation[];
 }
 
-const FULL: Variant = { title: 'as it is', off: [] };
-const NO_PARKING: Variant = { title: 'no parking', off: ['parking'] };
-// Without passing nobody is parked either.
-const NO_PASSING: Variant = { title: 'no passing, no parking', off: ['passing'] };
-const NO_TURNS: Variant = { title: 'no busy turns', off: ['busy turns'] };
-const NO_COMMANDS: Variant = { title: "ioredis' own commands", off: ['hand-made commands'] };
-const VARIANTS = [FULL, NO_PARKING, NO_PASSING, NO_TURNS, NO_COMMANDS];
+const PLAIN: Variant = { title: 'as it is', patches: [] };
+const TURNS: Variant = { title: 'attentive: true', patches: ['busy turns'] };
+const COMMANDS: Variant = { title: "ioredis' own commands", patches: ["ioredis' own commands"] };
+const VARIANTS = [PLAIN, TURNS, COMMANDS];
 
-/** What a technique brings: one variant beside another. */
+/** What a technique brings: one variant beside another. Those that were measured and removed: docs/internals/measurements.md. */
 const QUESTIONS: [technique: string, on: Variant, off: Variant][] = [
-  ['passing', NO_PARKING, NO_PASSING],
-  ['parking (with passing)', FULL, NO_PARKING],
-  ['passing and parking', FULL, NO_PASSING],
-  ['busy turns', FULL, NO_TURNS],
-  ['hand-made commands', FULL, NO_COMMANDS],
+  ['busy turns (attentive)', TURNS, PLAIN],
+  ['hand-made commands', PLAIN, COMMANDS],
 ];
 
 interface Scene {
@@ -170,7 +164,7 @@ export async function away(args: string[]): Promise<void> {
   const server = await Server.start();
   const port = Number(new URL(server.url).port);
   const folders = new Map(
-    VARIANTS.map((variant) => [variant, patchedCopy(variant.off.flatMap((technique) => OFF[technique]))]),
+    VARIANTS.map((variant) => [variant, patchedCopy(variant.patches.flatMap((each) => PATCHES[each]))]),
   );
   const direct = await ping(port);
   const proxy = await proxyTo(port, direct.p50Ms);

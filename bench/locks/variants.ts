@@ -26,31 +26,17 @@ export function patchedCopy(patches: readonly Patch[]): string {
   return folder;
 }
 
-/** The techniques that were tuned with Redis on the same machine: how to turn each of them off. */
-export const OFF = {
-  parking: [
-    {
-      file: 'src/locks/client/asking.ts',
-      find: 'if (client.passing.park(waiter)) return;',
-      replace: '',
-    },
-  ],
-  passing: [
-    {
-      file: 'src/locks/client/giving-back.ts',
-      find: 'passing.name(hold, sentMs);',
-      replace: '',
-    },
-  ],
+/** The techniques that were tuned with Redis on the same machine, and how to turn each of them on or off. */
+export const PATCHES = {
   'busy turns': [
     {
       file: 'src/locks/locks.ts',
-      find: 'options.attentive ?? true',
-      replace: 'options.attentive ?? false',
+      find: 'options.attentive ?? false',
+      replace: 'options.attentive ?? true',
     },
   ],
   // The books of what is under way stay ours; the command is one of ioredis', and nothing is corked.
-  'hand-made commands': [
+  "ioredis' own commands": [
     {
       file: 'src/base/redis/link.ts',
       find: "void client.sendCommand(sent as unknown as Parameters<Redis['sendCommand']>[0]);",
@@ -83,4 +69,4 @@ export const OFF = {
   ],
 } satisfies Record<string, Patch[]>;
 
-export type Technique = keyof typeof OFF;
+export type Variation = keyof typeof PATCHES;

@@ -160,5 +160,5 @@ export class Lock {
   }
 }
 
-/** One holder at a time: `mutex`, which goes to a neighbour first, and `fair`, which is first come, first served. */
+/** One holder at a time: `mutex`, and `fair`, which promises first come, first served. */
 export class Mutex extends Lock {}

@@ -64,8 +64,6 @@ class Client {
       handOverMs: HAND_OVER_MS,
       ambiguous,
       backTo: '',
-      next: '',
-      nextQueued: false,
     });
   }
 

@@ -54,7 +54,6 @@ export class Asking {
     if (client.emitter.hears('asked')) client.emitter.tell('asked', eventOf(waiter));
     if (terms.waitMs > 0 && terms.waitMs !== Infinity) this.#limit(waiter);
     if (terms.signal) this.#follow(waiter, terms.signal);
-    if (client.passing.park(waiter)) return;
     waiter.asking = true;
     this.#send(waiter, waiter.beganMs);
   }
@@ -142,7 +141,6 @@ export class Asking {
 
   #send(waiter: Waiter, sentMs = this.#client.nowMs()): void {
     const { store } = this.#client;
-    waiter.parked = false;
     const wantsQueue = waiter.terms.waitMs > 0;
     const hears = wantsQueue && store.hears(waiter.wanted);
     // A queued request must be able to hear its wake-up. The first try does not queue, which spares most processes the
@@ -237,13 +235,11 @@ export class Asking {
     if (reply.outcome === 'granted') {
       if (waiter.ticket !== 0 && !waiter.called) waiting.askOthers(waiter);
       const hold = holding.add(waiter, reply.token, sentMs, waiter.leaseMs);
-      if (waiter.after !== null) hold.follow(waiter.after);
       this.settle(waiter, hold);
       return;
     }
     // The wake-up was wrong, or came long ago.
     waiter.called = false;
-    waiter.after = null;
     if (reply.outcome === 'queued' && reply.rejoined) waiting.askOthers(waiter);
     if (reply.outcome === 'held' && waiter.terms.waitMs > 0 && !heard) {
       // Again, with the right to wait.
@@ -278,11 +274,8 @@ export class Asking {
   /** The call ends with an error, and whatever the store may hold for it is given back. */
   giveUp(waiter: Waiter, error: unknown): void {
     if (waiter.settled) return;
-    const { givingBack, passing } = this.#client;
     this.settle(waiter, null, error);
-    if (!waiter.parked || waiter.named) givingBack.clean(waiter);
-    // It may have asked on behalf of those who are parked.
-    if (!waiter.parked) passing.represent(waiter);
+    this.#client.givingBack.clean(waiter);
   }
 
   /** Wake-ups may have been missed: every queued call asks again. */

@@ -9,7 +9,6 @@ import { Grant, type GrantClient } from './grant.ts';
 import { HandingOver } from './handing-over.ts';
 import { Hold, type HoldClient } from './hold.ts';
 import { Holding } from './holding.ts';
-import { Passing } from './passing.ts';
 import type { Address, LockStore, StoreEvents, Wake } from './port.ts';
 import { RETRY_MS_MAX, RETRY_MS_MIN } from './waiter.ts';
 import { Waiting } from './waiting.ts';
@@ -29,7 +28,6 @@ export interface ClientSettings {
  *
  *   asking        a call, from its first command until it has the lock or has given up
  *   waiting       who waits for what in this process, and the timer that heals lost wake-ups
- *   passing       a mutex goes to a neighbour in the same process first
  *   handing over  the news that a request of ours has the lock, and the check that others confirm
  *   holding       what is held: renewed (renewals.ts), verified, extended, lost
  *   giving back   releases, and cleaning up behind calls that ended without the lock
@@ -41,7 +39,6 @@ export class LockClient implements StoreEvents, HoldClient, GrantClient {
   readonly anchor: Anchor;
   readonly asking: Asking;
   readonly waiting: Waiting;
-  readonly passing: Passing;
   readonly handingOver: HandingOver;
   readonly holding: Holding;
   readonly givingBack: GivingBack;
@@ -69,7 +66,6 @@ export class LockClient implements StoreEvents, HoldClient, GrantClient {
     };
     this.asking = new Asking(this);
     this.waiting = new Waiting(this);
-    this.passing = new Passing(this);
     this.handingOver = new HandingOver(this);
     this.holding = new Holding(this);
     this.givingBack = new GivingBack(this);
@@ -223,7 +219,6 @@ export class LockClient implements StoreEvents, HoldClient, GrantClient {
   async #close(): Promise<void> {
     // Our timers alone would let the process end before this is done.
     this.anchor.hold();
-    this.waiting.close();
     this.asking.close();
     this.holding.close();
     for (const look of this.#looks.values()) look();

@@ -26,24 +26,21 @@ export class GivingBack {
     if (hold.count > 0) return DONE;
     // A change that was given up is being taken back: until then nobody knows by which id the lock is held.
     if (hold.changing) return hold.changing.then(() => this.release(countedAgain(hold)));
-    const { holding, passing, handingOver, runtime } = this.#client;
+    const { holding, waiting, handingOver, runtime } = this.#client;
     holding.drop(hold);
     const sentMs = this.#client.nowMs();
-    passing.name(hold, sentMs);
-    const oneByOne = hold.kind === 'mutex' || hold.kind === 'fair';
     return new Promise((resolve, reject) => {
       this.#send(hold, hold.ambiguous).then(
         (reply) => {
           if (typeof reply === 'object') {
-            // Whoever was simply the first in the queue begins a row of its own.
-            handingOver.given(reply, sentMs, hold, reply.to === hold.next ? hold : null);
+            handingOver.given(reply, sentMs, hold);
             // The new holder goes first: what it sends to the store is on its way while we go on.
             runtime.timers.nextTurn(resolve);
             return;
           }
           if (reply === 'handed') handingOver.watch(hold);
           if (reply !== 'absent' && reply !== 'moved') {
-            if (oneByOne) passing.represent(hold, reply === 'released');
+            if (reply === 'released' && (hold.kind === 'mutex' || hold.kind === 'fair')) waiting.nobodyQueued(hold);
             resolve();
             return;
           }
@@ -52,12 +49,9 @@ export class GivingBack {
           reject(hold.loss);
         },
         (error: unknown) => {
-          passing.endRow(hold);
           this.#sendAgain(hold, error).then(resolve, reject);
         },
       );
-      // In the same call.
-      if (hold.next === '' && oneByOne) passing.represent(hold);
     });
   }
 
@@ -75,7 +69,6 @@ export class GivingBack {
       if (this.#client.closed || this.#client.nowMs() + retryMs >= endMs) {
         // The caller gets the error; the store still gets the release if it comes back while it could hold the lock.
         this.cleanUp({ ...wantedOf(hold), rid: hold.rid, ambiguous: true }, hold.deadlineMs - this.#client.nowMs());
-        this.#cleanNext(hold);
         throw failure;
       }
       await this.#client.rest(retryMs);
@@ -84,27 +77,15 @@ export class GivingBack {
         // was in force by our own clock.
         const sentMs = this.#client.nowMs();
         const reply = await this.#send(hold, true);
-        if (typeof reply === 'object') {
-          handingOver.given(reply, sentMs, hold, reply.to === hold.next ? hold : null);
-        } else if (reply === 'handed') {
-          handingOver.watch(hold);
-        } else {
-          // The first release may have given the lock to a neighbour, and nobody here heard of it.
-          waiting.askAll(hold);
-          this.#cleanNext(hold);
-        }
+        if (typeof reply === 'object') handingOver.given(reply, sentMs, hold);
+        else if (reply === 'handed') handingOver.watch(hold);
+        // The first release may have given the lock to a waiter of this process, and nobody here heard of it.
+        else waiting.askAll(hold);
         return;
       } catch (error) {
         failure = error;
       }
     }
-  }
-
-  /** The waiter that a release named may have been given the lock after it had given up. */
-  #cleanNext(hold: Hold): void {
-    const { next } = hold;
-    if (next === '' || this.#client.asking.waiter(next) || this.#client.holding.has(next)) return;
-    void this.cleanUp({ ...wantedOf(hold), rid: next, ambiguous: true }, QUEUE_MS);
   }
 
   /** Gives back whatever the store may hold for a call that has ended without it. */
@@ -127,18 +108,17 @@ export class GivingBack {
 
   /** Gives back at the store what nobody here wants, for as long as it could still be held there. */
   cleanUp(what: Wanted & { rid: string; ambiguous: boolean; backTo?: string }, leaseMs: number): Promise<void> {
-    const { store, settings, runtime, handingOver, waiting, passing } = this.#client;
+    const { store, settings, runtime, handingOver, waiting } = this.#client;
     const endMs = this.#client.nowMs() + leaseMs;
     const work = async (): Promise<void> => {
       for (let retryMs = RETRY_MS_MIN; ; retryMs = Math.min(retryMs * 2, RETRY_MS_MAX)) {
         try {
           const { handOverMs } = settings;
           const sentMs = this.#client.nowMs();
-          const reply = await store.release({ backTo: '', next: '', nextQueued: false, ...what, handOverMs });
-          if (typeof reply === 'object') handingOver.given(reply, sentMs, what, null);
+          const reply = await store.release({ backTo: '', ...what, handOverMs });
+          if (typeof reply === 'object') handingOver.given(reply, sentMs, what);
           else if (reply === 'handed' || reply === 'moved') handingOver.watch(what);
           else if (retryMs > RETRY_MS_MIN) waiting.askAll(what);
-          passing.represent(what);
           return;
         } catch (error) {
           if (!(error instanceof UnavailableError) || this.#client.nowMs() >= endMs || this.#client.closed) return;

@@ -1,6 +1,5 @@
 import { sleep } from '../../base/timers.ts';
 import type { LockClient } from './client.ts';
-import type { Hold } from './hold.ts';
 import type { Address, Given, Wake } from './port.ts';
 import { keyOf, type Wanted, wantedOf } from './wanted.ts';
 
@@ -39,8 +38,6 @@ export class HandingOver {
       return;
     }
     const hold = holding.add(waiter, token, atMs, graceMs);
-    // `atMs` is early to be on the safe side, by more than a row lasts if the clocks were compared long ago.
-    hold.rowSinceMs = nowMs;
     // A command that is under way for it may still arrive after its release.
     if (waiter.asking) hold.ambiguous = true;
     asking.settle(waiter, hold);
@@ -59,11 +56,8 @@ export class HandingOver {
     return reading.sentMs + sinceMs - Math.abs(sinceMs) * 0.01;
   }
 
-  /**
-   * The reply to a release: the lock went to another request of this process. `released` is what was given back. `row` is the
-   * hold whose row the new one continues; null begins a new row.
-   */
-  given({ given, to }: Given, sentMs: number, released: Wanted, row: Hold | null): void {
+  /** The reply to a release of `released`: the lock went to another request of this process. */
+  given({ given, to }: Given, sentMs: number, released: Wanted): void {
     const { asking, holding, givingBack, settings } = this.#client;
     const waiter = asking.waiter(to);
     if (!waiter) {
@@ -76,12 +70,10 @@ export class HandingOver {
     // Answered late, or wanted on replicas as well: ask before believing it.
     if (this.#client.nowMs() >= sentMs + handOverMs / 2 || waiter.terms.replicas > 0) {
       waiter.called = true;
-      waiter.after = row;
       asking.ask(waiter);
       return;
     }
     const hold = holding.add(waiter, given, sentMs, handOverMs);
-    if (row !== null) hold.follow(row);
     if (waiter.asking) hold.ambiguous = true;
     asking.settle(waiter, hold);
     holding.confirm(hold, waiter.terms);
@@ -104,7 +96,7 @@ export class HandingOver {
         if (this.#client.closed && (await this.#isConfirmed(address))) break;
       }
       this.#watched.delete(key);
-      const nobody = { rid: `${store.client}.0`, ambiguous: false, backTo: '', next: '', nextQueued: false };
+      const nobody = { rid: `${store.client}.0`, ambiguous: false, backTo: '' };
       const reply = await store.release({ ...address, ...nobody, handOverMs: settings.handOverMs });
       // The one that was let in now may be stopped, too.
       if (reply === 'moved') this.watch(address);

@@ -63,12 +63,6 @@ export class Hold implements ReleaseRequest {
   ambiguous: boolean;
   readonly handOverMs: number;
   readonly backTo = '';
-  next = '';
-  nextQueued = false;
-  /** How many grants in a row went from neighbour to neighbour before this one, past those who wait elsewhere. */
-  inARow = 0;
-  /** Since when. */
-  rowSinceMs: number;
   /** Grants of another client cannot share it. */
   readonly of: HoldClient;
   #controller: AbortController | null = null;
@@ -91,19 +85,12 @@ export class Hold implements ReleaseRequest {
     this.#token = token;
     // Counted from when it was sent: slightly too long, and the clock need not be read again.
     this.sinceMs = sentMs;
-    this.rowSinceMs = sentMs;
     this.untilMs = sentMs + terms.maxHoldMs;
     this.deadlineMs = Math.min(sentMs + leaseMs - marginMs(leaseMs), this.untilMs);
   }
 
   get token(): bigint {
     return BigInt(this.#token);
-  }
-
-  /** It came from a neighbour in the same process, past those who wait elsewhere. */
-  follow(before: Hold): void {
-    this.inARow = before.inARow + 1;
-    this.rowSinceMs = before.rowSinceMs;
   }
 
   changesWith(change: Promise<unknown>): void {

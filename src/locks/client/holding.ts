@@ -122,9 +122,8 @@ export class Holding {
   }
 
   onLost(hold: Hold, reason: LossReason): void {
-    const { passing, givingBack, runtime, emitter } = this.#client;
+    const { givingBack, runtime, emitter } = this.#client;
     this.#holds.delete(hold.rid);
-    passing.endRow(hold);
     // A renewal whose reply did not come in time may have been carried out: it would keep the lock for nobody.
     if (hold.renewals > 0 && !hold.changing && (reason === 'expired' || reason === 'max_hold')) {
       void givingBack.cleanUp({ ...wantedOf(hold), rid: hold.rid, ambiguous: true }, hold.leaseMs);

@@ -34,18 +34,12 @@ export class Waiter implements AcquireRequest {
   queued = false;
   /** The line of this process in which it waits. */
   line: Line | null = null;
-  /** It waits in this process only and has not asked the store (passing.ts). */
-  parked = false;
-  /** A release has named it as the next holder, so the store may know it without its asking. */
-  named = false;
   /** A command is under way for it. */
   asking = false;
   /** To be asked once more when that is answered. */
   again = false;
   /** It was told that it has the lock and asks only to be sure. */
   called = false;
-  /** The hold that named it: its own hold continues that one's row. */
-  after: Hold | null = null;
   /** Its acquire may have been carried out more than once, or without our knowledge. */
   ambiguous = false;
   /** Since when the store has not been reachable for it; 0 while it is. */

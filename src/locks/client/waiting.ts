@@ -10,10 +10,6 @@ export interface Line {
   readonly waiters: Set<Waiter>;
   stop: (() => void) | null;
   dueMs: number;
-  /** Stops the timer of a row (passing.ts); null while the mutex does not go round in this process. */
-  row: (() => void) | null;
-  /** The row has moved since that timer last ran. */
-  moved: boolean;
 }
 
 /** A silent queue is checked when the present lease ends, and at least so often: a lease may be an hour. */
@@ -32,38 +28,24 @@ export class Waiting {
     this.#client = client;
   }
 
-  lineOf(address: Address): Line | undefined {
-    // Most releases find no line at all: they need not build a key.
-    return this.#lines.size > 0 ? this.#lines.get(keyOf(address)) : undefined;
-  }
-
   join(waiter: Waiter, retryMs: number, ticket: number): void {
     this.queued(waiter, ticket);
     if (!waiter.line) {
       const { key } = waiter;
       let line = this.#lines.get(key);
       if (!line) {
-        line = { key, waiters: new Set(), stop: null, dueMs: Infinity, row: null, moved: false };
+        line = { key, waiters: new Set(), stop: null, dueMs: Infinity };
         this.#lines.set(key, line);
       }
-      this.stand(waiter, line);
+      waiter.line = line;
+      line.waiters.add(waiter);
     }
     this.#tend(waiter.line!, retryMs);
-  }
-
-  stand(waiter: Waiter, line: Line): void {
-    waiter.line = line;
-    line.waiters.add(waiter);
   }
 
   queued(waiter: Waiter, ticket: number): void {
     waiter.queued = true;
     waiter.ticket = ticket;
-    this.tell(waiter);
-  }
-
-  /** Sends the event `waiting`, once per call. */
-  tell(waiter: Waiter): void {
     if (waiter.told) return;
     waiter.told = true;
     const { emitter } = this.#client;
@@ -73,19 +55,12 @@ export class Waiting {
   leave(waiter: Waiter, line: Line): void {
     waiter.line = null;
     line.waiters.delete(waiter);
-    if (line.row === null) this.drop(line);
-  }
-
-  /** Forgets the line, unless somebody waits there. */
-  drop(line: Line): void {
     if (line.waiters.size > 0) return;
     line.stop?.();
     this.#lines.delete(line.key);
   }
 
-  /**
-   * The one timer of a line. The oldest waiter asks again, by its ticket, which also lets the store move on.
-   */
+  /** The one timer of a line. The oldest waiter asks again, by its ticket, which also lets the store move on. */
   #tend(line: Line, retryMs: number): void {
     const { runtime, asking } = this.#client;
     const afterMs = Math.min(Math.max(retryMs, LOOK_MS_MIN), LOOK_MS_MAX) + 2;
@@ -118,11 +93,11 @@ export class Waiting {
     }
   }
 
-  close(): void {
-    for (const line of this.#lines.values()) {
-      line.row?.();
-      line.row = null;
-      this.drop(line);
-    }
+  /** The store says that nobody waits for it: whoever waits here was lost, and the first asks again. */
+  nobodyQueued(address: Address): void {
+    // Most releases find no line at all: they need not build a key.
+    if (this.#lines.size === 0) return;
+    const waiters = [...(this.#lines.get(keyOf(address))?.waiters ?? [])];
+    if (waiters.length > 0 && !waiters.some((waiter) => waiter.asking)) this.#client.asking.ask(waiters[0]!);
   }
 }

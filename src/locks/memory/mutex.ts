@@ -79,14 +79,12 @@ export class MutexCell implements LockCell {
     return request.queue ? { outcome: 'queued', retryMs, ticket } : { outcome: 'held', retryMs, ticket: 0 };
   }
 
-  release(frame: Frame, { rid, handOverMs, ambiguous, next, nextQueued }: ReleaseRequest): ReleaseReply {
+  release(frame: Frame, { rid, handOverMs, ambiguous }: ReleaseRequest): ReleaseReply {
     this.prune(frame.nowMs);
     let reply: ReleaseReply;
     // A copy of its acquire may have come after it was given to it.
     if (this.holder?.rid === rid && ambiguous) this.queue.leave(rid);
-    if (this.holder?.rid === rid && next !== '' && (this.queue.leave(next) || !nextQueued)) {
-      reply = { given: this.#hold(frame, next, handOverMs, ''), to: next };
-    } else if (this.holder?.rid === rid) {
+    if (this.holder?.rid === rid) {
       reply = this.#handOver(frame, handOverMs, null, rid) ?? (this.holder ? 'handed' : 'released');
     } else {
       reply = this.queue.leave(rid) ? 'dequeued' : 'absent';

@@ -14,21 +14,6 @@ export interface Command<Address> {
   readonly args: number;
   writeKeys(bucket: number, address: Address): string;
   failed(error: unknown): unknown;
-  /** A shorter way for some requests, if they go alone. */
-  readonly shortcut?: Shortcut;
-}
-
-/** A script for one request. It answers with a number as the long way would, or with 0: to be sent the long way. */
-export interface Shortcut {
-  readonly script: Script;
-  // biome-ignore lint/suspicious/noExplicitAny: as for AnyVerb.
-  write(bucket: number, verb: AnyVerb, request: any): Written | null;
-}
-
-export interface Written {
-  readonly keys: number;
-  readonly parts: number;
-  readonly wire: string;
 }
 
 /** What can be asked of a script: how a request is put to it, and how its reply is read. */
@@ -41,7 +26,7 @@ export interface Verb<Request, Reply> {
 }
 
 // biome-ignore lint/suspicious/noExplicitAny: requests of several kinds stand in one batch, each beside the verb that knows it.
-export type AnyVerb = Verb<any, any>;
+type AnyVerb = Verb<any, any>;
 
 interface Entry<Address> {
   readonly verb: AnyVerb;
@@ -121,25 +106,6 @@ export class Batches<Address> {
   };
 
   #call(bucket: number, entries: Entry<Address>[]): void {
-    if (entries.length > 1 || !this.#short(bucket, entries)) this.#long(bucket, entries);
-  }
-
-  #short(bucket: number, entries: Entry<Address>[]): boolean {
-    const { shortcut } = this.#command;
-    if (!shortcut) return false;
-    const { verb, request } = entries[0]!;
-    const written = shortcut.write(bucket, verb, request);
-    if (!written) return false;
-    const sentMs = this.#runtime.clock.monotonic();
-    const asker: Asker = {
-      answered: (reply) => (reply === 0 ? this.#long(bucket, entries) : this.answered(entries, sentMs, reply)),
-      failed: (error) => this.failed(bucket, entries, error),
-    };
-    this.#link.send(shortcut.script, written.keys, written.parts, written.wire, sentMs, asker);
-    return true;
-  }
-
-  #long(bucket: number, entries: Entry<Address>[]): void {
     const command = this.#command;
     let { keys, args } = this.#frameOf(bucket);
     for (const { verb, request } of entries) {
@@ -190,7 +156,7 @@ export class Batches<Address> {
   failed(bucket: number, entries: readonly Entry<Address>[], error: unknown): void {
     // There is a key that we have no rights to: Redis refused the whole call before it began.
     if (entries.length > 1 && error instanceof Error && error.message.startsWith('NOPERM')) {
-      for (const entry of entries) this.#long(bucket, [entry]);
+      for (const entry of entries) this.#call(bucket, [entry]);
       return;
     }
     for (const entry of entries) entry.reject(this.#command.failed(error));
