@@ -1,6 +1,6 @@
-/** Up to so many entries one map is quickest, and its table is doubled within a few milliseconds. */
-const FIRST_MAX = 32_768;
-/** A power of two. With ten million entries each has about as many as the first. */
+/** Up to here one Map is faster, and doubling its table stops the event loop for less than 20 ms. */
+const FIRST_MAX = 262_144;
+/** A power of two. With ten million entries, a part holds about 20 000. */
 const PARTS = 512;
 
 /**

@@ -10,24 +10,35 @@ export interface Decision {
   expiresAtMs: number | null;
 }
 
-/** Hands the ledger's decision on an order to the requests that wait for it. */
+/** Empty once the decision has been handed on. */
+interface Waiter {
+  open: PromiseWithResolvers<OrderRecord | Decision> | null;
+}
+
+/**
+ * Hands the ledger's decision on an order to the requests that wait for it.
+ *
+ * The map fills and empties with every commit, and V8 replaces its table each time. An old table points to the next one, so a
+ * single dead table that has reached the old generation keeps all later ones, and what they hold, alive until the next full
+ * collection. A waiter that was told is therefore emptied, not only removed.
+ */
 export class Acks {
-  readonly #waiting = new Map<string, PromiseWithResolvers<OrderRecord | Decision>>();
+  readonly #waiting = new Map<string, Waiter>();
 
   /** Called before the admission: a decision cannot come before its waiter. */
   expect(orderId: string): Promise<OrderRecord | Decision> {
-    const waiter = Promise.withResolvers<OrderRecord | Decision>();
-    this.#waiting.set(orderId, waiter);
-    return waiter.promise;
+    const open = Promise.withResolvers<OrderRecord | Decision>();
+    this.#waiting.set(orderId, { open });
+    return open.promise;
   }
 
   /** The decision of an order that is on its way, or null if nobody waits for it here. */
   of(orderId: string): Promise<OrderRecord | Decision> | null {
-    return this.#waiting.get(orderId)?.promise ?? null;
+    return this.#waiting.get(orderId)?.open?.promise ?? null;
   }
 
   forget(orderId: string): void {
-    this.#waiting.delete(orderId);
+    this.#take(orderId);
   }
 
   decided(order: OrderRecord): void {
@@ -36,18 +47,23 @@ export class Acks {
 
   /** The same, from a process that knows the order by its id only. */
   heard(orderId: string, decision: OrderRecord | Decision): void {
-    const waiter = this.#waiting.get(orderId);
-    if (waiter === undefined) return;
-    this.#waiting.delete(orderId);
-    waiter.resolve(decision);
+    this.#take(orderId)?.resolve(decision);
   }
 
   failed(orderId: string, error: Error): void {
-    const waiter = this.#waiting.get(orderId);
-    if (waiter === undefined) return;
-    this.#waiting.delete(orderId);
+    const waiter = this.#take(orderId);
+    if (waiter === null) return;
     waiter.promise.catch(() => {});
     waiter.reject(error);
+  }
+
+  #take(orderId: string): Waiter['open'] {
+    const waiter = this.#waiting.get(orderId);
+    if (waiter === undefined) return null;
+    this.#waiting.delete(orderId);
+    const { open } = waiter;
+    waiter.open = null;
+    return open;
   }
 }
 

@@ -1,11 +1,11 @@
 import { afterAll, afterEach, describe, expect, it } from 'vitest';
+import { freshDatabase } from '../contract/ledger.sql.ts';
 import { startShop } from '../support/distributed.ts';
 import { HOSTILE_ENV, type Outcome, type Plan, playHostile } from '../support/hostile/stage.ts';
 import { LONG } from '../support/long.ts';
 import { cleanUp, startServer, type TestServer } from '../support/server.ts';
 import { cleanUpServers } from '../support/servers/clean-up.ts';
-import { describeWithOwnPostgres, describeWithRedis } from '../support/servers/describe.ts';
-import { startPostgres } from '../support/servers/postgres.ts';
+import { describeWithPostgres, describeWithRedis } from '../support/servers/describe.ts';
 import { startRedis } from '../support/servers/redis.ts';
 
 /**
@@ -71,14 +71,18 @@ describe('a hostile crowd, embedded', () => {
 });
 
 describeWithRedis('a hostile crowd, distributed', () => {
-  describeWithOwnPostgres('on PostgreSQL', () => {
-    // In the short run the embedded shop stands for both: what attackers meet first, and most of, is the same.
-    it.runIf(SECONDS > 0)(
+  describeWithPostgres('on PostgreSQL', () => {
+    it(
       TITLE,
       async () => {
-        const [redis, database] = await Promise.all([startRedis(), startPostgres()]);
-        const addresses = { redisUrl: redis.url, databaseUrl: database.url };
-        const shop = await startShop({ ...addresses, servers: 0, workers: 0, env: HOSTILE_ENV });
+        const [redis, databaseUrl] = await Promise.all([startRedis(), freshDatabase('postgres')]);
+        const shop = await startShop({
+          redisUrl: redis.url,
+          databaseUrl,
+          servers: 0,
+          workers: 0,
+          env: HOSTILE_ENV,
+        });
         // One process that answers and works: on two cores a second one would only hide what attackers take from it.
         await play('PostgreSQL + Redis', await shop.startServer([]));
       },

@@ -4,7 +4,7 @@ import { LargeMap } from '../../src/gate/large-map.ts';
 describe('a large map', () => {
   it('P10: is a map, whichever of its parts an entry is in, at its first bound and beyond', () => {
     const [ours, model] = [new LargeMap<number>(), new Map<string, number>()];
-    const keyOf = (at: number): string => `buyer-${(at * 7919) % 100_003}`;
+    const keyOf = (at: number): string => `buyer-${(at * 7919) % 600_011}`;
     const set = (at: number, value: number): void => {
       ours.set(keyOf(at), value);
       model.set(keyOf(at), value);
@@ -14,23 +14,25 @@ describe('a large map', () => {
       model.delete(keyOf(at));
     };
     const compare = (upTo: number): void => {
-      for (let at = 0; at < upTo; at++) expect(ours.get(keyOf(at))).toBe(model.get(keyOf(at)));
+      const differs: number[] = [];
+      for (let at = 0; at < upTo; at++) if (ours.get(keyOf(at)) !== model.get(keyOf(at))) differs.push(at);
+      expect(differs).toEqual([]);
     };
     for (const [from, to] of [
-      [0, 32_767],
-      [32_767, 32_768],
-      [32_768, 32_769],
-      [32_769, 70_000],
+      [0, 262_143],
+      [262_143, 262_144],
+      [262_144, 262_145],
+      [262_145, 560_000],
     ] as const) {
       for (let at = from; at < to; at++) set(at, at);
       // One that is there keeps its place; one that went comes back elsewhere.
       for (const at of [0, 1, to - 2, to - 1]) set(at, -at - 1);
       for (const at of [1, 2, to - 2]) drop(at);
       for (const at of [2, to - 2]) set(at, at + 0.5);
-      drop(99_999);
+      drop(599_999);
     }
-    compare(70_010);
-    for (let at = 0; at < 70_000; at += 2) drop(at);
-    compare(70_010);
+    compare(560_010);
+    for (let at = 0; at < 560_000; at += 2) drop(at);
+    compare(560_010);
   });
 });
