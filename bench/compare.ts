@@ -1,4 +1,4 @@
-// An old commit beside the work tree, in alternating pairs, with A/A pairs (old beside old) in the same rounds.
+// Compares an old commit with the work tree in alternating pairs, with A/A pairs (old beside old) in the same rounds.
 import { parseArgs } from 'node:util';
 import { cleanUpServers } from '../test/support/servers/clean-up.ts';
 import { checkOut, commitOf, provideAdaptor } from './compare/checkouts.ts';
@@ -9,21 +9,21 @@ import { median, ROOT, report } from './support.ts';
 const USAGE = `usage: npm run bench -- compare OLD [NEW] [--scenario orders,gate,ledger,pay,shop] [--pairs 10] [--json file]
   OLD, NEW  any git revision; without NEW: the work tree as it is`;
 const PAIRS_MIN = 10;
-/** Exit codes. A machine on which a commit differs from itself by more than 10 % has not shown that nothing is slower. */
+/** Exit codes. If a commit differs from itself by more than 10 % on this machine, the run cannot show that nothing is slower. */
 const FAILED = 1;
 const UNKNOWN = 3;
 const GROUPS = [...new Set(SCENARIOS.map(({ group }) => group))];
 const SIDES = ['old', 'new', 'again'] as const;
 type Side = (typeof SIDES)[number];
 
-/** Of each side in a round. Slices are short, so that whatever else the machine does meets all sides alike. */
+/** Per side and round. Slices are short, so that other load on the machine affects all sides alike. */
 const WARM_UP_MS = 800;
 const SLICE_MS = 500;
 const SLICES = 6;
 
 interface Sample {
   perSecond: number;
-  /** CPU time of the measured process for one order; null where there is no /proc. */
+  /** CPU time of the measured process per order; null without /proc. */
   cpuUs: number | null;
 }
 
@@ -123,7 +123,7 @@ export async function run(args: string[]): Promise<void> {
   process.exit(failed.length > 0 ? FAILED : unknown.length > 0 ? UNKNOWN : 0);
 }
 
-/** One round: all sides are started, warmed up, and asked in turns, each so many times for a moment. */
+/** One round: starts all sides, warms them up, and measures them in turns, in several short slices each. */
 async function measure(
   scenario: Scenario,
   checkouts: Record<Side, string>,
@@ -187,7 +187,7 @@ function words({ median, low, high }: Interval): string {
   return `${median.toFixed(3)} (${low.toFixed(3)} to ${high.toFixed(3)})`;
 }
 
-/** Not judged, but steadier than throughput on a machine that others use. */
+/** Informative only, but steadier than throughput on a shared machine. */
 function cpuRatio(samples: Record<Side, Sample[]>, side: Side): number | null {
   const ratios = samples.old.flatMap(({ cpuUs }, round) => {
     const other = samples[side][round]!.cpuUs;

@@ -7,20 +7,20 @@ import { Server } from './locks/server.ts';
 import { median, report } from './support.ts';
 
 /**
- * The gate in Redis beside the sources' seckill script: one call for each order, as it is taught, and looped over a batch,
- * which is the floor. One process, one private Redis, the same orders for all, in one run.
+ * Compares the gate in Redis with the sources' seckill script: with one call per order, as it is taught, and looped over a
+ * batch, which is the floor. One process, one private Redis, the same orders for all, in one run.
  */
 const PARALLEL = [1, 4, 16, 64, 256, 1024];
 const BATCHES = [64, 256];
-/** Bare batches under way at a time: the gate's own bound. */
+/** Concurrent bare batches: the gate's own bound. */
 const CALLS = 4;
 const WITHIN_MS = 4000;
-/** Orders placed in a sale of a given size: few, so that it keeps that size, and no table is doubled at the largest. */
+/** Orders placed in a sale of a given size. Few, so that the sale keeps its size and Redis resizes no table at the largest. */
 const MORE = 20_000;
-/** Live orders of the sale whose rebuild is watched. */
+/** Live orders of the sale whose rebuild is measured. */
 const REBUILT = 100_000;
 
-/** Buyers come once, under names that are in no order; an order id has 19 digits, as ours do. */
+/** Each buyer orders once, under a random name; an order id has 19 digits, like real ones. */
 let lastOrder = 7_000_000_000_000_000_000n;
 function someOrders(count: number): Order[] {
   return Array.from({ length: count }, () => {
@@ -39,7 +39,7 @@ function snapshot(saleId: string, epoch: number, holders: readonly Order[]): Sal
   };
 }
 
-/** As the ledger hands them over, and with nothing to wait for. */
+/** Pages as the ledger provides them, without its delay. */
 function* pagesOf(holders: readonly Order[]): Generator<SnapshotPage> {
   for (let from = 0; from < holders.length; from += PAGE_ORDERS) {
     const some = holders.slice(from, from + PAGE_ORDERS);
@@ -51,7 +51,7 @@ function admit(gate: RedisGate, [buyer, orderId]: Order, key: string | null = nu
   return gate.admit({ saleId: '7', orderId, itemCode: 'voucher', buyer, quantity: 1, fingerprint: 'voucher x1', key });
 }
 
-/** The gate as its callers use it: `parallel` of them, one order at a time each, and a verdict for every order. */
+/** The gate as its callers use it: `parallel` callers with one order at a time each, and a decision per order. */
 function ours(gate: RedisGate, parallel: number, keyed = false, expected = 'admitted'): Baseline {
   const run: Baseline['run'] = async (orders, untilMs) => {
     let [next, decided] = [0, 0];
@@ -119,7 +119,7 @@ export async function run(args: string[]): Promise<void> {
     console.error(`round ${round} of ${rounds}`);
     for (const parallel of PARALLEL) {
       for (const auto of [false, true]) {
-        // What is far from its best, in the first round, is not looked at again.
+        // Settings that were far from the best in the first round are skipped.
         if (round > 1 && (auto || parallel < 16)) continue;
         await server.clear();
         const name = `one call per order, ${parallel} in parallel${auto ? ', auto-pipelined' : ''}`;
@@ -167,7 +167,7 @@ export async function run(args: string[]): Promise<void> {
   const best = (names: RegExp): Figure =>
     [...figures.values()].filter(({ name }) => names.test(name)).reduce((a, b) => (rate(b) > rate(a) ? b : a));
   const [one, bare, mine] = [best(/^one call.* (1|4|16|64) in/), best(/^bare/), best(/^gate, \d+ in parallel$/)];
-  // With more in parallel than it is asked for, the baseline sends more in one write, and gets somewhat further.
+  // With higher parallelism the baseline sends more in one write, and becomes somewhat faster.
   const crowded = best(/^one call/);
   const growth = sizes.at(-1)!['Redis CPU µs'] / sizes[0]!['Redis CPU µs'];
   const targets = [
@@ -197,7 +197,7 @@ export async function run(args: string[]): Promise<void> {
   process.exit(0);
 }
 
-/** How long orders of one sale wait while the gate of another, with 100 000 live orders, is built and opened beside it. */
+/** How long orders of one sale wait while the gate of another one, with 100 000 live orders, is built and opened. */
 async function pauseOfInstall(server: Server, gate: RedisGate, epoch: number): Promise<Record<string, number>> {
   await server.clear();
   await gate.install(snapshot('7', epoch, someOrders(1000)));

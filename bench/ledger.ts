@@ -1,4 +1,4 @@
-// The ledger's batched writer on MariaDB and PostgreSQL, beside one transaction per order and beside the bare inserts.
+// Compares the ledger's batched writer on MariaDB and PostgreSQL with one transaction per order and with bare inserts.
 
 import { systemRuntime } from '../src/base/runtime.ts';
 import { openSqlLedger } from '../src/ledger/drivers/open.ts';
@@ -11,16 +11,15 @@ import { startMariadb } from '../test/support/servers/mariadb.ts';
 import { startPostgres } from '../test/support/servers/postgres.ts';
 import { median, report } from './support.ts';
 
-/** What a baseline does with orders. */
 export interface Floors {
-  /** Rows of all of them in one transaction, and no questions. */
+  /** Inserts the rows of all orders in one transaction, without any check. */
   insertAll(batch: OrderMessage[]): Promise<void>;
-  /** One transaction for one order. Not `counted`: without the look whether the buyer has one already. */
+  /** One transaction for one order. `counted`: first counts the buyer's orders. */
   placeOne(message: OrderMessage, counted?: boolean): Promise<void>;
   end(): Promise<void>;
 }
 
-/** A batch of the pipe is 512; bare inserts may have any. */
+/** The pipe's batch size; bare inserts may use any. */
 const BATCH = 512;
 const WRITERS_TRIED = [1, 2, 3, 4];
 const WAYS_TRIED: Way[] = [256, 512, 1024].flatMap((size) => WRITERS_TRIED.map((writers) => ({ size, writers })));
@@ -44,7 +43,7 @@ const PRODUCTS = {
   },
 };
 
-/** Buyers have random names and come once, so they do not arrive in the order of any index. */
+/** Buyers have random names and order once, so that they do not arrive in the order of any index. */
 export class Orders {
   readonly #saleId: string;
   readonly #itemId: string;
@@ -79,7 +78,7 @@ export class Orders {
   }
 }
 
-/** Orders per second of some writers side by side. */
+/** Orders per second of several concurrent writers. */
 export async function inBatches(
   orders: Orders,
   { size, writers }: Way,
@@ -98,7 +97,7 @@ export async function inBatches(
   return (written * 1000) / (performance.now() - startedMs);
 }
 
-/** How batches are written: each side at its best. */
+/** The settings with which a side writes batches: each uses its best. */
 export interface Way {
   size: number;
   writers: number;
@@ -139,7 +138,7 @@ async function newSale(ledger: SqlLedger): Promise<Orders> {
   return new Orders('1', '2');
 }
 
-/** All that the gate of a sale with this many live orders is built from, read page by page. */
+/** Reads everything that a gate is built from, page by page. */
 async function rebuildMs(ledger: SqlLedger): Promise<{ liveOrders: number; rebuildMs: number }> {
   const startedMs = performance.now();
   const snapshot = await ledger.rebuildSnapshot('1');
@@ -164,7 +163,7 @@ export async function run(args: string[]): Promise<void> {
     const orders = await newSale(ledger);
 
     console.error(`${name} ${version}: trying settings…`);
-    // Once through everything that is measured, so that nobody pays for the first time.
+    // Warm up everything that is measured.
     const ours = (way: Way, durationMs: number): Promise<number> =>
       inBatches(orders, way, durationMs, (batch) => ledger.commitOrders(batch));
     const bare = (way: Way, durationMs: number): Promise<number> =>
@@ -172,11 +171,11 @@ export async function run(args: string[]): Promise<void> {
     await ours(OUR_WAYS[0]!, tryMs);
     const bareWay = await best(WAYS_TRIED, (way) => bare(way, tryMs));
     const ourWay = await best(OUR_WAYS, (way) => ours(way, tryMs));
-    // Or the planner takes the tables for empty, and reads them all for one buyer.
+    // Without this the planner assumes empty tables and scans them for every buyer.
     await server.query(product.analyse);
     const parallel = await best(PARALLEL_TRIED, (one) => oneByOne(orders, one, tryMs, floors));
     const rebuild = await rebuildMs(ledger);
-    // A rebuild raises the epoch; the orders of this benchmark are of the first.
+    // A rebuild raises the epoch, but the orders of this benchmark carry the first one.
     await server.query('UPDATE items SET epoch = 1');
 
     const figures: { base: number; bare: number; ours: number }[] = [];
@@ -187,7 +186,7 @@ export async function run(args: string[]): Promise<void> {
         ['bare', () => bare(bareWay, roundMs)],
         ['ours', () => ours(ourWay, roundMs)],
       ];
-      // Who comes first turns, so that growing tables are nobody's disadvantage.
+      // Rotate the order, so that growing tables affect all sides alike.
       const figure = { base: 0, bare: 0, ours: 0 };
       for (let at = 0; at < targets.length; at++) {
         const [target, measure] = targets[(at + round) % targets.length]!;

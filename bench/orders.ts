@@ -3,11 +3,11 @@ import type { Result } from './load/load.ts';
 import { cpuMs, load, median, report, runJson, start, temporaryFolder } from './support.ts';
 
 /**
- * The embedded order path over HTTP, beside a bare Fastify route with the same auth and schema, in alternating rounds of
- * one run: a round gives a ratio, the median of the rounds is the figure. Buyers have random names and come once.
+ * Compares the embedded order path over HTTP with a bare Fastify route with the same auth and schema, in alternating rounds
+ * of one run: each round gives a ratio, and the figure is the median of the rounds. Buyers have random names and order once.
  *
- * Two floors: the bare route as anybody writes it, which the targets are about, and the same route with its answers sent
- * at the end of each turn of the event loop, as ours are, which is harder to come near to.
+ * There are two floors: the usual bare route, to which the targets refer, and the same route with its answers sent at the end
+ * of each turn of the event loop, like ours, which is harder to match.
  */
 const CONNECTIONS = 128;
 
@@ -56,7 +56,7 @@ interface Wish {
   item: string;
   expect: number;
   keyed?: boolean;
-  /** Buyers come again: for answers that take nothing. */
+  /** Buyers order again: for refusals. */
   again?: boolean;
 }
 
@@ -115,7 +115,7 @@ export async function run(args: string[]): Promise<void> {
     'p99 ms': target.median(({ p99Ms }) => p99Ms),
   }));
 
-  // Long enough for the tail to pass the bound above which it is folded between commits.
+  // Long enough for the tail to reach the length at which it is folded between commits.
   console.error(`${sustainedMs / 1000} s without a pause…`);
   const long = await new Target('', ours, { ...order, item: 'sustained' }).run(sustainedMs);
   const bareAfter = await bare.run(durationMs);

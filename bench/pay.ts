@@ -1,4 +1,4 @@
-// Payments of one item: through the group commit, beside one transaction each with a lock, and beside the bare rows in batches.
+// Compares payments of one item through the group commit with one transaction each under a lock, and with bare rows in batches.
 import { cleanUpServers } from '../test/support/servers/clean-up.ts';
 import { startRedis } from '../test/support/servers/redis.ts';
 import { STORES } from './pay/stores.ts';
@@ -30,7 +30,7 @@ export async function run(args: string[]): Promise<void> {
     for (let round = 1; round <= rounds; round++) {
       console.error(`${name}: round ${round} of ${rounds}`);
       for (let at = 0; at < targets.length; at++) {
-        // Who comes first turns, so that growing tables are nobody's disadvantage.
+        // Rotate the order, so that growing tables affect all sides alike.
         const target = targets[(at + round * 3) % targets.length]!;
         const figure = await bench.measure(target, roundMs);
         figures.get(target)!.push(figure);

@@ -1,4 +1,4 @@
-// Orders from admission to commit through each pipe, beside publishing and consuming them one by one as the sources do.
+// Compares orders from admission to commit through each pipe with publishing and consuming them one by one, as the sources do.
 import { cleanUpServers } from '../test/support/servers/clean-up.ts';
 import { kafkaAvailable, startKafka } from '../test/support/servers/kafka.ts';
 import { startMariadb } from '../test/support/servers/mariadb.ts';
@@ -10,9 +10,9 @@ import { alone, type Broker, oneByOne, ours, type Target, type World } from './p
 import { median, report } from './support.ts';
 
 /**
- * Start: the first admission is sent. End: the last order is committed, by the counts in the items' rows. Load, worker, Redis,
- * broker and MariaDB are processes of their own. A measurement after which the ledger does not have every order exactly
- * once is void, and ends the run.
+ * Measured from sending the first admission to the commit of the last order, by the counts in the items' rows. Load, worker,
+ * Redis, broker and MariaDB are separate processes. If the ledger does not contain every order exactly once after a
+ * measurement, the run fails.
  */
 const TARGET = 20;
 const SALES = 8;
@@ -50,7 +50,7 @@ function targetsOf(rabbitmq: Broker | null, kafka: Broker | null): Target[] {
   }
   if (kafka) {
     targets.push(
-      // A commit alone takes Kafka 5 ms: its coordinator waits so long for others to write with it.
+      // A single commit takes Kafka 5 ms, because its coordinator waits for others to write with it.
       oneByOne(KAFKA_EACH, kafka, { confirm: true }, 0.3),
       oneByOne('Kafka one by one, acks=all, 1 listener, commits in the background', kafka, {
         confirm: true,
@@ -77,7 +77,7 @@ function rateOf({ figures }: Taken): number[] {
   return figures.map(({ perSecond }) => perSecond);
 }
 
-/** The median of the ratios of the rounds that both were in. */
+/** The median ratio over the rounds that contain both. */
 function ratio(figures: readonly number[], to: readonly number[]): number {
   return median(figures.slice(0, to.length).map((figure, round) => figure / to[round]!));
 }
@@ -138,10 +138,10 @@ export async function run(args: string[]): Promise<void> {
       say(name, perSecond.at(-1)!);
     }
     const others = new Set([SOURCES, bestOneByOne('rabbitmq')?.target.name, bestOneByOne('kafka')?.target.name]);
-    // Every other round backwards, so that coming late is nobody's disadvantage.
+    // Every other round runs backwards, so that the place in a round affects all alike.
     for (const { target, figures } of round % 2 === 1 ? taken : taken.toReversed()) {
       const { name, part } = target;
-      // What is far from its best, in the first round, is not looked at again. Nor is latency.
+      // Settings that were far from the best in the first round are skipped, and so is their latency.
       if (round > 1 && target.oneByOne && !others.has(name)) continue;
       const size = target.oneByOne ? single! : batched!;
       const latencyToo =

@@ -1,5 +1,5 @@
-// How long a gate takes to be built from the ledger, what that needs in memory beyond the gate itself, and how long the event
-// loop stands still meanwhile: embedded on SQLite, and Redis beside PostgreSQL.
+// How long building a gate from the ledger takes, how much memory it needs beyond the gate itself, and how long it blocks the
+// event loop: embedded on SQLite, and with Redis and PostgreSQL.
 import { join } from 'node:path';
 import { DatabaseSync } from 'node:sqlite';
 import { setFlagsFromString } from 'node:v8';
@@ -60,7 +60,7 @@ function fillSqlite(folder: string, orders: number): void {
     db.exec(`WITH RECURSIVE s (n) AS (SELECT ${from} UNION ALL SELECT n + 1 FROM s WHERE n < ${to})
       INSERT INTO orders (seq, ${COLUMNS}) SELECT n, ${row('n', (value) => `CAST(${value} AS TEXT)`)} FROM s`);
   }
-  // As if all had been folded: what is in the tail is another matter.
+  // As if the tail were folded: it is not measured here.
   db.exec(
     `UPDATE folded SET seq = ${orders}; UPDATE items SET reserved = (SELECT count(*) FROM orders WHERE item_id = items.id)`,
   );
@@ -69,14 +69,14 @@ function fillSqlite(folder: string, orders: number): void {
 
 type Figures = {
   ms: number;
-  /** Of the whole process, garbage that nobody has collected yet included, beside what it had before. */
+  /** Growth of the whole process, including uncollected garbage. */
   peakMb: number;
-  /** What is left of that when all is done. */
+  /** The growth that is left at the end. */
   keptMb: number;
   longestStallMs: number;
 };
 
-/** Memory is sampled with every turn that a timer gets; a timer that comes late tells of a stall. */
+/** Samples memory at every tick of a timer; a late tick shows a stall of the event loop. */
 async function measured(run: () => Promise<unknown>): Promise<Figures> {
   collect();
   const before = process.memoryUsage().rss;
@@ -94,7 +94,7 @@ async function measured(run: () => Promise<unknown>): Promise<Figures> {
   const heapBefore = process.memoryUsage().heapUsed;
   collect();
   const kept = process.memoryUsage().heapUsed;
-  // Alive until here.
+  // Keeps them alive until here.
   void [result, heapBefore];
   return {
     ms: Math.round(ms),
@@ -104,7 +104,7 @@ async function measured(run: () => Promise<unknown>): Promise<Figures> {
   };
 }
 
-/** `aliveMb`: what is left when garbage was collected in the middle, beside what was alive before. */
+/** `aliveMb`: growth after a garbage collection in the middle. */
 async function pagesAlone(ledger: Ledger, upTo = Infinity): Promise<{ orders: number; aliveMb: number }> {
   collect();
   const before = process.memoryUsage().heapUsed;
@@ -120,7 +120,7 @@ async function pagesAlone(ledger: Ledger, upTo = Infinity): Promise<{ orders: nu
 }
 
 async function figuresOf(name: string, ledger: Ledger, gate: Gate, orders: number) {
-  // The reader's thread, a connection and the room for a busy process' garbage are there already, as they are in a shop.
+  // Warm up: a running shop already has the reader's thread, a connection and a grown heap.
   await pagesAlone(ledger, WARM_UP);
   let read = { orders: 0, aliveMb: 0 };
   const alone = await measured(async () => {

@@ -1,4 +1,4 @@
-// The whole distributed shop over HTTP, beside a bare Fastify route with the same auth and schema.
+// Compares the whole distributed shop over HTTP with a bare Fastify route with the same auth and schema.
 import type { ChildProcess } from 'node:child_process';
 import { cleanUpServers } from '../test/support/servers/clean-up.ts';
 import { startMariadb } from '../test/support/servers/mariadb.ts';
@@ -8,9 +8,9 @@ import type { Result } from './load/load.ts';
 import { ADMIN, createSale, end, load, median, report, runJson, start } from './support.ts';
 
 /**
- * Orders end to end, HTTP to commit, with 1 and 2 API processes and one worker, on MariaDB and PostgreSQL. In alternating
- * rounds of one run with the bare route: a round gives a ratio, the median of the rounds is the figure. With 2 API
- * processes the load is two processes, too, each on one of them; the bare route is then two as well.
+ * Orders end to end, from HTTP to commit, with 1 and 2 API processes and one worker, on MariaDB and PostgreSQL, in alternating
+ * rounds with the bare route: each round gives a ratio, and the figure is the median of the rounds. With 2 API processes
+ * there are also two load processes, one for each, and two bare routes.
  */
 const CONNECTIONS = 64;
 
@@ -47,7 +47,7 @@ async function measure(target: Target, durationMs: number): Promise<void> {
 
 const LIVE_ORDERS = 100_000;
 
-/** How long a sale with so many live orders cannot be bought after Redis has lost everything. */
+/** How long a sale is unavailable after Redis has lost everything. */
 async function pauseOfRebuild(port: number, redis: { command(...args: string[]): Promise<unknown> }): Promise<number> {
   const saleId = await createSale(port);
   const path = `/v1/sales/${saleId}/orders`;
@@ -68,7 +68,7 @@ async function pauseOfRebuild(port: number, redis: { command(...args: string[]):
   const lostMs = performance.now();
   for (let n = 0; (await order(n)) !== 201; n++) await new Promise((resolve) => setTimeout(resolve, 5));
   const pauseMs = Math.round(performance.now() - lostMs);
-  // The next one is not to be rebuilt beside this one.
+  // Close it, so that the next rebuild does not include it.
   await closeSale(port, saleId);
   return pauseMs;
 }

@@ -11,14 +11,14 @@ export const ADMIN = 'bench-admin-key';
 
 const children = new Set<ChildProcess>();
 const folders = new Set<string>();
-// A benchmark that is stopped takes its servers with it.
+// Exit handlers stop the servers when the benchmark is interrupted.
 for (const signal of ['SIGINT', 'SIGTERM'] as const) process.on(signal, () => process.exit(130));
 process.on('exit', () => {
   for (const child of children) child.kill('SIGKILL');
   for (const folder of folders) rmSync(folder, { recursive: true, force: true });
 });
 
-/** For children started elsewhere. */
+/** Stops a child that was started elsewhere when the benchmark ends. */
 export function adopt<T extends ChildProcess>(child: T): T {
   children.add(child);
   child.on('exit', () => children.delete(child));
@@ -31,7 +31,7 @@ export function temporaryFolder(): string {
   return folder;
 }
 
-/** Starts a script or the server and resolves to its port when it prints where it listens. */
+/** Starts a script or the server, and resolves to its port once it prints where it listens. */
 export async function start(
   args: string[],
   env: Record<string, string> = {},
@@ -55,7 +55,7 @@ export async function start(
   return { port, child };
 }
 
-/** Runs a script to its end and gives what it printed last, as JSON. */
+/** Runs a script to its end and parses its last line as JSON. */
 export async function runJson<T>(args: string[], env: Record<string, string> = {}, cwd = ROOT): Promise<T> {
   const child = spawn(process.execPath, args, {
     cwd,
@@ -73,7 +73,7 @@ export async function runJson<T>(args: string[], env: Record<string, string> = {
   return JSON.parse(output.trim().split('\n').at(-1)!) as T;
 }
 
-/** A script with a channel: it says something when it is ready, and answers every message. */
+/** Starts a script with a channel: it sends a message when it is ready, and answers every message. */
 export async function talk(args: string[]): Promise<{ child: ChildProcess; ask<T>(message: number): Promise<T> }> {
   const [script, ...rest] = args as [string, ...string[]];
   const child = adopt(fork(join(ROOT, script), rest, { cwd: ROOT, execArgv: [] }));
@@ -104,7 +104,7 @@ export async function load(job: Omit<Job, 'secret'>): Promise<Result> {
   return result;
 }
 
-/** CPU time of a process so far, all threads, in milliseconds; null where there is no /proc. */
+/** CPU time of a process so far, over all threads, in milliseconds; null without /proc. */
 export function cpuMs(pid: number): number | null {
   try {
     const fields = readFileSync(`/proc/${pid}/stat`, 'utf8').split(') ')[1]!.split(' ');
@@ -122,7 +122,7 @@ export async function end(child: ChildProcess): Promise<void> {
   children.delete(child);
 }
 
-/** A sale that is open, with as much of one item, `voucher`, as anybody may sell. */
+/** Creates an open sale with the largest possible stock of one item, `voucher`. */
 export async function createSale(port: number): Promise<string> {
   const response = await fetch(`http://127.0.0.1:${port}/v1/sales`, {
     method: 'POST',
@@ -164,7 +164,7 @@ export function machine(): Record<string, unknown> {
 
 type Rows = Record<string, unknown>[];
 
-/** Prints a table, or several by their names, and keeps the JSON in bench/results/ and wherever else it is wanted. */
+/** Prints one table, or several with names, and writes the JSON to bench/results/ and to `copies`. */
 export function report(
   name: string,
   rows: Rows | Record<string, Rows>,

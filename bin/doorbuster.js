@@ -1,5 +1,5 @@
 #!/usr/bin/env node
-// In a clone the sources run as they are (Node strips the types); in the published package only dist/ exists.
+// A clone runs the sources directly (Node strips the types); the published package contains only dist/.
 import { existsSync } from 'node:fs';
 
 const source = new URL('../src/cli/main.ts', import.meta.url);
@@ -12,11 +12,11 @@ if (major < 24) {
 const { main } = await import((existsSync(source) ? source : built).href);
 process.exitCode = await main(process.argv.slice(2));
 
-/** What to do next. In a clone npx may be what brought us here: it takes the clone's own Node, once there is one. */
+/** What to do next. In a clone, npx uses the clone's own Node once it is installed. */
 function remedy() {
   if (!existsSync(source)) return 'Install Node 24: https://nodejs.org/en/download';
   const again = ['npx doorbuster', ...process.argv.slice(2)].join(' ');
   return existsSync(new URL('../node_modules/.bin/node', import.meta.url))
-    ? `This clone has one of its own, which npx uses: ${again}`
-    : `Run \`npm install\` once: it brings Node 24 for this clone. Then: ${again}`;
+    ? `This clone has its own Node 24, which npx uses: ${again}`
+    : `Run \`npm install\` once: it installs Node 24 for this clone. Then: ${again}`;
 }

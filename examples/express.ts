@@ -17,11 +17,11 @@ const authSecret = 'a-secret-that-your-sign-in-and-the-shop-share';
 const shop = await createDoorbuster({ data, adminKey: 'an-admin-key', authSecret });
 
 const app = express();
-// Before express.json(): the shop reads its own bodies, and a body can be read once.
+// Mount it before express.json(): the shop parses bodies itself, and a body can be read only once.
 app.use('/shop', shop.handler());
 app.use(express.json());
 
-// Your own routes use the same shop as a library: a sale made here is sold there.
+// Your own routes use the same shop as a library: a sale created here is sold under /shop.
 app.post('/campaigns', async (request, response) => {
   const created = await shop.sales.create({
     name: request.body.name,
@@ -45,7 +45,7 @@ const token = createSigner({ key: authSecret, algorithm: 'HS256' })({ sub: 'alic
 const order = await post(`/shop/v1/sales/${campaign}/orders`, { item: 'voucher' }, token);
 console.log(`alice: ${order.status}`);
 
-// What anybody may see is at most a tenth of a second old.
+// Public reads of a sale may be up to a tenth of a second old.
 await new Promise((resolve) => setTimeout(resolve, 150));
 const sale = (await (await fetch(`${url}/shop/v1/sales/${campaign}`)).json()) as { items: { free: number }[] };
 console.log(`free: ${sale.items[0]!.free}`);

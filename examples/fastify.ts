@@ -20,7 +20,7 @@ const shop = await createDoorbuster({ data, adminKey: 'an-admin-key', authSecret
 const app = Fastify();
 await app.register(doorbuster, { shop, prefix: '/shop' });
 app.setNotFoundHandler((_request, reply) => reply.code(404).send({ error: 'not found, says the application' }));
-// The shop is yours: it is closed when you say so, here with the application.
+// You created the shop, so you close it: here together with the application.
 app.addHook('onClose', () => shop.close());
 
 const created = await shop.sales.create({

@@ -8,7 +8,7 @@ import { createServer } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-// Any JWT library will do: your sign-in makes tokens with HS256, whose `sub` is the buyer's id.
+// Any JWT library will do: your sign-in signs tokens with HS256, and `sub` is the buyer's id.
 import { createSigner } from 'fast-jwt';
 // In your program: import { createDoorbuster } from 'doorbuster';
 import { createDoorbuster } from '../src/index.ts';
@@ -40,7 +40,7 @@ for (const buyer of ['alice', 'bob']) {
   console.log(`${buyer}: ${order.status} ${order.body.code ?? order.body.status}`);
 }
 
-// First no new connections, then the shop: it finishes what is in flight.
+// Stop taking connections first, then close the shop, which finishes the orders in flight.
 server.close();
 server.closeAllConnections();
 await shop.close();

@@ -9,11 +9,11 @@ import { join } from 'node:path';
 // In your program: import { createDoorbuster } from 'doorbuster';
 import { createDoorbuster } from '../src/index.ts';
 
-// A real shop has a folder that stays: { data: './data' }.
+// A real shop keeps its folder: { data: './data' }.
 const data = mkdtempSync(join(tmpdir(), 'doorbuster-example-'));
 const shop = await createDoorbuster({ data });
 
-// Called after the commit: the order is on disk when you hear of it.
+// Called after the commit: by then the order is on disk.
 shop.on('order.reserved', (order) => console.log(`reserved: ${order.buyer} has ${order.quantity} ${order.item}`));
 
 const created = await shop.sales.create({
@@ -23,18 +23,18 @@ const created = await shop.sales.create({
   perBuyer: 1,
   items: [{ code: 'voucher-100', name: '100 off', price: { amount: 8000, currency: 'CNY' }, stock: 2 }],
 });
-// A refusal is a value, not an exception: the types make you look.
+// A refusal is a value, not an exception: the types make you check it.
 if (!created.ok) throw new Error(`no sale: ${created.code}`);
 const { sale } = created;
 console.log(`sale: ${sale.state}, ${sale.items[0]!.free} free`);
 
-// Watching begins with the state and counts, and goes on with every change.
+// The watcher first gets the state and the counts, then every change.
 const stop = await shop.sales.watch(sale.id, (event) => {
   if (event.type === 'state' && event.state === 'sold_out') console.log('watched: sold out');
 });
 
-// Three buyers for two vouchers, and Alice clicks twice. The key makes the second click harmless: it gets the first
-// order again. Without a key it would be refused, since Alice is at her limit.
+// Three buyers want two vouchers, and Alice clicks twice. The key makes the second click harmless: it returns the
+// first order. Without a key it would be refused, since Alice is at her limit.
 const clicks = [
   { buyer: 'alice', key: 'click-1' },
   { buyer: 'alice', key: 'click-1' },
@@ -50,7 +50,7 @@ for (const { buyer, key } of clicks) {
 const mine = await shop.orders.list({ buyer: 'alice' });
 console.log(`alice has ${mine.data.length} order: ${mine.data[0]!.status}`);
 
-// The watcher hears of it within a tenth of a second.
+// The watcher is called within a tenth of a second.
 await new Promise((resolve) => setTimeout(resolve, 300));
 stop?.();
 
@@ -58,6 +58,6 @@ await shop.sales.close(sale.id);
 const late = await shop.orders.place({ sale: sale.id, buyer: 'dave', item: 'voucher-100' });
 console.log(`late: ${late.ok ? 'sold' : late.code}`);
 
-// Finishes what is in flight. `await using shop = await createDoorbuster(…)` does it for you.
+// Finishes the orders in flight. `await using shop = await createDoorbuster(…)` closes for you.
 await shop.close();
 rmSync(data, { recursive: true });

@@ -1,5 +1,5 @@
 /**
- * Against double submission, in an Express application: two clicks, one order, and both get its answer.
+ * Protection against double submission in an Express application: two clicks make one order, and both get its answer.
  *
  *     npm run example locks-idempotency
  */
@@ -16,8 +16,8 @@ const app = express();
 app.use(express.json());
 
 const orders: { id: number; buyer: string; item: string }[] = [];
-// Behind the body parser: the same key with another body is a mistake, and refused. The caller is whoever your sign-in
-// says; a header stands for it here.
+// Mount it behind the body parser: it refuses a key that comes back with another body. The caller is whoever your
+// sign-in identified; here a header stands in for it.
 const idempotent = expressIdempotency(locks, {
   required: true,
   caller: (request) => String(request.headers['x-user']),
@@ -33,7 +33,7 @@ const server = app.listen(0, '127.0.0.1');
 await new Promise((resolve) => server.once('listening', resolve));
 const url = `http://127.0.0.1:${(server.address() as AddressInfo).port}/orders`;
 
-// The client draws the key before its first try, and sends it with every try.
+// The client draws the key before its first attempt and sends it with every attempt.
 const key = randomUUID();
 const clicks = await Promise.all([post('alice', key, 'voucher'), post('alice', key, 'voucher')]);
 console.log(`two clicks: ${clicks.map(({ status, body }) => `${status} order ${body.id}`).join(', ')}`);

@@ -1,5 +1,5 @@
 /**
- * The lock toolkit on its own: inside this process, or on a Redis.
+ * The lock toolkit on its own: inside this process, or on Redis.
  *
  *     npm run example locks
  *     REDIS_URL=redis://127.0.0.1:6379 npm run example locks
@@ -13,10 +13,10 @@ import { assertFenced, createLocks, fenceSql, StaleFenceError } from '../src/loc
 const redis = process.env.REDIS_URL;
 const settings = redis ? { redis } : {};
 const locks = createLocks(settings);
-// Names of their own for each run: on a shared Redis another run may be going on.
+// Each run uses its own names: on a shared Redis another run may be active.
 const run = randomUUID();
 
-// A mutex, and what it guards. The fence is a column: the largest token that has written so far.
+// A mutex and the row it guards. The fence column keeps the largest token that has written so far.
 const db = new DatabaseSync(':memory:');
 db.exec('CREATE TABLE orders (id INTEGER PRIMARY KEY, status TEXT NOT NULL, fence INTEGER NOT NULL DEFAULT 0)');
 db.exec("INSERT INTO orders (id, status) VALUES (1, 'reserved')");
@@ -30,13 +30,13 @@ function write(status: string, token: bigint): void {
 }
 
 const order = locks.mutex(`${run}:order:1`);
-// A fixed lease, and work that takes longer. The signal says so before anybody else can have the lock.
+// A fixed lease, and work that takes longer. The signal aborts before anyone else can get the lock.
 const late = await order.acquire({ lease: 100 });
 await sleep(150);
 console.log(`mutex: held: ${late.held}, signal: ${late.signal.reason.code}, ${late.signal.reason.reason}`);
 await order.run(({ token }) => write('paid', token));
 try {
-  // It did not look, and writes all the same: only the fence can stop that.
+  // This holder ignored the signal and writes anyway: only the fence can stop it.
   write('cancelled', late.token);
 } catch (error) {
   if (!(error instanceof StaleFenceError)) throw error;
@@ -44,7 +44,7 @@ try {
   console.log(`fence: the late write is refused (${error.code}), the order stays ${status}`);
 }
 
-// To try without waiting, and to wait with a bound.
+// Try without waiting, or wait at most a given time.
 {
   await using held = await order.acquire();
   const other = await order.tryAcquire();
@@ -65,7 +65,7 @@ const read = (): Promise<void> =>
 await Promise.all([read(), read(), read()]);
 await prices.write.run(() => console.log(`read-write: ${together} readers at once, then a writer beside ${reading}`));
 
-// At most so many at a time.
+// At most two at a time.
 const provider = locks.semaphore(`${run}:provider`, { permits: 2 });
 let calling = 0;
 let most = 0;
@@ -78,14 +78,14 @@ const call = (): Promise<void> =>
 await Promise.all([call(), call(), call(), call(), call()]);
 console.log(`semaphore: 5 calls, ${most} at a time`);
 
-// Once in the cluster: everybody gets the result.
+// Runs once in the cluster; every caller gets the result.
 let built = 0;
 const report = (): Promise<{ sold: number }> =>
   locks.once(`${run}:report`, () => ({ sold: 100 * ++built }), { keep: 1000 });
 const reports = await Promise.all([report(), report(), report()]);
 console.log(`once: built ${built} time, all have ${JSON.stringify(reports[2])}`);
 
-// Several at once, in one order: transfers to and fro do not wait for each other.
+// Several locks at once, always taken in the same order: opposite transfers cannot deadlock.
 const accounts = { alice: 100, bob: 100 };
 const transfer = (from: 'alice' | 'bob', to: 'alice' | 'bob', amount: number): Promise<void> =>
   locks.multi([`${run}:${from}`, `${run}:${to}`]).run(async () => {
@@ -97,7 +97,7 @@ const transfer = (from: 'alice' | 'bob', to: 'alice' | 'bob', amount: number): P
 await Promise.all([transfer('alice', 'bob', 30), transfer('bob', 'alice', 10), transfer('alice', 'bob', 5)]);
 console.log(`multi: alice ${accounts.alice}, bob ${accounts.bob}`);
 
-// One instance leads. Another `createLocks` stands for another process here.
+// One instance leads. Here a second `createLocks` stands in for another process.
 const elsewhere = createLocks(settings);
 elsewhere.on('skipped', ({ reason }) => console.log(`leader: the second instance waits, ${reason}`));
 const lead = (who: string) => async (context: { signal: AbortSignal }) => {

@@ -1,4 +1,4 @@
-// Runs an example under the Node 24 of this clone, which npm puts first in the PATH of its scripts: npm run example library
+// npm run example library: runs an example with this clone's Node 24, which npm puts first in the PATH of its scripts.
 import { existsSync, readdirSync } from 'node:fs';
 
 const folder = new URL('../examples/', import.meta.url);

@@ -1,6 +1,6 @@
-// Many random histories of the locks, several at once: `npm run test:nightly [-- <how many>] [--from <seed>] [--at-once <n>]`.
-// Prints the seed of each one that breaks a promise, with what happened; HISTORY_SEED=<seed> npx vitest run test/history
-// plays it again. Exits with 1 if there was one.
+// Runs many random histories of the locks, several at once: `npm run test:nightly [-- <how many>] [--from <seed>] [--at-once <n>]`.
+// Prints the seed of each history that breaks a promise, with what happened, and then exits with 1.
+// `HISTORY_SEED=<seed> npx vitest run test/history` replays one.
 import { parseArgs } from 'node:util';
 import { check, report } from '../test/history/check.ts';
 import { Stage } from '../test/history/run.ts';

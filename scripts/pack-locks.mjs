@@ -1,4 +1,4 @@
-// Packs the locks alone as `doorbuster-locks`: what dist/locks/index.js reaches, with ioredis as its only dependency.
+// Packs only the locks as `doorbuster-locks`: all files that dist/locks/index.js imports, with ioredis as the only dependency.
 //   npm run pack:locks [-- <folder for the tarball>]
 // Prints the tarball's name, like npm pack.
 import { execFileSync } from 'node:child_process';
@@ -31,13 +31,13 @@ those.
 
 const read = (file) => readFileSync(join(root, file), 'utf8');
 
-/** The packages that some code imports, and the files of ours. */
+/** The packages and the files of ours that some code imports. */
 function importsOf(code) {
   const all = [...code.matchAll(/(?:\bfrom|\bimport\(?)\s*['"]([^'"]+)['"]/g)].map(([, target]) => target);
   return { own: all.filter((one) => one.startsWith('.')), foreign: all.filter((one) => !one.startsWith('.')) };
 }
 
-/** dist/locks/index.js and what it reaches, with the types. */
+/** dist/locks/index.js and all files that it imports, with their types. */
 function reached() {
   const files = new Set();
   const queue = [ENTRY, ENTRY.replace(/\.js$/, '.d.ts')];
@@ -48,7 +48,7 @@ function reached() {
     const unknown = foreign.filter((one) => !one.startsWith('node:') && one !== 'ioredis' && !OPTIONAL.includes(one));
     if (unknown.length > 0) throw new Error(`${file} imports ${unknown.join(', ')}: ${NAME} does not have it`);
     for (const target of own) {
-      // The types say where they were written, `./x.ts`.
+      // Type files import `./x.ts`.
       const script = posix.join(dirname(file), target).replace(/\.ts$/, '.js');
       queue.push(file.endsWith('.d.ts') ? script.replace(/\.js$/, '.d.ts') : script);
     }
@@ -56,9 +56,9 @@ function reached() {
   return [...files];
 }
 
-/** A page as it is in the package: links to what is not there become plain text. */
+/** A page for the package: links to files that it does not contain become plain text. */
 function page(from, to, packed) {
-  // The page of the whole package also says how to get this one.
+  // The original page also says how to get this package.
   const text = read(from)
     .replace(/ As a\s+small package of its own it is [^.]*\./, '')
     .replaceAll('doorbuster/locks', NAME);
@@ -80,7 +80,7 @@ const put = (file, text) => {
 
 const missing = new RegExp(`^(?=(?:import|export)\\b[^;]*['"](?:${OPTIONAL.join('|')})['"];)`, 'gm');
 for (const file of reached()) {
-  // Whoever has not installed an optional package gets no error from its types.
+  // Without an optional package its types must not fail the user's build.
   const text = read(file).replace('doorbuster needs Node', `${NAME} needs Node`);
   put(file, file.endsWith('.d.ts') ? text.replace(missing, '// @ts-ignore\n') : text);
   const lua = join(dirname(file), 'lua');
@@ -101,7 +101,7 @@ for (const file of EXAMPLES) {
 put('LICENSE', read('LICENSE'));
 
 const whole = JSON.parse(read('package.json'));
-// A range and not our version: a client that is passed in must come from the same ioredis, and an application has its own Fastify.
+// A range, not our exact version: a given client must come from the same ioredis, and an application has its own Fastify.
 const range = (name) => `^${whole.dependencies[name].split('.')[0]}.0.0`;
 const { version, license, type, engines } = whole;
 put(

@@ -1,4 +1,4 @@
-// Everything that must hold before a change is called done: format, lint, types, tests, build, package.
+// Runs every check that a change must pass: format, lint, types, tests, build, package.
 import { spawnSync } from 'node:child_process';
 import { dirname } from 'node:path';
 import { fileURLToPath } from 'node:url';

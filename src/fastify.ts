@@ -1,5 +1,5 @@
 /**
- * Doorbuster in a Fastify application of yours:
+ * Doorbuster in your Fastify application:
  *
  *     import doorbuster from 'doorbuster/fastify';
  *     await app.register(doorbuster, { shop, prefix: '/shop' });
@@ -12,7 +12,7 @@ import { doorbusterRoutes } from './http/plugin.ts';
 import { type Doorbuster, engineOf, httpOptions, sourceOf } from './library/doorbuster.ts';
 
 export interface DoorbusterPluginOptions {
-  /** Made by createDoorbuster with `adminKey` and `authSecret`. Closing it stays yours. */
+  /** Created by createDoorbuster with `adminKey` and `authSecret`. The plugin does not close it. */
   shop: Doorbuster;
 }
 

@@ -1,5 +1,5 @@
 /**
- * Doorbuster as a library: the same engine that the server runs, in your process.
+ * Doorbuster as a library: the server's engine in your process.
  *
  *     const shop = await createDoorbuster({ data: './data' });
  *     const placed = await shop.orders.place({ sale, buyer: 'alice', item: 'voucher', key: 'a1' });
@@ -10,9 +10,7 @@ import './base/node-version.ts';
 
 export { DoorbusterError, RetryableError, TerminalError } from './base/errors.ts';
 export type { Logger } from './base/logger.ts';
-export type { SaleEvent } from './engine/board.ts';
-export type { Consistency, Item, Order, Sale } from './engine/present.ts';
-export type { Readiness, ShopEvents } from './engine/shop.ts';
+export type { Readiness } from './engine/shop.ts';
 export {
   createDoorbuster,
   type Doorbuster,
@@ -35,3 +33,6 @@ export type {
   ProviderState,
   RefundRequest,
 } from './payments/port.ts';
+export type { SaleEvent } from './views/board.ts';
+export type { ShopEvents } from './views/events.ts';
+export type { Consistency, Item, Order, Sale } from './views/present.ts';

@@ -1,7 +1,7 @@
 // The floor for the order path: a bare Fastify POST with the same auth, the same body and response schemas and the same
 // answer, and nothing behind it: no gate, no ledger, no limits, no metrics. With the argument `turn` it sends its answers
-// at the end of each turn of the event loop, as we do: a harder floor, since most of the bare route's time is in writes
-// that each wake the client.
+// at the end of each turn of the event loop, as we do. That is a harder floor, because most of the bare route's time goes
+// into writes that each wake the client.
 import Fastify from 'fastify';
 import { systemClock } from '../../src/base/clock.ts';
 import { silentLog } from '../../src/base/logger.ts';

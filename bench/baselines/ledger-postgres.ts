@@ -5,7 +5,7 @@ import type { Floors } from '../ledger.ts';
 
 const COLUMNS = `id, sale_id, item_id, buyer, quantity, slots, amount, currency, status, epoch, idem_key, fingerprint,
   created_at, updated_at, expires_at`;
-// Arrays and prepared statements, sent together: twice as quick as the usual VALUES ($1, $2, …).
+// Arrays and prepared statements, sent together: twice as fast as the usual VALUES ($1, $2, …).
 const ORDERS = `INSERT INTO orders (${COLUMNS}) SELECT id, $4::bigint, $5::bigint, buyer, 1, '1', $6::bigint, 'CNY', 'reserved', 1,
   key, $7, $8::bigint, $8::bigint, $9::bigint FROM unnest($1::bigint[], $2::text[], $3::text[]) AS o (id, buyer, key)`;
 const CLAIMS = `INSERT INTO claims (sale_id, buyer, slot, order_id) SELECT $3::bigint, buyer, 1, id

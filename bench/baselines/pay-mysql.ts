@@ -1,4 +1,4 @@
-// The floors for payments on MySQL and MariaDB. Statements are written by hand: the ids of this benchmark need no escaping.
+// The floors for payments on MySQL and MariaDB. SQL is built by hand: the ids of this benchmark need no escaping.
 import { createPool, type ResultSetHeader, type RowDataPacket } from 'mysql2/promise';
 import { detailOf, freshId, ITEM_ID, must, type PayFloors, PRICE } from '../pay/floors.ts';
 
@@ -28,7 +28,7 @@ export async function open(url: string, poolMax: number): Promise<PayFloors> {
   pool.pool.on('connection', (one) => void one.query('SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED'));
   const withOne = async (work: (ask: (sql: string) => Promise<unknown>) => Promise<void>): Promise<void> => {
     const one = await pool.getConnection();
-    // What fails fails the benchmark: nothing is left to be taken back.
+    // No rollback: a failure ends the benchmark.
     await work(async (sql) => (await one.query(sql))[0]);
     one.release();
   };
@@ -65,7 +65,7 @@ export async function open(url: string, poolMax: number): Promise<PayFloors> {
         const payment = PAYMENTS + captured(orderId);
         const done = (await ask(`START TRANSACTION; ${paid(`id = ${orderId}`)}; ${payment}`)) as unknown[];
         must(changed(done[1]));
-        // A CHECK keeps the counts from going below nothing.
+        // A CHECK keeps the counts from becoming negative.
         await ask(`${item(1)}; COMMIT`);
       }),
     async confirmAll(orderIds) {

@@ -1,4 +1,4 @@
-// The floors for payments on PostgreSQL: prepared statements; what waits for nothing is sent together.
+// The floors for payments on PostgreSQL: prepared statements; independent ones are sent together.
 import { Pool, type PoolClient } from 'pg';
 import { detailOf, freshId, ITEM_ID, must, type PayFloors, PRICE } from '../pay/floors.ts';
 
@@ -30,7 +30,7 @@ export async function open(url: string, poolMax: number): Promise<PayFloors> {
   const pool = new Pool({ connectionString: url, max: poolMax, pipeline: true });
   const withOne = async (work: (one: PoolClient) => Promise<void>): Promise<void> => {
     const one = await pool.connect();
-    // What fails fails the benchmark: nothing is left to be taken back.
+    // No rollback: a failure ends the benchmark.
     await work(one);
     one.release();
   };

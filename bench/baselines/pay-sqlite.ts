@@ -1,4 +1,4 @@
-// The floors for payments on SQLite: a connection of their own to the ledger's file, opened as the ledger opens it.
+// The floors for payments on SQLite: a separate connection to the ledger's file, opened as the ledger opens it.
 import { openLedgerFile } from '../../src/ledger/drivers/sqlite/file.ts';
 import { detailOf, freshId, ITEM_ID, must, type PayFloors, PRICE } from '../pay/floors.ts';
 

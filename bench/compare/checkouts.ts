@@ -7,21 +7,21 @@ function git(...args: string[]): string {
   return execFileSync('git', args, { cwd: ROOT, encoding: 'utf8', stdio: ['ignore', 'pipe', 'pipe'] });
 }
 
-/** The full hash of whatever names a commit; fails with git's own words. */
+/** The full hash of a revision; fails with git's own message. */
 export function commitOf(revision: string): string {
   return git('rev-parse', '--verify', '--quiet', '--end-of-options', `${revision}^{commit}`).trim();
 }
 
-/** A checkout of a commit in a temporary folder, with its dependencies. It is removed when this process ends. */
+/** A checkout of a commit in a temporary folder, with its dependencies. Removed when this process ends. */
 export function checkOut(commit: string): string {
   const folder = join(temporaryFolder(), 'checkout');
-  // Of a run that was killed: its folder is gone, git still remembers it.
+  // Forget worktrees of killed runs, whose folders are gone.
   git('worktree', 'prune');
   process.on('exit', () => {
     try {
       git('worktree', 'remove', '--force', folder);
     } catch {
-      // The folder goes anyway; the next run prunes.
+      // The folder is removed anyway, and the next run prunes.
     }
   });
   git('worktree', 'add', '--detach', '--quiet', folder, commit);
@@ -40,8 +40,8 @@ function lockFile(folder: string): string {
 }
 
 /**
- * Gives a checkout the adaptor of a part, if it has none: the first version that was ever committed, since a commit from
- * before it is nearest to that one; without history, the work tree's.
+ * Gives a checkout the adaptor of a part if it has none: the first version that was ever committed, because that is nearest to
+ * a commit from before it; without history, the work tree's.
  */
 export function provideAdaptor(checkout: string, part: string): void {
   const path = `bench/compare/adaptors/${part}.ts`;

@@ -1,6 +1,6 @@
-// A part without HTTP, in slices: component.ts <gate | ledger> <checkout> <url>, with a channel as the load has it.
-// The part is a client of Redis or of a database, which run elsewhere; this process is that client and counts what it
-// reaches. Always the new tree's file: all sides are measured by the same code, through their own adaptors.
+// Measures a part without HTTP, in slices: component.ts <gate | ledger> <checkout> <url>, with the load's kind of channel.
+// This process is the client of a Redis or database that runs elsewhere, and counts its throughput. All sides are measured by
+// the new tree's copy of this file, through their own adaptors.
 import { join } from 'node:path';
 import { pathToFileURL } from 'node:url';
 import type { Slice } from '../load/load.ts';
@@ -13,7 +13,7 @@ const BATCH = 512;
 const WRITERS = 2;
 
 let lastOrder = 7_000_000_000_000_000_000n;
-/** Buyers come once, under names that are in the order of no index. */
+/** Each buyer orders once, under a random name: not in the order of any index. */
 function nextOrder() {
   const orderId = String(++lastOrder);
   return { orderId, buyer: `buyer-${Math.random().toString(36).slice(2, 12)}-${orderId}`, key: `key-${orderId}` };
@@ -24,7 +24,7 @@ async function load<T>(): Promise<T> {
   return ((await import(pathToFileURL(file).href)) as { open(url: string): Promise<T> }).open(url);
 }
 
-/** How many orders one call takes, how many calls there are at a time, and the call. */
+/** Orders per call, concurrent calls, and the call. */
 async function openPart(): Promise<{ callers: number; orders: number; call: () => Promise<void> }> {
   if (part === 'gate') {
     const gate = await load<MeasuredGate>();

@@ -1,4 +1,4 @@
-// What is compared. In a round all sides run at the same time, and take turns in being asked for something.
+// The scenarios to compare. In a round all sides run at the same time and are loaded in turns.
 import { rmSync } from 'node:fs';
 import { join } from 'node:path';
 import { startMariadb } from '../../test/support/servers/mariadb.ts';
@@ -7,22 +7,22 @@ import { type RedisServer, startRedis } from '../../test/support/servers/redis.t
 import type { Job, Slice } from '../load/load.ts';
 import { cpuMs, createSale, end, runJson, SECRET, start, talk, temporaryFolder } from '../support.ts';
 
-/** One checkout under test, warm or yet to be: fresh processes and an empty store. */
+/** One checkout under test, with fresh processes and an empty store. */
 export interface Running {
-  /** Goes on for so long. */
+  /** Runs for `ms`. */
   run(ms: number): Promise<Slice>;
-  /** CPU time of the measured process so far, all its threads; null where there is no /proc. */
+  /** CPU time of the measured process so far, over all threads; null without /proc. */
   cpuMs(): number | null;
   end(): Promise<void>;
 }
 
 export interface Scenario {
   readonly name: string;
-  /** What `--scenario` says. */
+  /** The name for `--scenario`. */
   readonly group: string;
-  /** The part of src/ that it calls, by an adaptor; null: by HTTP alone. */
+  /** The part of src/ that it calls through an adaptor; null: HTTP only. */
   readonly adaptor: 'gate' | 'ledger' | null;
-  /** `side`: those that run at the same time share no Redis. */
+  /** `side`: sides that run at the same time must not share a Redis. */
   open(checkout: string, side: string): Promise<Running>;
 }
 
@@ -30,15 +30,15 @@ const CONNECTIONS = 64;
 /** More than can be sold in one round. */
 const BUYERS = 120_000;
 const BUYERS_DISTRIBUTED = 50_000;
-/** Orders that are placed first, and then paid: a sample ends when all are, or when its time is over. */
+/** Orders that are placed first and then paid. A sample ends when all are paid, or when its time is over. */
 const PAID = 12_000;
-/** A payment is several commits one after the other: fewer callers would measure the disk's patience. */
+/** A payment is several commits in a row: with fewer callers the disk's latency would be measured. */
 const CONNECTIONS_PAYING = 128;
 
 const MARIADB_ARGS = ['--innodb-buffer-pool-size=1G', '--innodb-log-file-size=512M'];
 const POSTGRES_ARGS = ['-c', 'shared_buffers=1GB', '-c', 'max_wal_size=4GB'];
 
-/** Servers that are started when somebody first asks for them, one for each name. */
+/** Starts a server on first use, one per name. */
 function lazily<T>(begin: () => Promise<T>): (name?: string) => Promise<T> {
   const begun = new Map<string, Promise<T>>();
   return (name = '') => {
@@ -59,7 +59,7 @@ const durableRedis = lazily(() => startRedis({ persistence: 'aof', args: ['--app
 
 let databases = 0;
 
-/** Every round has databases of its own: the schemas of two commits differ, and tables that have grown are slower. */
+/** Every round has its own databases: the schemas of two commits may differ, and grown tables are slower. */
 async function newDatabase(server: DatabaseServer): Promise<{ url: string; drop(): Promise<unknown> }> {
   const name = `compare_${++databases}`;
   const url = await server.createDatabase(name);
@@ -76,7 +76,7 @@ type Load = Pick<Job, 'connections' | 'buyers' | 'then'>;
 const SERVE_ENV = {
   RATE_LIMIT_BUYER: '100000',
   PAYMENTS_SANDBOX: 'on',
-  // A machine that is late for reasons of its own must not turn a measurement into refusals.
+  // Other load on the machine must not turn a measurement into refusals.
   EVENT_LOOP_DELAY_MAX_MS: '60000',
 };
 
@@ -132,7 +132,7 @@ async function component(part: 'gate' | 'ledger', checkout: string, url: string)
   return { run: ask, cpuMs: () => cpuMs(child.pid!), end: () => end(child) };
 }
 
-/** When it has ended, this is done too. */
+/** Runs `after` when it has ended. */
 function also(running: Running, after: () => unknown): Running {
   return {
     ...running,

@@ -1,6 +1,6 @@
-/** Below this part of the old commit's throughput a scenario has become slower. */
+/** A scenario is slower if it has less than this share of the old commit's throughput. */
 export const BOUND = 0.95;
-/** A spread above this hides a loss that a user would notice: the run says that it knows too little. */
+/** A larger spread would hide a loss that users notice: the run then reports that it is too noisy to say. */
 export const NOISY_SPREAD = 0.1;
 const CONFIDENCE = 0.95;
 
@@ -11,7 +11,7 @@ export interface Round {
   readonly new: number;
 }
 
-/** Where the median lies, whatever the distribution is, in at least 95 of 100 runs. */
+/** A 95 % confidence interval of the median, for any distribution. */
 export interface Interval {
   readonly median: number;
   readonly low: number;
@@ -21,7 +21,7 @@ export interface Interval {
 export interface Judgement {
   /** new / old. */
   readonly change: Interval;
-  /** again / old: the same code twice, so that whatever is not 1 is the machine's doing. */
+  /** again / old: the same code twice, so that any difference from 1 is noise. */
   readonly same: Interval;
   /** How far the interval of the A/A pairs reaches from 1. */
   readonly spread: number;
@@ -32,10 +32,10 @@ export interface Judgement {
 }
 
 /**
- * A scenario fails if the median of its ratios is below 0.95 by more than the A/A spread. The spread is what the same
- * statistic, the median of so many pairs, may say of a commit that is compared with itself: the A/A median's interval at
- * 95 %, as far as it reaches from 1. It contains the noise of the machine and, since `again` is a checkout and a turn
- * of its own, what the place in the round does. A few outliers do not widen it.
+ * A scenario fails if the median of its ratios is below 0.95 by more than the A/A spread. The spread is how far from 1 the same
+ * statistic may be for a commit that is compared with itself: the 95 % interval of the A/A median. It contains the noise of the
+ * machine and, because `again` is a separate checkout with its own turn, the effect of the place in the round. A few outliers do
+ * not widen it.
  */
 export function judge(rounds: readonly Round[]): Judgement {
   const change = medianInterval(rounds.map((round) => round.new / round.old));
@@ -60,7 +60,7 @@ function middle(sorted: readonly number[]): number {
   return Number.isInteger(half) ? (sorted[half - 1]! + sorted[half]!) / 2 : sorted[Math.floor(half)]!;
 }
 
-/** How many values on each side the interval leaves out: as many as keep the median in it with 95 % (too few: none). */
+/** How many values the interval leaves out on each side, so that the median is inside with 95 % (none if there are too few). */
 function outsideOf(count: number): number {
   // Of `count` values each is below the true median with probability 1/2. The median is outside if at most `cut` are.
   let cut = 0;
@@ -74,7 +74,7 @@ function outsideOf(count: number): number {
   }
 }
 
-/** Who is measured first turns, so that a place in the round is nobody's advantage. */
+/** Rotates the order of the sides, so that no side profits from its place in the round. */
 export function turnsOf<T>(sides: readonly T[], round: number): T[] {
   return sides.map((_, at) => sides[(at + round) % sides.length]!);
 }

@@ -1,5 +1,5 @@
-// Fills a data folder with a sale that has `orders` reserved orders of random buyers, and room for as many more. Through
-// the ledger and its own batches, since a million orders over HTTP would take a minute. Prints { saleId }.
+// Fills a data folder with a sale that has `orders` reserved orders of random buyers, and stock for as many more. Writes
+// through the ledger in batches, because a million orders over HTTP would take a minute. Prints { saleId }.
 
 import { systemRuntime } from '../../src/base/runtime.ts';
 import { EmbeddedShop } from '../../src/engine/embedded.ts';

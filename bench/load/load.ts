@@ -1,5 +1,5 @@
-// The load: a process of its own, so that it does not measure itself. Raw sockets and HTTP/1.1 keep-alive, one request
-// in flight on each connection, the least a client can cost. Reads its job from argv, prints one line of JSON.
+// The load, in its own process so that it does not measure itself. Raw sockets and HTTP/1.1 keep-alive with one request in
+// flight per connection: the cheapest possible client. Reads its job from argv, prints one line of JSON.
 import { connect, type Socket } from 'node:net';
 import { createSigner } from 'fast-jwt';
 
@@ -12,12 +12,12 @@ export interface Job {
   durationMs: number;
   /** Distinct buyers, in random order, signed before the clock starts. */
   buyers: number;
-  /** Each request with an Idempotency-Key of its own. */
+  /** Send a new Idempotency-Key with each request. */
   keyed: boolean;
-  /** Requests go round the buyers again (for refusals); otherwise the load ends when all have ordered. */
+  /** Start again with the first buyer (for refusals); otherwise the load ends when all have ordered. */
   again: boolean;
   expect: number;
-  /** Not measured are then the requests above, without a bound in time: measured is one of these for each order they made. */
+  /** If set, the requests above are not measured and not limited in time: one of these per order is measured instead. */
   then?: {
     /** Contains `:order`. */
     path: string;
@@ -35,11 +35,11 @@ export interface Result {
   statuses: Record<string, number>;
 }
 
-/** With a channel to its parent, the load runs in slices: each message is a number of milliseconds, each answer a slice. */
+/** With a channel to its parent the load runs in slices: each message is a number of milliseconds, each answer a slice. */
 export interface Slice {
   done: number;
   ms: number;
-  /** Answers so far that were not expected. */
+  /** Unexpected answers so far. */
   unexpected: number;
 }
 
@@ -58,7 +58,7 @@ function post(path: string, body: string, token: string, key: string | null): Bu
 let requests: Buffer[] = [];
 const tokens: string[] = [];
 for (let n = 0; n < job.buyers; n++) {
-  // A random name: buyers do not come in the order of the ledger's index.
+  // A random name, so that buyers do not come in the order of the ledger's index.
   const buyer = `${Math.random().toString(36).slice(2, 12)}-${run}-${n}`;
   tokens.push(sign({ sub: buyer }));
   requests.push(post(job.path, job.body, tokens[n]!, job.keyed ? `key-${run}-${n}` : null));
@@ -70,7 +70,7 @@ let running = true;
 let expected = job.expect;
 let statuses: Record<string, number> = {};
 const latencies = new Float64Array(2_000_000);
-/** Of the first requests, where others follow: order ids, by the request's number. */
+/** With `then`: the order ids of the first requests, by the request's number. */
 const orders: (string | null)[] | null = job.then === undefined ? null : [];
 let collecting = orders !== null;
 
@@ -129,7 +129,7 @@ if (job.then !== undefined) {
   requests = orders!.map((id, n) =>
     post(path.replace(':order', id!), body, tokens[n]!, job.keyed ? `then-${run}-${n}` : null),
   );
-  // Nobody comes in the order of the ledger's index.
+  // Shuffle, so that orders do not come in the order of the ledger's index.
   for (let at = requests.length - 1; at > 0; at--) {
     const other = Math.floor(Math.random() * (at + 1));
     [requests[at], requests[other]] = [requests[other]!, requests[at]!];
@@ -138,7 +138,7 @@ if (job.then !== undefined) {
   [done, statuses] = [0, {}];
 }
 
-/** Goes on for so long, or until everybody has been served. */
+/** Runs for `ms`, or until every request is answered. */
 async function runFor(ms: number): Promise<Slice> {
   const [doneBefore, startedAt] = [done, performance.now()];
   running = true;
@@ -155,7 +155,7 @@ function unexpected(): number {
 }
 
 if (process.send !== undefined) {
-  // Somebody says when it goes on, and for how long.
+  // The parent starts each slice.
   process.on('message', async (ms: number) => process.send!(await runFor(ms)));
   process.on('disconnect', () => process.exit(0));
   process.send('ready');

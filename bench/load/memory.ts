@@ -42,7 +42,7 @@ for (let n = 0; n < BUYERS; n += 500) {
   );
 }
 const hot = used();
-// Until the tail is folded into the ledger's tables.
+// Wait until the tail is folded into the ledger's tables.
 const deadline = Date.now() + 120_000;
 let folded = hot;
 while (Date.now() < deadline) {

@@ -3,11 +3,11 @@ import { composeId, ID_EPOCH_MS } from '../../src/base/ids.ts';
 export const ITEM_ID = '2';
 export const PRICE = { amount: 8000, currency: 'CNY' };
 
-/** What a baseline does with orders of one item that are reserved; all of it on the ledger's own tables. */
+/** A baseline that pays reserved orders of one item, on the ledger's own tables. */
 export interface PayFloors {
   /**
    * One transaction for one order, as the ticket document (docs/concepts/sources.md, 002) has it: SELECT … FOR UPDATE, conditional UPDATE
-   * of the order, INSERT of the payment, conditional UPDATE of the item. The hot row comes last, which is its best.
+   * of the order, INSERT of the payment, conditional UPDATE of the item. The hot row comes last, which is fastest.
    */
   payOne(orderId: string): Promise<void>;
   /**
@@ -15,9 +15,9 @@ export interface PayFloors {
    * the provider would be called. (SELECT … FOR UPDATE, INSERT; then SELECT … FOR UPDATE and the three UPDATEs.)
    */
   payInTwo(orderId: string): Promise<void>;
-  /** The first without a look at the order first, in as few trips as can be: two. */
+  /** `payOne` without reading the order first, in the fewest possible round trips: two. */
   payOneBlindly(orderId: string): Promise<void>;
-  /** The rows that `confirm` writes for these orders, in one transaction; nothing is looked at, no count is checked. */
+  /** The rows that `confirm` writes for these orders, in one transaction, without any check. */
   confirmAll(orderIds: readonly string[]): Promise<void>;
   /** The rows that `pay` writes for these orders, in two transactions: the attempts, and then the moves with their captures. */
   payAll(orderIds: readonly string[]): Promise<void>;
@@ -26,7 +26,7 @@ export interface PayFloors {
 
 let drawn = 2 ** 31;
 
-/** An id like the ledger's own, so that rows are appended as ours are; from a part of the sequence that ours does not reach. */
+/** An id like the ledger's own, so that rows are appended like ours, from a range that the ledger does not use. */
 export function freshId(): string {
   return composeId(Math.floor((Date.now() - ID_EPOCH_MS) / 1000), drawn++);
 }
@@ -35,7 +35,7 @@ export function detailOf(paymentId: string): string {
   return JSON.stringify({ from: 'reserved', to: 'paid', attempt: paymentId, provider: 'bare' });
 }
 
-/** A baseline that pays nothing would be the fastest. */
+/** Guards against a baseline that does nothing, which would be the fastest. */
 export function must(right: boolean): void {
   if (!right) throw new Error('a baseline found a row that is not as it should be');
 }

@@ -19,7 +19,7 @@ const COUNTS = `SELECT i.reserved AS item_reserved, i.sold AS item_sold,
    WHERE o.status = 'paid' AND p.state = 'captured' AND p.pays = 1 AND p.amount = o.amount AND p.reference IS NOT NULL) AS captured,
   (SELECT count(*) FROM payments) AS payments FROM items i`;
 
-/** Orders of one item that wait to be paid: each is handed out once. Buyers pay in no order. */
+/** Unpaid orders of one item. Each is handed out once, in random order. */
 export class Orders {
   readonly #ledger: Ledger;
   readonly #ids: IdSequence;
@@ -42,7 +42,7 @@ export class Orders {
     this.#ids = new IdSequence('order', (kind, size) => ledger.takeIdBlock(kind, size), systemRuntime().clock, 20_000);
   }
 
-  /** Has at least so many waiting. */
+  /** Places orders until at least `count` are unpaid. */
   async fill(count: number): Promise<void> {
     const fresh: string[] = [];
     while (this.#waiting.length + fresh.length < count) {
@@ -51,7 +51,7 @@ export class Orders {
       await this.#ledger.commitOrders(batch);
       fresh.push(...batch.map(({ orderId }) => orderId));
     }
-    // As a shop does when it has a moment: SQLite writes down what follows from new orders.
+    // As an idle shop does: SQLite folds new orders into its tables.
     while (await this.#ledger.maintain(50));
     this.#placed += fresh.length;
     this.#waiting = [...shuffled(fresh), ...this.#waiting];
@@ -61,12 +61,12 @@ export class Orders {
     return this.#waiting.length;
   }
 
-  /** Up to so many. */
+  /** Hands out up to `count` orders. */
   take(count: number): string[] {
     return this.#waiting.splice(-count);
   }
 
-  /** Every order that was handed out is paid, once, with one captured payment, and the item's counts say so; no other is. */
+  /** Checks that exactly the orders that were handed out are paid, with one captured payment each, and that the counts agree. */
   async mustAgree(what: string): Promise<void> {
     const [row] = await this.#ask(COUNTS);
     const found = Object.fromEntries(Object.entries(row!).map(([name, count]) => [name, Number(count)]));

@@ -9,13 +9,13 @@ import type { PayResult } from '../../src/orders/life/life.ts';
 import type { PaymentProvider } from '../../src/payments/port.ts';
 import { PRICE } from './floors.ts';
 
-/** The life of orders as a shop has it, without its keepers: nobody's time is over, and no payment is left open. */
+/** A shop's payments without its sweeper: no order expires here, and no payment stays open. */
 export interface Ours {
-  /** With a provider that answers at once, in this process. Resolves when its own commit is done. */
+  /** Pays with a provider in this process that answers at once. Resolves after its own commit. */
   pay(orderId: string): Promise<void>;
-  /** The shop took the money itself. */
+  /** Confirms a payment that the shop took itself. */
   confirm(orderId: string): Promise<void>;
-  /** Moves and the transactions that they were grouped into, so far. */
+  /** Moves, and transactions that they were grouped into, so far. */
   readonly moved: { moves: number; commits: number };
   end(): Promise<void>;
 }
@@ -36,7 +36,7 @@ const provider: PaymentProvider = {
   refund: nothing,
 };
 
-/** `redis`: where the orders' locks are, as in a distributed shop; null: in this process, as in an embedded one. */
+/** `redis`: the Redis of the orders' locks, as in a distributed shop; null: locks in this process, as in an embedded one. */
 export function openOurs(ledger: Ledger, redis: string | null): Ours {
   const runtime = systemRuntime();
   const place = redis === null ? { space: new MemorySpace(runtime.clock) } : { redis, prefix: 'bench:lock' };

@@ -12,23 +12,23 @@ import { cpuMs, temporaryFolder } from '../support.ts';
 import type { PayFloors } from './floors.ts';
 import type { Ask } from './orders.ts';
 
-/** A database of the benchmark's own, as durable as in production. */
+/** A private database, as durable as in production. */
 export interface Store {
   readonly version: string;
   readonly ledger: Ledger;
-  /** Its own way to the rows, beside the ledger. */
+  /** Queries the tables directly, without the ledger. */
   readonly ask: Ask;
-  /** Connections that a baseline may have; one: there are no others. */
+  /** Pool sizes that a baseline may try. */
   readonly pools: readonly number[];
   floors(poolMax: number): Promise<PayFloors>;
-  /** What a server does by itself after a while, or its planner takes the tables for empty. */
+  /** Updates statistics, as a server does by itself after a while; otherwise its planner assumes empty tables. */
   analyse(): Promise<unknown>;
-  /** CPU time of the database's own processes so far; 0 where it has none. */
+  /** CPU time of the database's processes so far; 0 for an embedded one. */
   cpuMs(): number;
   end(): Promise<void>;
 }
 
-/** What shops begin with, and twice as many. */
+/** A shop's default, and twice as many. */
 const POOLS = [10, 20];
 
 export const STORES: Record<string, () => Promise<Store>> = { sqlite, mariadb, postgres };
@@ -46,7 +46,7 @@ async function sqlite(): Promise<Store> {
     ask,
     pools: [1],
     floors: async () => (await import('../baselines/pay-sqlite.ts')).open(file),
-    // Nobody does it for a shop either.
+    // SQLite does not do it in a shop either.
     analyse: async () => undefined,
     cpuMs: () => 0,
     end: async () => {

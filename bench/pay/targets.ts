@@ -5,16 +5,16 @@ import { Orders } from './orders.ts';
 import { type Ours, openOurs } from './ours.ts';
 import { STORES, type Store } from './stores.ts';
 
-/** Who waits for an answer at a time: a rush. One transaction each is as fast with fewer (256 were tried). */
+/** Concurrent callers: a rush. One transaction each is no faster with fewer (256 were tried). */
 const CALLERS = 1024;
 const CALLERS_FEW = 64;
-/** Orders that wait to be paid, for a second of measuring; who is quicker ends early. */
+/** Unpaid orders per second of measuring; a target that pays all of them ends early. */
 const FILL_FAST = 30_000;
 const FILL_SLOW = 8000;
 const BATCHES_TRIED: Way[] = [256, 512].flatMap((size) => [1, 2, 4].map((writers) => ({ size, writers })));
 const BATCHES_TRIED_QUICK: Way[] = [256, 512].map((size) => ({ size, writers: 4 }));
 
-/** So many at a time, each with so many orders. */
+/** Concurrent callers, and orders per call. */
 interface Way {
   readonly writers: number;
   readonly size: number;
@@ -26,7 +26,7 @@ export interface Target extends Way {
   readonly setting: string;
   readonly fast: boolean;
   pay(orderIds: string[]): Promise<unknown>;
-  /** How moves were grouped so far. */
+  /** Counts how moves were grouped. */
   readonly moved?: Ours['moved'];
 }
 
@@ -36,14 +36,14 @@ export interface Figure {
   readonly p99Ms: number;
   readonly nodeUs: number;
   readonly databaseUs: number;
-  /** Moves in a transaction. */
+  /** Moves per transaction. */
   readonly together: number | null;
 }
 
 /** What is compared on one database. */
 export interface Plan {
   readonly targets: Target[];
-  /** Ours, and the one transaction each with a lock that it is judged by. */
+  /** Ours, and the baseline (one transaction each, under a lock) that it is judged by. */
   readonly judged: [ours: Target, base: Target][];
   readonly beside: [ours: Target, other: Target][];
 }
@@ -55,7 +55,7 @@ export class Bench {
   readonly #redis: string | null;
   readonly #closing: (() => unknown)[] = [];
 
-  /** `redis`: where locks are that several processes would share; null: a shop of one process has none. */
+  /** `redis`: the Redis for locks that several processes share; null: a shop of one process needs none. */
   static async open(name: string, redis: string | null): Promise<Bench> {
     const store = await STORES[name]!();
     return new Bench(store, await Orders.open(store.ledger, store.ask), redis);
@@ -72,7 +72,7 @@ export class Bench {
     await this.store.end();
   }
 
-  /** Pays for so long, then looks whether all that was paid is there, once. */
+  /** Pays for `durationMs`, then checks that every payment is stored exactly once. */
   async measure(target: Target, durationMs: number): Promise<Figure> {
     const orders = this.#orders;
     await orders.fill(((target.fast ? FILL_FAST : FILL_SLOW) * durationMs) / 1000 + target.writers * target.size);
@@ -108,7 +108,7 @@ export class Bench {
     };
   }
 
-  /** Tries the settings of the baselines; after it everybody has been through everything once. */
+  /** Finds the best settings of the baselines; this also warms everything up. */
   async plan(tryMs: number, quick: boolean): Promise<Plan> {
     await this.#orders.fill(FILL_SLOW);
     await this.store.analyse();
@@ -196,7 +196,7 @@ export class Bench {
 
   async #best(tried: readonly Target[], tryMs: number): Promise<Target> {
     const figures = new Map<Target, number[]>(tried.map((target) => [target, []]));
-    // Each three times, in turn: one try is mostly luck.
+    // Each three times, in turn: a single try is mostly luck.
     for (let times = 0; times < 3; times++) {
       for (const target of tried) figures.get(target)!.push((await this.measure(target, tryMs)).perSecond);
     }
@@ -212,8 +212,8 @@ function each(what: string, setting: string, pay: (orderId: string) => Promise<v
 }
 
 /**
- * The ticket document (docs/concepts/sources.md, 002) names the item (票档) as what to lock. The order is kinder, since orders
- * of one item then only meet in its row.
+ * The ticket document (docs/concepts/sources.md, 002) locks the item (票档). Locking the order is faster, because orders of one
+ * item then only contend for its row.
  */
 function locking(pay: (orderId: string) => Promise<void>, lock: PayLock, what: 'order' | 'item' = 'order') {
   return (orderId: string): Promise<void> =>

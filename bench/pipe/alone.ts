@@ -1,5 +1,5 @@
-// The shop of one process, with its gate and pipe in memory, on the same database. Its crowd is in the same process: the way
-// in from outside would be HTTP.
+// The shop of one process, with its gate and pipe in memory, on the same database. The crowd runs in the same process, because
+// from outside it could only use HTTP.
 import { systemRuntime } from '../../src/base/runtime.ts';
 import { EmbeddedShop } from '../../src/engine/embedded.ts';
 import { openSqlLedger } from '../../src/ledger/drivers/open.ts';

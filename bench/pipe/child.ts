@@ -1,8 +1,8 @@
-// Processes of the pipe benchmark: the one that reports starts them, and asks them one thing after the other.
+// Child processes of the pipe benchmark. The parent starts them and sends one request after the other.
 import { type ChildProcess, fork } from 'node:child_process';
 import { adopt, ROOT } from '../support.ts';
 
-/** Milliseconds on the clock that all processes of a machine share. */
+/** Milliseconds on the clock that all processes of the machine share. */
 export function nowMs(): number {
   const [seconds, nanoseconds] = process.hrtime();
   return seconds * 1000 + nanoseconds / 1e6;
@@ -19,7 +19,7 @@ export class Child {
   readonly #child: ChildProcess;
   readonly #waiting: { resolve(value: unknown): void; reject(error: Error): void }[] = [];
 
-  /** Resolves when it says that it is ready. `file` is below bench/pipe/. */
+  /** Resolves when the child reports that it is ready. `file` is relative to bench/pipe/. */
   static async start(file: string, job: unknown, execArgv: readonly string[] = []): Promise<Child> {
     const child = new Child(file, job, execArgv);
     await child.#next();
@@ -32,7 +32,7 @@ export class Child {
         cwd: ROOT,
         execArgv: [...execArgv],
         serialization: 'advanced',
-        // What it has to say beside is none of our tables.
+        // Its output must not mix with our tables.
         stdio: ['ignore', 2, 2, 'ipc'],
       }),
     );
@@ -60,7 +60,7 @@ export class Child {
     return (await answer) as T;
   }
 
-  /** Lets it finish what it has in hand. */
+  /** Lets the child finish its current work. */
   async end(): Promise<void> {
     if (!this.#child.connected) return;
     const ended = new Promise((resolve) => this.#child.once('exit', resolve));
@@ -75,9 +75,9 @@ export function jobOf<T>(): T {
   return JSON.parse(process.argv[2]!) as T;
 }
 
-/** Answers what it is asked; `end` is one of them. Says that it is ready. */
+/** Reports that the child is ready, and answers requests by their names, among them `end`. */
 export function serve(answers: { end(): Promise<void> } & Record<string, (about: never) => Promise<unknown>>): void {
-  // In a frame that has been sent for sure before the process ends.
+  // The callback runs once the message is sent: only then may the process end.
   const say = (answer: Answer, then = (): void => {}): void => void process.send!(answer, then);
   process.on('disconnect', () => process.exit(0));
   process.on('message', async ({ what, about }: Question) => {

@@ -1,4 +1,4 @@
-// The load: a process that admits orders, by the gate of ours or in the way of the sources, and does nothing else.
+// The load: a process that only admits orders, through our gate or in the way of the sources.
 import { readFileSync } from 'node:fs';
 import { Redis } from 'ioredis';
 import { Anchor } from '../../src/base/anchor.ts';
@@ -32,7 +32,7 @@ export interface CrowdJob {
   readonly redis: string;
   readonly prefix: string;
   readonly sales: readonly SaleOf[];
-  /** Null: the gate of ours. */
+  /** Null: use our gate. */
   readonly naive: {
     readonly broker: 'rabbitmq' | 'kafka';
     readonly url: string;
@@ -47,12 +47,12 @@ const track = new Track();
 const told = { count: 0, wanted: 0, resolve: (): void => {} };
 
 interface Shop {
-  /** `decided` when it has the verdict; resolves when the buyer would have an answer. */
+  /** Calls `decided` when the gate has decided; resolves when the buyer would have an answer. */
   place(buyer: string, n: number, sale: SaleOf, decided: () => void): Promise<void>;
   end(): Promise<void>;
 }
 
-/** As an API process has it: the gate, and an ear for what became of the orders. */
+/** As in an API process: the gate, and a listener for decisions on orders. */
 async function ourGate(): Promise<Shop> {
   const { redis, prefix } = job;
   const runtime = systemRuntime();
@@ -85,7 +85,7 @@ async function ourGate(): Promise<Shop> {
   };
 }
 
-/** As docs/concepts/sources.md, 003, has it: the script decides, and then the order is published. */
+/** As in docs/concepts/sources.md, 003: the script decides, and then the order is published. */
 async function sourcesWay({ broker, url, queue, confirm }: NonNullable<CrowdJob['naive']>): Promise<Shop> {
   const redis = new Redis(job.redis);
   const lua = readFileSync(new URL('../baselines/pipe/seckill.lua', import.meta.url), 'utf8');
@@ -125,7 +125,7 @@ const meet = ({ from, count }: { readonly from: number; readonly count: number }
 };
 
 serve({
-  /** Before the clock starts. */
+  /** Prepares the buyers before the measurement starts. */
   async meet(range: Flood | Drip) {
     meet(range);
   },
@@ -134,7 +134,7 @@ serve({
     track.start(job);
     await drip(job, place);
   },
-  /** Resolves when so many in all have been told what became of them, or nobody is told any more. */
+  /** Resolves when `wanted` orders in all were reported as decided, or no more reports come. */
   async told(wanted: number) {
     if (told.count < wanted) {
       await new Promise<void>((resolve) => {

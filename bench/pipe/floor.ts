@@ -1,4 +1,4 @@
-// What the ledger itself takes when nothing is before it: one process that writes batches.
+// The ledger's own throughput, without gate and pipe: one process that writes batches.
 import { systemRuntime } from '../../src/base/runtime.ts';
 import { openSqlLedger } from '../../src/ledger/drivers/open.ts';
 import { open } from '../baselines/ledger-mysql.ts';

@@ -1,4 +1,4 @@
-// One measurement: a fresh database, an empty Redis, a fresh load and worker, which a warm-up gets going.
+// One measurement: a fresh database, an empty Redis, a fresh load and worker, and a warm-up.
 import { type Connection, createConnection } from 'mysql2/promise';
 import { systemRuntime } from '../../src/base/runtime.ts';
 import { DistributedShop } from '../../src/engine/distributed.ts';
@@ -15,30 +15,30 @@ import type { Counts } from './worker.ts';
 export interface Size {
   readonly warmUp: number;
   readonly orders: number;
-  /** How long latency is measured; null: not at all. */
+  /** How long to measure latency; null: not at all. */
   readonly latencyMs: number | null;
 }
 
 export interface Figure {
   readonly perSecond: number;
-  /** Of each process, for one order. */
+  /** Per order, by process. */
   readonly cpuUs: Record<string, number>;
-  /** Orders of one transaction, and of one parcel of a broker. */
+  /** Orders per transaction, and per message of a broker. */
   readonly batch: number | null;
   readonly parcel: number | null;
-  /** Commits under way at a time, on average: below 1 the ledger waits for the pipe. */
+  /** Concurrent commits on average: below 1 the ledger waits for the pipe. */
   readonly commits: number | null;
   readonly latency: Record<string, number> | null;
 }
 
-/** Buyers who ask at a time: what one process may have under way at the gate, and no more. */
+/** Concurrent buyers: as many as one process may have at the gate. */
 const PARALLEL = 1024;
-/** Where each order is a call of its own. */
+/** Concurrent buyers if each order is a separate call. */
 const PARALLEL_ONE_BY_ONE = 64;
-/** Of what it can take: the rate at which latency is measured. */
+/** Latency is measured at this share of the maximum rate. */
 export const MODERATE = 0.3;
 const LOOK_MS = 5;
-/** What is not done by then is measured by what is. */
+/** After this time, the rate is computed from what is done. */
 const WITHIN_MS = 20_000;
 const DRAINED_WITHIN_MS = 60_000;
 
@@ -69,7 +69,7 @@ async function measureStarted(world: World, target: Target, size: Size, parts: P
   await crowd.ask('meet', { from: 0, count: warmUp + orders });
   await crowd.ask('flood', { from: 0, count: warmUp, parallel });
   await committed(eye, warmUp, DRAINED_WITHIN_MS);
-  // Or the planner takes the tables for empty, and reads them all for one buyer.
+  // Without this the planner assumes empty tables and scans them for every buyer.
   await eye.query('ANALYZE TABLE orders, claims, items');
 
   const { redis, mariadb } = world;
@@ -111,7 +111,7 @@ async function measureStarted(world: World, target: Target, size: Size, parts: P
   };
 }
 
-/** Admission to commit, at a rate that it can take, and of what it is made. */
+/** The time from admission to commit at a moderate rate, and its parts. */
 async function latency(target: Target, parts: Parts, from: number, perSecond: number, durationMs: number) {
   const { crowd, worker } = parts;
   const range = { from, count: Math.ceil((perSecond * durationMs) / 1000) };
@@ -148,7 +148,7 @@ function partsOf(times: Times): Record<string, number> {
   return parts;
 }
 
-/** Looks at the items' rows until they have so many orders, or the time is over. */
+/** Polls the items' rows until they count `wanted` orders, or the time is over. */
 async function committed(eye: Connection, wanted: number, withinMs: number): Promise<{ count: number; atMs: number }> {
   const untilMs = nowMs() + withinMs;
   for (;;) {
@@ -160,7 +160,7 @@ async function committed(eye: Connection, wanted: number, withinMs: number): Pro
   }
 }
 
-/** Every order is there, once, and whoever waits for it has been told. Otherwise nothing was measured. */
+/** Checks that every order is stored once and its caller was told. Otherwise the measurement is void. */
 async function drained({ name, oneByOne, gates }: Target, { eye, crowd }: Parts, total: number): Promise<void> {
   await committed(eye, total, DRAINED_WITHIN_MS);
   const [rows] = await eye.query(
@@ -174,7 +174,7 @@ async function drained({ name, oneByOne, gates }: Target, { eye, crowd }: Parts,
     buyers: total,
     units: total,
   };
-  // Ids in a row, except those of the shop of one process, which takes its own.
+  // Ids are consecutive, except in the shop of one process, which uses its own.
   if (oneByOne || gates > 0) Object.assign(wanted, { first: FIRST_ID, last: FIRST_ID + total - 1 });
   if (!oneByOne) wanted.claims = total;
   const told = oneByOne ? total : await crowd.ask<number>('told', total);
@@ -188,7 +188,7 @@ function cpuOf(pids: Record<string, number | undefined>): Record<string, number>
   return Object.fromEntries(known.map(([name, pid]) => [name, cpuMs(pid!) ?? Number.NaN]));
 }
 
-/** What the ledger takes when nothing is before it. */
+/** The ledger's own throughput, without gate and pipe. */
 export async function floor(world: World, ask: FloorAsk): Promise<number> {
   return onFreshDatabase(world, 0, async (database, [sale]) => {
     const child = await Child.start('floor.ts', { database, sale: sale! } satisfies FloorJob);

@@ -1,4 +1,4 @@
-// The worker in the way of the sources: a listener of the broker, and a transaction for each order.
+// A worker in the way of the sources: a listener of the broker, and one transaction per order.
 import { open } from '../baselines/ledger-mysql.ts';
 import type { Consumer, ConsumerOptions, HandleOne } from '../baselines/pipe/broker.ts';
 import { jobOf, nowMs, serve } from './child.ts';
@@ -9,7 +9,7 @@ export interface OneByOneJob extends ConsumerOptions {
   readonly broker: 'rabbitmq' | 'kafka';
   readonly url: string;
   readonly queue: string;
-  /** With the sources' look whether the buyer has one already. */
+  /** First count the buyer's orders, as the sources do. */
   readonly counted: boolean;
 }
 

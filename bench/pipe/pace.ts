@@ -1,13 +1,13 @@
-// How a crowd comes: all at once, or so many a second; and when what happened to each order.
+// How a crowd arrives: all at once, or at a rate; and when each order reached which stage.
 import { nowMs } from './child.ts';
 
-/** What is placed, by its number: the same numbers in every process of a measurement. */
+/** Places order number `n`; the numbers mean the same in every process of a measurement. */
 export type Place = (n: number) => Promise<void>;
 
 export interface Flood {
   readonly from: number;
   readonly count: number;
-  /** Buyers who ask at a time; each has one order under way. */
+  /** Concurrent buyers, with one order at a time each. */
   readonly parallel: number;
 }
 
@@ -17,7 +17,7 @@ export interface Drip {
   readonly perSecond: number;
 }
 
-/** Resolves when the last one has its verdict, with when the first was sent. */
+/** Resolves when the last order is decided, to the time at which the first was sent. */
 export async function flood({ from, count, parallel }: Flood, place: Place): Promise<number> {
   let next = from;
   const buyer = async (): Promise<void> => {
@@ -29,10 +29,10 @@ export async function flood({ from, count, parallel }: Flood, place: Place): Pro
 }
 
 const TICK_MS = 1;
-/** What the gate of one process takes, and a little less: after a stall of this machine the late ones do not come all at once. */
+/** A little below what the gate of one process accepts at a time, so that a stall of the machine does not cause refusals. */
 const UNDER_WAY_MAX = 1000;
 
-/** So many a second, whatever becomes of those before. */
+/** Places orders at a fixed rate, whether or not earlier ones are decided. */
 export async function drip({ from, count, perSecond }: Drip, place: Place): Promise<void> {
   let [placed, underWay] = [0, 0];
   let failure: { error: unknown } | null = null;
@@ -57,7 +57,7 @@ export async function drip({ from, count, perSecond }: Drip, place: Place): Prom
 export type Stage = 'sent' | 'verdict' | 'relayed' | 'arrived' | 'handed' | 'committed' | 'told';
 export type Times = Partial<Record<Stage, Float64Array>>;
 
-/** When the orders of a range came to which stage, the first time. */
+/** Records when each order of a range first reached each stage. */
 export class Track {
   #from = 0;
   #count = 0;
@@ -97,7 +97,7 @@ export function orderId(n: number): string {
   return String(FIRST_ID + n);
 }
 
-/** Random names: buyers do not come in the order of any index. */
+/** Random names, so that buyers do not come in the order of any index. */
 export function buyerOf(n: number): string {
   return `buyer-${Math.random().toString(36).slice(2, 14)}-${n}`;
 }

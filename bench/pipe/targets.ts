@@ -1,4 +1,4 @@
-// What is measured, and how its processes are started.
+// The targets to measure, and how their processes are started.
 import type { MariadbServer } from '../../test/support/servers/mariadb.ts';
 import type { RedisServer } from '../../test/support/servers/redis.ts';
 import type { AloneJob } from './alone.ts';
@@ -18,23 +18,23 @@ export interface Broker {
 export interface World {
   readonly redis: RedisServer;
   readonly mariadb: MariadbServer;
-  /** Where profiles of our workers go. */
+  /** The folder for profiles of our workers; null: none. */
   readonly profiles: string | null;
 }
 
 export interface Started {
   readonly crowd: Child;
-  /** In the shop of one process the same. */
+  /** In the shop of one process it is the same as `crowd`. */
   readonly worker: Child;
 }
 
 export interface Target {
   readonly name: string;
   readonly oneByOne: boolean;
-  /** How many sales have a gate in Redis; without one there is one sale in the ledger. */
+  /** Sales with a gate in Redis; 0: one sale, in the ledger only. */
   readonly gates: number;
   readonly broker: Broker | null;
-  /** Of the usual number of orders, where it would take too long otherwise. */
+  /** Share of the usual number of orders, for slow targets. */
   readonly part: number;
   start(world: World, database: string, sales: readonly SaleOf[]): Promise<Started>;
 }
@@ -78,7 +78,7 @@ export interface Ways extends Partial<Pick<OneByOneJob, 'prefetch' | 'consumers'
 
 let queues = 0;
 
-/** As in the sources, if nothing is said; but without their look for another order of the buyer, and without their lock. */
+/** By default as in the sources, but without their lock and without counting the buyer's orders. */
 export function oneByOne(name: string, broker: Broker, ways: Ways = {}, part = 1): Target {
   const { confirm = false, prefetch = 250, consumers = 1, autoAck = false, counted = false } = ways;
   return {
@@ -90,7 +90,7 @@ export function oneByOne(name: string, broker: Broker, ways: Ways = {}, part = 1
     async start({ redis }, database, sales) {
       const at = { broker: broker.name, url: broker.url, queue: `one-by-one-${++queues}` };
       const job: OneByOneJob = { ...at, database, prefetch, consumers, autoAck, counted };
-      // The queue is the listener's.
+      // First, because the listener creates the queue.
       const worker = await Child.start('one-by-one.ts', job);
       const crowdJob: CrowdJob = { redis: redis.url, prefix: PREFIX, sales, naive: { ...at, confirm } };
       return { worker, crowd: await Child.start('crowd.ts', crowdJob) };

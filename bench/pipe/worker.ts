@@ -1,4 +1,4 @@
-// A worker of ours: the engine's own, with an ear at its ledger and its carrier.
+// The engine's own worker, with probes at its ledger and its carrier.
 import { Anchor } from '../../src/base/anchor.ts';
 import { createLog } from '../../src/base/log.ts';
 import { systemRuntime } from '../../src/base/runtime.ts';
@@ -22,11 +22,11 @@ export interface WorkerJob {
 export interface Counts {
   batches: number;
   parcels: number;
-  /** Of all commits together, those side by side as well. */
+  /** Summed over all commits, concurrent ones included. */
   commitMs: number;
 }
 
-/** Notes when batches were handed to the ledger, and when they were committed. */
+/** Records when batches were handed to the ledger and when they were committed. */
 export function listenAtLedger(ledger: Ledger, track: Track, counts: Counts): void {
   const commit = ledger.commitOrders.bind(ledger);
   ledger.commitOrders = async (batch) => {
@@ -51,7 +51,7 @@ function listenAtCarrier(carrier: Carrier, track: Track, counts: Counts): void {
   const receive = carrier.receive.bind(carrier);
   const mark = (stage: Stage, { fields }: Parcel): void => {
     const atMs = nowMs();
-    // Names of fields: nothing for the head, `i…` for an item, the id of an order.
+    // Field names: empty for the head, `i…` for an item, otherwise the id of an order.
     for (let at = 0; at < (fields?.length ?? 0); at += 2) {
       if (/^\d/.test(fields![at]!)) track.mark(stage, Number(fields![at]) - FIRST_ID, atMs);
     }

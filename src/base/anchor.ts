@@ -4,11 +4,11 @@ import { systemTimers, type Timers } from './timers.ts';
 const LINGER_MS = 20;
 
 /**
- * Keeps the process alive while somebody needs it to. Our timers and idle connections do not: a held lock or an open
- * connection must not stop a script from ending, but an answer that is being waited for must come.
+ * Keeps the process alive while a caller waits for an answer. Our timers and connections do not: a held lock or an open
+ * connection must not keep a script from ending.
  *
- * Let go a moment after the last need has ended, since the next one mostly follows at once and each change costs a call
- * into the event loop.
+ * It lets go only some milliseconds after the last caller, because the next one usually follows at once and each change
+ * costs a call into the event loop.
  */
 export class Anchor {
   readonly #timers: Timers;
@@ -18,7 +18,7 @@ export class Anchor {
 
   constructor(timers: Timers = systemTimers) {
     this.#timers = timers;
-    // A port keeps the process alive only with a listener; both are there from the start, so that ref and unref are cheap.
+    // A port keeps the process alive only while it has a listener. Adding it once makes ref and unref cheap.
     this.#port.on('message', () => undefined);
     this.#port.unref();
   }

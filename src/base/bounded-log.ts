@@ -2,10 +2,10 @@ import type { Clock } from './clock.ts';
 import type { Logger } from './logger.ts';
 import type { Timers } from './timers.ts';
 
-/** Lines of one kind in a second. The first ones tell what happens; how often it happens is a number. */
+/** Lines of one kind per second. The first ones say what happens; after that only their number matters. */
 const LINES_MAX = 10;
 const WINDOW_MS = 1000;
-/** Kinds that are told apart; a text with a changing part in it makes a new kind of every line. */
+/** Kinds that are counted separately. A message with a variable part would make every line a new kind. */
 const KINDS_MAX = 500;
 const LEVELS = ['info', 'warn', 'error', 'fatal'] as const;
 
@@ -17,8 +17,8 @@ interface Kind {
 }
 
 /**
- * A log that a caller cannot fill: at most 10 lines of one kind, which is level and message, in a second; the rest is
- * counted and said in one line at the second's end. `debug` and `trace` are for somebody who wants every line.
+ * A log that callers cannot flood: it writes at most 10 lines of one kind (level and message) per second, and reports the
+ * number of the others in one line at the end of the second. `debug` and `trace` are not bounded.
  */
 export function boundedLog<L extends Pick<Logger, Level>>(log: L, clock: Clock, timers: Timers): L {
   const bounded = Object.create(log) as L;
@@ -38,7 +38,7 @@ export function boundedLog<L extends Pick<Logger, Level>>(log: L, clock: Clock, 
   };
 
   for (const level of LEVELS) {
-    // `this` may be a child of the log, with bindings of its own.
+    // `this` may be a child logger with its own bindings.
     const write = function (this: L, ...line: unknown[]): void {
       const message = typeof line[0] === 'string' ? line[0] : typeof line[1] === 'string' ? line[1] : '';
       const nowMs = clock.monotonic();
@@ -60,7 +60,7 @@ export function boundedLog<L extends Pick<Logger, Level>>(log: L, clock: Clock, 
         timers.after(Math.max(startedMs + WINDOW_MS - nowMs, 0), report);
       }
     };
-    // Writable: a child with a level of its own sets its own.
+    // Writable, because pino assigns these methods on a child with its own level.
     Object.defineProperty(bounded, level, { value: write, writable: true, configurable: true });
   }
   return bounded;

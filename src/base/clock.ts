@@ -1,6 +1,6 @@
 /**
- * Time, passed in. `now` is the wall clock (what opens sales and stands in rows); `monotonic` only measures spans
- * and never steps back. Nothing outside base/ reads a clock directly, so that a simulator can own time.
+ * Time as a dependency. `now` is the wall clock, which opens sales and is stored in rows; `monotonic` measures spans and never
+ * steps back. Nothing outside base/ reads a clock directly, so that a simulator can control time.
  */
 export interface Clock {
   /** Milliseconds since 1970, UTC. */
@@ -14,7 +14,7 @@ export const systemClock: Clock = {
   monotonic: () => performance.now(),
 };
 
-/** A clock that moves only when told: for tests and simulation. */
+/** A clock that moves only when told to, for tests and simulation. */
 export class ManualClock implements Clock {
   #nowMs: number;
   #monotonicMs = 0;
@@ -36,7 +36,7 @@ export class ManualClock implements Clock {
     this.#monotonicMs += ms;
   }
 
-  /** Steps the wall clock (an operator or NTP), which a monotonic clock does not see. */
+  /** Steps the wall clock, as an operator or NTP would. The monotonic clock does not change. */
   step(ms: number): void {
     this.#nowMs += ms;
   }

@@ -3,8 +3,8 @@ import { parseDatabaseUrl } from './database-url.ts';
 import { TerminalError } from './errors.ts';
 
 /**
- * Configuration: one table of settings, read from flags and then from the environment. A wrong value stops the start
- * with one line that names it. docs/reference/config.md is tested against this table.
+ * Configuration: one table of settings, read from flags and then from the environment. A wrong value ends the start with
+ * one line that names the setting. A test compares docs/reference/config.md with this table.
  */
 export interface Setting<T> {
   env: string;
@@ -59,24 +59,25 @@ export function parseAdminKeys(value: string): { name: string; key: string }[] {
     const colon = part.indexOf(':');
     return colon < 0 ? { name: 'admin', key: part } : { name: part.slice(0, colon), key: part.slice(colon + 1) };
   });
-  if (keys.length === 0) throw new Error('must hold at least one key');
+  if (keys.length === 0) throw new Error('must contain at least one key');
   if (keys.some(({ name, key }) => name === '' || key === '')) throw new Error('must be a key, or name:key,name:key');
-  if (new Set(keys.map(({ name }) => name)).size !== keys.length) throw new Error('names a person twice');
-  if (keys.some(({ name }) => name.length > 64)) throw new Error('has a name of more than 64 characters');
-  // A key is also taken with its name before it.
+  if (new Set(keys.map(({ name }) => name)).size !== keys.length) throw new Error('uses a name twice');
+  if (keys.some(({ name }) => name.length > 64)) throw new Error('has a name longer than 64 characters');
+  // A key is also accepted as `name:key` (http/auth.ts), so no other key may look like that.
   const named = new Set(keys.map(({ name, key }) => `${name}:${key}`));
-  if (keys.some(({ key }) => named.has(key))) throw new Error('has a key that is another one with its name before it');
+  if (keys.some(({ key }) => named.has(key)))
+    throw new Error('has a key that equals another key with its name in front');
   return keys;
 }
 
-/** A provider's name as it stands in the name of its variable: `PAYMENT_WEBHOOK_SECRET_MY_BANK` for `my-bank`. */
+/** A provider's name as its variable spells it: `MY_BANK` in `PAYMENT_WEBHOOK_SECRET_MY_BANK` for `my-bank`. */
 export function providerName(provider: string): string {
   return provider.toUpperCase().replaceAll(/[^A-Z0-9]/g, '_');
 }
 
 function parseSecrets(value: string): string[] {
   const secrets = list(value);
-  if (secrets.length === 0 || secrets.length > 2) throw new Error('must hold one secret, or two separated by a comma');
+  if (secrets.length === 0 || secrets.length > 2) throw new Error('must be one secret, or two separated by a comma');
   return secrets;
 }
 
@@ -89,18 +90,18 @@ function parseTrust(value: string): boolean | string {
     const named = ['loopback', 'linklocal', 'uniquelocal'].includes(part);
     const masked = bits === undefined || (/^\d{1,3}$/.test(bits) && Number(bits) <= (version === 6 ? 128 : 32));
     if (!named && (version === 0 || !masked || more.length > 0)) {
-      throw new Error(`must be on, off, or addresses of proxies; ${part} is none`);
+      throw new Error(`must be on, off, or addresses of proxies; ${part} is not an address`);
     }
   }
   return text(value);
 }
 
-/** Nothing at all is null. */
+/** The empty text is null: not set. */
 function address(...schemes: string[]): (text: string) => string | null {
   return (value) => {
     if (value === '') return null;
     const scheme = /^([a-z][a-z0-9+]*):/.exec(value)?.[1];
-    // The value itself is not repeated: it may hold a password.
+    // The message does not repeat the value, which may contain a password.
     if (scheme === undefined || !schemes.includes(scheme)) {
       throw new Error(`must begin with ${schemes.map((each) => `${each}:`).join(', ')}`);
     }
@@ -122,29 +123,29 @@ function prefix(value: string): string {
 export const SETTINGS = {
   port: setting('PORT', 'port', '8080', 'Port to listen on; 0 picks a free one', whole(0, 65_535)),
   host: setting('HOST', 'host', '127.0.0.1', 'Address to listen on', text),
-  data: setting('DOORBUSTER_DATA', 'data', './data', 'Folder of the embedded ledger', text),
+  data: setting('DOORBUSTER_DATA', 'data', './data', 'Data folder of the embedded ledger', text),
   redisUrl: setting(
     'REDIS_URL',
     'redis-url',
     '',
-    'Redis of a shop of many processes: `redis:`, `rediss:`, `redis+sentinel:`, `redis+cluster:`',
+    'Redis, for a shop of many processes: `redis:`, `rediss:`, `redis+sentinel:`, `redis+cluster:`',
     address('redis', 'rediss', 'redis+sentinel', 'rediss+sentinel', 'redis+cluster', 'rediss+cluster'),
   ),
   databaseUrl: setting(
     'DATABASE_URL',
     'database-url',
     '',
-    'Where the ledger is: `sqlite:`, `mysql:`, `mariadb:`, `postgres:`',
+    'Database of the ledger: `sqlite:`, `mysql:`, `mariadb:`, `postgres:`',
     database,
   ),
   pipeUrl: setting(
     'PIPE_URL',
     'pipe-url',
     '',
-    'A broker between Redis and the workers: `amqp:`, `amqps:` (RabbitMQ), `kafka:`, `kafka+ssl:`; unset: Redis Streams',
+    'Broker between Redis and the workers: `amqp:`, `amqps:` (RabbitMQ), `kafka:`, `kafka+ssl:`; unset: Redis Streams',
     address('amqp', 'amqps', 'kafka', 'kafka+ssl'),
   ),
-  redisPrefix: setting('REDIS_PREFIX', 'redis-prefix', 'doorbuster', 'What every key in Redis begins with', prefix),
+  redisPrefix: setting('REDIS_PREFIX', 'redis-prefix', 'doorbuster', 'Prefix of every key in Redis', prefix),
   answerWithinMs: setting(
     'ANSWER_WITHIN_MS',
     'answer-within-ms',
@@ -156,21 +157,21 @@ export const SETTINGS = {
     'PIPE_MAX',
     'pipe-max',
     '100000',
-    'Orders of a sale that may wait for the ledger before new ones get 503 (with Redis)',
+    'How many orders of a sale may wait for the ledger before new ones get 503 (with Redis)',
     whole(1, 10_000_000),
   ),
   rebuildDrainMs: setting(
     'REBUILD_DRAIN_MS',
     'rebuild-drain-ms',
     '60000',
-    'How long a rebuild of a gate waits for orders in the pipe while they are being decided (with Redis)',
+    'How long the rebuild of a gate waits for the orders in the pipe to be decided (with Redis)',
     whole(100, 3_600_000),
   ),
   writerLock: setting(
     'WRITER_LOCK',
     'writer-lock',
     'off',
-    '`buyer`: orders are written under their buyers’ locks, which is not needed (with Redis)',
+    '`buyer`: write orders under their buyers’ locks; no promise needs it (with Redis)',
     word('off', 'buyer'),
   ),
   adminKeys: setting('DOORBUSTER_ADMIN_KEY', 'admin-key', null, 'Admin key, or `alice:key1,bob:key2`', parseAdminKeys),
@@ -178,118 +179,118 @@ export const SETTINGS = {
     'DOORBUSTER_AUTH_SECRET',
     'auth-secret',
     null,
-    'Secret of the buyers’ tokens (HS256); two, separated by a comma, for rotation',
+    'Secret that signs buyers’ tokens (HS256); two, separated by a comma, for rotation',
     parseSecrets,
   ),
-  authIssuer: setting('AUTH_ISSUER', 'auth-issuer', '', 'What the buyers’ tokens must have as `iss`', (value) =>
+  authIssuer: setting('AUTH_ISSUER', 'auth-issuer', '', 'Required `iss` of buyers’ tokens', (value) =>
     value === '' ? null : text(value),
   ),
-  authAudience: setting('AUTH_AUDIENCE', 'auth-audience', '', 'What the buyers’ tokens must have in `aud`', (value) =>
+  authAudience: setting('AUTH_AUDIENCE', 'auth-audience', '', 'Required `aud` of buyers’ tokens', (value) =>
     value === '' ? null : text(value),
   ),
   authRequireExp: setting(
     'AUTH_REQUIRE_EXP',
     'auth-require-exp',
     'auto',
-    '`on`: a buyer’s token without `exp` is refused; `auto`: unless HOST is a loopback address',
+    '`on`: refuse buyers’ tokens without `exp`; `auto`: on, unless HOST is a loopback address',
     word('on', 'off', 'auto'),
   ),
   demoHosts: setting(
     'DEMO_HOSTS',
     'demo-hosts',
     '',
-    'With --demo: names beside this machine’s own that a request may have as `Host`, separated by commas',
+    'With --demo: further `Host` names to accept besides loopback ones, separated by commas',
     list,
   ),
   paymentsSandbox: setting(
     'PAYMENTS_SANDBOX',
     'payments-sandbox',
     'off',
-    '`on`: orders can be paid with the sandbox provider, which takes no money (demo: on)',
+    '`on`: enable the sandbox payment provider, which takes no money (demo: on)',
     (value) => word('on', 'off')(value) === 'on',
   ),
   paymentSecrets: setting(
     'PAYMENT_WEBHOOK_SECRET',
     'payment-webhook-secret',
     '',
-    'Secret that payment providers sign their webhooks with; two, separated by a comma, for rotation; none: all are refused. `PAYMENT_WEBHOOK_SECRET_<PROVIDER>` is for one provider alone',
+    'Secret that signs payment providers’ webhooks; two, separated by a comma, for rotation; unset: all are refused. `PAYMENT_WEBHOOK_SECRET_<PROVIDER>` is for one provider alone',
     (value) => (value === '' ? [] : parseSecrets(value)),
   ),
   webhooksPrivate: setting(
     'WEBHOOKS_PRIVATE',
     'webhooks-private',
     'off',
-    '`on`: webhooks may go to addresses that are not public: this machine, its network (demo: on)',
+    '`on`: webhooks may be sent to private addresses: this machine, its network (demo: on)',
     (value) => word('on', 'off')(value) === 'on',
   ),
   rateLimitBuyer: setting(
     'RATE_LIMIT_BUYER',
     'rate-limit-buyer',
     '20',
-    'Orders a second for each buyer',
+    'Orders per second and buyer',
     whole(1, 100_000),
   ),
   rateLimitBuyerWrites: setting(
     'RATE_LIMIT_BUYER_WRITES',
     'rate-limit-buyer-writes',
     '10',
-    'Payments and cancellations a second for each buyer',
+    'Payments and cancellations per second and buyer',
     whole(1, 100_000),
   ),
   rateLimitBuyerReads: setting(
     'RATE_LIMIT_BUYER_READS',
     'rate-limit-buyer-reads',
     '50',
-    'Reads of orders a second for each buyer',
+    'Reads of orders per second and buyer',
     whole(1, 100_000),
   ),
   rateLimitAddress: setting(
     'RATE_LIMIT_ADDRESS',
     'rate-limit-address',
     'off',
-    'Requests a second for each address, or `off`',
+    'Requests per second and address, or `off`',
     (value) => (value === 'off' ? null : whole(1, 1_000_000)(value)),
   ),
   trustProxy: setting(
     'TRUST_PROXY',
     'trust-proxy',
     'off',
-    '`on`: whoever connects is a proxy, and the address it adds to X-Forwarded-For counts; or the addresses of the proxies',
+    '`on`: every client is a proxy, and the address that it adds to X-Forwarded-For counts; or the proxies’ addresses',
     parseTrust,
   ),
   corsOrigins: setting(
     'CORS_ORIGINS',
     'cors-origins',
     '',
-    'Origins that browsers may call from, separated by commas',
+    'Origins whose pages may call the API from a browser, separated by commas',
     list,
   ),
   sseMax: setting(
     'SSE_MAX',
     'sse-max',
     '1000',
-    'Event streams open at once: so many of sales, and so many of orders',
+    'Open event streams: this many of sales, and as many of orders',
     whole(0, 1_000_000),
   ),
   ssePerAddressMax: setting(
     'SSE_MAX_PER_ADDRESS',
     'sse-max-per-address',
     '100',
-    'Of these, how many one address may have; local addresses only with TRUST_PROXY',
+    'Open event streams per address; local addresses only with TRUST_PROXY',
     whole(1, 1_000_000),
   ),
   connectionsMax: setting(
     'CONNECTIONS_MAX',
     'connections-max',
     '10000',
-    'Connections open at once; one more is closed',
+    'Open connections; further ones are closed',
     whole(1, 1_000_000),
   ),
   connectionsPerAddressMax: setting(
     'CONNECTIONS_PER_ADDRESS',
     'connections-per-address',
     '1000',
-    'Of these, how many one public address may have, without TRUST_PROXY',
+    'Open connections per public address; not with TRUST_PROXY',
     whole(1, 1_000_000),
   ),
   requestWithinMs: setting(
@@ -303,7 +304,7 @@ export const SETTINGS = {
     'CLOSE_AFTER_MS',
     'close-after-ms',
     '0',
-    'How long after SIGTERM calls are still served, with /readyz at 503, before the port closes',
+    'After SIGTERM, how long requests are still served, with /readyz at 503, before the port closes',
     whole(0, 300_000),
   ),
   metricsPublic: setting(
@@ -324,7 +325,7 @@ export const SETTINGS = {
     'EVENT_LOOP_DELAY_MAX_MS',
     'event-loop-delay-max-ms',
     '250',
-    'Lateness of the event loop, commits not counted, before new requests get 503',
+    'Delay of the event loop, without commits, above which new requests get 503',
     whole(10, 60_000),
   ),
   logLevel: setting(
@@ -345,7 +346,7 @@ export type Config = {
 
 const PROVIDER_SECRET = /^PAYMENT_WEBHOOK_SECRET_([A-Z0-9_]+)$/;
 
-/** One variable for each provider, whatever it is called: no flag has a name for them. */
+/** One variable per provider. They have no flags, because providers' names are not known beforehand. */
 function providerSecrets(env: Record<string, string | undefined>): Record<string, string[]> {
   const secrets: Record<string, string[]> = {};
   for (const [variable, value] of Object.entries(env)) {
@@ -360,7 +361,7 @@ function providerSecrets(env: Record<string, string | undefined>): Record<string
   return secrets;
 }
 
-/** The name of a setting's variable, for words about it. */
+/** The name of a setting's variable, for messages. */
 export function variableOf(name: SettingName): string {
   return SETTINGS[name].env;
 }

@@ -3,16 +3,17 @@ import { isIP } from 'node:net';
 import { messageOf, TerminalError } from './errors.ts';
 
 /**
- * The address of a shared database: `mysql://user:password@host:3306/database?sslmode=verify-full`. One set of parameters for both
- * kinds; the drivers' own are not handed on. A misspelt one, dropped in silence, would send passwords and orders in clear text.
+ * The address of a shared database: `mysql://user:password@host:3306/database?sslmode=verify-full`. Both kinds of database take
+ * the same parameters, and drivers' own ones are refused. If a misspelt `sslmode` were ignored, passwords and orders would be
+ * sent in clear text.
  */
 export interface DatabaseUrl {
   readonly product: 'mysql' | 'postgres';
-  /** Without parameters that are about TLS: what the driver gets. */
+  /** The address for the driver, without our TLS parameters. */
   readonly bare: string;
   readonly sslmode: SslMode | null;
   readonly rootCert: string | null;
-  /** `host:port`, for words about it. */
+  /** `host:port`, for messages. */
   readonly place: string;
 }
 
@@ -27,22 +28,22 @@ const PRODUCTS: Record<string, DatabaseUrl['product']> = {
   'postgresql:': 'postgres',
 };
 
-/** Throws an Error whose words go on after the name of the setting; it does not repeat the address, which has a password. */
+/** Throws an Error whose message follows the setting's name and does not repeat the address, which contains a password. */
 export function parseDatabaseUrl(text: string): DatabaseUrl {
   const url = URL.parse(text);
   const product = PRODUCTS[url?.protocol ?? /^[a-z]*:/.exec(text)?.[0] ?? ''];
   if (product === undefined) throw new Error('must begin with mysql:, mariadb:, postgres: or postgresql:');
   if (url === null || !isDecodable(url)) {
     throw new Error(
-      `is no address: expected ${product}://user:password@host:port/database, with special characters of the password percent-encoded`,
+      `is not a valid URL: expected ${product}://user:password@host:port/database, with special characters in the password percent-encoded`,
     );
   }
   if (url.pathname.length < 2) throw new Error(`names no database: expected ${product}://…@host:port/database`);
   const { sslmode, rootCert } = takeParameters(url, product);
   const host = url.searchParams.get('host') ?? url.hostname;
   if (sslmode === 'verify-full' && product === 'mysql' && isIP(host.replaceAll(/[[\]]/g, '')) !== 0) {
-    // The driver would compare the certificate with another name.
-    throw new Error('has sslmode=verify-full, which needs the name of the host in place of its number');
+    // The driver would not compare the certificate with this address.
+    throw new Error('has sslmode=verify-full, which needs a host name in place of an IP address');
   }
   return { product, bare: url.href, sslmode, rootCert, place: `${host}:${url.port || PORTS[product]}` };
 }
@@ -56,9 +57,9 @@ function isDecodable({ username, password, pathname }: URL): boolean {
   }
 }
 
-/** Takes what is about TLS off the address. */
+/** Removes the TLS parameters from the address and returns them. */
 function takeParameters(url: URL, product: DatabaseUrl['product']): Pick<DatabaseUrl, 'sslmode' | 'rootCert'> {
-  // Sockets of this machine are named by a parameter.
+  // The driver's parameter for a Unix socket.
   const own = product === 'mysql' ? 'socketPath' : 'host';
   let sslmode: SslMode | null = null;
   let rootCert: string | null = null;
@@ -77,7 +78,7 @@ function takeParameters(url: URL, product: DatabaseUrl['product']): Pick<Databas
         continue;
       default:
         throw new Error(
-          `has a parameter ${JSON.stringify(name)}, which is not known: there are sslmode, sslrootcert, ${own}`,
+          `has an unknown parameter ${JSON.stringify(name)}: known ones are sslmode, sslrootcert, ${own}`,
         );
     }
     url.searchParams.delete(name);
@@ -91,13 +92,13 @@ function takeParameters(url: URL, product: DatabaseUrl['product']): Pick<Databas
 export interface Tls {
   readonly rejectUnauthorized: boolean;
   readonly ca?: string;
-  /** Whether the certificate must be that of the host. */
+  /** Whether the certificate must name the host. */
   readonly named: boolean;
 }
 
 /**
- * As libpq has it: `require` encrypts and does not ask who is at the other end, or with a `sslrootcert` is `verify-ca`. Without
- * that file the authorities that Node knows are trusted, and those in NODE_EXTRA_CA_CERTS.
+ * The modes of libpq: `require` encrypts without verifying the server, or means `verify-ca` if there is a `sslrootcert`. Without
+ * that file, Node's own certificate authorities and those of NODE_EXTRA_CA_CERTS are trusted.
  */
 export function tlsOf({ sslmode, rootCert }: Pick<DatabaseUrl, 'sslmode' | 'rootCert'>): Tls | false {
   if (sslmode === null || sslmode === 'disable') return false;
@@ -114,7 +115,7 @@ export function tlsOf({ sslmode, rootCert }: Pick<DatabaseUrl, 'sslmode' | 'root
   };
 }
 
-/** Codes and words of a connection that TLS has ended: waiting does not mend it. */
+/** True if TLS failed the connection: retrying does not help. */
 export function isTlsRefusal(error: unknown): boolean {
   const { code } = (error ?? {}) as { code?: unknown };
   return (

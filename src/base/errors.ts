@@ -1,6 +1,6 @@
 /**
- * Failures. A *refusal* (sold out, not open) is a value and never comes here; see model/outcome.ts. Whether a failure
- * may be tried again is its class, not a string to be matched:
+ * Failures. A *refusal* (sold out, not open) is a value and not an error; see model/outcome.ts. The class says whether a
+ * failure may be retried, so that nobody has to match strings:
  *   RetryableError: the same call may succeed later, nothing is wrong with it (ledger out, overload).
  *   TerminalError:  the same call will fail again (bad configuration, damaged file, broken invariant).
  */
@@ -8,7 +8,7 @@ export class DoorbusterError extends Error {
   readonly code: string;
 
   constructor(code: string, message: string, options?: { cause?: unknown }) {
-    // `cause: undefined` would be printed as one.
+    // `cause: undefined` would be printed.
     super(message, options?.cause === undefined ? undefined : { cause: options.cause });
     this.name = new.target.name;
     this.code = code;
@@ -16,9 +16,9 @@ export class DoorbusterError extends Error {
 }
 
 export class RetryableError extends DoorbusterError {
-  /** What to tell a client: whole seconds until another try is worth it. */
+  /** For the client's Retry-After: whole seconds. */
   readonly retryAfterSeconds: number;
-  /** The message with what is for the operator alone, an address for instance: buyers read the message. */
+  /** The message with details for the operator only, such as an address; buyers see the message. */
   readonly inFull: string;
 
   constructor(
@@ -32,7 +32,7 @@ export class RetryableError extends DoorbusterError {
   }
 }
 
-/** Somebody else is in the way of this very call: another one may succeed at once. HTTP: 503 `unavailable`. */
+/** Another transaction holds what this call needs; other calls may succeed at once. HTTP: 503 `unavailable`. */
 export class BusyError extends RetryableError {
   constructor(message: string, cause?: unknown) {
     super('unavailable', message, { cause });
@@ -46,7 +46,7 @@ export function unavailable(reason: string, cause?: unknown): RetryableError {
   return new RetryableError('unavailable', reason, { cause });
 }
 
-/** A broken invariant: a bug of ours. Assertions stay on in production, since going on would sell wrongly. */
+/** A broken invariant: a bug of ours. Assertions stay on in production, because going on could sell wrongly. */
 export class InvariantError extends TerminalError {
   constructor(message: string) {
     super('internal', `invariant broken: ${message}`);
@@ -57,7 +57,7 @@ export function invariant(condition: boolean, message: string): asserts conditio
   if (!condition) throw new InvariantError(message);
 }
 
-/** For the log of a start, the command line and `doctor`; never for an answer. */
+/** For the log at start-up, the command line and `doctor`; never for an answer to a client. */
 export function messageInFull(error: unknown): string {
   return error instanceof RetryableError ? error.inFull : messageOf(error);
 }

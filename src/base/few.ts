@@ -1,6 +1,6 @@
 import { RetryableError } from './errors.ts';
 
-/** Lets a few go at once and some wait, in the order in which they came; whoever comes beyond that is refused. */
+/** A limiter: runs `atOnce` calls at a time, queues up to `waitingMax` more in order of arrival, and refuses the rest. */
 export class Few {
   readonly #atOnce: number;
   readonly #waitingMax: number;
@@ -8,7 +8,7 @@ export class Few {
   #free: number;
   readonly #waiting: (() => void)[] = [];
 
-  /** `what`: of what there are too many, for those who are refused. */
+  /** `what` completes the message of a refusal: "too many …". */
   constructor(atOnce: number, waitingMax: number, what: string) {
     this.#atOnce = atOnce;
     this.#free = atOnce;
@@ -16,7 +16,7 @@ export class Few {
     this.#what = what;
   }
 
-  /** Nobody goes and nobody waits. */
+  /** True if nothing runs or waits. */
   get isIdle(): boolean {
     return this.#free === this.#atOnce;
   }
@@ -35,7 +35,7 @@ export class Few {
   }
 }
 
-/** The same for each of many: those of one do not wait for those of another. */
+/** A limiter per key: calls of one key do not wait for those of another. */
 export class FewOfEach {
   readonly #make: () => Few;
   readonly #few = new Map<string, Few>();

@@ -2,11 +2,11 @@ import { BusyError, RetryableError } from './errors.ts';
 import type { Runtime } from './runtime.ts';
 import { Tally } from './tally.ts';
 
-/** Of one transaction: bounds how long the rows of hot items are held, and how many are read at once. */
+/** Requests per transaction: bounds how long it locks the rows of hot items, and how much one read returns. */
 const BATCH_MAX = 256;
-/** So many are worth a transaction of their own beside one that is under way; fewer go with the next one. */
+/** With this many waiting, another transaction starts beside the running one; fewer wait for the next. */
 const SHARE_MIN = 64;
-/** What has been under way for so long may hang: who comes next goes beside it, if there is room, and not behind it. */
+/** A transaction that has run for this long may hang: the next one starts beside it, if `atOnce` allows, instead of waiting. */
 const LATE_MS = 250;
 
 interface Waiting<Q, A> {
@@ -16,22 +16,22 @@ interface Waiting<Q, A> {
 }
 
 export interface GroupedOptions<Q, A> {
-  /** How many transactions may be under way. */
+  /** How many transactions may run at once. */
   readonly atOnce?: number;
+  /** Called after the commit, before the caller gets the answer. */
   readonly answered?: (request: Q, answer: A) => void;
-  /** What a request is about: of those about the same only one goes into a transaction, the next into a later one. */
+  /** The subject of a request: of requests with the same subject only one goes into a transaction. */
   readonly about?: ((request: Q) => string) | null;
 }
 
 /**
- * Groups requests into transactions as the writer groups orders: a rush of payments of one item would otherwise be one
- * transaction each on one hot row. While one is being committed the next one fills; who waits hears after its own commit.
- * Several may be under way where the ledger has room for them: one is put together while the database works on another.
- * Reads are grouped in the same way: the busier the shop is, the less each of them costs.
+ * Groups requests into transactions, as the writer groups orders: otherwise a rush of payments for one item would be one
+ * transaction each on one hot row. While a transaction commits, the next one fills; a caller is answered after its own commit.
+ * With `atOnce` above 1, several run at the same time. Reads are grouped in the same way: the busier the shop, the less each
+ * of them costs.
  */
 export class Grouped<Q, A> {
   readonly #commit: (batch: Q[]) => Promise<A[]>;
-  /** After the commit and before anybody who waits hears. */
   readonly #answered: (request: Q, answer: A) => void;
   readonly #runtime: Runtime;
   readonly #atOnce: number;
@@ -39,7 +39,7 @@ export class Grouped<Q, A> {
   #waiting: Waiting<Q, A>[] = [];
   #turn: Promise<void> | null = null;
   readonly #underWay = new Tally();
-  /** When the last one was started. */
+  /** When the last transaction started. */
   #startedMs = 0;
   #looking = false;
 
@@ -63,19 +63,19 @@ export class Grouped<Q, A> {
     });
   }
 
-  /** Resolves when nothing is under way. */
+  /** Resolves when no transaction is running or about to start. */
   async idle(): Promise<void> {
     while (this.#turn !== null || this.#underWay.count > 0) await (this.#turn ?? this.#underWay.idle());
   }
 
-  /** What arrives in one turn shares transactions. */
+  /** Waits for the next turn, so that the requests of one turn share transactions. */
   async #nextTurn(): Promise<void> {
     await new Promise<void>((resolve) => this.#runtime.timers.nextTurn(resolve));
     this.#turn = null;
     this.#start();
   }
 
-  /** How many transactions what waits is worth now. */
+  /** How many transactions to start now for the waiting requests. */
   get #parts(): number {
     const free = this.#underWay.count === 0 || this.#clockMs() - this.#startedMs >= LATE_MS;
     const alone = free && this.#waiting.length > 0 ? 1 : 0;
@@ -87,7 +87,7 @@ export class Grouped<Q, A> {
     return this.#runtime.clock.monotonic();
   }
 
-  /** Where more may be under way than are, those that wait do not wait for long. */
+  /** If another transaction would be allowed, waiting requests wait at most LATE_MS for the running one. */
   #lookAgain(): void {
     if (this.#looking || this.#waiting.length === 0 || this.#underWay.count >= this.#atOnce) return;
     this.#looking = true;
@@ -103,7 +103,7 @@ export class Grouped<Q, A> {
       this.#startedMs = this.#clockMs();
       const share = Math.ceil(this.#waiting.length / parts);
       const work = this.#together(this.#next(Math.min(share, BATCH_MAX)));
-      // In the same turn: who comes next starts anew.
+      // `#start` runs in the same turn as the end, so that a later request starts a new transaction.
       void this.#underWay.during(work, () => this.#start());
     }
   }
@@ -121,24 +121,24 @@ export class Grouped<Q, A> {
     return [...batch.values()];
   }
 
-  /** Returns what all of them were told instead of an answer. `last`: two of the batch before it were held. */
+  /** Returns the error that all of them got, or null. `last`: do not retry one by one, because two were already locked out. */
   async #together(batch: readonly Waiting<Q, A>[], last = false): Promise<unknown> {
     let answers: A[];
     try {
       answers = await this.#commit(batch.map(({ request }) => request));
     } catch (error) {
-      // Those that are about things of their own need not all wait for what somebody holds. Others share what is held.
+      // With subjects, only one request may be waiting for a locked row. Without, all of them share the row.
       const isHeld = error instanceof BusyError && this.#about !== null && !last;
       if ((error instanceof RetryableError && !isHeld) || batch.length === 1) {
         for (const { reject } of batch) reject(error);
         return error;
       }
-      // Something in the batch: the others are not to suffer for it.
+      // One request made the batch fail. Run them one by one, so that the others succeed.
       let held = 0;
       for (const [at, one] of batch.entries()) {
         if ((await this.#together([one])) instanceof BusyError) held++;
         if (held < 2) continue;
-        // To wait for each that is held would keep everybody else waiting: the rest has one try, and is free if nobody holds it.
+        // Waiting out each lock would hold up all later requests. The rest gets one try together.
         if (at + 1 < batch.length) await this.#together(batch.slice(at + 1), true);
         break;
       }

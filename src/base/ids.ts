@@ -7,16 +7,15 @@ import type { Clock } from './clock.ts';
  *     0 (sign)      seconds since 2025-01-01 UTC     sequence of the kind, modulo 2^32
  *
  * The sequence comes in blocks from a ledger row that is committed before its first number is used, so a crash skips
- * numbers and never repeats one. Uniqueness rests on the sequence alone until it wraps (4.29 thousand million ids of
- * a kind), and after that on the seconds; a clock that steps back does not endanger it. Within a process seconds never go
- * back, and ids of one second grow, but for numbers that were given back. In JSON and scripts ids are strings, since a
- * double holds 53 bits.
+ * numbers and never repeats one. Until the sequence wraps (4.29 billion ids of a kind) it alone makes ids unique, whatever
+ * the clock does; after that the seconds do. Within a process seconds never go back, and ids of one second grow, except
+ * for numbers that were given back. In JSON and scripts ids are strings, because a double holds only 53 bits.
  */
 export const ID_EPOCH_MS = Date.UTC(2025, 0, 1);
 
 export type IdKind = 'sale' | 'item' | 'order' | 'attempt' | 'audit' | 'webhook' | 'delivery';
 
-/** [from, to): numbers that belong to the caller alone, for ever. */
+/** [from, to): numbers that belong to this caller alone, for ever. */
 export interface IdBlock {
   from: number;
   to: number;
@@ -32,16 +31,16 @@ export function idTimeMs(id: string): number {
   return Number(BigInt(id) >> 32n) * 1000 + ID_EPOCH_MS;
 }
 
-/** Text that can be an id at all: no sign, no leading zero, 63 bits. /openapi.json states it. */
+/** The form of an id: no sign, no leading zero, at most 63 bits. /openapi.json contains it. */
 export const ID_PATTERN = upTo((2n ** 63n - 1n).toString());
 const ID = new RegExp(ID_PATTERN);
 
-/** Anything else is simply not found. */
+/** A text that is not an id is answered 404, like an unknown one. */
 export function isId(text: string): boolean {
   return ID.test(text);
 }
 
-/** A pattern for the whole numbers from 1 to this one: those with fewer digits, and for each digit those that are smaller there. */
+/** A pattern for the whole numbers from 1 to `largest`: fewer digits, or the same number with a smaller digit at some place. */
 function upTo(largest: string): string {
   const smaller = [...largest].flatMap((digit, at) => {
     const from = at === 0 ? 1 : 0;
@@ -53,14 +52,14 @@ function upTo(largest: string): string {
   return `^([1-9][0-9]{0,${largest.length - 2}}|${smaller.join('|')}|${largest})$`;
 }
 
-/** A ledger that is out is not asked again by every order that takes an id: not before this has passed. */
+/** After a failed fetch, the pause before the next: otherwise every order would query a ledger that is down. */
 const ASK_AGAIN_AFTER_MS = 100;
 
 /**
- * Hands out ids of one kind. The next block is fetched when half of the current one is used, so that a crowd does not
- * wait for it; if it is used up before the next has come, `take` returns null and `refill` waits.
+ * Hands out ids of one kind. It fetches the next block when half of the current one is used, so that a crowd does not wait
+ * for it. If the block is used up before the next has arrived, `take` returns null and `refill` waits.
  *
- * An id that came to nothing can be given back. Its number then serves again, with the seconds of that time.
+ * An unused id can be given back. Its number is then handed out again, with the seconds of that time.
  */
 export class IdSequence {
   readonly #kind: IdKind;
@@ -98,26 +97,26 @@ export class IdSequence {
       this.#following = null;
     }
     if (this.#following === null && this.#fetching === null && this.#end - this.#next <= this.#blockSize / 2) {
-      // A failure here is not lost: take() will return null and refill() will show it to a caller.
+      // A failure here is not lost: take() will return null, and refill() will throw it to a caller.
       if (this.#clock.monotonic() - this.#failedAtMs >= ASK_AGAIN_AFTER_MS) this.refill().catch(() => {});
     }
     const low = this.#next++ % 2 ** 32;
-    // Never back: not with the clock, and not where the sequence wraps within a second.
+    // Seconds never go back, and advance by one if the sequence wraps within a second.
     this.#advance(low > this.#low ? this.#seconds : this.#seconds + 1);
     this.#low = low;
     return (this.#base | BigInt(low)).toString();
   }
 
   /**
-   * The id was used for nothing, nowhere: its number may serve again. Whoever is not sure keeps it. Costs a crowd that is
-   * refused no more than this, whatever it sends.
+   * Returns an id that was certainly used nowhere; a caller that is not sure keeps it. So a crowd of refused orders does not
+   * use up blocks.
    */
   giveBack(id: string): void {
-    // More than a block can only come from several at once; the rest is burnt, so that this stays bounded.
+    // Bounded: ids beyond one block are dropped.
     if (this.#back.length < this.#blockSize) this.#back.push(id);
   }
 
-  /** A number that was given back, with the seconds of now. Within the same second that is the same id. */
+  /** The number of a returned id with the current seconds. Within the same second that is the same id. */
   #again(id: string): string {
     this.#advance(this.#seconds);
     const base = this.#baseText;
@@ -125,7 +124,7 @@ export class IdSequence {
     return (this.#base | BigInt.asUintN(32, BigInt(id))).toString();
   }
 
-  /** Seconds follow the clock, and are at least these. */
+  /** Sets the seconds to the clock's, but at least to `atLeast`. */
   #advance(atLeast: number): void {
     const seconds = Math.max(Math.floor((this.#clock.now() - ID_EPOCH_MS) / 1000), atLeast);
     if (seconds === this.#seconds) return;
@@ -134,7 +133,7 @@ export class IdSequence {
     this.#baseText = this.#base.toString();
   }
 
-  /** Asks for the next block at once, whatever failed before: somebody waits for it. */
+  /** Fetches the next block at once, even right after a failure, because a caller waits for it. */
   refill(): Promise<void> {
     this.#fetching ??= this.#takeBlock(this.#kind, this.#blockSize)
       .then(

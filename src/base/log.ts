@@ -1,7 +1,7 @@
 import { pino } from 'pino';
 import type { Logger } from './logger.ts';
 
-/** What must never reach a log, whoever logs it. */
+/** Fields that must never appear in a log. */
 const SECRETS = [
   'authorization',
   'headers.authorization',
@@ -14,18 +14,18 @@ const SECRETS = [
 const STDOUT = 1;
 const STDERR = 2;
 
-/** `aside`: stdout belongs to a person, and the lines go to stderr. */
+/** `aside`: write to stderr, because stdout is for a person to read. */
 export function createLog(level: string, { aside = false } = {}): Logger {
   const lines = pino.destination({ dest: aside ? STDERR : STDOUT, sync: true });
   return pino({ level, redact: { paths: SECRETS, censor: '[secret]' }, base: null }, lines);
 }
 
-/** A start that waits for a server or a disk: whoever reads the log alone must not miss it. */
+/** Logs that the start waits for a server or a disk, for operators who read only the log. */
 export function tellWaiting(log: Logger, reason: string): void {
-  log.error({ reason }, 'the shop cannot be opened yet; it is tried every second');
+  log.error({ reason }, 'the shop cannot be opened yet; retrying every second');
 }
 
-/** Said at every level: what somebody who starts the process waits for. As a line of the log, since stdout has no others. */
+/** Logs at every level what whoever starts the process waits for. A log line, because stdout contains nothing else. */
 export function announce(log: Logger, said: object, message: string): void {
   log.child({}, { level: 'info' }).info(said, message);
 }

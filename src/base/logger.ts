@@ -1,6 +1,6 @@
 /**
- * What our code needs of a log. pino's loggers are of this shape, and the shop uses one; the locks have no pino, so that whoever
- * wants only them does not install it.
+ * The log that our code needs. The shop passes a pino logger; the locks do not depend on pino, so that they can be installed
+ * without it.
  */
 export interface Logger {
   trace: Write;
@@ -15,7 +15,7 @@ export interface Logger {
 
 type Write = (details: object | string, message?: string) => void;
 
-/** For embedding: a library says nothing unless asked to. */
+/** The default for the library: it logs nothing unless asked to. */
 export function silentLog(): Logger {
   const write = (): void => {};
   const log: Logger = {

@@ -1,4 +1,4 @@
-/** The known name that somebody who wrote `given` may have meant: one or two letters off, or the same without capitals and dashes. */
+/** The known name that is at most two edits away from `given`, ignoring case and dashes, or null: for "did you mean". */
 export function nearest(given: string, known: readonly string[]): string | null {
   const plain = (name: string): string => name.toLowerCase().replaceAll(/[-_.]/g, '');
   const far = known.map((name) => ({ name, by: distance(plain(given), plain(name)) }));
@@ -6,9 +6,8 @@ export function nearest(given: string, known: readonly string[]): string | null 
   return best !== undefined && best.by <= Math.min(2, Math.floor(best.name.length / 2)) ? best.name : null;
 }
 
-/** How many letters have to be put in, taken out or changed. */
+/** Levenshtein distance; 3 stands for anything above 2. */
 function distance(a: string, b: string): number {
-  // Names of ours are short; what is not cannot be near.
   if (Math.abs(a.length - b.length) > 2) return 3;
   let row = Array.from({ length: b.length + 1 }, (_, at) => at);
   for (let i = 1; i <= a.length; i++) {

@@ -1,6 +1,6 @@
 /**
- * Refuses an old Node in a sentence. Each entry of the package imports this first: what is evaluated later would fail with the
- * name of some function that this Node lacks. npm only warns of `engines`.
+ * Refuses an old Node with a clear message. Each entry of the package imports this first: later modules would fail with the
+ * name of some function that an old Node lacks. For `engines` npm only warns.
  */
 const NODE_MIN = 24;
 

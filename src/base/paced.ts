@@ -2,26 +2,26 @@ import type { Clock } from './clock.ts';
 import { RetryableError } from './errors.ts';
 import type { Timers } from './timers.ts';
 
-/** Runs a piece of work that holds the event loop, and notes for how long. */
+/** Runs a piece of synchronous work and measures how long it blocks the event loop. */
 export type During = <T>(piece: () => T) => T;
 
 export interface Pace {
-  /** How much longer than the work itself the pause after it is: 4 leaves it a fifth of the event loop. */
+  /** The pause after a piece of work, as a multiple of its time: 4 leaves it a fifth of the event loop. */
   readonly pauseFactor: number;
   readonly atOnce: number;
   readonly waitingMax: number;
-  /** Of what there are too many, for those who are refused. */
+  /** Completes the message of a refusal: "too many …". */
   readonly what: string;
 }
 
-/** Pauses shorter than this are added up: a timer is a millisecond late, and small work would wait for nothing else. */
+/** Shorter pauses are added up instead of waited for: timers are a millisecond late, which would dominate small work. */
 const SLACK_MS = 5;
-/** A machine that stood still has not worked all that time. */
+/** Bounds a pause if the machine was suspended during the work. */
 const PAUSE_MS_MAX = 250;
 
 /**
- * One kind of work that may take its share of the event loop and no more, whoever asks for it and how often: after it there is a
- * pause, some may wait for its end, and whoever comes beyond that is refused. Alone, nobody waits.
+ * Limits one kind of work to a share of the event loop, however often it is requested: each piece is followed by a pause.
+ * `waitingMax` calls may wait for the pause to end, and further ones are refused. A single call does not wait.
  */
 export class Paced {
   readonly #clock: Clock;
@@ -61,7 +61,7 @@ export class Paced {
       return piece();
     } finally {
       const nowMs = this.#clock.monotonic();
-      // From its start: what began within the slack of an earlier pause does not use up the rest of it.
+      // Added to the end of the earlier pause: work that began within its slack must not shorten it.
       const tookMs = (1 + this.#pace.pauseFactor) * (nowMs - startedMs);
       this.#pauseUntilMs = Math.min(Math.max(this.#pauseUntilMs, startedMs) + tookMs, nowMs + PAUSE_MS_MAX);
     }
@@ -76,7 +76,7 @@ export class Paced {
       this.#running++;
       this.#waiting.shift()!();
     }
-    // Whoever runs comes by here at its end.
+    // If the limit is reached, the next call that ends comes back here.
     if (this.#waiting.length === 0 || this.#running >= this.#pace.atOnce || this.#isTimed) return;
     this.#isTimed = true;
     this.#timers.after(Math.ceil(this.#pauseUntilMs - SLACK_MS - this.#clock.monotonic()), () => {

@@ -1,11 +1,11 @@
 import { randomBytes, randomUUID } from 'node:crypto';
 
-/** Randomness, passed in: a simulator replays a run from its seed. */
+/** Randomness as a dependency, so that a simulator can replay a run from its seed. */
 export interface Random {
   /** A number in [0, 1). Not for secrets. */
   fraction(): number;
   uuid(): string;
-  /** A secret of `bytes` bytes, in hexadecimal: it never looks like a flag and needs no quoting. */
+  /** A secret of `bytes` bytes in hexadecimal, which needs no quoting and never looks like a flag. */
   secret(bytes: number): string;
 }
 

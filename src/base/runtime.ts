@@ -4,7 +4,7 @@ import { type Logger, silentLog } from './logger.ts';
 import { type Random, systemRandom } from './random.ts';
 import { systemTimers, type Timers } from './timers.ts';
 
-/** Everything the world gives us, in one bag that is passed down from the composition root. */
+/** Clock, timers, randomness and log, passed down from the composition root. */
 export interface Runtime {
   clock: Clock;
   timers: Timers;

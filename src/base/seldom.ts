@@ -1,10 +1,10 @@
 import type { Clock } from './clock.ts';
 
 const EVERY_MS = 60_000;
-/** Reasons with a changing part in them must not fill the memory. */
+/** Texts with a variable part must not fill the memory. */
 const KINDS_MAX = 100;
 
-/** For the log: what lasts is told at once, and then once a minute, however often and by however many it is met. */
+/** Limits log lines about a lasting problem: one at once, then one a minute, however often it is met. */
 export class Seldom {
   readonly #clock: Clock;
   readonly #toldMs = new Map<string, number>();

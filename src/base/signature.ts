@@ -1,9 +1,9 @@
 import { createHmac, timingSafeEqual } from 'node:crypto';
 
-/** `t=<unix seconds>,v1=<hex HMAC-SHA256 of "t.body">`: for webhooks in and out. */
+/** `t=<unix seconds>,v1=<hex HMAC-SHA256 of "t.body">`, for incoming and outgoing webhooks. */
 export const SIGNATURE_HEADER = 'doorbuster-signature';
 
-/** Older (or further ahead) than this, a message may be one that somebody has recorded. */
+/** A message older (or further ahead) than this may be a replay. */
 export const SIGNATURE_SECONDS_MAX = 300;
 
 const HASH = /^[0-9a-f]{64}$/;
@@ -15,24 +15,25 @@ export function sign(secret: string, body: string, nowMs: number): string {
 
 interface Signature {
   seconds: number;
-  /** Several while a secret is changed. */
+  /** Several during a rotation of the secret. */
   given: string[];
 }
 
-/** What the header alone tells: a text says why it cannot be right, whatever the body. So a body need not be read for it. */
+/** Checks the header without the body. A text says why the signature is invalid: then the body need not be read. */
 export function readSignature(header: string | undefined, nowMs: number): Signature | string {
   if (header === undefined) return `the header ${SIGNATURE_HEADER} is missing`;
   const parts = header.split(',').map((part) => part.trim().split('=', 2) as [string, string?]);
   const time = parts.find(([name]) => name === 't')?.[1];
-  if (time === undefined || !/^\d{1,12}$/.test(time)) return 'the signature has no time';
+  if (time === undefined || !/^\d{1,12}$/.test(time)) return 'the signature has no time (t=<unix seconds>)';
   const seconds = Number(time);
   const given = parts.flatMap(([name, value]) => (name === 'v1' && value !== undefined ? [value] : []));
   if (!given.some((value) => HASH.test(value))) return 'the signature has no v1 of 64 hex digits';
-  if (Math.abs(nowMs / 1000 - seconds) > SIGNATURE_SECONDS_MAX) return 'the signature is too old';
+  if (Math.abs(nowMs / 1000 - seconds) > SIGNATURE_SECONDS_MAX)
+    return `the signature’s time is more than ${SIGNATURE_SECONDS_MAX} s off`;
   return { seconds, given };
 }
 
-/** Null if it is right; else why not. */
+/** Null if the signature is valid, otherwise why not. */
 export function signatureFault(
   secrets: readonly string[],
   body: string,

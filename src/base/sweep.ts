@@ -1,8 +1,9 @@
+import { backOffMs } from './back-off.ts';
 import { pause, type Timers } from './timers.ts';
 
 /**
- * The loops of whoever looks after things that nobody asks about. All of them are here, since a loop of this kind has stopped
- * a whole shop: it went round by what it had *read*, found nothing that it could do, and never let go of the event loop.
+ * The loops of work that no request asks for. They are all here because one of them once stopped a whole shop: it went on as
+ * long as it had *read* something, could change nothing, and never let go of the event loop.
  *
  *   - a round says what it changed; the next one follows at once only after a change;
  *   - between two rounds, timers and I/O have their turn, also where a ledger answers without leaving this turn;
@@ -25,15 +26,15 @@ export interface SweepOptions {
   readonly pauseMsMax: number;
   /** Ends it; a round that is under way is waited for. */
   readonly signal: AbortSignal;
-  /** Gives up after so many failures in a row, and throws the last: another process may be able to. */
+  /** Gives up after so many failures in a row, and throws the last: another process may succeed. */
   readonly failuresMax?: number;
   /** The first failure in a row: an outage is logged once. */
   readonly failed: (error: unknown) => void;
-  /** Instead of the pause after a round that succeeded: for whoever can be woken. It must wait for a timer or for I/O. */
+  /** Replaces the pause after a round that succeeded, for work that can be woken. It must wait for a timer or for I/O. */
   readonly rest?: () => Promise<void>;
 }
 
-/** Rounds without end, until the signal. */
+/** Runs rounds until the signal. */
 export async function sweep(timers: Timers, round: () => Promise<Round>, options: SweepOptions): Promise<void> {
   const { pauseMs, pauseMsMax, signal, failuresMax, failed } = options;
   const rest = options.rest ?? (() => pause(timers, pauseMs, signal));
@@ -50,7 +51,7 @@ export async function sweep(timers: Timers, round: () => Promise<Round>, options
       if (failures === 1) failed(error);
     }
     if (again) await turn(timers);
-    else if (failures > 0) await pause(timers, Math.min(pauseMs * 2 ** failures, pauseMsMax), signal);
+    else if (failures > 0) await pause(timers, backOffMs(failures, pauseMs, pauseMsMax), signal);
     else await rest();
   }
 }

@@ -1,8 +1,8 @@
 /**
- * Counts what is under way, and says when nothing is.
+ * Counts running work, and tells when none is left.
  *
- * A count and not a Set of promises: V8 makes a new table for a small Set every few additions, and tables that have grown old
- * keep those after them, and the results of all promises in them, until a full collection.
+ * Not a Set of promises: V8 allocates a new table for a small Set every few additions, and old tables keep the later ones, with
+ * the results of all promises in them, alive until a full garbage collection.
  */
 export class Tally {
   #count = 0;
@@ -12,7 +12,7 @@ export class Tally {
     return this.#count;
   }
 
-  /** `ended` is called in the moment in which it does not count any more. What it begins, counts at once. */
+  /** Calls `ended` in the same turn in which the work stops counting. Work that it starts counts before `idle` resolves. */
   async during<T>(work: Promise<T>, ended?: () => void): Promise<T> {
     this.#count++;
     try {
@@ -27,7 +27,7 @@ export class Tally {
     }
   }
 
-  /** Resolves when nothing is under way. Of what was, somebody else hears whether it failed. */
+  /** Resolves when no work is running. Never rejects: whoever called `during` gets a failure. */
   async idle(): Promise<void> {
     while (this.#count > 0) {
       this.#idle ??= Promise.withResolvers();

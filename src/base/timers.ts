@@ -1,14 +1,14 @@
-/** Timers and the next-turn scheduler, passed in for the same reason as the clock. */
+/** Timers and the next-turn scheduler as a dependency, like the clock. */
 export interface Timers {
-  /** Runs once after `ms`. Does not keep the process alive. Returns its cancellation. */
+  /** Runs once after `ms`. Does not keep the process alive. Returns a function that cancels it. */
   after(ms: number, run: () => void): () => void;
-  /** Runs every `ms`. Does not keep the process alive. Returns its cancellation. */
+  /** Runs every `ms`. Does not keep the process alive. Returns a function that cancels it. */
   every(ms: number, run: () => void): () => void;
-  /** Runs after what has already arrived in this turn of the event loop: the point where batches are cut. */
+  /** Runs after everything that has already arrived in this turn of the event loop: batches are cut there. */
   nextTurn(run: () => void): void;
 }
 
-/** setTimeout takes 31 bits; a sale may open in two months. A longer wait is cut into hops. */
+/** setTimeout takes at most 31 bits (24 days), and a sale may open later: longer waits are cut into hops. */
 const HOP_MS_MAX = 2 ** 31 - 1;
 
 export const systemTimers: Timers = {
@@ -52,7 +52,7 @@ export async function pause(timers: Timers, ms: number, ...signals: readonly Abo
   });
 }
 
-/** What the promise gives, or null after `ms`. */
+/** Resolves like the promise, or to null after `ms`. */
 export async function within<T>(timers: Timers, promise: Promise<T>, ms: number): Promise<T | null> {
   let cancel = (): void => {};
   const late = new Promise<null>((resolve) => {
@@ -65,7 +65,7 @@ export async function within<T>(timers: Timers, promise: Promise<T>, ms: number)
   }
 }
 
-/** A tick that comes while the one before is at work is left out: a database that hangs is not asked ever more. */
+/** Skips a tick while the one before still runs, so that calls to a hanging database do not pile up. */
 export function oneAtATime(run: () => Promise<void>): () => void {
   let running = false;
   return () => {

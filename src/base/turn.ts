@@ -1,6 +1,6 @@
 import type { Timers } from './timers.ts';
 
-/** Lets everybody who waits in one turn of the event loop go on together at its end; alone, nobody waits longer. */
+/** Resumes all callers of one turn of the event loop together at its end. */
 export class Turn {
   readonly #timers: Timers;
   #end: Promise<void> | null = null;

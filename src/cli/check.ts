@@ -18,22 +18,22 @@ const URL_DEFAULT = 'http://127.0.0.1:8080';
 export const check: Command = {
   help: `Usage: doorbuster check [options]
 
-Asks a running server to look for what does not come to its end by itself, and prints what it found:
-  releases  units of ended orders that are not back in the gate five minutes after
-  payments  payments about which a provider gave no answer in twelve tries: units that stay held, money without goods
+Asks a running server to find stuck stock and unsettled payments, and prints them:
+  releases  units of ended orders that the gate has not got back after five minutes
+  payments  payments and refunds still unsettled after twelve attempts: units stay held, or money is without goods
 
 ${optionHelp([
-  ['--url', `where the server is (default ${URL_DEFAULT})`],
-  ['--sale', 'only this sale'],
-  ['--admin-key', 'DOORBUSTER_ADMIN_KEY'],
+  ['--url', `address of the server (default ${URL_DEFAULT})`],
+  ['--sale', 'check only the sale with this id'],
+  ['--admin-key', 'admin key (DOORBUSTER_ADMIN_KEY)'],
   ['--json', 'print the report as one JSON object'],
 ])}
 
-Exit code: 0 all is right, 1 something was found, or the server could not be asked, 2 wrong use.`,
+Exit code: 0 nothing found; 1 something found, or the server did not answer; 2 wrong usage.`,
   async run(args) {
     const flags = parseFlags(withKeyJoined(args), FLAGS);
     const url = urlOf((flags.url as string | undefined) ?? URL_DEFAULT);
-    const adminKey = adminKeyOf(flags, 'to ask for a check');
+    const adminKey = adminKeyOf(flags, 'to run a check');
     const report = await ask(url, adminKey, flags.sale as string | undefined);
     console.log(flags.json === true ? JSON.stringify(report) : words(report));
     return report.status === 'consistent' ? 0 : 1;
@@ -56,13 +56,13 @@ function notChecked(url: string, reply: Reply): string {
   if (!reply.ok) return unansweredWords(url, reply.reason);
   const unknownRoute = reply.status === 404 && detailOf(reply).endsWith('there is no such route');
   if (unknownRoute || (reply.status === 404 && codeOf(reply.body) === null)) {
-    return `${url} has no such route (404): if the shop is mounted in your application, --url needs its path, for instance ${new URL('/shop', url).href}`;
+    return `${url} has no such route (404): if the shop is mounted in your application, --url needs its path, such as ${new URL('/shop', url).href}`;
   }
-  return `${url} did not check: ${detailOf(reply)}`;
+  return `${url} refused the check: ${detailOf(reply)}`;
 }
 
 function words({ checks, findings, more }: Report): string {
-  if (findings.length === 0) return `all is right: no units and no money are stuck (looked at ${checks.join(', ')})`;
+  if (findings.length === 0) return `no stuck stock, no unsettled payments (checked ${checks.join(', ')})`;
   const blocks = findings.map(({ check, saleId, subject, expected, actual, cause, repair }) =>
     [
       `✗ ${check}: ${subject} of sale ${saleId}`,
@@ -72,6 +72,6 @@ function words({ checks, findings, more }: Report): string {
       `    to do     ${repair}`,
     ].join('\n'),
   );
-  const count = `${findings.length}${more ? ' and more' : ''} found (looked at ${checks.join(', ')})`;
+  const count = `${findings.length}${more ? ' or more' : ''} found (checked ${checks.join(', ')})`;
   return [...blocks, count].join('\n');
 }

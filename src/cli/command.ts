@@ -9,12 +9,12 @@ export interface Command {
   run(args: string[]): Promise<number>;
 }
 
-/** Used wrongly: one line, exit code 2. */
+/** A usage error: one line on stderr, exit code 2. */
 export class UsageError extends Error {}
 
 type Options = NonNullable<NonNullable<Parameters<typeof parseArgs>[0]>['options']>;
 
-/** Parses flags; an unknown one or a stray word is a UsageError that names it. */
+/** Parses flags. An unknown flag or a stray argument is a UsageError that names it. */
 export function parseFlags(args: string[], options: Options): Record<string, string | boolean | undefined> {
   try {
     return parseArgs({ args, options, strict: true, allowPositionals: false }).values as Record<
@@ -22,7 +22,7 @@ export function parseFlags(args: string[], options: Options): Record<string, str
       string | boolean | undefined
     >;
   } catch (error) {
-    // The first sentence says what is wrong; the rest is about parseArgs.
+    // The first sentence says what is wrong; the rest gives advice about parseArgs.
     const said = messageOf(error).split(/\.\s/)[0]!.replaceAll('\n', ' ');
     const [, flag = ''] = /'(?:-\w, )?--([\w-]+)/.exec(said) ?? [];
     if (/argument (missing|is ambiguous)$/.test(said)) throw new UsageError(`--${flag} needs a value`);
@@ -36,7 +36,7 @@ function settings(names: readonly SettingName[]): Setting<unknown>[] {
   return names.map((name) => SETTINGS[name] as Setting<unknown>).filter(({ flag }) => flag !== null);
 }
 
-/** Flags for settings, beside a command's own. */
+/** The flags of these settings; a command adds its own. */
 export function settingFlags(names: readonly SettingName[]): Options {
   return Object.fromEntries(settings(names).map(({ flag }) => [flag!, { type: 'string' as const }]));
 }
@@ -59,7 +59,6 @@ export function configOf(flags: Record<string, string | boolean | undefined>): C
   return readConfig(texts as Record<string, string>, process.env);
 }
 
-/** A whole number given by a flag. */
 export function wholeFlag(
   name: string,
   text: string | boolean | undefined,

@@ -11,7 +11,7 @@ import { adminKeyOf, type Flags, urlOf, withKeyJoined } from './remote.ts';
 const BUYERS_MAX = 200_000;
 const SEED_MAX = 2 ** 32 - 1;
 const WAIT_SECONDS_MAX = 3_600;
-/** What a shell says of a program that Ctrl-C ended. */
+/** The exit code that a shell gives a program ended by Ctrl-C. */
 const INTERRUPTED = 130;
 
 const FLAGS = {
@@ -33,29 +33,29 @@ const FLAGS = {
 export const crowd: Command = {
   help: `Usage: doorbuster crowd --url <url> --sale <id> --buyers <n> [options]
 
-Sends buyers into a sale, in random order and impatient: some click twice, some try again with the same
-Idempotency-Key, some with a new one. Orders answered 202 are followed until they are decided. Then compares what the
-buyers were told with the admin's lists.
+Sends a crowd of impatient buyers into a sale, in random order: some click twice, some retry with the same
+Idempotency-Key, some with a new one. It follows orders that were answered 202 until they are decided, and then compares
+what the buyers were told with the admin's lists.
 
 ${optionHelp([
-  ['--url', 'where the server is, for instance http://127.0.0.1:8080; repeat it for more processes of the shop'],
-  ['--sale', 'the id of the sale'],
-  ['--buyers', `how many, up to ${BUYERS_MAX}`],
-  ['--attempts', 'tries of each buyer (default 3)'],
-  ['--rate', 'orders a second, all buyers together (default: as fast as they are answered)'],
-  ['--connections', 'kept open to the server (default 50)'],
-  ['--wait', 'seconds after the last buyer in which every 202 must be decided (default 60)'],
-  ['--item', 'code of what they want (default: the first counted item with free stock)'],
-  ['--quantity', 'units in each order (default 1)'],
-  ['--top-up', 'before they enter, add stock until so many units are free'],
-  ['--admin-key', 'for the lists and for --top-up (DOORBUSTER_ADMIN_KEY)'],
-  ['--seed', 'the same number gives the same crowd (default: random, and in the report)'],
-  ['--json', 'print the report as one JSON object, and no progress'],
+  ['--url', 'address of the server, such as http://127.0.0.1:8080; repeat it for more processes of the shop'],
+  ['--sale', 'id of the sale'],
+  ['--buyers', `number of buyers, up to ${BUYERS_MAX}`],
+  ['--attempts', 'attempts per buyer (default 3)'],
+  ['--rate', 'orders per second, all buyers together (default: as fast as the server answers)'],
+  ['--connections', 'connections kept open to the server (default 50)'],
+  ['--wait', 'seconds after the last buyer within which every 202 must be decided (default 60)'],
+  ['--item', 'code of the item to order (default: the first counted item with free stock)'],
+  ['--quantity', 'units per order (default 1)'],
+  ['--top-up', 'before the crowd enters, add stock until this many units are free'],
+  ['--admin-key', 'admin key, for the lists and --top-up (DOORBUSTER_ADMIN_KEY)'],
+  ['--seed', 'the same seed gives the same crowd (default: random; the report names it)'],
+  ['--json', 'print the report as one JSON object, without progress'],
 ])}
 
-Buyers' tokens are signed with DOORBUSTER_AUTH_SECRET, or asked for at a demo server.
+It signs buyers' tokens with DOORBUSTER_AUTH_SECRET, or gets them from a demo server.
 Ctrl-C ends it with a verdict on what is known by then.
-Exit code: 0 every promise held; 1 one broke, or the server went away; 2 wrong use; 130 interrupted, nothing broken.`,
+Exit code: 0 every promise held; 1 one was broken, or the server went away; 2 wrong usage; 130 interrupted, none broken.`,
   async run(args) {
     const flags = parseFlags(withKeyJoined(args), FLAGS);
     const json = flags.json === true;
@@ -68,7 +68,7 @@ Exit code: 0 every promise held; 1 one broke, or the server went away; 2 wrong u
     };
     process.on('SIGINT', onSignal);
     process.on('SIGTERM', onSignal);
-    // Our timers do not keep a process alive, and a whole crowd may be waiting for one: this does.
+    // Our timers do not keep the process alive, and the whole crowd may be waiting for one.
     const { port1: alive } = new MessageChannel();
     alive.ref();
     let endProgress = (): void => {};
@@ -114,8 +114,8 @@ function optionsOf(flags: Flags): CrowdOptions {
     flags[name] === undefined ? null : whole(name, 0, min, max);
   return {
     urls: urlsOf(flags),
-    saleId: needed(flags, 'sale', 'the id of the sale (GET /v1/sales lists them)'),
-    buyers: whole('buyers', Number(needed(flags, 'buyers', 'how many come')), 1, BUYERS_MAX),
+    saleId: needed(flags, 'sale', 'the id of a sale (GET /v1/sales lists them)'),
+    buyers: whole('buyers', Number(needed(flags, 'buyers', 'the number of buyers')), 1, BUYERS_MAX),
     attempts: whole('attempts', 3, 1, 100),
     ratePerSecond: wholeOrNull('rate', 1, 1_000_000),
     connections: whole('connections', 50, 1, 5_000),
@@ -123,7 +123,7 @@ function optionsOf(flags: Flags): CrowdOptions {
     item: (flags.item as string | undefined) ?? null,
     quantity: whole('quantity', 1, 1, BOUNDS.quantityMax),
     topUp: wholeOrNull('top-up', 1, BOUNDS.stockMax),
-    adminKey: adminKeyOf(flags, 'to compare with the lists'),
+    adminKey: adminKeyOf(flags, 'to read the lists of orders'),
     authSecret: process.env.DOORBUSTER_AUTH_SECRET?.split(',')[0]?.trim() || null,
     seed: wholeOrNull('seed', 0, SEED_MAX) ?? Math.floor(systemRuntime().random.fraction() * SEED_MAX),
   };
@@ -135,13 +135,13 @@ function needed(flags: Flags, name: string, what: string): string {
   return value;
 }
 
-/** An address that is given twice is one process all the same. */
+/** Without duplicates: an address that is given twice is one process. */
 function urlsOf(flags: Flags): URL[] {
-  // The one flag that may be repeated, so that it is a list.
+  // The only flag that may be repeated: its value is a list.
   const given = (flags.url as unknown as string[] | undefined) ?? [];
   const texts = given.flatMap((text) => text.split(',')).map((text) => text.trim());
   const url = texts.filter((text) => text !== '').join(',');
-  needed({ url }, 'url', 'where the server is, for instance http://127.0.0.1:8080');
+  needed({ url }, 'url', 'the address of the server, such as http://127.0.0.1:8080');
   const urls = url.split(',').map(urlOf);
   return [...new Map(urls.map((one) => [one.href, one])).values()];
 }

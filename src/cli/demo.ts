@@ -11,7 +11,7 @@ import type { HttpOptions } from '../http/context.ts';
 import { actor } from '../model/actor.ts';
 
 type Keys = Pick<HttpOptions, 'adminKeys' | 'authSecrets' | 'demo'> & {
-  /** Null: it was given, and is not ours to print. */
+  /** The generated admin key; null if one was given, which must not be printed. */
   readonly printed: string | null;
 };
 
@@ -20,8 +20,8 @@ const STOCK = 100;
 const OPEN_MS = 30 * 24 * 3600 * 1000;
 
 /**
- * Random, kept in the data folder so that tokens outlive a restart, readable by nobody else. Given keys work beside them and
- * are neither printed nor used to sign: whoever has a production's secrets in the environment must not hand out its tokens.
+ * Random keys, stored in the data folder (readable by its owner only) so that tokens survive a restart. Given keys also work, but
+ * are neither printed nor used to sign: a demo with production secrets in its environment must not hand out production tokens.
  */
 export function demoKeys(config: Config, { random }: Runtime): Keys {
   const file = join(config.data, KEYS_FILE);
@@ -34,7 +34,7 @@ export function demoKeys(config: Config, { random }: Runtime): Keys {
       mkdirSync(config.data, { recursive: true, mode: 0o700 });
       writeFileSync(file, `${JSON.stringify(kept, null, 2)}\n`, { mode: 0o600 });
     } catch (error) {
-      throw new TerminalError('bad_config', `the demo keys cannot be kept in ${config.data} (${messageOf(error)})`);
+      throw new TerminalError('bad_config', `the demo keys cannot be stored in ${config.data} (${messageOf(error)})`);
     }
   }
   keepPrivate(file);
@@ -46,7 +46,7 @@ export function demoKeys(config: Config, { random }: Runtime): Keys {
   };
 }
 
-/** A demo lets anybody on this machine buy and everybody read: its servers are on this machine, too. */
+/** Anybody on this machine may buy in a demo and read its data, so it must not use servers of other machines. */
 export function mustBeHere(config: Pick<Config, 'redisUrl' | 'databaseUrl' | 'pipeUrl'>): void {
   const own = new Set(
     Object.values(networkInterfaces())
@@ -60,12 +60,12 @@ export function mustBeHere(config: Pick<Config, 'redisUrl' | 'databaseUrl' | 'pi
     if (elsewhere === undefined) continue;
     throw new TerminalError(
       'bad_config',
-      `${variableOf(name)} is on ${elsewhere}: --demo gives tokens to anybody and takes no server but this machine's own`,
+      `${variableOf(name)} is on ${elsewhere}: --demo gives tokens to anybody, so its servers must be on this machine`,
     );
   }
 }
 
-/** A new open sale with stock at every start. */
+/** Creates a new open sale with stock, at every start. */
 export async function demoSale(shop: Shop): Promise<string> {
   const nowMs = shop.runtime.clock.now();
   const change = await shop.createSale(
@@ -80,24 +80,24 @@ export async function demoSale(shop: Shop): Promise<string> {
     { by: actor('system', 'demo'), keyed: null },
   );
   if (change.outcome !== 'changed')
-    throw new TerminalError('internal', `the demo sale was not made: ${change.outcome}`);
+    throw new TerminalError('internal', `the demo sale was not created: ${change.outcome}`);
   return change.sale.id;
 }
 
 export function demoWords(url: string, { printed }: Keys, saleId: string): string {
   const key = printed ?? '"$DOORBUSTER_ADMIN_KEY"';
   return `
-  Doorbuster is open (demo: loopback only, keys made up and kept in the data folder)
+  Doorbuster is open (demo: loopback only, random keys, stored in the data folder)
 
     Watch    ${url}/
     API      ${url}/docs
     Sale     ${saleId}: ${STOCK} vouchers, one for each buyer
-    Admin    ${printed ?? 'the key that you gave'}
+    Admin    ${printed ?? 'the key in DOORBUSTER_ADMIN_KEY'}
 
-  Send 5 000 buyers from another terminal (again as often as you like: it tops the sale up to ${STOCK} first):
+  Send 5 000 buyers from another terminal (as often as you like: it first tops the stock up to ${STOCK}):
 
     npx doorbuster crowd --url ${url} --sale ${saleId} --buyers 5000 --top-up ${STOCK} --admin-key ${key}
 
-  Ctrl-C ends it.
+  Press Ctrl-C to stop.
 `;
 }

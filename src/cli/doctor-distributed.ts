@@ -1,6 +1,7 @@
 import { Anchor } from '../base/anchor.ts';
 import type { Config } from '../base/config.ts';
 import { messageInFull, messageOf, RetryableError } from '../base/errors.ts';
+import { Layout } from '../base/redis/layout.ts';
 import { RedisLink } from '../base/redis/link.ts';
 import { type Runtime, systemRuntime } from '../base/runtime.ts';
 import { within } from '../base/timers.ts';
@@ -10,10 +11,10 @@ import { examineSqlLedger, type SqlLedgerReport } from '../ledger/drivers/open.t
 import type { Carrier } from '../pipe/brokers/port.ts';
 import type { Check } from './doctor.ts';
 
-/** Windows open by Redis' clock and orders expire by the database's: a buyer would notice more than this. */
+/** Sales open by Redis' clock and orders expire by the database's: a buyer would notice a larger difference. */
 const SKEW_MS_MAX = 500;
 const REDIS_MIN = '6.2';
-/** Of maxmemory. */
+/** Share of maxmemory. */
 const MEMORY_WARN = 0.8;
 const COMMAND_MS = 3000;
 const BROKER_MS = 5000;
@@ -22,7 +23,7 @@ function check(name: string, status: Check['status'], says: string): Check {
   return { name, status, says };
 }
 
-/** What there is to say of the servers of a shop that is not embedded. */
+/** Checks the servers of a shop that is not embedded. */
 export async function examineServers({ redisUrl, databaseUrl, pipeUrl, redisPrefix }: Config): Promise<Check[]> {
   const runtime = systemRuntime();
   const checks: Check[] = [];
@@ -37,7 +38,7 @@ export async function examineServers({ redisUrl, databaseUrl, pipeUrl, redisPref
   return checks;
 }
 
-/** Queues or topic that are missing are made, as a worker would make them. */
+/** Creates missing queues or topics, as a worker would. */
 async function examineBroker(url: string, prefix: string, runtime: Runtime): Promise<Check> {
   let carrier: Carrier | null = null;
   try {
@@ -45,7 +46,7 @@ async function examineBroker(url: string, prefix: string, runtime: Runtime): Pro
     const partitions = await within(runtime.timers, carrier.open(), BROKER_MS);
     if (partitions !== null) return check('broker', 'ok', `${carrier.name}, ${partitions} partitions`);
     const reason = carrier.reason ?? 'no answer';
-    return check('broker', 'wrong', `cannot be reached (${reason}): is PIPE_URL right, and is it running?`);
+    return check('broker', 'wrong', `cannot be reached (${reason}): check PIPE_URL and whether the broker runs`);
   } catch (error) {
     return check('broker', 'wrong', messageOf(error));
   } finally {
@@ -77,21 +78,21 @@ async function examineRedis(url: string, prefix: string, runtime: Runtime): Prom
         ),
         skew(`clock of ${place}`, nowMs, tookMs, runtime),
       );
-      const [, count] = (await node.call('PUBSUB', 'NUMSUB', `${prefix}:wake`)) as [string, number];
+      const [, count] = (await node.call('PUBSUB', 'NUMSUB', new Layout(prefix).wake)) as [string, number];
       listening += count;
     });
     checks.push(
       listening > 0
-        ? check('workers', 'ok', `${listening} listening`)
+        ? check('workers', 'ok', `${listening} running`)
         : check(
             'workers',
             'warn',
-            'none is running: orders would wait. Start `doorbuster worker`, or serve without --no-worker',
+            'none is running, so orders would wait: start `doorbuster worker`, or `serve` without --no-worker',
           ),
     );
   } catch (error) {
     const failure = redisFailure(error);
-    const ask = failure instanceof RetryableError ? ': is REDIS_URL right, and is it running?' : '';
+    const ask = failure instanceof RetryableError ? ': check REDIS_URL and whether Redis runs' : '';
     checks.push(check('redis', 'wrong', messageOf(failure) + ask));
   } finally {
     link.close();
@@ -114,10 +115,10 @@ function eviction(place: string, policy: string, maxmemory: number): Check {
     return check(
       name,
       'wrong',
-      `${place} has maxmemory-policy ${policy}: it forgets holds when it is full. Set noeviction`,
+      `${place} has maxmemory-policy ${policy}: when it is full it would evict holds. Set noeviction`,
     );
   }
-  const bound = maxmemory === 0 ? 'no maxmemory' : `maxmemory ${megabytes(maxmemory)}: full, it refuses orders`;
+  const bound = maxmemory === 0 ? 'no maxmemory' : `maxmemory ${megabytes(maxmemory)}: when full it refuses orders`;
   return check(name, 'ok', `noeviction, ${bound}`);
 }
 
@@ -125,14 +126,14 @@ function megabytes(bytes: number): string {
   return `${Math.round(bytes / 1e6)} MB`;
 }
 
-/** A full Redis refuses orders; how full it is when it has no bound only its machine knows. */
+/** A full Redis refuses orders. Without maxmemory, only its machine knows how full it is. */
 function memory(place: string, used: number, max: number): Check {
   if (max === 0) return check('memory', 'ok', `${megabytes(used)} used`);
   const of = `${megabytes(used)} of ${megabytes(max)}`;
   if (used >= max) return check('memory', 'wrong', `${place} is full (${of}): orders are refused. Raise maxmemory`);
   const percent = Math.round((100 * used) / max);
   if (used < MEMORY_WARN * max) return check('memory', 'ok', `${of} used`);
-  return check('memory', 'warn', `${place} uses ${of} (${percent} %): full, it refuses orders. Raise maxmemory`);
+  return check('memory', 'warn', `${place} uses ${of} (${percent} %): when full it refuses orders. Raise maxmemory`);
 }
 
 async function persistence(place: string, aof: boolean, fsync: () => Promise<string>): Promise<Check> {
@@ -141,29 +142,33 @@ async function persistence(place: string, aof: boolean, fsync: () => Promise<str
     return check(
       name,
       'warn',
-      `${place} has appendonly no: orders answered 202 are lost with a restart of Redis (a 201 never is)`,
+      `${place} has appendonly no: a restart of Redis loses orders answered 202 (never a 201)`,
     );
   }
-  // A managed Redis may not tell.
+  // A managed Redis may forbid CONFIG.
   const policy = await fsync().catch(() => 'unknown');
   if (policy === 'always') return check(name, 'ok', 'append-only file, synced at every write');
-  return check(name, 'warn', `${place} has appendfsync ${policy}: a power cut may lose the last 202s (a 201 never is)`);
+  return check(name, 'warn', `${place} has appendfsync ${policy}: a power cut may lose the last 202s (never a 201)`);
 }
 
 function skew(name: string, nowMs: number, tookMs: number, runtime: Runtime): Check {
   const offMs = nowMs + tookMs / 2 - runtime.clock.now();
   const off = `${Math.abs(Math.round(offMs))} ms ${offMs >= 0 ? 'ahead of' : 'behind'} this machine`;
   if (Math.abs(offMs) - tookMs <= SKEW_MS_MAX) return check(name, 'ok', off);
-  return check(name, 'warn', `${off}: keep the clocks of all machines together (NTP); sales open by Redis’ clock`);
+  return check(
+    name,
+    'warn',
+    `${off}: synchronise the clocks of all machines (NTP), because sales open by Redis’ clock`,
+  );
 }
 
-/** Whether the prefix in Redis is this ledger's; nothing is changed there. */
+/** Checks that the prefix in Redis belongs to this ledger, without changing it. */
 async function examineShop(url: string, prefix: string, shopId: string, runtime: Runtime): Promise<Check> {
   const gate = new RedisGate({ target: url, prefix, shopId, commandMs: COMMAND_MS }, runtime);
   try {
     const owner = await gate.owner();
-    if (owner === null) return check('shop', 'ok', `${shopId}; no shop has the prefix ${prefix} in Redis yet`);
-    return check('shop', 'ok', `${shopId}, which has the prefix ${prefix} in Redis`);
+    if (owner === null) return check('shop', 'ok', `${shopId}; no shop owns the prefix ${prefix} in Redis yet`);
+    return check('shop', 'ok', `${shopId}, which owns the prefix ${prefix} in Redis`);
   } catch (error) {
     return check('shop', 'wrong', messageOf(error));
   } finally {
@@ -176,7 +181,7 @@ async function examineDatabase(url: string, runtime: Runtime): Promise<{ found: 
   try {
     report = await examineSqlLedger(url, runtime);
   } catch (error) {
-    const says = `${messageInFull(error)}: is DATABASE_URL right, and is it running?`;
+    const says = `${messageInFull(error)}: check DATABASE_URL and whether the database runs`;
     return { found: [check('database', 'wrong', says)], shopId: null };
   }
   const { product, settings, schema, newest, shopId, nowMs, tookMs } = report;
@@ -193,32 +198,32 @@ async function examineDatabase(url: string, runtime: Runtime): Promise<{ found: 
 function schemaCheck(schema: number, newest: number): Check {
   if (schema === newest) return check('schema', 'ok', `version ${schema}`);
   if (schema > newest) {
-    return check('schema', 'wrong', `version ${schema}, this program knows up to ${newest}: use a newer doorbuster`);
+    return check('schema', 'wrong', `version ${schema} is newer than this program's ${newest}: use a newer doorbuster`);
   }
-  return check('schema', 'wrong', `version ${schema}, this program needs ${newest}: run doorbuster migrate`);
+  return check('schema', 'wrong', `version ${schema} is older than this program's ${newest}: run doorbuster migrate`);
 }
 
-/** Settings with which a commit that was answered may be lost (P3). */
+/** Settings that may lose a commit that was already answered (P3). */
 const DURABLE: { name: string; safe: string[]; lost: string; unless?: [name: string, value: string] }[] = [
-  { name: 'innodb_flush_log_at_trx_commit', safe: ['1'], lost: 'the last second of 201s is lost with a power cut' },
+  { name: 'innodb_flush_log_at_trx_commit', safe: ['1'], lost: 'a power cut loses the last second of 201s' },
   {
     name: 'sync_binlog',
     safe: ['1'],
-    lost: 'replicas may miss the last 201s after a power cut',
+    lost: 'after a power cut replicas may miss the last 201s',
     unless: ['log_bin', 'OFF'],
   },
   {
     name: 'innodb_doublewrite',
     safe: ['ON', '1'],
-    lost: 'a page that is half written at a power cut cannot be mended',
+    lost: 'a page that a power cut leaves half written cannot be recovered',
   },
   { name: 'fsync', safe: ['on'], lost: 'a power cut may damage the whole database' },
   {
     name: 'synchronous_commit',
     safe: ['on', 'remote_apply', 'remote_write'],
-    lost: 'the last 201s are lost with a power cut',
+    lost: 'a power cut loses the last 201s',
   },
-  { name: 'full_page_writes', safe: ['on'], lost: 'a page that is half written at a power cut cannot be mended' },
+  { name: 'full_page_writes', safe: ['on'], lost: 'a page that a power cut leaves half written cannot be recovered' },
 ];
 
 function weaknesses(settings: ReadonlyMap<string, string>): Check[] {
@@ -231,6 +236,7 @@ function weaknesses(settings: ReadonlyMap<string, string>): Check[] {
     check('durability', 'warn', `${name} is ${settings.get(name)}: ${lost}. Set it to ${safe[0]}`),
   );
   const readOnly = settings.get('read_only') === 'ON' || settings.get('default_transaction_read_only') === 'on';
-  if (readOnly) checks.push(check('database', 'wrong', 'it is read-only: is this a replica?'));
-  return checks.length > 0 ? checks : [check('durability', 'ok', 'a commit is on disk when it is answered')];
+  if (readOnly)
+    checks.push(check('database', 'wrong', 'is read-only, perhaps a replica: point DATABASE_URL at the primary'));
+  return checks.length > 0 ? checks : [check('durability', 'ok', 'every commit is on disk before it is answered')];
 }

@@ -19,12 +19,12 @@ import { weakSecret } from './strong.ts';
 const FLAGS = ['data', 'host', 'redisUrl', 'databaseUrl', 'pipeUrl', 'redisPrefix'] as const;
 
 /**
- * The doctor looks and never touches: it makes, changes and removes nothing in the data folder, also not the files that
- * SQLite would make for a reader, and a server may go on running meanwhile.
+ * The doctor is read-only: it creates, changes and removes nothing in the data folder, not even the files that SQLite creates
+ * for a reader. A server may run meanwhile.
  */
 export interface Check {
   name: string;
-  /** `warn`: it works, but somebody should know. `wrong`: something must be done first. */
+  /** `warn`: works, but the operator should know. `wrong`: must be fixed first. */
   status: 'ok' | 'warn' | 'wrong';
   /** What was found and, unless it is ok, what to do. */
   says: string;
@@ -33,7 +33,7 @@ export interface Check {
 const NODE_MAJOR_MIN = 24;
 const SQLITE_MIN = '3.45';
 const FREE_BYTES_MIN = 1e9;
-/** quick_check reads about 300 MB a second: above this a person wants to know what takes so long. */
+/** quick_check reads about 300 MB a second: above this size, say what takes so long. */
 const NOTED_BYTES = 1e9;
 const SECRET_BYTES_MIN = 32;
 const ADMIN_KEY_LENGTH_MIN = 16;
@@ -41,15 +41,15 @@ const ADMIN_KEY_LENGTH_MIN = 16;
 export const doctor: Command = {
   help: `Usage: doorbuster doctor [options]
 
-Checks versions, configuration, data folder, ledger and disk, a line for each: ok, or what to do. With REDIS_URL or
-DATABASE_URL: Redis, the database, their clocks, settings that weaken a promise, and whether workers run. It changes
-nothing, and may run while a server does. With PIPE_URL: the broker; queues or a topic that are missing there are made, as
-a worker would make them.
+Checks versions, configuration, data folder, ledger and disk, and prints a line for each: ok, or what to do. With REDIS_URL
+or DATABASE_URL it also checks Redis, the database, their clocks, settings that weaken a promise, and whether workers run. It
+changes nothing, and may run beside a server. One exception: with PIPE_URL it also checks the broker, and creates missing
+queues or topics there, as a worker would.
 
 ${settingHelp(FLAGS)}
   --json  print the checks as JSON
 
-Exit code: 0 nothing is wrong (there may be warnings), 1 something must be done, 2 wrong use.`,
+Exit code: 0 no errors (there may be warnings); 1 something must be fixed; 2 wrong usage.`,
   async run(args) {
     const flags = parseFlags(args, { ...settingFlags(FLAGS), json: { type: 'boolean' } });
     const texts = Object.entries(flags).filter((entry): entry is [string, string] => typeof entry[1] === 'string');
@@ -71,8 +71,9 @@ Exit code: 0 nothing is wrong (there may be warnings), 1 something must be done,
 
 function conclusion(checks: readonly Check[]): string {
   const count = (status: Check['status']): number => checks.filter((check) => check.status === status).length;
-  const warnings = count('warn') === 0 ? '' : ` (${count('warn')} to know about: !)`;
-  return count('wrong') === 0 ? `nothing is wrong${warnings}` : `${count('wrong')} to be done: ✗${warnings}`;
+  const counted = (count: number, what: string): string => `${count} ${what}${count === 1 ? '' : 's'}`;
+  const warnings = count('warn') === 0 ? '' : ` (${counted(count('warn'), 'warning')}: !)`;
+  return count('wrong') === 0 ? `no errors${warnings}` : `${counted(count('wrong'), 'error')}: ✗${warnings}`;
 }
 
 type Flags = Record<string, string | undefined>;
@@ -114,8 +115,8 @@ function checkDeployment(config: Config): Check {
   const name = 'deployment';
   const words = {
     embedded: 'embedded: one process on SQLite',
-    alone: 'one process on the database of DATABASE_URL',
-    distributed: 'many processes on Redis and the database of DATABASE_URL',
+    alone: 'alone: one process on the database in DATABASE_URL',
+    distributed: 'distributed: many processes on Redis and the database in DATABASE_URL',
   };
   try {
     return ok(name, words[deploymentOf(config)]);
@@ -135,17 +136,17 @@ function checkSqlite(): Check {
   const [major, minor] = version.split('.').map(Number);
   const [majorMin, minorMin] = SQLITE_MIN.split('.').map(Number);
   if (major! > majorMin! || (major === majorMin && minor! >= minorMin!)) return ok('sqlite', version);
-  return wrong('sqlite', `${version} is too old, ${SQLITE_MIN} is needed: it comes with Node, install a newer one`);
+  return wrong('sqlite', `${version} is too old, ${SQLITE_MIN} is needed: install a newer Node, which contains it`);
 }
 
 /** Ids count seconds from 2025 in 31 bits. */
 function checkClock(nowMs: number): Check {
   const now = new Date(nowMs).toISOString();
   const sane = nowMs >= ID_EPOCH_MS && nowMs < ID_EPOCH_MS + 2 ** 31 * 1000;
-  return sane ? ok('clock', now) : wrong('clock', `${now} cannot be right: set the clock (a sale opens by it)`);
+  return sane ? ok('clock', now) : wrong('clock', `${now} cannot be right: set the clock, because sales open by it`);
 }
 
-/** Every wrong value, not only the first: each is left out once it is named, and the rest is read again. */
+/** Reports every wrong value, not only the first: it drops each one that is reported and reads the rest again. */
 function checkConfig(given: Flags, env: NodeJS.ProcessEnv): { config: Config; checks: Check[] } {
   const left: Record<string, string | undefined> = { ...env };
   const flags: Flags = { ...given };
@@ -170,14 +171,14 @@ function checkConfig(given: Flags, env: NodeJS.ProcessEnv): { config: Config; ch
 
 function checkKey(keys: Config['adminKeys']): Check {
   const name = 'admin key';
-  if (keys === null) return warn(name, 'DOORBUSTER_ADMIN_KEY is not set: serve needs it (serve --demo makes one up)');
+  if (keys === null) return warn(name, 'DOORBUSTER_ADMIN_KEY is not set: serve needs it (serve --demo generates one)');
   const short = keys.filter(({ key }) => key.length < ADMIN_KEY_LENGTH_MIN);
   if (short.length === 0) return ok(name, `${keys.length} in DOORBUSTER_ADMIN_KEY`);
   const whose = short.map((key) => key.name).join(', ');
   return warn(name, `the key of ${whose} is shorter than ${ADMIN_KEY_LENGTH_MIN} characters: use a long random one`);
 }
 
-/** What serve would refuse to listen with. */
+/** Secrets with which serve would refuse to start. */
 function checkStrength(config: Config): Check[] {
   const weak = weakSecret(config);
   return weak === null ? [] : [wrong('secrets', weak)];
@@ -186,12 +187,12 @@ function checkStrength(config: Config): Check[] {
 function checkSecret(secrets: Config['authSecrets']): Check {
   const name = 'auth secret';
   if (secrets === null)
-    return warn(name, 'DOORBUSTER_AUTH_SECRET is not set: serve needs it (serve --demo makes one up)');
+    return warn(name, 'DOORBUSTER_AUTH_SECRET is not set: serve needs it (serve --demo generates one)');
   if (secrets.every((secret) => Buffer.byteLength(secret) >= SECRET_BYTES_MIN))
     return ok(name, `${secrets.length} in DOORBUSTER_AUTH_SECRET`);
   return warn(
     name,
-    `DOORBUSTER_AUTH_SECRET is shorter than ${SECRET_BYTES_MIN} bytes and can be guessed: use 32 random`,
+    `DOORBUSTER_AUTH_SECRET is shorter than ${SECRET_BYTES_MIN} bytes and can be guessed: use ${SECRET_BYTES_MIN} random bytes`,
   );
 }
 
@@ -207,10 +208,10 @@ function checkFolder(folder: string): Check {
       `${there} is not writable (${messageOf(error)}): change its owner, or choose another with --data`,
     );
   }
-  return ok(name, there === folder ? folder : `${folder} is not there yet, serve will make it`);
+  return ok(name, there === folder ? folder : `${folder} does not exist yet; serve will create it`);
 }
 
-/** The path itself, or what is there of it. */
+/** The path, or its nearest ancestor that exists. */
 function nearest(path: string): string {
   let there = path;
   while (!existsSync(there) && dirname(there) !== there) there = dirname(there);
@@ -218,8 +219,8 @@ function nearest(path: string): string {
 }
 
 /**
- * Does a server hold the folder's lock? Asked by reading the lock file, which fails while somebody has it exclusively.
- * Null: cannot be told. A server that starts in the microseconds of this read would refuse to: start it again.
+ * Whether a server holds the folder's lock; null if that cannot be found out. Reading the lock file fails while a server holds
+ * it exclusively. A server that starts during the microseconds of this read would refuse to start, and must be started again.
  */
 function isInUse(folder: string): boolean | null {
   const file = join(folder, LOCK_FILE);
@@ -238,12 +239,12 @@ function isInUse(folder: string): boolean | null {
 
 function checkLock(folder: string, inUse: boolean | null): Check {
   const name = 'in use';
-  if (inUse === null) return wrong(name, `${join(folder, LOCK_FILE)} cannot be read: is it yours?`);
+  if (inUse === null) return wrong(name, `${join(folder, LOCK_FILE)} cannot be read: check its owner and mode`);
   return ok(name, inUse ? 'a server is using the data folder now' : 'no server is using the data folder');
 }
 
 function checkLedger(file: string, inUse: boolean): Check[] {
-  if (!existsSync(file)) return [ok('ledger', 'none yet, serve will make it')];
+  if (!existsSync(file)) return [ok('ledger', 'does not exist yet; serve will create it')];
   let db: DatabaseSync | null = null;
   try {
     const { size } = statSync(file);
@@ -251,12 +252,12 @@ function checkLedger(file: string, inUse: boolean): Check[] {
     const journal = checkJournal(file);
     const address = untouchedAddress(file, inUse);
     if (address === null) {
-      const says = `${file} was not closed cleanly and its -shm file is gone: doorbuster migrate (or serve) recovers it`;
+      const says = `${file} was not closed cleanly and its -shm file is missing: doorbuster migrate (or serve) recovers it`;
       return [journal, warn('ledger', says)];
     }
     db = new DatabaseSync(address, { readOnly: true, timeout: 5000 });
     const schema = checkSchema(db);
-    if (size > NOTED_BYTES) console.error(`checking ${gigabytes(size)} of ledger, this takes a while…`);
+    if (size > NOTED_BYTES) console.error(`checking the ledger (${gigabytes(size)}), this takes a while…`);
     return [schema, journal, checkIntegrity(db, file)];
   } catch (error) {
     return [isDamaged(error) ? damaged(file, [messageOf(error)]) : wrong('ledger', messageOf(ledgerError(error)))];
@@ -266,9 +267,9 @@ function checkLedger(file: string, inUse: boolean): Check[] {
 }
 
 /**
- * How to open the ledger so that nothing is made or changed. Beside a server, as any reader: what SQLite shares exists.
- * Left by a killed server, with its -wal: by its -shm, which is then only read. Closed cleanly, there is nothing but
- * the file itself, and nobody writes to it: immutable. Null: none of these.
+ * How to open the ledger so that SQLite creates and changes nothing. Beside a server: as any reader, because the shared files
+ * exist. After a killed server, which left a -wal: with its -shm, read-only. Closed cleanly: immutable, because there is only
+ * the file itself and nobody writes to it. Null: none of these.
  */
 function untouchedAddress(file: string, inUse: boolean): URL | null {
   const url = pathToFileURL(file);
@@ -287,12 +288,12 @@ function checkSchema(db: DatabaseSync): Check {
   if (version < known)
     return warn(
       'schema',
-      `version ${version}, this program has ${known}: doorbuster migrate (or serve) brings it up to date`,
+      `version ${version} is older than this program's ${known}: doorbuster migrate (or serve) brings it up to date`,
     );
-  return wrong('schema', `version ${version}, this program knows up to ${known}: use a newer doorbuster`);
+  return wrong('schema', `version ${version} is newer than this program's ${known}: use a newer doorbuster`);
 }
 
-/** From the file's header (bytes 18 and 19: 2 is WAL), since a connection that changes nothing may not see it. */
+/** Read from the file's header (bytes 18 and 19: 2 is WAL), because an immutable connection may not report it. */
 function checkJournal(file: string): Check {
   const header = Buffer.alloc(20);
   const handle = openSync(file, 'r');
@@ -310,7 +311,7 @@ function checkIntegrity(db: DatabaseSync, file: string): Check {
     .prepare('SELECT page_count * page_size AS bytes FROM pragma_page_count(), pragma_page_size()')
     .get() as { bytes: number };
   const found = (db.prepare('PRAGMA quick_check').all() as { quick_check: string }[]).map((row) => row.quick_check);
-  return found[0] === 'ok' ? ok('integrity', `all ${gigabytes(bytes)} of the ledger`) : damaged(file, found);
+  return found[0] === 'ok' ? ok('integrity', `all ${gigabytes(bytes)} of the ledger checked`) : damaged(file, found);
 }
 
 function damaged(file: string, found: string[]): Check {
@@ -324,9 +325,9 @@ function checkDisk(folder: string): Check {
     const { bavail, bsize } = statfsSync(nearest(folder));
     const free = bavail * bsize;
     if (free >= FREE_BYTES_MIN) return ok(name, `${gigabytes(free)} free`);
-    return warn(name, `only ${gigabytes(free)} free: make room (with a full disk the shop answers 503)`);
+    return warn(name, `only ${gigabytes(free)} free: make room, because with a full disk the shop answers 503`);
   } catch (error) {
-    return warn(name, `the free space is not known (${messageOf(error)})`);
+    return warn(name, `the free space cannot be read (${messageOf(error)})`);
   }
 }
 

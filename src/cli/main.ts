@@ -2,16 +2,16 @@ import { messageInFull, TerminalError } from '../base/errors.ts';
 import { VERSION } from '../base/version.ts';
 import { type Command, UsageError } from './command.ts';
 
-/** A command is loaded when it is asked for: `doctor` has no use for an HTTP server. */
+/** Each command is loaded on demand: `doctor` does not need an HTTP server. */
 const COMMANDS: { name: string; summary: string; load: () => Promise<Command> }[] = [
   {
     name: 'serve',
-    summary: 'run the server (--demo: with random keys and an open sale)',
+    summary: 'run the server (--demo: random keys and an open sale)',
     load: async () => (await import('./serve.ts')).serve,
   },
   {
     name: 'worker',
-    summary: 'carry orders to the ledger, beside servers with --no-worker',
+    summary: 'write admitted orders to the ledger, for servers with --no-worker',
     load: async () => (await import('./worker.ts')).worker,
   },
   {
@@ -26,7 +26,7 @@ const COMMANDS: { name: string; summary: string; load: () => Promise<Command> }[
   },
   {
     name: 'check',
-    summary: 'look for units and money that do not come to their end by themselves',
+    summary: 'find stuck stock and unsettled payments',
     load: async () => (await import('./check.ts')).check,
   },
   {
@@ -47,11 +47,11 @@ function help(): string {
     '',
     ...COMMANDS.map(({ name, summary }) => `  ${name.padEnd(width)}${summary}`),
     '',
-    'doorbuster <command> --help says more. Every setting is also an environment variable: docs/reference/config.md.',
+    'doorbuster <command> --help shows its options. Every setting is also an environment variable: docs/reference/config.md.',
   ].join('\n');
 }
 
-/** Runs one command; the result is the exit code. What goes wrong is one line on stderr. */
+/** Runs one command and returns its exit code. A failure prints one line on stderr. */
 export async function main(args: string[]): Promise<number> {
   // `doorbuster help serve` is `doorbuster serve --help`.
   const [name, ...rest] = args[0] === 'help' && args.length > 1 ? [args[1]!, '--help'] : args;

@@ -14,9 +14,9 @@ const SETTINGS = ['data', 'databaseUrl'] as const;
 export const migrate: Command = {
   help: `Usage: doorbuster migrate [options]
 
-Brings the schema of the ledger up to date: that of the database in DATABASE_URL, or of the embedded ledger. The embedded
-one under the lock of the data folder: it refuses to run beside a server. A database under a lock of its own: several may
-run at the same time, and servers too. A schema newer than this program is refused.
+Brings the schema of the ledger up to date: of the database in DATABASE_URL, or of the embedded ledger in the data folder.
+It locks the data folder, so it refuses to run while a server uses it. In a database it takes a lock there: several may run
+at the same time, also beside servers. It refuses a schema that is newer than this program.
 
 ${settingHelp(SETTINGS)}
   --json  print the result as JSON`,
@@ -52,7 +52,7 @@ function migrateFolder(data: string) {
   }
 }
 
-/** Where it is, without the password. */
+/** The address without the password. */
 function placeOf(databaseUrl: string): string {
   const { protocol, host, pathname } = new URL(databaseUrl);
   return `${protocol}//${host}${pathname}`;

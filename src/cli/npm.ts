@@ -2,19 +2,19 @@ import { readFileSync } from 'node:fs';
 import type { Timers } from '../base/timers.ts';
 
 /**
- * npm, where it has started this process (`npx doorbuster serve`, `npm start`).
+ * Notices when the npm that started this process (`npx doorbuster serve`, `npm start`) has ended.
  *
- * npm sends a signal on to the shell that it starts a script by, and a shell that is ended by SIGTERM tells nobody: the server
- * would go on as an orphan, and keep the port and the data folder. So it looks whether its parents are still those of its start.
+ * npm passes a signal on to the shell that runs the script, and a shell that dies by SIGTERM does not tell its child: the server
+ * would go on as an orphan and keep the port and the data folder. So the server polls whether its parents are still the same.
  *
- * Whoever puts a server into the background of an npm script (`doorbuster serve & …`) makes an orphan of it on purpose. It cannot
- * be told from the other kind unless it was given a session of its own (`setsid doorbuster serve &`).
+ * A server that an npm script puts into the background (`doorbuster serve & …`) becomes an orphan on purpose. It looks the same,
+ * unless it has a session of its own (`setsid doorbuster serve &`).
  */
 
 const LOOK_MS = 250;
 const SHELLS = ['sh', 'bash', 'dash', 'ash', 'busybox', 'zsh', 'ksh'];
 
-/** As it was when this module was loaded: npm may end before anybody asks. */
+/** Read when this module is loaded, because npm may end before `whenNpmEnds` is called. */
 const parent = process.ppid;
 const start = look(parent);
 
@@ -34,7 +34,7 @@ function shellIsOrphan(): boolean {
   return now !== null && now.parent !== start.parent;
 }
 
-/** A process, by /proc; null where there is none, and when a file cannot be opened just now. */
+/** Reads a process from /proc; null without /proc, and if the file cannot be opened now. */
 function look(pid: number): { name: string; parent: number; session: number } | null {
   try {
     const found = /^\d+ \((.*)\) \S (\d+) \d+ (\d+) /s.exec(readFileSync(`/proc/${pid}/stat`, 'utf8'));

@@ -2,10 +2,10 @@ import { parseAdminKeys } from '../base/config.ts';
 import { messageOf } from '../base/errors.ts';
 import { UsageError } from './command.ts';
 
-/** What commands that talk to a running server have in common. */
+/** Shared by the commands that talk to a running server. */
 export type Flags = Record<string, string | boolean | undefined>;
 
-/** A random key may begin with a dash, which would be taken for another flag; what follows --admin-key is the key. */
+/** Joins --admin-key and its value: a random key may begin with a dash, and would be parsed as another flag. */
 export function withKeyJoined(args: string[]): string[] {
   const at = args.indexOf('--admin-key');
   const key = args[at + 1];
@@ -20,12 +20,12 @@ export function urlOf(text: string): URL {
   return url;
 }
 
-/** `why` it is needed, for who has none. */
+/** `why` completes the message if there is no key. */
 export function adminKeyOf(flags: Flags, why: string): string {
   const given = flags['admin-key'];
   const text = given ?? process.env.DOORBUSTER_ADMIN_KEY;
   if (typeof text !== 'string' || text === '')
-    throw new UsageError(`an admin key is needed ${why}: --admin-key, or DOORBUSTER_ADMIN_KEY`);
+    throw new UsageError(`an admin key is needed ${why}: set --admin-key or DOORBUSTER_ADMIN_KEY`);
   try {
     return parseAdminKeys(text)[0]!.key;
   } catch (error) {

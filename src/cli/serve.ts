@@ -64,9 +64,9 @@ function keepRequestsYoung(): void {
   setFlagsFromString('--no-allocation-site-pretenuring');
 }
 
-/** From the close of the port it must end within 10 s; what is not finished a little before is cut off. */
+/** The process must end within 10 s of closing the port; shortly before that, whatever is unfinished is cut off. */
 const DRAIN_MS_MAX = 9_500;
-/** A client that never ends its request is waited for this long. */
+/** How long a client may take to finish sending its request. */
 const HALF_SENT_MS_MAX = 5_000;
 const IDLE_LOOK_MS = 100;
 const OPEN_RETRY_MS = 1_000;
@@ -74,14 +74,14 @@ const OPEN_RETRY_MS = 1_000;
 export const serve: Command = {
   help: `Usage: doorbuster serve [--demo] [options]
 
-Runs a shop: HTTP on --host and --port. With neither REDIS_URL nor DATABASE_URL it is embedded: one process, SQLite in the
-data folder. With both it is one process of a shop of many, on Redis and MySQL, MariaDB or PostgreSQL. DATABASE_URL alone:
-one process on that database.
-Needs DOORBUSTER_ADMIN_KEY and DOORBUSTER_AUTH_SECRET; --demo makes them up, keeps them in the data folder, prints
-them, binds to loopback only and has an open sale with stock at every start.
+Serves a shop over HTTP on --host and --port. Without REDIS_URL and DATABASE_URL the shop is embedded: one process, with
+SQLite in the data folder. With both, this is one of many processes that share Redis and MySQL, MariaDB or PostgreSQL. With
+DATABASE_URL alone, the shop is one process on that database.
+Needs DOORBUSTER_ADMIN_KEY and DOORBUSTER_AUTH_SECRET. With --demo it generates them, stores them in the data folder, prints
+the admin key, listens on loopback only, and opens a sale with stock at every start.
 
-  --demo                     for trying it out
-  --no-worker                take orders only; \`doorbuster worker\` processes carry them to the ledger (with Redis)
+  --demo                     try it out: random keys and an open sale
+  --no-worker                only accept orders; \`doorbuster worker\` processes write them to the ledger (with Redis)
   --migrate                  bring the schema of a shared database up to date first
 ${settingHelp(SETTINGS)}`,
   async run(args) {
@@ -103,20 +103,20 @@ ${settingHelp(SETTINGS)}`,
     if (demo && !isLoopback(config.host)) {
       throw new TerminalError(
         'bad_config',
-        `--demo binds to loopback only, not to ${config.host}: its keys are printed`,
+        `--demo listens on loopback only, not on ${config.host}, because it gives tokens to anybody`,
       );
     }
     if (demo) mustBeHere(config);
     const keys = demo ? demoKeys(config, runtime) : { ...neededKeys(config), demo: null, printed: null };
     mustBeStrong(config);
-    // A file-size limit sends this signal, and its default is to die; as an error of write() the ledger can deal with it.
+    // At a file-size limit the default action of this signal kills the process. Without it write() fails, and the ledger copes.
     process.on('SIGXFSZ', () => {});
 
     if (flags['no-worker'] === true && deploymentOf(config) !== 'distributed') {
-      throw new TerminalError('bad_config', '--no-worker needs REDIS_URL: a process alone has nobody to do its work');
+      throw new TerminalError('bad_config', '--no-worker needs REDIS_URL: without Redis there are no worker processes');
     }
     const options = { worker: flags['no-worker'] !== true, migrate: flags['migrate'] === true || demo };
-    // Who tries it out has the other end of a webhook on this machine, where the demo is and nobody else can reach it.
+    // In a demo the receiver of a webhook runs on this machine, and nobody else can reach the demo.
     const webhooksPrivate = config.webhooksPrivate || demo;
     const settings = { ...config, paymentsSandbox: config.paymentsSandbox || demo, webhooksPrivate };
     const opening = new OpeningShop(settings, options, runtime);
@@ -158,7 +158,7 @@ ${settingHelp(SETTINGS)}`,
     const closed = Promise.withResolvers<number>();
     const stop = (signal: string): void => void drain(signal);
     let leaving = false;
-    /** Only SIGTERM leaves a balancer time: whoever sends it twice, presses Ctrl-C or has ended npm wants the end. */
+    /** The first SIGTERM gives a load balancer time to notice. A second one, Ctrl-C and the end of npm stop at once. */
     const leave = (): void => {
       if (leaving || config.closeAfterMs === 0) {
         stop('SIGTERM');
@@ -167,10 +167,10 @@ ${settingHelp(SETTINGS)}`,
       leaving = true;
       runtime.log.info(
         { closeAfterMs: config.closeAfterMs },
-        'SIGTERM: /readyz is 503 from now on, calls are still served',
+        'SIGTERM: /readyz answers 503 from now on; requests are still served until the port closes',
       );
       opening.leave();
-      // A client that keeps its connection would meet its end in the middle of a request.
+      // Otherwise the close of a kept-alive connection could hit a client's next request.
       app.server.prependListener('request', (_request, response) => {
         response.shouldKeepAlive = false;
       });
@@ -180,19 +180,19 @@ ${settingHelp(SETTINGS)}`,
     const drain = async (signal: string): Promise<void> => {
       if (draining) return;
       draining = true;
-      runtime.log.info({ signal }, 'closing: no new orders, finishing what is in flight');
+      runtime.log.info({ signal }, 'closing: refusing new orders, finishing requests in flight');
       runtime.timers.after(DRAIN_MS_MAX, () => {
-        runtime.log.error('not everything ended in time; leaving');
+        runtime.log.error('some requests or orders did not finish in time; exiting with code 1');
         process.exit(1);
       });
       opening.stop();
-      // Who has its answer and keeps the connection would be waited for, and so would who never sent anything.
+      // `app.close` would wait for clients that keep an idle connection, and for those that never sent anything.
       runtime.timers.every(IDLE_LOOK_MS, () => {
         app.server.closeIdleConnections();
         for (const socket of sockets) if (socket.bytesRead === 0) socket.destroy();
       });
       runtime.timers.after(HALF_SENT_MS_MAX, () => app.server.closeAllConnections());
-      // Stops accepting and lets requests in flight end; then the pipe, the writer and the ledger.
+      // First stop accepting and finish the requests in flight, then close the pipe, the writer and the ledger.
       await app.close();
       await opening.close();
       closed.resolve(0);
@@ -210,20 +210,20 @@ ${settingHelp(SETTINGS)}`,
       if (code === 'EADDRINUSE') {
         throw new TerminalError(
           'bad_config',
-          `port ${config.port} of ${config.host} is in use; choose another with --port`,
+          `port ${config.port} on ${config.host} is in use; choose another with --port`,
         );
       }
       if (code === 'EADDRNOTAVAIL' || code === 'ENOTFOUND') {
         throw new TerminalError('bad_config', `HOST ${config.host} is not an address of this machine`);
       }
-      if (code === 'EACCES') throw new TerminalError('bad_config', `PORT ${config.port} may not be used by this user`);
+      if (code === 'EACCES') throw new TerminalError('bad_config', `this user may not listen on PORT ${config.port}`);
       throw error;
     }
     const { port } = app.server.address() as { port: number };
     const url = `http://${config.host.includes(':') ? `[${config.host}]` : config.host}:${port}`;
     if (first !== null) {
-      console.error(`doorbuster serve: ${first}; answering 503 and trying again every second`);
-      // A demo's log is on stderr, too.
+      console.error(`doorbuster serve: ${first}; answering 503 and retrying every second`);
+      // A demo logs to stderr anyway.
       if (!demo) tellWaiting(runtime.log, first);
       void opening.openLater();
     }
@@ -238,15 +238,17 @@ ${settingHelp(SETTINGS)}`,
 };
 
 function neededKeys({ adminKeys, authSecrets }: Config) {
-  if (adminKeys === null) throw new TerminalError('bad_config', 'DOORBUSTER_ADMIN_KEY is not set (or try --demo)');
-  if (authSecrets === null) throw new TerminalError('bad_config', 'DOORBUSTER_AUTH_SECRET is not set (or try --demo)');
+  if (adminKeys === null)
+    throw new TerminalError('bad_config', 'DOORBUSTER_ADMIN_KEY is not set (to try it out, use --demo)');
+  if (authSecrets === null)
+    throw new TerminalError('bad_config', 'DOORBUSTER_AUTH_SECRET is not set (to try it out, use --demo)');
   return { adminKeys, authSecrets };
 }
 
 /**
- * A shop that may not be open yet: a data folder that is read-only or a disk that is full at the start is a bad day,
- * not a mistake, so the server answers 503, says why, and opens when it can. A mistake (another server in the folder,
- * a damaged file, a newer schema) ends the start.
+ * A shop that may not be open yet. A read-only data folder, a full disk or a server that is down is not a configuration
+ * error: the server starts, answers 503 with the reason, and retries. Anything that retrying cannot fix (another server in the
+ * data folder, a damaged file, a newer schema) ends the start.
  */
 class OpeningShop implements ShopSource {
   readonly #deployment: Deployment;
@@ -269,7 +271,7 @@ class OpeningShop implements ShopSource {
     return this.#opened.promise;
   }
 
-  /** Null if it is open now, else why it cannot be yet. */
+  /** Null if the shop is open now, otherwise why not. */
   async tryOpen(): Promise<string | null> {
     try {
       this.#shop = await openShop(this.#deployment, this.#options, this.#runtime);
@@ -289,13 +291,13 @@ class OpeningShop implements ShopSource {
       if (this.#stopped) return;
       try {
         if ((await this.tryOpen()) === null) {
-          this.#runtime.log.info('the ledger is open now');
+          this.#runtime.log.info('the shop is open now');
           return;
         }
       } catch (error) {
-        // A mistake that shows only now, for instance another server that took the folder first.
+        // An error that retrying usually does not fix, for example another server that took the data folder first.
         this.#reason = messageOf(error);
-        this.#runtime.log.error({ err: error }, 'the ledger cannot be opened');
+        this.#runtime.log.error({ err: error }, 'the shop cannot be opened; retrying');
       }
     }
   }
@@ -326,7 +328,7 @@ class OpeningShop implements ShopSource {
     return this.#shop?.blockedMs ?? 0;
   }
 
-  /** Serves as before, and says that nobody should be sent here any more. */
+  /** Goes on serving, but /readyz tells load balancers to send nothing more. */
   leave(): void {
     this.#leaving = true;
   }

@@ -6,8 +6,8 @@ import { weaknessOf } from '../base/secrets.ts';
 type Secrets = Pick<Config, 'adminKeys' | 'authSecrets' | 'paymentSecrets' | 'providerSecrets' | 'host'>;
 
 /**
- * Whoever can reach the server can guess: off loopback a key or secret that is short, monotonous or printed in our docs is
- * none. What is wrong, in a line that names the setting; null: nothing.
+ * A server that others can reach must not use a key or secret that can be guessed: a short or monotonous one, or an example
+ * from our docs. Returns a line that names the setting, or null. Loopback is exempt.
  */
 export function weakSecret({ adminKeys, authSecrets, paymentSecrets, providerSecrets, host }: Secrets): string | null {
   if (isLoopback(host)) return null;
@@ -23,7 +23,7 @@ export function weakSecret({ adminKeys, authSecrets, paymentSecrets, providerSec
   for (const [variable, secrets] of given) {
     const weakness = secrets.map(weaknessOf).find((found) => found !== null);
     if (weakness === undefined) continue;
-    return `${variable} ${weakness}: choose a random one before you listen on ${host} (openssl rand -hex 24)`;
+    return `${variable} ${weakness}: to listen on ${host}, set a random one (openssl rand -hex 24)`;
   }
   return null;
 }

@@ -24,9 +24,9 @@ const DRAIN_MS_MAX = 9_500;
 export const worker: Command = {
   help: `Usage: doorbuster worker [options]
 
-Carries admitted orders from Redis to the ledger, and looks after the gates: rebuilds those that are stale, finishes what
-others left unfinished. Needs REDIS_URL and DATABASE_URL. Run one or more beside \`doorbuster serve --no-worker\`.
-SIGTERM finishes the batches in hand and ends.
+Runs a worker: it writes admitted orders from Redis to the ledger, rebuilds stale gates, and finishes what processes that
+died left undone. Needs REDIS_URL and DATABASE_URL. Run one or more beside \`doorbuster serve --no-worker\`.
+On SIGTERM it finishes the batches in hand and exits.
 
 ${settingHelp(SETTINGS)}
   --migrate  bring the schema of the database up to date first`,
@@ -36,7 +36,7 @@ ${settingHelp(SETTINGS)}
     if (deploymentOf(config) !== 'distributed') {
       throw new TerminalError(
         'bad_config',
-        'a worker needs REDIS_URL and DATABASE_URL; without them serve does the work',
+        'a worker needs REDIS_URL and DATABASE_URL; without REDIS_URL, run only `doorbuster serve`',
       );
     }
     const runtime = systemRuntime(createLog(config.logLevel));
@@ -50,9 +50,9 @@ ${settingHelp(SETTINGS)}
       for (let told = false; ; told = true) {
         try {
           const shop = await openShop(config, { worker: true, migrate: flags['migrate'] === true }, runtime);
-          announce(runtime.log, {}, 'doorbuster: working');
+          announce(runtime.log, {}, 'doorbuster: worker started');
           await ending.promise;
-          // What is not finished by then stays in the pipe, for others.
+          // Whatever is unfinished by then stays in the pipe for another worker.
           const closed = await within(
             runtime.timers,
             shop.close().then(() => true),
@@ -62,7 +62,7 @@ ${settingHelp(SETTINGS)}
         } catch (error) {
           if (!(error instanceof RetryableError)) throw error;
           if (!told) {
-            console.error(`doorbuster worker: ${messageInFull(error)}; trying again every second`);
+            console.error(`doorbuster worker: ${messageInFull(error)}; retrying every second`);
             tellWaiting(runtime.log, messageInFull(error));
           }
           const ended = await Promise.race([ending.promise.then(() => true), sleep(runtime.timers, OPEN_RETRY_MS)]);

@@ -1,7 +1,7 @@
 import { BOUNDS, type Fault, type NewSale, newSaleFaults, type SalePatch } from '../model/sale.ts';
 import type { NewSaleBody, SalePatchBody } from './schemas.ts';
 
-/** From bodies that their schema has passed to what the engine takes. Rules between fields are judged here. */
+/** Converts validated bodies to what the engine takes. Checks rules between fields. */
 export function newSaleOf(body: NewSaleBody): NewSale | Fault[] {
   const sale = {
     name: body.name,

@@ -8,13 +8,13 @@ import { BOUNDS } from '../model/sale.ts';
 import { CODE_PATTERN, KEY_PATTERN, NAME_PATTERN, TEXT_PATTERN } from '../model/text.ts';
 
 /**
- * What goes in and out, to HTTP and to the library alike. Both validate with these; HTTP also serialises with them, and
- * /openapi.json is made of them.
+ * The schemas of input and output. HTTP and the library validate with them; HTTP also serialises with them and generates
+ * /openapi.json from them.
  */
 const strict = { additionalProperties: false };
 
 export const Id = Type.String({ description: 'A 64-bit number, as text', examples: ['253585859977150465'] });
-/** As it is sent to us. Without an example: one that is nobody's would stand in every form of /docs. */
+/** An id in a request. It has no example, because the forms of /docs would be filled with an id that does not exist. */
 export const GivenId = Type.String({ pattern: ID_PATTERN, description: 'A 64-bit number, as text' });
 export const Time = Type.String({
   format: 'date-time',
@@ -25,14 +25,14 @@ const GIVEN_TIME = 'ISO 8601, in the years 0000 to 9999 (UTC) and without leap s
 const GivenTime = Type.String({ format: 'date-time', description: GIVEN_TIME });
 const Name = Type.String({ minLength: 1, maxLength: BOUNDS.nameLengthMax, pattern: NAME_PATTERN });
 export const Buyer = Type.String({ minLength: 1, maxLength: BOUNDS.buyerLengthMax, pattern: NAME_PATTERN });
-/** What somebody else calls something: a payment, a piece of news. Kept and compared as it is, also with blanks around it. */
+/** A name that another system gave, for example to a payment. Stored and compared byte by byte, with outer blanks. */
 const Reference = Type.String({
   minLength: 1,
   maxLength: 200,
   pattern: TEXT_PATTERN,
   'x-maxBytes': BOUNDS.textBytesMax,
 });
-/** What the audit calls something: never more than a reference's bytes. */
+/** The subject of an audit entry: never longer than a reference. */
 export const Subject = Type.String({ maxLength: BOUNDS.textBytesMax / 4, pattern: TEXT_PATTERN });
 export const Code = Type.String({ pattern: CODE_PATTERN, examples: ['voucher-100'] });
 
@@ -40,7 +40,7 @@ function words<const T extends readonly string[]>(values: T) {
   return Type.Unsafe<T[number]>({ type: 'string', enum: [...values] });
 }
 
-/** `type: [string, null]` and not a union: the serialiser would try each branch of a union with a validator. */
+/** `type: [string, null]`, not a union: the serialiser would run a validator for each branch of a union. */
 export function nullable(of: Type.TString) {
   return Type.Unsafe<string | null>({ ...of, type: ['string', 'null'] });
 }
@@ -53,7 +53,7 @@ export const Money = Type.Object(
   strict,
 );
 
-/** Of an order: up to a hundred units of the dearest item. */
+/** The amount of an order: up to a hundred units of the dearest item. */
 const Total = Type.Object(
   {
     amount: Type.Integer({ minimum: 0, maximum: AMOUNT_MAX * BOUNDS.quantityMax, description: 'Minor units' }),
@@ -113,7 +113,7 @@ export const NewSale = Type.Object(
     items: Type.Array(NewItem, {
       minItems: 1,
       maxItems: BOUNDS.itemsMax,
-      description: 'Each with a code of its own',
+      description: 'Every item needs a different code',
     }),
   },
   {
@@ -121,7 +121,7 @@ export const NewSale = Type.Object(
     examples: [
       {
         name: 'Double Eleven vouchers',
-        // Open whenever somebody tries it.
+        // Open at any time, so that the example works in /docs.
         opensAt: '2026-01-01T00:00:00.000Z',
         closesAt: '2099-01-01T00:00:00.000Z',
         perBuyer: 1,
@@ -153,7 +153,7 @@ export const StockChange = Type.Object(
     add: Type.Integer({
       minimum: -BOUNDS.stockMax,
       maximum: BOUNDS.stockMax,
-      description: `May be negative, down to what is free; the total stays within ${BOUNDS.stockMax}`,
+      description: `Negative: removes units, at most those that are free. The total may be up to ${BOUNDS.stockMax}`,
     }),
   },
   { ...strict, examples: [{ add: 10 }] },
@@ -170,7 +170,7 @@ const Payment = Type.Object({
   refunded: Type.Unsafe<MoneyOf | null>({
     ...Type.Object({ amount: Type.Integer({ minimum: 0, description: 'Minor units' }), currency: Type.String() }),
     type: ['object', 'null'],
-    description: 'What has gone back to the buyer; null: nothing',
+    description: 'The amount that was refunded; null: nothing',
   }),
 });
 
@@ -192,7 +192,7 @@ export const Order = Type.Object({
   revives: Type.Optional(Id),
 });
 
-/** What became of a payment: the order, and where the buyer has to go if there is something left to do. */
+/** The result of a payment: the order, and where to send the buyer if the provider needs more from them. */
 export const PendingOrder = Type.Object({ ...Order.properties, redirectUrl: Type.Optional(Type.String()) });
 
 export const PayOrder = Type.Object(
@@ -202,7 +202,9 @@ export const PayOrder = Type.Object(
       maxLength: 32,
       description: 'The payment provider: `sandbox`, or one of the shop’s',
     }),
-    token: Type.Optional(Type.String({ maxLength: 1024, description: 'What the provider gave to the buyer’s client' })),
+    token: Type.Optional(
+      Type.String({ maxLength: 1024, description: 'The provider’s token for the buyer’s means of payment' }),
+    ),
   },
   { ...strict, examples: [{ method: 'sandbox' }] },
 );
@@ -211,7 +213,7 @@ export const ConfirmOrder = Type.Object(
   {
     reference: Type.String({
       ...Reference,
-      description: `The shop’s own name for this payment; at most ${BOUNDS.textBytesMax} bytes of UTF-8`,
+      description: `The shop’s own reference of this payment; at most ${BOUNDS.textBytesMax} bytes of UTF-8`,
     }),
     amount: Total,
   },
@@ -223,7 +225,10 @@ export const RefundOrder = Type.Object(
     amount: Type.Optional(
       Type.Object(
         { ...Total.properties, amount: Type.Integer({ ...Total.properties.amount, minimum: 1 }) },
-        { ...strict, description: 'A part of the money: the order stays paid. Without it, all that is left goes back' },
+        {
+          ...strict,
+          description: 'Refunds this part, and the order stays paid. Without it, all that is left is refunded',
+        },
       ),
     ),
   },
@@ -234,7 +239,7 @@ export const PaymentNews = Type.Object(
   {
     id: Reference,
     type: words(['payment.captured', 'payment.failed', 'payment.refunded'] as const),
-    orderId: Type.String({ maxLength: 200, description: 'One that is not known is taken in, and logged' }),
+    orderId: Type.String({ maxLength: 200, description: 'An unknown id is answered 200 and logged as an error' }),
     reference: Reference,
     amount: Total,
   },
@@ -259,14 +264,14 @@ export const AuditEntry = Type.Object({
     description: '`admin:<name>`, `buyer:<id>`, `provider:<name>`, `library:app` or `system:<part>`',
     examples: ['admin:alice'],
   }),
-  origin: nullable(Type.String({ description: 'The address it came from; null: from inside a process of the shop' })),
+  origin: nullable(Type.String({ description: 'The client’s address; null: a process of the shop itself' })),
   action: Type.String(),
   subject: Type.String(),
   detail: Type.Unknown(),
 });
 
 export const Finding = Type.Object({
-  id: Type.String({ description: 'The same for the same trouble, however often it is found' }),
+  id: Type.String({ description: 'Stays the same each time the same problem is found' }),
   check: words(CHECKS),
   saleId: Id,
   subject: Type.String({ description: '`order:<id>`' }),
@@ -279,7 +284,7 @@ export const Finding = Type.Object({
 export const CheckReport = Type.Object({
   checkedAt: Time,
   status: words(['consistent', 'inconsistent']),
-  checks: Type.Array(words(CHECKS), { description: 'What was looked at' }),
+  checks: Type.Array(words(CHECKS), { description: 'The checks that were run' }),
   findings: Type.Array(Finding, { description: 'At most 1 000; `more` says whether there are others' }),
   more: Type.Boolean(),
 });
@@ -308,7 +313,7 @@ export function listOf<T extends Type.TSchema>(of: T) {
   return Type.Object({ data: Type.Array(of), nextCursor: nullable(Type.String()) });
 }
 
-/** Of a page. */
+/** Rows of a page. */
 export const LIMIT_DEFAULT = 50;
 export const LIMIT_MAX = 200;
 
@@ -318,7 +323,7 @@ export const PageQuery = {
 };
 
 export interface AskedPage {
-  /** Filled in where it was left out. */
+  /** The schema fills in the default. */
   limit: number;
   cursor?: string;
 }
@@ -337,9 +342,9 @@ export const OrdersQuery = Type.Object(
 
 export const OfId = Type.Object({ id: GivenId });
 
-const IDEMPOTENCY_KEY = '1 to 255 printable ASCII characters: the same key never has a second effect';
+const IDEMPOTENCY_KEY = '1 to 255 printable ASCII characters. A repeat with the same key has no second effect';
 
-/** Headers are judged where they are used (http/request.ts, http/auth.ts), and stated here. */
+/** For /openapi.json only: headers are validated where they are used (http/request.ts, http/auth.ts). */
 export const KeyHeader = {
   'idempotency-key': Type.Optional(
     Type.String({ minLength: 1, maxLength: 255, pattern: KEY_PATTERN, description: IDEMPOTENCY_KEY }),
@@ -347,10 +352,10 @@ export const KeyHeader = {
 };
 export const KeyHeaders = Type.Object(KeyHeader);
 
-/** `/docs` fills it in where a call is a buyer's own, so that it works with an admin key as well. */
+/** Its example fills the forms of /docs, so that a buyer's call also works there with an admin key. */
 export const BuyerHeader = {
   'doorbuster-buyer': Type.Optional(
-    Type.String({ ...Buyer, description: 'With an admin key: the buyer it acts for (UTF-8)', examples: ['alice'] }),
+    Type.String({ ...Buyer, description: 'With an admin key: the buyer to act for (UTF-8)', examples: ['alice'] }),
   ),
 };
 

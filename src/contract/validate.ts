@@ -4,30 +4,30 @@ import { ID_PATTERN } from '../base/ids.ts';
 import { BOUNDS, type Fault } from '../model/sale.ts';
 import { NAME_PATTERN, TEXT_PATTERN } from '../model/text.ts';
 
-/** A body of nonsense may have thousands of faults: a person reads the first few. */
+/** A bad body may have thousands of faults; the first few are enough. */
 const FAULTS_MAX = 20;
 
 /**
- * Our own Ajv and not Fastify's: that one turns "1" into 1 and drops unknown fields in silence. Here a wrong type and
- * an unknown field are refused.
+ * Our own Ajv instead of Fastify's, which turns "1" into 1 and silently drops unknown fields. This one refuses wrong types and
+ * unknown fields.
  */
 const ajv = new Ajv({ allErrors: true, useDefaults: true, coerceTypes: false, removeAdditional: false, strict: false });
 (addFormats as unknown as (ajv: Ajv, formats: string[]) => void)(ajv, ['date-time']);
 const dateTime = ajv.formats['date-time'] as { validate: (text: string) => boolean };
-/** The years that ISO 8601 writes with four digits; a time zone may lead a time out of them. */
+/** The years that ISO 8601 writes with four digits. A time zone may shift a time out of them. */
 const TIME_MS_MIN = Date.parse('0000-01-01T00:00:00.000Z');
 const TIME_MS_MAX = Date.parse('9999-12-31T23:59:59.999Z');
 ajv.addFormat('date-time', {
   type: 'string',
   validate: (text: string) => {
-    // A leap second is a valid RFC 3339 time that no JavaScript date can hold: NaN, and so not in the range.
+    // A leap second is valid in RFC 3339, but a JavaScript date cannot represent it: NaN is out of range.
     const ms = Date.parse(text);
     return dateTime.validate(text) && ms >= TIME_MS_MIN && ms <= TIME_MS_MAX;
   },
 });
-// Says what kind of text is meant; whoever uses it judges it.
+// Documents the kind of text; webhooks/target.ts validates it.
 ajv.addFormat('uri', true);
-/** JSON Schema counts characters, and a database bytes. */
+/** JSON Schema counts characters, but databases count bytes. */
 ajv.addKeyword({
   keyword: 'x-maxBytes',
   type: 'string',
@@ -39,7 +39,7 @@ export function compile(schema: object): ValidateFunction {
   return ajv.compile(schema);
 }
 
-/** A query is text: a whole number, written as one writes it, becomes the number that the schema is about. */
+/** Query parameters are text: converts one to a number if the schema expects an integer and it is written as one. */
 export function compileQuery(schema: { properties?: Record<string, { type?: unknown }> }): ValidateFunction {
   const numbers = Object.entries(schema.properties ?? {}).flatMap(([name, { type }]) =>
     type === 'integer' ? [name] : [],
@@ -63,7 +63,7 @@ const WHOLE_NUMBER = /^(0|-?[1-9][0-9]{0,14})$/;
 
 const compiled = new WeakMap<object, ValidateFunction>();
 
-/** What is wrong with a value; nothing if it is what the schema says. Fills in defaults. */
+/** What is wrong with a value; empty if it matches the schema. Fills in defaults. */
 export function faults(schema: object, value: unknown): Fault[] {
   let validate = compiled.get(schema);
   if (validate === undefined) {
@@ -90,18 +90,18 @@ export function faultsOf(errors: readonly ErrorObject[], part: string): Fault[] 
   });
 }
 
-/** Of one that is missing, and of one that is a list, a text or null. */
-const NO_BODY = 'a body is needed: a JSON object';
+/** For a missing body, and for one that is a list, a text or null. */
+const NO_BODY = 'the body must be a JSON object';
 
 function wordsFor(keyword: string, params: Record<string, unknown>, message: string | undefined): string {
   if (keyword === 'additionalProperties') return 'is not a known field';
   if (keyword === 'required') return 'is missing';
   if (keyword === 'enum') return `must be one of ${(params['allowedValues'] as string[]).join(', ')}`;
   if (keyword === 'pattern' && params['pattern'] === NAME_PATTERN) {
-    return 'must have no control characters, no blanks around it, and be well-formed Unicode';
+    return 'must be well-formed Unicode without control characters and without blanks at its ends';
   }
   if (keyword === 'pattern' && params['pattern'] === TEXT_PATTERN) {
-    return 'must have no control characters and be well-formed Unicode';
+    return 'must be well-formed Unicode without control characters';
   }
   if (keyword === 'pattern' && params['pattern'] === ID_PATTERN) return 'must be an id';
   if (keyword === 'format' && params['format'] === 'date-time') return 'must be a time like 2026-01-01T00:00:00Z';

@@ -7,7 +7,7 @@ import { pause } from './pause.ts';
 import { orderOf } from './remote-shop.ts';
 import type { Turnstile } from './turnstile.ts';
 
-/** One try of a buyer: with a key of its own or again with the last one, by one click or by two at once. */
+/** One attempt of a buyer: with a new key or the last one again, by one click or by two at once. */
 export interface Try {
   newKey: boolean;
   clicks: 1 | 2;
@@ -16,7 +16,7 @@ export interface Try {
 const DOUBLE_CLICK_SHARE = 0.2;
 const REPEAT_SHARE = 0.5;
 
-/** What an impatient buyer will do: drawn before they enter, so that a seed gives the same crowd. */
+/** Plans what an impatient buyer will do. Drawn before the buyer enters, so that a seed gives the same crowd. */
 export function planTries(random: Random, attempts: number): Try[] {
   return Array.from({ length: attempts }, (_, at) => ({
     newKey: at === 0 || random.fraction() >= REPEAT_SHARE,
@@ -24,7 +24,7 @@ export function planTries(random: Random, attempts: number): Try[] {
   }));
 }
 
-/** Told to come back, a buyer does so this often; without an answer at all they are a little more stubborn. */
+/** How often a buyer retries when told to come back later; without any answer, a little more often. */
 const COME_BACKS_MAX = 10;
 const RECONNECTS_MAX = 20;
 const RECONNECT_MS_MAX = 1_000;
@@ -45,11 +45,11 @@ export interface Visit {
 export interface Buyer {
   buyer: string;
   bearer: string;
-  /** The address their first click goes to; each next one goes to the next, so that keys are tried across processes. */
+  /** The address of the first click. Each further click goes to the next address, so that keys are used across processes. */
   firstDoor: number;
 }
 
-/** A buyer's whole visit: every try, one after the other; the clicks of one try at the same time. */
+/** A buyer's whole visit: all attempts one after the other; the clicks of one attempt at the same time. */
 export async function visitShop({ buyer, bearer, firstDoor }: Buyer, tries: readonly Try[], on: Visit): Promise<void> {
   let keys = 0;
   let door = firstDoor;
@@ -69,8 +69,8 @@ interface Click {
 }
 
 /**
- * One click, and what a patient client does about it: the same key again until there is an answer, within bounds. A
- * server that is gone or out of order is left for the next one, if there is another.
+ * One click, with the retries of a patient client: it sends the same key again until there is an answer, within bounds. It
+ * leaves a server that is down or failing for the next address, if there is one.
  */
 async function order(click: Click, on: Visit): Promise<void> {
   let { door } = click;
@@ -115,7 +115,7 @@ async function ask(
   return { answer, reply };
 }
 
-/** 201: committed. 202: queued, and to be followed. Both carry the order. */
+/** 201: committed. 202: queued, must be followed. Both carry the order. */
 function isAccepted(status: number): boolean {
   return status === 201 || status === 202;
 }

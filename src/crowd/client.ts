@@ -2,7 +2,7 @@ import { Agent as HttpAgent, type IncomingMessage, request as requestHttp } from
 import { Agent as HttpsAgent, request as requestHttps } from 'node:https';
 import { messageOf } from '../base/errors.ts';
 
-/** An answer, or why there is none. A broken connection is what a crowd expects to meet, so it is a value too. */
+/** An answer, or why there is none. A crowd expects broken connections, so they are values and not errors. */
 export type Reply =
   | { ok: true; status: number; headers: IncomingMessage['headers']; body: unknown }
   | { ok: false; reason: string };
@@ -13,12 +13,12 @@ export interface CallOptions {
   body?: unknown;
 }
 
-/** Somebody who can be asked: a client of one server, or a door to whichever of several answers. */
+/** A client of one server, or a door to whichever of several servers answers. */
 export interface Caller {
   call(method: string, path: string, options?: CallOptions): Promise<Reply>;
 }
 
-/** A server that says nothing for so long is gone: a buyer would have closed the page. */
+/** A server that is silent for this long counts as gone: a buyer would have closed the page. */
 const ANSWER_MS_MAX = 30_000;
 
 /** HTTP with keep-alive over a bounded number of connections. */
@@ -52,7 +52,7 @@ export class Client implements Caller {
       const request = this.#request(
         {
           protocol: this.#base.protocol,
-          // Node wants an IPv6 address without its brackets.
+          // Node expects an IPv6 address without brackets.
           hostname: this.#base.hostname.replace(/^\[|\]$/g, ''),
           port: this.#base.port,
           method,
@@ -69,7 +69,7 @@ export class Client implements Caller {
           });
           response.on('error', fail);
           response.on('end', () =>
-            // Cut off in the middle: the status was heard, the order was not.
+            // Cut off in the middle: the status arrived, the order did not.
             response.complete
               ? resolve({ ok: true, status: response.statusCode!, headers: response.headers, body: parse(text) })
               : fail(new Error('the answer was cut off')),
@@ -82,7 +82,7 @@ export class Client implements Caller {
     });
   }
 
-  /** Cuts whatever is still open. */
+  /** Closes all connections. */
   close(): void {
     this.#agent.destroy();
   }
@@ -100,20 +100,20 @@ function reasonOf(error: unknown): string {
   return (error as { code?: string }).code ?? messageOf(error);
 }
 
-/** The problem's stable word, if the body is one. */
+/** The problem's code, if the body is a problem. */
 export function codeOf(body: unknown): string | null {
   const code = (body as { code?: unknown } | null)?.code;
   return typeof code === 'string' ? code : null;
 }
 
-/** Why nobody answered, for a line to a person. */
+/** Why nobody answered, as a message. */
 export function unansweredWords(url: string, reason: string): string {
   if (reason === 'ECONNREFUSED')
-    return `no server answers at ${url} (ECONNREFUSED): is it running, and is the port right?`;
-  return `cannot reach ${url} (${reason}): is the server running there?`;
+    return `no server answers at ${url} (ECONNREFUSED): check that it is running, and the port`;
+  return `cannot reach ${url} (${reason}): check that the server is running there`;
 }
 
-/** What the server said about it, for a line to a person. */
+/** What the server answered, as a message. */
 export function detailOf(reply: Reply): string {
   if (!reply.ok) return reply.reason;
   const detail = (reply.body as { detail?: unknown } | null)?.detail;

@@ -12,29 +12,29 @@ import { Turnstile } from './turnstile.ts';
 import { judge, type Verdict } from './verdict.ts';
 
 export interface CrowdOptions {
-  /** The processes of one shop, each of which can be asked; at least one. */
+  /** The addresses of the processes of one shop; at least one. */
   urls: readonly URL[];
   saleId: string;
   buyers: number;
   attempts: number;
-  /** Requests a second; null: as fast as they are answered. */
+  /** Requests per second; null: as fast as they are answered. */
   ratePerSecond: number | null;
   connections: number;
-  /** So long, after the last buyer, orders answered 202 may take to be decided. */
+  /** How long after the last buyer orders answered 202 may take to be decided. */
   waitSeconds: number;
-  /** Null: the first counted item that has free stock, or else the first. */
+  /** Null: the first counted item with free stock, otherwise the first counted item. */
   item: string | null;
   quantity: number;
-  /** Units that should be free as the crowd enters; null: leave the stock as it is. */
+  /** Units that must be free when the crowd enters; null: leave the stock as it is. */
   topUp: number | null;
   adminKey: string;
   authSecret: string | null;
   seed: number;
 }
 
-/** Everything that was found out; `--json` prints it as it is. */
+/** All results; `--json` prints this object. */
 export interface CrowdReport {
-  /** The first of them. */
+  /** The first of `urls`. */
   url: string;
   urls: string[];
   sale: { id: string; name: string; state: string; perBuyer: number };
@@ -48,7 +48,7 @@ export interface CrowdReport {
   seed: number;
   topUpAdded: number;
   freeBefore: number;
-  /** Why it ended before all buyers had been in; null: they all were. */
+  /** Why the crowd ended before all buyers had entered; null: all had. */
   endedEarly: string | null;
   seconds: number;
   requests: number;
@@ -56,32 +56,32 @@ export interface CrowdReport {
   /** Answers by status and code; `none`: the connection broke. */
   answers: Record<string, number>;
   latencyMs: { p50: number; p95: number; p99: number; max: number } | null;
-  /** Null: the lists could not be read afterwards, for `noVerdict`. */
+  /** Null if the lists could not be read afterwards; `noVerdict` says why. */
   verdict: Verdict | null;
   noVerdict: string | null;
 }
 
-/** A buyer who waits to be let in again leaves their connection to another: more are in than can speak at once. */
+/** Buyers per connection: one who waits before a retry leaves the connection to another. */
 const INSIDE_PER_CONNECTION = 4;
-/** Enough for a thousand looks a second, and no crowd of its own. */
+/** Enough for a thousand reads a second, without being a crowd of its own. */
 const FOLLOW_CONNECTIONS = 10;
-/** After Ctrl-C: what is in flight has this long to come back. */
+/** After Ctrl-C: how long requests in flight may take. */
 const LAST_ANSWERS_MS = 5_000;
 
 export interface Watching {
-  /** Aborted by Ctrl-C: the crowd goes home, and the verdict is on what is known. */
+  /** Aborted by Ctrl-C: no more buyers enter, and the verdict covers what is known. */
   interrupt: AbortSignal;
   /** Called once, before anything takes time. */
   begins(report: Pick<CrowdReport, 'sale' | 'item' | 'freeBefore' | 'topUpAdded'>): void;
-  /** Called once after that, with how to ask for the progress. */
+  /** Called once after that, with a function that returns the progress. */
   progress(tally: () => Tally): void;
 }
 
-/** Sends a crowd into a sale and finds out whether the promises held. */
+/** Sends a crowd into a sale and checks whether the promises held. */
 export async function sendCrowd(options: CrowdOptions, watching: Watching, runtime: Runtime): Promise<CrowdReport> {
   const { connections, quantity } = options;
   const fleet = new Fleet(options.urls, connections);
-  // Who looks after queued orders has connections of their own: those who order would wait for them otherwise.
+  // Following queued orders uses its own connections; otherwise buyers would wait for them.
   const width = Math.min(FOLLOW_CONNECTIONS, connections);
   const followers = new Fleet(options.urls, width);
   try {
@@ -154,12 +154,12 @@ interface Gone {
   following: Following;
   latenciesMs: number[];
   entered: number;
-  /** Until the last buyer was out; what is queued then is not waited for in this. */
+  /** Until the last buyer left; does not include the wait for queued orders. */
   seconds: number;
   endedEarly: string | null;
 }
 
-/** Everybody goes in and comes out, and the orders that were left queued are followed to their end. */
+/** Lets all buyers visit the shop, then follows the queued orders until they are decided. */
 async function goIn({ options, item, fleet, followers, width, watching, runtime }: Going): Promise<Gone> {
   const { connections } = options;
   const stop = new AbortController();
@@ -172,7 +172,7 @@ async function goIn({ options, item, fleet, followers, width, watching, runtime 
   watching.interrupt.addEventListener('abort', () => end('interrupted'));
 
   const random = seededRandom(options.seed);
-  // The seed gives the same crowd again; the instant makes them other people, who have not bought here before.
+  // The seed repeats the crowd's plans; the time makes new buyers of it, who have not bought here before.
   const buyerPrefix = `crowd-${options.seed.toString(36)}-${runtime.clock.now().toString(36)}-`;
   const people = peopleOf(buyerPrefix, options, random);
 
@@ -182,7 +182,7 @@ async function goIn({ options, item, fleet, followers, width, watching, runtime 
     people.map(({ name }) => name),
     {
       client: fleet.door(),
-      // Asking for tokens is not the crowd: the rate is for orders.
+      // The rate limits orders, not requests for tokens.
       turnstile: new Turnstile(runtime, connections, null, stop.signal),
       runtime,
       authSecret: options.authSecret,
@@ -245,7 +245,7 @@ interface Visiting {
   tally: Tally;
 }
 
-/** Lets them in, one after another through each of a few entrances; returns how many have been let in. */
+/** Runs the visits, a bounded number at a time; returns how many were started. */
 async function visitAll(people: readonly Person[], { visit, tokenOf, connections, tally }: Visiting): Promise<number> {
   const { stop, fleet, runtime } = visit;
   let entered = 0;
@@ -270,12 +270,12 @@ function chooseItem(sale: SaleView, code: string | null): ItemView {
   const codes = counted.map((item) => item.code).join(', ');
   if (code === null) {
     const item = counted.find(({ free }) => free > 0) ?? counted[0];
-    if (item === undefined) throw cannotStart('the sale has no counted item: a crowd does not choose seats');
+    if (item === undefined) throw cannotStart('the sale has no counted item, and a crowd cannot order seats');
     return item;
   }
   const item = sale.items.find((one) => one.code === code);
   if (item === undefined) throw cannotStart(`the sale has no item ${code}; it has ${codes}`);
-  if (item.kind !== 'counted') throw cannotStart(`${code} has seats: a crowd orders counted items only`);
+  if (item.kind !== 'counted') throw cannotStart(`${code} has seats, and a crowd can order counted items only`);
   return item;
 }
 
@@ -292,7 +292,7 @@ function byStatus(answers: readonly Answer[]): Record<string, number> {
   return counts;
 }
 
-/** Fisher and Yates. */
+/** Fisher–Yates. */
 function shuffled<T>(values: readonly T[], random: Random): T[] {
   const order = [...values];
   for (let at = order.length - 1; at > 0; at--) {

@@ -4,7 +4,7 @@ import type { Follower } from './follower.ts';
 import type { Tally } from './progress.ts';
 import type { TokenOf } from './tokens.ts';
 
-/** No answer from the server for so long, and the rest of the crowd stays at home. */
+/** If no server answers for this long, the rest of the crowd does not enter. */
 const SILENCE_MS_MAX = 20_000;
 
 export interface EarOptions {
@@ -15,12 +15,12 @@ export interface EarOptions {
   silent: (reason: string) => void;
 }
 
-/** Hears what the buyers are told, keeps it as evidence, and has orders followed that are queued. */
+/** Records every answer as evidence, and has queued orders followed. */
 export class Ear {
   readonly answers: Answer[] = [];
   readonly latenciesMs: number[] = [];
   readonly #on: EarOptions;
-  /** Orders that buyers may rely on; each may be told of many times. */
+  /** Ids of orders that buyers were promised; an order may be answered many times. */
   readonly #sold = new Set<string>();
   #lastAnswerMs: number;
 
@@ -34,7 +34,7 @@ export class Ear {
     this.answers.push(answer);
     tally.requests++;
     if (answer.status === 201 && answer.order !== null) this.#sell(answer.order.id);
-    // What a 201 has confirmed is decided, also if a repeat cannot see that while the ledger is out.
+    // An order that a 201 confirmed is decided, even if a repeat gets 202 while the ledger is down.
     if (answer.status === 202 && answer.order !== null && !this.#sold.has(answer.order.id))
       follower.add(answer.order.id, tokenOf(answer.buyer));
     if (answer.status === 409 && !isComeBack(answer)) tally.refused++;

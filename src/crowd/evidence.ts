@@ -1,37 +1,37 @@
 /**
- * What a crowd brings home: every answer its buyers were given, and what the admin's lists say afterwards. The verdict
- * (verdict.ts) is computed from this and from nothing else.
+ * The evidence of a crowd: every answer that its buyers got, and what the admin's lists say afterwards. The verdict
+ * (verdict.ts) is computed from this alone.
  */
 export interface Evidence {
-  /** Every buyer of this crowd has an id that begins with it, and nobody else has. */
+  /** The ids of this crowd's buyers begin with it, and nobody else's do. */
   buyerPrefix: string;
-  /** What each buyer asked for, every time. */
+  /** The item that every buyer orders. */
   item: string;
   quantity: number;
   answers: readonly Answer[];
   /** What became of the orders that were answered 202. */
   following: Following;
-  /** The sale as the crowd came (after a top-up), and once it was quiet again. */
+  /** The sale before the crowd entered (after a top-up), and after everything had settled. */
   before: SaleView;
   after: SaleView;
   /** The admin's list: every order of the sale, whoever placed it. */
   orders: readonly OrderView[];
-  /** False: the counts still moved while the list was read, since others are ordering too. */
+  /** False: the counts still changed while the list was read, because others are ordering, too. */
   quiet: boolean;
 }
 
 /**
- * The answer to one request. `sentAt` and `answeredAt` are ticks of one counter over the whole crowd, so that "sent
- * after the buyer had seen that answer" can be told from "at the same time" without trusting a clock.
+ * The answer to one request. `sentAt` and `answeredAt` are ticks of one counter for the whole crowd. They tell "sent after the
+ * buyer had seen that answer" from "at the same time" without trusting a clock.
  */
 export interface Answer {
   buyer: string;
   key: string;
   sentAt: number;
   answeredAt: number;
-  /** Null: the connection broke, and what became of the order is unknown. */
+  /** Null: the connection broke, and the outcome of the order is unknown. */
   status: number | null;
-  /** The problem's stable word. */
+  /** The problem's code. */
   code: string | null;
   /** The order of a 201 or a 202. */
   order: OrderView | null;
@@ -49,24 +49,24 @@ export interface OrderView {
   reason: string | null;
 }
 
-/** Orders that were answered 202, looked at by their owners until they were decided. */
+/** Orders that were answered 202, read by their owners until they were decided. */
 export interface Following {
   orders: readonly Followed[];
-  /** Answers to these looks that the contract does not have, in words. */
+  /** Answers to these reads that the contract does not allow, and how often. */
   odd: Readonly<Record<string, number>>;
-  /** So long after the last buyer they were followed at most. */
+  /** How long after the last buyer they were followed at most. */
   boundMs: number;
-  /** False: interrupted before the bound was over, so that an order without an end is nobody's fault. */
+  /** False: interrupted before that, so that an undecided order is not a fault. */
   waited: boolean;
 }
 
 export interface Followed {
   id: string;
-  /** What the last look before its end found: `unheard`, if none was answered. */
+  /** What the last read before the decision found; `unheard`: no read was answered. */
   last: 'queued' | 'missing' | 'unheard';
-  /** The order as it was when it was first seen decided; null: it never was. */
+  /** The order when it was first seen decided; null: never. */
   end: OrderView | null;
-  /** From the 202 to that look. */
+  /** From the 202 to that read. */
   tookMs: number | null;
 }
 
@@ -91,7 +91,7 @@ export interface SaleView {
 
 export const IN_FLIGHT = 'idempotency_in_flight';
 
-/** Not an answer to the order itself: the same key is tried again. */
+/** True if the server asks the client to come back later: the same key is sent again. */
 export function isComeBack({ status, code }: Pick<Answer, 'status' | 'code'>): boolean {
   return status === 429 || status === 503 || (status === 409 && code === IN_FLIGHT);
 }

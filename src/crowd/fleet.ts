@@ -1,15 +1,15 @@
 import { type Caller, type CallOptions, Client, type Reply } from './client.ts';
 
-/** The processes of one shop, each behind an address of its own. */
+/** The processes of one shop, each with its own address. */
 export class Fleet {
   readonly clients: readonly Client[];
 
-  /** Any of them may have to take everybody, when the others are gone: each may open all the connections. */
+  /** Each client may open all the connections, because one process must serve everybody if the others are down. */
   constructor(urls: readonly URL[], connections: number) {
     this.clients = urls.map((url) => new Client(url, connections));
   }
 
-  /** The address number `at`, counted round and round. */
+  /** The client number `at`, modulo their number. */
   client(at: number): Client {
     return this.clients[at % this.clients.length]!;
   }
@@ -18,13 +18,13 @@ export class Fleet {
     return new Door(this, at);
   }
 
-  /** Cuts whatever is still open. */
+  /** Closes all connections. */
   close(): void {
     for (const client of this.clients) client.close();
   }
 }
 
-/** A way into the shop that keeps to one address until the connection is lost, and then takes the next. */
+/** Calls the same address until a connection fails, then the next one. */
 export class Door implements Caller {
   readonly #fleet: Fleet;
   #at: number;
@@ -37,7 +37,7 @@ export class Door implements Caller {
   async call(method: string, path: string, options?: CallOptions): Promise<Reply> {
     const at = this.#at;
     const reply = await this.#fleet.client(at).call(method, path, options);
-    // Only the first of several calls that failed together moves on, or they would go round to where they came from.
+    // Of several calls that fail together only the first moves on; otherwise they could go round to the same address.
     if (!reply.ok && this.#at === at) this.#at++;
     return reply;
   }

@@ -4,13 +4,13 @@ import type { Followed, Following, OrderView } from './evidence.ts';
 import type { Door, Fleet } from './fleet.ts';
 import { orderOf } from './remote-shop.ts';
 
-/** The first look, and the longest pause between two. */
+/** The first read, and the longest pause between two. */
 const LOOK_MS_MIN = 250;
 const LOOK_MS_MAX = 2_000;
 const LOOK_GROWTH = 1.5;
-/** One look at the clock for all orders: a timer for each of a hundred thousand would cost more than the looks. */
+/** One timer for all orders: a hundred thousand timers would cost more than the reads. */
 const TICK_MS = 50;
-/** A thousand looks a second: the shop is to decide orders, not to be asked whether it has. */
+/** A thousand reads a second: polling must not slow the shop down. */
 const LOOKS_PER_TICK = 50;
 
 interface Entry extends Followed {
@@ -23,20 +23,20 @@ interface Entry extends Followed {
 
 export interface FollowerOptions {
   fleet: Fleet;
-  /** Looks at the same time. */
+  /** Reads at the same time. */
   width: number;
   runtime: Runtime;
-  /** An order has been decided. */
+  /** Called when an order is decided. */
   decided: (order: OrderView) => void;
 }
 
-/** Looks at orders that were answered 202, gently and as their owners, until each is decided. */
+/** Polls orders that were answered 202, at a bounded rate and with their owners' tokens, until each is decided. */
 export class Follower {
   readonly #on: FollowerOptions;
   readonly #orders = new Map<string, Entry>();
-  /** Not decided and not being looked at; who was looked at goes to the end, so that each has its turn. */
+  /** Undecided orders that are not being read. After a read an order goes to the end, so that each gets its turn. */
   readonly #waiting = new Set<Entry>();
-  /** Due, and waiting for one of the few who look. */
+  /** Due, waiting for a free read. */
   #due: Entry[] = [];
   readonly #odd: Record<string, number> = {};
   readonly #stopTicks: () => void;
@@ -53,12 +53,12 @@ export class Follower {
     return this.#waiting.size + this.#due.length + this.#looking;
   }
 
-  /** Orders it has been given. */
+  /** All orders that were added. */
   get size(): number {
     return this.#orders.size;
   }
 
-  /** Every click of a key may be told of the same order: it is followed once. */
+  /** Idempotent: several clicks of one key may get the same order. */
   add(id: string, bearer: string): void {
     if (this.#orders.has(id)) return;
     const sinceMs = this.#on.runtime.clock.monotonic();
@@ -77,7 +77,7 @@ export class Follower {
     this.#waiting.add(entry);
   }
 
-  /** No order is added any more: waits until all are decided, but for `boundMs` at most and not when interrupted. */
+  /** Call after the last `add`. Waits until all orders are decided, for at most `boundMs`, or until interrupted. */
   async finish(boundMs: number, interrupt: AbortSignal): Promise<Following> {
     if (this.left > 0 && !interrupt.aborted) await this.#emptiedWithin(boundMs, interrupt);
     const waited = this.left === 0 || !interrupt.aborted;
@@ -142,7 +142,7 @@ export class Follower {
   }
 
   #note(entry: Entry, reply: Reply): void {
-    // Out of order, too busy or gone: it says nothing about the order, and what was seen before stands.
+    // The server is down or busy: that says nothing about the order, so the earlier finding stands.
     if (!reply.ok || reply.status === 503 || reply.status === 429) return;
     const order = reply.status === 200 ? orderOf(reply.body) : null;
     if (order !== null && order.id === entry.id) {

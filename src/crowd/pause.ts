@@ -1,6 +1,6 @@
 import type { Timers } from '../base/timers.ts';
 
-/** Waits, but not when there is nothing left to wait for. */
+/** Waits for `ms`, or until `stop` aborts. */
 export function pause(timers: Timers, ms: number, stop: AbortSignal): Promise<void> {
   if (stop.aborted) return Promise.resolve();
   return new Promise((resolve) => {

@@ -1,7 +1,7 @@
 import type { Runtime } from '../base/runtime.ts';
 import { grouped } from './words.ts';
 
-/** How far a crowd is. */
+/** The progress of a crowd. */
 export interface Tally {
   /** What it is doing: getting tokens, ordering, or waiting for the orders that were answered 202. */
   stage: 'tokens' | 'orders' | 'queued';
@@ -30,7 +30,7 @@ const BAR_EVERY_MS = 100;
 const LINE_EVERY_MS = 1_000;
 const BAR_WIDTH = 24;
 
-/** A bar that is drawn over itself on a terminal; a line a second anywhere else. The returned function ends it. */
+/** Draws a bar on a terminal, or a line per second anywhere else. The returned function ends it. */
 export function showProgress(screen: Screen, tally: () => Tally, { timers, clock }: Runtime): () => void {
   const tty = screen.isTTY === true;
   let lastMs = clock.monotonic();
@@ -39,7 +39,7 @@ export function showProgress(screen: Screen, tally: () => Tally, { timers, clock
   const draw = (): void => {
     const now = tally();
     const nowMs = clock.monotonic();
-    // Counted over a second, or the figure would flicker.
+    // Averaged over a second; otherwise the figure would flicker.
     if (nowMs - lastMs >= LINE_EVERY_MS) {
       perSecond = Math.round(((now.requests - lastRequests) / (nowMs - lastMs)) * 1000);
       lastMs = nowMs;

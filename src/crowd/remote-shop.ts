@@ -5,26 +5,25 @@ import { type Caller, type Client, codeOf, detailOf, type Reply, retryAfterMs, u
 import type { Evidence, OrderView, SaleView } from './evidence.ts';
 import type { Fleet } from './fleet.ts';
 
-/** The crowd cannot even begin: something was asked for wrongly, and this line says what. */
+/** The crowd cannot start: an option or an address is wrong. */
 export function cannotStart(message: string): TerminalError {
   return new TerminalError('cannot_start', message);
 }
 
 const PAGE_SIZE = 200;
-/** A server that restarts, or answers 503, has this many tries of a read before the verdict is given up. */
+/** Attempts to read from a server that restarts or answers 503, before there is no verdict. */
 const READ_TRIES_MAX = 10;
 const READ_RETRY_MS = 500;
 /** Public counts may lag by up to a second (docs/reference/api.md). */
 const COUNTS_LAG_MS = 1_000;
 const SETTLE_TRIES_MAX = 3;
-/** Orders whose buyer never heard of them may be queued yet: the counts have longer to come to rest. */
+/** Orders whose answer was lost may still be queued, so the counts get longer to settle. */
 const SETTLE_QUEUED_TRIES_MAX = 10;
 const TOP_UP_TRIES_MAX = 3;
 
-/** The shop as an admin sees it from outside. */
+/** The shop over HTTP, as an admin. */
 export class RemoteShop {
   readonly #fleet: Fleet;
-  /** Whichever process of the shop answers. */
   readonly #shop: Caller;
   readonly #saleId: string;
   readonly #adminKey: string;
@@ -39,8 +38,8 @@ export class RemoteShop {
   }
 
   /**
-   * Is there a server, a sale, and are we its admin? Answers that now, rather than after the crowd, and for every
-   * address: one of them may die later, but one that was never there is a slip of the pen.
+   * Checks before the crowd enters that every address answers, that the sale exists, and that the admin key is valid. A server
+   * may die later; one that never answered is a wrong address.
    */
   async enter(): Promise<SaleView> {
     const [first, ...others] = this.#fleet.clients as [Client, ...Client[]];
@@ -56,11 +55,11 @@ export class RemoteShop {
     if (reply.status === 404 && codeOf(reply.body) === 'not_found')
       throw cannotStart(`there is no sale ${this.#saleId} at ${url}`);
     const sale = reply.status === 200 ? saleOf(reply.body) : null;
-    if (sale === null) throw cannotStart(`${url} does not answer like a Doorbuster (${detailOf(reply)})`);
+    if (sale === null) throw cannotStart(`${url} does not answer like a Doorbuster server (${detailOf(reply)})`);
     const list = await client.call('GET', this.#ordersPath(1, null), { bearer: this.#adminKey });
     if (list.ok && (list.status === 401 || list.status === 403))
       throw cannotStart(`the server does not accept this admin key (${detailOf(list)})`);
-    if (!list.ok || list.status !== 200) throw cannotStart(`the admin’s list cannot be read (${detailOf(list)})`);
+    if (!list.ok || list.status !== 200) throw cannotStart(`the list of orders cannot be read (${detailOf(list)})`);
     return sale;
   }
 
@@ -68,7 +67,7 @@ export class RemoteShop {
   async topUp(sale: SaleView, item: string, free: number): Promise<{ sale: SaleView; added: number }> {
     let now = sale;
     let added = 0;
-    // Again if the counts it began with were old, or somebody bought in between.
+    // Repeat if the counts were old, or somebody bought meanwhile.
     for (let tries = 0; tries < TOP_UP_TRIES_MAX; tries++) {
       const add = free - now.items.find(({ code }) => code === item)!.free;
       if (add <= 0) break;
@@ -86,8 +85,8 @@ export class RemoteShop {
   }
 
   /**
-   * The sale and the list of its orders, read until they agree. What still differs after that either is wrong, or
-   * moves because others are ordering: `quiet` tells which. Not `patient`: what is queued has been waited for already.
+   * Reads the sale and the list of its orders until they agree. If they never do, either something is wrong, or others are still
+   * ordering (`quiet` is false). `patient`: wait longer for queued orders.
    */
   async settled(patient: boolean): Promise<Pick<Evidence, 'after' | 'orders' | 'quiet'>> {
     for (let tries = 1; ; tries++) {
@@ -163,7 +162,7 @@ function pageOf(body: unknown): Page | null {
   return orders.some((order) => order === null) ? null : { data: orders as OrderView[], nextCursor };
 }
 
-/** Only the members the verdict needs: a list may be long. Null if it is not an order. */
+/** Keeps only the members that the verdict needs, because a list may be long. Null if it is not an order. */
 export function orderOf(body: unknown): OrderView | null {
   const { id, buyer, item, quantity, status, reason } = (body ?? {}) as Partial<OrderView>;
   const texts = [id, buyer, item, status].every((value) => typeof value === 'string');

@@ -2,7 +2,7 @@ import type { CrowdReport } from './crowd.ts';
 import type { Verdict } from './verdict.ts';
 import { count, grouped } from './words.ts';
 
-/** Said before the crowd enters. */
+/** Printed before the crowd enters. */
 export function introduction(
   { sale, item, freeBefore, topUpAdded }: Pick<CrowdReport, 'sale' | 'item' | 'freeBefore' | 'topUpAdded'>,
   { buyers, attempts, quantity }: Pick<CrowdReport, 'buyers' | 'attempts' | 'quantity'>,
@@ -12,20 +12,20 @@ export function introduction(
   ];
   if (topUpAdded > 0) lines.push(`topped up: ${count(topUpAdded, 'unit')} added`);
   const refusing = { scheduled: 'has not opened yet', paused: 'is paused', closed: 'is closed' }[sale.state];
-  if (refusing !== undefined) lines.push(`the sale ${refusing}: everybody will be refused, and rightly so`);
+  if (refusing !== undefined) lines.push(`the sale ${refusing}: every order will be refused, which is correct`);
   else if (freeBefore < quantity)
-    lines.push('sold out before the crowd came: everybody will be refused, and rightly so (--top-up adds stock)');
+    lines.push('the item is already sold out: every order will be refused, which is correct (--top-up adds stock)');
   return lines.join('\n');
 }
 
-/** The whole report for a person; its last line is the verdict. */
+/** The whole report as text; its last line is the verdict. */
 export function reportWords(report: CrowdReport): string {
   const { verdict } = report;
   return [
     '',
     ...(report.endedEarly === null
       ? []
-      : [`  ${report.endedEarly}: ${grouped(report.entered)} of ${count(report.buyers, 'buyer')} had come in`, '']),
+      : [`  ${report.endedEarly}: ${grouped(report.entered)} of ${count(report.buyers, 'buyer')} had entered`, '']),
     ...figures(report).map(([name, words]) => `  ${name.padEnd(12)}${words}`),
     '',
     ...(verdict === null ? [] : [...promises(verdict), '']),
@@ -50,7 +50,7 @@ function figures({
     rows.push(['latency', `p50 ${ms(p50)}, p95 ${ms(p95)}, p99 ${ms(p99)}, max ${ms(max)}`]);
   }
   rows.push(['seed', String(seed)]);
-  // Nothing to compare with: what the buyers heard is all there is.
+  // Without a verdict there are only the answers that the buyers got.
   if (verdict === null) return [...rows, ['told', byCode(answers)]];
   const { sold, queued, replayed, refused, comeBacks, connectionErrors, untold, expired, undecided } = verdict;
   rows.push([
@@ -58,16 +58,16 @@ function figures({
     `${count(sold.orders, 'order')}, ${count(sold.units, 'unit')}, to ${count(sold.buyers, 'buyer')}`,
   ]);
   if (queued.orders > 0) rows.push(['queued', queuedWords(queued)]);
-  rows.push(['repeated', `${count(replayed, 'answer')} gave an order again to the key that has it`]);
+  rows.push(['repeated', `${count(replayed, 'answer')} repeated the order of an earlier request with the same key`]);
   rows.push(['refused', byCode(refused)]);
   rows.push(['oversold', count(verdict.oversold, 'unit')]);
   rows.push(['duplicates', grouped(verdict.duplicates)]);
   rows.push(['lost', grouped(verdict.lost)]);
   if (Object.keys(comeBacks).length > 0) rows.push(['put off', byCode(comeBacks)]);
   if (connectionErrors > 0)
-    rows.push(['broken', `${count(connectionErrors, 'connection')}, tried again with the same key`]);
-  if (undecided > 0) rows.push(['undecided', `${count(undecided, 'key')} never got a yes or a no`]);
-  if (untold > 0) rows.push(['untold', `${count(untold, 'order')} in the ledger whose buyer did not hear the answer`]);
+    rows.push(['broken', `${count(connectionErrors, 'connection')}, retried with the same key`]);
+  if (undecided > 0) rows.push(['undecided', `${count(undecided, 'key')} never got a final answer`]);
+  if (untold > 0) rows.push(['untold', `${count(untold, 'order')} in the ledger whose buyer got no answer`]);
   if (expired > 0) rows.push(['expired', `${count(expired, 'order')}, not paid in time`]);
   return rows;
 }
@@ -89,7 +89,7 @@ function promises(verdict: Verdict): string[] {
 
 function lastLine({ verdict, noVerdict, endedEarly }: CrowdReport): string {
   if (verdict === null) return `verdict: UNKNOWN: ${noVerdict}`;
-  if (verdict.held) return `verdict: every promise held${endedEarly === null ? '' : ', as far as the crowd came'}`;
+  if (verdict.held) return `verdict: every promise held${endedEarly === null ? '' : ', as far as the crowd got'}`;
   const broken = verdict.findings.filter(({ held }) => !held);
   return `verdict: BROKEN: ${broken.map(({ subject, says }) => `${subject} ${says}`).join('; ')}`;
 }

@@ -14,15 +14,15 @@ export interface TokenSource {
   client: Caller;
   turnstile: Turnstile;
   runtime: Runtime;
-  /** The secret to sign with; null: ask a demo server. */
+  /** The secret to sign with; null: get tokens from a demo server. */
   authSecret: string | null;
   stop: AbortSignal;
   asked: (tokens: number) => void;
 }
 
 /**
- * Tokens for all buyers, before the first of them enters: getting them is not part of what is measured. A secret that
- * this server does not know (left in the environment by another project, say) is no reason to fail a demo.
+ * Gets tokens for all buyers before the first one enters, so that this is not part of what is measured. If a demo server does
+ * not accept the secret (which another project may have left in the environment), it is asked for tokens instead.
  */
 export async function tokensFor(buyers: readonly string[], source: TokenSource): Promise<TokenOf> {
   const { authSecret, client } = source;
@@ -40,7 +40,7 @@ export async function tokensFor(buyers: readonly string[], source: TokenSource):
   throw cannotStart('the server does not accept tokens signed with this DOORBUSTER_AUTH_SECRET');
 }
 
-/** The reason, if the server does not give any. */
+/** Returns the reason as text if the server gives no tokens. */
 async function askDemo(buyers: readonly string[], source: TokenSource): Promise<TokenOf | string> {
   const first = await askOne(buyers[0]!, source);
   if (!first.ok) return first.reason;

@@ -1,23 +1,23 @@
 import { isLive, ORDER_STATUSES, type OrderStatus } from '../model/order.ts';
 import type { Answer, Evidence, OrderView } from './evidence.ts';
 
-/** An order that buyers were told of, by a 201 or a 202, and what became of it. */
+/** An order that a buyer got by a 201 or a 202, and what became of it. */
 export interface Told {
   order: OrderView;
-  /** Each key under which it was told; one, if all is well. */
+  /** Every key that got this order; more than one is a fault. */
   by: { buyer: string; key: string }[];
-  /** A 201 has said that it is committed. */
+  /** A 201 said that it is committed. */
   confirmed: boolean;
-  /** A 202 has said that it is queued, before any 201. */
+  /** A 202 said that it is queued, before any 201. */
   queued: boolean;
-  /** As its owner saw it when it was decided; null: it was not followed, or never seen decided. */
+  /** As its owner saw it decided; null: not followed, or never seen decided. */
   seen: OrderView | null;
   /** As the admin's list has it. */
   stored: OrderView | null;
   fate: Fate;
 }
 
-/** `sold`: its buyer may rely on it, or could until it expired. A 201 is never anything else, whatever the list says. */
+/** `sold`: its buyer may rely on it, or could until it expired. A 201 always means `sold`, whatever the list says. */
 export type Fate = 'sold' | 'rejected' | 'undecided';
 
 export type ToldOrders = ReadonlyMap<string, Told>;
@@ -48,7 +48,7 @@ function hear(told: Map<string, Told>, { buyer, key, status }: Answer, order: Or
   if (!entry.by.some((one) => one.buyer === buyer && one.key === key)) entry.by.push({ buyer, key });
 }
 
-/** The list is read last and has the last word; whether it contradicts what the owner saw is judged elsewhere. */
+/** The list decides, because it is read last. verdict.ts checks whether it contradicts what the owner saw. */
 function fateOf({ confirmed, seen, stored }: Told): Fate {
   if (confirmed) return 'sold';
   const end = stored !== null && stored.status !== 'queued' ? stored : seen;
@@ -56,7 +56,7 @@ function fateOf({ confirmed, seen, stored }: Told): Fate {
   return end.status === 'rejected' ? 'rejected' : 'sold';
 }
 
-/** Its buyer holds a yes that the list does not know of: it took units all the same. */
+/** True if the buyer was promised an order that the list does not contain. It counts as having taken units. */
 export function isMissing({ confirmed, seen, stored }: Told): boolean {
   return stored === null && (confirmed || (seen !== null && live(seen)));
 }

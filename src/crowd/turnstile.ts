@@ -2,8 +2,8 @@ import type { Runtime } from '../base/runtime.ts';
 import { pause } from './pause.ts';
 
 /**
- * Lets at most `width` through at once, and not more than `perSecond` a second. As wide as the client has connections,
- * it keeps the queue out here, where it is not measured: a latency is the server's.
+ * Lets at most `width` requests through at once, and at most `perSecond` per second. With `width` equal to the number of
+ * connections, requests queue here and not in the client, so that a measured latency is the server's.
  */
 export class Turnstile {
   readonly #runtime: Runtime;
@@ -33,7 +33,7 @@ export class Turnstile {
     }
   }
 
-  /** Turns that were missed are not made up for: a burst after a stall would not be the rate asked for. */
+  /** Missed turns are skipped: a burst after a stall would exceed the rate. */
   async #turn(): Promise<void> {
     const nowMs = this.#runtime.clock.monotonic();
     const turnMs = Math.max(this.#nextMs, nowMs);

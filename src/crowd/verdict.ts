@@ -4,51 +4,51 @@ import { isMissing, live, type Told, type ToldOrders, toldOrders } from './told.
 import { count, grouped } from './words.ts';
 
 /**
- * Compares what buyers were told with what the admin's lists say. Pure: evidence in, verdict out, nothing is asked for.
+ * Compares what buyers were told with what the admin's lists say. A pure function of the evidence.
  *
- * It accuses only where there is no innocent reading. The limit may have been changed, stock may have been added and
- * others may be ordering while the crowd is in: bounds are then taken at their most generous, and a comparison that
- * needs the sale to stand still is left out unless it did (`Evidence.quiet`).
+ * It reports a fault only if there is no other explanation. While the crowd runs, the limit may be changed, stock may be added,
+ * and others may order: so it uses the most generous bounds, and skips comparisons that need a sale at rest unless it was
+ * (`Evidence.quiet`).
  */
 export type Subject = 'P1' | 'P2' | 'P3' | 'P5' | 'P9' | 'API';
 
 export interface Finding {
   subject: Subject;
   held: boolean;
-  /** One line for a person: what was promised, and the figures. */
+  /** One line: the promise and the figures. */
   says: string;
   faults: number;
-  /** The first few kinds of fault, in words. */
+  /** The first few faults, in words. */
   examples: string[];
 }
 
 export interface Verdict {
   held: boolean;
   findings: Finding[];
-  /** Distinct orders that buyers of this crowd were told of by a 201, or by a 202 that ended well. */
+  /** Distinct orders that buyers of this crowd got by a 201, or by a 202 that became reserved. */
   sold: { orders: number; units: number; buyers: number };
   /** Orders that were answered 202, and how they ended. */
   queued: Queued;
   /** Answers 409 by code. */
   refused: Record<string, number>;
-  /** 201s and 202s that only repeated an order the buyer had already. */
+  /** 201s and 202s that only repeated an order that the buyer already had. */
   replayed: number;
   /** Units above an item's total. */
   oversold: number;
-  /** Buyers above their limit, keys with more than one order, orders told under more than one key. */
+  /** Buyers above their limit, keys with more than one order, orders with more than one key. */
   duplicates: number;
-  /** Orders that the ledger does not have as their buyers were told, by a 201 or after a 202. */
+  /** Orders that the ledger does not contain as their buyers were told. */
   lost: number;
-  /** Answers and orders that the contract has no explanation for. */
+  /** Answers and orders that the contract does not explain. */
   unexplained: number;
-  /** Orders of this crowd that nobody was told of, since the connection or the server failed: innocent. */
+  /** Orders of this crowd whose answer was lost with the connection or the server: not a fault. */
   untold: number;
-  /** Orders told of that have expired since: innocent. */
+  /** Orders that have expired since: not a fault. */
   expired: number;
   /** Answers 429, 503 and idempotency_in_flight, and connections that broke. */
   comeBacks: Record<string, number>;
   connectionErrors: number;
-  /** Keys for which a buyer never got a yes or a no. */
+  /** Keys that never got a final answer. */
   undecided: number;
 }
 
@@ -60,15 +60,15 @@ export interface Queued {
   rejected: Record<string, number>;
   /** Ids of those that were not decided by the end. */
   undecided: string[];
-  /** From a 202 to the look that saw the end, of the slowest; null: none was seen. */
+  /** The longest time from a 202 to the read that saw it decided; null: none did. */
   longestMs: number | null;
 }
 
 const EXAMPLES_MAX = 5;
-/** So many ids are named in one line. */
+/** Ids named in one line. */
 const IDS_MAX = 20;
 
-/** Refusals that an order of the crowd, being well-formed, may get. */
+/** Refusals that a well-formed order may get. */
 const REFUSALS = new Set(['sale_not_open', 'sale_closed', 'sale_paused', 'limit_reached', 'sold_out']);
 
 class Faults {
@@ -91,7 +91,7 @@ export function judge(evidence: Evidence): Verdict {
   const stock = judgeStock(evidence, told);
   const limit = judgeLimit(evidence, told);
   const kept = judgeKept(told);
-  // A shop that never answers 202 has nothing to decide later.
+  // Without any 202 there is nothing to report.
   const decided = queued.orders === 0 ? [] : [judgeDecided(evidence, told, queued)];
   const keys = judgeKeys(answers, told);
   const counts = judgeCounts(evidence);
@@ -138,7 +138,7 @@ function reasonOf({ stored, seen }: Told): string | null {
   return stored?.reason ?? seen?.reason ?? null;
 }
 
-/** P1. An order that was told and is not in the list still took units: its buyer holds a yes. */
+/** P1. A promised order that is missing from the list still counts, because its buyer relies on it. */
 function judgeStock(
   { after, before, orders, item: asked }: Evidence,
   told: ToldOrders,
@@ -160,7 +160,7 @@ function judgeStock(
   return { finding: finding('P1', 'never oversold', 'OVERSOLD', says, faults), oversold };
 }
 
-/** P2, for the buyers of this crowd: others may have bought under a higher limit that was lowered since. */
+/** P2, for the buyers of this crowd only: others may have bought under a higher limit that was lowered since. */
 function judgeLimit({ after, before, orders, buyerPrefix }: Evidence, told: ToldOrders): { finding: Finding } {
   const faults = new Faults();
   const perBuyer = Math.max(before.perBuyer, after.perBuyer);
@@ -174,7 +174,7 @@ function judgeLimit({ after, before, orders, buyerPrefix }: Evidence, told: Told
   return { finding: finding('P2', 'limit kept', 'LIMIT BROKEN', `nobody has more than ${perBuyer}`, faults) };
 }
 
-/** P3, for what was decided: the ledger has it, as it was told. */
+/** P3 for decided orders: the ledger contains each as its buyer was told. */
 function judgeKept(told: ToldOrders): { finding: Finding; expired: number } {
   const faults = new Faults();
   let expired = 0;
@@ -188,7 +188,7 @@ function judgeKept(told: ToldOrders): { finding: Finding; expired: number } {
     if (fault !== null) faults.add(fault);
     else if (entry.stored!.status === 'expired') expired++;
   }
-  const told201 = later === 0 ? 'told by a 201' : 'told by a 201, or reserved after a 202,';
+  const told201 = later === 0 ? 'answered 201' : 'answered 201, or reserved after a 202,';
   const says = `each of the ${count(kept, 'order')} ${told201} is in the ledger`;
   return { finding: finding('P3', 'nothing lost', 'LOST', says, faults), expired };
 }
@@ -196,14 +196,14 @@ function judgeKept(told: ToldOrders): { finding: Finding; expired: number } {
 function keptFault({ order, by, confirmed, stored, seen, fate }: Told): string | null {
   const { buyer } = by[0]!;
   const name = `order ${order.id}, ${confirmed ? 'told' : 'answered 202'} to ${buyer},`;
-  // What its owner saw before the list was read; a 201 speaks for itself.
+  // What the owner saw before the list was read; not needed after a 201.
   const was = confirmed || seen === null ? '' : `was seen ${seen.status} and `;
   if (stored === null) return `${name} ${was}is not in the ledger`;
   if (stored.buyer !== buyer) return `${name} belongs to ${stored.buyer}`;
   if (stored.item !== order.item || stored.quantity !== order.quantity)
     return `order ${order.id} was told as ${order.quantity} × ${order.item}, stored as ${stored.quantity} × ${stored.item}`;
   if (fate === 'rejected') return seen === null || seen.status === 'rejected' ? null : `${name} ${was}is rejected`;
-  // An end is an end: a rejected order never lives again. And what was committed is not queued any more.
+  // A rejected order never lives again, and a committed one is not queued any more.
   const contradicted = seen?.status === 'rejected' || stored.status === 'queued';
   if (!contradicted && (stored.status === 'expired' || live(stored))) return null;
   return `${name} ${was}is ${stored.status}`;
@@ -212,10 +212,10 @@ function keptFault({ order, by, confirmed, stored, seen, fate }: Told): string |
 const NOT_DECIDED = {
   queued: 'still queued',
   missing: 'not found (404)',
-  unheard: 'not answered for',
+  unheard: 'still without an answer',
 } as const;
 
-/** P3, for what was accepted: it is decided, one way or the other. An interrupted crowd has not waited for it. */
+/** P3 for accepted orders: each is decided, one way or the other. An interrupted crowd did not wait for that. */
 function judgeDecided({ following }: Evidence, told: ToldOrders, queued: Queued): Finding {
   const faults = new Faults();
   const last = new Map(following.orders.map((order) => [order.id, order.last]));
@@ -264,7 +264,7 @@ function judgeKeys(
     for (const [id, ofId] of byId)
       if (ofId.filter(({ replayed }) => !replayed).length > 1)
         faults.add(`key ${key} was given order ${id} again without Idempotent-Replayed`);
-    // An order that ended rejected has left its key free: what is refused then is a new order.
+    // A rejected order frees its key: a later refusal is about a new order.
     const bound = ordered.filter(({ order }) => told.get(order!.id)!.fate === 'sold');
     const knownAt = Math.min(...bound.map(({ answeredAt }) => answeredAt));
     const refused = sameKey.find(
@@ -286,14 +286,14 @@ function judgeKeys(
   };
 }
 
-/** To the order itself: neither silence nor a word to come back. */
+/** A final answer to the order: the connection held, and the server did not ask to come back. */
 function isAnswer(answer: Answer): boolean {
   return answer.status !== null && !isComeBack(answer);
 }
 
 /**
- * A key whose order ended rejected is free for another one. So of a key's orders all but one are rejected, and the key
- * does not go back: an order that has had a successor is not given again.
+ * A key is free again once its order is rejected. So all but one of a key's orders must be rejected, and an order that has a
+ * successor must not be answered again.
  */
 function followOneAnother(byId: ReadonlyMap<string, readonly Answer[]>, told: ToldOrders): boolean {
   const orders = [...byId].map(([id, answers]) => ({
@@ -341,7 +341,7 @@ function judgeCounts({ after, orders, quiet, item: asked }: Evidence): Finding {
   );
 }
 
-/** Every answer is one the contract has for a well-formed order, given for a reason. */
+/** The contract allows every answer, and the evidence explains it. */
 function judgeContract(evidence: Evidence, told: ToldOrders): { finding: Finding; phantoms: number } {
   const { answers, orders, before, after, quantity, following } = evidence;
   const faults = new Faults();
@@ -377,8 +377,8 @@ function judgeContract(evidence: Evidence, told: ToldOrders): { finding: Finding
   const ended = orders.some((order) => order.item === evidence.item && !live(order));
   const stood = now !== undefined && now.total === itemOf(before.items, evidence.item)?.total && !ended;
   const soldOut = answers.filter(({ code }) => code === 'sold_out').length;
-  // Free units only become fewer in such a sale: what is free now was free then, but for what an order had taken that
-  // never came to the ledger. Of such orders there are at most as many as keys whose outcome was open at some time.
+  // In such a sale free units only decrease: units that are free now were free then, except those held by orders that never
+  // reached the ledger. There are at most as many of these as keys whose outcome was unknown at some time.
   const vanished = keysOf(answers.filter((answer) => mayHaveVanished(answer, told))).size * quantity;
   if (evidence.quiet && stood && now.free - vanished >= quantity && soldOut > 0)
     faults.add(`${soldOut} answers were sold_out, and ${now.free} units are still free`);
@@ -392,18 +392,18 @@ function keysOf(answers: readonly Answer[]): ReadonlySet<string> {
   return new Set(answers.map(({ buyer, key }) => `${buyer}\n${key}`));
 }
 
-/** What the order came to, if it was one, cannot be known from this. */
+/** True if the answer leaves open whether there is an order. */
 function isInDoubt({ status, code }: Answer): boolean {
   return status === null || status >= 500 || code === IN_FLIGHT;
 }
 
 function mayHaveVanished(answer: Answer, told: ToldOrders): boolean {
-  // Overload is answered before anything is taken.
+  // `overloaded` is answered before any unit is taken.
   if (answer.order === null) return isInDoubt(answer) && answer.code !== 'overloaded';
   return told.get(answer.order.id)!.fate === 'undecided';
 }
 
-/** `lagging` are keys that may have been answered 202: their repeat shows the order as it is by then. */
+/** `lagging`: keys that may have been answered 202. A repeat of such a key shows the order in its current state. */
 function isExplained(answer: Answer, { item, quantity }: Evidence, lagging: ReadonlySet<string>): boolean {
   const { status, code, order, buyer, key, replayed } = answer;
   if (status === null || status === 429) return true;
@@ -421,7 +421,7 @@ function wordsOf({ status, code, order }: Answer): string {
   return order === null ? `${status} without an order` : `${status} with an order that was not asked for`;
 }
 
-/** sold_out for a new key of a buyer who knew, when sending it, that the limit was used up: limit_reached comes first. */
+/** True for sold_out on a new key of a buyer who had already used up the limit: limit_reached takes precedence. */
 function isLimitMissed(
   answer: Answer,
   theirs: readonly Answer[],
@@ -434,7 +434,7 @@ function isLimitMissed(
     ({ order, key, answeredAt }) => order !== null && key !== answer.key && answeredAt < answer.sentAt,
   );
   const ids = new Set(known.map(({ order }) => order!.id));
-  // An order that ended in the meantime gave its place back, and one that is not decided may have.
+  // An order that ended meanwhile gave its units back, and an undecided one may have.
   if ([...ids].some((id) => told.get(id)!.fate !== 'sold' || gaveBack(told.get(id)!))) return false;
   return ids.size > 0 && (ids.size + 1) * quantity > perBuyer;
 }

@@ -2,13 +2,15 @@ import { Anchor } from '../base/anchor.ts';
 import { BusyError, messageOf, RetryableError, TerminalError, unavailable } from '../base/errors.ts';
 import { idTimeMs } from '../base/ids.ts';
 import type { RedisTarget } from '../base/redis/address.ts';
+import { Layout } from '../base/redis/layout.ts';
 import type { Runtime } from '../base/runtime.ts';
 import { oneAtATime, sleep, within } from '../base/timers.ts';
 import { RedisGate } from '../gate/redis/gate.ts';
-import type { Ledger, StoredOrder } from '../ledger/port.ts';
-import { StreamWriter } from '../ledger/stream-writer.ts';
+import { LeftInPipe } from '../ledger/left-in-pipe.ts';
+import type { Ledger } from '../ledger/port.ts';
+import { Writer } from '../ledger/writer.ts';
 import { createLocks, type Locks } from '../locks/locks.ts';
-import { hasGivenBack, type OrderMessage, type OrderRecord } from '../model/order.ts';
+import type { OrderMessage, OrderRecord } from '../model/order.ts';
 import type { SaleRecord } from '../model/sale.ts';
 import { queuedOrder } from '../orders/acks.ts';
 import { Owed } from '../orders/owed.ts';
@@ -17,9 +19,7 @@ import { BrokerPipe } from '../pipe/brokers/pipe.ts';
 import type { Carrier } from '../pipe/brokers/port.ts';
 import type { DeadLetters, SharedPipe, Undeliverable } from '../pipe/port.ts';
 import { RedisStreamsPipe } from '../pipe/redis-streams/pipe.ts';
-import { Keeper } from './keeper.ts';
-import { presentOrder } from './present.ts';
-import { Rebuilder } from './rebuild.ts';
+import { presentOrder } from '../views/present.ts';
 import { type LifeOptions, NO_PAYMENTS, type Readiness, Shop } from './shop.ts';
 
 export interface DistributedOptions {
@@ -45,13 +45,15 @@ export interface DistributedOptions {
   readonly commandMs?: number;
 }
 
-/** While the ledger is out orders go on as long as there are ids: a block lasts for as many orders as wait in a pipe. */
+/** While the ledger is out, orders are taken as long as there are ids: a block lasts for as many orders as fit into a pipe. */
 const ORDER_ID_BLOCK = 100_000;
 const COMMAND_MS = 1000;
 const REBUILD_DRAIN_MS = 60_000;
+/** Orders in the pipe are not waited for any longer while none is decided: no worker may be there to carry them. */
+const REBUILD_IDLE_MS = 3000;
 const LOCKED_MAX = 100;
 const INSTALL_MS_MAX = 5000;
-const KEEPER_MS_MAX = 2000;
+const OWED_MS_MAX = 2000;
 const STOP_MS_MAX = 5000;
 const BROKER_MS_MAX = 5000;
 const RELAY_LEASE_MS = 3000;
@@ -69,21 +71,20 @@ const CLAIM_EVERY_MS = 1000;
  *                 └──────────── settle ───────────────┴──▶ wire ──▶ acks ──▶ the answer
  */
 export class DistributedShop extends Shop {
+  declare readonly deadLetters: DeadLetters;
   readonly #gate: RedisGate;
   readonly #pipe: SharedPipe;
   readonly #locks: Locks;
   readonly #orderLocks: Locks;
   readonly #wire: OrderWire;
   readonly #owed: Owed;
-  readonly #rebuilder: Rebuilder;
-  readonly #writer: StreamWriter;
-  readonly #keeper: Keeper | null;
+  readonly #writer: Writer;
+  readonly #leftInPipe: LeftInPipe;
   readonly #anchor: Anchor;
-  readonly #process: string;
   readonly #options: DistributedOptions;
   readonly #stopTimers: (() => void)[] = [];
   #ledgerOut: string | null = null;
-  /** Whose the prefix in Redis is: nothing is sold or carried before it is known to be ours. */
+  /** Whether the prefix in Redis is ours: until that is known, nothing is sold or carried. */
   #prefix: 'ours' | { readonly reason: string; readonly taken: boolean } = {
     reason: 'Redis was not asked yet',
     taken: false,
@@ -127,9 +128,10 @@ export class DistributedShop extends Shop {
       anchor,
     };
     const gate = new RedisGate({ ...common, shopId: ledger.shopId, pipeMax: options.pipeMax }, runtime);
+    const lockPrefix = new Layout(options.prefix).locks;
     const locks = createLocks({
       redis: options.redis,
-      prefix: `${options.prefix}:lock`,
+      prefix: lockPrefix,
       log: runtime.log,
       runtime,
     });
@@ -147,10 +149,10 @@ export class DistributedShop extends Shop {
             runtime,
           )
         : new RedisStreamsPipe({ ...common, redis: options.redis }, runtime);
-    // An order's lock saves calls; where it cannot be had soon, one goes on without.
+    // An order's lock only saves work: a call that does not get it soon goes on without it.
     const orderLocks = createLocks({
       redis: options.redis,
-      prefix: `${options.prefix}:lock`,
+      prefix: lockPrefix,
       log: runtime.log,
       runtime,
       outageMs: ORDER_LOCK_OUTAGE_MS,
@@ -159,6 +161,10 @@ export class DistributedShop extends Shop {
       {
         ledger,
         gate,
+        pipe,
+        letters: pipe.letters,
+        rebuild: { drainMsMax: options.rebuildDrainMs ?? REBUILD_DRAIN_MS, drainIdleMsMax: REBUILD_IDLE_MS },
+        cluster: { process, locks, tell: (other, orders) => void this.#wire.tell(other, orders) },
         locks: orderLocks,
         life: options.life ?? NO_PAYMENTS,
         patience: { answerWithinMs: options.answerWithinMs, queued: (message) => this.#remember(message) },
@@ -180,43 +186,34 @@ export class DistributedShop extends Shop {
       runtime,
     );
     this.#options = options;
-    this.#process = process;
     this.#anchor = anchor;
     this.#gate = gate;
     this.#pipe = pipe;
     this.#locks = locks;
     this.#orderLocks = orderLocks;
     this.#wire = new OrderWire(common, runtime, (orderId, decision) => this.acks.heard(orderId, decision));
-    this.#rebuilder = new Rebuilder({
-      runtime,
-      gate,
-      pipe,
-      ledger,
-      locks: this.#locks,
-      drainMsMax: options.rebuildDrainMs ?? REBUILD_DRAIN_MS,
-      rebuilding: () => this.rebuilding(),
-      rebuilt: (_, pauseMs) => this.metrics.rebuilt(pauseMs),
-      inPlace: (snapshot) => this.releaseSince(snapshot),
-    });
     this.#owed = new Owed({
       runtime,
       gate,
       ledger,
-      rebuild: (saleId, above) => void this.#rebuilder.rebuild(saleId, above),
-      // What a worker has decided, that worker has announced.
+      rebuild: (saleId, above) => void this.rebuilder.rebuild(saleId, above),
+      // A worker announces what it has decided.
       ended: (order, here) => {
-        if (!here) return this.tellWatchers(presentOrder(order));
+        if (!here) return this.events.tellWatchers(presentOrder(order));
         this.metrics.lostToRebuild();
-        this.announce('order.rejected', order);
+        this.events.announce('order.rejected', order);
       },
     });
-    this.#writer = new StreamWriter(ledger, runtime, {
-      decided: (stored, messages) => this.#decided(stored, messages),
-      committed: (orders, durationMs) => this.metrics.commit(orders, durationMs),
-    });
-    this.#keeper = options.worker
-      ? new Keeper({ runtime, gate, ledger, locks: this.#locks, rebuilder: this.#rebuilder })
-      : null;
+    this.#leftInPipe = new LeftInPipe(ledger, runtime);
+    this.#writer = new Writer(
+      ledger,
+      runtime,
+      {
+        decided: (stored, messages) => this.decisions.follow(stored, messages),
+        committed: (orders, durationMs) => this.metrics.commit(orders, durationMs),
+      },
+      this.#leftInPipe,
+    );
     this.#stopTimers.push(
       runtime.timers.every(
         LOOK_EVERY_MS,
@@ -233,9 +230,9 @@ export class DistributedShop extends Shop {
     );
   }
 
-  /** One that is out is waited for while orders are taken; one that is not what we need ends the start. */
+  /** A broker that is out is waited for while orders are taken; one that is not what we need fails the start. */
   async #openBroker(): Promise<void> {
-    if (this.#pipe instanceof BrokerPipe) await this.#within(BROKER_MS_MAX, this.#pipe.open());
+    if (this.#pipe instanceof BrokerPipe) await within(this.runtime.timers, this.#pipe.open(), BROKER_MS_MAX);
   }
 
   /** A Redis that is out is asked again. */
@@ -264,7 +261,7 @@ export class DistributedShop extends Shop {
         { reason: messageOf(error) },
         'this process sells and carries nothing until it is started again',
       );
-      await Promise.all([this.#keeper?.stop(), this.#pipe.stop()]);
+      await Promise.all([this.upkeep.stop(), this.#pipe.stop()]);
       return;
     }
     if (before !== 'ours' && this.#prefix === 'ours' && !this.closing) this.#begin();
@@ -281,15 +278,15 @@ export class DistributedShop extends Shop {
       writerLock === 'buyer' ? (batch) => this.#writeLocked(batch) : (batch) => this.#writer.write(batch),
       () => this.ledger.probe(),
     );
-    this.#keeper?.start();
+    this.upkeep.start();
     this.life.start(this.#locks);
     this.webhooks.start(this.#locks);
   }
 
-  /** Nobody else writes orders of these buyers meanwhile (docs/concepts/sources.md, 000). The ledger holds without it. */
+  /** No other worker writes orders of these buyers meanwhile (docs/concepts/sources.md, 000). No promise needs this. */
   async #writeLocked(batch: OrderMessage[]): Promise<readonly Undeliverable[]> {
     const undeliverable: Undeliverable[] = [];
-    // A multi-lock takes so many at once.
+    // A multi-lock takes no more names at once.
     for (let from = 0; from < batch.length; from += LOCKED_MAX) {
       const some = batch.slice(from, from + LOCKED_MAX);
       const names = new Set(some.map(({ saleId, buyer }) => `order:${saleId}:${buyer}`));
@@ -307,10 +304,6 @@ export class DistributedShop extends Shop {
     return 0;
   }
 
-  override get deadLetters(): DeadLetters {
-    return this.#pipe.letters;
-  }
-
   get locks(): Locks {
     return this.#locks;
   }
@@ -320,15 +313,10 @@ export class DistributedShop extends Shop {
    * which all processes share: what needs no room goes on.
    */
   override readiness(): Readiness {
-    const rebuilding = this.#rebuilder.size;
     const prefix = this.#notOurs();
-    const gate =
-      prefix ??
-      this.#gate.reason ??
-      this.#gate.full ??
-      (rebuilding === 0 ? 'ok' : `being rebuilt for ${rebuilding} sale(s)`);
+    const gate = prefix ?? this.#gate.reason ?? this.#gate.full ?? this.rebuildReason ?? 'ok';
     const pipe = this.closingReason ?? this.#pipe.reason ?? 'ok';
-    const ledger = this.#ledgerOut ?? this.#writer.reason ?? 'ok';
+    const ledger = this.#ledgerOut ?? this.#leftInPipe.reason ?? 'ok';
     const ok = prefix === null && this.#gate.reason === null && this.closingReason === null;
     return { status: ok ? 'ok' : 'unavailable', parts: { gate, pipe, ledger } };
   }
@@ -364,29 +352,25 @@ export class DistributedShop extends Shop {
     }
   }
 
-  /** Who makes a sale waits for its gate, but not for a Redis that is out: then it is built when that is back. */
+  /** Whoever creates a sale waits for its gate, but not for a Redis that is out: the gate is built when Redis is back. */
   protected override async install(saleId: string): Promise<void> {
-    const built = this.#rebuilder.rebuild(saleId).then(() => true);
+    const built = this.rebuilder.rebuild(saleId).then(() => true);
     const late = sleep(this.runtime.timers, INSTALL_MS_MAX).then(() => false);
     if (!(await Promise.race([built, late]))) throw unavailable('it is stored, and its gate is not open yet');
   }
 
-  protected override rebuild(saleId: string): void {
-    void this.#rebuilder.rebuild(saleId);
-  }
-
-  /** Where it is not noted, the rebuilder sees to it: that is quick where nothing is in the pipe. */
+  /** A sale that is not noted as emptied is rebuilt, which notes it: quick where nothing is in the pipe. */
   protected override async isEmptied({ id, items }: SaleRecord): Promise<boolean> {
     const isNoted = async (): Promise<boolean> => {
       const emptied = await this.#gate.emptiedAt(id);
       return emptied !== null && items.every(({ epoch }) => epoch <= emptied);
     };
     if (await isNoted()) return true;
-    await within(this.runtime.timers, this.#rebuilder.rebuild(id), this.#options.answerWithinMs);
+    await within(this.runtime.timers, this.rebuilder.rebuild(id), this.#options.answerWithinMs);
     return await isNoted();
   }
 
-  /** Its gate says so already; whoever leads takes it away when nothing of it is in the pipe. */
+  /** Its gate knows already; the upkeep takes it away once nothing of the sale is in the pipe. */
   protected override async saleClosed(): Promise<void> {}
 
   // Orders that wait for the ledger
@@ -414,12 +398,13 @@ export class DistributedShop extends Shop {
     if (stored !== null) return stored;
     if (held?.queued) return queuedOrder({ ...held, orderId, saleId, buyer }, idTimeMs(orderId));
     if (held !== null) throw unavailable('it is decided, and the ledger cannot be read now');
-    // Its gate may be gone; as long as we remember it, it is not decided. Another process cannot show it, but knows of it.
+    // The hold is gone with its gate. As long as this process remembers the order, it is not decided; another process knows
+    // only that it exists.
     if (owed === null) throw unavailable('the order is being decided');
     return queuedOrder(owed, idTimeMs(orderId));
   }
 
-  /** Sales that somebody watches here may be changed elsewhere. */
+  /** Other processes may change sales that are watched here. */
   async #lookAtSales(): Promise<void> {
     try {
       await this.board.poll();
@@ -428,78 +413,25 @@ export class DistributedShop extends Shop {
     }
   }
 
-  /** Orders that somebody watches here may be decided elsewhere. */
+  /** Other processes may decide orders that are watched here. */
   async #look(): Promise<void> {
-    const ids = this.watchedOrders;
+    const ids = this.events.watched;
     if (ids.length === 0) return;
     try {
-      for (const order of (await this.ledger.storedAmong(ids)).values()) this.tellWatchers(presentOrder(order));
+      for (const order of (await this.ledger.storedAmong(ids)).values()) this.events.tellWatchers(presentOrder(order));
     } catch (error) {
       this.runtime.log.debug({ err: error }, 'watched orders cannot be read');
     }
   }
 
-  // What follows from the ledger's decisions: commit, then gate, then acknowledge
-
-  async #decided(stored: readonly StoredOrder[], messages: readonly OrderMessage[]): Promise<void> {
-    const reserved = new Map<string, OrderMessage[]>();
-    const ended: OrderRecord[] = [];
-    const waiting = new Map<string, OrderRecord[]>();
-    const refused = new Map<string, number>();
-    const reasons = new Map<string, string[]>();
-    for (const [at, { order, inserted }] of stored.entries()) {
-      const message = messages[at]!;
-      if (order.status === 'rejected') {
-        refused.set(order.saleId, Math.max(message.epoch, refused.get(order.saleId) ?? 0));
-        if (inserted) this.#refused(order);
-        if (inserted) gather(reasons, order.reason!, order.id);
-      } else if (hasGivenBack(order.status)) {
-        ended.push(order);
-      } else {
-        gather(reserved, order.saleId, message);
-        if (inserted) this.announce('order.reserved', order);
-      }
-      if (message.from === this.#process) this.acks.decided(order);
-      else if (message.from !== undefined) gather(waiting, message.from, order);
-    }
-    for (const [saleId, holds] of reserved) await this.#gate.settle(saleId, holds);
-    // An ended order holds nothing. A copy of its admission that Redis executed late has made a hold for it again: settled,
-    // that would stand for ever (P4). Where there is none, releasing does nothing.
-    await Promise.all(ended.map(({ id, saleId, buyer }) => this.#gate.release(saleId, { orderId: id, buyer })));
-    // Units of an order that a backstop refused do not go back to free: the gate's count is what was wrong. It is shut
-    // before the message is acknowledged: should this process die, others find it so and rebuild it. A gate of a higher
-    // epoch than the message's is not the one that admitted it.
-    for (const [saleId, epoch] of refused) await this.#gate.shut(saleId, epoch);
-    for (const [saleId, epoch] of refused) void this.#rebuilder.rebuild(saleId, epoch);
-    for (const [process, orders] of waiting) void this.#wire.tell(process, orders);
-    for (const saleId of reserved.keys()) this.board.touch(saleId);
-    for (const { saleId } of ended) this.board.touch(saleId);
-    for (const [reason, ids] of reasons) {
-      const level = reason === 'gate_rebuilt' ? 'warn' : 'error';
-      const some = { reason, orders: ids.length, first: ids.slice(0, 3) };
-      this.runtime.log[level](some, 'the ledger refused what a gate had admitted');
-    }
-  }
-
-  #refused(order: OrderRecord): void {
-    this.metrics.backstop(order.reason!);
-    this.announce('order.rejected', order);
-  }
-
   protected override async finish(): Promise<void> {
     for (const stop of this.#stopTimers) stop();
-    this.#rebuilder.close();
-    // With Redis out the keeper's lock cannot be given back: its lease ends by itself.
-    const kept = this.#within(KEEPER_MS_MAX, this.#keeper?.stop());
     // A batch whose database hangs is left in the pipe: another worker takes it over.
-    await Promise.all([kept, this.#within(STOP_MS_MAX, this.#pipe.stop())]);
-    // Who was answered 202 by us is looked after once more: what is decided by now need not be remembered.
-    await this.#within(KEEPER_MS_MAX, this.#owed.look());
+    await within(this.runtime.timers, this.#pipe.stop(), STOP_MS_MAX);
+    // The orders that we answered 202 are looked at once more: those that are decided by now need not be remembered.
+    await within(this.runtime.timers, this.#owed.look(), OWED_MS_MAX);
     if (this.#owed.size > 0) {
-      this.runtime.log.warn(
-        { orders: this.#owed.size },
-        'closing with orders that are queued: the pipe brings them on',
-      );
+      this.runtime.log.warn({ orders: this.#owed.size }, 'closing with queued orders: the pipe carries them on');
     }
     this.#owed.close();
     await Promise.all([this.#locks.close(), this.#orderLocks.close()]);
@@ -508,14 +440,4 @@ export class DistributedShop extends Shop {
     this.#gate.close();
     this.#anchor.close();
   }
-
-  async #within(ms: number, work: Promise<unknown> | undefined): Promise<void> {
-    if (work) await within(this.runtime.timers, work, ms);
-  }
-}
-
-function gather<V>(map: Map<string, V[]>, key: string, value: V): void {
-  const values = map.get(key);
-  if (values) values.push(value);
-  else map.set(key, [value]);
 }

@@ -40,7 +40,7 @@ export interface OpenOptions {
   readonly reached?: Reached;
 }
 
-/** Which deployment the settings make, or why none. */
+/** The deployment that the settings describe. Fails where they contradict each other. */
 export function deploymentOf({
   redisUrl,
   databaseUrl,
@@ -50,17 +50,20 @@ export function deploymentOf({
   if (pipeUrl !== null && redisUrl === null) {
     throw new TerminalError(
       'bad_config',
-      'PIPE_URL is set and REDIS_URL is not: a broker carries what the gate in Redis admits',
+      'PIPE_URL is set and REDIS_URL is not: a broker only carries what the gate in Redis admits; set REDIS_URL as well',
     );
   }
   if (redisUrl === null) return shared ? 'alone' : 'embedded';
   if (databaseUrl === null) {
-    throw new TerminalError('bad_config', 'REDIS_URL is set and DATABASE_URL is not: the ledger needs a database');
+    throw new TerminalError(
+      'bad_config',
+      'REDIS_URL is set and DATABASE_URL is not: the ledger needs a database; set DATABASE_URL as well',
+    );
   }
   if (!shared) {
     throw new TerminalError(
       'bad_config',
-      'DATABASE_URL is sqlite:, which one process has; with REDIS_URL it must be shared',
+      'DATABASE_URL is sqlite:, which only one process can use: with REDIS_URL it must name a database that processes share',
     );
   }
   return 'distributed';
@@ -104,7 +107,7 @@ export async function openShop(settings: Deployment, options: OpenOptions, runti
       const ledger = await openSqlLedger(databaseUrl!, runtime, { migrate: options.migrate, exclusive: false });
       const { worker } = options;
       try {
-        // Who only takes orders has nothing to do with the broker.
+        // A process that only takes orders has no business with the broker.
         const carrier = worker && pipeUrl !== null ? await carrierOf(pipeUrl, prefix, runtime) : null;
         return await DistributedShop.open(
           ledger,
@@ -134,7 +137,7 @@ async function openAlone(databaseUrl: string, runtime: Runtime, life: LifeOption
   let shop: EmbeddedShop | null = null;
   const onExclusive = (state: ExclusiveState): void => {
     // The ledger refuses every write while it is not sure, and for good if another has it.
-    if (state === 'held') shop?.rebuildAll();
+    if (state === 'held') void shop?.rebuildAll();
     else runtime.log.error({ state }, 'the lock that keeps the database to this process was lost');
   };
   const ledger = await openSqlLedger(databaseUrl, runtime, { migrate: true, exclusive: true, onExclusive });
@@ -180,7 +183,7 @@ export async function redisInfo(redisUrl: string, sections: readonly string[], r
   return infos;
 }
 
-/** A Redis that throws keys away when it is full would throw away holds: it is no gate. */
+/** A Redis that evicts keys when it is full would evict holds. */
 async function checkRedis(redisUrl: string, runtime: Runtime): Promise<void> {
   for (const info of await redisInfo(redisUrl, ['memory'], runtime)) {
     const policy = /^maxmemory_policy:(\S+)/m.exec(info)?.[1];

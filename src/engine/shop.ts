@@ -1,15 +1,13 @@
-import { EventEmitter } from 'node:events';
 import { RetryableError, unavailable } from '../base/errors.ts';
-import { FewOfEach } from '../base/few.ts';
 import { type IdKind, IdSequence, isId } from '../base/ids.ts';
-import { type During, Paced } from '../base/paced.ts';
 import type { Runtime } from '../base/runtime.ts';
 import { sleep, within } from '../base/timers.ts';
-import type { Gate } from '../gate/port.ts';
+import type { KeptGate, SharedGate } from '../gate/port.ts';
+import { Rebuilder } from '../gate/rebuild.ts';
+import { GateUpkeep } from '../gate/upkeep.ts';
 import type {
   Actor,
   AuditEntry,
-  AuditNote,
   KeyBinding,
   KeyScope,
   Ledger,
@@ -17,59 +15,43 @@ import type {
   Moved,
   OrderFilter,
   Page,
-  Rebuilding,
   SaleChange,
 } from '../ledger/port.ts';
 import type { Locks } from '../locks/locks.ts';
 import { actor } from '../model/actor.ts';
 import type { CheckReport } from '../model/finding.ts';
 import type { Money } from '../model/money.ts';
-import { hasEnded, type OrderRecord } from '../model/order.ts';
+import type { OrderRecord } from '../model/order.ts';
 import type { PaymentAttempt } from '../model/payment.ts';
 import type { NewSale, SalePatch, SaleRecord } from '../model/sale.ts';
-import type { SaleSnapshot } from '../model/snapshot.ts';
 import { isCode } from '../model/text.ts';
 import { type MetricSources, Metrics } from '../observe/metrics.ts';
 import { Acks } from '../orders/acks.ts';
+import { DecideDeadLetters } from '../orders/dead-letters.ts';
+import { Decisions } from '../orders/decisions.ts';
 import { checkLife } from '../orders/life/check.ts';
 import type { AroundPay, EndResult, PayResult } from '../orders/life/life.ts';
 import type { Reached } from '../orders/life/points.ts';
 import { type Patience, PlaceOrder, type PlaceRequest, type PlaceResult } from '../orders/place.ts';
 import type { ProviderNews } from '../payments/port.ts';
-import type { DeadLetter, DeadLetters } from '../pipe/port.ts';
+import type { DeadLetters, Pipe } from '../pipe/port.ts';
 import { type Caller, ManageSales } from '../sales/manage.ts';
-import { Board, type HearSale, type SaleEvent } from './board.ts';
+import { Board, type HearSale, type SaleEvent } from '../views/board.ts';
+import { Events, type OrderEvent, type ShopEvents } from '../views/events.ts';
+import { OrderList } from '../views/order-list.ts';
+import { type Order, presentOrder, presentSale, type Sale } from '../views/present.ts';
+import type { PublicAnswer } from '../views/public-answer.ts';
+import { SaleList } from '../views/sale-list.ts';
+import { lead } from './lead.ts';
 import { type PaymentOptions, ShopLife } from './life.ts';
-import { type Order, presentOrder, presentSale, type Sale } from './present.ts';
-import type { PublicAnswer } from './public-answer.ts';
-import { SaleList } from './sale-list.ts';
 import { NO_PRIVATE_WEBHOOKS, ShopWebhooks, type WebhookOptions } from './webhooks.ts';
 
 const GATE = actor('system', 'gate');
 const OTHER_ID_BLOCK = 100;
-/** Payments come in a rush, as orders do. */
+/** Payments come in a rush as orders do. */
 const LIFE_ID_BLOCK = 20_000;
 const QUEUED_LOOK_MS = 50;
 const LIFE_STOP_MS_MAX = 1000;
-const LISTS_WAITING_MAX = 16;
-/**
- * Lists of buyers, all together: 200 orders hold the event loop as long as ten orders that are placed. What is not seen here,
- * writing them down and reading what a database sends, is as much again: so they have a fifth of it and take less than a half.
- */
-const LISTS_PACE = { pauseFactor: 4, atOnce: 8, waitingMax: 64, what: 'lists of orders are being read' };
-
-export interface ShopEvents {
-  'order.reserved': [order: Order];
-  'order.rejected': [order: Order];
-  'order.paid': [order: Order];
-  'order.cancelled': [order: Order];
-  'order.expired': [order: Order];
-  /** A part of its money is back; it stays paid. */
-  'order.partly_refunded': [order: Order];
-  'order.refunded': [order: Order];
-  'sale.changed': [saleId: string];
-}
-
 /** What each part says of itself: `ok`, or why not. */
 export interface Readiness {
   status: 'ok' | 'unavailable';
@@ -78,13 +60,33 @@ export interface Readiness {
 
 export interface ShopParts {
   readonly ledger: Ledger;
-  readonly gate: Gate;
+  readonly gate: KeptGate & Partial<SharedGate>;
+  readonly pipe: Pipe;
+  /** Messages that the ledger could not take; absent where there can be none. */
+  readonly letters?: DeadLetters;
   readonly patience: Patience | null;
+  readonly rebuild: RebuildOptions;
+  /** Where several processes share the shop. */
+  readonly cluster: Cluster | null;
   /** Ids of a kind that a crowd uses up come in larger blocks; one block is one commit. */
   readonly orderIdBlock: number;
   readonly metrics: Omit<MetricSources, 'ready' | 'unsettled' | 'releases'>;
   readonly locks: Locks;
   readonly life: LifeOptions;
+}
+
+export interface RebuildOptions {
+  /** How long orders in the pipe are waited for: in all, and while none of them is decided. */
+  readonly drainMsMax: number;
+  readonly drainIdleMsMax: number;
+}
+
+export interface Cluster {
+  /** This process, as the messages of orders that it admitted name it. */
+  readonly process: string;
+  readonly locks: Locks;
+  /** Tells another process what became of orders that it admitted. */
+  tell(process: string, orders: readonly OrderRecord[]): void;
 }
 
 export interface LifeOptions {
@@ -96,37 +98,43 @@ export interface LifeOptions {
 
 export const NO_PAYMENTS: LifeOptions = { payments: { sandbox: false } };
 
+/** Renewed while a gate is built: a process that is stopped in the middle loses the lock. */
+const REBUILD_LEASE_MS = 10_000;
+
 const EVENT_OF = {
   pay: 'order.paid',
   cancel: 'order.cancelled',
   expire: 'order.expired',
   refund: 'order.refunded',
   refund_part: 'order.partly_refunded',
-} as const satisfies Record<Move['event'], keyof ShopEvents>;
+} as const satisfies Record<Move['event'], OrderEvent>;
 
 /**
  * A shop, whatever it is made of: what HTTP and the library call. A deployment (embedded.ts, distributed.ts) chooses the
- * parts, says how a gate is rebuilt, and what follows from the ledger's decisions.
+ * parts, and says what becomes of orders while the ledger is out.
  */
 export abstract class Shop {
   readonly metrics: Metrics;
   readonly runtime: Runtime;
   readonly webhooks: ShopWebhooks;
   protected readonly ledger: Ledger;
-  protected readonly gate: Gate;
+  protected readonly gate: KeptGate;
   protected readonly acks = new Acks();
   protected readonly board: Board;
+  protected readonly events: Events;
+  protected readonly decisions: Decisions;
+  protected readonly rebuilder: Rebuilder;
+  protected readonly upkeep: GateUpkeep;
+  /** Messages that the ledger could not take; null where there can be none. */
+  readonly deadLetters: DeadLetters | null;
   protected readonly life: ShopLife;
   readonly #saleList: SaleList;
-  /** A filter that matches nothing has the ledger look through all orders of a buyer: one at a time for each. */
-  readonly #lists = new FewOfEach(1, LISTS_WAITING_MAX, 'lists of this buyer are being read');
-  readonly #listsOfAll: Paced;
+  readonly #orderList: OrderList;
+  readonly #decideLetters: DecideDeadLetters | null;
   readonly #orderIds: IdSequence;
   readonly #auditIds: IdSequence;
   readonly #place: PlaceOrder;
   readonly #manage: ManageSales;
-  readonly #events = new EventEmitter<ShopEvents>();
-  readonly #orderWatchers = new Map<string, Set<(order: Order) => void>>();
   readonly #queuedMsMax: number;
   #checked: CheckReport | null = null;
   #closing: string | null = null;
@@ -136,9 +144,8 @@ export abstract class Shop {
   readonly #onPlaced: (() => void)[] = [];
 
   protected constructor(parts: ShopParts, runtime: Runtime) {
-    const { ledger, gate, patience, orderIdBlock, metrics, locks, life } = parts;
+    const { ledger, gate, pipe, letters, patience, orderIdBlock, metrics, locks, life, cluster } = parts;
     this.runtime = runtime;
-    this.#listsOfAll = new Paced(runtime, LISTS_PACE);
     this.#queuedMsMax = patience?.answerWithinMs ?? 0;
     this.ledger = ledger;
     this.gate = gate;
@@ -148,7 +155,9 @@ export abstract class Shop {
       releases: () => this.life.releases,
       ready: () => this.readiness().status === 'ok',
     });
+    this.events = new Events(runtime.log);
     this.board = new Board(runtime, ledger, gate);
+    this.#orderList = new OrderList(runtime, ledger);
     this.#saleList = new SaleList({ runtime, ledger, present: (record) => this.board.present(record) });
     const takeBlock: Ledger['takeIdBlock'] = (kind, size) => this.watched(ledger.takeIdBlock(kind, size));
     const ids = (kind: IdKind, block = OTHER_ID_BLOCK): IdSequence =>
@@ -156,6 +165,51 @@ export abstract class Shop {
     this.#orderIds = ids('order', orderIdBlock);
     const auditIds = ids('audit', LIFE_ID_BLOCK);
     this.#auditIds = auditIds;
+    this.rebuilder = new Rebuilder({
+      runtime,
+      gate,
+      pipe,
+      ledger,
+      lock: async (saleId) =>
+        cluster === null
+          ? { release: async () => undefined }
+          : await cluster.locks.mutex(`rebuild:${saleId}`).tryAcquire({ lease: REBUILD_LEASE_MS, renew: true }),
+      ...parts.rebuild,
+      rebuilding: async () => ({ auditId: await auditIds.next(), by: GATE }),
+      rebuilt: (_, pauseMs) => this.metrics.rebuilt(pauseMs),
+    });
+    this.upkeep = new GateUpkeep({
+      runtime,
+      gate,
+      ledger,
+      rebuilder: this.rebuilder,
+      lead: (work) => lead(cluster?.locks ?? null, 'keeper', work),
+      told: (saleId) => this.board.changed(saleId),
+      // Elsewhere a failure may be that of Redis.
+      ...(cluster === null && { failed: (error) => this.ledgerFailed(error) }),
+    });
+    this.decisions = new Decisions({
+      runtime,
+      gate,
+      acks: this.acks,
+      process: cluster?.process,
+      tell: (process, orders) => cluster!.tell(process, orders),
+      rebuild: (saleId, epoch) => void this.rebuilder.rebuild(saleId, epoch),
+      touched: (saleId) => this.board.touch(saleId),
+      announce: (event, order) => this.events.announce(event, order),
+      backstop: (reason) => this.metrics.backstop(reason),
+    });
+    this.deadLetters = letters ?? null;
+    this.#decideLetters =
+      letters === undefined
+        ? null
+        : new DecideDeadLetters(letters, {
+            gate,
+            ledger,
+            auditIds,
+            watched: (work) => this.watched(work),
+            rejected: (order) => this.events.announce('order.rejected', order),
+          });
     this.#place = new PlaceOrder({
       runtime,
       gate,
@@ -165,7 +219,7 @@ export abstract class Shop {
       auditIds,
       patience,
       closedBecause: () => this.cannotPlace(),
-      rebuild: (saleId) => this.rebuild(saleId),
+      rebuild: (saleId) => void this.rebuilder.rebuild(saleId),
       isEmptied: (sale) => this.isEmptied(sale),
     });
     this.life = new ShopLife({
@@ -207,12 +261,7 @@ export abstract class Shop {
     });
   }
 
-  /** For the audit: the shop itself builds a gate anew. */
-  protected async rebuilding(): Promise<Rebuilding> {
-    return { auditId: await this.#auditIds.next(), by: GATE };
-  }
-
-  /** Has ids at hand before the first order, also of one placed for a buyer; without success the first order tries again. */
+  /** Fetches ids before the first order needs them; if that fails, the first order tries again. */
   protected async prefetchIds(): Promise<void> {
     await Promise.allSettled([this.#orderIds.refill(), this.#auditIds.refill()]);
   }
@@ -223,8 +272,6 @@ export abstract class Shop {
   protected abstract cannotChange(): string | null;
   /** Builds the gate of a sale from the ledger. */
   protected abstract install(saleId: string): Promise<void>;
-  /** The gate of a sale is stale: has it built anew, in the background. */
-  protected abstract rebuild(saleId: string): void;
   /** Whether the ledger knows all that was admitted to a finished sale, which no gate answers for. */
   protected abstract isEmptied(sale: SaleRecord): Promise<boolean>;
   /** A sale was closed for good. */
@@ -237,46 +284,14 @@ export abstract class Shop {
   /** Milliseconds that commits have held the event loop. */
   abstract get blockedMs(): number;
 
-  /** Messages that the ledger could not take; null where there can be none. */
-  get deadLetters(): DeadLetters | null {
-    return null;
-  }
-
   /** Puts a dead letter back into the pipe. False: there is none. */
   async retryDeadLetter(letterId: string, by: Actor): Promise<boolean> {
-    const letter = await this.deadLetters?.get(letterId);
-    if (!letter) return false;
-    // First, since the pipe is no part of the ledger: a row too many says that somebody tried, one too few would say nothing.
-    await this.watched(this.ledger.note(await this.#letterNote('retry', letter, by)));
-    return await this.deadLetters!.retry(letterId);
-  }
-
-  async #letterNote(action: 'retry' | 'delete', { message, error }: DeadLetter, by: Actor): Promise<AuditNote> {
-    const { orderId, saleId, buyer } = message;
-    // What nobody could read has an id of its own, of up to 300 characters.
-    const subject = isId(orderId) ? `order:${orderId}` : `dead_letter:${orderId.slice(0, 100)}`;
-    const detail = { ...(saleId !== '' && { saleId }), ...(buyer !== '' && { buyer }), error: error.slice(0, 500) };
-    return { auditId: await this.#auditIds.next(), by, action: `dead_letter.${action}`, subject, detail };
+    return (await this.#decideLetters?.retry(letterId, by)) ?? false;
   }
 
   /** Ends the order of a dead letter as `rejected: undeliverable`, gives its units back, and forgets the letter. */
-  async endDeadLetter(orderId: string, by: Actor): Promise<boolean> {
-    const letter = await this.deadLetters?.get(orderId);
-    if (!letter) return false;
-    const { message } = letter;
-    const note = await this.#letterNote('delete', letter, by);
-    const sale = message.quantity > 0 ? await this.ledger.getSale(message.saleId) : null;
-    // What nobody can read, or is of nothing that we sell, has no order to be rejected: it is only forgotten.
-    if (sale?.items.some(({ id }) => id === message.itemId)) {
-      const [stored] = await this.watched(this.ledger.rejectOrders([message], 'undeliverable', note));
-      // An order that is stored otherwise keeps its hold: the letter was a message that only bore its id.
-      if (stored!.order.reason === 'undeliverable') await this.gate.withdraw(message.saleId, message);
-      if (stored!.inserted) this.announce('order.rejected', stored!.order);
-    } else {
-      await this.watched(this.ledger.note(note));
-    }
-    await this.deadLetters!.drop(orderId);
-    return true;
+  async endDeadLetter(letterId: string, by: Actor): Promise<boolean> {
+    return (await this.#decideLetters?.end(letterId, by)) ?? false;
   }
 
   // Orders
@@ -336,16 +351,8 @@ export abstract class Shop {
     return (await this.ledger.lastAttempts([id])).get(id) ?? null;
   }
 
-  async listOrders(filter: OrderFilter, page: Page): Promise<Order[]> {
-    if (filter.saleId !== undefined && !isId(filter.saleId)) return [];
-    const read = async (during: During): Promise<Order[]> => {
-      const orders = await during(() => this.ledger.listOrders(filter, page));
-      const attempts = await during(() => this.ledger.lastAttempts(orders.map(({ id }) => id)));
-      return during(() => orders.map((order) => presentOrder(order, attempts.get(order.id))));
-    };
-    // The shop's own lists are nobody's to hold up.
-    if (filter.buyer === undefined) return await read((piece) => piece());
-    return await this.#lists.run(filter.buyer, () => this.#listsOfAll.run(read));
+  listOrders(filter: OrderFilter, page: Page): Promise<Order[]> {
+    return this.#orderList.page(filter, page);
   }
 
   // The life of an order
@@ -474,72 +481,23 @@ export abstract class Shop {
     }
   }
 
-  /** Units that came back while a gate was being built: whoever gave them back did so to the gate before it. */
-  protected async releaseSince({ saleId, items }: SaleSnapshot): Promise<void> {
-    const revs = new Map(items.map(({ id, rev }) => [id, rev]));
-    for await (const page of this.ledger.releasesSince(saleId, revs)) {
-      await Promise.all(page.map(({ orderId, buyer }) => this.gate.release(saleId, { orderId, buyer })));
-    }
-  }
-
   #moved({ event }: Move, { outcome, order, attempt }: Moved): void {
     if (outcome !== 'moved') return;
     this.board.touch(order!.saleId);
     const name = EVENT_OF[event];
-    if (attempt !== null || !this.#isHeard(name)) {
-      this.announce(name, order!, attempt);
+    if (attempt !== null || !this.events.isHeard(name)) {
+      this.events.announce(name, order!, attempt);
       return;
     }
     // A payment that failed or was given up shows, too.
     this.#attemptOf(order!)
       .catch(() => null)
-      .then((last) => this.announce(name, order!, last));
-  }
-
-  #isHeard(event: keyof ShopEvents): boolean {
-    return this.#events.listenerCount(event) > 0 || this.#orderWatchers.size > 0;
+      .then((last) => this.events.announce(name, order!, last));
   }
 
   /** Calls `hear` with the order as it is and then at every change. The returned function ends it. */
-  async watchOrder(orderId: string, hear: (order: Order) => void): Promise<(() => void) | null> {
-    const watchers = this.#orderWatchers.get(orderId) ?? new Set();
-    this.#orderWatchers.set(orderId, watchers.add(hear));
-    const stop = (): void => {
-      watchers.delete(hear);
-      if (watchers.size === 0) this.#orderWatchers.delete(orderId);
-    };
-    const order = await this.getOrder(orderId).catch((error: unknown) => {
-      stop();
-      throw error;
-    });
-    if (order === null) {
-      stop();
-      return null;
-    }
-    hear(order);
-    if (hasEnded(order.status)) stop();
-    return stop;
-  }
-
-  /** Ids of orders that somebody watches here. */
-  protected get watchedOrders(): string[] {
-    return [...this.#orderWatchers.keys()];
-  }
-
-  protected tellWatchers(order: Order): void {
-    for (const hear of this.#orderWatchers.get(order.id) ?? []) this.#guarded('an order', () => hear(order));
-  }
-
-  /** Tells watchers and listeners, if there are any. */
-  protected announce(
-    event: Exclude<keyof ShopEvents, 'sale.changed'>,
-    record: OrderRecord,
-    attempt: PaymentAttempt | null = null,
-  ): void {
-    if (!this.#isHeard(event)) return;
-    const order = presentOrder(record, attempt);
-    this.tellWatchers(order);
-    this.#emit(event, order);
+  watchOrder(orderId: string, hear: (order: Order) => void): Promise<(() => void) | null> {
+    return this.events.watch(orderId, hear, () => this.getOrder(orderId));
   }
 
   // Sales
@@ -593,25 +551,25 @@ export abstract class Shop {
 
   async watchSale(saleId: string, from: string | null, hear: (event: SaleEvent) => void): Promise<(() => void) | null> {
     return this.streamSale(saleId, from, (events) => {
-      for (const event of events) this.#guarded('a sale', () => hear(event));
+      for (const event of events) this.events.guarded('a sale', () => hear(event));
     });
   }
 
   /** The same for a crowd: all who watch get the same array, so that its text is made once. */
   async streamSale(saleId: string, from: string | null, hear: HearSale): Promise<(() => void) | null> {
     return isId(saleId)
-      ? this.board.watch(saleId, from, (events) => this.#guarded('a sale', () => hear(events)))
+      ? this.board.watch(saleId, from, (events) => this.events.guarded('a sale', () => hear(events)))
       : null;
   }
 
   // The shop itself
 
   on<E extends keyof ShopEvents>(event: E, listener: (...args: ShopEvents[E]) => void): void {
-    this.#events.on(event, listener as never);
+    this.events.on(event, listener);
   }
 
   off<E extends keyof ShopEvents>(event: E, listener: (...args: ShopEvents[E]) => void): void {
-    this.#events.off(event, listener as never);
+    this.events.off(event, listener);
   }
 
   get closing(): boolean {
@@ -620,6 +578,12 @@ export abstract class Shop {
 
   protected get closingReason(): string | null {
     return this.#closing;
+  }
+
+  /** Why orders of some sales are refused, or null. */
+  protected get rebuildReason(): string | null {
+    const { size } = this.rebuilder;
+    return size === 0 ? null : `being rebuilt for ${size} sale(s)`;
   }
 
   /** From now on refuses what is new; what is in flight goes on. */
@@ -638,36 +602,19 @@ export abstract class Shop {
     // Not only the pipe: an order may still be on its way to the gate.
     if (this.#placing > 0) await new Promise<void>((resolve) => this.#onPlaced.push(resolve));
     // Whatever hangs: its lease ends by itself, and others go on with what is left.
-    const stopped = Promise.all([this.life.stop(), this.webhooks.stop()]);
+    const stopped = Promise.all([this.life.stop(), this.webhooks.stop(), this.upkeep.stop()]);
     await within(this.runtime.timers, stopped, LIFE_STOP_MS_MAX);
+    this.rebuilder.close();
     await this.finish();
     this.board.close();
-    this.#events.removeAllListeners();
+    this.events.close();
     await this.ledger.close();
   }
 
   #saleChanged(saleId: string): void {
     this.board.changed(saleId);
     this.#saleList.changed();
-    this.#emit('sale.changed', saleId);
-  }
-
-  /** A listener's fault is not the shop's: it is logged, and the order stands. */
-  #emit<E extends keyof ShopEvents>(event: E, ...args: ShopEvents[E]): void {
-    for (const listener of this.#events.listeners(event)) {
-      this.#guarded(event, () => (listener as (...args: unknown[]) => unknown)(...args));
-    }
-  }
-
-  /** Runs what an owner gave us, synchronous or not. */
-  #guarded(what: string, run: () => unknown): void {
-    const failed = (error: unknown): void => this.runtime.log.error({ err: error }, `a listener of ${what} failed`);
-    try {
-      const result = run();
-      if (result instanceof Promise) result.catch(failed);
-    } catch (error) {
-      failed(error);
-    }
+    this.events.saleChanged(saleId);
   }
 
   /** Administrative changes: refused while the shop cannot store them. */
@@ -680,7 +627,7 @@ export abstract class Shop {
     return isId(saleId) ? this.#change(run) : { outcome: 'not_found' };
   }
 
-  /** A failure of the ledger anywhere is known everywhere. */
+  /** A failure of the ledger, wherever it shows, is known to the whole shop. */
   protected async watched<T>(work: Promise<T>): Promise<T> {
     try {
       return await work;

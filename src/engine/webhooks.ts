@@ -2,15 +2,16 @@ import { messageOf } from '../base/errors.ts';
 import type { IdSequence } from '../base/ids.ts';
 import type { Runtime } from '../base/runtime.ts';
 import { Seldom } from '../base/seldom.ts';
-import { within } from '../base/timers.ts';
+import { oneAtATime, within } from '../base/timers.ts';
 import type { Ledger } from '../ledger/port.ts';
 import type { Locks } from '../locks/locks.ts';
 import type { Metrics } from '../observe/metrics.ts';
+import { presentOrder } from '../views/present.ts';
 import { DISPATCHER_DEFAULTS, Dispatcher, type DispatcherOptions } from '../webhooks/dispatcher.ts';
 import { Endpoints } from '../webhooks/endpoints.ts';
 import { Sender } from '../webhooks/sender.ts';
 import { type Resolve, systemResolve } from '../webhooks/target.ts';
-import { presentOrder } from './present.ts';
+import { lead } from './lead.ts';
 
 export interface WebhookOptions extends Partial<DispatcherOptions> {
   /** Endpoints may be at addresses that are not of the public Internet. */
@@ -34,12 +35,12 @@ export interface ShopWebhooksParts {
 export const NO_PRIVATE_WEBHOOKS: WebhookOptions = { allowPrivate: false };
 
 const TIMEOUT_MS = 10_000;
-/** In every process: so long after an endpoint was made elsewhere, events are written for it here. */
+/** In every process: events are written for an endpoint that was made elsewhere after this time at the latest. */
 const LOOK_EVERY_MS = 500;
 const STOP_MS_MAX = 3000;
 
 /**
- * Webhooks of a shop, put together:
+ * The webhooks of a shop, wired:
  *
  *     an order is stored or moved, in any process ══▶ outbox (while there is an endpoint: every process looks)
  *     dispatcher (one process leads) ──▶ deliveries ──▶ sender ──▶ the shop's own systems
@@ -74,17 +75,13 @@ export class ShopWebhooks {
   /** Before the first order is stored or moved here: from then on its events are written if anybody wants them. */
   async open(): Promise<void> {
     const { runtime, ledger } = this.#parts;
-    // While nobody knows: an event that nobody wants is thrown away, one that was not written is lost.
+    // Until it is known: an event that nobody wants is thrown away, one that was not written is lost.
     ledger.keepEvents = true;
     await this.#look();
-    let looking = false;
-    this.#stopLooking = runtime.timers.every(LOOK_EVERY_MS, () => {
-      if (looking) return;
-      looking = true;
-      void this.#look().finally(() => {
-        looking = false;
-      });
-    });
+    this.#stopLooking = runtime.timers.every(
+      LOOK_EVERY_MS,
+      oneAtATime(() => this.#look()),
+    );
   }
 
   async #look(): Promise<void> {
@@ -92,7 +89,7 @@ export class ShopWebhooks {
     const look = ++this.#looks;
     try {
       const active = await ledger.webhooks.activeEndpoints();
-      // One that began earlier and took longer has nothing to say any more.
+      // A look that began earlier and took longer is outdated.
       if (look < this.#seen) return;
       this.#seen = look;
       ledger.keepEvents = active.length > 0;
@@ -104,19 +101,7 @@ export class ShopWebhooks {
 
   /** From now on this process delivers; with `locks`, when it is the one of the cluster that leads. */
   start(locks: Locks | null): void {
-    if (locks !== null) {
-      this.#leader = locks.leader('webhooks', ({ signal }) => this.#dispatcher().run(signal, true));
-      return;
-    }
-    // Does not keep the process alive, as a leader would.
-    const ended = new AbortController();
-    const led = this.#dispatcher().run(ended.signal, false);
-    this.#leader = {
-      stop: () => {
-        ended.abort();
-        return led;
-      },
-    };
+    this.#leader = lead(locks, 'webhooks', (signal, alone) => this.#dispatcher().run(signal, !alone));
   }
 
   #dispatcher(): Dispatcher {

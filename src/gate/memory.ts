@@ -11,10 +11,10 @@ import {
   type AdmitRequest,
   applyLatest,
   type BoundTo,
-  type Gate,
   type Held,
   type HoldRef,
   type ItemView,
+  type KeptGate,
   type Latest,
   type Verdict,
 } from './port.ts';
@@ -80,7 +80,7 @@ function keyName(buyer: string, key: string): string {
  * its end within one turn of the event loop, which makes it atomic; it is asynchronous only because the port is.
  * There is no cached "sold out": free units are computed from what is held, so a restock or a release is seen at once.
  */
-export class MemoryGate implements Gate {
+export class MemoryGate implements KeptGate {
   readonly #runtime: Runtime;
   readonly #emit: (message: OrderMessage) => void;
   readonly #sales = new Map<string, GateSale>();
@@ -153,6 +153,19 @@ export class MemoryGate implements Gate {
 
   async remove(saleId: string): Promise<void> {
     this.#sales.delete(saleId);
+  }
+
+  async saleIds(): Promise<string[]> {
+    return [...this.#sales.keys()];
+  }
+
+  async retire(saleId: string): Promise<'removed' | 'busy'> {
+    const sale = this.#sales.get(saleId);
+    if (sale === undefined) return 'removed';
+    if (windowRefusal(sale.values, this.#runtime.clock.now()) !== 'sale_closed') return 'busy';
+    for (const { queuedUnits } of sale.itemsById.values()) if (queuedUnits > 0) return 'busy';
+    this.#sales.delete(saleId);
+    return 'removed';
   }
 
   async admit(request: AdmitRequest): Promise<Verdict> {

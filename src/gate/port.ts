@@ -63,18 +63,22 @@ export interface Gate {
   pruneKeys(olderMs: number): Promise<void>;
 }
 
-/** A gate that outlives the process, and that somebody must keep tidy. */
-export interface SharedGate extends Gate {
+/** A gate that lists its sales, so that finished ones can leave it. */
+export interface KeptGate extends Gate {
   /** Sales that something is kept for. */
   saleIds(): Promise<string[]>;
-  /** These are among them, should the list have been lost. */
-  enlist(saleIds: readonly string[]): Promise<void>;
   /**
-   * Takes a finished sale out, in one step, and notes that it was emptied. `busy`: it may still admit, or something of it is in
-   * the pipe or among the dead letters; until then its gate answers for the keys of what is on its way (P5). `stale`: the
-   * pipe looks empty, but this gate may have forgotten: only the ledger's epoch can say so.
+   * Takes a finished sale out, in one step; a shared gate notes that it was emptied. `busy`: it may still admit, or something
+   * of it is in the pipe or among the dead letters; until then its gate answers for the keys of what is on its way (P5).
+   * `stale`: the pipe looks empty, but this gate may have forgotten: only the ledger's epoch can say so.
    */
   retire(saleId: string): Promise<'removed' | 'busy' | 'stale'>;
+}
+
+/** A gate that outlives the process. */
+export interface SharedGate extends KeptGate {
+  /** These are among the sales that something is kept for, should the list have been lost. */
+  enlist(saleIds: readonly string[]): Promise<void>;
   /** Nothing that was admitted up to this epoch can become an order that the ledger does not know; null: nobody has noted it. */
   emptiedAt(saleId: string): Promise<number | null>;
   /** The ledger has raised the epoch of a finished sale to this one: what was admitted before can only be rejected. */

@@ -2,8 +2,8 @@ import { BlockList, isIP, isIPv4, isIPv6 } from 'node:net';
 import type { FastifyRequest } from 'fastify';
 
 /**
- * What a bound per address counts by. An IPv6 subscriber has a whole /64, 2^64 addresses: counted one by one they would
- * have no bound at all. IPv4 written as IPv6 (`::ffff:1.2.3.4`, of a dual-stack socket) is the IPv4 address.
+ * The key that per-address limits count by. An IPv6 subscriber owns a whole /64: if each of its 2^64 addresses counted
+ * separately, it would have no limit at all. IPv4 mapped to IPv6 (`::ffff:1.2.3.4`, from a dual-stack socket) counts as IPv4.
  */
 export function addressKey(ip: string): string {
   if (!ip.includes(':')) return ip;
@@ -11,7 +11,7 @@ export function addressKey(ip: string): string {
   const mapped = /^::ffff:(\d+\.\d+\.\d+\.\d+)$/i.exec(address)?.[1];
   if (mapped !== undefined) return mapped;
   if (!isIPv6(address)) return ip;
-  // The parts left of `::`; what it stands for is zeros, and so is what is right of it if four parts are full before.
+  // Expand `::` to zeros, so that the first four parts can be taken.
   const [left, right] = address.split('::', 2) as [string, string?];
   const parts = left === '' ? [] : left.split(':');
   if (right !== undefined) {
@@ -38,7 +38,7 @@ LOCAL.addAddress('::1', 'ipv6');
 LOCAL.addSubnet('fc00::', 7, 'ipv6');
 LOCAL.addSubnet('fe80::', 10, 'ipv6');
 
-/** Of this machine or its own network: where a proxy in front of the shop stands. */
+/** True for loopback and private networks, where a reverse proxy in front of the shop runs. */
 export function isLocalAddress(ip: string): boolean {
   const key = addressKey(ip);
   if (isIPv4(key)) return LOCAL.check(key);
@@ -47,14 +47,14 @@ export function isLocalAddress(ip: string): boolean {
 }
 
 /**
- * Where a request comes from: for the audit and for limits. `request.ip` is what a trusted proxy says, and may be any text of
- * any length: what is no address counts as that of the socket. With a port it is one.
+ * The client's address, for the audit and for limits. `request.ip` is what a trusted proxy forwards and may be any text of
+ * any length: if it is not an address (with or without a port), the socket's address is used.
  */
 export function addressOf(request: FastifyRequest): string {
   return addressIn(request.ip) ?? addressIn(request.socket.remoteAddress) ?? 'unknown';
 }
 
-/** The longest address with a port is shorter. */
+/** Longer than any address with a port. */
 const LENGTH_MAX = 64;
 
 function addressIn(text: string | undefined): string | null {

@@ -14,29 +14,32 @@ export interface Identity {
   buyer: string | null;
 }
 
-/** With a buyer to order for. */
+/** An identity with a buyer: one that can place an order. */
 export interface OrderingIdentity extends Identity {
   buyer: string;
 }
 
 export interface AuthOptions {
-  /** One or two: the second one lets tokens of the old secret live on during a rotation. */
+  /** One or two. During a rotation the second one keeps tokens signed with the old secret valid. */
   authSecrets: string[];
   adminKeys: { name: string; key: string }[];
   issuer?: string | null;
   audience?: string | null;
   requireExp?: boolean;
-  /** Signs the tokens of a demo. */
+  /** The secret that signs demo tokens; null outside a demo. */
   demo?: { secret: string } | null;
 }
 
 const DENIED = { 'www-authenticate': 'Bearer realm="doorbuster"' };
 
-/** What is wrong with a token that one of our secrets has signed: its owner may know. Judged after the signature. */
+/**
+ * What is wrong with a token whose signature is valid. The verifier checks claims after the signature, so telling the
+ * caller leaks nothing to somebody who does not hold a real token.
+ */
 const CLAIM_FLAWS: Record<string, string | undefined> = {
   FAST_JWT_EXPIRED: 'the token has expired',
   FAST_JWT_INACTIVE: 'the token is not valid yet (nbf)',
-  FAST_JWT_MISSING_REQUIRED_CLAIM: 'the token lacks exp, iss or aud, which this server demands',
+  FAST_JWT_MISSING_REQUIRED_CLAIM: 'the token lacks a claim that this server requires (exp, iss or aud)',
   FAST_JWT_INVALID_CLAIM_VALUE: 'the token is for another issuer or audience (iss, aud)',
 };
 
@@ -44,11 +47,14 @@ function denied(detail: string): HttpProblem {
   return new HttpProblem('unauthenticated', detail, undefined, DENIED);
 }
 
-/** Buyers by JWT (HS256 only: `none` and every other algorithm are refused), admins by key in constant time. */
+/**
+ * Authenticates buyers by JWT (HS256 only; `none` and every other algorithm are refused) and admins by key, compared in
+ * constant time.
+ */
 export class Auth {
   readonly #verifiers: ((token: string) => { sub?: unknown })[];
   readonly #admins: { name: string; digest: Buffer }[];
-  /** Some admin key has a dot in it. */
+  /** True if an admin key contains a dot. */
   readonly #dotted: boolean;
   readonly #signIns: SignIns;
 
@@ -58,7 +64,7 @@ export class Auth {
   ) {
     this.#signIns = signIns;
     this.#dotted = adminKeys.some(({ key }) => key.includes('.'));
-    // What is allowed is judged only where it is there: a token that leaves it out must not pass.
+    // fast-jwt checks allowedIss and allowedAud only if the claim is present: a token without it would pass.
     const requiredClaims = [
       ...(requireExp ? ['exp'] : []),
       ...(issuer === null ? [] : ['iss']),
@@ -69,18 +75,18 @@ export class Auth {
       ...(audience !== null && { allowedAud: audience }),
       ...(requiredClaims.length > 0 && { requiredClaims }),
     };
-    // No token cache: a crowd is many buyers with one request each, and an entry costs more than it saves.
+    // No token cache: a crowd is many buyers with one request each, so an entry costs more than it saves.
     this.#verifiers = authSecrets.map((key) => createVerifier({ key, algorithms: ['HS256'], cache: false, ...claims }));
     if (demo !== null) {
       this.#verifiers.push(createVerifier({ key: demo.secret, algorithms: ['HS256'], cache: false }));
     }
-    // Also with its name, as DOORBUSTER_ADMIN_KEY has it: whoever copies the setting into a call is understood.
+    // Also accepted as `name:key`, the form of DOORBUSTER_ADMIN_KEY, because people copy the setting into a call.
     this.#admins = adminKeys.flatMap(({ name, key }) =>
       [key, `${name}:${key}`].map((text) => ({ name, digest: digest(text) })),
     );
   }
 
-  /** Null if nobody is named at all. */
+  /** Null if the request has no Authorization header. */
   identify(request: FastifyRequest): Identity | null {
     const header = request.headers.authorization;
     if (header === undefined) return null;
@@ -94,7 +100,7 @@ export class Auth {
     return { admin, buyer: acting === null ? null : actingBuyer(acting) };
   }
 
-  /** The buyer who orders, or is acted for; an admin without `Doorbuster-Buyer` is not one. */
+  /** The caller, who must be a buyer or an admin who names one in `Doorbuster-Buyer`. */
   ordering(request: FastifyRequest): OrderingIdentity {
     const identity = this.#needed(request);
     if (identity.buyer === null)
@@ -127,7 +133,7 @@ export class Auth {
   }
 
   #buyerOf(token: string): string | null {
-    // A JWT is three parts; nothing else is worth a signature check.
+    // A JWT has dots; anything else is not worth a signature check.
     if (token.indexOf('.') < 0) return null;
     let flaw: string | undefined;
     for (const verify of this.#verifiers) {
@@ -148,8 +154,8 @@ export class Auth {
   }
 
   #signedIn(token: string, request: FastifyRequest): string {
-    // What has dots is a token, and a bad one is a buyer's misfortune (it is old, the secret has changed): unless a key has one,
-    // nobody finds it like that.
+    // A text with dots is a buyer's token, and an invalid one is usually just old. It counts as a guess at an admin key only
+    // if some admin key contains a dot.
     const isGuess = this.#dotted || !token.includes('.');
     const address = addressOf(request);
     const mayTry = !isGuess || this.#signIns.mayTry(address);
@@ -160,7 +166,7 @@ export class Auth {
     }
     const refusal = mayTry
       ? denied('the token or key is not valid, or has expired')
-      : new HttpProblem('rate_limited', 'too many wrong keys came from this address', undefined, {
+      : new HttpProblem('rate_limited', 'this address sent too many wrong keys; wait and try again', undefined, {
           'retry-after': '2',
         });
     const holdMs = isGuess ? this.#signIns.failed(address) : 0;
@@ -170,7 +176,7 @@ export class Auth {
   #adminOf(token: string): string | null {
     const given = digest(token);
     let found: string | null = null;
-    // Every key is compared, whichever matches: the time says nothing about which.
+    // Compare every key even after a match, so that the time taken does not tell which one matched.
     for (const { name, digest: expected } of this.#admins) if (timingSafeEqual(given, expected)) found = name;
     return found;
   }
@@ -180,7 +186,7 @@ function digest(text: string): Buffer {
   return createHash('sha256').update(text).digest();
 }
 
-/** Node hands header bytes over as Latin-1; a buyer's id is UTF-8. */
+/** Node decodes header bytes as Latin-1; a buyer's id is UTF-8. */
 function actingBuyer(header: string): string {
   const bytes = Buffer.from(header, 'latin1');
   let buyer: string;

@@ -5,25 +5,25 @@ import { HttpProblem } from './problem.ts';
 import { RateLimit } from './rate-limit.ts';
 
 const DETAILS = {
-  orders: 'this buyer sends orders too fast',
-  writes: 'this buyer pays or cancels too fast',
-  reads: 'this buyer reads too fast',
+  orders: 'this buyer sends too many orders per second',
+  writes: 'this buyer sends too many payments or cancellations per second',
+  reads: 'this buyer sends too many reads per second',
 } as const;
 
-/** Orders of a list that are as dear as one that is asked for by its id. */
+/** Listing this many orders costs about as much as reading one by its id. */
 const LISTED_FOR_ONE = 10;
 
-/** What a list counts for, by the limit as it stands in the query: before anybody has looked at it. */
+/** How many reads a list counts as. `limit` is the query parameter before validation. */
 export function readsOfList(limit: unknown): number {
   const orders = limit === undefined ? LIMIT_DEFAULT : Number(limit);
-  // No number, or none that there is: it is refused at once.
+  // An invalid limit is refused by validation, which costs next to nothing.
   return orders >= 1 && orders <= LIMIT_MAX ? Math.ceil(orders / LISTED_FOR_ONE) : 1;
 }
 
 /**
- * What one buyer may ask of this process in a second. Three allowances, so that whoever polls can still pay, and whoever
- * tries to pay without end can still see the order. Judged by the token alone, before anything is asked of the ledger: a
- * refused call costs a lookup in memory. Each process counts for itself: N of them allow N times as much.
+ * Rate limits per buyer in this process. Orders, other writes and reads have separate limits, so that a buyer who polls can
+ * still pay, and one who retries a payment endlessly can still read the order. The check needs the token only and runs before
+ * any query: a refused call costs a lookup in memory. Each process counts on its own: N processes allow N times as much.
  */
 export class BuyerLimits {
   readonly #limits: Readonly<Record<keyof typeof DETAILS, RateLimit>>;
@@ -37,8 +37,8 @@ export class BuyerLimits {
   }
 
   /**
-   * Throws 429. Of whoever acts for a buyer it is the buyer's allowance that is used: the shop's backend passes on what buyers
-   * send. An admin who acts for nobody (null) has none: the key is the shop's own.
+   * Throws 429 if the buyer is over the limit. An admin who acts for a buyer uses the buyer's limit, because the shop's
+   * backend passes on what buyers send. An admin who acts for nobody (null) has no limit.
    */
   take(kind: keyof typeof DETAILS, buyer: string | null, cost = 1): void {
     if (buyer === null) return;

@@ -9,22 +9,22 @@ export interface ConnectionBounds {
   connectionsMax: number;
   connectionsPerAddressMax: number;
   requestWithinMs: number;
-  /** A client that takes nothing of its answer for this long will not read it. */
+  /** A client that reads nothing of its answer for this long is disconnected. */
   unreadMs?: number;
 }
 
-/** With Node's own 30 s a bound of 15 s would end a request after up to 45. */
+/** How often Node checks request timeouts. With its default of 30 s, a limit of 15 s would end a request after up to 45 s. */
 export const CHECK_EVERY_MS = 1_000;
-/** Longer than the 60 s after which usual load balancers drop an idle connection: else they would use one we just closed. */
+/** Longer than the 60 s idle timeout of most load balancers, which would otherwise use a connection that we just closed. */
 const IDLE_MS = 72_000;
 const UNREAD_MS = 30_000;
-/** Connections that make room when all are taken are looked for this often at most. */
+/** When all connections are in use, idle ones are closed at most this often. */
 const ROOM_EVERY_MS = 100;
 
 /**
- * The bounds of connections: how many there are, in all and of one address; how long a request may take to arrive, an
- * answer may stay unread, and a connection may idle. `proxied` says that connections come from proxies, each of which
- * stands for many clients.
+ * Bounds connections: how many there are in all and per address, how long a request may take to arrive, how long an answer
+ * may stay unread and how long a connection may idle. `proxied`: connections come from proxies that each serve many clients,
+ * so that the bound per address does not apply.
  */
 export function boundConnections(
   server: Server,
@@ -38,11 +38,11 @@ export function boundConnections(
   server.maxConnections = bounds.connectionsMax;
   server.setTimeout(bounds.unreadMs ?? UNREAD_MS);
   server.on('timeout', (socket: Socket) => {
-    // A handler that is still at work, or a stream with nothing to tell, is not the client's fault.
+    // Not the client's fault: a handler is still running, or an event stream has nothing to send.
     if (outstandingOf(socket) > 0 && socket.writableLength === 0) return;
     socket.destroy();
   });
-  // Without a listener Node answers by itself, and no hook of ours sees the request.
+  // Without a listener Node answers by itself, and none of our hooks sees the request.
   server.on('checkExpectation', (request: IncomingMessage, response: ServerResponse) => {
     if (enterSocket(request, response)) response.writeHead(417, { 'content-length': 0, connection: 'close' }).end();
   });
@@ -50,7 +50,7 @@ export function boundConnections(
 
   let roomAtMs = Number.NEGATIVE_INFINITY;
   server.on('drop', () => {
-    log.warn({ max: bounds.connectionsMax }, 'all connections are taken; new ones are closed');
+    log.warn({ max: bounds.connectionsMax }, 'CONNECTIONS_MAX is reached; new connections are closed');
     if (clock.monotonic() - roomAtMs < ROOM_EVERY_MS) return;
     roomAtMs = clock.monotonic();
     server.closeIdleConnections();
@@ -63,7 +63,7 @@ export function boundConnections(
     const address = addressKey(remoteAddress);
     const open = (ofAddress.get(address) ?? 0) + 1;
     if (open > bounds.connectionsPerAddressMax) {
-      log.warn({ address }, 'too many connections of one address; new ones are closed');
+      log.warn({ address }, 'too many connections from one address; new ones are closed');
       socket.destroy();
       return;
     }
@@ -83,13 +83,13 @@ const CLIENT_ERRORS = {
 };
 const NOT_HTTP = { line: '400 Bad Request', body: problem('malformed_json', 'this is not HTTP') };
 
-/** Node's own answers to what is no request, in our words. No request, so no route, hook or log line. */
+/** Answers bytes that are not a valid request, in place of Node. No route or hook sees them, and nothing is logged. */
 function answerClientError(error: NodeJS.ErrnoException, socket: Socket): void {
   if (error.code === 'ECONNRESET' || !mayBeAnswered(socket)) return void socket.destroy();
   const { line, body } = CLIENT_ERRORS[error.code as keyof typeof CLIENT_ERRORS] ?? NOT_HTTP;
   socket.write(
     `HTTP/1.1 ${line}\r\ncontent-type: application/problem+json\r\ncontent-length: ${Buffer.byteLength(body)}\r\nconnection: close\r\n\r\n${body}`,
   );
-  // Ended only, the connection would stay open until the other side closes it.
+  // With `end` alone, the connection would stay open until the other side closes it.
   socket.destroySoon();
 }

@@ -5,28 +5,28 @@ import type { BuyerLimits } from './buyer-limits.ts';
 import type { Overload } from './overload.ts';
 import type { EventStreams } from './sse.ts';
 
-/** Of a body, unless its route says more. */
+/** The largest body, unless the route allows more. */
 export const BODY_BYTES_MAX = 64 * 1024;
 
-/** Where the routes find the shop. `get` throws a RetryableError while there is none (yet). */
+/** Gives the routes their shop. `get` throws a RetryableError while the shop is not open (yet). */
 export interface ShopSource {
   get(): Shop;
   readiness(): Readiness;
-  /** True from the moment it drains: what is in flight is finished, nothing new is begun. */
+  /** True once the shop drains: requests in flight finish, new ones are refused. */
   closing(): boolean;
-  /** Milliseconds that commits have held the event loop. */
+  /** Total milliseconds for which commits have blocked the event loop. */
   blockedMs(): number;
 }
 
 export interface HttpOptions {
   authSecrets: string[];
   adminKeys: { name: string; key: string }[];
-  /** Claims that a buyer's token must have; null: whatever it says. */
+  /** `iss` and `aud` that a buyer's token must have; null: not checked. */
   issuer: string | null;
   audience: string | null;
-  /** A token without `exp` is refused: it would live for ever. */
+  /** Refuse a token without `exp`: it would stay valid for ever. */
   requireExp: boolean;
-  /** For trying it out: anybody gets a token, signed with a secret that is good for nothing else. */
+  /** Demo: anybody gets a token, signed with a secret that is used for nothing else. */
   demo: { secret: string; hosts: readonly string[] } | null;
   /** Orders per buyer and second. */
   rateLimitBuyer: number;
@@ -37,7 +37,7 @@ export interface HttpOptions {
   /** Requests per address and second; null: off. */
   rateLimitAddress: number | null;
   corsOrigins: string[];
-  /** Event streams of sales, and as many of orders. */
+  /** Open event streams of sales; the same number again for orders. */
   sseMax: number;
   ssePerAddressMax: number;
   connectionsMax: number;
@@ -46,9 +46,9 @@ export interface HttpOptions {
   metricsPublic: boolean;
   inFlightMax: number;
   eventLoopDelayMsMax: number;
-  /** Secrets of signed webhooks; none: they are all refused. For providers that have none of their own. */
+  /** Secrets for webhooks of providers without secrets of their own. If empty, those webhooks are refused. */
   paymentSecrets: string[];
-  /** By providerName. */
+  /** Secrets by provider name. */
   providerSecrets: Record<string, string[]>;
 }
 

@@ -1,28 +1,28 @@
 import type { FastifyReply, FastifyRequest } from 'fastify';
 
 /**
- * The path that the routes are mounted at in an application which is not Fastify: Express and Connect take it off `url` and keep
- * the whole in `originalUrl`. Empty if there is none, and under a prefix of Fastify, which stays in `url`.
+ * The path at which an Express or Connect application mounts the routes: they strip it from `url` and keep the full path in
+ * `originalUrl`. Empty if there is none. A Fastify prefix stays in `url` and is not part of it.
  */
 export function mountOf(request: FastifyRequest): string {
   const { originalUrl, url } = request.raw as { originalUrl?: unknown; url?: string };
   if (typeof originalUrl !== 'string' || originalUrl === url) return '';
   const [whole, own] = [pathOf(originalUrl), pathOf(url ?? '')];
-  // Two slashes at the beginning would name a host.
+  // A URL that starts with two slashes would name a host.
   if (whole.endsWith(own)) return whole.slice(0, -own.length).replace(/^\/+/, '/');
   return own === '/' ? whole.replace(/^\/+/, '/') : '';
 }
 
 /**
- * What a page loads is named relative to it, so that it is found wherever the page stands. That needs the slash at its end: a page
- * that was asked for without it is sent there. True if it was.
+ * Redirects a request for a page to the same path with a slash at its end; true if it did. Pages load their files by relative
+ * paths, so that they work under any mount, and those resolve correctly only below a trailing slash.
  */
 export function sentToSlash(request: FastifyRequest, reply: FastifyReply): boolean {
   const { originalUrl } = request.raw as { originalUrl?: unknown };
   const asked = typeof originalUrl === 'string' ? originalUrl : request.url;
   const path = pathOf(asked);
   if (path.endsWith('/')) return false;
-  // Relative, too: a proxy in front may have taken off a part of the path that nobody told us.
+  // Relative, because a proxy in front may have stripped a part of the path that we do not know.
   const to = `./${path.slice(path.lastIndexOf('/') + 1)}/${asked.slice(path.length)}`;
   void reply.redirect(to);
   return true;

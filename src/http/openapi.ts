@@ -2,10 +2,10 @@ import type { FastifyInstance } from 'fastify';
 import { VERSION } from '../base/version.ts';
 import { Buyer, Order, Sale } from '../contract/schemas.ts';
 
-/** The name under which Fastify keeps our document: not the usual one, which the application may have taken. */
+/** The Fastify decorator that returns our document: not the usual name, which the host application may use. */
 const NAME = 'doorbusterOpenApi';
 
-/** For @fastify/swagger, which makes the document of the routes' schemas. */
+/** Options for @fastify/swagger, which generates the document from the routes' schemas. */
 export const OPENAPI = {
   openapi: openApiHead(),
   transform: withSecurity,
@@ -24,7 +24,7 @@ function finished(document: { swaggerObject?: unknown; openapiObject?: unknown }
   return { ...head, ...withShared(paths, components) } as never;
 }
 
-/** A call that need not say anything may leave the body out; the generator knows only bodies that must be there. */
+/** A body without required members may be omitted; the generator marks every body as required. */
 function bodiesThatMayBeMissing(paths: OpenApiPaths): void {
   for (const { post } of Object.values(paths)) {
     const schema = post?.requestBody?.content?.['application/json']?.schema;
@@ -34,7 +34,7 @@ function bodiesThatMayBeMissing(paths: OpenApiPaths): void {
 
 const ACTED_FOR = 'Doorbuster-Buyer';
 
-/** Whoever sends an admin key may name a buyer beside it, on any call that takes one (auth.ts). */
+/** Adds `Doorbuster-Buyer` to every operation that accepts an admin key (auth.ts). */
 function buyersActedFor(paths: OpenApiPaths): void {
   for (const operation of Object.values(paths).flatMap((methods) => Object.values(methods))) {
     const parameters = operation.parameters ?? [];
@@ -49,14 +49,14 @@ const PARAMETERS = {
     name: ACTED_FOR,
     in: 'header',
     required: false,
-    description: 'The buyer that an admin key acts for (UTF-8)',
+    description: 'With an admin key: the buyer to act for (UTF-8)',
     schema: Buyer,
   },
 };
 
 const SHARED = { Order, Sale };
 
-/** What many routes answer stands in the document once, and not in each of them: it would be ten times as large. */
+/** Moves schemas and responses that many routes share into components: without that the document is ten times as large. */
 function withShared(paths: OpenApiPaths, components: object | undefined): object {
   const names = new Map(Object.entries(SHARED).map(([name, schema]) => [JSON.stringify(schema), name]));
   const named = (value: unknown): unknown => {
@@ -114,8 +114,8 @@ function openApiHead() {
       version: VERSION,
       description:
         'Sells scarce things to a crowd: never oversells, keeps a buyer to their limit, loses no order it accepted.\n\n' +
-        'To send requests from this page press Authorize. Of a demo: *admin* is the key that `npm start` printed, ' +
-        '*buyer* the token that `POST /v1/demo/tokens` gives.',
+        'To send requests from this page press Authorize. In a demo, *admin* is the key that `npm start` printed, and ' +
+        '*buyer* is a token from `POST /v1/demo/tokens`.',
     },
     components: {
       securitySchemes: {
@@ -132,8 +132,8 @@ function openApiHead() {
 }
 
 /**
- * Who may call a route stands in its schema as `x-security` and becomes `security` only in our document: an application's
- * own generator, which sees our routes too, would look for schemes that its document does not have.
+ * A route's schema says in `x-security` who may call it; only our document turns that into `security`. The host application's
+ * own generator also sees our routes and would look for security schemes that its document does not define.
  */
 function withSecurity({ schema, url }: { schema: unknown; url: string }): { schema: never; url: string } {
   const { 'x-security': security, ...rest } = (schema ?? {}) as Record<string, unknown>;

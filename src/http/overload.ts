@@ -3,14 +3,14 @@ import type { Runtime } from '../base/runtime.ts';
 
 const SAMPLE_EVERY_MS = 50;
 
-// A symbol on Node's own object: a set would be one look-up more for every request.
+// A symbol on Node's own object: a set would cost one more look-up per request.
 const IN_FLIGHT = Symbol('doorbuster.in-flight');
 
 type Counted = IncomingMessage & { [IN_FLIGHT]?: boolean };
 
 /**
- * Says when to refuse early. Two signs: too many requests in flight, and an event loop that is late. The ledger commits
- * on the event loop and makes it late by design, so that time is taken out: it is work, not overload.
+ * Decides when to refuse early, by two signs: too many requests in flight, and a late event loop. The embedded ledger commits
+ * on the event loop, which delays it by design, so that time is subtracted: it is work, not overload.
  */
 export class Overload {
   #inFlight = 0;
@@ -29,7 +29,7 @@ export class Overload {
       const nowMs = runtime.clock.monotonic();
       const nowBlockedMs = blockedMs();
       const lateMs = Math.max(nowMs - lastMs - SAMPLE_EVERY_MS - (nowBlockedMs - lastBlockedMs), 0);
-      // Twice in a row: one late tick is a garbage collection or the start, two are a pattern.
+      // The smaller of two delays in a row: a single late tick may be a garbage collection or the start-up.
       this.#delayMs = Math.min(lateMs, lastLateMs);
       lastMs = nowMs;
       lastBlockedMs = nowBlockedMs;
@@ -42,8 +42,8 @@ export class Overload {
   }
 
   /**
-   * Counts a request from here until it is answered. Called when all of it has come: a client that sends its body slowly, or
-   * reads its answer slowly, costs no work, and must not take the room of those who do.
+   * Counts a request as in flight until it is answered. Called once the whole request has arrived: a client that sends or
+   * reads slowly causes no work, and must not use up the limit for the others.
    */
   enter(request: IncomingMessage): void {
     if ((request as Counted)[IN_FLIGHT] !== undefined) return;
@@ -51,7 +51,7 @@ export class Overload {
     (request as Counted)[IN_FLIGHT] = true;
   }
 
-  /** May be called again: an answer, a client that left and the begin of an event stream all end it, whichever is first. */
+  /** Idempotent: an answer, a client that leaves and the start of an event stream all call it; the first one counts. */
   answered(request: IncomingMessage): void {
     if ((request as Counted)[IN_FLIGHT] !== true) return;
     (request as Counted)[IN_FLIGHT] = false;
@@ -62,12 +62,12 @@ export class Overload {
     return this.#delayMs;
   }
 
-  /** Why a request is refused now, or null. */
+  /** Why requests are refused now, or null. */
   get reason(): string | null {
     return this.#reason(this.#inFlight);
   }
 
-  /** Why this request is refused now, whether it is counted already or not. */
+  /** The same for this request, which may be counted already. */
   reasonFor(request: IncomingMessage): string | null {
     return this.#reason((request as Counted)[IN_FLIGHT] === undefined ? this.#inFlight + 1 : this.#inFlight);
   }

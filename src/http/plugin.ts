@@ -39,7 +39,7 @@ export interface PluginOptions {
   runtime: Runtime;
 }
 
-/** A URL may have 16 KB. */
+/** A URL may be 16 KB long. */
 const LOGGED_URL_LENGTH_MAX = 200;
 
 /**
@@ -47,7 +47,7 @@ const LOGGED_URL_LENGTH_MAX = 200;
  * handlers and hooks apply to its own routes and not to those of the application it is mounted in.
  */
 export async function doorbusterRoutes(app: FastifyInstance, { shop, http, runtime }: PluginOptions): Promise<AllowOf> {
-  // Of the application, which may be somebody else's: its own bounds are not known.
+  // The log of the host application may be unbounded.
   const log = boundedLog(app.log, runtime.clock, runtime.timers);
   const overload = new Overload(runtime, { inFlightMax: http.inFlightMax, delayMsMax: http.eventLoopDelayMsMax }, () =>
     shop.blockedMs(),
@@ -74,7 +74,7 @@ export async function doorbusterRoutes(app: FastifyInstance, { shop, http, runti
   });
 
   app.setValidatorCompiler(({ schema, httpPart }) =>
-    // Headers are judged where they are used; parameters are any text, and an unknown one is simply not found.
+    // Headers are validated where they are used. A path parameter may be any text: an unknown id is answered 404.
     httpPart === 'headers' || httpPart === 'params'
       ? () => true
       : httpPart === 'querystring'
@@ -84,7 +84,7 @@ export async function doorbusterRoutes(app: FastifyInstance, { shop, http, runti
   app.setSerializerCompiler(({ schema }) => fastJsonStringify(schema as never));
   app.setErrorHandler((error, request, reply) => {
     if (!(error instanceof SlowedProblem)) return answerError(error as FastifyError, request, reply, log);
-    // It waits, and works no more.
+    // While the answer is delayed the request causes no work, so it must not count as in flight.
     overload.answered(request.raw);
     return sleep(runtime.timers, error.holdMs).then(() => {
       error.released();
@@ -95,12 +95,13 @@ export async function doorbusterRoutes(app: FastifyInstance, { shop, http, runti
 
   app.addHook('onRequest', (request, reply, done) => {
     if (!sockets.enter(request.raw, reply.raw)) {
-      // Its socket is closed: there is nobody to answer.
+      // The socket is closed: nobody would get an answer.
       reply.hijack();
       return;
     }
     reply.headers(SECURE_HEADERS);
-    if (hasTwoHosts(request.raw)) done(new HttpProblem('malformed_json', 'a request has one Host header'));
+    if (hasTwoHosts(request.raw))
+      done(new HttpProblem('malformed_json', 'a request must have exactly one Host header'));
     else done();
   });
   app.addHook('onSend', (request, reply, payload, done) => {
@@ -122,7 +123,7 @@ export async function doorbusterRoutes(app: FastifyInstance, { shop, http, runti
   const routes = collectRoutes(app);
   await app.register(swagger, OPENAPI);
   systemRoutes(app, context);
-  // What health and metrics must be spared: they answer when nothing else does.
+  // In a scope of their own: health and metrics must answer even when these routes refuse.
   await app.register(async (api) => {
     refuseWhenTooMuch(api, context);
     timeRoutes(api, context);
@@ -139,8 +140,8 @@ export async function doorbusterRoutes(app: FastifyInstance, { shop, http, runti
 }
 
 /**
- * A page of any site can have its own name point to this machine (DNS rebinding) and then read what a demo gives to anybody who
- * asks. Its requests bear that name.
+ * Prevents DNS rebinding: a page of any site can point its own host name at this machine, and could then read what a demo
+ * gives to anybody. Its requests carry that name in `Host`.
  */
 function refuseOtherHosts(app: FastifyInstance, allowed: readonly string[]): void {
   app.addHook('onRequest', (request, _reply, done) => {
@@ -148,12 +149,12 @@ function refuseOtherHosts(app: FastifyInstance, allowed: readonly string[]): voi
     const name = /^(\[[^\]]*\]|[^:]*)(?::\d*)?$/.exec(host)?.[1] ?? '';
     if (isLoopback(name) || allowed.includes(name) || allowed.includes(host)) return done();
     const detail =
-      'this is a demo, for this machine only: call it by a loopback address, or name the host in DEMO_HOSTS';
+      'a demo serves this machine only: use a loopback address such as 127.0.0.1, or add the host to DEMO_HOSTS';
     done(new HttpProblem('forbidden', detail));
   });
 }
 
-/** Early, before the token is looked at: while closing, under overload, and for an address that sends too much. */
+/** Refuses before the token is verified: while closing, under overload, and when an address exceeds its rate. */
 function refuseWhenTooMuch(api: FastifyInstance, { shop, options, runtime, overload }: HttpContext): void {
   const addressLimit =
     options.rateLimitAddress === null ? null : new RateLimit(runtime.clock, options.rateLimitAddress);
@@ -167,7 +168,7 @@ function refuseWhenTooMuch(api: FastifyInstance, { shop, options, runtime, overl
     const waitSeconds = addressLimit === null ? 0 : addressLimit.take(addressKey(addressOf(request)));
     if (waitSeconds > 0) {
       const retry = { 'retry-after': String(waitSeconds) };
-      return done(new HttpProblem('rate_limited', 'this address sends too many requests', undefined, retry));
+      return done(new HttpProblem('rate_limited', 'this address sends too many requests per second', undefined, retry));
     }
     done();
   });
@@ -194,15 +195,15 @@ function answerError(
   }
   const known = 'code' in error && !(error instanceof DoorbusterError) ? FASTIFY_ERRORS[error.code] : undefined;
   if (known === 'body_too_large') {
-    // Fastify closes the connection under a client that is still sending, which then never sees the answer. How much
-    // more is read and thrown away instead is bounded where it is sent.
+    // Fastify would close the connection while the client is still sending, so that it never sees the answer. sockets.ts
+    // bounds how much of the body is read and discarded instead.
     reply.removeHeader('connection');
   }
   if (known) return sendProblem(reply, known);
   const { statusCode = 500 } = error as FastifyError;
   if (statusCode === 400) return sendProblem(reply, 'malformed_json');
   if (statusCode === 404) return sendProblem(reply, 'not_found');
-  // What a library refuses is the caller's fault, and so no line of ours.
+  // Other 4xx of a library are the caller's fault and not worth a log line.
   if (statusCode > 400 && statusCode < 500) return sendProblem(reply, 'invalid_request');
   reply.header('x-request-id', request.id);
   const { method } = request;
@@ -220,15 +221,14 @@ const FASTIFY_ERRORS: Record<string, ProblemCode | undefined> = {
   FST_ERR_CTP_INVALID_TYPE: 'unsupported_media_type',
 };
 
-const ENCODED = 'the body must be sent as it is, without a Content-Encoding';
+const ENCODED = 'send the body uncompressed, without Content-Encoding';
 
-/** Whoever says so of a plain body is mistaken, and of another one it would be bytes that are no JSON. */
 function isEncoded({ headers }: FastifyRequest): boolean {
   const encoding = headers['content-encoding'];
   return encoding !== undefined && encoding.toLowerCase() !== 'identity';
 }
 
-/** Node keeps the first of several. A proxy in front may have judged another one. */
+/** Node keeps only the first of several Host headers; a proxy in front may have checked another one. */
 function hasTwoHosts({ rawHeaders }: IncomingMessage): boolean {
   let hosts = 0;
   for (let at = 0; at < rawHeaders.length; at += 2) {
@@ -238,7 +238,7 @@ function hasTwoHosts({ rawHeaders }: IncomingMessage): boolean {
   return hosts > 1;
 }
 
-/** JSON and nothing else. An empty body is no body: whether one is needed is the route's schema to say. */
+/** Accepts JSON only. An empty body counts as none; the route's schema says whether one is required. */
 function parseJson(app: FastifyInstance, overload: Overload): void {
   const parse = app.getDefaultJsonParser('error', 'error');
   app.removeAllContentTypeParsers();
@@ -247,20 +247,20 @@ function parseJson(app: FastifyInstance, overload: Overload): void {
     { parseAs: 'buffer', bodyLimit: BODY_BYTES_MAX },
     (request, body, done) => {
       const bytes = body as Buffer;
-      // All of it has come: from here on it is work, unless there is too much by now.
+      // The body has arrived in full: from here on the request causes work, unless the server is overloaded by now.
       overload.enter(request.raw);
       const reason = overload.reason;
       if (reason !== null) done(new RetryableError('overloaded', reason), undefined);
       else if (isEncoded(request)) done(new HttpProblem('unsupported_media_type', ENCODED), undefined);
       else if (bytes.length === 0) done(null, undefined);
-      // As text, bytes that are not UTF-8 would silently become other characters, and so other names.
+      // Decoding would silently replace invalid bytes, and turn one name into another.
       else if (!isUtf8(bytes)) done(new HttpProblem('malformed_json', 'the body is not UTF-8'), undefined);
       else parse(request, bytes.toString('utf8'), done);
     },
   );
 }
 
-/** Latency per route and status. Each route keeps its own series: nothing is looked up by name on the way. */
+/** Measures latency per route and status. Each route keeps its own series, to save a look-up by name per request. */
 function measureRequests(app: FastifyInstance, shop: ShopSource): void {
   app.addHook('onRoute', (route) => {
     const series: Series[] = [];
@@ -282,14 +282,14 @@ function measureRequests(app: FastifyInstance, shop: ShopSource): void {
   });
 }
 
-/** What the paths of the plugin take; null for a path that is none of them. */
+/** The `Allow` header for a path of the plugin; null for any other path. */
 export type AllowOf = (path: string) => string | null;
 
-/** Fastify answers 404 to a known path with another method; the contract says 405, with `Allow`. */
+/** Answers 405 with `Allow` to a known path with a wrong method, where Fastify would answer 404. */
 function collectRoutes(app: FastifyInstance): { refuseOtherMethods(): AllowOf } {
   const methodsOf = new Map<string, Set<string>>();
   app.addHook('onRoute', ({ url, method, schema }) => {
-    // Fastify has the first page of a prefix twice, with and without a slash, and tells of one, or of each by another method.
+    // Fastify registers the root of a prefix with and without a slash, but may report only one of the two per method.
     const path = url.slice(app.prefix.length).replace(/\/$/, '') || '/';
     if (path === NO_YAML || schema === REFUSED) return;
     const methods = methodsOf.get(path) ?? new Set();
@@ -306,7 +306,7 @@ function collectRoutes(app: FastifyInstance): { refuseOtherMethods(): AllowOf } 
             url,
             exposeHeadRoute: false,
             schema: REFUSED,
-            // Before the body is read: nobody will look at it.
+            // In onRequest, so that the body is not read.
             onRequest: (_request, _reply, done) => done(notAllowed(allow)),
             handler: () => {},
           });
@@ -326,5 +326,5 @@ const DOCS = '/docs';
 const NO_YAML = `${DOCS}/yaml`;
 
 export function notAllowed(allow: string): HttpProblem {
-  return new HttpProblem('method_not_allowed', `this path takes ${allow}`, undefined, { allow });
+  return new HttpProblem('method_not_allowed', `this path supports ${allow}`, undefined, { allow });
 }

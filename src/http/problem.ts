@@ -1,22 +1,22 @@
-/** The catalogue of error codes: the stable word, its status, its title. docs/reference/errors.md is tested against it. */
+/** The catalogue of error codes: stable code, status, title. A test compares docs/reference/errors.md with it. */
 export const PROBLEMS = {
   malformed_json: { status: 400, title: 'The body is not valid JSON' },
-  unauthenticated: { status: 401, title: 'A valid token or key is needed' },
+  unauthenticated: { status: 401, title: 'A valid token or key is required' },
   payment_failed: { status: 402, title: 'The payment was declined; the order can still be paid' },
   forbidden: { status: 403, title: 'This caller may not do that' },
-  not_found: { status: 404, title: 'There is no such thing' },
-  method_not_allowed: { status: 405, title: 'This path does not have that method' },
+  not_found: { status: 404, title: 'Not found' },
+  method_not_allowed: { status: 405, title: 'This path does not support that method' },
   request_timeout: { status: 408, title: 'The request did not arrive in time' },
   version_conflict: { status: 409, title: 'The sale has changed since that version' },
-  insufficient_free: { status: 409, title: 'Not that many units are free' },
+  insufficient_free: { status: 409, title: 'Fewer units are free than would be removed' },
   sale_not_open: { status: 409, title: 'The sale has not opened yet' },
   sale_closed: { status: 409, title: 'The sale is closed' },
   sale_paused: { status: 409, title: 'The sale is paused' },
   limit_reached: { status: 409, title: 'The buyer has reached the limit of this sale' },
-  seat_taken: { status: 409, title: 'A seat is taken' },
+  seat_taken: { status: 409, title: 'A seat is already taken' },
   sold_out: { status: 409, title: 'Not enough units are free' },
   not_together: { status: 409, title: 'No such run of neighbouring seats is free' },
-  payment_in_progress: { status: 409, title: 'A payment of this order is under way' },
+  payment_in_progress: { status: 409, title: 'A payment for this order is in progress' },
   payment_blocked: { status: 409, title: 'Too many payments were declined' },
   order_not_payable: { status: 409, title: 'The order cannot be paid' },
   amount_mismatch: { status: 409, title: 'The amount is not what the order costs, or more than is left to refund' },
@@ -29,17 +29,17 @@ export const PROBLEMS = {
   invalid_request: { status: 422, title: 'The request is not valid' },
   idempotency_key_reused: { status: 422, title: 'The Idempotency-Key belongs to another request' },
   rate_limited: { status: 429, title: 'Too many requests' },
-  headers_too_large: { status: 431, title: 'The headers of the request are too large' },
-  internal: { status: 500, title: 'An error of the server' },
-  overloaded: { status: 503, title: 'Too much to do; try again' },
-  unavailable: { status: 503, title: 'The shop cannot take this now; try again' },
+  headers_too_large: { status: 431, title: 'The request headers are too large' },
+  internal: { status: 500, title: 'The server failed; its log has the details' },
+  overloaded: { status: 503, title: 'The server is overloaded; try again later' },
+  unavailable: { status: 503, title: 'The shop is temporarily unavailable; try again later' },
 } as const;
 
 export type ProblemCode = keyof typeof PROBLEMS;
 
 export const PROBLEM_TYPE = 'application/problem+json; charset=utf-8';
 
-/** RFC 9457. `more` are members of this code: `errors`, `orders`, `opensAt`… */
+/** RFC 9457. `more`: extension members of this code, such as `errors`, `orders` or `opensAt`. */
 export function problem(code: ProblemCode, detail?: string, more?: Record<string, unknown>): string {
   const { status, title } = PROBLEMS[code];
   return JSON.stringify({
@@ -54,7 +54,7 @@ export function problem(code: ProblemCode, detail?: string, more?: Record<string
 
 const plain = new Map<ProblemCode, string>();
 
-/** The problem with no detail of its own: written once, since a sold-out sale sends it a million times. */
+/** The problem without a detail of its own. Serialised once, because a sold-out sale sends it a million times. */
 export function plainProblem(code: ProblemCode): string {
   let text = plain.get(code);
   if (text === undefined) {
@@ -83,10 +83,10 @@ export class HttpProblem extends Error {
   }
 }
 
-/** Whoever tries keys is not told at once. */
+/** A problem that is answered late, to slow down guesses at admin keys. */
 export class SlowedProblem extends HttpProblem {
   readonly holdMs: number;
-  /** It has waited. */
+  /** Called when the delay is over. */
   readonly released: () => void;
 
   constructor(problem: HttpProblem, holdMs: number, released: () => void) {

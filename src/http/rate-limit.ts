@@ -2,16 +2,16 @@ import type { Clock } from '../base/clock.ts';
 
 const WINDOW_MS = 1000;
 
-/** When a caller was let in, oldest first from `next` on. */
+/** When a caller's requests were allowed, oldest first. Entries before `next` no longer count. */
 interface Visits {
   atMs: number[];
   next: number;
 }
 
 /**
- * At most `perSecond` in *any* one second for each caller: a bucket that refills would let a burst and its refill
- * through, nearly twice the limit, in the first second. A caller costs a number for each visit of the last second,
- * and nothing once silent for two: callers live in two generations, and the older one is dropped.
+ * Allows each caller at most `perSecond` in *any* one second. A token bucket would let a burst and its refill through in the
+ * first second: nearly twice the limit. A caller costs one number per request of the last second, and nothing after two
+ * silent seconds: callers are kept in two generations, of which the older is dropped.
  */
 export class RateLimit {
   readonly #clock: Clock;
@@ -26,20 +26,20 @@ export class RateLimit {
   }
 
   /**
-   * 0 if the caller may go on, else whole seconds to wait. What costs as much as several visits counts as so many, and at
-   * most as all that there are in a second: else it could never be done.
+   * Returns 0 if the caller may go on, otherwise whole seconds to wait. A request that costs more than the whole limit counts
+   * as the whole limit: otherwise it could never be allowed.
    */
   take(caller: string, asked = 1): number {
     const cost = Math.min(asked, this.#perSecond);
     const nowMs = this.#clock.monotonic();
     if (nowMs - this.#turnedMs > WINDOW_MS) {
-      // A generation that ended more than a window ago holds nothing that still counts.
+      // Nothing in a generation that ended more than a window ago still counts.
       this.#previous = nowMs - this.#turnedMs > 2 * WINDOW_MS ? new Map() : this.#current;
       this.#current = new Map();
       this.#turnedMs = nowMs;
     }
     const known = this.#current.get(caller) ?? this.#previous.get(caller);
-    // Most of a crowd comes once: a bare number is all it costs.
+    // Most callers in a crowd send one request: store a bare number for them.
     if (known === undefined && cost === 1) {
       this.#current.set(caller, nowMs);
       return 0;

@@ -2,7 +2,7 @@ import type { FastifyReply, FastifyRequest } from 'fastify';
 import type { SaleChange } from '../ledger/port.ts';
 import { HttpProblem, invalid, PROBLEM_TYPE, PROBLEMS, type ProblemCode, plainProblem, problem } from './problem.ts';
 
-/** The API answers JSON: nothing it sends should ever be run, framed or sniffed by a browser. */
+/** The API answers JSON: a browser must never run, frame or sniff it. */
 export const SECURE_HEADERS = {
   'x-content-type-options': 'nosniff',
   'content-security-policy': "default-src 'none'; frame-ancestors 'none'",
@@ -22,19 +22,19 @@ export function sendProblem(
     .send(problem(code, detail, more));
 }
 
-/** A refusal without members of its own. */
+/** Answers with a problem that has no detail or members of its own. */
 export function refuse(reply: FastifyReply, code: ProblemCode): FastifyReply {
   return reply.code(PROBLEMS[code].status).header('content-type', PROBLEM_TYPE).send(plainProblem(code));
 }
 
-/** The client has what this ETag stands for. */
+/** True if the client already has the version with this ETag. */
 export function isKnown(request: FastifyRequest, tag: string): boolean {
   const known = request.headers['if-none-match'];
   if (known === undefined) return false;
   return known === '*' || known.split(',').some((given) => given.trim().replace(/^W\//, '') === tag);
 }
 
-/** Answers an administrative change: a repeat of its key gets the first answer to the letter. */
+/** Answers an administrative change. A repeat with the same key gets the first answer, byte for byte. */
 export function answerChange(reply: FastifyReply, change: SaleChange, status = 200): FastifyReply {
   switch (change.outcome) {
     case 'changed':

@@ -16,19 +16,19 @@ export function keyOf(request: FastifyRequest): string | null {
   return key;
 }
 
-/** Who makes this call, and from where: as it stands in the audit with every change. Whoever acts for a buyer is the actor. */
+/** Who makes this call, and from where, as the audit records it. An admin who acts for a buyer is the actor. */
 export function actorOf({ admin, buyer }: Identity, request: FastifyRequest): Actor {
   return admin === null ? actor('buyer', buyer!, addressOf(request)) : actor('admin', admin, addressOf(request));
 }
 
-/** Who uses which key, as far as its scope is theirs to say; null: the call has none. */
+/** The part of the Idempotency-Key's scope that the request decides; null if it has no key. */
 export function keyedBy(who: Identity, request: FastifyRequest): Pick<KeyScope, 'caller' | 'actingFor' | 'key'> | null {
   const key = keyOf(request);
   if (key === null) return null;
   return { caller: actorText(actorOf(who, request)), actingFor: who.admin === null ? null : who.buyer, key };
 }
 
-/** A header that may be sent once. Node joins repeats with a comma, and two buyers would become a third. */
+/** A header that may be sent only once. Node joins repeats with a comma: two buyers would become a third. */
 export function headerOnce(request: FastifyRequest, name: string): string | null {
   const value = request.headers[name.toLowerCase()];
   if (value === undefined) return null;
@@ -39,12 +39,12 @@ export function headerOnce(request: FastifyRequest, name: string): string | null
   return text;
 }
 
-/** Of a query that its schema has passed. */
+/** Expects a query that its schema has validated. */
 export function pageOf({ limit, cursor }: AskedPage): Page {
   return { limit, before: cursor ?? null };
 }
 
-/** One row more than asked for tells whether there is another page. */
+/** Reads one row more than asked for, to know whether there is another page. */
 export async function page<T extends { id: string }>(
   asked: Page,
   read: (page: Page) => Promise<T[]>,

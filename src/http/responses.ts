@@ -20,18 +20,18 @@ const Problem = Type.Object(
     errors: Type.Optional(Type.Array(Type.Object({ path: Type.String(), message: Type.String() }))),
     opensAt: Type.Optional(Time),
     closesAt: Type.Optional(Time),
-    order: Type.Optional({ ...Order, description: 'The order as it is now: the state that won' }),
+    order: Type.Optional({ ...Order, description: 'The order in its current state' }),
     orders: Type.Optional(Type.Array(Id, { description: 'Ids of the buyer’s live orders' })),
   },
   { description: 'RFC 9457', additionalProperties: false },
 );
 
-/** The answers of a route that are problems: each status once, naming the codes it may carry. */
+/** The problem responses of a route: one per status, which lists the codes it may carry. */
 export function problems(...codes: ProblemCode[]): Record<number, unknown> {
   return described([...codes, 'method_not_allowed', 'rate_limited', 'internal', 'overloaded', 'unavailable']);
 }
 
-/** Of the routes for machines, which are never refused for being too many. */
+/** The same for health and metrics, which are never refused under load. */
 export function systemProblems(...codes: ProblemCode[]): Record<number, unknown> {
   return described([...codes, 'method_not_allowed', 'internal', 'unavailable']);
 }

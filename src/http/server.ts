@@ -17,27 +17,27 @@ export interface ServerOptions {
   shop: ShopSource;
   http: HttpOptions;
   runtime: Runtime;
-  /** True: the peer is a proxy, and the address it adds to X-Forwarded-For counts; text: proxies with these addresses. */
+  /** True: every peer is a proxy, whose address in X-Forwarded-For counts; text: only peers with these addresses. */
   trustProxy: boolean | string;
 }
 
-/** A Fastify of our own with the routes in it: what `serve` listens with, and what `shop.handler()` hands out. */
+/** A Fastify instance with all routes, used by `serve` and by `shop.handler()`. */
 export async function createServer({ shop, http, runtime, trustProxy }: ServerOptions): Promise<FastifyInstance> {
   let requests = 0;
   const app: FastifyInstance = Fastify({
-    // Fastify names two more things that pino has, and uses neither.
+    // Fastify's logger type has two more members of pino, neither of which it uses.
     loggerInstance: runtime.log as unknown as FastifyBaseLogger,
-    // A line for every request of a crowd is a denial of service of one's own making; `debug` has them.
+    // A log line per request of a crowd would be a self-made denial of service; they are written at level `debug` only.
     logController: new LogController({ disableRequestLogging: !runtime.log.isLevelEnabled('debug') }),
     genReqId: () => `r${(requests++).toString(36)}`,
-    // A child logger for every request costs more than the gate: whoever logs about a request names its id.
+    // A child logger per request costs more than the gate. Log lines about a request name its id instead.
     childLoggerFactory: (logger, bindings, options) =>
       runtime.log.isLevelEnabled('debug') ? logger.child(bindings, options) : logger,
-    // While closing, our own hook answers, in the contract's words.
+    // While closing, our own hook answers with a problem.
     return503OnClosing: false,
-    // Fastify's own `true` believes the first address of the list, which is whatever the client has written there.
+    // Fastify's `true` trusts the first address in the list, which the client can forge.
     trustProxy: trustProxy === true ? (_address, hop) => hop === 0 : trustProxy,
-    // Called once for each address: `localhost` has two, and both need the bounds.
+    // Called once per address: `localhost` has two, and both need the bounds.
     serverFactory: (handler) => {
       const server = createHttpServer({ connectionsCheckingInterval: CHECK_EVERY_MS }, handler);
       boundConnections(server, http, runtime, trustProxy !== false);
@@ -45,16 +45,16 @@ export async function createServer({ shop, http, runtime, trustProxy }: ServerOp
     },
     // Answered by boundConnections.
     clientErrorHandler: () => {},
-    // A path that cannot be decoded names nothing.
+    // For example a path that cannot be decoded.
     frameworkErrors: (_error, request, reply: FastifyReply) => {
       if (enterSocket(request.raw, reply.raw)) void sendProblem(reply.headers(SECURE_HEADERS), 'not_found');
     },
   });
   await app.register(async (scope) => {
     let allowOf: AllowOf = () => null;
-    // Of the routes' own scope, so that its hooks see and bound these requests, too.
+    // Set in the scope of the routes, so that its hooks also see and bound these requests.
     scope.setNotFoundHandler((request, reply) => {
-      // The router does not know methods such as PROPFIND, and so no path of theirs.
+      // The router does not know methods such as PROPFIND and reports every path as not found for them.
       const unrouted = !scope.supportedMethods.includes(request.method as HTTPMethods);
       const allow = unrouted ? allowOf(request.url.split('?', 1)[0]!) : null;
       if (allow !== null) throw notAllowed(allow);

@@ -2,19 +2,19 @@ import type { Clock } from '../base/clock.ts';
 import type { Logger } from '../base/logger.ts';
 import { addressKey, isLocalAddress } from './address.ts';
 
-/** Wrong keys of an address that are answered at once: somebody has mistyped, or a program has an old key. */
+/** So many wrong keys of an address are answered at once: somebody mistyped, or a program uses an old key. */
 const FREE = 5;
-/** The next one waits this long, and each one after it twice as long. */
+/** The answer to the next one is delayed by this, and by twice as much each time after it. */
 const HOLD_MS = 250;
 const HOLD_MS_MAX = 2000;
-/** An address that sends no wrong key for so long begins anew. */
+/** An address that sends no wrong key for this long starts again from zero. */
 const FORGET_MS = 60_000;
-/** Answers of one address that wait: with the longest wait, it can try eight keys a second. */
+/** Delayed answers of one address. At the longest delay it can try eight keys a second. */
 const HELD_PER_ADDRESS_MAX = 16;
-/** Answers that wait at all. Each is a socket and a timer. */
+/** Delayed answers in all: each keeps a socket and a timer. */
 const HELD_MAX = 512;
 const ADDRESSES_MAX = 10_000;
-/** How long a right key speaks for its address, and how often that is written down. */
+/** A valid key makes its address trusted for this long; the time is refreshed at most once per TRUST_AGAIN_MS. */
 const TRUSTED_MS = 24 * 3600 * 1000;
 const TRUST_AGAIN_MS = 60_000;
 
@@ -25,37 +25,38 @@ interface Failing {
 }
 
 /**
- * Admin keys that were refused: they are logged, and answered ever more slowly, for each address (of IPv6: each /64).
+ * Logs refused admin keys and delays their answers, longer with each one, per address (IPv6: per /64).
  *
- * A right key is never slowed. Whether it is compared at all is another question: a guess that is always compared is answered
- * by its success, however slow the failures are. So an address with HELD_PER_ADDRESS_MAX answers waiting is refused unseen
- * (429), and so is one whose next answer had to wait while HELD_MAX do; with two exceptions, or else anybody could lock an operator out who has the same address: an address of the own
- * network, where a proxy stands that does not tell for whom it asks, and one from which a right key came in the last 24
- * hours. From these every key is compared; what guards them is a key that cannot be guessed (cli/strong.ts).
+ * A valid key is never delayed. But delays alone do not stop a guesser who sends many guesses at once: if every guess were
+ * compared, the right one would be answered immediately. So an address with HELD_PER_ADDRESS_MAX delayed answers is refused
+ * with 429 and its key is not compared; so is an address whose answer would have to be delayed while HELD_MAX answers are.
+ * Two kinds of address are exempt, because anybody behind the same address could lock an operator out otherwise: local ones,
+ * where a proxy may hide the client, and those that sent a valid key within the last 24 hours. Against guesses from there
+ * only a strong key helps (cli/strong.ts).
  */
 export class SignIns {
   readonly #clock: Clock;
   readonly #log: Pick<Logger, 'warn'>;
-  /** In the order of their last failure, as far as two maps can have it. */
+  /** Oldest failure first: `remember` moves an address to the end. */
   readonly #failing = new Map<string, Failing>();
-  /** When a right key came from there, by the monotonic clock. */
+  /** When an address last sent a valid key, by the monotonic clock. */
   readonly #trusted = new Map<string, number>();
   #held = 0;
 
-  /** The log must have a bound of its own (base/bounded-log.ts). */
+  /** The log must be bounded (base/bounded-log.ts): an attacker decides how many lines there are. */
   constructor(clock: Clock, log: Pick<Logger, 'warn'>) {
     this.#clock = clock;
     this.#log = log;
   }
 
-  /** Answers that wait. */
+  /** Answers that are being delayed. */
   get held(): number {
     return this.#held;
   }
 
-  /** False: a key from there is not even compared now. */
+  /** False: refuse a key from this address without comparing it. */
   mayTry(address: string): boolean {
-    // Nobody waits: nearly always.
+    // The usual case: no answer is being delayed.
     if (this.#held === 0) return true;
     const key = addressKey(address);
     const failing = this.#failing.get(key);
@@ -71,12 +72,12 @@ export class SignIns {
     remember(this.#trusted, key, nowMs);
   }
 
-  /** A wrong key, compared or not: how long its answer must wait. Whoever lets it wait calls `released` then. */
+  /** Counts a wrong key, compared or not. Returns the delay of its answer; if not 0, call `released` after it. */
   failed(address: string): number {
     const key = addressKey(address);
     const nowMs = this.#clock.monotonic();
     let failing = this.#failing.get(key);
-    // One with answers that wait is kept: they are counted off later.
+    // While answers of the address are delayed its entry must stay: `released` counts them down.
     if (failing === undefined || (failing.held === 0 && nowMs - failing.lastMs >= FORGET_MS)) {
       failing = { failures: 0, lastMs: nowMs, held: 0 };
     }
@@ -96,7 +97,7 @@ export class SignIns {
     if (failing !== undefined && failing.held > 0) failing.held--;
   }
 
-  /** Its next answer would have to wait, and there is no room for that: not for this address, or for nobody. */
+  /** True if the next answer would have to be delayed and one of the two limits is reached. */
   #isFullFor({ failures, held, lastMs }: Failing): boolean {
     if (held >= HELD_PER_ADDRESS_MAX) return true;
     if (this.#held < HELD_MAX || failures < FREE) return false;
@@ -109,7 +110,7 @@ export class SignIns {
   }
 }
 
-/** At the end, and the oldest goes when there are too many: an attacker with a whole network costs no more than this. */
+/** Stores the entry as the newest. Drops the oldest beyond the limit: an attacker with many addresses cannot fill the memory. */
 function remember<T>(map: Map<string, T>, key: string, value: T): void {
   map.delete(key);
   map.set(key, value);

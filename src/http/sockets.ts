@@ -3,17 +3,17 @@ import type { Socket } from 'node:net';
 import type { Overload } from './overload.ts';
 import { UNSENT_BOUNDS, Unsent, type UnsentBounds, type UnsentOn } from './unsent.ts';
 
-/** Requests of one socket that may be unanswered, or answered and not yet sent. Clients that pipeline use ten or so. */
+/** Requests of one socket that are unanswered, or answered and not yet sent. Clients that pipeline use about ten. */
 const OUTSTANDING_MAX = 64;
 /** Answers of one socket that wait behind an earlier one. */
 const QUEUED_BYTES_MAX = 1024 * 1024;
-/** What a file counts for at most: it is in memory already, however many wait for it. */
+/** A file counts as at most this much: it is in memory once, however many answers wait with it. */
 const QUEUED_FILE_BYTES_MAX = QUEUED_BYTES_MAX / 4;
-/** An answer that goes out at once and is no longer than this is not followed: the system takes it. */
+/** An answer that is sent at once and is no longer than this is not tracked: it fits into the socket's kernel buffer. */
 const SMALL_BYTES = 2 * 1024;
-/** What an answer takes in memory beside its body: the request, the headers, the objects of Node and Fastify. */
+/** Memory of an answer besides its body: the request, the headers, the objects of Node and Fastify. */
 const ANSWER_BYTES = 4 * 1024;
-/** What is read and thrown away of a body that nobody wants, so that its sender sees the answer. */
+/** How much of an unwanted body is read and discarded, so that its sender sees the answer. */
 const DISCARDED_BYTES_MAX = 16 * 1024 * 1024;
 
 interface SocketState {
@@ -22,11 +22,11 @@ interface SocketState {
   /** A request for an event stream is outstanding: nothing behind it can be answered before the stream ends. */
   streaming: boolean;
   cut: boolean;
-  /** Answered before its body has come. */
+  /** A request that was answered before its body arrived. */
   refused: IncomingMessage | null;
 }
 
-// Symbols on Node's own objects: a map would be one look-up more for every request, and has to be cleaned up.
+// Symbols on Node's own objects: a map would cost one more look-up per request, and would need cleaning up.
 const STATE = Symbol('doorbuster.socket');
 const QUEUED = Symbol('doorbuster.queued');
 
@@ -34,10 +34,10 @@ type Tracked = Socket & { [STATE]?: SocketState };
 type Answer = ServerResponse & { [QUEUED]?: number };
 
 /**
- * What one socket may ask for at a time, and what all of them may leave unread. HTTP/1.1 answers in order, so that one slow
- * answer, or an event stream, holds all that is pipelined behind it; Node reads on until 64 KiB of answers wait, which are
- * thousands of requests. A socket that goes beyond a bound is closed: its requests come from one packet, and there is no
- * reading less of it.
+ * Bounds what one socket may request at a time, and what all sockets may leave unread. HTTP/1.1 answers in order, so one slow
+ * answer or an event stream holds up everything that is pipelined behind it, and Node reads on until 64 KiB of answers wait:
+ * thousands of requests. A socket that exceeds a bound is closed. It cannot be slowed down, because its requests may all have
+ * come in one packet.
  */
 export class Sockets {
   readonly #overload: Overload;
@@ -48,7 +48,7 @@ export class Sockets {
     this.#unsent = new Unsent(on, bounds);
   }
 
-  /** Of answers that no client has taken yet. */
+  /** Memory of the answers that clients have not read yet. */
   get unsentBytes(): number {
     return this.#unsent.bytes;
   }
@@ -57,15 +57,15 @@ export class Sockets {
     this.#unsent.close();
   }
 
-  /** False if the socket asks for too much: it is closed, and nobody answers. */
+  /** False if the socket exceeded a bound: it is closed, and the request must not be answered. */
   enter(request: IncomingMessage, response: ServerResponse): boolean {
     if (!enterSocket(request, response)) return false;
-    // A body has to come first; its parser counts the request then.
+    // With a body, the parser counts the request once the body has arrived.
     if (!hasBody(request)) this.#overload.enter(request);
     return true;
   }
 
-  /** The handler has answered; `payload` goes out when everything before it on this socket has. */
+  /** The handler has answered; `payload` is sent after everything before it on this socket. */
   answered(request: IncomingMessage, response: ServerResponse, payload: unknown): void {
     this.#overload.answered(request);
     if (!request.complete) discardRest(request, response);
@@ -78,7 +78,7 @@ export class Sockets {
     const body = payload as string | Buffer | null | undefined;
     const isKept = Buffer.isBuffer(body) && keptBodies.has(body);
     this.#unsent.add(socket, response, ANSWER_BYTES + (isKept ? 0 : bytes), isKept ? body.length : bytes);
-    // The head of the queue has the socket, whose own buffer stops the reading.
+    // The first answer in the queue writes to the socket directly, and Node stops reading requests while its buffer is full.
     if (goesOut) return;
     (response as Answer)[QUEUED] = bytes;
     state.queuedBytes += bytes;
@@ -88,7 +88,7 @@ export class Sockets {
 
 const keptBodies = new WeakSet<Buffer>();
 
-/** Says that this body is sent to everybody and never let go: an answer that waits with it takes no memory for it. */
+/** Marks a body that is shared by all answers and never freed: an answer that waits with it takes no memory for it. */
 export function kept(body: Buffer): Buffer {
   keptBodies.add(body);
   return body;
@@ -120,18 +120,18 @@ function leave(this: ServerResponse): void {
   state.queuedBytes -= (this as Answer)[QUEUED] ?? 0;
 }
 
-/** False if the socket asks for too much: it is closed, and nobody answers. Alone, for what no hook sees. */
+/** `Sockets.enter` without counting the request in flight, for requests that no hook sees. */
 export function enterSocket(request: IncomingMessage, response: ServerResponse): boolean {
   if (!mayEnter(request)) return false;
   response.on('close', leave);
   return true;
 }
 
-/** Counts the request on its socket. HTTP/2 multiplexes, and bounds its streams itself. */
+/** Counts the request on its socket. HTTP/2 multiplexes and bounds its streams itself. */
 function mayEnter(request: IncomingMessage): boolean {
   if (request.httpVersionMajor > 1) return true;
   const state = stateOf(request.socket);
-  // What came in the same packet as the request that went too far.
+  // A request from the same packet as the one that exceeded the bound.
   if (state.cut) return false;
   if (state.streaming || state.outstanding >= OUTSTANDING_MAX) {
     cut(request.socket, state);
@@ -141,7 +141,7 @@ function mayEnter(request: IncomingMessage): boolean {
   return true;
 }
 
-/** From the request for a stream to its end, nothing may come behind it. */
+/** From a request for an event stream until its end, nothing may be pipelined behind it. */
 export function streamsOnly(request: IncomingMessage, response: ServerResponse): void {
   if (request.httpVersionMajor > 1) return;
   const state = stateOf(request.socket);
@@ -151,19 +151,19 @@ export function streamsOnly(request: IncomingMessage, response: ServerResponse):
   });
 }
 
-/** Requests that have not been answered and sent. */
+/** Requests that are unanswered, or whose answer is not sent yet. */
 export function outstandingOf(socket: Socket): number {
   return (socket as Tracked)[STATE]?.outstanding ?? 0;
 }
 
-/** True while nothing of an answer stands on the wire before what would be written now. */
+/** True if an answer written to the socket now would not mix with another one. */
 export function mayBeAnswered(socket: Socket): boolean {
   const state = (socket as Tracked)[STATE];
   if (!socket.writable) return false;
   if (state === undefined) return true;
   const { refused, streaming, cut, outstanding } = state;
   if (cut || streaming || outstanding > 1 || (refused !== null && !refused.complete)) return false;
-  // Node's name for the response that has the socket; its own default handler asks the same.
+  // Private to Node: the response that currently owns the socket. Node's own clientError handler checks the same.
   const { _httpMessage: current } = socket as Socket & { _httpMessage?: ServerResponse | null };
   return !current?.headersSent;
 }
@@ -174,8 +174,9 @@ function cut(socket: Socket, state: SocketState): void {
 }
 
 /**
- * A request was answered before its body came. Closed at once, the sender would see a reset and not the answer, and left
- * open it could send for ever: a little is read and thrown away, and whoever sends or announces more is cut off.
+ * Handles the body of a request that was answered before it arrived. If the socket closed at once, the sender would see a
+ * reset instead of the answer; if it stayed open, the sender could send for ever. So a bounded part is read and discarded,
+ * and a client that sends or announces more is disconnected.
  */
 function discardRest(request: IncomingMessage, response: ServerResponse): void {
   const { 'content-length': announced, 'transfer-encoding': encoding } = request.headers;

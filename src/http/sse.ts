@@ -8,18 +8,18 @@ import { HttpProblem } from './problem.ts';
 import { streamsOnly } from './sockets.ts';
 
 const COMMENT_EVERY_MS = 15_000;
-/** A reader that is this far behind is cut off: it may come back with Last-Event-ID. */
+/** A reader this far behind is disconnected. It can reconnect with Last-Event-ID. */
 const BUFFERED_BYTES_MAX = 256 * 1024;
 
-/** Of orders. A buyer has an order or two and a device or three, and must not take the places of all others. */
+/** Order streams per buyer. A buyer has an order or two and two or three devices, and must not use up everybody's places. */
 const PER_BUYER_MAX = 20;
 
-/** Anybody may watch a sale; only buyers and admins watch an order, and strangers must not take their places. */
+/** Anybody may watch a sale (`public`). Buyers and admins watch orders, and strangers must not use up their places. */
 export type StreamKind = 'public' | 'order';
 
 /**
- * The places of one kind of stream. A place is taken and counted in one step, and its release may be called from wherever
- * the stream can end: only the first call counts.
+ * Counts the open streams of one kind. Checking and taking a place is one step, and its release is idempotent, because a
+ * stream can end in several ways.
  */
 export class StreamPlaces {
   readonly #max: number;
@@ -37,11 +37,11 @@ export class StreamPlaces {
     return this.#taken;
   }
 
-  /** `address` is null if it says nothing about who reads, `buyer` if it is none. Throws 503 if there is no place. */
+  /** Throws 503 if there is no place. `address` is null if it does not identify the reader, `buyer` if the reader is not one. */
   take(address: string | null, buyer: string | null = null): Disposable {
     if (this.#taken >= this.#max) throw full('too many event streams are open');
-    if (this.#ofAddress.full(address)) throw full('too many event streams of this address are open');
-    if (this.#ofBuyer.full(buyer)) throw full('too many event streams of this buyer are open');
+    if (this.#ofAddress.full(address)) throw full('this address has too many open event streams');
+    if (this.#ofBuyer.full(buyer)) throw full('this buyer has too many open event streams');
     this.#add(1, address, buyer);
     let released = false;
     return {
@@ -60,7 +60,7 @@ export class StreamPlaces {
   }
 }
 
-/** How many places each has; whoever is null has no bound. */
+/** Places taken per address or per buyer; null has no bound. */
 class Shares {
   readonly #max: number;
   readonly #taken = new Map<string, number>();
@@ -85,7 +85,7 @@ function full(detail: string): HttpProblem {
   return new HttpProblem('overloaded', detail, undefined, { 'retry-after': '5' });
 }
 
-/** Server-sent events: bounded in number, kept alive by comments, ended with the server. */
+/** Server-sent events: bounded in number, kept alive by comments, ended when the server closes. */
 export class EventStreams {
   readonly #timers: Timers;
   readonly #overload: Overload;
@@ -99,16 +99,16 @@ export class EventStreams {
     this.#places = { public: places(), order: places() };
   }
 
-  /** `onRequest` of a route that streams: from here on nothing may be pipelined behind it. */
+  /** The `onRequest` hook of a route that streams: nothing may be pipelined behind such a request. */
   readonly alone = (request: FastifyRequest, reply: FastifyReply, done: () => void): void => {
     streamsOnly(request.raw, reply.raw);
     done();
   };
 
   /**
-   * Serves one stream: takes a place, lets `watch` subscribe, and opens it. The place is free again when the client leaves
-   * or the server closes, also while `watch` still waits, and when `watch` fails. `watch` gives what ends its subscription.
-   * `buyer`: whose token the request has, if it is a buyer's.
+   * Serves one stream: takes a place, lets `watch` subscribe, and opens the stream. The place is freed when the client leaves
+   * or the server closes (even while `watch` is still pending) and when `watch` fails. `watch` returns a function that ends its
+   * subscription. `buyer`: the buyer whose token the request carries, or null.
    */
   async serve(
     kind: StreamKind,
@@ -123,7 +123,7 @@ export class EventStreams {
       this.#streams.delete(stream);
     });
     this.#streams.add(stream);
-    // It may have left before: then no event will tell.
+    // The client may have left already: then no `close` event follows.
     if (request.raw.socket.destroyed) stream.abandon();
     try {
       const stop = await watch(stream);
@@ -146,12 +146,12 @@ export class EventStreams {
 }
 
 /**
- * Whose stream it is, or null if that cannot be told: without TRUST_PROXY, a client of this machine or its own network may
- * be the proxy that all readers come through.
+ * The address to count the stream by, or null if it does not identify the reader: without TRUST_PROXY, a local address may be
+ * the proxy that all readers come through.
  */
 function readerOf(request: FastifyRequest): string | null {
   const address = addressOf(request);
-  // Fastify has `ips` only where proxies are trusted.
+  // Fastify sets `ips` only if it trusts proxies.
   return request.ips === undefined && isLocalAddress(address) ? null : addressKey(address);
 }
 
@@ -160,7 +160,7 @@ export class EventStream {
   readonly #socket: Socket;
   readonly #timers: Timers;
   readonly #left: () => void;
-  /** What is heard before the stream is open is the snapshot. */
+  /** Events that `watch` sent before the stream opened: the snapshot. Null once it is open. */
   #early: (string | Buffer)[] | null = [];
   #finished = false;
   #ended = false;
@@ -171,7 +171,7 @@ export class EventStream {
     this.#socket = request.raw.socket;
     this.#timers = timers;
     this.#left = left;
-    // The socket's event and not the response's: a response that is pipelined behind others may never get the socket.
+    // The socket's event as well: a response that is pipelined behind others may never get the socket, nor its `close`.
     this.#socket.once('close', this.abandon);
     reply.raw.once('close', this.abandon);
   }
@@ -205,13 +205,13 @@ export class EventStream {
     this.write(eventText(event, id, data));
   }
 
-  /** There will be nothing more to tell: ends when what was sent before has been written. */
+  /** Ends the stream after everything that was sent so far. */
   end(): void {
     this.#finished = true;
     if (this.#early === null) this.abandon();
   }
 
-  /** The one end of every stream: its client left, the server closes, or everything is told. */
+  /** Every stream ends here: its client left, the server closes, or there is nothing more to send. */
   readonly abandon = (): void => {
     if (this.#ended) return;
     this.#ended = true;
@@ -223,7 +223,7 @@ export class EventStream {
     this.#reply.raw.end();
   };
 
-  /** Text that is made already: a Buffer can be shared by all who get the same. */
+  /** Writes serialised events. A Buffer can be shared by all readers of the same events. */
   write(text: string | Buffer): void {
     if (this.#ended) return;
     if (this.#early !== null) {

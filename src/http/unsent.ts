@@ -8,11 +8,11 @@ export interface UnsentOn extends Pick<Runtime, 'clock' | 'timers'> {
 }
 
 export interface UnsentBounds {
-  /** Of all sockets together. */
+  /** Memory of the unread answers of all sockets together. */
   bytesMax: number;
-  /** So long every answer may take, */
+  /** How long a client may take to read an answer, */
   withinMs: number;
-  /** and longer by its length at this rate: a telephone far out in the country is faster. */
+  /** plus its length at this rate, which even a poor mobile connection exceeds. */
   bytesPerSecondMin: number;
 }
 
@@ -22,14 +22,14 @@ export const UNSENT_BOUNDS: UnsentBounds = {
   bytesPerSecondMin: 8 * 1024,
 };
 
-/** Too many bytes are cut down to this share of the bound: with every byte beyond it all sockets would be sorted anew. */
+/** Beyond the bound, sockets are closed down to this share of it: otherwise every further byte would sort all of them again. */
 const SHARE_LEFT = 7 / 8;
 const CHECK_EVERY_MS = 1_000;
 
 interface Owed {
-  /** What it takes in memory. */
+  /** In memory. */
   bytes: number;
-  /** What has to go over the wire. */
+  /** On the wire. */
   length: number;
   answers: number;
   dueMs: number;
@@ -37,9 +37,9 @@ interface Owed {
 }
 
 /**
- * Answers that were made and that no client has taken yet, of all sockets together: the bounds of one socket would allow ten
- * thousand of them to fill the memory. Beyond the bound those who owe the most are cut off. And an answer must be taken in
- * full within a time: a client that takes a byte now and then would else keep it for ever.
+ * Bounds the answers that clients have not read yet, over all sockets: with a bound per socket alone, ten thousand sockets
+ * could fill the memory. Beyond the bound, the sockets with the most unread bytes are closed. An answer also has a deadline:
+ * otherwise a client that reads one byte now and then would keep it in memory for ever.
  */
 export class Unsent {
   readonly #on: UnsentOn;
@@ -59,7 +59,7 @@ export class Unsent {
     return this.#bytes;
   }
 
-  /** Counts an answer until it has been handed to the system. `bytes`: in memory; `length`: on the wire. */
+  /** Counts an answer until the operating system has taken it. `bytes`: in memory; `length`: on the wire. */
   add(socket: Socket, response: ServerResponse, bytes: number, length: number): void {
     if (socket.destroyed) return;
     const nowMs = this.#on.clock.monotonic();
@@ -67,12 +67,13 @@ export class Unsent {
     owed.bytes += bytes;
     owed.length += length;
     owed.answers++;
-    // What was taken fast earlier is no credit: else it would pay for hours of one byte now and then.
+    // Reading fast earlier earns no credit: otherwise it would buy hours of reading one byte now and then.
     owed.dueMs = Math.min(owed.dueMs + this.#msFor(length), nowMs + this.#bounds.withinMs + this.#msFor(owed.length));
     this.#bytes += bytes;
     response.once('close', () => this.#taken(socket, owed, bytes, length));
     if (this.#bytes <= this.#bounds.bytesMax || this.#judging) return;
-    // Whoever reads has taken theirs by then: the answers of one commit are all made before the first is sent.
+    // Judge in the next turn: all answers of one commit are created before the first is sent, and clients that do read have
+    // taken theirs by then.
     this.#judging = true;
     this.#on.timers.nextTurn(() => {
       this.#judging = false;
@@ -90,7 +91,7 @@ export class Unsent {
       length: 0,
       answers: 0,
       dueMs: nowMs + this.#bounds.withinMs,
-      // Answers behind the first one are not told that their socket has closed.
+      // Pipelined answers behind the first one get no `close` event of their own.
       gone: () => this.#forget(socket, owed),
     };
     this.#owed.set(socket, owed);
@@ -123,7 +124,10 @@ export class Unsent {
       socket.destroy();
       cut++;
     }
-    this.#on.log.warn({ cut }, 'clients do not read their answers; those with the most unread are closed');
+    this.#on.log.warn(
+      { cut },
+      'clients do not read their answers; the connections with the most unread bytes were closed',
+    );
   }
 
   #cutLate(): void {
@@ -131,7 +135,7 @@ export class Unsent {
     for (const [socket, owed] of this.#owed) {
       if (nowMs < owed.dueMs) continue;
       if (socket.writableLength === 0) {
-        // They wait behind an answer that is still being made, which is not the client's fault.
+        // The answers wait behind one that is still being produced: not the client's fault.
         owed.dueMs = nowMs + this.#bounds.withinMs + this.#msFor(owed.length);
         continue;
       }

@@ -1,228 +1,107 @@
-import { BusyError, messageOf, RetryableError, unavailable } from '../base/errors.ts';
+import { messageOf, RetryableError, unavailable } from '../base/errors.ts';
 import type { Runtime } from '../base/runtime.ts';
-import { hasEnded, type OrderMessage, type OrderRecord } from '../model/order.ts';
-import type { OrderLedger, StoredOrder, Upkeep } from './port.ts';
+import type { OrderMessage } from '../model/order.ts';
+import type { Handled, Undeliverable } from '../pipe/port.ts';
+import type { OrderLedger, StoredOrder } from './port.ts';
 
-/** What follows from a decision. The order is the design's: commit, then gate, then acknowledge. */
+/** What follows from a commit. The order is the design's: commit, then gate, then acknowledge. */
 export interface WriterEffects {
-  /** Stored as reserved, and perhaps paid or ended since: settle the hold, or release it if ended, then tell who waits. */
-  stored(order: OrderRecord, inserted: boolean): void;
-  /** A backstop refused it: the gate was wrong about this sale. */
-  rejected(order: OrderRecord): void;
-  /** It is known not to be stored: give the hold back. */
-  withdrawn(message: OrderMessage): void;
-  /** Tell who waits that it has failed, or that the outcome is not known yet. */
-  failed(message: OrderMessage, error: Error): void;
+  /**
+   * What is stored now for these messages, in the same order: settle the holds, answer whoever waits, rebuild a gate that was
+   * wrong. Resolves when the gate knows; may be called again for the same messages.
+   */
+  decided(stored: readonly StoredOrder[], messages: readonly OrderMessage[]): Promise<void>;
   committed(batchSize: number, durationMs: number): void;
 }
 
-/** How often a ledger that is out is asked whether it is back. */
-const PROBE_EVERY_MS = 500;
-/** A question takes a lock for each item that it asks about, and a database has room for so many locks. */
-const ASKED_MAX = 500;
-/** Up to here the tail of the ledger is folded only when nothing else is to do; above, between commits. */
-const BACKLOG_IDLE_MAX = 200_000;
-const IDLE_AFTER_MS = 50;
-const IDLE_PAUSE_MS = 20;
-const IDLE_SLICE_MS = 2;
-/** Between commits: as many slices as it takes to fold what the commit has added, but no more than these. */
-const BUSY_SLICE_MS = 1;
-const BUSY_SLICES_MAX = 20;
-/** On closing, so that the next start has less to read back. */
-const CLOSING_MS_MAX = 2_000;
-const CLOSING_SLICE_MS = 50;
+/** What becomes of messages that a commit did not decide: the only thing in which the deployments differ. */
+export interface Undecided {
+  /** Why the ledger is out, or null while it works. */
+  readonly reason: string | null;
+  /** True: the ledger is known to be out, and this batch was kept without a try. */
+  keeps(batch: readonly OrderMessage[]): boolean;
+  /** A commit failed, and may have happened all the same. Throws where the pipe has to bring the batch again. */
+  unknown(batch: readonly OrderMessage[], error: RetryableError): void;
+  /** The ledger cannot store this message as it is. Returned: the pipe tries it again apart from the others. */
+  unstorable(message: OrderMessage, error: Error): Promise<Undeliverable | null>;
+  /** A commit succeeded. */
+  worked(): void;
+}
 
 /**
  * The writer: takes batches from the pipe and commits each in one transaction.
  *
- *   working → out   a commit failed with a RetryableError (disk full, read-only). Everybody who waits is told at once;
- *                   the messages stay `unresolved`, since a failed commit may yet have reached the disk.
- *   out → working   a probe could write again. What is stored of the unresolved is settled, the rest is withdrawn:
- *                   no unit is freed while its order may still come into being.
- *
- * While it is out, admission is refused before the gate (`reason`), so that nothing piles up.
+ * A RetryableError says something about the ledger: the outcome of the whole batch is unknown. Any other error says something
+ * about the batch: it is halved until the messages that cannot be stored are alone, so that they take no others with them.
+ * An order is decided by the row as stored, and not by what this writer meant to store: a batch may be written any
+ * number of times, by several writers.
  */
 export class Writer {
-  readonly #ledger: OrderLedger & Upkeep;
+  readonly #ledger: Pick<OrderLedger, 'commitOrders'>;
   readonly #runtime: Runtime;
   readonly #effects: WriterEffects;
-  #out: string | null = null;
-  #unresolved: OrderMessage[] = [];
-  #cancelProbe: (() => void) | null = null;
-  #cancelMaintenance: (() => void) | null = null;
-  #lastCommitMs = 0;
-  #closed = false;
+  readonly #undecided: Undecided;
+  #effectsOut = false;
 
-  constructor(ledger: OrderLedger & Upkeep, runtime: Runtime, effects: WriterEffects) {
+  constructor(
+    ledger: Pick<OrderLedger, 'commitOrders'>,
+    runtime: Runtime,
+    effects: WriterEffects,
+    undecided: Undecided,
+  ) {
     this.#ledger = ledger;
     this.#runtime = runtime;
     this.#effects = effects;
-    this.#maintainWhenIdle();
+    this.#undecided = undecided;
   }
 
-  /** Why the ledger is out, or null while it works. */
-  get reason(): string | null {
-    return this.#out;
+  /** Resolves when the batch is stored or kept; `told` when all that follows from it is done, too. */
+  async write(batch: readonly OrderMessage[]): Promise<Handled> {
+    const undeliverable: Undeliverable[] = [];
+    const tells: Promise<void>[] = [];
+    await this.#write(batch, undeliverable, tells);
+    return { undeliverable, told: tells.length === 1 ? tells[0]! : Promise.all(tells).then(() => undefined) };
   }
 
-  /** Orders whose outcome is not known: admitted, commit failed, ledger still out. */
-  get unresolved(): number {
-    return this.#unresolved.length;
-  }
-
-  async write(batch: OrderMessage[]): Promise<void> {
-    if (this.#out !== null) {
-      this.#leaveUnresolved(batch, unavailable(this.#out));
-      return;
-    }
+  /** One half after the other, so that the order of messages is kept. */
+  async #write(batch: readonly OrderMessage[], undeliverable: Undeliverable[], tells: Promise<void>[]): Promise<void> {
+    if (batch.length === 0 || this.#undecided.keeps(batch)) return;
     const startedMs = this.#runtime.clock.monotonic();
     let stored: StoredOrder[];
     try {
       stored = await this.#ledger.commitOrders(batch);
     } catch (error) {
-      await this.#commitFailed(batch, error);
-      return;
-    }
-    this.#effects.committed(batch.length, this.#runtime.clock.monotonic() - startedMs);
-    for (const { order, inserted } of stored) this.#decide(order, inserted);
-    this.#lastCommitMs = this.#runtime.clock.monotonic();
-    await this.#keepUp(batch.length);
-    this.#maintainWhenIdle();
-  }
-
-  /** The ledger failed outside a commit too (an id block, an administrative change): the same state, the same way back. */
-  reportFailure(error: unknown): void {
-    // One held row keeps this call from being served, and no other.
-    if (error instanceof BusyError) return;
-    if (error instanceof RetryableError && error.code === 'unavailable') this.#goOut(error);
-  }
-
-  /** Before closing, for a bounded time: what is folded now need not be read back at the next start. */
-  async foldBeforeClosing(): Promise<void> {
-    const untilMs = this.#runtime.clock.monotonic() + CLOSING_MS_MAX;
-    while (this.#runtime.clock.monotonic() < untilMs && (await this.#maintain(CLOSING_SLICE_MS))) {
-      // Other work of the process goes on in between.
-      await new Promise<void>((resolve) => this.#runtime.timers.nextTurn(resolve));
-    }
-  }
-
-  close(): void {
-    this.#closed = true;
-    this.#cancelProbe?.();
-    this.#cancelMaintenance?.();
-  }
-
-  #decide(order: OrderRecord, inserted: boolean): void {
-    // Decided by the row as stored, and not by what this writer meant to store.
-    if (order.status === 'rejected') this.#effects.rejected(order);
-    else this.#effects.stored(order, inserted);
-  }
-
-  async #commitFailed(batch: OrderMessage[], error: unknown): Promise<void> {
-    if (error instanceof RetryableError) {
-      this.#goOut(error);
-      this.#leaveUnresolved(batch, error);
-      return;
-    }
-    // Not the ledger's state but something in the batch: isolate it, so that one poison order does not take the rest.
-    if (batch.length > 1) {
-      for (const message of batch) await this.write([message]);
-      return;
-    }
-    const message = batch[0]!;
-    this.#runtime.log.error({ err: error, orderId: message.orderId }, 'the ledger cannot take this order');
-    // A message that bears the id of a stored order is a fault; the hold under that id is the stored order's.
-    try {
-      const stored = await this.#ledger.storedAtRest([message]);
-      if (!stored.has(message.orderId)) this.#effects.withdrawn(message);
-    } catch (unknown) {
-      this.#unresolved.push(message);
-      this.#goOut(unknown instanceof RetryableError ? unknown : unavailable(messageOf(unknown), unknown));
-    }
-    this.#effects.failed(message, error instanceof Error ? error : new Error(messageOf(error)));
-  }
-
-  #leaveUnresolved(batch: OrderMessage[], error: Error): void {
-    this.#unresolved.push(...batch);
-    for (const message of batch) this.#effects.failed(message, error);
-  }
-
-  #goOut(error: RetryableError): void {
-    if (this.#out !== null || this.#closed) return;
-    this.#out = error.message;
-    this.#runtime.log.error(
-      { reason: error.message, cause: messageOf(error.cause) },
-      'the ledger is out; orders are refused',
-    );
-    this.#probeLater();
-  }
-
-  #probeLater(): void {
-    if (this.#closed) return;
-    this.#cancelProbe = this.#runtime.timers.after(PROBE_EVERY_MS, () => void this.#probe());
-  }
-
-  async #probe(): Promise<void> {
-    try {
-      await this.#ledger.probe();
-      await this.#resolve();
-    } catch (error) {
-      if (error instanceof RetryableError) this.#out = error.message;
-      else this.#runtime.log.error({ err: error }, 'the probe of the ledger failed');
-      this.#probeLater();
-      return;
-    }
-    // A commit that was under way may have failed since the last question: it has its own.
-    if (this.#unresolved.length > 0) {
-      this.#probeLater();
-      return;
-    }
-    this.#out = null;
-    this.#runtime.log.info('the ledger is back');
-  }
-
-  /** A commit that was under way may still fail and leave more: each order is asked about before it is decided. */
-  async #resolve(): Promise<void> {
-    while (this.#unresolved.length > 0) {
-      const asked = this.#unresolved.slice(0, ASKED_MAX);
-      const stored = await this.#ledger.storedAtRest(asked);
-      this.#unresolved = this.#unresolved.slice(asked.length);
-      for (const message of asked) {
-        const order = stored.get(message.orderId);
-        // Whoever hears that it is new must not take one for reserved that has ended.
-        if (order) this.#decide(order, !hasEnded(order.status));
-        else this.#effects.withdrawn(message);
+      if (error instanceof RetryableError) return this.#undecided.unknown(batch, error);
+      if (batch.length === 1) {
+        const reason = error instanceof Error ? error : new Error(messageOf(error));
+        const left = await this.#undecided.unstorable(batch[0]!, reason);
+        if (left !== null) undeliverable.push(left);
+        return;
       }
+      const middle = batch.length >> 1;
+      await this.#write(batch.slice(0, middle), undeliverable, tells);
+      await this.#write(batch.slice(middle), undeliverable, tells);
+      return;
     }
+    this.#undecided.worked();
+    this.#effects.committed(batch.length, this.#runtime.clock.monotonic() - startedMs);
+    const telling = this.#tell(stored, batch);
+    // Whoever awaits `told` hears of its failure; a failure before that must not count as unhandled.
+    telling.catch(() => undefined);
+    tells.push(telling);
   }
 
-  /** A crowd that never pauses must not let the tail grow without end. */
-  async #keepUp(added: number): Promise<void> {
-    const goal = Math.max(this.#ledger.backlog - added, BACKLOG_IDLE_MAX);
-    for (let slices = 0; this.#ledger.backlog > goal && slices < BUSY_SLICES_MAX; slices++) {
-      if (!(await this.#maintain(BUSY_SLICE_MS))) return;
-    }
-  }
-
-  #maintainWhenIdle(afterMs = IDLE_AFTER_MS): void {
-    if (this.#cancelMaintenance !== null || this.#closed) return;
-    this.#cancelMaintenance = this.#runtime.timers.after(afterMs, async () => {
-      this.#cancelMaintenance = null;
-      const idle = this.#runtime.clock.monotonic() - this.#lastCommitMs >= IDLE_AFTER_MS;
-      if (!idle) this.#maintainWhenIdle();
-      else if (await this.#maintain(IDLE_SLICE_MS)) this.#maintainWhenIdle(IDLE_PAUSE_MS);
-    });
-  }
-
-  async #maintain(sliceMs: number): Promise<boolean> {
-    if (this.#out !== null || this.#closed) return false;
+  async #tell(stored: readonly StoredOrder[], batch: readonly OrderMessage[]): Promise<void> {
     try {
-      return await this.#ledger.maintain(sliceMs);
+      await this.#effects.decided(stored, batch);
     } catch (error) {
-      // What waits is in the orders table: nothing is lost, and the next slice tries again.
-      this.#runtime.log.warn({ err: error }, 'maintenance of the ledger failed');
-      this.reportFailure(error);
-      return false;
+      if (!this.#effectsOut) {
+        this.#runtime.log.error({ err: error }, 'orders are stored, but nobody could be told; they come again');
+      }
+      this.#effectsOut = true;
+      throw error instanceof RetryableError ? error : unavailable(messageOf(error), error);
     }
+    if (this.#effectsOut) this.#runtime.log.info('decisions are passed on again');
+    this.#effectsOut = false;
   }
 }

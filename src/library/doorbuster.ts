@@ -9,10 +9,8 @@ import { type Runtime, systemRuntime } from '../base/runtime.ts';
 import { newSaleOf, salePatchOf } from '../contract/convert.ts';
 import * as S from '../contract/schemas.ts';
 import { faults } from '../contract/validate.ts';
-import type { SaleEvent } from '../engine/board.ts';
 import { openShop } from '../engine/open.ts';
-import { type Consistency, iso, type Order, presentOrder, presentReport, type Sale } from '../engine/present.ts';
-import type { Readiness, Shop, ShopEvents } from '../engine/shop.ts';
+import type { Readiness, Shop } from '../engine/shop.ts';
 import { HTTP_DEFAULTS, type HttpOptions } from '../http/context.ts';
 import { PROBLEM_TYPE, problem } from '../http/problem.ts';
 import type { Page, SaleChange } from '../ledger/port.ts';
@@ -24,38 +22,41 @@ import { KEY_PATTERN } from '../model/text.ts';
 import type { EndResult, PayResult } from '../orders/life/life.ts';
 import type { PlaceResult } from '../orders/place.ts';
 import type { PaymentProvider } from '../payments/port.ts';
+import type { SaleEvent } from '../views/board.ts';
+import type { ShopEvents } from '../views/events.ts';
+import { type Consistency, iso, type Order, presentOrder, presentReport, type Sale } from '../views/present.ts';
 import { checkEvent, checkedOptions } from './options.ts';
 
 export interface DoorbusterOptions {
-  /** The folder of the ledger, for a shop of one process; it belongs to one process at a time. */
+  /** The data folder of an embedded shop. One process uses it at a time. */
   data?: string;
-  /** `mysql:`, `mariadb:`, `postgres:`: the ledger of a shop of many processes; alone, of one process. */
+  /** The ledger's database: `mysql:`, `mariadb:` or `postgres:`. Without `redis` the shop is one process. */
   database?: string;
-  /** `redis:`, `rediss:`, `redis+sentinel:`, `redis+cluster:`, with `database`: a shop of many processes. */
+  /** With `database`: a shop of many processes. `redis:`, `rediss:`, `redis+sentinel:` or `redis+cluster:`. */
   redis?: string;
-  /** With `redis`: a broker that carries orders to the workers, `amqp:` or `kafka:`; left out: Redis Streams. */
+  /** With `redis`: a broker that carries orders to the workers, `amqp:` or `kafka:`. Default: Redis Streams. */
   pipe?: string;
-  /** With `redis`: what every key begins with. Default `doorbuster`. */
+  /** With `redis`: the prefix of every key. Default `doorbuster`. */
   redisPrefix?: string;
   /** With `redis`: how long an order waits for its commit before it is left `queued`. Default 2 000 ms. */
   answerWithinMs?: number;
-  /** With `redis`: false if other processes carry the orders to the ledger. Default true. */
+  /** With `redis`: run a worker, which writes orders to the ledger, in this process. Default true. */
   worker?: boolean;
-  /** Brings the schema of a shared database up to date; else an old one is refused. */
+  /** Bring the schema of a shared database up to date. Without it, an old schema is refused. */
   migrate?: boolean;
-  /** Payment providers of the shop's own (docs/guides/payments.md). */
+  /** Your payment providers (docs/guides/payments.md). */
   providers?: PaymentProvider[];
-  /** Webhooks may go to addresses that are not public (docs/guides/webhooks.md). */
+  /** Allow webhooks to private addresses (docs/guides/webhooks.md). */
   webhooksPrivate?: boolean;
-  /** True: orders can be paid with the sandbox provider, which takes no money. */
+  /** Enable the sandbox payment provider, which takes no money. */
   sandbox?: boolean;
   /** For `handler()`: the admin key, or `alice:key1,bob:key2`. */
   adminKey?: string;
-  /** For `handler()`: the secret of the buyers' tokens. */
+  /** For `handler()`: the secret that signs buyers' tokens. */
   authSecret?: string;
-  /** For `handler()` and the Fastify plugin: what differs from the server's defaults (docs/reference/config.md). */
+  /** For `handler()` and the Fastify plugin: overrides of the server's defaults (docs/reference/config.md). */
   http?: Partial<HttpSettings>;
-  /** A pino logger; silent if left out. */
+  /** A pino logger. Default: no log. */
   log?: Logger;
 }
 
@@ -85,7 +86,7 @@ export interface PlaceInput {
   sale: string;
   buyer: string;
   item: string;
-  /** 1 if left out. */
+  /** Default 1. */
   quantity?: number;
   /** An Idempotency-Key: the same key never buys twice. */
   key?: string;
@@ -147,7 +148,7 @@ export interface Listed<T> {
   nextCursor: string | null;
 }
 
-/** A shop in this process. Refusals are values (`ok: false` and a code); failures (the disk is full) are thrown. */
+/** A shop in this process. Refusals are values (`ok: false` and a code); failures, such as a full disk, are thrown. */
 export interface Doorbuster extends AsyncDisposable {
   readonly sales: {
     create(sale: NewSaleInput): Promise<SaleResult>;
@@ -158,22 +159,22 @@ export interface Doorbuster extends AsyncDisposable {
     pause(saleId: string): Promise<SaleResult>;
     resume(saleId: string): Promise<SaleResult>;
     close(saleId: string): Promise<SaleResult>;
-    /** Calls `hear` with the sale's state and counts and then with every change; null if there is no such sale. */
+    /** Calls `hear` with the sale's state and counts, and then with every change. Null: there is no such sale. */
     watch(saleId: string, hear: (event: SaleEvent) => void): Promise<(() => void) | null>;
   };
   readonly orders: {
     place(order: PlaceInput): Promise<Placed>;
-    /** Pays with one of the shop's providers: one capture, however often it is called. */
+    /** Pays with one of the shop's providers. Captures once, however often it is called. */
     pay(orderId: string, payment: { method: string; token?: string }): Promise<Paid>;
-    /** The shop itself took the money; the same reference again has no effect. */
+    /** Records a payment that you took yourself. The same reference again has no effect. */
     confirm(orderId: string, taken: { reference: string; amount: Money }): Promise<Paid>;
     cancel(orderId: string): Promise<Ended>;
     /**
-     * The money goes back, then the units are free again. With `amount`, a part of it goes back and the order stays paid; the
-     * same `key` never refunds twice.
+     * Refunds the money, then frees the units. With `amount`, refunds a part, and the order stays paid. The same `key` never
+     * refunds twice.
      */
     refund(orderId: string, part?: { amount?: Money; key?: string }): Promise<Ended>;
-    /** Lets an order and its buyer pay again after too many declined payments. Null: there is no such order. */
+    /** Lets the order and its buyer pay again after too many declined payments. Null: there is no such order. */
     unblockPayments(orderId: string): Promise<Order | null>;
     get(orderId: string): Promise<Order | null>;
     list(filter?: {
@@ -187,20 +188,20 @@ export interface Doorbuster extends AsyncDisposable {
   on<E extends keyof ShopEvents>(event: E, listener: (...args: ShopEvents[E]) => void): void;
   off<E extends keyof ShopEvents>(event: E, listener: (...args: ShopEvents[E]) => void): void;
   readiness(): Readiness;
-  /** Looks for units and money that do not come to their end by themselves, in one sale or in all. */
+  /** Finds stuck stock and unsettled payments, in one sale or in all. */
   check(saleId?: string): Promise<Consistency>;
-  /** All routes of the HTTP contract as a listener for node:http or Express. Needs `adminKey` and `authSecret`. */
+  /** All HTTP routes as a listener for node:http or Express. Needs `adminKey` and `authSecret`. */
   handler(): (request: IncomingMessage, response: ServerResponse) => void;
-  /** Stops accepting, finishes what is in flight, closes in order. */
+  /** Refuses new calls, finishes those in flight, and closes the ledger. */
   close(): Promise<void>;
 }
 
-/** The engine behind a `Doorbuster`, for our own HTTP plugin; not part of the public API. */
+/** The engine behind a `Doorbuster`, for our Fastify plugin; not part of the public API. */
 const engines = new WeakMap<Doorbuster, { shop: Shop; runtime: Runtime; options: DoorbusterOptions }>();
 
 export function engineOf(shop: Doorbuster): { shop: Shop; runtime: Runtime; options: DoorbusterOptions } {
   const engine = engines.get(shop);
-  if (engine === undefined) throw new TerminalError('bad_config', 'this is not a shop made by createDoorbuster');
+  if (engine === undefined) throw new TerminalError('bad_config', 'the given shop was not created by createDoorbuster');
   return engine;
 }
 
@@ -213,11 +214,11 @@ export async function createDoorbuster(given: DoorbusterOptions): Promise<Doorbu
   if (typeof (data ?? database) !== 'string' || (data ?? database) === '') {
     throw new TerminalError(
       'bad_config',
-      'createDoorbuster needs { data }, the folder of the ledger, or { database }, its address',
+      'createDoorbuster needs { data }, a folder for the ledger, or { database }, the address of a database',
     );
   }
   const runtime = systemRuntime(options.log);
-  // The same table and the same checks as for the server.
+  // Checked like the server's settings.
   const flags = { data, 'database-url': database, 'redis-url': redis, 'pipe-url': pipe, 'redis-prefix': redisPrefix };
   const config = readConfig({ ...flags, 'answer-within-ms': answerWithinMs?.toString() }, {});
   const { sandbox = false, providers = [], webhooksPrivate = false } = options;
@@ -236,7 +237,7 @@ export async function createDoorbuster(given: DoorbusterOptions): Promise<Doorbu
         return { ok: false, code: change.outcome };
     }
   };
-  /** As it is now, with its payment. */
+  /** The current order, with its payment. */
   const now = async (order: OrderRecord): Promise<Order> => (await shop.getOrder(order.id)) ?? presentOrder(order);
   const paid = async (result: PayResult): Promise<Paid> => {
     if (!result.ok) {
@@ -336,7 +337,7 @@ export async function createDoorbuster(given: DoorbusterOptions): Promise<Doorbu
     handler() {
       const http = httpOptions(options);
       listener ??= (async () => {
-        // Loaded only by those who serve HTTP: the engine itself needs none of it.
+        // Loaded on demand: the engine does not need HTTP.
         const { createServer } = await import('../http/server.ts');
         const trustProxy = options.http?.trustProxy ?? false;
         const app = await createServer({ shop: sourceOf(shop), http, runtime, trustProxy });
@@ -402,7 +403,7 @@ const RefundBody = Type.Object({
   key: Type.Optional(Type.String({ pattern: KEY_PATTERN })),
 });
 
-/** A parser in front of us (express.json) has taken the body: we would wait for it for ever. */
+/** True if a parser in front of us (express.json) has read the body: we would wait for it for ever. */
 function alreadyRead(request: IncomingMessage): boolean {
   const sent = request.headers['content-length'] ?? request.headers['transfer-encoding'] ?? '0';
   return sent !== '0' && request.readableEnded;
@@ -420,7 +421,7 @@ function faultless(schema: object, value: unknown): Fault[] | null {
   return found.length > 0 ? found : null;
 }
 
-/** The schemas speak JSON: a Date or a number of milliseconds becomes the text it stands for. */
+/** The schemas describe JSON: turns a Date or a number of milliseconds into ISO 8601. */
 function withTimes<T extends { opensAt?: Instant; closesAt?: Instant }>(input: T): object {
   return {
     ...input,
@@ -429,7 +430,7 @@ function withTimes<T extends { opensAt?: Instant; closesAt?: Instant }>(input: T
   };
 }
 
-/** What is no time stays what it is, for the schema to refuse. */
+/** Leaves an invalid value for the schema to refuse. */
 function timeText(at: Instant): unknown {
   if (typeof at !== 'number' && !(at instanceof Date)) return at;
   const date = new Date(at);
@@ -441,7 +442,7 @@ function pageOf({ limit = 50, cursor }: { limit?: number; cursor?: string }): Pa
     throw new TerminalError('invalid_request', 'limit must be a whole number from 1 to 200');
   }
   if (cursor !== undefined && !isId(cursor))
-    throw new TerminalError('invalid_request', 'cursor is not one of this list');
+    throw new TerminalError('invalid_request', 'cursor must be the nextCursor of an earlier page');
   return { limit, before: cursor ?? null };
 }
 

@@ -1,12 +1,12 @@
 import { providerName, SETTINGS } from '../base/config.ts';
 import { messageOf, TerminalError } from '../base/errors.ts';
 import { nearest } from '../base/nearest.ts';
-import type { ShopEvents } from '../engine/shop.ts';
+import type { ShopEvents } from '../views/events.ts';
 import type { DoorbusterOptions, HttpSettings } from './doorbuster.ts';
 
 /**
- * The options of createDoorbuster, checked with the bounds of the server's settings (base/config.ts). An option that is misspelt
- * or of another type is refused by name: dropped in silence, it would leave a limit or a secret at its default.
+ * Checks the options of createDoorbuster, within the bounds of the server's settings (base/config.ts). A misspelt option, or one
+ * of the wrong type, is refused by name: if it were ignored, a limit or a secret would silently keep its default.
  */
 export function checkedOptions(given: DoorbusterOptions): DoorbusterOptions {
   const options = checked<DoorbusterOptions>('createDoorbuster', '', OPTIONS, given);
@@ -25,7 +25,7 @@ const EVENTS: Record<keyof ShopEvents, true> = {
   'sale.changed': true,
 };
 
-/** A listener of an event that there is none of would wait for ever. */
+/** Refuses an unknown event, because its listener would never be called. */
 export function checkEvent(event: string, listener: unknown): void {
   if (!Object.hasOwn(EVENTS, event)) {
     throw new TerminalError('bad_config', `there is no event "${event}"${meant(event, Object.keys(EVENTS))}`);
@@ -33,7 +33,7 @@ export function checkEvent(event: string, listener: unknown): void {
   if (typeof listener !== 'function') throw new TerminalError('bad_config', 'a listener must be a function');
 }
 
-/** Gives the value as the shop takes it, or throws an Error that goes on after the option's name. */
+/** Returns the checked value, or throws an Error whose message follows the option's name. */
 type Check = (value: unknown) => unknown;
 
 const flag: Check = (value) => {
@@ -51,7 +51,7 @@ const object: Check = (value) => {
   return value;
 };
 
-/** A text as the setting of that name is written. */
+/** A text in the form of the setting with that name. */
 function written(setting: keyof typeof SETTINGS): Check {
   return (value) => {
     SETTINGS[setting].parse(string(value) as string);
@@ -59,14 +59,14 @@ function written(setting: keyof typeof SETTINGS): Check {
   };
 }
 
-/** Nothing at all is left for `handler()` to ask for. */
+/** The empty text passes: `handler()` reports it, and a shop without HTTP needs no key. */
 function key(setting: 'adminKeys' | 'authSecrets'): Check {
   return (value) => (value === '' ? value : written(setting)(value));
 }
 
 function number(setting: keyof typeof SETTINGS): Check {
   return (value) => {
-    // A text is refused too: the same table says what it must be.
+    // The setting's own message says what it must be; that of a text, too.
     SETTINGS[setting].parse(typeof value === 'number' ? String(value) : 'not a number');
     return value;
   };
@@ -78,24 +78,24 @@ function orNull(check: Check): Check {
 
 function texts(value: unknown): string[] {
   if (!Array.isArray(value) || value.some((one) => typeof one !== 'string' || one.trim() === '')) {
-    throw new Error('must be an array of texts that are not empty');
+    throw new Error('must be an array of non-empty texts');
   }
   return value as string[];
 }
 
 const secrets: Check = (value) => {
-  if (texts(value).length > 2) throw new Error('must hold one secret, or two for rotation');
+  if (texts(value).length > 2) throw new Error('must be one secret, or two for rotation');
   return value;
 };
 
-/** `cards` and `CARDS` are one provider, as the server's variables have it. */
+/** `cards` and `CARDS` are one provider, as in the server's variables. */
 const secretsByProvider: Check = (value) => {
   const named: Record<string, unknown> = {};
   for (const [provider, given] of Object.entries(object(value) as object)) {
     const name = providerName(provider);
     if (Object.hasOwn(named, name)) throw new Error(`names the provider ${name} twice`);
     try {
-      if (texts(secrets(given)).length === 0) throw new Error('must hold one secret, or two for rotation');
+      if (texts(secrets(given)).length === 0) throw new Error('must be one secret, or two for rotation');
     } catch (error) {
       throw new Error(`of ${provider} ${messageOf(error)}`);
     }
@@ -121,7 +121,7 @@ const OPTIONS: Record<keyof DoorbusterOptions, Check> = {
   answerWithinMs: number('answerWithinMs'),
   worker: flag,
   migrate: flag,
-  // The shop itself knows what a provider must be.
+  // Checked when the shop opens.
   providers: (value) => value,
   webhooksPrivate: flag,
   sandbox: flag,
@@ -153,7 +153,7 @@ const HTTP: Record<keyof HttpSettings, Check> = {
   trustProxy: (value) => (typeof value === 'boolean' ? value : written('trustProxy')(value)),
 };
 
-/** What was given, without what is undefined: that is the same as left out. */
+/** The checked options, without those that are undefined. */
 function checked<T extends object>(whose: string, path: string, checks: Record<string, Check>, given: T): T {
   const result: Record<string, unknown> = {};
   for (const [name, value] of Object.entries(given)) {

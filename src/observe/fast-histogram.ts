@@ -1,6 +1,6 @@
 /**
- * A Prometheus histogram whose series are looked up once and then are plain arrays: observing costs a few nanoseconds,
- * where prom-client's own hashes the labels every time. It gives prom-client's registry what a metric must give.
+ * A Prometheus histogram for prom-client's registry. A caller looks a series up once and then observes on plain arrays, for a
+ * few nanoseconds; prom-client's own histogram hashes the labels every time.
  */
 export class FastHistogram {
   readonly name: string;
@@ -18,7 +18,7 @@ export class FastHistogram {
     this.#buckets = buckets;
   }
 
-  /** The series of these label values; keep it, and observe on it. */
+  /** The series of these label values. Look it up once and keep it. */
   series(...labels: string[]): Series {
     const id = labels.join('\n');
     let series = this.#series.get(id);

@@ -1,26 +1,26 @@
 import { Counter, Gauge, Histogram, Registry } from 'prom-client';
 import { FastHistogram } from './fast-histogram.ts';
 
-/** What the metrics read when they are scraped. */
+/** Values that are read at each scrape. */
 export interface MetricSources {
   pipeDepth: () => number;
   ledgerBacklog: () => number;
   unresolved: () => number;
-  /** Orders answered as queued and not decided yet; left out where there are none. */
+  /** Orders answered 202 and not decided yet; absent in a deployment without 202. */
   owed?: () => number;
   deadLetters?: () => number;
-  /** What this process carried to a broker; left out where there is none. */
+  /** Entries that this process carried to the broker; absent without a broker. */
   relay?: () => { relayed: number; resent: number; recovered: number };
-  /** Payments that did not settle at the last try, as far as this process looks after them. */
+  /** Payments that did not settle at the last attempt, of those that this process handles. */
   unsettled: () => { stranded: number; owedMoney: number };
-  /** Units on their way back to the gate, as far as this process looks after them. */
+  /** Ended orders whose units the gate has not got back, of those that this process handles. */
   releases: () => { waiting: number; oldestMs: number };
   ready: () => boolean;
 }
 
 /**
- * The shop's metrics. What happens per request is counted in plain numbers and handed to prom-client only when
- * somebody scrapes: hashing labels on every request cost more than the gate's decision.
+ * The shop's metrics. Admissions are counted in plain numbers and handed to prom-client only at a scrape: hashing labels on
+ * every request cost more than the gate's decision.
  */
 export class Metrics {
   readonly registry = new Registry();
@@ -44,7 +44,7 @@ export class Metrics {
     const admissions = this.#admissions;
     new Counter({
       name: 'doorbuster_admissions_total',
-      help: 'Orders asked for, by what became of them',
+      help: 'Requested orders, by outcome',
       labelNames: ['outcome'],
       registers,
       collect() {
@@ -60,35 +60,35 @@ export class Metrics {
     });
     this.#commitSeconds = new Histogram({
       name: 'doorbuster_commit_seconds',
-      help: 'Duration of a commit, until it is on disk',
+      help: 'Duration of a commit until it is on disk',
       buckets: [0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1],
       registers,
     });
     this.#rebuilds = new Counter({
       name: 'doorbuster_gate_rebuilds_total',
-      help: 'Gates built from the ledger',
+      help: 'Rebuilds of a gate from the ledger',
       registers,
     });
     this.#rebuildSeconds = new Histogram({
       name: 'doorbuster_gate_rebuild_seconds',
-      help: 'How long a sale could not be bought while its gate was built',
+      help: 'How long a sale was unavailable while its gate was rebuilt',
       buckets: [0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60],
       registers,
     });
     this.#gateRebuilt = new Counter({
       name: 'doorbuster_orders_gate_rebuilt_total',
-      help: 'Accepted orders that ended rejected since their gate was rebuilt before the ledger had them: alert on any',
+      help: 'Accepted orders that were rejected because their gate was rebuilt before the ledger had stored them: alert on any',
       registers,
     });
     this.#backstops = new Counter({
       name: 'doorbuster_backstop_rejections_total',
-      help: 'Orders the gate admitted and the ledger refused: alert on any',
+      help: 'Orders that the gate admitted and the ledger refused: alert on any',
       labelNames: ['reason'],
       registers,
     });
     this.#webhookTries = new Counter({
       name: 'doorbuster_webhook_tries_total',
-      help: 'Webhooks sent, by what became of it: alert on any that failed (it is not tried any more)',
+      help: 'Attempts to send a webhook, by outcome: alert on any failed (given up)',
       labelNames: ['outcome'],
       registers,
     });
@@ -106,16 +106,16 @@ export class Metrics {
     if (sources.owed)
       gauge(
         'doorbuster_owed_orders',
-        'Orders that this process answered with 202 and that are not decided',
+        'Orders that this process answered 202 and that are not decided yet',
         sources.owed,
       );
     if (sources.deadLetters)
-      gauge('doorbuster_dead_letters', 'Messages that the ledger could not take: alert on any', sources.deadLetters);
+      gauge('doorbuster_dead_letters', 'Messages that the ledger could not store: alert on any', sources.deadLetters);
     const { relay } = sources;
     if (relay) {
       new Counter({
         name: 'doorbuster_relay_entries_total',
-        help: 'Entries carried to the broker; resent: not known to be confirmed before; recovered: lost by the broker',
+        help: 'Entries sent to the broker; resent: the earlier confirmation is unknown; recovered: the broker lost it',
         labelNames: ['outcome'],
         registers,
         collect() {
@@ -126,20 +126,20 @@ export class Metrics {
     }
     new Gauge({
       name: 'doorbuster_payments_unsettled',
-      help: 'stranded: a unit is held since the provider does not answer; owedMoney: money without goods that is not back',
+      help: 'stranded: units are held because the provider does not answer; owedMoney: money without goods, not refunded yet',
       labelNames: ['kind'],
       registers,
       collect() {
         for (const [kind, count] of Object.entries(sources.unsettled())) this.set({ kind }, count);
       },
     });
-    gauge('doorbuster_releases_waiting', 'Orders that have ended and whose units the gate has not got back', () => {
+    gauge('doorbuster_releases_waiting', 'Ended orders whose units the gate has not got back', () => {
       return sources.releases().waiting;
     });
-    gauge('doorbuster_releases_oldest_seconds', 'How long the oldest of them has waited', () => {
+    gauge('doorbuster_releases_oldest_seconds', 'How long the oldest of the waiting releases has waited', () => {
       return sources.releases().oldestMs / 1000;
     });
-    gauge('doorbuster_ready', '1 while the shop can take orders', () => (sources.ready() ? 1 : 0));
+    gauge('doorbuster_ready', '1 while the shop accepts orders, otherwise 0', () => (sources.ready() ? 1 : 0));
     this.registry.registerMetric(this.requests as never);
 
     function gauge(name: string, help: string, read: () => number): void {
@@ -173,7 +173,7 @@ export class Metrics {
     if (reason === 'gate_rebuilt') this.lostToRebuild();
   }
 
-  /** An accepted order that did not reach the ledger before the gate that admitted it was replaced. */
+  /** Counts an accepted order that did not reach the ledger before its gate was replaced. */
   lostToRebuild(): void {
     this.#gateRebuilt.inc();
   }
@@ -182,11 +182,11 @@ export class Metrics {
     this.#webhookTries.inc({ outcome });
   }
 
-  /** `read` gives milliseconds. */
+  /** `quantiles` returns milliseconds. */
   eventLoopDelay(quantiles: () => { p50: number; p99: number; max: number }): void {
     new Gauge({
       name: 'doorbuster_event_loop_delay_seconds',
-      help: 'Delay of the event loop since the last scrape, the commits of the ledger included',
+      help: 'Delay of the event loop since the last scrape, including commits of the ledger',
       labelNames: ['quantile'],
       registers: [this.registry],
       collect() {

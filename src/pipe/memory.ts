@@ -1,3 +1,4 @@
+import { backOffMs } from '../base/back-off.ts';
 import { messageOf } from '../base/errors.ts';
 import type { Runtime } from '../base/runtime.ts';
 import type { OrderMessage } from '../model/order.ts';
@@ -132,7 +133,7 @@ export class MemoryPipe implements Pipe, DeadLetters {
 
   /** Until it is decided. Null: the pipe was stopped first. */
   async #handOver(batch: OrderMessage[]): Promise<readonly Undeliverable[] | null> {
-    for (let delayMs = AGAIN_MS_MIN; ; delayMs = Math.min(delayMs * 2, AGAIN_MS_MAX)) {
+    for (let failures = 0; ; failures++) {
       try {
         const handled = (await this.#handle!(batch)) ?? [];
         if (!('told' in handled)) return handled;
@@ -143,7 +144,7 @@ export class MemoryPipe implements Pipe, DeadLetters {
       }
       if (this.#stopped) return null;
       await new Promise<void>((resolve) => {
-        const cancel = this.#runtime.timers.after(delayMs, resolve);
+        const cancel = this.#runtime.timers.after(backOffMs(failures, AGAIN_MS_MIN, AGAIN_MS_MAX), resolve);
         this.#endRest = () => {
           cancel();
           resolve();

@@ -14,7 +14,7 @@ export interface Caller {
   keyed: Pick<KeyScope, 'caller' | 'actingFor' | 'key'> | null;
 }
 
-/** What is done, and to what: the part of a key's scope that is not the caller's to say. */
+/** What is done, and to what: the part of a key's scope that the caller does not choose. */
 type Deed = Pick<KeyScope, 'operation' | 'subject'>;
 
 export interface ManageDependencies {
@@ -36,15 +36,15 @@ export interface ManageDependencies {
   closing: () => boolean;
 }
 
-/** How often it is tried to give back units that the house has taken out in vain. */
+/** How often it is tried to give back units of a lowering whose outcome is not known. */
 const GIVE_BACK_MS = 500;
 
 /**
  * Changes to a live sale. More stock, patch, pause, resume, close: ledger, then gate; the answer waits for both. Less
  * stock: the gate takes the units out first as a hold of the house, then the ledger lowers the total. The gate gets
  * absolute values with the ledger's number and ignores older ones, so two changes cannot overtake each other. A crash
- * between ledger and gate, or a COMMIT whose reply is lost, leaves the ledger's task unfinished: whoever looks after these
- * tells the gate instead (engine/keeper.ts). Whoever repeats a call hears its answer when the gate has heard of it, too.
+ * between ledger and gate, or a COMMIT whose reply is lost, leaves the ledger's task unfinished: the upkeep tells the gate
+ * instead (gate/upkeep.ts). A repeat of the call is answered once the gate has been told.
  */
 export class ManageSales {
   readonly #on: ManageDependencies;
@@ -108,8 +108,8 @@ export class ManageSales {
     const item = sale?.items.find(({ code }) => code === itemCode);
     if (!sale || !item) return { outcome: 'not_found' };
     if ((await gate.epochOf(saleId)) === null) {
-      // A sale the gate does not hold any more cannot be selling: the ledger's own check is enough. While it is being
-      // rebuilt it is not: what is in the pipe would be refused for want of the units.
+      // A finished sale without a gate cannot be selling: the ledger's own check is enough. While a gate is being rebuilt it
+      // is not enough: orders in the pipe would be refused for want of the units.
       if (mayAdmit(sale)) throw unavailable('the gate of this sale is being rebuilt');
       return ledger.addStock(saleId, itemCode, add, call);
     }
@@ -118,7 +118,7 @@ export class ManageSales {
     let lowered: { total: number; rev: number } | undefined;
     try {
       const held = await gate.holdForHouse(saleId, item.id, -add, hold);
-      // Even if the gate has not that many, the ledger is asked: a repeat of the key gets its first answer.
+      // The ledger is asked even if the gate has not that many: a repeat of the key gets its first answer.
       if (!held && !(call.keyed && (await ledger.findKey(call.keyed)))) return { outcome: 'insufficient_free' };
       const change = await ledger.addStock(saleId, itemCode, add, call);
       if (change.outcome === 'changed') {
@@ -128,14 +128,14 @@ export class ManageSales {
       await gate.dropHouseHold(saleId, item.id, hold, lowered);
       return change;
     } catch (error) {
-      // The total may have been lowered, and nobody told us: the units stay out until it is known.
+      // The total may have been lowered all the same: the units stay out until that is known.
       if (error instanceof RetryableError) this.#doubt(hold, saleId, item.id);
       else await gate.dropHouseHold(saleId, item.id, hold);
       throw error;
     }
   }
 
-  /** One loop for all of them. Should this process die first, a keeper drops holds that are old. */
+  /** One loop for all of them. Should this process die first, the upkeep drops holds that are old. */
   #doubt(hold: string, saleId: string, itemId: string): void {
     this.#inDoubt.set(hold, { saleId, itemId });
     if (this.#inDoubt.size === 1) void this.#giveBack();
@@ -154,7 +154,7 @@ export class ManageSales {
         } catch (error) {
           runtime.log.debug(
             { err: error, saleId, hold },
-            'units that the house has taken out cannot be given back yet',
+            'units that were taken out to lower a total cannot be given back yet',
           );
           break;
         }
@@ -203,7 +203,7 @@ export class ManageSales {
       if (change.outcome === 'replayed') await this.#heard(saleIn(change.answer));
       if (change.outcome === 'changed') {
         changed(change.sale.id);
-        // Both have it. Unfinished, it would only be told to the gate once more.
+        // Ledger and gate agree. A task left unfinished would only be told to the gate once more.
         ledger
           .finishTask(call.auditId)
           .catch((error: unknown) => runtime.log.debug({ err: error }, 'a task could not be finished'));
@@ -214,7 +214,7 @@ export class ManageSales {
 
     const { caller: who, actingFor, operation, subject, key } = call.keyed;
     const scope = JSON.stringify([who, actingFor, operation, subject, key]);
-    // One after the other: each finds in the ledger what the one before it has left.
+    // Calls with the same key run one after the other: each finds the answer of the one before it in the ledger.
     const before = this.#running.get(scope) ?? Promise.resolve();
     const mine = before.then(
       () => run(call),

@@ -1,11 +1,11 @@
 import { isIPv4, isIPv6 } from 'node:net';
 
 /**
- * Which addresses are of the public Internet, and what the others are. Whoever may name an address that this machine calls
- * could otherwise reach what only this machine can: its own ports, the networks behind it, the cloud's metadata (SSRF).
+ * Tells addresses of the public Internet from all others. Without it, an admin who names a webhook's address could reach what
+ * only this machine can: its own ports, private networks, the cloud's metadata service (SSRF).
  *
- * After IANA's registries of special-purpose addresses. An IPv6 address that has an IPv4 address in it and leads there is
- * judged by that one.
+ * Follows IANA's registries of special-purpose addresses. An IPv6 address that embeds and leads to an IPv4 address is judged by
+ * the latter.
  */
 const IPV4: readonly [network: string, what: string][] = [
   ['0.0.0.0/8', 'unspecified'],
@@ -14,7 +14,7 @@ const IPV4: readonly [network: string, what: string][] = [
   ['127.0.0.0/8', 'loopback'],
   ['169.254.0.0/16', 'link-local'],
   ['172.16.0.0/12', 'private'],
-  // Of the cloud, though it is in a public network: Azure answers there, to its own machines.
+  // In a public network, but Azure serves its own machines there.
   ['168.63.129.16/32', 'cloud metadata'],
   ['192.0.0.0/24', 'reserved for protocols'],
   ['192.0.2.0/24', 'for documentation'],
@@ -42,19 +42,19 @@ const IPV6: readonly [network: string, what: string][] = [
   ['ff00::/8', 'multicast'],
 ];
 
-/** IPv6 networks whose addresses lead to an IPv4 address, and how far from the right end that one stands in them. */
+/** IPv6 networks whose addresses embed an IPv4 address, and the position of that address in bits from the right. */
 const CARRIERS: readonly [network: string, shift: bigint][] = [
   ['::ffff:0:0/96', 0n],
-  // As some systems translate it (SIIT).
+  // IPv4-translated addresses (SIIT).
   ['::ffff:0:0:0/96', 0n],
   ['64:ff9b::/96', 0n],
   ['2002::/16', 80n],
 ];
 
-/** Everything else is not given out: nobody knows what it will be. */
+/** Everything outside of this is unassigned. */
 const GLOBAL_UNICAST = '2000::/3';
 
-/** What the address is, if it is none of the public Internet; else null. */
+/** What kind of special address it is; null: a public one. */
 export function specialAddress(text: string): string | null {
   const [address] = text.split('%', 1) as [string];
   if (isIPv4(address)) return specialIPv4(ipv4(address));
@@ -74,7 +74,7 @@ const MASK_32 = 0xffff_ffffn;
 
 interface Network {
   readonly first: bigint;
-  /** Bits that do not count. */
+  /** Number of host bits. */
   readonly free: bigint;
 }
 

@@ -1,4 +1,5 @@
 import { setMaxListeners } from 'node:events';
+import { backOffMs } from '../base/back-off.ts';
 import { messageOf } from '../base/errors.ts';
 import type { IdSequence } from '../base/ids.ts';
 import type { Runtime } from '../base/runtime.ts';
@@ -24,22 +25,22 @@ export interface DispatcherDependencies {
   readonly sender: Pick<Sender, 'send'>;
   readonly deliveryIds: Pick<IdSequence, 'next'>;
   readonly auditIds: Pick<IdSequence, 'next'>;
-  /** The order as everybody is shown it. */
+  /** The order as the API shows it. */
   present(order: OrderRecord, attempt: PaymentAttempt | null): unknown;
   told(outcome: 'delivered' | 'retried' | 'failed'): void;
-  /** Shared by all dispatchers of the process: each leads for a while only. */
+  /** Shared by all dispatchers of the process, because each one leads only for a while. */
   readonly seldom: Seldom;
 }
 
 export interface DispatcherOptions {
-  /** After the first failure; then twice as long each time, up to the other. */
+  /** The pause after the first failure. It doubles each time, up to retryMsMax. */
   readonly retryMsMin: number;
   readonly retryMsMax: number;
-  /** From the first try of a delivery on. */
+  /** Counted from the first attempt of a delivery. */
   readonly giveUpMs: number;
-  /** How long a delivery that has ended can be looked at and sent again. */
+  /** How long a finished delivery can be listed and sent again. */
   readonly keptMs: number;
-  /** How often it looks for events, and for what is due. */
+  /** How often it looks for new events and due deliveries. */
   readonly pollMs: number;
 }
 
@@ -54,40 +55,40 @@ export const DISPATCHER_DEFAULTS: DispatcherOptions = {
 };
 
 const DISPATCHER = actor('system', 'webhooks');
-/** Events in one transaction. */
+/** Events per transaction. */
 const TAKE_MAX = 200;
-/** Deliveries of one endpoint under way at once: each has its own, so that none waits for another's slowness. */
+/** Concurrent deliveries per endpoint: a slow endpoint does not hold up the others. */
 const AT_ONCE = 8;
-/** After so many failures in a row there is one at a time, until it succeeds: nobody hammers at what is down. */
+/** After this many failures in a row, deliveries go one at a time until one succeeds, to spare an endpoint that is down. */
 const FAILURES_CAREFUL = 3;
-/** Read ahead for an endpoint, so that a quick one does not wait for the ledger. */
+/** Deliveries read ahead per endpoint, so that a fast endpoint does not wait for the ledger. */
 const AHEAD = 64;
 const SETTLED_MAX = 500;
-/** What ends within this time is written together. */
+/** Deliveries that end within this time are stored together. */
 const GATHER_MS = 20;
 const TIDY_EVERY_MS = 60_000;
-/** At its end it waits so long for what is under way. */
+/** How long it waits for running requests when it stops. */
 const END_MS_MAX = 2000;
 const FAILURES_MAX = 5;
 const FAILED_MS_MAX = 2000;
 
 /**
- * Tells endpoints what happened to orders: at least once, and of one order in the order in which it happened.
+ * Sends order events to endpoints: each at least once, and those of one order in sequence.
  *
  *     outbox ══▶ deliveries ──▶ lanes (one an endpoint) ──▶ HTTP ──▶ settled together ══▶ deliveries
  *
- * One process of the cluster does it at a time. What it has in memory is a copy: whoever comes after it finds what is due in
- * the ledger, and sends again what was not settled. Two at once would send twice, and settle once.
+ * One process of the cluster does this at a time. Its memory is only a copy: its successor finds due deliveries in the ledger,
+ * and sends again those that were not settled. Two processes at once would send twice, and settle once.
  */
 export class Dispatcher {
   readonly #on: DispatcherDependencies;
   readonly #options: DispatcherOptions;
   readonly #lanes = new Map<string, Lane>();
-  /** Read ahead, under way or not yet settled. */
+  /** Ids of deliveries that are read ahead, running or not yet settled. */
   readonly #known = new Set<string>();
   readonly #sending = new Set<Promise<void>>();
   readonly #tried: DeliveryTry[] = [];
-  /** Endpoints that said 410, with their words. */
+  /** Endpoints that answered 410, with the reason. */
   readonly #gone = new Map<string, string>();
   readonly #cut = new AbortController();
   #ending = false;
@@ -97,13 +98,13 @@ export class Dispatcher {
   constructor(dependencies: DispatcherDependencies, options: DispatcherOptions) {
     this.#on = dependencies;
     this.#options = options;
-    // Every request under way listens to it.
+    // Every running request listens to it.
     setMaxListeners(0, this.#cut.signal);
   }
 
   /**
-   * Until the signal. `mayThrow`: somebody else may be able to do what fails here again and again. Once for each object: it
-   * knows of no deliveries but those it has read itself.
+   * Runs until the signal. `mayThrow`: throw after repeated failures, because another process may succeed. Call it once per
+   * object: it knows only the deliveries that it has read itself.
    */
   async run(signal: AbortSignal, mayThrow: boolean): Promise<void> {
     const { seldom } = this.#on;
@@ -117,7 +118,7 @@ export class Dispatcher {
         ...(mayThrow && { failuresMax: FAILURES_MAX }),
         failed: (error) => {
           const reason = messageOf(error);
-          if (seldom.may(reason)) log.warn({ reason }, 'a round of the webhooks failed; it tries on');
+          if (seldom.may(reason)) log.warn({ reason }, 'webhooks could not be read or stored; retrying');
         },
         rest: () => this.#rest(signal),
       });
@@ -126,7 +127,7 @@ export class Dispatcher {
     }
   }
 
-  /** Until something has ended or it is time to look again. */
+  /** Waits until a delivery has ended or it is time to look again. */
   async #rest(signal: AbortSignal): Promise<void> {
     const { timers } = this.#on.runtime;
     if (this.#tried.length === 0) {
@@ -145,11 +146,11 @@ export class Dispatcher {
     const wanted = [...this.#lanes.values()]
       .filter(({ ahead }) => ahead.length < AT_ONCE)
       .map(({ endpoint, ahead, sending }) => {
-        // What is known is still due in the ledger's eyes, and stands first there.
+        // The ledger still counts the known deliveries as due, and returns them first.
         return { endpointId: endpoint.id, limit: AHEAD + ahead.length + sending + this.#tried.length };
       });
     for (const delivery of await ledger.webhooks.dueDeliveries(wanted)) {
-      // It may have said 410 meanwhile.
+      // The endpoint may have answered 410 meanwhile.
       const lane = this.#lanes.get(delivery.endpointId);
       if (lane === undefined || this.#known.has(delivery.id)) continue;
       this.#known.add(delivery.id);
@@ -170,7 +171,7 @@ export class Dispatcher {
     const { ledger, deliveryIds } = this.#on;
     const events = await ledger.outgoingEvents(TAKE_MAX);
     if (events.length === 0) return { changed: 0, more: false };
-    // After the events: an endpoint is there before the first event that is for it.
+    // Read after the events: an endpoint exists before the first event that it must get.
     const endpoints = await ledger.webhooks.activeEndpoints();
     const wanted = events.flatMap((event) => {
       const wants = endpoints.filter((endpoint) => wantsEvent(endpoint, event));
@@ -239,7 +240,7 @@ export class Dispatcher {
     } catch (error) {
       sent = { status: null, error: messageOf(error) };
     }
-    // Whoever comes after us will do it again.
+    // Our successor will send it again.
     if (this.#cut.signal.aborted) return;
     const { status, error } = sent;
     const delivered = isDelivered(sent);
@@ -252,11 +253,10 @@ export class Dispatcher {
     this.#tried.push({ id, tries, delivered, status, error, retryMs });
   }
 
-  /** Not all at once: what failed together would come again together. */
+  /** With jitter: deliveries that failed together must not all be retried together. */
   #retryMs(tries: number): number {
     const { retryMsMin, retryMsMax } = this.#options;
-    const ms = Math.min(retryMsMin * 2 ** Math.min(tries, 40), retryMsMax);
-    return Math.round(ms * (0.75 + this.#on.runtime.random.fraction() / 2));
+    return Math.round(backOffMs(tries, retryMsMin, retryMsMax) * (0.75 + this.#on.runtime.random.fraction() / 2));
   }
 
   // Back into the ledger
@@ -265,10 +265,10 @@ export class Dispatcher {
     const { ledger, told, runtime, auditIds } = this.#on;
     for (const [endpointId, reason] of this.#gone) {
       if (await ledger.webhooks.endpointGone(endpointId, reason, DISPATCHER, await auditIds.next())) {
-        runtime.log.warn({ endpointId, reason }, 'a webhook endpoint has unsubscribed: nothing is sent to it any more');
+        runtime.log.warn({ endpointId, reason }, 'a webhook endpoint answered 410 Gone: nothing more is sent to it');
       }
       this.#gone.delete(endpointId);
-      // What is pending for it has failed.
+      // Its pending deliveries have failed: tidy up now.
       this.#tidiedMs = -Infinity;
     }
     while (this.#tried.length > 0) {
@@ -287,7 +287,7 @@ export class Dispatcher {
   #alert({ id: deliveryId, endpointId, eventId, tries, lastStatus, lastError }: WebhookDelivery): void {
     this.#on.runtime.log.error(
       { deliveryId, endpointId, eventId, tries, lastStatus, lastError },
-      'a webhook could not be delivered, and is not tried any more: it can be redelivered by hand',
+      'a webhook was not delivered and is given up: an admin can redeliver it',
     );
   }
 
@@ -296,36 +296,36 @@ export class Dispatcher {
     this.#ending = true;
     await within(timers, Promise.all(this.#sending), END_MS_MAX);
     this.#cut.abort();
-    // What cannot be settled is sent again: at least once.
+    // An unsettled delivery is sent again: at least once.
     await this.#settle().catch((error: unknown) => {
       log.debug({ err: error }, 'webhooks that were sent last could not be settled');
     });
   }
 }
 
-/** Of one endpoint. */
+/** The deliveries of one endpoint. */
 interface Lane {
   readonly endpoint: WebhookEndpoint;
-  /** Due, in memory. */
+  /** Due deliveries that were read ahead. */
   readonly ahead: WebhookDelivery[];
   sending: number;
   /** In a row. */
   failures: number;
 }
 
-/** From when it was made on: what happened before is none of its business. */
+/** An endpoint does not get events from before it was created. */
 function wantsEvent({ events, createdAtMs }: WebhookEndpoint, { type, atMs }: OutgoingEvent): boolean {
   return events.includes(type) && atMs >= createdAtMs;
 }
 
-/** The payment as it was with the order, as far as it is known: it may have gone on since. */
+/** The payment as it was at the time of the event, as far as it can be told: it may have changed since. */
 function attemptThen(
   type: OutgoingEvent['type'],
   { status }: OrderRecord,
   attempt: PaymentAttempt | null,
 ): PaymentAttempt | null {
   if (attempt === null || status === 'reserved') return null;
-  // How much is back grows: an event of a part may tell of the next one, too, but that of the payment of none.
+  // `refunded` only grows. The event of a partial refund may already include the next one; that of the payment includes none.
   if (type === 'order.paid') return { ...attempt, state: 'captured', refunded: 0 };
   if (status === 'paid') return { ...attempt, state: 'captured' };
   return status === 'refunded' ? { ...attempt, state: 'refunded' } : attempt;

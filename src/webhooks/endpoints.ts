@@ -13,7 +13,7 @@ export interface EndpointsDependencies {
   readonly auditIds: Pick<IdSequence, 'next'>;
   readonly resolve: Resolve;
   readonly allowPrivate: boolean;
-  /** There is one more, or one less. */
+  /** Called after an endpoint was created or deleted. */
   changed(): Promise<void>;
 }
 
@@ -25,7 +25,7 @@ export type EndpointResult =
 const RESOLVE_MS_MAX = 5000;
 const SECRET_BYTES = 32;
 
-/** What an admin does with endpoints. */
+/** Manages webhook endpoints for admins. */
 export class Endpoints {
   readonly #on: EndpointsDependencies;
 
@@ -33,7 +33,7 @@ export class Endpoints {
     this.#on = dependencies;
   }
 
-  /** `madeWith`: the key of the call and whose it is, as one text. */
+  /** `madeWith`: identifies the call by its Idempotency-Key and caller; null without a key. */
   async create(
     { url, events }: { readonly url: string; readonly events: readonly WebhookEvent[] },
     by: Actor,

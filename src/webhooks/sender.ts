@@ -12,29 +12,29 @@ import { type Resolve, type Target, targetOf } from './target.ts';
 export interface SenderOptions {
   readonly resolve: Resolve;
   readonly allowPrivate: boolean;
-  /** From the question for the address to the head of the answer. */
+  /** From resolving the host to the head of the answer. */
   readonly timeoutMs: number;
 }
 
 export interface Sent {
   /** Null: no answer. */
   readonly status: number | null;
-  /** What the status does not say. */
+  /** What went wrong, beyond the status. */
   readonly error: string | null;
 }
 
-/** Nobody reads what an endpoint answers: so much is taken in for the sake of the connection, for so long. */
+/** An endpoint's body is not used. This much of it is read, for this long, so that the connection can be kept. */
 const BODY_BYTES_MAX = 16 * 1024;
 const BODY_MS_MAX = 1000;
-/** Deliveries that begin together ask for the address of their host once. */
+/** Deliveries that start within this time share one resolution of their host. */
 const TARGET_MS = 1000;
 const TARGETS_MAX = 100;
-/** An unused connection is kept for less time than servers usually do (5 s), so that few are closed under our hands. */
+/** Idle connections are kept for less than the usual 5 s of servers, so that servers rarely close one that we reuse. */
 const KEPT = { keepAlive: true, maxFreeSockets: 8, timeout: 4000 };
 
 /**
- * Posts to endpoints. A connection goes to an address that was checked, and nobody asks for it again in between; redirects
- * are answers like others; an answer is its status, and its body is thrown away.
+ * Posts to endpoints. It connects to exactly the addresses that were checked, without resolving the host again. It does not
+ * follow redirects, and uses only the status of an answer.
  */
 export class Sender {
   readonly #runtime: Runtime;
@@ -48,7 +48,7 @@ export class Sender {
     this.#options = options;
   }
 
-  /** Does not fail: what went wrong is its result. */
+  /** Never rejects: a failure is part of the result. */
   async send(url: string, secret: string, body: string, signal: AbortSignal): Promise<Sent> {
     const { clock, timers } = this.#runtime;
     const { timeoutMs } = this.#options;
@@ -70,7 +70,7 @@ export class Sender {
         : httpRequest(url, { ...options, agent: this.#http });
     };
     const first = await this.#exchange(open, body, untilMs);
-    // The connection was an old one, and closed when we used it again: that says nothing about the endpoint.
+    // The server closed a kept connection while we reused it: that says nothing about the endpoint, so try once more.
     return first === 'stale' ? ((await this.#exchange(open, body, untilMs)) as Sent) : first;
   }
 
@@ -111,7 +111,7 @@ export class Sender {
           end(reasonOf(error));
         }
       });
-      // Also after an answer that node keeps to itself (101).
+      // Also reached after an answer that Node does not report (101).
       call.on('close', () => end('the connection was closed without an answer'));
       call.on('response', (response) => {
         status = response.statusCode!;
@@ -136,7 +136,7 @@ export class Sender {
   }
 }
 
-/** The addresses that were checked, whatever the name leads to by now. */
+/** Resolves to the checked addresses, whatever the name resolves to by now. */
 function lookupAmong(addresses: LookupAddress[]): LookupFunction {
   return (_hostname, options, done) => {
     if (options.all) done(null, addresses);
@@ -156,7 +156,7 @@ function isClosed(error: Error): boolean {
   return ['ECONNRESET', 'EPIPE'].includes((error as { code?: string }).code ?? '');
 }
 
-/** Of several addresses that all failed, node tells the codes only. */
+/** If several addresses failed, Node's error has no message, only the codes. */
 function reasonOf(error: Error): string {
   return messageOf(error) || ((error as { code?: string }).code ?? error.name);
 }

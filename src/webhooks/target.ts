@@ -9,35 +9,35 @@ export type Resolve = (hostname: string) => Promise<LookupAddress[]>;
 
 export const systemResolve: Resolve = (hostname) => lookup(hostname, { all: true });
 
-/** Where a delivery may go: every address that its host has now. */
+/** Where a delivery may go: all current addresses of its host. */
 export type Target =
   | { readonly ok: true; readonly addresses: LookupAddress[] }
   | { readonly ok: false; readonly reason: string };
 
-/** What is wrong with a URL as such, or null. */
+/** What is wrong with the URL itself, or null. */
 export function urlFault(text: string): string | null {
   const { urlLengthMax } = WEBHOOK_BOUNDS;
   const url = text.length > urlLengthMax ? null : URL.parse(text);
-  // It may grow when it is written as it goes over the wire.
+  // Encoding may make it longer.
   if (text.length > urlLengthMax || (url?.href.length ?? 0) > urlLengthMax)
     return `must have at most ${urlLengthMax} characters`;
   if (url === null) return 'must be a URL';
   if (url.protocol !== 'https:' && url.protocol !== 'http:') return 'must be https: or http:';
-  if (url.username !== '' || url.password !== '') return 'must have no user and password in it';
-  if (url.hash !== '') return 'must have no fragment: it would not be sent';
-  if (url.port === '0') return 'must have a port that can be called';
+  if (url.username !== '' || url.password !== '') return 'must not contain a user or password';
+  if (url.hash !== '') return 'must not contain a fragment: it would not be sent';
+  if (url.port === '0') return 'must not have port 0';
   return null;
 }
 
 /**
- * The addresses that a URL leads to, if all of them may be called. Whoever connects must use these and ask for no others: a
- * name may lead elsewhere the next time it is asked (DNS rebinding).
+ * The addresses that a URL leads to, if all of them may be called. Connect to exactly these, without resolving again: a name
+ * may resolve to another address the next time (DNS rebinding).
  */
 export async function targetOf(text: string, resolve: Resolve, allowPrivate: boolean): Promise<Target> {
   const fault = urlFault(text);
   if (fault !== null) return { ok: false, reason: fault };
   const { hostname } = new URL(text);
-  // The parser has made one spelling of all: 0x7f.1 is 127.0.0.1 here. IPv6 stands in brackets.
+  // The parser has normalised it: 0x7f.1 is 127.0.0.1 here. IPv6 is in brackets.
   const host = hostname.startsWith('[') ? hostname.slice(1, -1) : hostname;
   let addresses: LookupAddress[];
   const family = isIP(host);

@@ -1,6 +1,6 @@
 import { afterAll, beforeEach } from 'vitest';
 
-/** To be called inside a contract's suite: says at its end how many of its tests ran on this adapter. */
+/** Call it inside a contract suite: it prints at the end how many of its tests ran on this adapter. */
 export function countTests(contract: string, adapter: string): void {
   let ran = 0;
   beforeEach(() => {

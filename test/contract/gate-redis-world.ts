@@ -7,29 +7,29 @@ import type { OrderMessage } from '../../src/model/order.ts';
 import { type SaleSnapshot, type SaleValues, type SnapshotPage, saleValues } from '../../src/model/snapshot.ts';
 import { decodeEntry } from '../../src/model/stream-entry.ts';
 
-/** A millisecond of the test's clock is a second of Redis': so that "one before it opens" can be met without a race. */
+/** A millisecond of the test's clock is a second of Redis', so that "1 ms before it opens" can be tested without a race. */
 const SCALE = 1000;
-/** Windows are moved along when real time has gone on by so much; far less than a scaled millisecond. */
+/** Windows are shifted when this much real time has passed; far less than a scaled millisecond. */
 const DRIFT_MS = 200;
-/** Versions are handed on with room between them: a window that only moved is a new version to the gate. */
+/** Space between versions: a shifted window is a new version for the gate. */
 const ROOM = 1_000_000;
 
-/** One stretch in which the test's clock stood still. */
+/** A period in which the test's clock stood still. */
 interface Stand {
   manualMs: number;
   realMs: number;
 }
 
 /**
- * A RedisGate for tests whose clock is moved by hand. Redis has its own clock and keeps it: instead, times are translated on
- * their way in and out. When the test's clock has moved, the window of a sale is given to the gate anew, relative to now and
- * by the port alone (a newer version); and the past is looked up in what was when.
+ * A RedisGate for tests with a manual clock. Redis has its own clock, so times are translated on
+ * their way in and out. When the test's clock has moved, the gate gets the window of a sale again, relative to now and
+ * through the port alone (as a newer version). Past times are translated by a record of earlier moves.
  */
 export class TranslatedGate implements Gate {
   inner: Gate;
   readonly #clock: ManualClock;
   readonly #stands: Stand[] = [];
-  /** What the test has put in force. */
+  /** The values that the test has set. */
   readonly #sales = new Map<string, { values: SaleValues; epoch: number; given: Given | null }>();
   #moves = 0;
 
@@ -39,12 +39,12 @@ export class TranslatedGate implements Gate {
     this.#stands.push({ manualMs: clock.now(), realMs: Date.now() });
   }
 
-  /** The time of the test as it is now, and what was in Redis meanwhile. */
+  /** The test's current time, and the corresponding time in Redis. */
   async #now(): Promise<Stand> {
     const manualMs = this.#clock.now();
     let last = this.#stands.at(-1)!;
     if (last.manualMs !== manualMs) {
-      // What was before the move is before it in Redis' milliseconds, too.
+      // Events before the move must also be earlier in Redis' milliseconds.
       await sleep(2);
       last = { manualMs, realMs: Date.now() };
       this.#stands.push(last);
@@ -62,7 +62,7 @@ export class TranslatedGate implements Gate {
     return { values: moved, atMs: nowMs, manualMs: this.#clock.now() };
   }
 
-  /** When that was, or is to be, in Redis' time. */
+  /** Translates a time of the test to Redis' time. */
   #past(ms: number): number {
     const first = this.#stands[0]!;
     if (ms < first.manualMs) return first.realMs - (first.manualMs - ms);
@@ -120,7 +120,7 @@ export class TranslatedGate implements Gate {
 
   #translated(request: AdmitRequest, verdict: Verdict): Verdict {
     if (!('opensAtMs' in verdict)) return verdict;
-    // It says the window that it was given, and that is the test's.
+    // It returns the window that it was given: translate it back.
     const { values, given } = this.#sales.get(request.saleId)!;
     const { opensAtMs, closesAtMs } = given!.values;
     if (verdict.opensAtMs !== opensAtMs || verdict.closesAtMs !== closesAtMs) return verdict;
@@ -188,7 +188,7 @@ interface Given {
   manualMs: number;
 }
 
-/** Everything that stands in the streams of a sale, all epochs, in the order in which it came. */
+/** All messages in the streams of a sale, over all epochs, in order. */
 export async function streamed(client: Redis | Cluster, prefix: string, saleId: string): Promise<OrderMessage[]> {
   const begin = `${prefix}:{${saleId}:0}`;
   const entries: { at: number[]; messages: OrderMessage[] }[] = [];
@@ -203,7 +203,7 @@ export async function streamed(client: Redis | Cluster, prefix: string, saleId: 
 
 let made = 0;
 
-/** A prefix that nobody else has. */
+/** A unique prefix. */
 export function ownPrefix(): string {
   return `gate-${process.pid}-${Date.now()}-${++made}`;
 }

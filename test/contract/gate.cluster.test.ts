@@ -16,7 +16,7 @@ describeWithRedis('the gate on a Redis cluster', () => {
   let gate: RedisGate | null = null;
 
   beforeAll(async () => {
-    // Three masters: sales of one test lie on several of them, and a script that touched a key it did not name would fail.
+    // Three masters: sales of one test are on several of them, and a script that uses an undeclared key fails.
     const { nodes } = await startRedisCluster({ masters: 3 });
     target = `redis+cluster://${nodes.map(({ host, port }) => `${host}:${port}`).join(',')}`;
     eye = new Cluster(nodes.map(({ host, port }) => ({ host, port })));

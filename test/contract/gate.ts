@@ -10,9 +10,9 @@ import { T0 } from './manual.ts';
 
 export interface GateUnderTest {
   gate: Gate;
-  /** The clock that the gate judges windows and dates keys by. */
+  /** The clock by which the gate checks windows and dates keys. */
   clock: ManualClock;
-  /** What has gone into the pipe so far, in order. */
+  /** The messages in the pipe so far, in order. */
   emitted(): Promise<OrderMessage[]>;
 }
 
@@ -42,7 +42,7 @@ function snapshot(over: Partial<WholeSnapshot> = {}): SaleSnapshot {
     keys: [],
     ...over,
   };
-  // One order in a page: what belongs together comes in parts.
+  // One order per page, so that the gate must join pages.
   return paged(all, 1);
 }
 
@@ -181,7 +181,7 @@ export function gateContract(name: string, make: () => Promise<GateUnderTest>): 
         const first = await gate.admit(asked);
         await changesNothing(async () => expect(await gate.admit(asked)).toEqual(first));
         await admitted('bob');
-        // Nothing is free, the buyer is at the limit, the sale is paused, closed: it is still the same admission.
+        // Sold out, limit reached, paused, closed: it is still the same admission.
         await changesNothing(async () => expect(await gate.admit(asked)).toEqual(first));
         await gate.applySale(SALE, values({ paused: true }));
         await changesNothing(async () => expect(await gate.admit(asked)).toEqual(first));

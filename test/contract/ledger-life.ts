@@ -3,6 +3,7 @@ import { DoorbusterError } from '../../src/base/errors.ts';
 import { systemRuntime } from '../../src/base/runtime.ts';
 import { MemoryGate } from '../../src/gate/memory.ts';
 import { type DueOrder, KEY_KEPT_MS, type Move, type NewIntent, type Release } from '../../src/ledger/port.ts';
+import { Unresolved, type UnresolvedEffects } from '../../src/ledger/unresolved.ts';
 import { Writer } from '../../src/ledger/writer.ts';
 import { actor } from '../../src/model/actor.ts';
 import type { OrderRecord } from '../../src/model/order.ts';
@@ -800,15 +801,19 @@ export function lifeContract(name: string, make: () => Promise<LifeUnderTest>, s
         await kit.reach(state);
         const before = await kit.item();
         const heard: string[] = [];
-        const writer = new Writer(kit.ledger, kit.world.runtime, {
-          stored: ({ status }, inserted) => heard.push(`stored ${status} ${inserted}`),
-          rejected: () => heard.push('rejected'),
-          withdrawn: () => heard.push('withdrawn'),
+        const effects: UnresolvedEffects = {
+          async decided(stored) {
+            for (const { order, inserted } of stored) {
+              heard.push(order.status === 'rejected' ? 'rejected' : `stored ${order.status} ${inserted}`);
+            }
+          },
+          withdrawn: async () => void heard.push('withdrawn'),
           failed: () => heard.push('failed'),
-          committed: () => {},
-        });
-        await writer.write([message]);
-        writer.close();
+        };
+        const unresolved = new Unresolved(kit.ledger, kit.world.runtime, effects);
+        const writer = new Writer(kit.ledger, kit.world.runtime, { ...effects, committed: () => {} }, unresolved);
+        await (await writer.write([message])).told;
+        unresolved.close();
         expect(heard).toEqual(['stored cancelled false']);
         expect(await kit.item()).toEqual(before);
       });

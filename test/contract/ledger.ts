@@ -10,6 +10,7 @@ import {
   type SaleChange,
   type StoredOrder,
 } from '../../src/ledger/port.ts';
+import { Unresolved, type UnresolvedEffects } from '../../src/ledger/unresolved.ts';
 import { PAGE_ORDERS } from '../../src/ledger/works/gate-pages.ts';
 import { Writer } from '../../src/ledger/writer.ts';
 import { actor } from '../../src/model/actor.ts';
@@ -477,18 +478,23 @@ export function ledgerContract(name: string, make: () => Promise<LedgerUnderTest
         const order = message({ buyer: 'alice' });
         await given(order);
         const heard: string[] = [];
-        const writer = new Writer(world.ledger, world.runtime, {
-          stored: ({ buyer }) => heard.push(`stored ${buyer}`),
-          rejected: ({ buyer, reason }) => heard.push(`rejected ${buyer}: ${reason}`),
-          withdrawn: () => {},
+        const effects: UnresolvedEffects = {
+          async decided(stored) {
+            for (const { order } of stored) {
+              const { buyer, status, reason } = order;
+              heard.push(status === 'rejected' ? `rejected ${buyer}: ${reason}` : `stored ${buyer}`);
+            }
+          },
+          withdrawn: async () => {},
           failed: ({ buyer }) => heard.push(`failed ${buyer}`),
-          committed: () => {},
-        });
+        };
+        const unresolved = new Unresolved(world.ledger, world.runtime, effects);
+        const writer = new Writer(world.ledger, world.runtime, { ...effects, committed: () => {} }, unresolved);
         const poison = { ...order, buyer: 'mallory' };
-        await writer.write([message({ buyer: 'bob', key: 'k' }), poison, message({ buyer: 'carol' })]);
-        writer.close();
+        await (await writer.write([message({ buyer: 'bob', key: 'k' }), poison, message({ buyer: 'carol' })])).told;
+        unresolved.close();
         expect(heard).toEqual(['stored bob', 'failed mallory', 'stored carol']);
-        expect(writer.reason).toBeNull();
+        expect(unresolved.reason).toBeNull();
       });
 
       it('P1: the surplus is the tail of the batch, rejected: sold_out', async () => {

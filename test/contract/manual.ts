@@ -4,7 +4,7 @@ import { seededRandom } from '../../src/base/random.ts';
 import type { Runtime } from '../../src/base/runtime.ts';
 import type { Timers } from '../../src/base/timers.ts';
 
-/** An instant that means nothing but is easy to recognise in a failure. */
+/** An arbitrary instant that is easy to recognise in a failure. */
 export const T0 = Date.UTC(2026, 10, 11);
 
 interface Timer {
@@ -13,7 +13,7 @@ interface Timer {
   run: () => void;
 }
 
-/** Timers that run when the test moves time, in the order in which they are due. */
+/** Timers that run when the test advances time, in order. */
 export class ManualTimers implements Timers {
   readonly #clock: ManualClock;
   readonly #timers = new Set<Timer>();
@@ -39,7 +39,7 @@ export class ManualTimers implements Timers {
     return this.#timers.size;
   }
 
-  /** One turn of the event loop: what was scheduled for it, and the promises that follow from it. */
+  /** One turn of the event loop: everything scheduled for it, and the promises that follow from it. */
   async turn(): Promise<void> {
     for (const run of this.#turns.splice(0)) run();
     await settled();
@@ -52,7 +52,7 @@ export class ManualTimers implements Timers {
       if (due === undefined) break;
       this.#clock.advance(Math.max(due.atMs - this.#clock.monotonic(), 0));
       if (due.everyMs === null) this.#timers.delete(due);
-      // As setInterval does: from when it ran, so a late tick is not made up for.
+      // Like setInterval: counted from when it ran, so that a missed tick is skipped.
       else due.atMs = this.#clock.monotonic() + due.everyMs;
       due.run();
       await settled();
@@ -67,7 +67,7 @@ export class ManualTimers implements Timers {
   }
 }
 
-/** Everything that promises alone can still bring about has happened. */
+/** Resolves when all pending promises have run. */
 export function settled(): Promise<void> {
   return new Promise((resolve) => setImmediate(resolve));
 }

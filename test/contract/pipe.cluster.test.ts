@@ -45,7 +45,7 @@ describeWithRedis('the pipe on a Redis cluster', () => {
   });
 
   it('wake-ups reach every consumer, whatever node the sale is on', async () => {
-    // No sweep but the first.
+    // Without any sweep after the first.
     const { pipe, feeder, end } = start(60_000);
     onTestFinished(end);
     const seen: string[] = [];

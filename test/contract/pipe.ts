@@ -6,23 +6,23 @@ import { orderMessage } from '../support/streams.ts';
 import { countTests } from './count.ts';
 
 export interface PipeUnderTest {
-  /** Takes a message three times, the second after RETRY_MS, before it is a dead letter. */
+  /** Delivers a message three times, the second time after RETRY_MS, before it becomes a dead letter. */
   pipe: Pipe;
   letters: DeadLetters;
-  /** What the gate does in the step of one admission of several orders of one sale. */
+  /** As the gate does when it admits several orders of one sale in one step. */
   push(messages: OrderMessage[]): Promise<void>;
   /** … of several admissions, one after the other. */
   pushEach(messages: OrderMessage[]): Promise<void>;
-  /** One batch may not be larger. */
+  /** The largest batch. */
   batchMax: number;
-  /** What is there when the consumer comes fills batches wholly; a broker brings it bit by bit. */
+  /** True if messages that wait when the consumer starts fill whole batches; a broker delivers them bit by bit. */
   fillsBatches?: boolean;
   end(): Promise<void>;
 }
 
 export const RETRY_MS = 60;
 export const TRIES_MAX = 3;
-/** Long enough for what must not happen to happen. */
+/** Long enough to notice something that must not happen. */
 const A_WHILE_MS = 120;
 
 /** The contract of src/pipe/port.ts. */
@@ -43,7 +43,7 @@ export function pipeContract(name: string, make: () => Promise<PipeUnderTest>): 
       return Array.from({ length: count }, () => orderMessage(String(++lastId), { saleId }));
     }
 
-    /** One admission of so many orders. */
+    /** One admission of `count` orders. */
     async function push(count = 1, saleId = '1'): Promise<string[]> {
       const sent = messages(count, saleId);
       await world.push(sent);
@@ -60,7 +60,7 @@ export function pipeContract(name: string, make: () => Promise<PipeUnderTest>): 
       return seen;
     }
 
-    /** A consumer that takes a batch and finishes it when told. */
+    /** A consumer that finishes a batch only when told to. */
     function slowConsumer() {
       const batches: string[][] = [];
       const open: PromiseWithResolvers<void>[] = [];
@@ -356,12 +356,12 @@ export function pipeContract(name: string, make: () => Promise<PipeUnderTest>): 
           longestMs = Math.max(longestMs, performance.now() - movedMs);
           movedMs = performance.now();
         }
-        // On a machine that was stopped for so long this shows nothing.
+        // If the machine stalled for that long, the result means nothing.
         if (longestMs < 0.8 * idleMs) {
           expect(movedMs - startedMs).toBeGreaterThan(idleMs);
           expect(over, 'one was decided after the other').toBe(false);
           expect(await waited, 'the last one stands still').toBe(false);
-          // However quickly they are decided, there is an end to it.
+          // The wait ends, however quickly they are decided.
           expect(await world.pipe.caughtUp('1', 20, idleMs)).toBe(false);
         }
         consumer.finish();
@@ -373,14 +373,14 @@ export function pipeContract(name: string, make: () => Promise<PipeUnderTest>): 
     it('P10: a message that is tried again and again is not one that is decided', async () => {
       world.pipe.consume(async (batch) => poison(batch, ...idsOf(batch)));
       await push(1);
-      // It moves all the time, and is a dead letter in the end: out of the pipe.
+      // It is retried all the time, and becomes a dead letter in the end, which is out of the pipe.
       expect(await world.pipe.caughtUp('1', 20_000, 2 * RETRY_MS)).toBe(false);
     });
 
     it('catches up also if more is always there', async () => {
       let more = true;
       world.pipe.consume(async () => {
-        // A crowd: for every batch that is handled another one is waiting.
+        // A crowd: another batch waits for every one that is handled.
         if (more) await push(world.batchMax);
       });
       await push(1);

@@ -15,14 +15,14 @@ import { mysqlUrl } from '../support/servers/mariadb.ts';
 import { postgresUrl } from '../support/servers/postgres.ts';
 import { type FaultProxy, saysCommitted, startProxy } from '../support/servers/proxy.ts';
 
-/** Within this time the gate has what the ledger has, however the call ended. */
+/** Within this time gate and ledger agree, however the call ended. */
 const CONVERGED_MS = 4_000;
 
 const isCommit = (request: Buffer): boolean => /COMMIT(?!TED)/.test(request.toString('latin1'));
 
 /**
- * DATABASE_URL without REDIS_URL: a COMMIT whose reply is lost, or that reaches the server late. Nobody outside the process
- * can tell its gate what became of it.
+ * DATABASE_URL without REDIS_URL: a COMMIT whose reply is lost, or that reaches the server late. No other process
+ * can tell the gate what became of it.
  */
 function suite(database: () => Promise<string>, whole: boolean): void {
   let direct: string;
@@ -45,7 +45,7 @@ function suite(database: () => Promise<string>, whole: boolean): void {
     });
     shop = await EmbeddedShop.on(ledger, systemRuntime());
     saleId = await createSale();
-    // Nothing of it is under way any more when a COMMIT is chosen to fail.
+    // Its work must be done before a COMMIT is chosen to fail.
     await until('its task is done', 5_000, async () => (await tasks()) === 0);
   });
   afterEach(async () => {
@@ -87,12 +87,12 @@ function suite(database: () => Promise<string>, whole: boolean): void {
     );
   }
 
-  /** What the ledger has. */
+  /** The counts in the ledger. */
   const item = async () => (await shop.getSaleNow(saleId))!.items[0]!;
-  /** What the gate has. */
+  /** The counts in the gate. */
   const inGate = async () => (await (shop as unknown as { gate: Gate }).gate.view(saleId))![0]!;
 
-  /** The server commits; nobody hears of it. */
+  /** The server commits, but its reply is lost. */
   async function replyLost(call: () => Promise<SaleChange>): Promise<void> {
     const before = proxy.counters().repliesDropped;
     proxy.dropReplies((exchange) => proxy.counters().repliesDropped === before && saysCommitted(exchange));
@@ -101,7 +101,7 @@ function suite(database: () => Promise<string>, whole: boolean): void {
     await until('the ledger is back', 10_000, () => shop.readiness().status === 'ok');
   }
 
-  /** The client has gone; the server has not seen the COMMIT, which is still on its way. */
+  /** The client is gone, and the COMMIT has not reached the server yet. */
   async function commitHeld(call: () => Promise<unknown>): Promise<unknown> {
     const held = proxy.holdRequest(isCommit);
     const calling = call();
@@ -109,7 +109,7 @@ function suite(database: () => Promise<string>, whole: boolean): void {
     return calling;
   }
 
-  // What follows from it is the same on every database: what differs is how a session is ended.
+  // Once is enough: databases differ only in how a session is ended.
   describe.runIf(whole)('an administrative call whose COMMIT was answered to nobody', () => {
     it('more stock, pause: the gate sells it, and then does not, though nobody asks again', async () => {
       expect(await buy(3)).toBe('reserved');

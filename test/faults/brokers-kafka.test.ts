@@ -8,7 +8,7 @@ describeWithRedis('the distributed shop', () => {
     describeWithOwnKafka('through Kafka', () =>
       brokerFaults(KAFKA_KIND, MARIADB_KIND, {
         outages: ['kill -9'],
-        // In the long run only: RabbitMQ has them in the short one.
+        // Long run only; the short run covers them with RabbitMQ.
         kills: false,
         rebuilds: [],
         overload: false,

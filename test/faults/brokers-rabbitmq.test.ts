@@ -8,7 +8,7 @@ describeWithRedis('the distributed shop', () => {
     describeWithOwnRabbitmq('through RabbitMQ', () =>
       brokerFaults(RABBITMQ_KIND, POSTGRES_KIND, {
         kills: false,
-        // In the long run: carrier-rabbitmq.test.ts has a broker that hangs, brokers-kafka.test.ts buyers meanwhile.
+        // Long run only: carrier-rabbitmq.test.ts covers a broker that hangs, and brokers-kafka.test.ts buyers meanwhile.
         outages: [],
         rebuilds: ['FLUSHALL'],
         overload: true,

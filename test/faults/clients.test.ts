@@ -9,7 +9,7 @@ import { cleanUp, createSale, token } from '../support/server.ts';
 
 afterAll(cleanUp);
 
-/** A crowd closes pages. Each way of going away was, or could be, a request that is counted as in flight for ever. */
+/** Buyers close pages. A request that they leave must not count as in flight for ever. */
 it('buyers who go away in the middle of a request cost nothing, and their key tells what became of it (P5)', async () => {
   const IN_FLIGHT_MAX = 20;
   const server = await startCalmServer({ env: { IN_FLIGHT_MAX: String(IN_FLIGHT_MAX) } });

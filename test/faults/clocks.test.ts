@@ -3,8 +3,8 @@ import type { Runtime } from '../../src/base/runtime.ts';
 import { systemRuntime } from '../../src/base/runtime.ts';
 import { DistributedShop } from '../../src/engine/distributed.ts';
 import { EmbeddedShop } from '../../src/engine/embedded.ts';
-import { Keeper } from '../../src/engine/keeper.ts';
 import { RedisGate } from '../../src/gate/redis/gate.ts';
+import { GateUpkeep } from '../../src/gate/upkeep.ts';
 import { openSqlLedger } from '../../src/ledger/drivers/open.ts';
 import { actor } from '../../src/model/actor.ts';
 import type { PaymentProvider } from '../../src/payments/port.ts';
@@ -102,8 +102,9 @@ function suite(product: Product): void {
 
       const ledger = await ledgerOf(off(ms));
       closing.push(() => ledger.close());
-      // The rebuilder and the locks are not asked: its gate is there.
-      await new Keeper({ runtime: off(ms), gate, ledger, locks: {} as never, rebuilder: {} as never }).round();
+      // The rebuilder is not asked: its gate is there.
+      const unused = {} as never;
+      await new GateUpkeep({ runtime: off(ms), gate, ledger, lead: unused, rebuilder: unused }).round();
 
       const again = await place('alice', 'k1');
       expect(again).toMatchObject({ ok: true, replayed: true, order: { id: first.order.id } });

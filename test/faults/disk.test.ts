@@ -31,7 +31,7 @@ async function ready({ call }: Pick<TestServer, 'call'>): Promise<boolean> {
   return (await call('GET', '/readyz')).status === 200;
 }
 
-// In the short run the crowd meets one kind of them; the start meets both.
+// The short run tests the crowd on one kind of disk, and the start on both.
 describe.each(disks)('%s', (_, make) => {
   it.runIf(LONG || make === disks[0]![1])(
     'in the middle of a crowd: 503 and why, reads and replays go on, nothing is lost, it recovers by itself',
@@ -49,7 +49,7 @@ describe.each(disks)('%s', (_, make) => {
       let over = false;
       const crowd = crowdOf(buyers(), 48, async (buyer) => {
         const quantity = 1 + below(random, 3);
-        // A buyer who is told 503 comes back once with the same key.
+        // A buyer who gets 503 retries once with the same key.
         const wish = { saleId, buyer, quantity, key: `${buyer} x${quantity}` };
         if ((await record.place(client, wish)).status === 503) await record.place(client, wish);
         return !over;
@@ -76,8 +76,8 @@ describe.each(disks)('%s', (_, make) => {
         const again = await record.place(client, { saleId, buyer, quantity, key });
         expect([again.status, again.replayed, again.order], label).toEqual([201, true, order]);
       });
-      // What the office asks is refused in the same words.
-      await until('the office hears it, too', 3_000, async () => {
+      // Calls of admins are refused with the same reason.
+      await until('admins are told, too', 3_000, async () => {
         const answer = await server.call('POST', `/v1/sales/${saleId}/pause`, { admin: true, key: 'pause-1' });
         if (answer.status === 200) await server.call('POST', `/v1/sales/${saleId}/resume`, { admin: true });
         else
@@ -99,14 +99,14 @@ describe.each(disks)('%s', (_, make) => {
       over = true;
       await crowd;
 
-      // P5: a key whose first try ended in 503 is not stuck: it gets an order now, its own if it has one after all.
+      // P5: a key whose first attempt got 503 is not stuck: it gets an order now, the first one if that was stored after all.
       const turnedAway = record.tries.filter(({ status }) => status === 503).slice(0, 400);
       await crowdOf(turnedAway, 16, async ({ buyer, quantity, key }) => {
         const again = await record.place(client, { saleId, buyer, quantity, key });
         expect(again.status, `${label}: ${buyer} ${again.code}`).toBe(201);
       });
 
-      // To the last unit: what the failed commits had taken is free again, and no more than that.
+      // To the last unit: exactly the units of the failed commits are free again.
       await crowdOf(lateBuyers(), 64, async (buyer) => (await record.place(client, { saleId, buyer })).status === 201);
       const [sale, orders] = [await saleNow(server, saleId), await ledgerOrders(server, saleId)];
       expect(allFaults(sale, orders, record.tries, PER_BUYER), label).toEqual(NO_FAULTS);
@@ -117,7 +117,7 @@ describe.each(disks)('%s', (_, make) => {
       expect(refused.filter(({ code }) => code !== 'unavailable').length, label).toBe(0);
       client.close();
 
-      // A restart finds the same, after a kill -9 as well.
+      // A restart after kill -9 finds the same.
       await server.kill();
       server = await startCalmServer({ data: disk.folder, env: ENV });
       expect(await ledgerOrders(server, saleId), label).toEqual(orders);
@@ -176,7 +176,7 @@ describe.runIf(mountable)('a nearly full disk (tmpfs)', () => {
 
     server = await startCalmServer({ data: disk.folder, env: ENV });
     const late = new CrowdClient(server.url, 1);
-    // It may find room for the rebuild in what its own files have; if it sells, it sells rightly.
+    // The rebuild may fit into space that its own files already have; if it sells, it sells correctly.
     expect([201, 503]).toContain((await record.place(late, { saleId, buyer: 'new' })).status);
     disk.free();
     await until('it is ready', RECOVERY_MS_MAX, () => ready(server));

@@ -4,9 +4,9 @@ import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, it } from
 import { unavailable } from '../../src/base/errors.ts';
 import { systemRuntime } from '../../src/base/runtime.ts';
 import { DistributedShop } from '../../src/engine/distributed.ts';
-import { Keeper } from '../../src/engine/keeper.ts';
-import { Rebuilder } from '../../src/engine/rebuild.ts';
+import { Rebuilder } from '../../src/gate/rebuild.ts';
 import { RedisGate } from '../../src/gate/redis/gate.ts';
+import { GateUpkeep } from '../../src/gate/upkeep.ts';
 import { openSqlLedger } from '../../src/ledger/drivers/open.ts';
 import type { Ledger } from '../../src/ledger/port.ts';
 import { createLocks, type Locks } from '../../src/locks/locks.ts';
@@ -23,8 +23,8 @@ import { type FaultProxy, startProxy } from '../support/servers/proxy.ts';
 import { type RedisServer, startRedis } from '../support/servers/redis.ts';
 
 /**
- * Interleavings that a review of the distributed shop has found, one test for each. Every process is an object here, and
- * is stopped at the await that matters: at a call to its ledger, or by its way to Redis.
+ * Interleavings that a review of the distributed shop found, one test each. Every process is an object here, and
+ * is stopped at the await that matters: at a call to its ledger, or on its connection to Redis.
  */
 
 const CALLER = { by: actor('admin', 'admin'), keyed: null };
@@ -37,16 +37,16 @@ let database: { readonly url: string };
 let prefix: string;
 const ends: (() => Promise<unknown> | unknown)[] = [];
 
-/** What a shop does when it finds a gate stale; it is not for everybody. */
+/** A private method that a shop calls when it finds a stale gate. */
 interface Rebuilds {
-  rebuild(saleId: string): void;
+  rebuilder: Rebuilder;
 }
 
 type Calls<T> = {
   [M in keyof T]?: T[M] extends (...args: infer A) => infer R ? (real: T, ...args: A) => R | Promise<never> : never;
 };
 
-/** The same object, some of whose calls are ours. */
+/** The same object with some calls replaced. */
 function withCalls<T extends object>(real: T, calls: Calls<T>): T {
   return new Proxy(real, {
     get(target, name) {
@@ -173,7 +173,7 @@ describeWithRedis('the distributed shop, reviewed', () => {
             }
             return read;
           },
-          // Dead from here on: what it would tell the gate at the end is never told.
+          // Dead from here on: the last update of the gate is never sent.
           getSale(real, saleId) {
             if (!builds) return real.getSale(saleId);
             died.resolve();
@@ -186,14 +186,14 @@ describeWithRedis('the distributed shop, reviewed', () => {
       await until('the gate is open', SOON_MS, () => sells(admin, saleId));
       builds = true;
       for (const key of await keysOf(`{${saleId}*`)) await redis.command('DEL', key);
-      // It is the builder's sale now: whoever finds the gate gone has it built.
-      (builder as unknown as Rebuilds).rebuild(saleId);
+      // The builder rebuilds the missing gate.
+      void (builder as unknown as Rebuilds).rebuilder.rebuild(saleId);
       await taken.promise;
       const paused = admin.setPaused(saleId, true, CALLER);
       await until('the ledger has it', SOON_MS, async () => (await admin.getSaleNow(saleId))?.state === 'paused');
       snapshot.resolve();
       await died.promise;
-      // With the process its locks would end.
+      // A dead process would lose its locks.
       await builder.locks.close();
       expect(
         await paused.then(
@@ -216,10 +216,10 @@ describeWithRedis('the distributed shop, reviewed', () => {
       const saleId = await createSale(api, { stock: 4 });
       await until('it sells', SOON_MS, () => sells(api, saleId));
       const locks = openLocks();
-      // Nobody can rebuild meanwhile: the worker is on its way to it when it ends.
+      // The lock keeps others from rebuilding, so that the worker is waiting for it when it ends.
       const grant = await locks.mutex(`rebuild:${saleId}`).acquire();
       const [items] = await keysOf(`{${saleId}:0}:*:items`);
-      // The gate has forgotten what it sold, and sells more than there is.
+      // The gate has lost sold units, and sells more than there are.
       await redis.command('HINCRBY', items!, 'h:1', '-4');
       const results = await Promise.all(Array.from({ length: 6 }, () => buy(api, saleId).catch(() => null)));
       expect(results.filter((result) => result?.ok).length).toBeLessThanOrEqual(3);
@@ -281,7 +281,7 @@ describeWithRedis('the distributed shop, reviewed', () => {
         const ledger = await openLedger();
         const api = await start();
         const { saleId, orderId } = await queuedThenClosed(api);
-        // Whoever was to rebuild it has died.
+        // The process that was rebuilding it has died.
         await openGate().shut(saleId);
         expect(await fate(api, saleId)).toBe('unavailable');
         await keeperOf(ledger).round();
@@ -358,7 +358,7 @@ describeWithRedis('the distributed shop, reviewed', () => {
         const saleId = await createSale(api, { stock: 2 });
         const bought = await until('the gate is open', SOON_MS, () => buy(api, saleId).catch(() => null));
         const eye = new Redis(redis.url);
-        // A worker that dies between its commit and what follows from it.
+        // A worker that dies between its commit and the update of the gate.
         await (await openLedger()).commitOrders(await streamed(eye, prefix, saleId));
         eye.disconnect();
         await api.cancelOrder(orderIdOf(bought), actor('admin', 'alice'));
@@ -382,7 +382,7 @@ describeWithRedis('the distributed shop, reviewed', () => {
         calls: {
           takeIdBlock(real, kind, size) {
             if (kind !== 'order') return real.takeIdBlock(kind, size);
-            // Three numbers, and then a database that does not even answer.
+            // Three ids, and then a database that does not answer.
             return blocks++ === 0 ? real.takeIdBlock(kind, 3) : new Promise<never>(() => {});
           },
         },
@@ -410,11 +410,11 @@ describeWithRedis('the distributed shop, reviewed', () => {
       await drained(saleId);
       let orderId = '';
       const gate = openGate();
-      // Between its look at the sale and what it does about it the keeper is stopped, and the sale goes on.
+      // The keeper is stopped between reading the sale and acting on it, while the sale goes on.
       const sleepy = withCalls(gate, {
         async retire(real: RedisGate, id: string) {
           if (id === saleId && orderId === '') {
-            (api as unknown as Rebuilds).rebuild(saleId);
+            void (api as unknown as Rebuilds).rebuilder.rebuild(saleId);
             const bought = await until('it sells again', SOON_MS, async () => {
               const result = await buy(api, saleId).catch(() => null);
               return result?.ok ? result : null;
@@ -424,10 +424,10 @@ describeWithRedis('the distributed shop, reviewed', () => {
           return real.retire(id);
         },
       });
-      // As the keeper saw it: the window was over.
+      // The keeper read the sale when its window was over.
       await keeperOf(withCalls(ledger, { openSaleIds: async () => [] }), sleepy).round();
       expect(orderId).not.toBe('');
-      // The order was answered as queued: it is in the pipe, whoever has died since.
+      // The order was answered 202, so it is in the pipe, whichever process has died since.
       const streams = await keysOf(`{${saleId}:0}:*:stream`);
       const lengths = await Promise.all(streams.map((key) => redis.command('XLEN', key)));
       expect(lengths.reduce<number>((sum, length) => sum + Number(length), 0)).toBe(1);
@@ -452,7 +452,7 @@ describeWithRedis('the distributed shop, reviewed', () => {
       await admin.addStock(saleId, 'voucher', -3, CALLER).catch(() => null);
       const view = async () => (await gate.view(saleId))?.[0];
       expect(await view()).toMatchObject({ house: 3 });
-      // It never comes back: whoever keeps things in order drops the hold when it is old by Redis' clock.
+      // It never comes back: the keeper drops the hold once it is old by Redis' clock.
       const [house] = await keysOf(`{${saleId}:0}:*:house`);
       const [holdId, hold] = (await redis.command('HGETALL', house!)) as [string, string];
       const keeper = keeperOf(await openLedger(), openGate());
@@ -493,7 +493,7 @@ describeWithRedis('the distributed shop, reviewed', () => {
       const saleId = await createSale(api);
       const bought = await until('the gate is open', SOON_MS, () => buy(api, saleId).catch(() => null));
       await redis.command('DEL', `${prefix}:sales`);
-      // Nobody was there to hear the wake-up.
+      // No worker was listening for the wake-up.
       await start({ worker: true });
       expect(await until('it ends', SOON_MS, () => ended(api, orderIdOf(bought)))).toBe('reserved');
     }, 60_000);
@@ -520,7 +520,7 @@ describeWithRedis('the distributed shop, reviewed', () => {
         calls: { commitOrders: () => Promise.reject(unavailable('no way to the database')) },
       });
       const saleId = await createSale(api);
-      // It has this one in hand.
+      // It is working on this order.
       const bought = await until('the gate is open', SOON_MS, () => buy(api, saleId).catch(() => null));
       await until('it was read', SOON_MS, async () => {
         const [stream] = await keysOf(`{${saleId}:0}:*:stream`);
@@ -549,11 +549,11 @@ describeWithRedis('the distributed shop, reviewed', () => {
       const bought = await until('the gate is open', SOON_MS, () => buy(api, saleId).catch(() => null));
       const orderId = orderIdOf(bought);
       expect((await other.getOrder(orderId))?.status).toBe('queued');
-      // A rebuild takes the holds of the old epoch away; the message is still on its way.
+      // A rebuild removes the holds of the old epoch, but the message is still in the pipe.
       const gate = openGate();
       const before = await gate.epochOf(saleId);
       await gate.shut(saleId);
-      (api as unknown as Rebuilds).rebuild(saleId);
+      void (api as unknown as Rebuilds).rebuilder.rebuild(saleId);
       await until('the gate was built anew', SOON_MS, async () => ((await gate.epochOf(saleId)) ?? 0) > before!);
       const seen = await other.getOrder(orderId).then(
         (order) => order?.status ?? 'not found',
@@ -572,11 +572,11 @@ describeWithRedis('the distributed shop, reviewed', () => {
       });
       out = true;
       await expect(api.watchOrder('4711', () => {})).rejects.toThrow();
-      expect((api as unknown as { watchedOrders: string[] }).watchedOrders).toEqual([]);
+      expect((api as unknown as { events: { watched: string[] } }).events.watched).toEqual([]);
     });
 
-    /** A keeper of its own; `laterMs`: its clock is ahead, for what it does only after a while. */
-    function keeperOf(ledger: Ledger, gate = openGate(), laterMs = 0): Keeper {
+    /** A separate keeper; `laterMs`: its clock is ahead, for work that it does only after a while. */
+    function keeperOf(ledger: Ledger, gate = openGate(), laterMs = 0): GateUpkeep {
       const clock = { now: () => Date.now() + laterMs, monotonic: () => performance.now() };
       const runtime = { ...systemRuntime(), clock };
       const pipe = new RedisStreamsPipe({ redis: redis.url, prefix }, runtime);
@@ -586,23 +586,24 @@ describeWithRedis('the distributed shop, reviewed', () => {
         gate,
         pipe,
         ledger,
-        locks,
+        lock: (saleId) => locks.mutex(`rebuild:${saleId}`).tryAcquire(),
         drainMsMax: 5000,
+        drainIdleMsMax: 3000,
         rebuilding: async () => ({ auditId: String(++lastAuditId), by: CALLER.by }),
         rebuilt: () => {},
-        inPlace: async () => {},
       });
       ends.push(
         () => pipe.close(),
         () => rebuilder.close(),
       );
-      return new Keeper({ runtime, gate, ledger, locks, rebuilder });
+      const lead = () => ({ stop: async () => undefined });
+      return new GateUpkeep({ runtime, gate, ledger, lead, rebuilder });
     }
 
-    /** All that was bought so far is carried to the ledger, by a worker that then goes. */
+    /** A worker writes all orders so far to the ledger, and is then closed. */
     async function drained(saleId: string): Promise<void> {
       const worker = await start({ worker: true });
-      // Not by the gate's counts: the worker may take a finished sale out of Redis as soon as it is empty.
+      // Not by the gate's counts: the worker may remove a finished sale from Redis as soon as it is empty.
       await until('nothing is in the streams', SOON_MS, async () => {
         const streams = await keysOf(`{${saleId}:0}:*:stream`);
         const lengths = await Promise.all(streams.map((key) => redis.command('XLEN', key)));

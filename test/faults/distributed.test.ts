@@ -15,7 +15,7 @@ import { type RedisServer, startRedis } from '../support/servers/redis.ts';
 
 const PLAN: CrowdPlan = { buyers: LONG ? 20_000 : 1_700, stock: LONG ? 12_000 : 1_000, perBuyer: 2, atOnce: 96 };
 const MINUTES = 60_000;
-/** Longer than every lease: those of the locks are 30 s, of a rebuild 10 s, of messages in hand 5 s. */
+/** Longer than the leases of a rebuild (10 s) and of messages in hand (5 s); in the long run also than a lock's default of 30 s. */
 const STOPPED_MS = LONG ? 45_000 : 12_000;
 const STOPPED_WORKER_MS = LONG ? STOPPED_MS : 7_000;
 
@@ -35,9 +35,9 @@ interface World {
 
 interface Fault {
   servers?: number;
-  /** Made before the shop: a Redis of its own, and the address by which the shop knows it. */
+  /** Starts a private Redis before the shop; `url`: the address that the shop uses. */
   redis?: () => Promise<{ redis: RedisServer; url?: string }>;
-  /** Runs while the crowd does. */
+  /** Injects the fault while the crowd runs. */
   strike: (world: World) => Promise<void>;
 }
 
@@ -47,7 +47,7 @@ afterEach(async () => {
 });
 afterAll(cleanUp);
 
-/** When the crowd is in the middle of it. */
+/** Resolves in the middle of the crowd. */
 async function inTheMiddle({ crowd }: World, share = 0.3): Promise<void> {
   const enough = PLAN.stock * share;
   await until('the crowd is in the middle', 60_000, () => crowd.record.accepted().size > enough);
@@ -73,7 +73,7 @@ async function rebuilding(locks: Locks, saleId: string): Promise<number | null> 
   return pid === undefined ? null : Number(pid);
 }
 
-/** A master and its replica, behind an address that may come to mean the other. */
+/** Switches the address from the master to its replica. */
 let promote: (replica: () => Promise<unknown>) => Promise<void>;
 
 const FAULTS = {
@@ -120,7 +120,7 @@ const FAULTS = {
       const replica = await startRedis({ args: ['--replicaof', '127.0.0.1', String(master.port)] });
       const proxy = await startProxy(master.port);
       promote = async (meanwhile) => {
-        // From here on it hears nothing: what is sold now it has never sold.
+        // From here on the replica gets nothing: it does not know what is sold now.
         await replica.command('REPLICAOF', 'NO', 'ONE');
         await meanwhile();
         proxy.target(replica.port);
@@ -177,14 +177,14 @@ async function run(label: string, fault: Fault, startDatabase: () => Promise<Dat
   expect(sale.items[0]!.total, seed).toBe(PLAN.stock);
   expect(crowd.record.accepted().size, seed).toBeGreaterThan(PLAN.stock / 3);
 
-  // With no hand on it, a new crowd buys exactly what is left.
+  // Without any intervention, a new crowd buys exactly what is left.
   const end = await crowd.buyTheRest(saleId);
   expect(end, seed).toMatchObject({ state: 'sold_out', items: [{ reserved: PLAN.stock, free: 0, queued: 0 }] });
   expect((await crowd.verdict(saleId, PLAN.perBuyer)).faults, seed).toEqual(NO_SHOP_FAULTS);
   crowd.close();
 }
 
-/** Every fault on every database in the long run; in the short one each fault on one of them. */
+/** The long run tests every fault on every database, the short one each fault on one of them. */
 function suite(name: string, startDatabase: () => Promise<Database>, quick: readonly FaultName[]): void {
   const names = LONG ? (Object.keys(FAULTS) as FaultName[]) : quick;
   it.each(names)(

@@ -41,7 +41,7 @@ describe.each(['SIGTERM', 'SIGINT'] as const)('%s in the middle of a crowd', (si
       ),
     ]);
     await until('the streams are open', 5_000, () => streams.every(({ heard }) => heard().includes('\ndata: ')));
-    // Answered once and then silent: open for as long as the server lets it.
+    // Idle after one answer, and open for as long as the server allows.
     const idle = await bareSocket(server.url, 'GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n');
 
     let signalledAtMs = Number.POSITIVE_INFINITY;
@@ -54,7 +54,7 @@ describe.each(['SIGTERM', 'SIGINT'] as const)('%s in the middle of a crowd', (si
           key: `${n} ${random.fraction()}`,
         });
         if (one.status === 0) return;
-        // Some buyers go on as if nothing had happened, most fall silent on an open connection.
+        // Some buyers go on, most become silent on an open connection.
         if (performance.now() > signalledAtMs && random.fraction() < 0.9) return;
       }
     };
@@ -68,7 +68,7 @@ describe.each(['SIGTERM', 'SIGINT'] as const)('%s in the middle of a crowd', (si
     client.close();
     expect(code, label).toBe(0);
     expect(tookMs, label).toBeLessThan(DRAIN_MS_MAX);
-    // Nothing here takes long: a buyer who got the answer and keeps the connection open is not waited for.
+    // Nothing here takes long: the server does not wait for a buyer who has the answer and keeps the connection open.
     expect(tookMs, label).toBeLessThan(CROWD_DRAIN_MS_MAX);
 
     // Once it says 503 it never says anything else.
@@ -83,7 +83,7 @@ describe.each(['SIGTERM', 'SIGINT'] as const)('%s in the middle of a crowd', (si
     expect(await idle.ended, label).toBe('end');
     expect(record.strange, label).toEqual([]);
 
-    // What has no answer met a connection that was being closed, and had no effect: nothing was begun and then dropped.
+    // A request without an answer met a closing connection and had no effect: none was started and then dropped.
     const answered = record.tries.filter(({ status }) => status !== 0);
     const dropped = record.tries.length - answered.length;
     server = await startCalmServer({ data: server.data });
@@ -98,14 +98,14 @@ describe.each(['SIGTERM', 'SIGINT'] as const)('%s in the middle of a crowd', (si
   });
 });
 
-// One of them waits for seconds: side by side.
+// Concurrent, because one of them waits for seconds.
 describe.concurrent('SIGTERM', () => {
   it('waits for no idle connection', async () => {
     const server = await startCalmServer();
     const idle = await Promise.all(
       Array.from({ length: 20 }, () => bareSocket(server.url, 'GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n')),
     );
-    // A browser opens connections ahead of need, and a load balancer to see if somebody is there.
+    // Browsers open connections in advance, and load balancers to probe a server.
     await bareSocket(server.url, '');
     await until('all are answered', 5_000, () => idle.every(({ heard }) => heard().includes('{"status":"ok"}')));
     const { code, tookMs } = await ended(server, 'SIGTERM');
@@ -127,7 +127,7 @@ describe.concurrent('SIGTERM', () => {
 
     const ending = ended(server, 'SIGTERM');
     await sleep(300);
-    // It was begun before the signal: it gets an answer, an order or the news that the shop is closing.
+    // It began before the signal, so it gets an answer: an order, or 503 because the shop is closing.
     slow.socket.write(body.slice(5));
     expect(await slow.ended).toBe('end');
     expect(slow.heard()).toMatch(/^HTTP\/1\.1 (201|503) /);
@@ -194,7 +194,7 @@ it('P10: behind a balancer: /readyz is 503 for CLOSE_AFTER_MS while calls are st
     status: 'unavailable',
     parts: { gate: 'ok', pipe: 'the shop is closing', ledger: 'ok' },
   });
-  // A balancer that has not asked yet still sends buyers here, on connections that it opens or keeps.
+  // A balancer that has not polled yet still sends buyers here, on new or kept connections.
   const order = await server.call('POST', `/v1/sales/${saleId}/orders`, { buyer: 'late', body: { item: 'voucher' } });
   expect([order.status, order.headers.get('connection')]).toEqual([201, 'close']);
   expect((await ended(server, 'SIGTERM')).code).toBe(0);
@@ -226,7 +226,7 @@ it('closing a shop finishes every order that was begun, and refuses what comes a
   await shop.close();
 });
 
-/** Asks /readyz on connections of its own until there is no server any more. */
+/** Polls /readyz on new connections until the server is gone. */
 async function watchReadiness({ call }: TestServer): Promise<number[]> {
   const seen: number[] = [];
   for (;;) {

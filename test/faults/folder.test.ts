@@ -41,12 +41,12 @@ const NOBODY = 65534;
 const AS_NOBODY = ['setpriv', `--reuid=${NOBODY}`, `--regid=${NOBODY}`, '--clear-groups'];
 const KEYS = { DOORBUSTER_ADMIN_KEY: ADMIN_KEY, DOORBUSTER_AUTH_SECRET: AUTH_SECRET };
 const RECOVERY_MS_MAX = 4_000;
-/** Another uid is what makes a folder read-only: root writes anywhere. */
+/** The tests run servers under another uid, because root can write anywhere. */
 const isRoot = process.getuid?.() === 0;
 
 afterAll(cleanUp);
 
-/** A folder that everybody may pass through: mkdtemp makes them for their owner only. */
+/** A folder that everybody may enter: mkdtemp creates them for their owner only. */
 function publicFolder(): string {
   const folder = temporaryFolder();
   chmodSync(folder, 0o755);
@@ -71,7 +71,7 @@ async function sells(server: TestServer): Promise<void> {
   expect((await server.call('POST', path, { buyer: 'alice', body: { item: 'voucher' } })).status).toBe(201);
 }
 
-// Mostly waiting for the next try of a second: side by side.
+// Concurrent, because they mostly wait for the next attempt.
 describe.runIf(isRoot).concurrent('a data folder that cannot be written (another uid)', () => {
   it('is empty and read-only: 503 and why; it opens when the folder becomes writable', async () => {
     const data = join(publicFolder(), 'data');
@@ -106,7 +106,7 @@ describe.runIf(isRoot).concurrent('a data folder that cannot be written (another
     server = await startCalmServer({ data, under: AS_NOBODY });
     expect((await out(server)).reason).toMatch(/not writable|read-only/);
     expect(contentOf(data)).toEqual(before);
-    // As an operator would: the files first, or the folder first.
+    // An operator may change the files or the folder first.
     chownSync(data, NOBODY, NOBODY);
     await sleep(1_200);
     expect((await server.call('GET', '/readyz')).status).toBe(503);
@@ -152,7 +152,7 @@ describe('one data folder, two processes', () => {
         stderr: oneLine(/data folder .*doorbuster-.* is in use: another doorbuster process has it/),
       });
     }
-    // The first has not noticed.
+    // The first server is not affected.
     const path = `/v1/sales/${saleId}/orders`;
     expect((await first.call('POST', path, { buyer: 'alice', body: { item: 'voucher' } })).status).toBe(201);
 
@@ -192,7 +192,7 @@ describe('a ledger file that is damaged', () => {
     client.close();
     killed = temporaryFolder();
     stopped = temporaryFolder();
-    // The same shop twice: as a kill -9 leaves it, with its log, and as a clean stop does.
+    // The same shop twice: after kill -9, with its WAL, and after a clean stop.
     await server.kill();
     copyData(server.data, killed);
     const again = await startCalmServer({ data: server.data });
@@ -269,7 +269,7 @@ describe('a ledger file that is damaged', () => {
     writeFileSync(file, Buffer.from(Array.from({ length: 65_536 }, (_, n) => (n * 7919) % 251)));
   }
 
-  /** A page that some table or index uses (a free one may hold anything), and that the log does not have as well. */
+  /** A page that a table or index uses (a free one may contain anything), and that the WAL does not contain. */
   function pageInUse(file: string): number {
     const pages = statSync(file).size / 4096;
     const log = existsSync(`${file}-wal`) ? readFileSync(`${file}-wal`) : Buffer.alloc(0);
@@ -324,7 +324,7 @@ describe('serve with a wrong setting', () => {
       if (code === 0 || code === null || lines.length !== 1 || stdout !== '' || !says.test(stderr)) {
         faults.push(`${name}: ${code} ${stderr}${stdout}`);
       }
-      // Its printed keys must not have been made, either.
+      // The demo's keys must not have been created, either.
       if (args.includes('--demo') && existsSync(folder)) faults.push(`${name}: leaves a data folder behind`);
     });
     expect(faults).toEqual([]);
@@ -365,13 +365,13 @@ describe('serve with a wrong setting', () => {
     const folder = temporaryFolder();
     const ended = await ends(['serve', '--data', folder, '--port', String(port)], KEYS);
     expect(ended).toEqual({ code: 1, stdout: '', stderr: oneLine(new RegExp(`port ${port} .*in use`)) });
-    // It has let go of the folder.
+    // It has released the folder.
     expect((await run(['migrate', '--data', folder])).code).toBe(0);
     other.close();
   });
 });
 
-/** Like `run`, but a server that starts after all is ended and reported, instead of waited for. */
+/** Like `run`, but ends and reports a server that starts after all, instead of waiting for it. */
 async function ends(args: string[], env: Record<string, string> = {}) {
   const child = spawn(process.execPath, [BIN, ...args], {
     env: { ...process.env, PORT: '0', ...env },
@@ -400,7 +400,7 @@ function copyData(from: string, to: string): void {
   }
 }
 
-/** The ledger and its log. The shared-memory file is a cache that SQLite makes anew, and the lock holds no data. */
+/** The ledger and its WAL. SQLite rebuilds the shared-memory file, and the lock file contains no data. */
 function contentOf(folder: string): Record<string, Buffer> {
   const files = readdirSync(folder).filter((file) => !file.endsWith('-shm') && !file.startsWith('lock'));
   return Object.fromEntries(files.map((file) => [file, readFileSync(join(folder, file))]));
@@ -410,7 +410,7 @@ function changed(before: Record<string, Buffer>, after: Record<string, Buffer>):
   const names = [...new Set([...Object.keys(before), ...Object.keys(after)])].sort();
   return names.flatMap((name) => {
     const [was, is] = [before[name], after[name]];
-    // To look at a ledger in WAL mode SQLite makes an empty log.
+    // To read a ledger in WAL mode SQLite creates an empty WAL.
     if (was === undefined) return is!.length === 0 ? [] : [`${name} is new`];
     if (is === undefined) return [`${name} is gone`];
     return was.equals(is) ? [] : [`${name} has changed (${was.length} → ${is.length} bytes)`];

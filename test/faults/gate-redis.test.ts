@@ -1,13 +1,13 @@
 import { Redis } from 'ioredis';
 import { afterAll, afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { Anchor } from '../../src/base/anchor.ts';
+import { Layout } from '../../src/base/redis/layout.ts';
 import { RedisLink } from '../../src/base/redis/link.ts';
 import { partsOf } from '../../src/base/redis/sent-script.ts';
 import { systemRuntime } from '../../src/base/runtime.ts';
 import { type AdmitRequest, NotAdmittedError, type Verdict } from '../../src/gate/port.ts';
 import { RedisGate, type RedisGateOptions } from '../../src/gate/redis/gate.ts';
 import { install } from '../../src/gate/redis/install.ts';
-import { Layout } from '../../src/gate/redis/layout.ts';
 import { scriptNamed } from '../../src/gate/redis/scripts.ts';
 import type { OrderMessage } from '../../src/model/order.ts';
 import type { SaleSnapshot } from '../../src/model/snapshot.ts';
@@ -69,7 +69,7 @@ function outcomes(verdicts: Verdict[]): Record<string, number> {
   return counts;
 }
 
-/** What became of each: its outcome, or the code of its error. */
+/** How often each outcome, or code of an error, occurred. */
 async function fates(asked: Promise<Verdict>[]): Promise<Record<string, number>> {
   const counts: Record<string, number> = {};
   for (const settled of await Promise.allSettled(asked)) {
@@ -79,7 +79,7 @@ async function fates(asked: Promise<Verdict>[]): Promise<Record<string, number>>
   return counts;
 }
 
-/** Of INFO replication; undefined: it has no such field. */
+/** A field of INFO replication; undefined if there is none. */
 async function field(of: RedisServer, name: string): Promise<string | undefined> {
   return new RegExp(`^${name}:(.*?)\\r?$`, 'm').exec(String(await of.command('INFO', 'replication')))?.[1];
 }
@@ -126,7 +126,7 @@ describeWithRedis('the gate in Redis', () => {
       expect(new Set(messages.map(({ buyer }) => buyer)).size).toBe(300);
       expect(new Set(messages.map(({ from }) => from))).toEqual(new Set(['a', 'b']));
       expect(await b.view(SALE)).toMatchObject([{ free: 0, queued: 300, held: 0 }]);
-      // What a process was told is what the stream says.
+      // The processes were told what the stream contains.
       const told = verdicts.flatMap((verdict) => (verdict.outcome === 'admitted' ? [verdict.message] : []));
       const byId = (x: OrderMessage, y: OrderMessage) => Number(x.orderId) - Number(y.orderId);
       expect(told.sort(byId)).toEqual(messages.sort(byId));
@@ -214,7 +214,7 @@ describeWithRedis('the gate in Redis', () => {
       const fate = await Promise.allSettled(some.map((each) => gate.admit(each)));
       expect(fate.map(({ status }) => status)).toEqual([...Array(5).fill('fulfilled'), ...Array(3).fill('rejected')]);
       expect((await emitted()).map(({ orderId }) => orderId)).toEqual(['96', '97', '98', '99', '100']);
-      // Again, as after a lost reply: nothing is taken twice.
+      // Again, as after a lost reply: no unit is taken twice.
       expect(await fates(some.slice(0, 5).map((each) => gate.admit(each)))).toEqual({ admitted: 5 });
       await gate.settle(SALE, await emitted());
       const free = (await gate.view(SALE))![0]!.free;
@@ -243,7 +243,7 @@ describeWithRedis('the gate in Redis', () => {
     it('those who come after a full batch that was given up are answered when it is closed, as everybody is', async () => {
       const gate = gateAt(server.url, { commandMs: 20_000, retryMs: 20_000 });
       await gate.install(snapshot());
-      // The sale is not known to this one: it has asked for another only.
+      // This gate does not know the sale yet.
       const fresh = gateAt(server.url, { commandMs: 20_000, retryMs: 20_000 });
       expect(await fresh.admit(request('x', { saleId: '8' }))).toEqual({ outcome: 'stale' });
       await server.pause();
@@ -315,7 +315,7 @@ describeWithRedis('the gate in Redis', () => {
       proxy = await startProxy(server.port);
       gate = gateAt(`redis://${proxy.host}:${proxy.port}`, { commandMs: 2000, retryMs: 2000 });
       await gate.install(snapshot());
-      // Otherwise the first reply that is lost is that the script is not known.
+      // Load the script first; otherwise the first lost reply would be NOSCRIPT.
       await gate.admit(request('x', { itemCode: 'no-such' }));
     });
 
@@ -341,7 +341,7 @@ describeWithRedis('the gate in Redis', () => {
       const loop = async (buyers: number): Promise<void> => {
         for (let at = 0; at < 10; at++) {
           const asked = request(`buyer ${buyers} ${at}`);
-          // Like a client: until it knows.
+          // Retry like a client, until there is an answer.
           for (;;) {
             const verdict = await gate.admit(asked).catch(() => null);
             if (verdict === null) {
@@ -400,12 +400,12 @@ describeWithRedis('the gate in Redis', () => {
         void proxy.refuse(true);
         return true;
       });
-      // One batch: alice gets the only unit, bob none. Nobody hears of it.
+      // One batch: alice gets the only unit, bob none. The reply is lost.
       const answers = asked.map((each) => gate.admit(each));
       for (const answer of answers) answer.catch(() => undefined);
       await until('the reply is lost', 2000, () => proxy.counters().repliesDropped === 1);
       proxy.dropReplies(0);
-      // Now there is one for bob: the same batch sent again has something to write, and may not.
+      // Now there is a unit for bob: the batch that is sent again could take it, but must not.
       await gateAt(server.url).applyTotal(SALE, '11', 2, 3);
       await eye.config('SET', 'maxmemory', '1');
       await proxy.refuse(false);
@@ -444,7 +444,7 @@ describeWithRedis('the gate in Redis', () => {
       expect([watched.full, watched.reason]).toEqual(['Redis is full: orders are refused', null]);
       expect(lines).toEqual(['error: Redis is full; orders are refused']);
       await eye.config('SET', 'maxmemory', '0');
-      // Nobody orders: it is found out all the same.
+      // The gate notices without any order.
       await until('there is room', 5000, () => watched.full === null);
       expect(lines).toEqual(['error: Redis is full; orders are refused', 'info: Redis has room again']);
       expect(await eye.keys('*probe*')).toEqual([]);
@@ -598,7 +598,7 @@ describeWithRedis('the gate in Redis', () => {
         expect(await gate.holdForHouse(SALE, '11', 1, 'h')).toBe(false);
       }
       expect(await eye.keys('*')).toEqual([]);
-      // An old snapshot that comes late opens a gate that those who know better do not sell from.
+      // An old snapshot that arrives late opens a gate, but gates that know a later epoch do not sell from it.
       await gateAt(server.url).install(snapshot({ epoch: 1 }));
       b.knowsEpoch(SALE, 2);
       expect(await b.admit(request('y'))).toEqual({ outcome: 'stale' });
@@ -628,7 +628,7 @@ describeWithRedis('the gate in Redis', () => {
         async () => (await replica.command('HEXISTS', `${PREFIX}:{7:0}:1:holds`, 'x')) === 1,
       );
       const there = gateAt(replica.url, { commandMs: 300 });
-      // A replica takes no writes: it is not asked to decide.
+      // A replica refuses writes, so it is not asked to decide.
       await expect(there.admit(request('y'))).resolves.toEqual({ outcome: 'stale' });
       await replica.command('REPLICAOF', 'NO', 'ONE');
       expect(await there.admit(request('y'))).toEqual({ outcome: 'stale' });
@@ -653,7 +653,7 @@ describeWithRedis('the gate in Redis', () => {
       await gate.admit(request('x'));
       await until('it is copied', 5000, async () => (await other.command('EXISTS', `${PREFIX}:{7:0}:1:holds`)) === 1);
       await other.command('REPLICAOF', 'NO', 'ONE');
-      // Admitted by the old master while the other one is in charge: gone with its tail.
+      // Admitted by the old master while the other one is already master: lost.
       expect(await gate.admit(request('lost'))).toMatchObject({ outcome: 'admitted' });
       await follows(server, other);
       await server.command('REPLICAOF', 'NO', 'ONE');
@@ -678,7 +678,7 @@ describeWithRedis('the gate in Redis', () => {
       await replica.command('REPLICAOF', 'NO', 'ONE');
       await until('the backlog is freed', 10_000, async () => (await field(server, 'repl_backlog_active')) === '0');
       ids.push(await field(server, 'master_replid'));
-      // Otherwise this test would show nothing.
+      // Precondition of this test.
       expect(new Set(ids).size).toBe(3);
       expect(await gate.admit(request('y'))).toMatchObject({ outcome: 'admitted' });
       expect(await gate.epochOf(SALE)).toBe(1);
@@ -738,11 +738,11 @@ describeWithRedis('the gate in Redis', () => {
         for (const next of [second, first]) {
           await until('the sentinels let it', 30_000, async () => {
             const isMaster = ((await next.command('ROLE')) as unknown[])[0] === 'master';
-            // Refused while one is under way, and while no replica is good enough.
+            // Refused while a failover runs, and while no replica is suitable.
             if (!isMaster) await servers.sentinels[0]!.command('SENTINEL', 'FAILOVER', servers.name).catch(() => null);
             return isMaster;
           });
-          // The old one is told a moment later.
+          // The old master learns of it a moment later.
           const other = next === first ? second : first;
           await until('the other follows', 30_000, async () => (await field(other, 'master_link_status')) === 'up');
         }
@@ -793,7 +793,7 @@ describeWithRedis('the gate in Redis', () => {
   describe('building', () => {
     beforeEach(() => use());
 
-    /** A builder whose way to Redis stands still as soon as the first holds are there. */
+    /** A builder whose connection to Redis stops as soon as the first holds are written. */
     async function stoppedBuilder(epoch: number): Promise<{ built: Promise<unknown>; proxy: FaultProxy }> {
       const proxy = await startProxy(server.port);
       const slow = gateAt(`redis://${proxy.host}:${proxy.port}`, { commandMs: 10_000 });
@@ -841,7 +841,7 @@ describeWithRedis('the gate in Redis', () => {
       const again = gate.install(snapshot({ epoch: 2, holds: manyHolds(5) }));
       await again;
       proxy.thaw();
-      // It is in force, with what the later one has built.
+      // It is in force, with the content of the later build.
       expect(await built).toBe('done');
       expect(await gate.view(SALE)).toMatchObject([{ held: 5 }]);
       expect(await eye.hlen(`${PREFIX}:{7:0}:2:holds`)).toBe(5);
@@ -885,7 +885,7 @@ describeWithRedis('the gate in Redis', () => {
 
     it.each([
       ['every chunk', /^/],
-      // Each buyer's second order comes in a later page: the number of fields would not tell that it stands there twice.
+      // Each buyer's second order is on a later page, so that the number of fields does not show a chunk that is written twice.
       ['chunks that add no field', /,1,s,2/],
     ])(
       'P4: in a cluster ioredis may send a chunk twice, also after later ones; it counts once: %s',
@@ -896,7 +896,7 @@ describeWithRedis('the gate in Redis', () => {
           override send(...[script, keys, parts, wire, sentMs, asker]: Parameters<RedisLink['send']>): void {
             if (script === scriptNamed('build-chunk') && which.test(wire)) {
               const unheard = { answered: () => undefined, failed: asker.failed };
-              // The reply to the first copy is lost, and another one of the chunk before the last comes late.
+              // The reply to the first copy is lost, and another copy of the chunk before the last arrives late.
               for (const copy of [...this.#late.splice(0, this.#late.length - 1), wire]) {
                 super.send(script, keys, partsOf(copy).length, copy, sentMs, unheard);
               }
@@ -963,7 +963,7 @@ describeWithRedis('the gate in Redis', () => {
       expect(await gate.admit(again)).toEqual({ outcome: 'replayed', orderId: '10019999' });
       await gate.pruneKeys(Date.now() - 6);
       expect(await eye.exists(`${PREFIX}:{7:0}:1:keys`)).toBe(0);
-      // Item by item in one batch: more different things than orders of a usual one.
+      // Every order of the batch is for another item: more groups than in a usual batch.
       const verdicts = await Promise.all(
         items.map(({ code }, at) => gate.admit(request(`b ${at}`, { itemCode: code }))),
       );
@@ -977,7 +977,7 @@ describeWithRedis('the gate in Redis', () => {
       const gate = gateAt(server.url);
       const holds = manyHolds(1);
       const keys = holds.map(({ buyer, orderId }) => ({ buyer, key: 'k', orderId, fingerprint: 'f', boundAtMs: 5 }));
-      // Redis lists numbers in their order: the broken one is asked first.
+      // Redis lists numbers in order, so the broken one comes first.
       for (const saleId of ['7', '8']) await gate.install(snapshot({ saleId, holds, keys }));
       await eye.set(`${PREFIX}:{7:0}:gate`, 'not a hash');
       await expect(gate.pruneKeys(Date.now() - 6)).rejects.toThrow('WRONGTYPE');

@@ -9,11 +9,11 @@ import { describeWithPostgres, describeWithRedis } from '../support/servers/desc
 import { startRedis } from '../support/servers/redis.ts';
 
 /**
- * P10: everything hostile at once (test/support/hostile/attackers) beside an honest crowd. The honest crowd's goodput is
- * compared with what it reaches while the same attackers, at the same rates, aim at a bare server that answers 503: so
- * the machine is shared alike, and the difference is what the attackers take from the shop.
+ * P10: all attacks at once (test/support/hostile/attackers) beside an honest crowd. The honest crowd's goodput is
+ * compared with its goodput while the same attackers target a bare server that answers 503, at the same rates. So
+ * the machine has the same load, and the difference is what the attacks cost the shop.
  *
- * HOSTILE_SECONDS=60 makes it as long as that; HOSTILE_ONLY='stream churn,router garbage' takes these attackers only.
+ * HOSTILE_SECONDS=60 sets the length; HOSTILE_ONLY='stream churn,router garbage' runs these attackers only.
  */
 
 const SECONDS = Number(process.env.HOSTILE_SECONDS ?? (LONG ? 600 : 0));
@@ -28,13 +28,13 @@ function planned(): Plan {
   return { slices, attackedMs, bareMs: attackedMs / 3, only };
 }
 
-/** In a short run: bounds that a busy machine keeps too. */
+/** In a short run the bounds allow for a busy machine. */
 const [GOODPUT_MIN, RECOVERY_MS_MAX] = SECONDS >= 600 ? [0.8, 2000] : [0.2, 5000];
-/** What the attackers may make the process grow by: buffers, caches and pools at their bounds, and a lazy collector. */
+/** Allowed growth under attack: buffers, caches and pools at their bounds, and uncollected garbage. */
 const RSS_MB_MAX = 256;
-/** What an order that stays may cost beside that: its buyer, key and hold in the gate, the tail of the ledger. */
+/** Additional memory per order: its buyer, key and hold in the gate, and the tail of the ledger. */
 const RSS_KB_PER_ORDER = 2;
-/** Log lines of one kind are bounded by the second. */
+/** Log lines of one kind are bounded per second. */
 const LOG_BYTES_PER_SECOND = 20_000;
 const TIMEOUT_MS = 120_000 + 2 * SECONDS * 1000;
 
@@ -83,7 +83,7 @@ describeWithRedis('a hostile crowd, distributed', () => {
           workers: 0,
           env: HOSTILE_ENV,
         });
-        // One process that answers and works: on two cores a second one would only hide what attackers take from it.
+        // One process as server and worker: on two cores a second one would only hide what the attacks cost.
         await play('PostgreSQL + Redis', await shop.startServer([]));
       },
       TIMEOUT_MS,

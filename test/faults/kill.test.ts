@@ -10,7 +10,7 @@ import { LONG } from '../support/long.ts';
 import { cleanUp, createSale } from '../support/server.ts';
 
 const KILLS = LONG ? 100 : 3;
-/** Enough that the sale is still selling at the last kill: a round places up to 1500 orders of 1 to 3, and some more. */
+/** Enough for the sale to be open at the last kill: a round places up to 1500 orders of 1 to 3 units, and some more. */
 const STOCK = KILLS * 2800;
 const PER_BUYER = 3;
 const BUYERS = STOCK;
@@ -19,9 +19,9 @@ const ENV = { METRICS_PUBLIC: 'on' };
 afterAll(cleanUp);
 
 /**
- * Ways to die. `crowd`: requests are in flight. `idle`: the crowd has just gone. `fold`: the ledger is folding its tail
- * into claims, keys and buyer_orders, and has written some of it. `start`: right after the server listens, when it has
- * just rebuilt the gate and read its tail back.
+ * When the server is killed. `crowd`: with requests in flight. `idle`: when the crowd has just ended. `fold`: while the ledger
+ * folds its tail into claims, keys and buyer_orders, and has written a part of it. `start`: right after the server listens, when
+ * it has just rebuilt the gate and read its tail back.
  */
 const INSTANTS = ['crowd', 'fold', 'crowd', 'idle', 'start'] as const;
 
@@ -42,7 +42,7 @@ it(
       const client = new CrowdClient(server.url, 64);
       if (kill > 0) await retry(client, shuffled(random, [...record.accepted().values()]).slice(0, 60));
 
-      // Some answers, then some milliseconds: the instant is anywhere in a commit, a turn or a slice of folding.
+      // After some answers and some milliseconds, to hit any instant of a commit, a turn or a slice of folding.
       const answersMax = instant === 'start' ? below(random, 5) : instant === 'fold' ? 1500 : 100 + below(random, 1200);
       const goes = instant === 'idle' || instant === 'fold';
       const before = record.tries.length;
@@ -50,7 +50,7 @@ it(
         const answers = record.tries.length - before;
         if (goes && answers >= answersMax) return false;
         const wish = { saleId, buyer, quantity: 1 + below(random, 3) };
-        // A key stands for one body: another quantity is another key.
+        // A key belongs to one body: another quantity needs another key.
         const key = random.fraction() < 0.8 ? `${buyer} ${below(random, 3)} x${wish.quantity}` : undefined;
         const twice = random.fraction() < 0.2;
         const tries = Array.from({ length: twice ? 2 : 1 }, () => record.place(client, { ...wish, key }));
@@ -70,7 +70,7 @@ it(
       await crowd;
       died.inFlight += record.tries.slice(before).filter(({ status }) => status === 0).length;
 
-      // What the crash left, before anybody has repaired it.
+      // The ledger as the crash left it, before any repair.
       const left = readLedger(copyOfLedger(data), { folded: false });
       expect(left.faults, `${label} kill ${kill}`).toEqual([]);
       const lost = [...record.accepted().keys()].filter((id) => !left.orderIds.has(id));
@@ -87,7 +87,7 @@ it(
     expect(died.notFolded, label).toBeGreaterThan(0);
     expect(died.midRound, label).toBeGreaterThan(0);
 
-    // P5 for every key that ever got an answer or lost it; then the rest is sold, to the last unit.
+    // P5 for every key, whether it got an answer or lost it; then the rest is sold, to the last unit.
     const client = new CrowdClient(server.url, 64);
     await retry(client, [...record.accepted().values()]);
     const unknown = record.tries.filter(({ status, key }) => status === 0 && key !== undefined);
@@ -113,13 +113,13 @@ it(
     expect(file.orderIds, label).toEqual(new Set(orders.map(({ id }) => id)));
     console.log(`${label}: ${record.tries.length} requests, ${orders.length} orders; kills ${JSON.stringify(died)}`);
 
-    /** Orders that the ledger has committed and not folded. */
+    /** Committed orders that are not folded. */
     async function tail(): Promise<number> {
       const { body } = await server.call('GET', '/metrics');
       return Number(/^doorbuster_ledger_tail_orders (\d+)$/m.exec(body)![1]);
     }
 
-    /** Buyers in a random order, with repeats: some come back in another life of the server. */
+    /** Buyers in random order, with repeats: some return after a restart of the server. */
     function* buyers(): Iterable<string> {
       for (;;) yield `buyer-${random.fraction() < 0.25 ? below(random, next + 1) : next++ % BUYERS}`;
     }
@@ -128,7 +128,7 @@ it(
       for (let n = 0; ; n++) yield `late-${Math.floor(n / 3)}`;
     }
 
-    /** A retry of an accepted key gives the first answer again, word for word. */
+    /** A retry of an accepted key repeats the first answer byte for byte. */
     async function retry(client: CrowdClient, tries: Try[]): Promise<void> {
       const faults: string[] = [];
       await crowdOf(tries, 64, async ({ buyer, quantity, key, order }) => {

@@ -8,8 +8,8 @@ import { LONG } from '../support/long.ts';
 import { ADMIN_KEY, AUTH_SECRET, BIN, cleanUp, temporaryFolder } from '../support/server.ts';
 
 /**
- * npm starts a script by a shell, and neither npm nor the shell tells the script that it was ended: a server that npm started has
- * to see for itself that they are gone (P10: it would keep the data folder from the next one).
+ * npm runs a script in a shell, and neither of them tells the script when it was ended. A server that npm started must
+ * notice by itself that they are gone (P10: otherwise it would keep the data folder locked).
  */
 
 const LINUX = existsSync('/proc/self/stat');
@@ -17,10 +17,10 @@ const groups = new Set<ChildProcess>();
 afterAll(async () => {
   for (const { pid } of groups) {
     try {
-      // The whole group: npm, its shell, and what they started.
+      // The whole group: npm, its shell, and all their children.
       process.kill(-pid!, 'SIGKILL');
     } catch {
-      // All of it has ended.
+      // All of them have ended.
     }
   }
   await cleanUp();
@@ -35,7 +35,7 @@ function project(start = 'doorbuster serve --port 0'): string {
   return folder;
 }
 
-/** Runs npm in a group of its own. `gone` resolves when npm and all that holds its output have ended. */
+/** Runs npm in its own process group. `gone` resolves when npm and all processes that share its output have ended. */
 function npm(command: string, args: string[], cwd: string, env: Record<string, string> = {}) {
   const child = spawn(command, args, {
     cwd,
@@ -78,7 +78,7 @@ it.runIf(LONG && LINUX)('a server with a session of its own outlives what starte
       20_000,
       () => readFileSync(`/proc/${pid}/stat`, 'utf8').split(' ')[3] !== status.split(' ')[3],
     );
-    // Four looks long.
+    // As long as four polls.
     await sleep(1_000);
     expect((await fetch(`${url}/healthz`)).status).toBe(200);
   } finally {
@@ -86,12 +86,12 @@ it.runIf(LONG && LINUX)('a server with a session of its own outlives what starte
   }
 });
 
-// At the same time: each waits for npm most of the time.
+// Concurrent, because each mostly waits for npm.
 it.concurrent.each([
   { how: 'npm start', command: 'npm', args: ['start'], signal: 'SIGTERM' },
   { how: 'npx doorbuster serve', command: 'npx', args: ['doorbuster', 'serve', '--port', '0'], signal: 'SIGKILL' },
 ] as const)('a server of $how drains and leaves the data folder when npm gets $signal (P10)', async (start) => {
-  // Without /proc the shell between is all that a server can see, and it outlives a killed npm.
+  // Without /proc a server only sees the shell, which survives a killed npm.
   const signal = LINUX ? start.signal : 'SIGTERM';
   const data = temporaryFolder();
   const { child, output, gone } = npm(start.command, [...start.args], project(), { DOORBUSTER_DATA: data });
@@ -100,9 +100,9 @@ it.concurrent.each([
 
   child.kill(signal);
   await until('the server has ended', 10_000, gone);
-  expect(output()).toContain('closing: no new orders, finishing what is in flight');
+  expect(output()).toContain('closing: refusing new orders, finishing requests in flight');
   lockDataFolder(data).unlock();
-  // Closed, not cut off.
+  // Closed in order.
   expect(existsSync(join(data, `${LEDGER_FILE}-wal`))).toBe(false);
 });
 
@@ -110,7 +110,7 @@ it.concurrent('a worker of npx doorbuster worker ends when npm gets SIGTERM (P10
   // Neither answers: it waits for them.
   const servers = { REDIS_URL: 'redis://127.0.0.1:1', DATABASE_URL: 'postgres://nobody@127.0.0.1:1/none' };
   const { child, output, gone } = npm('npx', ['doorbuster', 'worker'], project(), servers);
-  await until('it has started', 20_000, () => output().includes('trying again every second'));
+  await until('it has started', 20_000, () => output().includes('retrying every second'));
   child.kill('SIGTERM');
   await until('the worker has ended', 10_000, gone);
 });

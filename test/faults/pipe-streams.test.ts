@@ -5,7 +5,8 @@ import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, it } from
 import { Anchor } from '../../src/base/anchor.ts';
 import { RetryableError, TerminalError } from '../../src/base/errors.ts';
 import { systemRuntime } from '../../src/base/runtime.ts';
-import { StreamWriter } from '../../src/ledger/stream-writer.ts';
+import { LeftInPipe } from '../../src/ledger/left-in-pipe.ts';
+import { Writer } from '../../src/ledger/writer.ts';
 import type { OrderMessage } from '../../src/model/order.ts';
 import { type RedisStreamsOptions, RedisStreamsPipe } from '../../src/pipe/redis-streams/pipe.ts';
 import { StreamStore } from '../../src/pipe/redis-streams/store.ts';
@@ -72,7 +73,7 @@ describeWithRedis('the pipe on Redis Streams, when something goes wrong', () => 
   const idsOf = (batch: readonly OrderMessage[]): string[] => batch.map(({ orderId }) => orderId);
   const sorted = (ids: readonly string[]): string[] => ids.toSorted((one, other) => Number(one) - Number(other));
 
-  /** Takes everything, at once. */
+  /** Accepts every message at once. */
   function collect(pipe: RedisStreamsPipe): string[] {
     const seen: string[] = [];
     pipe.consume(async (batch) => void seen.push(...idsOf(batch)));
@@ -168,7 +169,7 @@ describeWithRedis('the pipe on Redis Streams, when something goes wrong', () => 
         handed++;
         throw new RetryableError('unavailable', 'out');
       });
-      // Entries of six: the batch has one of them, and others were read with it.
+      // Entries of six messages: the batch contains one of them, and others were read with it.
       const sent = messages(30);
       for (let at = 0; at < 30; at += 6) await feeder.write(sent.slice(at, at + 6), { wake: at === 24 });
       await until('it was rejected', 5000, () => handed > 1);
@@ -204,7 +205,7 @@ describeWithRedis('the pipe on Redis Streams, when something goes wrong', () => 
       await feeder.open('1', 1);
       await client.xgroup('CREATE', feeder.stream(), 'ledger', '0', 'MKSTREAM');
       await feeder.writeEach(messages(3));
-      // Two that are gone: one had messages, one had none.
+      // Two dead consumers: one had messages, one had none.
       await client.xreadgroup('GROUP', 'ledger', 'dead-busy', 'COUNT', 2, 'STREAMS', feeder.stream(), '>');
       await client.xgroup('CREATECONSUMER', feeder.stream(), 'ledger', 'dead-idle');
       const pipe = pipeWith({ claimIdleMs: 1500, consumerIdleMs: 300 });
@@ -238,7 +239,8 @@ describeWithRedis('the pipe on Redis Streams, when something goes wrong', () => 
         },
         probe: async () => undefined,
       };
-      const writer = new StreamWriter(ledger, runtime, { decided: async () => undefined, committed: () => undefined });
+      const effects = { decided: async () => undefined, committed: () => undefined };
+      const writer = new Writer(ledger, runtime, effects, new LeftInPipe(ledger, runtime));
       const pipe = pipeWith({ retryMs: 100, triesMax: 3 });
       const sent = messages(3000);
       await feeder.writeEach(sent, { wake: false });
@@ -295,12 +297,13 @@ describeWithRedis('the pipe on Redis Streams, when something goes wrong', () => 
         },
         probe: async () => undefined,
       };
-      const writer = new StreamWriter(ledger, runtime, {
+      const effects = {
         decided: async () => {
           if (++told < 4) throw new Error('Redis is out');
         },
         committed: () => undefined,
-      });
+      };
+      const writer = new Writer(ledger, runtime, effects, new LeftInPipe(ledger, runtime));
       const pipe = pipeWith({ triesMax: 1 });
       pipe.consume((batch) => writer.write(batch));
       await feeder.write(messages(2));
@@ -337,7 +340,7 @@ describeWithRedis('the pipe on Redis Streams, when something goes wrong', () => 
       ]);
       for (const letter of letters) expect(letter).toMatchObject({ attempts: 1, message: { saleId: '1', epoch: 1 } });
       expect(letters[0]!.error).toContain('item 1');
-      // Put back, it is what it was: for a version that can read it.
+      // Put back it is unchanged, for a version that can read it.
       const odd = letters[3]!.message.orderId;
       await pipe.stop();
       expect(await pipe.letters.retry(odd)).toBe(true);
@@ -360,7 +363,7 @@ describeWithRedis('the pipe on Redis Streams, when something goes wrong', () => 
     });
 
     it('of a process that died between two steps is in one of the places', async () => {
-      // Everything that moves a message is one script: whatever instant Redis is asked at, it is there once.
+      // Every move of a message is one script: at any instant it exists exactly once.
       const pipe = pipeWith({ retryMs: 5, triesMax: 40, sweepMs: 5 });
       pipe.consume(async (batch) => batch.map((message) => ({ message, error: new Error('poison') })));
       await feeder.writeEach(messages(5));
@@ -560,7 +563,7 @@ describeWithRedis('the pipe on Redis Streams, when something goes wrong', () => 
       expect(calls('xreadgroup')).toBeLessThan(250);
       expect(calls('xautoclaim')).toBeLessThan(10);
       expect(calls('client\\|.*') + calls('select')).toBeLessThan(10);
-      // Two or three sweeps of 32 looks each, one decision per batch.
+      // Two or three sweeps of 32 checks each, and one decision per batch.
       expect(calls('evalsha') + calls('eval')).toBeLessThan(400);
       await pipe.stop();
     });
@@ -671,7 +674,7 @@ describeWithRedis('the pipe on Redis Streams, when something goes wrong', () => 
       expect(await pipe.caughtUp('1', 5000)).toBe(true);
       expect(drops, 'replies with entries were lost').toBeLessThanOrEqual(0);
 
-      // The reply to a decision, and somebody drops the letter before it is sent again.
+      // The reply to a decision is lost, and the letter is dropped before the decision is sent again.
       let dropped: Promise<unknown> | null = null;
       proxy.dropReplies(({ request }) => {
         if (dropped !== null || !request.includes('poison')) return false;
@@ -680,7 +683,7 @@ describeWithRedis('the pipe on Redis Streams, when something goes wrong', () => 
       });
       await feeder.write(messages(2));
       await until('the reply is lost', 5000, () => dropped !== null);
-      // If the reply that was lost was another's, the decision itself may come only now.
+      // If another reply was lost, the decision itself may arrive only now.
       const drop = async (): Promise<boolean> => (await client.hdel(feeder.key('1', 'dead'), '5')) === 1;
       if ((await dropped) === 0) await until('it is a dead letter', 5000, drop);
       await feeder.write(messages(1));

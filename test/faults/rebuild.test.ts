@@ -17,7 +17,7 @@ const BATCH = 512;
 describeWithRedis('a rebuild and what is in the pipe', () => {
   afterAll(cleanUpServers);
 
-  /** A Redis that keeps its data, and a shop whose ledger takes as long for a batch as it is told. */
+  /** A Redis with persistence, and a shop whose ledger can be slowed down. */
   async function world() {
     const redis = await startRedis({ persistence: 'aof' });
     const ledger = SqliteLedger.open(temporaryFolder(), systemRuntime());
@@ -100,7 +100,7 @@ describeWithRedis('a rebuild and what is in the pipe', () => {
       commits(() => back.promise);
       const ids = await queue(shop, saleId, 6 * BATCH);
       await redis.restart();
-      // Six batches: far longer than a rebuild waits for a pipe in which nothing moves.
+      // Six batches take far longer than a rebuild waits for a pipe in which nothing moves.
       commits(() => sleep(750));
       back.resolve();
       await until('it sells again', 30_000, () =>
@@ -140,7 +140,7 @@ describeWithRedis('a rebuild and what is in the pipe', () => {
       );
       expect(performance.now() - startedMs).toBeGreaterThan(2900);
       expect(performance.now() - startedMs).toBeLessThan(8000);
-      // It remembers what it owes, and would end it itself.
+      // It remembers its 202s, and would end them itself.
       await api.close();
       worker = await open(true);
       const stored = await until('all are decided', 15_000, async () => {

@@ -20,7 +20,7 @@ const AGENT = fileURLToPath(new URL('../support/dying-worker.ts', import.meta.ur
 const CALLER = { by: actor('admin', 'admin'), keyed: null };
 const ORDERS = 40;
 
-/** What the dead one had in hand looks as if it had been dead for a minute: nobody needs to wait until it is. */
+/** Makes the dead worker's messages look a minute old, so that the test need not wait. */
 async function growOld(url: string, prefix: string): Promise<void> {
   const client = new Redis(url);
   try {
@@ -37,7 +37,7 @@ async function growOld(url: string, prefix: string): Promise<void> {
   }
 }
 
-/** A worker is killed between its commit and what follows from it, with a webhook endpoint subscribed. */
+/** A worker is killed between its commit and the acknowledgement, with a webhook endpoint subscribed. */
 function suite(database: () => Promise<string>): void {
   let redis: string;
   let url: string;
@@ -56,7 +56,7 @@ function suite(database: () => Promise<string>): void {
 
   async function start(worker: boolean, prefix: string) {
     const ledger = await openLedger();
-    // Nobody takes the events over before the batch comes again: that is when they are in its way.
+    // The events are not taken over before the batch is redelivered: only then could they conflict.
     ledger.outgoingEvents = async () => [];
     const shop = await DistributedShop.open(
       ledger,

@@ -74,7 +74,7 @@ describe('after kill -9 and a restart the gate is what the ledger says', () => {
         answer.body,
       ]);
     }
-    // The office's own calls, too: the stock is not added twice.
+    // Also for calls of admins: the stock is not added twice.
     const again = await restock(sales.limited);
     expect([again.status, again.headers.get('idempotent-replayed')]).toEqual([200, 'true']);
     expect(again.body).toEqual(restocked.body);
@@ -129,8 +129,8 @@ describe('after kill -9 and a restart the gate is what the ledger says', () => {
 });
 
 /**
- * The backstop: the shop as it is, on a gate that was told a lie. `install` is where a gate learns of a sale; the first
- * one gets a falsified snapshot, and what follows is up to the ledger and the rebuild.
+ * The backstops: a real shop with a gate that got a false snapshot. A gate learns of a sale by `install`; the first
+ * call is falsified, and then the ledger and the rebuild must put it right.
  */
 describe('a gate that is wrong', () => {
   const shops: EmbeddedShop[] = [];
@@ -165,7 +165,7 @@ describe('a gate that is wrong', () => {
     return change.sale.id;
   }
 
-  /** The next snapshot that a gate is given is falsified. */
+  /** Falsifies the next snapshot of a gate. */
   function lieOnce(falsify: (snapshot: SaleSnapshot) => SaleSnapshot): void {
     const install = MemoryGate.prototype.install;
     vi.spyOn(MemoryGate.prototype, 'install').mockImplementationOnce(function (this: MemoryGate, snapshot) {
@@ -214,7 +214,7 @@ describe('a gate that is wrong', () => {
     const shop = await open(data);
     const rejected: string[] = [];
     shop.on('order.rejected', (order) => rejected.push(`${order.status} ${order.reason}`));
-    // 10 000 buyers in waves of 50, as they would come: with the surplus given back, wave after wave gets in.
+    // 10 000 buyers in waves of 50: if the surplus were given back, wave after wave would be admitted.
     const outcomes: Outcome[] = [];
     for (let wave = 0; wave < 200; wave++) {
       const buyers = Array.from({ length: 50 }, (_, n) => `buyer-${wave}-${n}`);
@@ -224,13 +224,13 @@ describe('a gate that is wrong', () => {
     const counts = count(outcomes);
     expect(counts.ok).toBe(60);
     expect((counts.sold_out ?? 0) + (counts.unavailable ?? 0)).toBe(10_000 - 60);
-    // Only the wave that ran into the end met the backstop: 60 = 50 + 10, so 40 were rejected.
+    // Only the last wave met the backstop: 60 = 50 + 10, so 40 were rejected.
     expect(rejected).toEqual(Array(40).fill('rejected sold_out'));
     expect((await shop.getSaleNow(saleId))!.items[0]).toMatchObject({ total: 100, free: 0, reserved: 100, queued: 0 });
     const text = await shop.metrics.registry.metrics();
     expect(text).toMatch(/doorbuster_backstop_rejections_total\{reason="sold_out"\} 40/);
 
-    // The gate that took its place counts rightly: a restock of five sells five.
+    // The rebuilt gate counts correctly: a restock of five sells five.
     expect((await shop.addStock(saleId, 'voucher', 5, CALLER)).outcome).toBe('changed');
     const late = await Promise.all(Array.from({ length: 20 }, (_, n) => place(shop, saleId, `late-${n}`)));
     expect(count(late)).toEqual({ ok: 5, sold_out: 15 });
@@ -282,7 +282,7 @@ describe('a gate that is wrong', () => {
     const again = await shop.place(one);
     expect(again).toEqual({ ...first, replayed: true });
     expect((await shop.getSaleNow(saleId))!.items[0]).toMatchObject({ free: 99, reserved: 1 });
-    // Everything of the refused one is free again: its slot and its units.
+    // The slot and the units of the refused order are free again.
     expect(await Promise.all([1, 2, 3, 4].map((n) => place(shop, saleId, 'alice', `other-${n}`)))).toEqual(
       Array(4).fill('ok'),
     );
@@ -334,7 +334,7 @@ describe('a gate that is wrong', () => {
         changing.resolve(await shop.addStock(saleId, 'voucher', 1, CALLER));
       };
       shop.on('order.rejected', hear);
-      // The second one is the lie: rejected, and the gate is rebuilt.
+      // The false snapshot admits the second one: it is rejected, and the gate is rebuilt.
       expect(count([await place(shop, saleId, 'a'), await place(shop, saleId, 'b')])).toEqual({ ok: 1, sold_out: 1 });
       await changing.promise;
       await rebuilt(shop);

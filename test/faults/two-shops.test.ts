@@ -13,7 +13,7 @@ import { postgresUrl } from '../support/servers/postgres.ts';
 import { type FaultProxy, startProxy } from '../support/servers/proxy.ts';
 import { redisUrl } from '../support/servers/redis.ts';
 
-/** Two ledgers behind one prefix of Redis: each would take the other's orders out of the pipe, and its sales for finished. */
+/** Two ledgers on one prefix of Redis: each would consume the other's orders, and take its sales for finished. */
 describeWithAnyRedis('two shops on one prefix of Redis', () => {
   describeWithPostgres('with databases of their own', () => {
     let redis: string;
@@ -126,7 +126,7 @@ describeWithAnyRedis('two shops on one prefix of Redis', () => {
       ]);
       expect(await buy(late, saleId)).not.toBe('reserved');
       expect(late.readiness().status).toBe('unavailable');
-      // Nobody carries it yet: it must not be the one who has nothing to do with it.
+      // No worker of its own shop runs yet, and that of the other shop must not take it.
       const queued = buy(first, saleId);
       await proxy.refuse(false);
       await until('it is told', 10_000, () => foreign.readiness().parts.gate.includes(`${prefix}:shop`));

@@ -23,8 +23,8 @@ import { type RedisServer, startRedis } from '../support/servers/redis.ts';
 import { type Receiver, startReceiver } from '../support/webhooks.ts';
 
 /**
- * The audit has no gaps: whatever an admin changes, by whichever route, leaves its row with the change, and names who and from
- * where in the same form. The routes are taken from the server's own contract: a new one must be added here, with its row.
+ * The audit has no gaps: every change by an admin, through any route, is committed together with its row, which names actor and
+ * origin in one form. The routes come from the server's own contract: a new one must be added here, with its row.
  */
 
 const ENV = { ...PAYMENTS, DOORBUSTER_ADMIN_KEY: `alice:${ADMIN_KEY}`, WEBHOOKS_PRIVATE: 'on' };
@@ -33,7 +33,7 @@ const PREFIX = 'audit-test';
 
 type Call = (method: string, path: string, options?: CallOptions) => Promise<Answer>;
 
-/** A shop to change. `letter` makes a dead letter and says its id; null: this deployment has none. */
+/** A shop to change. `letter` creates a dead letter and returns its id; null: this deployment has none. */
 interface World {
   call: Call;
   receiver: Receiver;
@@ -41,7 +41,7 @@ interface World {
 }
 
 interface Deed {
-  /** Prepares what is to be changed, and says how it is changed. */
+  /** Prepares the object to be changed, and returns the call that changes it. */
   readonly call: (world: World) => Promise<CallOptions & { path: string }>;
   /** The rows that it leaves. A refund is committed twice: before the provider is asked, and when the money is back. */
   readonly rows: readonly string[];
@@ -152,14 +152,14 @@ const DEEDS: Record<string, Deed> = {
     call: async (world) => ({ path: `/v1/ops/dead-letters/${await world.letter!(await createSale(world))}` }),
     rows: ['dead_letter.delete'],
   },
-  // It only looks.
+  // Read-only.
   'POST /v1/ops/consistency/check': { call: async () => ({ path: '/v1/ops/consistency/check' }), rows: [] },
 };
 
 async function rowsOf({ call }: Pick<World, 'call'>): Promise<AuditRow[]> {
   const { status, body } = await call('GET', '/v1/ops/audit?limit=200', { admin: true });
   expect(status, JSON.stringify(body)).toBe(200);
-  // What the server does of its own accord may come in between.
+  // Rows of the server's own work may come in between.
   return (body.data as AuditRow[]).filter(({ actor }) => !actor.startsWith('system:'));
 }
 
@@ -190,21 +190,18 @@ function auditSuite(start: () => Promise<World>): void {
     expect(routes.sort()).toEqual(Object.keys(DEEDS).sort());
   });
 
-  it.each(Object.entries(DEEDS))(
-    '%s: one row for each commit, with who and from where',
-    async (route, { call, rows }) => {
-      if (route.includes('dead-letters') && world.letter === null) return;
-      const { path, ...options } = await call(world);
-      const seen = new Set((await rowsOf(world)).map(({ id }) => id));
-      const answer = await world.call(route.split(' ')[0]!, path, { admin: true, ...options });
-      expect(answer.status, JSON.stringify(answer.body)).toBeLessThan(300);
-      const fresh = (await rowsOf(world)).filter(({ id }) => !seen.has(id)).reverse();
-      expect(fresh.map(({ action }) => action)).toEqual(rows);
-      for (const row of fresh) expect(row).toMatchObject(ALICE);
-    },
-  );
+  it.each(Object.entries(DEEDS))('%s: one row per commit, with actor and origin', async (route, { call, rows }) => {
+    if (route.includes('dead-letters') && world.letter === null) return;
+    const { path, ...options } = await call(world);
+    const seen = new Set((await rowsOf(world)).map(({ id }) => id));
+    const answer = await world.call(route.split(' ')[0]!, path, { admin: true, ...options });
+    expect(answer.status, JSON.stringify(answer.body)).toBeLessThan(300);
+    const fresh = (await rowsOf(world)).filter(({ id }) => !seen.has(id)).reverse();
+    expect(fresh.map(({ action }) => action)).toEqual(rows);
+    for (const row of fresh) expect(row).toMatchObject(ALICE);
+  });
 
-  it('a buyer and a provider stand there in the same form, with their addresses', async () => {
+  it('a buyer and a provider are recorded in the same form, with their addresses', async () => {
     const sale = await createSale(world);
     const [cancelled, told] = [await order(world, sale, 'ben'), await order(world, sale, 'cem')];
     await world.call('POST', `/v1/orders/${cancelled.id}/cancel`, { buyer: 'ben' });
@@ -230,7 +227,7 @@ function auditSuite(start: () => Promise<World>): void {
     expect(first.status).toBe(201);
     expect((await place('Zoë', 'k')).headers.get('idempotent-replayed')).toBe('true');
     expect((await place('Zoë', 'other', 2)).body.code).toBe('limit_reached');
-    // A buyer's own order is its own record.
+    // An order that a buyer places has no row: the order itself is the record.
     await order(world, sale, 'ann');
     expect((await place('ben', 'ben')).body.code).toBe('sold_out');
     const fresh = (await rowsOf(world)).filter(({ id }) => !seen.has(id));
@@ -272,7 +269,7 @@ describe('the audit of a shop in the application’s own process', () => {
     'sales.pause': [(shop, id) => shop.sales.pause(id), ['sale.pause']],
     'sales.resume': [(shop, id) => shop.sales.resume(id), ['sale.resume'], (shop, id) => shop.sales.pause(id)],
     'sales.close': [(shop, id) => shop.sales.close(id), ['sale.close']],
-    // The application places it as the buyer: the order is its own record, as it is over HTTP.
+    // The application places it as the buyer: the order itself is the record, as over HTTP.
     'orders.place': [(shop, sale) => shop.orders.place({ sale, buyer: 'ben', item: 'voucher' }), []],
     'orders.pay': [(shop, _, id) => shop.orders.pay(id, { method: 'sandbox' }), ['order.pay']],
     'orders.confirm': [(shop, _, id) => shop.orders.confirm(id, { reference: 'till', amount: PRICE }), ['order.pay']],
@@ -307,7 +304,7 @@ describe('the audit of a shop in the application’s own process', () => {
     }
   });
 
-  it('a gate that is built anew at a start is the shop’s own doing', async () => {
+  it('a gate that is rebuilt at a start is recorded as done by the shop itself', async () => {
     const data = temporaryFolder();
     const before = await createDoorbuster({ data });
     const made = await before.sales.create({ name: 'S', ...soon(), items });
@@ -334,11 +331,11 @@ describeWithRedis('the audit of a shop of several processes', () => {
     return { call, receiver, letter: (saleId) => forgedLetter(redis, call, saleId) };
   };
   describeWithPostgres('on PostgreSQL', () => auditSuite(async () => start(await postgresUrl())));
-  // The contract of the ledger has the rows of all three.
+  // The ledger's contract suite checks the rows on all three databases.
   if (LONG) describeWithMysql('on MariaDB', () => auditSuite(async () => start(await mysqlUrl())));
 });
 
-/** What no gate would write is a dead letter at once. */
+/** Writes an entry that no gate would write, which becomes a dead letter at once. */
 async function forgedLetter(redis: RedisServer, call: Call, saleId: string): Promise<string> {
   const epoch = await redis.command('HGET', `${PREFIX}:{${saleId}:0}:gate`, 'epoch');
   await redis.command('XADD', `${PREFIX}:{${saleId}:0}:${epoch}:stream`, '*', 'what', 'is this');

@@ -41,7 +41,7 @@ async function letters(server: TestServer): Promise<Letter[]> {
 let ground: Ground;
 let shop: BrokerShop;
 
-/** What a process of a shop is told; names at the broker begin with `prefix`. */
+/** The settings of a shop's process; names at the broker begin with `prefix`. */
 function environment(prefix: string, pipeUrl: string, databaseUrl: string): Record<string, string> {
   return {
     ...KEYS,
@@ -60,7 +60,7 @@ interface Ended {
   stderr: string;
 }
 
-/** The command line as it is, in this process: what it refuses ends soon. */
+/** Runs the command line in this process; a refused command ends soon. */
 async function runHere(args: string[], env: Record<string, string>): Promise<Ended> {
   const said = { stdout: '', stderr: '' };
   vi.spyOn(console, 'log').mockImplementation((line) => {
@@ -75,12 +75,12 @@ async function runHere(args: string[], env: Record<string, string>): Promise<End
   } finally {
     vi.unstubAllEnvs();
     vi.restoreAllMocks();
-    // A server listens to it for as long as its process lives.
+    // `serve` adds this listener for the life of its process.
     process.removeAllListeners('SIGXFSZ');
   }
 }
 
-/** Each command ends with one line that says `words`, and neither a password nor a stack. */
+/** Expects each command to end with one line that matches `words`, without a password or a stack trace. */
 async function expectRefused(env: Record<string, string>, words: RegExp, commands = ['worker']): Promise<void> {
   for (const command of commands) {
     const { code, stdout, stderr } = await runHere([command], env);
@@ -92,7 +92,7 @@ async function expectRefused(env: Record<string, string>, words: RegExp, command
   }
 }
 
-/** What doctor says of the broker, in a process of its own or here. */
+/** The doctor's check of the broker. */
 async function brokerCheck(env: Record<string, string>, way = runHere): Promise<{ status: string; says: string }> {
   const { stdout } = await way(['doctor', '--json'], env);
   const { checks } = JSON.parse(stdout) as { checks: { name: string; status: string; says: string }[] };
@@ -107,7 +107,7 @@ function suite(): void {
   let ill: ReturnType<typeof brokerCheck>;
   afterAll(cleanUp);
   beforeAll(async () => {
-    // In a process of its own: one that has nothing to do but to wait for the broker. That takes 5 s.
+    // In its own process, because it waits 5 s for the broker.
     const { protocol } = new URL(ground.broker.url);
     ill = brokerCheck(environment('doctor', `${protocol}//u:hunter2@127.0.0.1:1`, ground.database.url), run);
     ill.catch(() => undefined);
@@ -115,7 +115,7 @@ function suite(): void {
     server = shop.shop.servers[0]!;
   }, 60_000);
 
-  it('what is not ours is listed by a process that never talks to the broker, retried, and dropped', async () => {
+  it('a message that is not ours is listed by a process without a connection to the broker, retried, and dropped', async () => {
     const tool = ground.kind.tool(ground.broker, shop.prefix);
     await tool.publish(3, 'what is this');
     const [letter] = await until('a letter', 8_000, async () => {
@@ -139,7 +139,7 @@ function suite(): void {
     await tool.close();
   });
 
-  it('an entry that nobody can read comes through the broker, too; others are not held up', async () => {
+  it('an unreadable entry also passes through the broker, and holds up no other', async () => {
     const saleId = await createSale(server, { stock: 5 });
     const { redis } = ground;
     const epoch = await redis.command('HGET', shop.key(saleId, 'gate'), 'epoch');
@@ -154,7 +154,7 @@ function suite(): void {
   });
 
   it.runIf(LONG)(
-    'an order that the ledger can never take: five tries, a letter, retried to its end or rejected',
+    'an order that the ledger can never store: five attempts, a dead letter, then retried to its end or rejected',
     async () => {
       const saleId = await createSale(server, { stock: 4 });
       await shop.query(
@@ -188,7 +188,7 @@ function suite(): void {
     DIES_WITHIN_MS + 30_000,
   );
 
-  it('doctor: a broker that is there, and one that is not', async () => {
+  it('doctor: a broker that runs, and one that does not', async () => {
     const { kind, broker } = ground;
     const url = kind.pipeUrl(broker, 'doctor');
     const well = await brokerCheck(environment('doctor', url, shop.databaseUrl));
@@ -246,7 +246,7 @@ describeWithRedis('a shop with a broker, for its operator', () => {
           environment('compact', `${url}/compacted`, databaseUrl),
           /topic compacted.*cleanup\.policy/,
         );
-        // A broker that asks nobody who they are takes a password for a mistake.
+        // A broker without authentication refuses a password.
         const named = environment('named', `kafka://shop:hunter2@${host}:${port}`, databaseUrl);
         await expectRefused(named, /user or password of PIPE_URL/, ['worker', 'serve']);
       }, 60_000);

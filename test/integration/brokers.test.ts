@@ -28,7 +28,7 @@ import { type FaultProxy, startProxy } from '../support/servers/proxy.ts';
 import { type RedisServer, startRedis } from '../support/servers/redis.ts';
 import { orderMessage, StreamFeeder } from '../support/streams.ts';
 
-/** One worker or several in this process, on a broker that loses, repeats, restarts and brings what is not ours. */
+/** One or more workers in this process, on a broker that loses, repeats, restarts and delivers messages that are not ours. */
 
 type Lead = BrokerPipeOptions['lead'];
 
@@ -44,7 +44,7 @@ const ends: (() => Promise<unknown>)[] = [];
 
 const idsOf = (batch: readonly OrderMessage[]): string[] => batch.map(({ orderId }) => orderId);
 const sorted = (ids: Iterable<string>): string[] => [...ids].toSorted((one, other) => Number(one) - Number(other));
-/** Each once, as it first came. */
+/** Without duplicates, in the order of the first occurrence. */
 const firsts = (ids: readonly string[]): string[] => [...new Set(ids)];
 
 function messages(count: number, over: Partial<OrderMessage> = {}): OrderMessage[] {
@@ -64,7 +64,7 @@ async function worker(kind: BrokerKind, options: Partial<BrokerPipeOptions> = {}
   return pipe;
 }
 
-/** Leads when it is told to, whoever else does. */
+/** Leads when told to, even if somebody else does. */
 function leadership(): { lead: Lead; begin(): void; end(): void } {
   const begun = Promise.withResolvers<void>();
   const over = new AbortController();
@@ -103,7 +103,7 @@ function sum(all: readonly BrokerPipeCounters[]): { relayed: number; resent: num
   return { relayed: of('relayed'), resent: of('resent'), recovered: of('recovered') };
 }
 
-/** The same carrier, whose `send` is another. */
+/** The same carrier with another `send`. */
 function withSend(carrier: Carrier, send: Carrier['send']): Carrier {
   return new Proxy(carrier, {
     get(target, name) {
@@ -147,7 +147,7 @@ describeWithRedis('workers and a broker', () => {
 
 function suite(kind: BrokerKind): void {
   let server: Broker;
-  /** The same, where it is nobody else's: the long run kills it. */
+  /** The same as a private broker, which the long run kills. */
   let own: BrokerServer;
   let proxy: FaultProxy;
   let tool: BrokerTool;
@@ -164,7 +164,7 @@ function suite(kind: BrokerKind): void {
     }
     servers.set(kind, server);
     if (!LONG) return;
-    // For the restart, which is the last.
+    // For the test with the restart, which comes last.
     await prepare(kind, server, lasting);
     preparedMs = performance.now();
   });
@@ -179,7 +179,7 @@ function suite(kind: BrokerKind): void {
     const lost = messages(50);
     await feeder.writeEach(lost);
     await until('they are sent', 5000, () => pipe.counters.relayed === 50);
-    // And, on a slow machine, a first question after them.
+    // On a slow machine the relay's first probe may follow them.
     expect(await tool.waiting()).toBeGreaterThanOrEqual(50);
     await tool.lose();
     expect(await tool.waiting()).toBeLessThan(50);
@@ -187,7 +187,7 @@ function suite(kind: BrokerKind): void {
     expect(await pipe.caughtUp('1', 5000)).toBe(true);
     expect(seen).toEqual(idsOf(lost));
     expect(pipe.counters.recovered).toBe(50);
-    // From here on it is as ever.
+    // From here on everything is normal.
     const later = messages(20);
     await feeder.writeEach(later);
     expect(await pipe.caughtUp('1', 5000)).toBe(true);
@@ -224,7 +224,7 @@ function suite(kind: BrokerKind): void {
     await feeder.writeEach(second);
     expect(await pipe.caughtUp('1', 15_000)).toBe(true);
     expect(firsts(seen)).toEqual(idsOf([...first, ...second]));
-    // Soon they are carried again, and not only found by looking.
+    // Soon entries go through the broker again, and are not only found by the probe.
     await until('the broker carries again', 10_000, async () => {
       const { recovered } = pipe.counters;
       const more = messages(20);
@@ -249,13 +249,13 @@ function suite(kind: BrokerKind): void {
     for (const { counters } of pipes) expect(counters).toMatchObject({ recovered: 0, died: 0, retries: 0 });
   });
 
-  it('P3: who relays is gone in the middle: the next one sends again what was not confirmed, and goes on', async () => {
+  it('P3: the relay dies in the middle: the next one sends unconfirmed entries again, and goes on', async () => {
     const real = await carrierAt(kind, server, prefix);
     let carried = 0;
     let unsure = 0;
     const frozen = Promise.withResolvers<void>();
     ends.push(async () => frozen.resolve());
-    // What it sends the third time reaches the broker, and the confirm does not reach it.
+    // The third send reaches the broker, but its confirmation is lost.
     const carrier = withSend(real, async (partition, parcels) => {
       await real.send(partition, parcels);
       if (++carried < 3) return;
@@ -275,7 +275,7 @@ function suite(kind: BrokerKind): void {
     const { relayed } = gone.counters;
     expect(relayed).toBeGreaterThan(0);
     second.begin();
-    // Before anybody receives: what is decided need not be sent.
+    // Before anybody receives, because decided entries need not be sent.
     await until('the next one has sent the rest', 5000, () => next.counters.relayed === 600 - relayed);
     expect(next.counters.resent).toBe(unsure);
     const seen = collect(next);
@@ -284,7 +284,7 @@ function suite(kind: BrokerKind): void {
     expect(next.counters).toMatchObject({ resent: unsure, recovered: 0 });
   });
 
-  it('P3: a message that is poison holds up nobody, becomes a dead letter, is retried and dropped', async () => {
+  it('P3: a poison message holds up no other, becomes a dead letter, is retried and dropped', async () => {
     const pipe = await worker(kind, { triesMax: 3, retryMs: 150 });
     const poison = new Set(['5', '6']);
     const seen: string[] = [];
@@ -295,7 +295,7 @@ function suite(kind: BrokerKind): void {
       seen.push(...idsOf(batch).filter((id) => !poison.has(id)));
       return bad.map((message) => ({ message, error: new Error('no such item') }));
     });
-    // Others of its sale, and of another sale that shares its partition.
+    // Other entries of its sale, and of another sale in the same partition.
     const neighbour = neighbourOf('1');
     await feeder.writeEach(messages(10));
     await until('the others are through', 2000, () => seen.length === 8);
@@ -325,7 +325,7 @@ function suite(kind: BrokerKind): void {
     expect(pipe.counters).toMatchObject({ retries: 4, died: 2, recovered: 0 });
   });
 
-  it('what is not ours is put aside, is retried and dropped, and blocks nobody', async () => {
+  it('a message that is not ours is put aside, is retried and dropped, and blocks no other', async () => {
     const pipe = await worker(kind);
     const seen = collect(pipe);
     await pipe.open();
@@ -336,7 +336,7 @@ function suite(kind: BrokerKind): void {
       '\u0000\u0001',
       `long ${'x'.repeat(100_000)}`,
     ];
-    // Among those of ours, wherever they are.
+    // Among our own messages, in every partition.
     for (let partition = 0; partition < PARTITIONS; partition++) {
       await tool.publish(partition, strange[partition % strange.length]!.replace('what', `what ${partition}`));
     }
@@ -396,7 +396,7 @@ function suite(kind: BrokerKind): void {
     expect(firsts(seen)).toEqual(idsOf(later));
   });
 
-  it('P3: what is not decided is not acknowledged with its neighbours: the next worker gets it from the broker', async () => {
+  it('P3: an undecided message is not acknowledged with its neighbours: the next worker gets it from the broker', async () => {
     const first = await worker(kind);
     const seen: string[] = [];
     let refused = 0;
@@ -443,7 +443,7 @@ function suite(kind: BrokerKind): void {
     await sleep(200);
     expect(batches).toEqual(sent.slice(0, 2));
     expect(await pipe.depthOf('1'), 'none is decided').toBe(6);
-    // The gate could not be told: it is handed over again, and is stored already.
+    // The gate could not be updated: the batch is delivered again, and is already stored.
     follows[0]!.reject(new Error('Redis is out'));
     await until('it comes again', 5000, () => batches.length >= 3);
     expect(batches[2]).toEqual(sent[0]);
@@ -568,7 +568,7 @@ async function moves(): Promise<void> {
   const seen: string[] = [];
   const open = (pipe: SharedPipe): void =>
     pipe.consume(async (batch) => {
-      // There is always something on its way.
+      // There are always entries in the pipe.
       await sleep(40);
       seen.push(...idsOf(batch));
     });
@@ -602,7 +602,7 @@ async function moves(): Promise<void> {
       open(next);
     }
     now = next;
-    // All that was on its way when the old one stopped goes with the new one, and soon.
+    // Everything that was in the old pipe when it stopped soon comes through the new one.
     const before = [...sent];
     await until(`${label}: ${name} has taken it over`, 5000, () => {
       const handled = new Set(seen);
@@ -614,7 +614,7 @@ async function moves(): Promise<void> {
   for (let sale = 1; sale <= 7; sale++) expect(await now.caughtUp(String(sale), 10_000), label).toBe(true);
   expect(sorted(new Set(seen)), label).toEqual(sorted(sent));
   expect(await now.letters.list(10, null), label).toEqual([]);
-  // Each is given all that is undecided, whoever had it before: nobody has to go and look for it.
+  // Each pipe gets every undecided entry, whichever pipe had it before: no probe has to find it.
   expect(
     brokers.map(({ counters }) => counters.recovered),
     label,

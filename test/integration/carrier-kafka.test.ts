@@ -16,10 +16,12 @@ import { describeWithOwnKafka } from '../support/servers/describe.ts';
 import { type KafkaServer, startKafka } from '../support/servers/kafka.ts';
 
 const WITHIN_MS = 8000;
-/** Longer than what is done waits to be committed. */
+/** Longer than the delay of an offset commit. */
 const COMMITTED_MS = 300;
 const SESSION_MS = 1500;
 const ANSWER_MS = 1500;
+/** Kafka refuses sessions as short as SESSION_MS by default. */
+const SHORT_SESSIONS = { 'group.min.session.timeout.ms': 500 };
 
 describeWithOwnKafka('carried by Kafka', () => {
   let server: KafkaServer;
@@ -30,8 +32,7 @@ describeWithOwnKafka('carried by Kafka', () => {
   let said: { msg: string; topic?: string }[] = [];
 
   beforeAll(async () => {
-    const settings = { 'group.min.session.timeout.ms': 500 };
-    server = await startKafka({ settings });
+    server = await startKafka({ settings: SHORT_SESSIONS });
   });
   afterEach(async () => {
     for (const agent of agents) agent.kill('SIGKILL');
@@ -43,7 +44,7 @@ describeWithOwnKafka('carried by Kafka', () => {
   });
   afterAll(cleanUpServers);
 
-  /** The first of a test begins with names of its own. */
+  /** The first carrier of a test uses new names. */
   function carrier(options: Partial<KafkaOptions> = {}): KafkaCarrier {
     if (prefix === '') prefix = `shop${++tests}`;
     const sink = new Writable({
@@ -96,7 +97,7 @@ describeWithOwnKafka('carried by Kafka', () => {
     return until(`${count} arrive`, WITHIN_MS, () => deliveries.length >= count);
   }
 
-  /** What a new member of the group gets when nobody else has anything. */
+  /** What a new member of the group gets when there are no others. */
   async function leftOver(count: number): Promise<number[]> {
     const next = received(await opened());
     await arrive(next, count);
@@ -124,7 +125,7 @@ describeWithOwnKafka('carried by Kafka', () => {
     );
   }
 
-  /** Somebody else at the same broker. */
+  /** Another client of the same broker. */
   async function other<T>(act: (admin: Admin) => Promise<T>): Promise<T> {
     const admin = new Admin({ clientId: 'other', bootstrapBrokers: [`${server.host}:${server.port}`] });
     try {
@@ -134,7 +135,7 @@ describeWithOwnKafka('carried by Kafka', () => {
     }
   }
 
-  /** A broker that has had no time for a while (or for a heartbeat) makes none, and may have made it all the same. */
+  /** Retries, because a busy broker may refuse to create a topic, and may have created it all the same. */
   async function makeTopic(name: string, partitions: number, settings: Record<string, string> = {}): Promise<void> {
     const configs = Object.entries(settings).map(([name, value]) => ({ name, value }));
     await until('the topic is there', WITHIN_MS, () =>
@@ -153,7 +154,7 @@ describeWithOwnKafka('carried by Kafka', () => {
     await producer.close();
   }
 
-  /** A worker in a process of its own: it prints what it gets, and says that all is done when it is told to. */
+  /** A worker in its own process: it prints what it gets, and marks everything as done when told to. */
   async function agent(): Promise<{ child: ChildProcess; lines: string[] }> {
     const src = new URL('../../src/', import.meta.url);
     const options = { url: server.url, prefix, answerMs: ANSWER_MS, sessionMs: SESSION_MS };
@@ -192,7 +193,7 @@ describeWithOwnKafka('carried by Kafka', () => {
     expect(settings.get('unclean.leader.election.enable')).toBe('false');
   });
 
-  it('uses a topic that is there, with as many partitions as it has', async () => {
+  it('uses an existing topic, with as many partitions as it has', async () => {
     const made = carrier({ url: `${server.url}/theirs` });
     await makeTopic('theirs', 3);
     expect(await made.open()).toBe(3);
@@ -208,13 +209,13 @@ describeWithOwnKafka('carried by Kafka', () => {
     expect(error.message).toMatch(/^the topic theirs-\d+ has cleanup\.policy=compact.*$/);
   });
 
-  it('keeps the order of each partition, and does not bring again what is done', async () => {
+  it('keeps the order of each partition, and does not redeliver what is done', async () => {
     const all = await opened({ answerMs: 10_000 });
     const partitions = [0, 1, 2, 3];
     const big = 'ü'.repeat(30_000);
     await Promise.all(
       partitions.map(async (partition) => {
-        // Some 3 MB: more than a topic takes at a time.
+        // About 3 MB: more than a topic accepts in one request.
         const own = parcels(1, 200, String(partition));
         const bulky = own.map((each, at) => (at % 4 === 0 ? { ...each, fields: ['1', big] } : each));
         await Promise.all([all.send(partition, bulky.slice(0, 120)), all.send(partition, bulky.slice(120))]);
@@ -258,11 +259,11 @@ describeWithOwnKafka('carried by Kafka', () => {
       ['12', '12', '12', '13', '13'],
     ]);
     expect(String(batches[0]!.records[0]!.value)).toBe(writeParcel(parcel(1, '12')));
-    // An idempotent producer has one.
+    // Only an idempotent producer has an id.
     expect(batches[0]!.producerId).toBeGreaterThanOrEqual(0n);
   });
 
-  it('brings what it cannot read as it came, with a name of its own', async () => {
+  it('delivers an unreadable record unchanged, with an id of its own', async () => {
     const all = await opened();
     await write(2, ['rubbish', null, '[1,"7",0,"x",null]']);
     await all.send(2, parcels(1, 1));
@@ -306,14 +307,14 @@ describeWithOwnKafka('carried by Kafka', () => {
     const deliveries = received(all);
     await arrive(deliveries, 10);
     for (const at of [0, 1, 2, 4, 6]) deliveries[at]!.done();
-    // At once: what is done is committed on the way out.
+    // At once: done messages are committed before it leaves.
     await all.giveBack();
-    // Too late: it is another's by now.
+    // Too late: the partition belongs to another worker by now.
     for (const delivery of deliveries) delivery.done();
     expect(await leftOver(7)).toEqual(inOrder(4, 10));
   });
 
-  it('lets others have what is not done at once, and may receive again', async () => {
+  it('gives undone messages to others at once, and may receive again', async () => {
     const [one, two] = [await opened({ sessionMs: 10_000 }), await opened({ sessionMs: 10_000 })];
     await Promise.all(inOrder(0, 7).map((partition) => one.send(partition, parcels(1, 5, String(partition)))));
     const first = received(one);
@@ -332,7 +333,7 @@ describeWithOwnKafka('carried by Kafka', () => {
     expect(third.map(numberOf)).toEqual([6]);
   });
 
-  it('shares the partitions, and who keeps one goes on with it', async () => {
+  it('shares the partitions, and a worker that keeps one goes on with it', async () => {
     const one = await opened();
     await Promise.all(inOrder(0, 7).map((partition) => one.send(partition, parcels(1, 3, String(partition)))));
     const first = received(one);
@@ -340,7 +341,7 @@ describeWithOwnKafka('carried by Kafka', () => {
     for (const delivery of first) if (numberOf(delivery) === 1) delivery.done();
     const two = await opened();
     const second = received(two);
-    // What was not done has come again to the new one, and to nobody else.
+    // The undone messages were redelivered to the new worker only.
     await arrive(second, 8);
     await sleep(COMMITTED_MS);
     expect(first).toHaveLength(24);
@@ -360,7 +361,7 @@ describeWithOwnKafka('carried by Kafka', () => {
     expect(first.slice(28).map(numberOf)).toEqual([4, 4, 4, 4]);
   });
 
-  it('gives what a worker had that was killed, or stopped, to others; too late is too late', async () => {
+  it('gives the messages of a killed or stopped worker to others; its late decisions do not count', async () => {
     const all = await opened();
     await all.send(0, parcels(1, 5));
     const [killed, stopped] = [await agent(), await agent()];
@@ -375,7 +376,7 @@ describeWithOwnKafka('carried by Kafka', () => {
     expect(deliveries.map(numberOf)).toEqual(inOrder(1, 5));
     deliveries[0]!.done();
     await sleep(COMMITTED_MS);
-    // It wakes up and says that all is done, before it can know that nothing of it is its own.
+    // It wakes up and marks everything as done, before it can know that it has lost the partitions.
     holder.child.stdin!.write('\n');
     holder.child.kill('SIGCONT');
     await until('it says so', WITHIN_MS, () => holder.lines.some((line) => line.startsWith('done')));
@@ -388,7 +389,7 @@ describeWithOwnKafka('carried by Kafka', () => {
 
   // Outages
 
-  it('brings again what was not done when the broker died, and nothing twice that was', async () => {
+  it('redelivers what was not done when the broker died, and nothing that was', async () => {
     const all = await opened();
     await all.send(0, parcels(1, 20));
     const deliveries = received(all);
@@ -400,7 +401,7 @@ describeWithOwnKafka('carried by Kafka', () => {
     await rejects(all.send(1, parcels(31, 31, '8')), ANSWER_MS + 500);
     await rejects(all.send(2, parcels(1, 1, '9')), ANSWER_MS + 500);
     await until('it is known', WITHIN_MS, () => all.reason !== null);
-    // Who comes now waits, until it is closed or the broker is there.
+    // A carrier that is opened now waits until it is closed or the broker is back.
     const late = carrier({ url: `${server.url}/late` });
     const opening = late.open();
     await until('it says why', WITHIN_MS, () => late.reason?.includes('ECONNREFUSED'));
@@ -418,7 +419,7 @@ describeWithOwnKafka('carried by Kafka', () => {
     const confirmed = () => deliveries.filter((each) => partitionOf(each) === 1);
     await until('all that was confirmed comes', WITHIN_MS, () => new Set(confirmed().map(numberOf)).size === 40);
     await until('it is known', WITHIN_MS, () => all.reason === null);
-    // The first copies are of a connection that is gone.
+    // The first copies came on a connection that is gone.
     for (const delivery of deliveries.slice(0, 20)) delivery.done();
     again()[0]!.done();
     await sleep(COMMITTED_MS);
@@ -455,12 +456,13 @@ describeWithOwnKafka('carried by Kafka', () => {
     expect(next.slice(0, 3).map(numberOf)).toEqual([1, 2, 3]);
   });
 
-  // It needs another broker; brokers-operator.test.ts has one that refuses whoever has a password.
+  // It needs another broker; brokers-operator.test.ts has one that refuses a password.
   it.runIf(LONG)('says in one line that it is refused, and does not say the password', async () => {
     const login = 'org.apache.kafka.common.security.plain.PlainLoginModule required';
     const users = 'username="ledger" password="s3:cr@t" user_ledger="s3:cr@t"';
     const guarded = await startKafka({
       settings: {
+        ...SHORT_SESSIONS,
         'listener.security.protocol.map': 'PLAINTEXT:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT',
         'sasl.enabled.mechanisms': 'PLAIN',
         'sasl.mechanism.inter.broker.protocol': 'PLAIN',
@@ -485,7 +487,7 @@ describeWithOwnKafka('carried by Kafka', () => {
 
   // The topic
 
-  it('goes on with what is there if what was committed is not', async () => {
+  it('goes on with the stored records if the committed offset no longer exists', async () => {
     const all = await opened();
     await all.send(0, parcels(1, 5));
     const deliveries = received(all);
@@ -498,7 +500,7 @@ describeWithOwnKafka('carried by Kafka', () => {
     expect(await leftOver(7)).toEqual(inOrder(9, 15));
   });
 
-  it('makes its topic anew if it is deleted', async () => {
+  it('creates its topic again if it is deleted', async () => {
     const all = await opened();
     await all.send(0, parcels(1, 5));
     const deliveries = received(all);
@@ -511,7 +513,7 @@ describeWithOwnKafka('carried by Kafka', () => {
         () => true,
       ),
     );
-    // More than there were: by their offsets the first ones would be old.
+    // More than before: by their offsets the first ones would look old.
     await sendsAgain(all, 0, parcels(7, 20));
     const since = () => deliveries.slice(5).map(numberOf);
     await until('all that is there comes', WITHIN_MS, () => since().includes(20));
@@ -525,7 +527,7 @@ describeWithOwnKafka('carried by Kafka', () => {
     await arrive(deliveries, 1);
     const topics = [{ name: topic(), count: 3 }];
     await other((admin) => admin.createPartitions({ topics }));
-    // The broker itself may not know of it yet.
+    // The broker itself may not know the new partition yet.
     await until('it can be written to', WITHIN_MS, () =>
       write(2, [writeParcel(parcel(2))]).then(
         () => true,

@@ -15,12 +15,12 @@ import { startProxy } from '../support/servers/proxy.ts';
 import { type RabbitmqServer, startRabbitmq } from '../support/servers/rabbitmq.ts';
 
 const WITHIN_MS = 8000;
-/** A quorum queue of RabbitMQ 3.10 that is younger when the broker is killed comes back without a leader, for good. */
+/** If RabbitMQ 3.10 is killed, a younger quorum queue comes back without a leader, for good. */
 const SETTLED_MS = 1200;
 
 describeWithOwnRabbitmq('carried by RabbitMQ', () => {
   let server: RabbitmqServer;
-  /** It has less memory than it would like to have, always. */
+  /** A broker whose memory alarm is always on. */
   let poor: RabbitmqServer;
   let prefix = '';
   let tests = 0;
@@ -38,7 +38,7 @@ describeWithOwnRabbitmq('carried by RabbitMQ', () => {
   });
   afterAll(cleanUpServers);
 
-  /** The first of a test begins with names of its own. */
+  /** The first carrier of a test uses new names. */
   function carrier(options: Partial<RabbitOptions> = {}): RabbitCarrier {
     if (carriers.length === 0) prefix = `shop${++tests}`;
     const sink = new Writable({
@@ -85,7 +85,7 @@ describeWithOwnRabbitmq('carried by RabbitMQ', () => {
     return until(`${count} arrive`, WITHIN_MS, () => deliveries.length >= count);
   }
 
-  /** Somebody else at the same broker. */
+  /** Another client of the same broker. */
   async function other<T>(act: (connection: Connection) => Promise<T>): Promise<T> {
     const connection = new Connection(server.url);
     connection.on('error', () => undefined);
@@ -96,7 +96,7 @@ describeWithOwnRabbitmq('carried by RabbitMQ', () => {
     }
   }
 
-  /** Those that nobody has in hand. */
+  /** Messages that are not delivered to any worker. */
   async function left(queue: string): Promise<number> {
     return (await other((connection) => connection.queueDeclare({ queue, passive: true }))).messageCount;
   }
@@ -123,14 +123,14 @@ describeWithOwnRabbitmq('carried by RabbitMQ', () => {
 
   // The way
 
-  it('keeps the order of each partition, and takes what is done out of the queue', async () => {
+  it('keeps the order of each partition, and removes what is done from the queue', async () => {
     const all = carrier({ queues: 4 });
     expect(all.reason).toContain('not connected yet');
     expect(await all.open()).toBe(4);
     expect(all.reason).toBeNull();
     expect(all.name).toBe(`amqp:${prefix}.orders`);
 
-    // More than fits into one frame, or into one queue's part of what is in hand.
+    // More than fits into one frame, or into one queue's share of the messages in hand.
     const big = { ...parcel(1), fields: ['1', 'ü'.repeat(30_000)] };
     const partitions = [0, 1, 2, 3];
     await Promise.all(
@@ -156,7 +156,7 @@ describeWithOwnRabbitmq('carried by RabbitMQ', () => {
     expect(said).toEqual([]);
   });
 
-  it('does not say that it was sent before the broker has confirmed', async () => {
+  it('does not report a parcel as sent before the broker has confirmed it', async () => {
     const proxy = await startProxy(server.port);
     const far = await opened({ url: `amqp://guest:guest@127.0.0.1:${proxy.port}` });
     proxy.delay(200, 'toClient');
@@ -168,7 +168,7 @@ describeWithOwnRabbitmq('carried by RabbitMQ', () => {
     await proxy.close();
   });
 
-  it('has no more in hand than it may, and gets more when some is done, in whatever order', async () => {
+  it('has no more in hand than allowed, and gets more when some is done, in any order', async () => {
     const small = await opened({ inHandMax: 33 });
     await small.send(0, parcels(1, 100));
     const deliveries = received(small);
@@ -185,7 +185,7 @@ describeWithOwnRabbitmq('carried by RabbitMQ', () => {
     expect(numbers(deliveries)).toEqual(inOrder(1, 19));
   });
 
-  it('lets one of two have a queue, and the other when the first is gone, without a gap', async () => {
+  it('gives a queue to one of two workers, and to the other when the first is gone, without a gap', async () => {
     const proxy = await startProxy(server.port);
     const first = await opened({ url: `amqp://guest:guest@127.0.0.1:${proxy.port}`, inHandMax: 33 });
     const byFirst = received(first);
@@ -196,7 +196,7 @@ describeWithOwnRabbitmq('carried by RabbitMQ', () => {
     await second.send(0, parcels(4, 20));
     await arrive(byFirst, 15);
     for (const { done } of byFirst.slice(0, 5)) done();
-    // The broker has heard that five are done.
+    // The broker has received five acknowledgements.
     await arrive(byFirst, 20);
     expect(bySecond).toEqual([]);
 
@@ -219,7 +219,7 @@ describeWithOwnRabbitmq('carried by RabbitMQ', () => {
     await proxy.close();
   });
 
-  it('lets others have at once what it gives back; what is done too late does no harm', async () => {
+  it('gives what it returns to others at once; a late acknowledgement does no harm', async () => {
     const first = await opened();
     const second = await opened();
     const byFirst = received(first);
@@ -231,7 +231,7 @@ describeWithOwnRabbitmq('carried by RabbitMQ', () => {
     await arrive(bySecond, 16);
     expect(numbers(bySecond)).toEqual(inOrder(5, 20));
 
-    // Now the first has it again, on a channel whose numbers begin anew.
+    // Now the first has it again, on a channel whose delivery tags start again.
     const again = received(first);
     await second.giveBack();
     await arrive(again, 16);
@@ -246,7 +246,7 @@ describeWithOwnRabbitmq('carried by RabbitMQ', () => {
 
   // What is not ours
 
-  it('puts what it cannot read with the dead letters, and delivers it from there', async () => {
+  it('puts unreadable messages with the dead letters, and delivers them from there', async () => {
     const all = await opened();
     const deliveries = received(all);
     const exchange = `${prefix}.orders`;
@@ -258,7 +258,7 @@ describeWithOwnRabbitmq('carried by RabbitMQ', () => {
       await channel.basicPublish({ exchange, routingKey: '1' }, { a: 1 });
       await channel.basicPublish({ exchange, routingKey: '1' }, Buffer.alloc(0));
       await channel.basicPublish({ exchange, routingKey: '0', contentType: 'application/json' }, deep);
-      // What a policy or a limit has dropped is ours none the less.
+      // A message that a policy or limit dropped is still ours.
       await channel.basicPublish({ exchange: `${prefix}.dead`, routingKey: '0' }, writeParcel(parcel(5)));
       await channel.close();
     });
@@ -281,7 +281,7 @@ describeWithOwnRabbitmq('carried by RabbitMQ', () => {
 
   // What is wrong at the broker
 
-  it('says in one line what is wrong with a queue or an exchange that is there', async () => {
+  it('says in one line what is wrong with an existing queue or exchange', async () => {
     const own = carrier();
     const declared = (queue: string, args: Record<string, unknown>): Promise<unknown> =>
       other((connection) => connection.queueDeclare({ queue, durable: true, arguments: args }));
@@ -323,11 +323,11 @@ describeWithOwnRabbitmq('carried by RabbitMQ', () => {
     }
   });
 
-  it('makes a queue anew that somebody deletes, whether it sends or receives', async () => {
+  it('creates a deleted queue again, whether it sends or receives', async () => {
     const sender = await opened();
     await sender.send(0, [parcel(1)]);
     await other((connection) => connection.queueDelete(`${prefix}.orders.0`));
-    // The broker confirms what it had no queue for.
+    // The broker also confirms a message for which it has no queue.
     const error = await rejects(sender.send(0, [parcel(1)]), 1000);
     expect(error.message).toContain('no queue');
     await sendsAgain(sender, 0, [parcel(2)]);
@@ -346,7 +346,7 @@ describeWithOwnRabbitmq('carried by RabbitMQ', () => {
     await until('nothing is wrong', WITHIN_MS, () => sender.reason === null);
   });
 
-  it('takes nothing while the broker is short of memory, and says so', async () => {
+  it('sends nothing while the broker is short of memory, and says so', async () => {
     const blocked = await opened({ url: poor.url, answerMs: 500 });
     await rejects(blocked.send(0, parcels(1, 64)), 1500);
     expect(blocked.reason).toContain('low on memory');
@@ -359,7 +359,7 @@ describeWithOwnRabbitmq('carried by RabbitMQ', () => {
 
   // The broker is out
 
-  it('goes on trying while nobody answers; another host of the list will do', async () => {
+  it('retries while no host answers; another host of the list will do', async () => {
     const nobody = await freePort();
     const alone = carrier({ url: `amqp://127.0.0.1:${nobody}` });
     const opening = rejects(alone.open(), 3000);
@@ -414,7 +414,7 @@ describeWithOwnRabbitmq('carried by RabbitMQ', () => {
     await arrive(deliveries, 90);
     // Its third queue is too young to survive.
     const wide = await opened({ queues: 3, answerMs: 700 });
-    // Confirmed, and the broker has no more time.
+    // Confirmed, and then the broker is killed at once.
     await sender.send(1, parcels(121, 140));
     const between = deliveries.splice(0);
 
@@ -436,7 +436,7 @@ describeWithOwnRabbitmq('carried by RabbitMQ', () => {
     await until('all is well', WITHIN_MS, () => [sender, worker, wide].every(({ reason }) => reason === null));
     await worker.giveBack();
     for (const partition of [0, 1]) expect(await left(`${prefix}.orders.${partition}`)).toBe(0);
-    // Once per outage and process, not per try.
+    // Once per outage and process, not per attempt.
     for (const what of ['out', 'back']) expect(said.filter(({ msg }) => msg === `RabbitMQ is ${what}`)).toHaveLength(3);
 
     const widely = received(wide);
@@ -450,7 +450,7 @@ describeWithOwnRabbitmq('carried by RabbitMQ', () => {
       await until('it arrives', WITHIN_MS, () => numbers(widely).includes(number));
       for (const { done } of widely) done();
     }
-    // A broker that keeps it (a newer one) is as good.
+    // A newer broker keeps the queue, which is fine, too.
     if (await isLost) {
       expect(wide.reason).toContain(`${prefix}.orders.2`);
       await rejects(wide.send(2, [parcel(3)]), 1500);

@@ -9,7 +9,7 @@ import { type ServedShop, serveShop } from '../support/life-served.ts';
 import { expectProblem } from '../support/openapi-wire.ts';
 import { ADMIN_KEY, cleanUp, run } from '../support/server.ts';
 
-/** `check`: what does not come to its end by itself. Releases that the gate does not take: test/faults/life-servers.test.ts. */
+/** `check`: unsettled payments. Stuck stock is tested in test/faults/life-servers.test.ts. */
 let served: ServedShop;
 
 beforeAll(async () => {
@@ -30,7 +30,7 @@ async function checked(saleId?: string): Promise<{ status: string; findings: Fin
   return body;
 }
 
-/** Twenty minutes of tries, but for the last one, which is due. */
+/** As after twenty minutes of attempts: the last one is due. */
 function triedElevenTimes(attemptId: string): void {
   const db = new DatabaseSync(join(served.data, LEDGER_FILE));
   db.prepare('UPDATE payments SET tries = 11, next_at = 1 WHERE id = ?').run(BigInt(attemptId));
@@ -79,11 +79,11 @@ describe('check', () => {
     const found = await check('--url', served.url);
     expect(found).toMatchObject({ code: 1, stderr: '' });
     expect(found.stdout).toContain(`✗ payments: order:${one.id} of sale ${saleId}`);
-    expect(found.stdout).toContain('1 found (looked at releases, payments)');
+    expect(found.stdout).toContain('1 found (checked releases, payments)');
     expect(JSON.parse((await check('--url', served.url, '--json')).stdout)).toMatchObject({ findings });
     expect(await check('--url', served.url, '--sale', other)).toMatchObject({
       code: 0,
-      stdout: 'all is right: no units and no money are stuck (looked at releases, payments)\n',
+      stdout: 'no stuck stock, no unsettled payments (checked releases, payments)\n',
     });
 
     served.bank.mood = 'well';
@@ -94,7 +94,7 @@ describe('check', () => {
     expect(await check('--url', served.url)).toMatchObject({ code: 0 });
   });
 
-  it('is for admins, and of sales that there are', async () => {
+  it('is for admins, and for sales that exist', async () => {
     expectProblem(await served.call('GET', '/v1/ops/consistency'), 401, 'unauthenticated');
     expectProblem(await served.call('POST', '/v1/ops/consistency/check', { buyer: 'alice' }), 403, 'forbidden');
     const unknown = await served.call('POST', '/v1/ops/consistency/check', { admin: true, body: { saleId: '1' } });
@@ -111,7 +111,7 @@ describe('check', () => {
     expect(await check('--what')).toMatchObject({ code: 2 });
     expect(await run(['check', '--url', served.url], { DOORBUSTER_ADMIN_KEY: '' })).toMatchObject({
       code: 2,
-      stderr: 'doorbuster check: an admin key is needed to ask for a check: --admin-key, or DOORBUSTER_ADMIN_KEY\n',
+      stderr: 'doorbuster check: an admin key is needed to run a check: set --admin-key or DOORBUSTER_ADMIN_KEY\n',
     });
     const nobody = await check('--url', 'http://127.0.0.1:1');
     expect(nobody).toMatchObject({ code: 1, stdout: '' });
@@ -120,7 +120,7 @@ describe('check', () => {
     );
     const refused = await check('--url', served.url, '--admin-key', 'another-key-of-enough-length');
     expect(refused).toMatchObject({ code: 1, stdout: '' });
-    expect(refused.stderr).toMatch(/^doorbuster check: .* did not check: .*401.*\n$/);
+    expect(refused.stderr).toMatch(/^doorbuster check: .* refused the check: .*401.*\n$/);
     expect(await check('--url', served.url, '--sale', 'none')).toMatchObject({ code: 1, stdout: '' });
   });
 });

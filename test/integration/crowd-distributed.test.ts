@@ -40,7 +40,7 @@ function suite(startDatabase: () => Promise<Database>): void {
 
     const saleId = await createSale(shop.servers[0]!, { stock: BUYERS / 3 });
     const running = crowd(saleId);
-    // Not before it has begun: a busy machine takes its time to start it.
+    // Wait until it has started, which takes a while on a busy machine.
     await until(
       'the crowd buys',
       30_000,
@@ -56,7 +56,7 @@ function suite(startDatabase: () => Promise<Database>): void {
   }, 240_000);
 }
 
-// In the long run only: crowd.test.ts has the command, and outages of the database are met in distributed-outage.test.ts.
+// Long run only: crowd.test.ts tests the command, and distributed-outage.test.ts outages of the database.
 describeWithRedis('crowd against a distributed shop', () => {
   (LONG ? describeWithOwnMysql : describe.skip)('on MariaDB', () => suite(startMariadb));
   (LONG ? describeWithOwnPostgres : describe.skip)('on PostgreSQL', () => suite(startPostgres));

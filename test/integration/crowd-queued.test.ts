@@ -18,17 +18,17 @@ interface FakeOrder {
   looks: number;
 }
 
-/** How the shop behaves; honest, unless the comment says otherwise. */
+/** How the shop behaves. It is honest, except for what is called a vice. */
 interface Manners {
   /** Every n-th order is committed at once and answered 201. */
   commitsEvery?: number;
   /** Every n-th order ends rejected. */
   rejectsEvery?: number;
-  /** Every n-th look is answered 503, and every next one is cut off. */
+  /** Every n-th read is answered 503, and the one after it is cut off. */
   stumblesEvery?: number;
-  /** The first look at an order is answered 404: the process that is asked does not know it yet. */
+  /** The first read of an order is answered 404, because that process does not know it yet. */
   knowsLate?: boolean;
-  /** The second process is gone after so many orders. */
+  /** The second process dies after this many orders. */
   diesAfter?: number;
   /** Vice: every n-th order is never decided. */
   neverDecidesEvery?: number;
@@ -38,7 +38,7 @@ interface Manners {
   hidesEvery?: number;
   /** Vice: the key of a queued order is not known, nor is the limit. */
   blind?: boolean;
-  /** Vice: so many units are sold above the stock. */
+  /** Vice: sells this many units above the stock. */
   oversells?: number;
 }
 
@@ -50,7 +50,7 @@ afterAll(async () => {
   await cleanUp();
 });
 
-/** A distributed shop of a few lines: orders are answered 202 by any of its processes and decided a little later. */
+/** A minimal distributed shop: any of its processes answers orders 202, and they are decided a little later. */
 class FakeShop {
   readonly urls: string[] = [];
   readonly asked: number[] = [];
@@ -169,13 +169,13 @@ function buyerOf({ headers }: IncomingMessage): string {
   return JSON.parse(Buffer.from(headers.authorization!.split('.')[1]!, 'base64url').toString()).sub;
 }
 
-/** Few at a time and not too fast, so that keys are tried again while their orders are queued, and afterwards. */
+/** Few at a time and not too fast, so that keys are retried while their orders are queued, and afterwards. */
 function crowd(urls: string[], args: string[] = []) {
   const fixed = ['--sale', '1', '--buyers', String(BUYERS), '--seed', '5', '--connections', '6', '--wait', '3'];
   return run(['crowd', ...urls.flatMap((url) => ['--url', url]), ...fixed, ...args], KEYS);
 }
 
-// Each has a shop of its own, and mostly waits: side by side.
+// Concurrent, because each test has its own shop and mostly waits.
 describe.concurrent('against a shop that answers 202', () => {
   it('every order is followed to its end, through 404, 503 and broken connections', async () => {
     const shop = await FakeShop.open(1, { rejectsEvery: 5, stumblesEvery: 6, knowsLate: true });
@@ -239,14 +239,14 @@ describe.concurrent('several addresses of one shop', () => {
   it('one that dies on the way is a lost connection: everybody is served by the other', async () => {
     const shop = await FakeShop.open(2, { diesAfter: 10 });
     const { code, stdout } = await crowd(shop.urls);
-    expect(stdout).toMatch(/broken +\d+ connections, tried again with the same key/);
+    expect(stdout).toMatch(/broken +\d+ connections, retried with the same key/);
     expect(stdout).toContain('20 orders, 20 units, to 20 buyers');
-    expect(stdout).not.toContain('never got a yes or a no');
+    expect(stdout).not.toContain('never got a final answer');
     expect(stdout).toContain('verdict: every promise held');
     expect(code).toBe(0);
   });
 
-  it('one that is not there from the beginning is named, exit code 2', async () => {
+  it('one that does not answer at the start is named, exit code 2', async () => {
     const shop = await FakeShop.open(1);
     const { code, stderr } = await crowd([...shop.urls, 'http://127.0.0.1:1']);
     expect(stderr).toMatch(/no server answers at http:\/\/127\.0\.0\.1:1\/ .*ECONNREFUSED/);

@@ -18,7 +18,7 @@ import {
 } from '../support/server.ts';
 
 const KEYS = { DOORBUSTER_ADMIN_KEY: ADMIN_KEY, DOORBUSTER_AUTH_SECRET: AUTH_SECRET };
-/** A demo of its own keys: nothing in the environment decides them. */
+/** A demo with its own keys: without those of the environment. */
 const NO_KEYS = ['env', '-u', 'DOORBUSTER_ADMIN_KEY', '-u', 'DOORBUSTER_AUTH_SECRET', '-u', 'RATE_LIMIT_BUYER'];
 
 const shops: Server[] = [];
@@ -79,7 +79,7 @@ describe('crowd', () => {
   it('a sale that is sold out already is refused rightly, and tops up on demand', async () => {
     const sale = await createSale(server, { stock: 0 });
     const empty = await crowd(server.url, sale, ['--buyers', '20']);
-    expect(empty.stdout).toContain('sold out before the crowd came');
+    expect(empty.stdout).toContain('the item is already sold out: every order will be refused');
     expect([empty.code, empty.stdout.includes('every promise held')]).toEqual([0, true]);
     const filled = await crowd(server.url, sale, [
       '--buyers',
@@ -100,7 +100,7 @@ describe('crowd', () => {
     const sale = await createSale(server);
     await server.call('POST', `/v1/sales/${sale}/pause`, { admin: true });
     const { code, stdout } = await crowd(server.url, sale, ['--buyers', '5']);
-    expect(stdout).toContain('the sale is paused: everybody will be refused');
+    expect(stdout).toContain('the sale is paused: every order will be refused');
     expect(stdout).toMatch(/refused +\d+: sale_paused/);
     expect(code).toBe(0);
   });
@@ -118,12 +118,12 @@ describe('crowd', () => {
     child.stderr.on('data', (chunk: Buffer) => {
       stderr += chunk;
     });
-    // The first plain line of progress: the crowd is in.
+    // The first line of progress: the crowd has entered.
     while (!stderr.includes(' of 5 000 buyers: ')) await wait(20);
     child.kill('SIGINT');
     const code = await new Promise((resolve) => child.on('close', resolve));
-    expect(stdout).toMatch(/interrupted: \d+ of 5 000 buyers had come in/);
-    expect(stdout).toContain('verdict: every promise held, as far as the crowd came');
+    expect(stdout).toMatch(/interrupted: \d+ of 5 000 buyers had entered/);
+    expect(stdout).toContain('verdict: every promise held, as far as the crowd got');
     expect(code).toBe(130);
   });
 });
@@ -186,19 +186,19 @@ interface TinyOrder {
   status: string;
 }
 
-/** A shop of a few lines, honest unless told otherwise: what the verdict is tried on. */
+/** The faults of a minimal shop, on which the verdict is tested. Without any it is honest. */
 interface Vice {
-  /** Sells so many units more than it has, and does not say so in its counts. */
+  /** Sells this many units more than it has, and hides that in its counts. */
   oversells?: number;
   /** Forgets every n-th order it has confirmed. */
   forgetsEvery?: number;
-  /** Does not look at the Idempotency-Key nor at the limit. */
+  /** Ignores the Idempotency-Key and the limit. */
   forgetful?: boolean;
-  /** Cuts every n-th connection after it has done what was asked. */
+  /** Cuts every n-th connection after it has handled the request. */
   cutsEvery?: number;
   /** Answers the first n orders with 503. */
   overloadedFor?: number;
-  /** Answers an order like this. */
+  /** Answers every order with this status. */
   answers?: number;
   /** Fails to list its orders once there are any. */
   hidesOrders?: boolean;

@@ -13,7 +13,7 @@ import { startMariadb } from '../support/servers/mariadb.ts';
 import { startPostgres } from '../support/servers/postgres.ts';
 import { ordinaryUser } from '../support/servers/user.ts';
 
-/** sslmode of DATABASE_URL, with servers that have a certificate of their own making. */
+/** sslmode of DATABASE_URL, with servers that have self-signed certificates. */
 
 const hasOpenssl = spawnSync('openssl', ['version']).status === 0;
 const describeWithOpenssl = hasOpenssl ? describe : describe.skip;
@@ -23,7 +23,7 @@ interface Certificate {
   key: string;
 }
 
-/** Of `localhost`, signed by itself; its key is for the server's user alone, as PostgreSQL wants it. */
+/** Self-signed, for `localhost`. Its key is readable by the server's user only, as PostgreSQL requires. */
 function certificate(users: string[]): Certificate {
   const folder = join(temporaryFolder(), 'tls');
   mkdirSync(folder);
@@ -61,7 +61,7 @@ function suite(started: () => Promise<{ url: string; cert: string }>): void {
     return own.href;
   };
 
-  /** What became of it: open, or the words. */
+  /** `open`, or the message of the failure. */
   const opened = (address: string): Promise<string> =>
     openSqlLedger(address, systemRuntime(), { migrate: true, exclusive: false }).then(
       async (ledger) => {
@@ -94,11 +94,11 @@ function suite(started: () => Promise<{ url: string; cert: string }>): void {
     expect(await opened(addressed(verifyCa, '127.0.0.1'))).toBe('open');
     expect(await opened(addressed({ sslmode: 'require', sslrootcert: cert }, '127.0.0.1'))).toBe('open');
     expect(await opened(addressed({ ...verifyCa, sslmode: 'verify-full' }, '127.0.0.1'))).toMatch(
-      /TLS with the database|verify-full, which needs the name/,
+      /TLS with the database|verify-full, which needs a host name/,
     );
   });
 
-  it('a sslrootcert that is not there is said', async () => {
+  it('a missing sslrootcert is reported', async () => {
     expect(await opened(addressed({ sslmode: 'require', sslrootcert: '/no/such/file' }))).toMatch(
       /sslrootcert of DATABASE_URL cannot be read \(ENOENT/,
     );

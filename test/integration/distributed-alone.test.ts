@@ -18,7 +18,7 @@ import { anyMysql } from '../support/servers/mariadb.ts';
 import { anyPostgres } from '../support/servers/postgres.ts';
 import { type FaultProxy, startProxy } from '../support/servers/proxy.ts';
 
-/** DATABASE_URL without REDIS_URL: one process with its gate in memory, on a database that it has for itself. */
+/** DATABASE_URL without REDIS_URL: one process with its gate in memory, and the database to itself. */
 function suite(start: () => Promise<{ port: number; url: string }>): void {
   let proxy: FaultProxy;
   let server: TestServer;
@@ -36,7 +36,7 @@ function suite(start: () => Promise<{ port: number; url: string }>): void {
   });
 
   it('sells, keeps orders, limits and keys over a kill, and keeps a second process out', async () => {
-    // An empty database is filled at the start: nobody else can be on it.
+    // The start migrates an empty database, because no other process can use it.
     const first = await startServer({ env });
     expect((await first.call('GET', '/readyz')).body).toEqual({
       status: 'ok',
@@ -86,7 +86,7 @@ function suite(start: () => Promise<{ port: number; url: string }>): void {
     });
     expect(after.status).toBe(201);
     await until('ready', 5_000, async () => (await server.call('GET', '/readyz')).status === 200);
-    // Whatever became of those that were under way, their keys tell, and nobody paid twice for one.
+    // Their keys tell what became of the orders in flight, and none was bought twice.
     for (let n = 0; n < 3; n++) {
       const one = await place(server, sale, 'alice', { key: `out-${n}` });
       expect(one.status, JSON.stringify(one.body)).toBe(201);

@@ -23,7 +23,7 @@ import { anyPostgres } from '../support/servers/postgres.ts';
 import { type RedisServer, startRedis } from '../support/servers/redis.ts';
 import { orderMessage } from '../support/streams.ts';
 
-/** Messages that the ledger can never take as they are: put aside, listed, tried again, and ended by a person. */
+/** Messages that the ledger can never store: put aside, listed, retried, and ended by an admin. */
 const PREFIX = 'letters-test';
 /** Five tries with 1, 2, 4 and 8 s between them. */
 const DIES_WITHIN_MS = 30_000;
@@ -51,7 +51,7 @@ async function letters(saleId: string): Promise<Letter[]> {
   return (body.data as Letter[]).filter((letter) => letter.saleId === saleId);
 }
 
-/** Sends the request of docs/guides/distributed.md that has this in it, as it is printed there. */
+/** Sends the request of docs/guides/distributed.md that contains this, as printed there. */
 async function asPrinted(part: RegExp, id = ''): Promise<string> {
   const [block] = blocksOfSession('dead letters');
   const code = statementsOf(block!).find((statement) => part.test(statement))!;
@@ -71,14 +71,14 @@ async function auditOf(orderId: string): Promise<string[][]> {
   return rows.reverse().map(({ action, actor, origin, detail }) => [action, actor, origin, detail.status ?? '']);
 }
 
-/** What takes its time to die, while other tests run: two orders, and a message that bears the id of a third. */
+/** Becomes dead letters while other tests run: two orders, and a message with the id of a third. */
 let poisoned: { sale: string; stored: Answer; mended: Answer; given: Answer };
 
 async function poison(): Promise<void> {
   const sale = await createSale(server, { stock: 4 });
   const stored = await place(server, sale, 'owner', { key: 'k' });
   expect(stored.status).toBe(201);
-  // A constraint of somebody else's: the ledger can never take these orders, and is not out.
+  // A foreign constraint: the ledger can never store these orders, but is not out.
   await database.query(
     "ALTER TABLE orders ADD CONSTRAINT poison CHECK (NOT (buyer LIKE 'poison%' AND status = 'reserved'))",
   );
@@ -91,17 +91,17 @@ async function poison(): Promise<void> {
   poisoned = { sale, stored, mended, given };
 }
 
-/** Writes into the sale's stream what no gate would. */
+/** Writes an entry into the sale's stream that no gate would write. */
 async function forge(saleId: string, fields: string[]): Promise<void> {
   const epoch = await redis.command('HGET', `${PREFIX}:{${saleId}:0}:gate`, 'epoch');
   await redis.command('XADD', `${PREFIX}:{${saleId}:0}:${epoch}:stream`, '*', ...fields);
 }
 
-/** What waits for its next try, up to 8 s, need not: how long it waits is the pipe's contract. */
+/** Makes waiting letters due at once instead of after up to 8 s; the pipe's contract tests the delay. */
 async function makeDue(saleId: string): Promise<void> {
   const key = `${PREFIX}:{${saleId}:0}:retry`;
   const waiting = (await redis.command('ZRANGE', key, '0', '-1')) as string[];
-  // XX: whoever has just been taken is not put back.
+  // XX: a letter that has just been taken is not put back.
   for (const member of waiting) await redis.command('ZADD', key, 'XX', '1', member);
 }
 
@@ -144,7 +144,7 @@ describeWithRedis('dead letters', () => {
       expect(await second.stop()).toBe(0);
     });
 
-    it('for admins only, and embedded there are none', async () => {
+    it('are for admins only, and an embedded shop has none', async () => {
       for (const [method, path] of [
         ['GET', '/v1/ops/dead-letters'],
         ['POST', '/v1/ops/dead-letters/1/retry'],
@@ -164,7 +164,7 @@ describeWithRedis('dead letters', () => {
       expect(await embedded.stop()).toBe(0);
     });
 
-    it('an entry that nobody can read is listed at once, and can be dropped', async () => {
+    it('an unreadable entry is listed at once, and can be dropped', async () => {
       const sale = await createSale(server, { stock: 5 });
       await forge(sale, ['what', 'is this']);
       const [letter] = await until('a letter', 5_000, async () => {
@@ -242,7 +242,7 @@ describeWithRedis('dead letters', () => {
         expect(next).toMatchObject({ status: 201 });
         expect(next.body.id).not.toBe(given.body.id);
 
-        // Who placed it has gone all the way with it: five tries, the letter, and back.
+        // The actor stayed with the order through five attempts, the dead letter, and the retry.
         const by = ['admin:admin', '127.0.0.1'];
         // In the order of their ids: the order's was taken when it was placed.
         expect(await auditOf(mended.body.id)).toEqual([
@@ -254,7 +254,7 @@ describeWithRedis('dead letters', () => {
           ['dead_letter.delete', ...by, ''],
         ]);
 
-        // The twin goes; the order whose id it bore stands.
+        // The twin is deleted; the order with that id stays.
         expect((await admin(server, 'DELETE', `/v1/ops/dead-letters/${stored.body.id}`)).status).toBe(204);
         expect((await admin(server, 'GET', `/v1/orders/${stored.body.id}`)).body).toEqual(stored.body);
         expect(await auditOf(stored.body.id)).toEqual([['dead_letter.delete', ...by, '']]);

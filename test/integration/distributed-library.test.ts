@@ -39,7 +39,7 @@ const SALE: NewSaleInput = {
 const NO_REDIS = 'redis://127.0.0.1:1';
 const NO_DATABASE = 'postgres://doorbuster:hunter2@127.0.0.1:1/doorbuster';
 
-describe('options that make no shop give one clear error', () => {
+describe('options that describe no deployment give one clear error', () => {
   it.each<[string, DoorbusterOptions, RegExp]>([
     ['nothing', {}, /\{ data \}.*\{ database \}/],
     ['redis alone', { redis: NO_REDIS }, /database/i],
@@ -61,7 +61,7 @@ describe('options that make no shop give one clear error', () => {
     expect((error as Error).message).not.toMatch(/hunter2|\n/);
   });
 
-  it('a Redis or a database that is not there is a RetryableError: it may come', async () => {
+  it('a Redis or a database that is down is a RetryableError', async () => {
     const tries = [{ redis: NO_REDIS, database: NO_DATABASE }, { database: NO_DATABASE }].map((options) =>
       createDoorbuster(options).catch((error: unknown) => error),
     );
@@ -124,7 +124,7 @@ describeWithRedis('the library on Redis and a database', () => {
       expect(shop.readiness()).toEqual({ status: 'ok', parts: { gate: 'ok', pipe: 'ok', ledger: 'ok' } });
     });
 
-    it('a wrong password of Redis is a TerminalError: it will not come right', async () => {
+    it('a wrong password for Redis is a TerminalError', async () => {
       await using locked = await startRedis();
       await locked.command('CONFIG', 'SET', 'requirepass', 'sesame');
       const wrong = `redis://:hunter2@127.0.0.1:${locked.port}`;
@@ -167,7 +167,7 @@ describeWithRedis('the library on Redis and a database', () => {
       await carrier.close();
     });
 
-    it('queued where nobody carries: it is found, and reserved when somebody does', async () => {
+    it('without a worker an order is queued and can be found; it is reserved once there is one', async () => {
       const taker = await openShop({ worker: false, answerWithinMs: 100 });
       const sale = await newSale(taker);
       const placed = await taker.orders.place({ sale, buyer: 'alice', item: 'voucher', key: 'k' });
@@ -197,7 +197,7 @@ describeWithRedis('the library on Redis and a database', () => {
       await until('it is reserved', 10_000, async () => {
         return (await shop.orders.get(queued.order.id).catch(() => null))?.status === 'reserved';
       });
-      // What is owed is looked at every second: at the end of the shop at the latest.
+      // Undecided 202s are checked every second, and when the shop closes.
       await shop.close();
       expect(heard.map(({ id }) => id)).toEqual([first.order.id, queued.order.id]);
     });
@@ -240,7 +240,7 @@ describeWithRedis('the library on Redis and a database', () => {
         const [atA, atB] = servers.map(({ pay }) => pay);
         const one = atA!();
         await asked.promise;
-        // The second has looked its key up, and found nothing.
+        // The second call has looked up its key and found nothing.
         const engine = engineOf(b).shop;
         const { boundAnswer } = engine;
         const looked = Promise.withResolvers<void>();
@@ -277,7 +277,7 @@ describeWithRedis('the library on Redis and a database', () => {
       });
     });
 
-    it('lets the process end after close(), and says nothing', async () => {
+    it('lets the process end after close(), and prints nothing', async () => {
       const source = `
         import { createDoorbuster } from ${JSON.stringify(pathToFileURL(`${ROOT}src/index.ts`).href)};
         const shop = await createDoorbuster(${JSON.stringify(options)});

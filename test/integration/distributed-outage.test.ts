@@ -120,7 +120,7 @@ describeWithRedis('a part of the shop is out', () => {
         });
         await until('the counts have come', 2_000, async () => (await counts(a, sale)).reserved === 3);
         expect(await counts(a, sale)).toMatchObject({ total: 10, free: 7, queued: 0 });
-        // The lowering that failed holds nothing back, and the sale was not paused.
+        // The stock change that failed holds no units, and the sale was not paused.
         expect((await place(b, sale, 'dora')).status).toBe(201);
         expect(await allOrders(a, sale)).toHaveLength(4);
         const replay = await place(a, sale, 'early', { key: 'k' });
@@ -132,7 +132,7 @@ describeWithRedis('a part of the shop is out', () => {
         const first = await place(a, sale, 'alice', { key: 'k' });
         expect(first.status).toBe(201);
         await without(toDatabase, async () => {
-          // Its answer cannot be given again now; another one must not be.
+          // Its answer cannot be repeated now, and a different one must not be given.
           const again = await place(b, sale, 'alice', { key: 'k' });
           expect({ status: again.status, order: again.body.status }).not.toEqual({ status: 202, order: 'queued' });
           const seen = await orderAt(b, first.body.id);
@@ -146,7 +146,7 @@ describeWithRedis('a part of the shop is out', () => {
       });
     });
 
-    it('a ledger that is silent: orders are queued as with one that refuses, and nobody waits for it for long', async () => {
+    it('a ledger that does not answer: orders are queued as with one that refuses, and nothing waits for it for long', async () => {
       const sale = await createSale(a, { stock: 10, perBuyer: 8 });
       expect((await place(b, sale, 'early')).status).toBe(201);
       await Promise.all([counts(a, sale), counts(b, sale)]);
@@ -184,9 +184,9 @@ describeWithRedis('a part of the shop is out', () => {
           const paused = await createSale(a, { stock: 5 });
           let making: Promise<Answer> | null = null;
           const during = async (): Promise<void> => {
-            // A sale that is made meanwhile is stored; its gate is built when Redis is back.
+            // A sale that is created meanwhile is stored; its gate is built when Redis is back.
             making = admin(a, 'POST', '/v1/sales', { key: how, body: saleBody({ stock: 1 }) });
-            // The first ones may have been under way; from then on nobody waits for a Redis that is out.
+            // The first requests may have been in flight; later ones do not wait for a Redis that is out.
             for (const server of [a, b]) {
               await until('the outage is noticed', 5_000, async () => {
                 expectRetryable(await place(server, sale, 'first'));
@@ -196,7 +196,7 @@ describeWithRedis('a part of the shop is out', () => {
               const answers: (Answer & { ms: number })[] = [];
               for (let n = 0; n < 10; n++) answers.push(await timed(place(server, sale, `out-${n}`, { key: 'k' })));
               for (const answer of answers) expectRetryable(answer);
-              // One of them may be the one that looks whether it is back.
+              // One of them may be the probe that checks whether Redis is back.
               const slow = answers.map(({ ms }) => Math.round(ms)).filter((ms) => ms >= 300);
               expect(slow.length, `${server === a ? 'a' : 'b'}: ${slow}`).toBeLessThanOrEqual(
                 how === 'refuses' ? 0 : 1,
@@ -213,7 +213,7 @@ describeWithRedis('a part of the shop is out', () => {
               const slowReads = [order, one, list, sales].map(({ ms }) => Math.round(ms));
               expect(Math.max(...slowReads), `order, sale, orders, sales: ${slowReads} ms`).toBeLessThan(500);
             }
-            // The ledger has it; that the gate has not heard of it yet is said.
+            // The ledger has stored it, and the answer says that the gate does not know it yet.
             expectRetryable(await admin(b, 'POST', `/v1/sales/${paused}/pause`));
           };
           if (how === 'refuses') await without(toRedis, during);
@@ -238,12 +238,12 @@ describeWithRedis('a part of the shop is out', () => {
           await until('nothing is queued', 5_000, async () => (await counts(a, sale)).queued === 0);
           const item = await counts(a, sale);
           expect(isWhole(item)).toBe(true);
-          // A 503 of an order that was under way may have bought: its key tells. Nobody bought twice.
+          // An order in flight that got 503 may have bought: its key tells. None was bought twice.
           const orders = await allOrders(a, sale);
           const keyed = orders.filter(({ buyer }) => buyer.startsWith('out-')).map(({ buyer }) => buyer);
           expect(keyed.length).toBe(new Set(keyed).size);
           expect(item.reserved).toBe(orders.filter(({ status }) => status === 'reserved').length);
-          // Whoever made it was told so if Redis was back in time, or else to come back with the same key.
+          // 201 if Redis was back in time, otherwise 503: retry with the same key.
           expect([201, 503]).toContain((await making!).status);
           const made = await admin(b, 'POST', '/v1/sales', { key: how, body: saleBody({ stock: 1 }) });
           expect([made.status, replayed(made)]).toEqual([201, true]);
@@ -252,7 +252,7 @@ describeWithRedis('a part of the shop is out', () => {
             5_000,
             async () => (await place(b, made.body.id, 'x', { key: 'k' })).status === 201,
           );
-          // What the gate had not heard of, it is told.
+          // The gate gets the changes that it had missed.
           await until(
             'the pause is in force',
             8_000,
@@ -261,7 +261,7 @@ describeWithRedis('a part of the shop is out', () => {
         },
       );
 
-      it('SIGTERM of processes that owe and cannot reach anybody: they end with 0, and the order is brought on', async () => {
+      it('SIGTERM of processes with undecided 202s that reach no server: they exit with 0, and the order is decided later', async () => {
         const sale = await createSale(a, { stock: 5 });
         const queued = await without(toDatabase, async () => {
           const one = await place(b, sale, 'alice', { key: 'k' });

@@ -11,7 +11,7 @@ import { describeWithPostgres, describeWithRedis } from '../support/servers/desc
 import { postgresUrl } from '../support/servers/postgres.ts';
 import { type RedisServer, startRedis } from '../support/servers/redis.ts';
 
-/** Two API processes that carry nothing themselves, and a worker that comes and goes. */
+/** Two API processes without a worker of their own, and a worker that comes and goes. */
 let redis: RedisServer;
 let shop: TestShop;
 let a: TestServer;
@@ -49,7 +49,7 @@ describeWithRedis('a shop of several processes', () => {
       await cleanUpServers();
     });
 
-    // Its text cannot hold it.
+    // PostgreSQL's text cannot contain it.
     it('U+0000 in any parameter of any route, with and without a key, is no failure', async () => {
       const sale = await createSale(a);
       const failed: string[] = [];
@@ -71,7 +71,7 @@ describeWithRedis('a shop of several processes', () => {
       };
       for (const operation of operationsOf((await a.call('GET', '/openapi.json')).body)) {
         const { method, path, parameters, body } = operation;
-        // What the schema allows, so that nothing but the parameter is in the way; several, since each takes its own way.
+        // Bodies that the schema allows, so that only the parameter is wrong; several, because each takes another path.
         const bodies = body === null ? [null] : fc.sample(valid(body.schema), { numRuns: 9, seed: 7 });
         const of = (where: string): string[] => parameters.filter((one) => one.in === where).map(({ name }) => name);
         const filled = (odd: string): string =>
@@ -134,7 +134,7 @@ describeWithRedis('a shop of several processes', () => {
         expect((await place(b, sale, 'alice', { quantity: 2 })).status).toBe(201);
         const lower = await admin(b, 'PATCH', `/v1/sales/${sale}`, { body: { perBuyer: 1, version: 2 } });
         expect(lower).toMatchObject({ status: 200, body: { perBuyer: 1, version: 3 } });
-        // Lowering takes nothing away.
+        // Lowering the limit takes no order away.
         expect((await counts(a, sale)).reserved).toBe(3);
         expectProblem(await place(a, sale, 'alice'), 409, 'limit_reached');
       });
@@ -150,7 +150,7 @@ describeWithRedis('a shop of several processes', () => {
         expectProblem(await stock(a, -3), 409, 'insufficient_free');
         expect((await stock(b, -2)).body.items[0]).toMatchObject({ total: 3, free: 0, reserved: 3 });
         expectProblem(await place(a, sale, 'carol'), 409, 'sold_out');
-        // What was refused holds nothing back: a new unit can be had.
+        // The refused change holds no units: a new unit can be bought.
         expect((await stock(a, 1)).status).toBe(200);
         expect((await place(b, sale, 'carol')).status).toBe(201);
       });
@@ -274,7 +274,7 @@ describeWithRedis('a shop of several processes', () => {
         expect([again.status, again.body, replayed(again)]).toEqual([201, first.body, true]);
         expectProblem(await place(a, sale, 'alice'), 409, 'limit_reached');
         expect((await place(a, sale, 'bob')).status).toBe(201);
-        // Nobody who remembers it lives: the pipe has it. The window was judged when it was admitted.
+        // No process that knows it is alive, but the pipe contains it. The window was checked at admission.
         await until('it is reserved', 10_000, async () => {
           const { body } = await a.call('GET', `/v1/orders/${queued.body.id}`, { buyer: 'alice' });
           return body.status === 'reserved';
@@ -322,7 +322,7 @@ describeWithRedis('a shop of several processes', () => {
           expect(item).toMatchObject({ total: 10, free: 8, reserved: 0 });
           expect(isWhole(item)).toBe(true);
           expect(await metric(a, 'doorbuster_owed_orders')).toBe(1);
-          // It answered a repeat with 202: from then on it owes it, too.
+          // It answered a repeat with 202, so it now owes the decision, too.
           expect(await metric(b, 'doorbuster_owed_orders')).toBe(1);
 
           const stream = await openStream(`${b.url}/v1/orders/${id}/events`, bearer('alice'));
@@ -339,7 +339,7 @@ describeWithRedis('a shop of several processes', () => {
         });
       });
 
-      it('PIPE_MAX: beyond it 503 overloaded with Retry-After, and nothing of it is lost or held', async () => {
+      it('PIPE_MAX: beyond it 503 overloaded with Retry-After, and no unit is lost or held', async () => {
         const sale = await createSale(a, { stock: 20, perBuyer: 20 });
         await withoutWorker(async () => {
           const answers = await Promise.all(
@@ -355,7 +355,7 @@ describeWithRedis('a shop of several processes', () => {
           // The key of an order that is in the pipe is found, full or not.
           const one = queued[0]!.body;
           expect((await place(a, sale, one.buyer, { key: 'k' })).body).toMatchObject({ id: one.id });
-          // By its first entries: an estimate.
+          // The metric estimates the depth by the first entries.
           await until('the pipe shows', 5_000, async () => ((await metric(a, 'doorbuster_pipe_orders')) ?? 0) >= 4);
           await shop.startWorker();
           await until('all are reserved', 5_000, async () => {
@@ -365,21 +365,21 @@ describeWithRedis('a shop of several processes', () => {
           const ids = (await allOrders(b, sale)).map(({ id }) => id).sort();
           expect(ids).toEqual(queued.map(({ body }) => body.id).sort());
           await until('the pipe is empty', 5_000, async () => (await metric(a, 'doorbuster_pipe_orders')) === 0);
-          // Who was refused comes back with the same key and is served.
+          // A refused buyer retries with the same key and is served.
           const buyer = answers.findIndex(({ status }) => status === 503);
           expect((await place(a, sale, `buyer-${buyer}`, { key: 'k' })).status).toBe(201);
         });
       });
     });
 
-    it('P3: 202, then Redis forgets all while nobody works: admission_lost, and its units sell again', async () => {
+    it('P3: 202, then Redis loses everything while no worker runs: admission_lost, and its units sell again', async () => {
       const sale = await createSale(a, { stock: 1 });
       await withoutWorker(async () => {
         const queued = await place(a, sale, 'alice', { key: 'k' });
         expect(queued.status, JSON.stringify(queued.body)).toBe(202);
         const rebuilds = (await metric(a, 'doorbuster_gate_rebuilds_total'))!;
         await redis.command('FLUSHALL');
-        // The one that gave it knows what it owes, also while the gate is away.
+        // The process that answered 202 remembers it, even while the gate is gone.
         const { id } = queued.body;
         const seen = await a.call('GET', `/v1/orders/${id}`, { buyer: 'alice' });
         expect(seen).toMatchObject({ status: 200, body: { id, status: 'queued' } });
@@ -433,7 +433,7 @@ describeWithRedis('a shop of several processes', () => {
       const sale = await createSale(a, { stock });
       const ended: Answer[] = [];
       const buy = async (n: number): Promise<void> => {
-        // Who loses the connection or gets a 503 comes back, to the server that stays.
+        // A buyer who loses the connection or gets a 503 retries at the server that stays.
         for (let server = n % 2 ? a : b; ; server = a) {
           const one = await place(server, sale, `crowd-${n}`, { key: 'k' }).catch(() => null);
           if (one !== null && one.status !== 503) return void ended.push(one);

@@ -19,7 +19,7 @@ import { type RedisServer, startRedis } from '../support/servers/redis.ts';
 /** How a shop of several processes starts: what it refuses, in one line, and what it waits for. */
 
 const KEYS = { DOORBUSTER_ADMIN_KEY: ADMIN_KEY, DOORBUSTER_AUTH_SECRET: AUTH_SECRET, PORT: '0' };
-/** Nobody listens there: port 1 is nobody's. */
+/** Nobody listens on port 1. */
 const NO_REDIS = 'redis://127.0.0.1:1';
 const NO_DATABASE = 'postgres://doorbuster:hunter2@127.0.0.1:1/doorbuster';
 
@@ -29,7 +29,7 @@ interface Ended {
   stderr: string;
 }
 
-/** Ends with `code` after one line, which says `words` and no secret. */
+/** Expects exit code `code` after one line, which matches `words` and contains no secret. */
 async function expectRefused(args: string[], env: Record<string, string>, words: RegExp, code = 1): Promise<void> {
   expectOneLine(args, await run(args, { ...KEYS, ...env }), words, code);
 }
@@ -50,11 +50,11 @@ afterAll(async () => {
 afterEach(() => {
   vi.unstubAllEnvs();
   vi.restoreAllMocks();
-  // A server listens to it for as long as its process lives; here one process stands for many.
+  // `serve` adds this listener for the life of its process; here one process runs many.
   process.removeAllListeners('SIGXFSZ');
 });
 
-/** The command line as it is, in this process, for what does not get as far as to start anything. */
+/** Runs the command line in this process, for commands that are refused before they start anything. */
 async function runHere(args: string[], env: Record<string, string>): Promise<Ended> {
   vi.restoreAllMocks();
   vi.unstubAllEnvs();
@@ -69,7 +69,7 @@ async function runHere(args: string[], env: Record<string, string>): Promise<End
   return { code: await main(args), ...said };
 }
 
-describe('settings that make no shop', () => {
+describe('settings that describe no deployment', () => {
   it.each<[string, string[], Record<string, string>, RegExp]>([
     ['REDIS_URL alone', ['serve'], { REDIS_URL: NO_REDIS }, /REDIS_URL.*DATABASE_URL/],
     ['sqlite: with Redis', ['serve'], { REDIS_URL: NO_REDIS, DATABASE_URL: 'sqlite:./data' }, /DATABASE_URL.*sqlite:/],
@@ -101,7 +101,7 @@ describe('settings that make no shop', () => {
       'a password that is not percent-encoded',
       ['serve'],
       { DATABASE_URL: 'postgres://u:hunter2%@127.0.0.1:1/x' },
-      /DATABASE_URL is no address.*percent-encoded/,
+      /DATABASE_URL is not a valid URL.*percent-encoded/,
     ],
     ...['mysql', 'postgres'].flatMap<[string, string[], Record<string, string>, RegExp]>((scheme) => [
       [
@@ -114,7 +114,7 @@ describe('settings that make no shop', () => {
         `a parameter that is not known (${scheme})`,
         ['serve'],
         { DATABASE_URL: `${scheme}://u:hunter2@127.0.0.1:1/x?ssl=true` },
-        /DATABASE_URL has a parameter "ssl", which is not known: there are sslmode/,
+        /DATABASE_URL has an unknown parameter "ssl": known ones are sslmode/,
       ],
       [
         `a root certificate without TLS (${scheme})`,
@@ -160,7 +160,7 @@ describe('settings that make no shop', () => {
     await expectRefused(['serve'], { REDIS_URL: NO_REDIS }, /REDIS_URL.*DATABASE_URL/);
   });
 
-  it('an unknown flag of the worker is a mistake of use; --help names what it needs', async () => {
+  it('an unknown flag of the worker is a usage error; --help names what it needs', async () => {
     expectOneLine(['worker'], await runHere(['worker', '--port', '1'], {}), /--port/, 2);
     const help = await runHere(['worker', '--help'], {});
     expect(help).toMatchObject({ code: 0, stderr: '' });
@@ -168,13 +168,13 @@ describe('settings that make no shop', () => {
   });
 });
 
-describeWithRedis('servers that are not as they must be', () => {
+describeWithRedis('servers that are set up wrongly', () => {
   let redis: RedisServer;
   beforeAll(async () => {
     redis = await startRedis();
   });
 
-  it('a Redis that throws keys away stops the start of serve and worker', async () => {
+  it('a Redis that evicts keys stops the start of serve and worker', async () => {
     const env = { REDIS_URL: redis.url, DATABASE_URL: NO_DATABASE };
     await redis.command('CONFIG', 'SET', 'maxmemory-policy', 'allkeys-lru');
     try {
@@ -191,7 +191,7 @@ describeWithRedis('servers that are not as they must be', () => {
     await using locked = await startRedis();
     await locked.command('CONFIG', 'SET', 'requirepass', 'sesame');
     const env = { REDIS_URL: locked.url, DATABASE_URL: NO_DATABASE };
-    // "Cannot be reached" would send people to look at the network.
+    // "Cannot be reached" would make people search the network.
     expectOneLine(['serve'], await runHere(['serve'], env), /Redis refuses the user or password/);
   });
 
@@ -206,7 +206,7 @@ describeWithRedis('servers that are not as they must be', () => {
       expectOneLine(['serve'], await runHere(['serve'], env), /no ledger yet.*`doorbuster migrate`/);
       if (name === 'MariaDB') await expectRefused(['worker'], env, /no ledger yet.*`doorbuster migrate`/);
       vi.unstubAllEnvs();
-      // All at once: one migrates, the others wait for it and find nothing to do.
+      // All at once: one migrates, and the others wait for it and find nothing to do.
       const servers = await Promise.all([
         startServer({ env, args: ['--migrate'] }),
         startServer({ env, args: ['--migrate', '--no-worker'] }),
@@ -228,16 +228,16 @@ describeWithRedis('servers that are not as they must be', () => {
       expect(told).toMatchObject({ place: expect.stringContaining(url.pathname), applied: [] });
       expect(told.from).toBe(told.to);
       const printed = [first, second, third].map(({ stdout, stderr }) => stdout + stderr).join('');
-      // User, password and first database have one name; here the database has another.
+      // User and password are `doorbuster`; the database has another name.
       expect(printed).not.toContain('doorbuster:');
-      // A row is enough to stand for a program of next year.
+      // This row stands for the schema of a later version.
       await query(url.href, "INSERT INTO migrations (version, name, applied_at) VALUES (9999, 'later', 1)");
       const both = { ...env, REDIS_URL: redis.url };
       expectOneLine(['serve'], await runHere(['serve', '--migrate'], both), /schema 9999.*newer/);
       expectOneLine(['migrate'], await runHere(['migrate'], env), /schema 9999.*newer/);
     });
 
-    it(`${name}: a wrong password and a database that is not there are said in one line`, async () => {
+    it(`${name}: a wrong password and a database that does not exist are reported in one line`, async () => {
       const wrong = new URL(await fresh());
       const missing = new URL(wrong);
       wrong.password = 'hunter2';
@@ -293,10 +293,10 @@ describeWithRedis('servers that come later', () => {
       expect((await server.call('GET', '/healthz')).status).toBe(200);
       const noRedis = await server.call('GET', '/readyz');
       expect(noRedis).toMatchObject({ status: 503, body: { status: 'unavailable' } });
-      // The part that is missing is the one that an operator reads of.
+      // The answer names the part that is missing.
       expect(noRedis.body.parts.gate).toMatch(/Redis/);
 
-      // Whoever waits can be ended.
+      // A process that waits can be stopped.
       const begunMs = performance.now();
       expect(await Promise.all([other.stop(), waiting.stop()])).toEqual([0, 0]);
       expect(performance.now() - begunMs).toBeLessThan(5_000);
@@ -309,10 +309,10 @@ describeWithRedis('servers that come later', () => {
       });
       await database.restart();
       await until('the server is ready', 8_000, async () => (await server.call('GET', '/readyz')).status === 200);
-      await until('the worker works', 8_000, () => worker.output().includes('doorbuster: working'));
-      // One that waits says so, once.
-      expect(worker.output().match(/trying again/g)).toHaveLength(1);
-      // Also to whoever reads its log only.
+      await until('the worker has started', 8_000, () => worker.output().includes('doorbuster: worker started'));
+      // A worker that waits says so once.
+      expect(worker.output().match(/^doorbuster worker: .*; retrying every second$/gm)).toHaveLength(1);
+      // And the log says so, too.
       for (const { output } of [worker, server]) {
         const lines = output()
           .split('\n')
@@ -329,7 +329,7 @@ describeWithRedis('servers that come later', () => {
   });
 });
 
-/** A worker that has said what it waits for. */
+/** Starts a worker, and resolves when it says what it waits for. */
 async function startWaitingWorker(
   env: Record<string, string>,
 ): Promise<{ output(): string; stop(): Promise<number | null> }> {
@@ -342,7 +342,7 @@ async function startWaitingWorker(
     });
   }
   const ended = new Promise<number | null>((resolve) => worker.on('close', resolve));
-  await until('the worker waits', 10_000, () => /trying again/.test(said));
+  await until('the worker waits', 10_000, () => /^doorbuster worker: .*; retrying every second$/m.test(said));
   return {
     output: () => said,
     stop: () => {

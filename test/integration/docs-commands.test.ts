@@ -16,14 +16,14 @@ import { freePort } from '../support/servers/process.ts';
 import { startRabbitmq } from '../support/servers/rabbitmq.ts';
 import { startRedis } from '../support/servers/redis.ts';
 
-/** The commands that the README and the guides print, run as they are printed: `test/support/docs/shell.ts` says how. */
+/** Runs the commands of the README and the guides as printed; see `test/support/docs/shell.ts`. */
 
 const LEFT = COMMANDS_ELSEWHERE.map(({ command }) => command);
 
 afterAll(cleanUp);
 afterAll(cleanUpServers);
 
-/** A session in a fresh folder, with ports of its own in the place of those that are printed. */
+/** A session in a fresh folder, with free ports in place of the printed ones. */
 async function session(blocks: Block[], options: Partial<Session> = {}): Promise<Told[]> {
   const folder = options.folder ?? makeWorkshop();
   const [first, second] = [await freePort(), await freePort()];
@@ -47,7 +47,7 @@ function outputOf(told: Told[], command: string): string {
 describe('README.md', () => {
   it('from npm start to an order that is paid, and a server with secrets of its own', async () => {
     const blocks = blocksOfSession('first hour');
-    // “In another terminal, the command it printed”: 5 000 buyers, which are too many for every run.
+    // “In another terminal, the command it printed”, but with fewer than 5 000 buyers.
     const crowd = { ...blocks[0]!, code: 'eval "$(grep -o "npx doorbuster crowd .*" .served)"\n' };
     const told = await session(LONG ? [blocks[0]!, crowd, ...blocks.slice(1)] : blocks);
     expect(outputOf(told, 'npm start')).toContain('Doorbuster is open');
@@ -69,7 +69,7 @@ describe('docs/guides', () => {
       ],
       left: spawnSync('sqlite3', ['--version']).status === 0 ? [] : [/^sqlite3 /],
     });
-    expect(outputOf(told, 'doctor')).toContain('nothing is wrong');
+    expect(outputOf(told, 'doctor')).toContain('no errors');
     expect(outputOf(told, 'check')).not.toBe('');
   }, 60_000);
 
@@ -85,7 +85,7 @@ describe('docs/guides', () => {
     const told = await session(blocksOfSession('requests'), {
       replaced: [
         [/http:\/\/127\.0\.0\.1:8080/g, server.url],
-        // The host of an endpoint is looked up: a reader's own is there.
+        // The host of an endpoint is resolved: a reader would use an existing one.
         ['shop.example', '127.0.0.1'],
       ],
       env: { ADMIN_KEY: key, ORDER: order.body.id },
@@ -104,7 +104,7 @@ describe.runIf(LONG)('on several machines', () => {
           ['redis://127.0.0.1:6379', redis.url],
           ['127.0.0.1:5432', `127.0.0.1:${postgres.port}`],
         ],
-        // The README has set them some lines above.
+        // The README sets them some lines above.
         env: {
           DOORBUSTER_ADMIN_KEY: 'alice:some-admin-key-1234',
           DOORBUSTER_AUTH_SECRET: 'a-secret-of-thirty-two-bytes-or-more',
@@ -130,7 +130,7 @@ describe.runIf(LONG)('with a broker', () => {
         expect((await run(['migrate'], shop)).code).toBe(0);
         const blocks = blocksOfSession('brokers');
         const told = await session(
-          // The page has what to set up at the broker behind how to start; “Start” says where.
+          // The page explains the set-up of the broker after the start, and refers to it there.
           [
             ...blocks.filter(({ heading }) => heading === 'Rights'),
             ...blocks.filter(({ heading }) => heading !== 'Rights'),

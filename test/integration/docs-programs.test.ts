@@ -11,7 +11,7 @@ import { describeWithPostgres, describeWithRedis } from '../support/servers/desc
 import { startPostgres } from '../support/servers/postgres.ts';
 import { startRedis } from '../support/servers/redis.ts';
 
-/** The code that the README and the guides print runs, and prints what they say that it does. */
+/** The code of the README and the guides runs, and prints what they say. */
 
 afterAll(cleanUp);
 afterAll(cleanUpServers);

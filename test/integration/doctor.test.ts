@@ -23,7 +23,7 @@ afterAll(cleanUp);
 const NOW = Date.UTC(2026, 10, 11);
 const KEYS = { DOORBUSTER_ADMIN_KEY: 'k'.repeat(16), DOORBUSTER_AUTH_SECRET: 's'.repeat(32) };
 
-/** Every file with its content and times: what must be the same before and after. */
+/** Every file with its content and times, which must not change. */
 function photograph(folder: string): unknown {
   return readdirSync(folder).map((name) => {
     const { size, mtimeMs, mode } = statSync(join(folder, name));
@@ -39,7 +39,7 @@ function photograph(folder: string): unknown {
   });
 }
 
-/** Examines and makes sure that nothing was touched. */
+/** Examines the folder and checks that nothing was changed. */
 async function examined(folder: string, env: Record<string, string> = KEYS): Promise<Record<string, Check>> {
   const before = existsSync(folder) ? photograph(folder) : null;
   const checks = await examine({ data: folder }, env, NOW);
@@ -61,14 +61,14 @@ async function usedFolder({ killed = false } = {}): Promise<string> {
   return server.data;
 }
 
-it('a folder that is not there yet: all ok, and it is still not there', async () => {
+it('a folder that does not exist yet: all ok, and it is not created', async () => {
   const folder = join(temporaryFolder(), 'a', 'b');
   const checks = await examined(folder);
   expect(statuses(checks)).toEqual(['ok']);
-  expect(checks['data folder']!.says).toContain('serve will make it');
+  expect(checks['data folder']!.says).toContain('serve will create it');
   const { code, stdout } = await run(['doctor', '--data', folder], KEYS);
   expect(stdout).toMatch(/✓ node +ok: 24\./);
-  expect([code, stdout.trimEnd().split('\n').at(-1)]).toEqual([0, 'nothing is wrong']);
+  expect([code, stdout.trimEnd().split('\n').at(-1)]).toEqual([0, 'no errors']);
   expect(existsSync(folder)).toBe(false);
 });
 
@@ -160,11 +160,11 @@ it('wrong configuration: each value is named; weak and missing keys are warned o
   expect(weak.secrets, 'on this machine they will do').toBeUndefined();
   const outside = await examined(temporaryFolder(), { ...KEYS, HOST: '192.0.2.1' });
   expect(outside.secrets, 'serve would refuse to listen with them').toMatchObject({ status: 'wrong' });
-  expect(outside.secrets!.says).toMatch(/^DOORBUSTER_ADMIN_KEY .* before you listen on 192\.0\.2\.1/);
+  expect(outside.secrets!.says).toMatch(/^DOORBUSTER_ADMIN_KEY .*: to listen on 192\.0\.2\.1, set a random one/);
   const none = await examined(temporaryFolder(), {});
   expect([none['admin key']!.status, none['auth secret']!.status]).toEqual(['warn', 'warn']);
   const { code, stdout } = await run(['doctor', '--data', temporaryFolder()], env);
-  expect([code, stdout.trimEnd().split('\n').at(-1)]).toEqual([1, '4 to be done: ✗']);
+  expect([code, stdout.trimEnd().split('\n').at(-1)]).toEqual([1, '4 errors: ✗']);
 });
 
 it('a data folder that is a file, and a clock that cannot be right', async () => {

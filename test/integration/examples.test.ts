@@ -8,7 +8,7 @@ import { cleanUpServers } from '../support/servers/clean-up.ts';
 import { describeWithAnyRedis } from '../support/servers/describe.ts';
 import { redisUrl } from '../support/servers/redis.ts';
 
-/** The examples run, say what they should, end by themselves and leave nothing behind. */
+/** The examples run, print what they should, end by themselves and leave nothing behind. */
 afterAll(cleanUp);
 
 const FOLDER = join(ROOT, 'examples');

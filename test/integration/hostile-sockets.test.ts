@@ -41,7 +41,7 @@ async function statusesOf(server: TestServer, path: string, sockets: number, hea
   return statuses;
 }
 
-/** What most of this is done to. */
+/** The server for most of these tests. */
 let server: TestServer;
 let sale: string;
 beforeAll(async () => {
@@ -80,7 +80,7 @@ describe('pipelined requests', () => {
     socket.socket.write(paths.map(get).join(''));
     await until('all are answered again', 3_000, () => answersIn(socket.heard()) === 128);
     socket.socket.destroy();
-    // A sale with its counts is read: none of these is answered before the last one has come.
+    // Reading a sale takes a turn, so that none is answered before the last request has arrived.
     await closed(await bareSocket(server.url, get(`/v1/sales/${sale}`).repeat(65)));
     expect((await server.call('GET', '/v1/time')).status).toBe(200);
   });
@@ -154,7 +154,7 @@ describe('pages and documents', () => {
       socket.pause();
       socket.write(get('/docs/static/swagger-ui-bundle.js').repeat(4));
     }
-    // Asked after them, and so answered when they are at work.
+    // Requested after them, and so answered while they are being handled.
     expect((await shop.call('GET', '/docs/static/index.css')).status).toBe(200);
     expect(openFiles().filter((file) => file.includes('swagger-ui'))).toEqual([]);
     for (const { socket } of sockets) socket.resume();
@@ -163,7 +163,7 @@ describe('pages and documents', () => {
     await shop.close();
   });
 
-  it('what the page loads has its type and an ETag: who has it is told so', async () => {
+  it('files of the page have a type and an ETag: a client that has them gets 304', async () => {
     for (const [file, type] of [
       ['index.css', 'text/css; charset=utf-8'],
       ['swagger-ui-bundle.js', 'text/javascript; charset=utf-8'],
@@ -286,7 +286,7 @@ describe('event streams', () => {
       expect(statuses.filter((status) => status === 503)).toHaveLength(30);
     });
 
-    it('clients that leave before, while and after the sale is read leave their places behind (P10)', async () => {
+    it('clients that leave before, while and after the sale is read free their places (P10)', async () => {
       for (let round = 0; round < 10; round++) {
         await Promise.all(
           Array.from({ length: 10 }, async (_, n) => {
@@ -300,7 +300,7 @@ describe('event streams', () => {
         const statuses = await statusesOf(server, `/v1/sales/${sale}/events`, 10);
         return statuses.every((status) => status === 200);
       });
-      // Nothing was given back twice either.
+      // No place was released twice either.
       const statuses = await statusesOf(server, `/v1/sales/${sale}/events`, 12);
       expect(statuses.filter((status) => status === 200).length).toBeLessThanOrEqual(10);
       expect((await server.call('GET', '/readyz')).status).toBe(200);
@@ -319,7 +319,7 @@ describe('half-sent requests', () => {
     const stream = await openStream(`${server.url}/v1/sales/${sale}/events`);
     const halves = [
       order(`authorization: Bearer ${token('slow')}\r\n`),
-      // Only the body can show that this is no provider's.
+      // Only the body can show that this signature is wrong.
       webhook(`t=${Math.floor(Date.now() / 1000)},v1=${'0'.repeat(64)}`),
       'GET /v1/time HTTP/1.1\r\nhost: x\r\nx-',
     ];
@@ -368,7 +368,7 @@ describe('half-sent requests', () => {
     expectProblem(await told(64 * 1024 + 1), 413, 'body_too_large');
   });
 
-  it('who is refused and goes on sending is cut off, and a small rest is read so that the answer arrives', async () => {
+  it('a refused client that goes on sending is cut off, and a small rest is read so that the answer arrives', async () => {
     const body = 'x'.repeat(200_000);
     const small = await sendRaw(
       server.url,
@@ -502,7 +502,7 @@ describe('bytes that no client sends', () => {
     expectProblem(await raw(`GET /v1/time HTTP/1.1\r\nhost: x\r\n${many}\r\n`), 431, 'headers_too_large');
   });
 
-  it('CONNECT and an upgrade end the connection or are answered, and hurt nobody', async () => {
+  it('CONNECT and an upgrade end the connection or are answered, and do no harm', async () => {
     for (const bytes of [
       'CONNECT example.org:443 HTTP/1.1\r\nhost: x\r\n\r\n',
       'GET / HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n',

@@ -27,7 +27,7 @@ import {
 
 /**
  * Bad input: each bound of the contract and one beyond it gets the status and code of docs/reference/errors.md, and changes nothing.
- * One server for all of it, with every secret it can have and its log at `debug`, which is searched in the end.
+ * One server for all tests, with every secret it can have and its log at `debug`, which is searched at the end.
  */
 const OLD_SECRET = 'the-old-secret-that-is-being-rotated-out';
 const BOB_KEY = 'the-other-admin-key-of-bob';
@@ -62,9 +62,9 @@ function newSale(body: unknown, options: CallOptions = {}): Promise<Answer> {
 
 let unusedCursor = 2n ** 63n - 1n;
 
-/** All that a caller could have changed: every sale with its counts and versions, and every order. */
+/** Everything that a caller could change: every sale with its counts and versions, and every order. */
 async function everything(of: Pick<TestServer, 'call'> = server): Promise<unknown> {
-  // A page that nobody has asked for is read now; others may be half a second old.
+  // A page that was never requested is read now; others may be half a second old.
   const sales = await of.call('GET', `/v1/sales?limit=200&cursor=${unusedCursor--}`);
   const orders = await of.call('GET', '/v1/orders?limit=200', { admin: true });
   expect([sales.status, orders.status]).toEqual([200, 200]);
@@ -137,7 +137,7 @@ describe('a sale: bounds that hold', () => {
   });
 });
 
-describe('a sale: one beyond is 422 and creates nothing', () => {
+describe('a sale: one beyond a bound is 422 and creates nothing', () => {
   const gone = undefined;
   it.each<[string, string, unknown]>([
     ['no name', 'name', gone],
@@ -208,7 +208,7 @@ describe('a sale: one beyond is 422 and creates nothing', () => {
     ['closesAt equal to opensAt, in another zone', 'closesAt', '2020-01-01T01:00:00.000+01:00'],
     ['closesAt before opensAt', 'closesAt', '2019-12-31T23:59:59.999Z'],
     ['closesAt that is null', 'closesAt', null],
-    // Four digits are what the contract's times have: an answer could not say the year 10000.
+    // Times of the contract have years of four digits: an answer could not contain the year 10000.
     ['a time whose year in UTC is 10000', 'closesAt', '9999-12-31T23:59:59-23:59'],
     ['a time whose year in UTC is before 0', 'opensAt', '0000-01-01T00:00:00+23:59'],
     ['an unknown field', 'colour', 'red'],
@@ -533,7 +533,7 @@ describe('the body as bytes', () => {
     const body = { ...saleBody(), items: items(200) };
     const taken = await newSale(undefined, { raw: padded(body, 4096 * KIB) });
     expect([taken.status, taken.body.items?.length]).toEqual([201, 200]);
-    // Refused by its length alone: a client that sent it all would be cut off in the middle.
+    // Refused by its length alone: a client that sent all of it would be disconnected in the middle.
     await refused(413, 'body_too_large', () =>
       sendRaw(
         server.url,
@@ -606,7 +606,7 @@ describe('who is asking', () => {
   ];
   let lastAddress = 0;
   it.each(headers)('%s: 401', async (_, extra) => {
-    // Each from an address of its own: many wrong keys of one are slowed (sign-ins.test.ts).
+    // Each from another address, because wrong keys of one address are delayed (sign-ins.test.ts).
     const call = (method: string, path: string, body?: unknown) =>
       server.call(method, path, {
         headers: { ...extra, 'x-forwarded-for': `192.0.2.${++lastAddress}` },
@@ -651,7 +651,7 @@ describe('who is asking', () => {
     expect(bob).not.toBe(alice);
   });
 
-  it('who asks comes before what is asked: 401 and 403 also for a bad body, an unknown sale, a huge body', async () => {
+  it('the caller is checked first: 401 and 403 also for a bad body, an unknown sale, a huge body', async () => {
     const raw = `{${' '.repeat(70_000)}`;
     expectProblem(await server.call('POST', '/v1/sales/1/orders', { raw: '{' }), 401, 'unauthenticated');
     expectProblem(await server.call('POST', '/v1/sales/1/pause', { buyer: 'alice', raw }), 403, 'forbidden');
@@ -727,7 +727,7 @@ describe('who is asking', () => {
   it('Doorbuster-Buyer does not let a buyer act as another', async () => {
     const headers = { 'doorbuster-buyer': 'alice' };
     const placed = await orderOf('mallory', { item: 'voucher' }, { headers });
-    // Refused or ignored: never alice's.
+    // Refused or ignored, but never an order of alice.
     if (placed.status === 201) expect(placed.body.buyer).toBe('mallory');
     else expect([403, 422]).toContain(placed.status);
     for (const path of [`/v1/orders/${order}`, `/v1/orders/${order}/events`]) {
@@ -762,7 +762,7 @@ describe('who is asking', () => {
     await refused(422, 'invalid_request', () => server.call('GET', '/v1/orders', { admin: true, headers }));
   });
 
-  it.each(['doorbuster-buyer', 'idempotency-key'])('%s twice: 422, and not joined to a third', async (name) => {
+  it.each(['doorbuster-buyer', 'idempotency-key'])('%s twice: 422, and the two are not joined', async (name) => {
     const body = '{"item":"voucher"}';
     await refused(422, 'invalid_request', () =>
       sendRaw(
@@ -774,7 +774,7 @@ describe('who is asking', () => {
     );
   });
 
-  it('a query that no route knows: 422, on a POST too', async () => {
+  it('an unknown query parameter: 422, on a POST too', async () => {
     await refused(422, 'invalid_request', () =>
       server.call('POST', `/v1/sales/${sale}/orders?colour=red`, { buyer: 'query', body: { item: 'voucher' } }),
     );
@@ -875,7 +875,7 @@ describe('headers of every answer', () => {
   });
 });
 
-it('a body with a Content-Encoding is 415, whatever it is; identity is none', async () => {
+it('a body with any Content-Encoding except identity is 415', async () => {
   const sent = (encoding: string) =>
     server.call('POST', '/v1/sales', { admin: true, body: saleBody(), headers: { 'content-encoding': encoding } });
   for (const encoding of ['gzip', 'br', 'GZIP', 'gzip, identity']) {
@@ -884,11 +884,11 @@ it('a body with a Content-Encoding is 415, whatever it is; identity is none', as
   for (const encoding of ['identity', 'Identity']) expect((await sent(encoding)).status).toBe(201);
 });
 
-describe('what is wrong is said in words', () => {
+describe('faults are described in words', () => {
   const said = async (path: string, options: CallOptions) => (await server.call('POST', path, options)).body.detail;
 
-  it('a body that is missing, a time that is none, a list without anything in it', async () => {
-    const needed = '/: a body is needed: a JSON object';
+  it('a missing body, an invalid time, an empty list', async () => {
+    const needed = '/: the body must be a JSON object';
     for (const body of [undefined, [], null, 'text']) {
       expect(await said('/v1/orders/1/pay', { buyer: 'a', ...(body !== undefined && { body }) })).toBe(needed);
     }
@@ -925,7 +925,7 @@ describe('limits', () => {
     const answers = await Promise.all(Array.from({ length: 12 }, () => place('fast')));
     const late = answers.filter(({ status }) => status === 429);
     const placed = answers.filter(({ status }) => status === 201);
-    // A noisy machine may take a while to send twelve: one more for each fifth of a second.
+    // A busy machine may take a while to send twelve: one more is allowed for each fifth of a second.
     expect(placed.length).toBeGreaterThanOrEqual(5);
     expect(placed.length).toBeLessThan(10);
     expect(placed.length + late.length).toBe(12);
@@ -947,7 +947,7 @@ describe('limits', () => {
     const placed = (await place('poller')).body.id;
     const paths = ['/v1/orders', `/v1/orders/${placed}`, `/v1/orders/${placed}/events`];
     for (const [at, path] of paths.entries()) {
-      // The allowance is shared by all that read, and used up by the first.
+      // All reads share one limit, which the first path uses up.
       const late = await many(at === 0 ? 40 : 12, 'GET', path, { buyer: 'poller' });
       expect(late.length, path).toBeGreaterThanOrEqual(10);
       expectProblem(late[0]!, 429, 'rate_limited');
@@ -1005,7 +1005,7 @@ describe('limits', () => {
         headers: { authorization: `Bearer ${token('streamer')}` },
         signal: abort.signal,
       });
-    // Streams of orders have places of their own.
+    // Streams of orders are counted separately.
     const own = new AbortController();
     expect((await watch(own)).status).toBe(200);
     expect((await watch(own)).status).toBe(503);
@@ -1098,7 +1098,7 @@ describe('RATE_LIMIT_ADDRESS', () => {
     }
   });
 
-  it('is not passed by another spelling of the path', async () => {
+  it('another spelling of the path does not get around it', async () => {
     expect((await burst('10.0.0.3', '/%761/time')).late.length).toBeGreaterThanOrEqual(4);
   });
 
@@ -1129,7 +1129,7 @@ describe('IN_FLIGHT_MAX=1', () => {
     expectProblem(refused, 503, 'overloaded');
     expect(Number(refused.headers.get('retry-after'))).toBeGreaterThanOrEqual(1);
     expect((await narrow.call('GET', '/healthz')).status).toBe(200);
-    // Whoever balances the load must not send anybody here now.
+    // A load balancer must send nothing here now.
     const ready = await narrow.call('GET', '/readyz');
     expect([ready.status, ready.body.parts.http]).toEqual([503, 'more than 1 requests are in flight']);
     expect((await narrow.call('GET', '/metrics', { admin: true })).status).toBe(200);
@@ -1142,7 +1142,7 @@ describe('IN_FLIGHT_MAX=1', () => {
     await oneMoreIsRefused();
   });
 
-  it('preflights do not widen it', async () => {
+  it('preflight requests do not raise the limit', async () => {
     for (let count = 0; count < 5; count++) {
       await narrow.call('OPTIONS', '/v1/sales', {
         headers: { origin: 'https://shop.example', 'access-control-request-method': 'POST' },
@@ -1165,9 +1165,9 @@ it('the log, at debug, has the requests and no secret', async () => {
   const { output } = server;
   expect(output()).toContain(`/v1/sales/${sale}/orders`);
   for (const secret of [ADMIN_KEY, BOB_KEY, AUTH_SECRET, OLD_SECRET]) expect(output()).not.toContain(secret);
-  // Every JWT begins with {"alg" in base64, and no request line has one.
+  // Every JWT begins with {"alg" in base64; no request line may contain one.
   expect(output()).not.toMatch(/eyJ[\w-]{10,}\./);
-  // What went wrong was the callers' fault: nothing is logged as an error.
+  // Everything that went wrong was the callers' fault, and so nothing is logged as an error.
   expect(output()).not.toMatch(/"level":(50|60)/);
   expect(await server.stop()).toBe(0);
 });

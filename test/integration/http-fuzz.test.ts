@@ -19,8 +19,8 @@ import { CALM } from '../support/openapi-wire.ts';
 import { cleanUp, createSale, saleBody, startServer, type TestServer } from '../support/server.ts';
 
 /**
- * Every route of the live OpenAPI document, with requests made of its own schemas: nothing fails (no 5xx), nothing is
- * answered that is not documented, and nothing succeeds that the document does not allow. The seed is printed;
+ * Sends requests that are generated from the live OpenAPI document to each of its routes: no answer is 5xx, no answer is
+ * undocumented, and no request succeeds that the document does not allow. The seed is printed;
  * FC_SEED replays it.
  */
 
@@ -34,14 +34,14 @@ const contract = new Contract();
 const world: World = { sales: [], orders: [], webhooks: [], deliveries: [] };
 
 beforeAll(async () => {
-  // The demo has one route more. Lateness of a noisy machine is not what is looked for here.
+  // The demo has one more route. A busy machine must not look overloaded.
   server = await startServer({
     args: ['--demo'],
     env: { ...CALM, RATE_LIMIT_BUYER: '100000' },
   });
   document = (await server.call('GET', '/openapi.json')).body;
   operations = operationsOf(document);
-  // One endpoint stays, for deliveries that can be sent again.
+  // One endpoint stays, for deliveries to redeliver.
   const lasting = await subscribe();
   await refresh();
   await until('there is a delivery', 5_000, async () => {
@@ -57,14 +57,14 @@ async function subscribe(): Promise<string> {
   return (await server.call('POST', '/v1/ops/webhooks', { admin: true, body })).body.id;
 }
 
-/** There may be only so many endpoints: all but the oldest make room. */
+/** The number of endpoints is limited: deletes all but the oldest first. */
 async function newWebhooks(): Promise<string[]> {
   const { data } = (await server.call('GET', '/v1/ops/webhooks', { admin: true })).body;
   for (const { id } of data.slice(0, -1)) await server.call('DELETE', `/v1/ops/webhooks/${id}`, { admin: true });
   return [await subscribe(), await subscribe(), await subscribe()];
 }
 
-/** New sales of each kind, and orders in them: what was there may be closed by now. */
+/** New sales of each kind, and orders in them, because the earlier ones may be closed by now. */
 async function refresh(): Promise<void> {
   const rich = saleBody({ stock: 1000, perBuyer: 100 });
   rich.items[0]!.price.amount = 10 ** 12;
@@ -85,7 +85,7 @@ async function refresh(): Promise<void> {
   await server.call('POST', `/v1/orders/${world.orders[0]}/pay`, paid);
 }
 
-/** Another method of the same path is that method's business: its own operation, or 405 as any of them documents it. */
+/** With another method the answer must be that of its own operation, or the documented 405. */
 function judgeOf(operation: Operation, method: string): Operation {
   return operations.find((other) => other.path === operation.path && other.method === method) ?? operation;
 }
@@ -114,14 +114,14 @@ async function judge(operation: Operation, plan: Plan): Promise<void> {
   throw new Error(`${fault}\n  sent ${JSON.stringify(shown)}\n  told ${told.text.slice(0, 500)}`);
 }
 
-/** Of requests to one operation, while none has worked. */
+/** Rounds of requests to one operation until one succeeds. */
 const ROUNDS_MAX = 20;
 
-/** Random requests can. */
+/** True if random requests can succeed. */
 function canWork(operation: string): boolean {
   // An embedded shop has no dead letters: see distributed-dead-letters.test.ts.
   if (operation.includes('/dead-letters/{id}')) return false;
-  // The one wants the order's very amount, the other a signature: see life.test.ts.
+  // They need the order's exact amount, or a signature: see life.test.ts.
   return !/\/confirm$|\/webhooks\/payments\//.test(operation);
 }
 
@@ -139,12 +139,12 @@ it(`${REQUESTS} requests made of the document, over all its routes`, { timeout: 
     const property = fc
       .asyncProperty(plans(operation), (plan) => judge(operation, plan))
       .beforeEach(async () => {
-        // A fuzz that closes sales would soon meet closed ones only.
+        // Otherwise all sales would soon be closed.
         if (fresh++ % 100 === 0) await refresh();
       });
     let fresh = 0;
     const name = `${operation.method} ${operation.path}`;
-    // Each operation is also met where it works: else this would prove little. Chance may want more than its share.
+    // Each operation must also succeed, or this would prove little. Random requests may need more rounds for that.
     for (let more = 0; more === 0 || (more < ROUNDS_MAX && canWork(name) && !hasWorked(name)); more++) {
       const limits = { seed: SEED + more, numRuns, interruptAfterTimeLimit: LONG ? 120_000 : 8_000 };
       const result = await fc.check(property, limits);
@@ -194,7 +194,7 @@ describe('the fuzz itself fails when something is not documented', () => {
       headers: { authorization: 'Bearer test-admin-key', 'content-type': 'application/json' },
       body: body === undefined ? null : JSON.stringify(body),
     });
-  /** The operation as a document says it that was changed first. */
+  /** The operation according to a changed document. */
   const changed = (method: string, path: string, change: (operation: Operation) => void): Operation => {
     const operation = operationsOf(structuredClone(document)).find(
       (one) => one.method === method && one.path === path,

@@ -13,7 +13,7 @@ import {
 } from '../support/server.ts';
 
 /**
- * Whose an Idempotency-Key is (P5): caller, buyer acted for, operation, subject. Nobody gets another's answer by using the
+ * The scope of an Idempotency-Key (P5): caller, buyer acted for, operation, subject. Nobody gets another's answer by using the
  * same key, and nobody's order is taken for the repeat of another's.
  */
 const ALICE = 'key-of-alice-0123456789';
@@ -45,7 +45,7 @@ const cancel = (id: string, options: CallOptions): Promise<Answer> =>
 const replayed = ({ headers }: Answer): boolean => headers.get('idempotent-replayed') === 'true';
 
 describe('a key that moved an order', () => {
-  it('gives its answer to nobody who may not see the order', async () => {
+  it('does not give its answer to a caller who may not see the order', async () => {
     const sale = await newSale(1);
     const { body: order } = await place(sale, { buyer: 'ann' });
     const first = await cancel(order.id, acting(ALICE, 'ann', 'K1'));
@@ -55,7 +55,7 @@ describe('a key that moved an order', () => {
     expectProblem(await cancel(order.id, { buyer: 'eve', key: 'K1' }), 404, 'not_found');
   });
 
-  it('gives the answer of an older version to the letter, though an order has more members today', async () => {
+  it('repeats the answer of an older version byte for byte, though an order has more members today', async () => {
     const sale = await newSale(1);
     const { body: order } = await place(sale, { buyer: 'ann' });
     const pay = (): Promise<Answer> =>
@@ -72,13 +72,13 @@ describe('a key that moved an order', () => {
     expect(again.headers.get('content-type')).toBe('application/json; charset=utf-8');
   });
 
-  it('is another key for another admin, for the buyer, and for whoever acts for nobody', async () => {
+  it('is a different key for another admin, for the buyer, and for an admin who acts for nobody', async () => {
     const sale = await newSale(1);
     const { body: order } = await place(sale, { buyer: 'ann' });
     expect((await cancel(order.id, acting(ALICE, 'ann', 'K2'))).status).toBe(200);
     for (const other of [acting(BOB, 'ann', 'K2'), { buyer: 'ann', key: 'K2' }, { bearer: ALICE, key: 'K2' }]) {
       const answer = await cancel(order.id, other);
-      // Cancelling what is cancelled has no effect of its own: what matters is that it is not the first one's answer.
+      // Cancelling again has no effect; what matters is that this is not a replay of the first answer.
       expect([answer.status, replayed(answer)], JSON.stringify(other)).toEqual([200, false]);
     }
   });
@@ -108,7 +108,7 @@ describe('a key that placed an order', () => {
     const bobs = await place(sale, acting(BOB, 'ann', 'K'));
     expect([own, alices, bobs].map(({ status }) => status)).toEqual([201, 201, 201]);
     expect(new Set([own, alices, bobs].map(({ body }) => body.id)).size).toBe(3);
-    // A limit that is used up refuses nobody because of their own first try.
+    // A used-up limit refuses no retry because of its own first attempt.
     for (const [first, by] of [
       [own, { buyer: 'ann', key: 'K' }],
       [alices, acting(ALICE, 'ann', 'K')],

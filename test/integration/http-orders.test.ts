@@ -32,7 +32,7 @@ const admin = (method: string, path: string, options: CallOptions = {}) =>
   server.call(method, path, { admin: true, ...options });
 const replayed = ({ headers }: Answer) => headers.get('idempotent-replayed');
 
-/** The same answer again: status, every letter of the body, Location, and the word that says so. */
+/** Expects the same answer again: status, body byte for byte, Location, and Idempotent-Replayed. */
 function expectReplay(again: Answer, first: Answer): void {
   expect([again.status, again.body, replayed(again)]).toEqual([first.status, first.body, 'true']);
   expect(again.headers.get('location')).toBe(first.headers.get('location'));
@@ -135,7 +135,7 @@ describe('P5: Idempotency-Key', () => {
     const sale = await createSale(server, { stock: 1 });
     const first = await place(sale, 'a', { key: 'k1' });
     expect([first.status, replayed(first)]).toEqual([201, null]);
-    // Sold out, and the buyer is at the limit: both because of the first try.
+    // Sold out, and the buyer is at the limit: both because of the first attempt.
     expectReplay(await place(sale, 'a', { key: 'k1' }), first);
     expectProblem(await place(sale, 'b', { key: 'k1' }), 409, 'sold_out');
     expectReplay(await place(sale, 'a', { key: 'k1', quantity: 1 }), first);
@@ -321,7 +321,7 @@ describe('lists', () => {
     }
     expect((await csv(`/v1/orders?saleId=${sale}`, { admin: true })).body).toContain('"say ""hi"""');
     expectProblem(await csv('/v1/orders?limit=0', { admin: true }), 422, 'invalid_request');
-    // What the accounts are compared by; it is the provider's text, or that of whoever took the money.
+    // Accountants compare by the reference, which is a text of the provider or of the shop.
     const taken = { reference: '=till "7"', amount: { amount: 8000, currency: 'CNY' } };
     const { status } = await server.call('POST', `/v1/orders/${mine[0]}/confirm`, { admin: true, body: taken });
     expect(status).toBe(200);
@@ -334,7 +334,7 @@ describe('lists', () => {
     expect(partly).toMatch(/,paid,.*,3000$/);
   });
 
-  it('as CSV only if that is what the client likes better', async () => {
+  it('as CSV only if the client prefers it', async () => {
     const preferred = { accept: 'application/json, text/csv;q=0.1' };
     const asked = await server.call('GET', '/v1/orders?limit=1', { buyer: 'lister', headers: preferred });
     expect(asked.headers.get('content-type')).toMatch(/^application\/json/);

@@ -90,7 +90,7 @@ describe('create, get, list', () => {
     for (let count = 0; count < 5; count++) made.unshift(await createSale(server));
     const first = await server.call('GET', '/v1/sales?limit=2');
     const second = await server.call('GET', `/v1/sales?limit=2&cursor=${first.body.nextCursor}`);
-    // What is made meanwhile does not move the pages.
+    // Sales created meanwhile do not shift the pages.
     const newest = await createSale(server);
     const third = await server.call('GET', `/v1/sales?limit=2&cursor=${second.body.nextCursor}`);
     const ids = [first, second, third].flatMap(({ body }) => body.data.map(({ id }: { id: string }) => id));
@@ -246,7 +246,7 @@ describe('stock', () => {
     expectProblem(await restock(id, -1), 409, 'insufficient_free');
     expect(codeOf(await order(id, 'two'))).toEqual([409, 'sold_out']);
     expect((await restock(id, 0)).body.items[0]).toMatchObject({ total: 1, free: 0 });
-    // No sold-out that sticks: the very next order sees the new unit.
+    // sold_out does not stick: the very next order sees the new unit.
     await restock(id, 1);
     expect((await order(id, 'two')).status).toBe(201);
     addsUp((await admin('GET', `/v1/sales/${id}`)).body);
@@ -288,7 +288,7 @@ describe('pause, resume, close', () => {
     const refused = await order(id, 'a');
     expectProblem(refused, 409, 'sale_paused');
     expect(refused.body).toMatchObject({ opensAt: paused.body.opensAt, closesAt: paused.body.closesAt });
-    // Again changes nothing: no new version.
+    // Pausing again changes nothing: no new version.
     expect((await admin('POST', `/v1/sales/${id}/pause`)).body).toEqual(paused.body);
     expect((await admin('POST', `/v1/sales/${id}/resume`)).body).toMatchObject({ state: 'open', version: 3 });
     expect((await order(id, 'a')).status).toBe(201);
@@ -630,7 +630,7 @@ describe('the system’s own routes', () => {
     ]) {
       expect(body).toContain(name);
     }
-    // A route and not a URL: ids in labels would be a series for each order.
+    // The route, not the URL: ids in labels would create a series per order.
     expect(body).toContain('route="/v1/sales/:id/orders"');
     expect(body).not.toMatch(/route="[^"]*\d{6}/);
     const again = await admin('GET', '/metrics');
@@ -707,7 +707,7 @@ describe('the system’s own routes', () => {
       const policy = headers.get('content-security-policy')!;
       expect(policy).toMatch(/default-src '(none|self)'/);
       expect(policy).not.toMatch(/script-src[^;]*'unsafe-(inline|eval)'/);
-      // Asked for without its slash, it is sent to where it has one.
+      // Without the slash it redirects to the path with one.
       const base = new URL(path === '/docs' ? '/docs/' : path, server.url);
       const loaded = [...String(body).matchAll(/(?:src|href)="([^"]+\.(?:js|css))"/g)].map(([, file]) => file!);
       expect(loaded.length).toBeGreaterThan(0);
@@ -753,7 +753,7 @@ it('after a restart on the same folder: the same sales, counts and keys, new eve
     'idempotency_key_reused',
   );
   expect(codeOf(await order(pausedId, 'a'))).toEqual([409, 'sale_paused']);
-  // An id of the old epoch cannot be served: a full snapshot.
+  // An event id of the old epoch is unknown: the stream starts with a full snapshot.
   const resumed = await openStream(`${server.url}/v1/sales/${id}/events`, { 'last-event-id': at });
   const snapshot = await resumed.until(({ event }) => event === 'stock');
   expect(Number(snapshot.id.split('.')[0])).toBeGreaterThan(Number(at.split('.')[0]));

@@ -17,7 +17,7 @@ import {
   temporaryFolder,
 } from '../support/server.ts';
 
-/** Who somebody is, where they come from, and what a server is started with: what a hostile crowd tries first (P10). */
+/** Identity, addresses and secrets: what attackers try first (P10). */
 afterAll(cleanUp);
 
 describe('where a request comes from', () => {
@@ -85,8 +85,10 @@ describe('a buyer’s token', () => {
     const { aud: ___, ...unheard } = good;
     expect(await status(unheard), 'without aud').toBe(401);
     expect(await status({ ...good, aud: 'other' }), 'for another').toBe(401);
-    // Its owner is told why; whoever has no secret of ours is not.
-    expect((await asked(endless)).body.detail).toBe('the token lacks exp, iss or aud, which this server demands');
+    // The owner of a genuine token is told what is wrong with it; others are not.
+    expect((await asked(endless)).body.detail).toBe(
+      'the token lacks a claim that this server requires (exp, iss or aud)',
+    );
     expect((await asked({ ...good, aud: 'other' })).body.detail).toContain('another issuer or audience');
     expect((await asked(endless, 'x'.repeat(32))).body.detail).toBe('the token or key is not valid, or has expired');
   });
@@ -108,7 +110,7 @@ describe('a buyer’s token', () => {
 });
 
 describe('--demo', () => {
-  it('neither prints nor signs with what it was given, and answers to this machine’s names only', async () => {
+  it('neither prints nor signs with given secrets, and answers to this machine’s names only', async () => {
     const server = await startServer({ args: ['--demo'], env: { DEMO_HOSTS: 'shop.test' } });
     expect((await server.call('GET', '/v1/sales', { admin: true })).status).toBe(200);
     const { body } = await server.call('POST', '/v1/demo/tokens', { body: { user: 'ann' } });
@@ -166,7 +168,7 @@ describe('a server that others can reach', () => {
     ['DOORBUSTER_ADMIN_KEY', 'a'],
     ['PAYMENT_WEBHOOK_SECRET_BANK', 'whs'],
   ])('does not start with %s=%s', async (name, value) => {
-    // The port is none that could be listened on: if it came that far, that is what it would say.
+    // It cannot listen on this address: if it got that far, the message would say so.
     const args = ['serve', '--host', '192.0.2.1', '--port', '0', '--data', temporaryFolder()];
     const { code, stderr } = await run(args, { ...strong, [name]: value });
     expect(code).not.toBe(0);
@@ -203,7 +205,7 @@ describe('the data folder', () => {
     for (const file of readdirSync(data)) expect(modeOf(join(data, file)), `${file}, as it was before`).toBe('600');
   });
 
-  it('that was there before keeps its mode: somebody else may have a reason for it', async () => {
+  it('that existed before keeps its mode', async () => {
     const data = join(temporaryFolder(), 'theirs');
     mkdirSync(data);
     chmodSync(data, 0o750);

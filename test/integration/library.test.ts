@@ -24,7 +24,7 @@ import { spawnModule } from '../support/openapi-spawn.ts';
 import { expectProblem } from '../support/openapi-wire.ts';
 import { ADMIN_KEY, AUTH_SECRET, caller, cleanUp, saleBody, temporaryFolder } from '../support/server.ts';
 
-/** The library as its types and comments promise it: refusals and bad input are values, failures are thrown. */
+/** The library: refusals and bad input are values, failures are thrown. */
 let data: string;
 let shop: Doorbuster;
 const open: Doorbuster[] = [];
@@ -171,7 +171,7 @@ describe('sales', () => {
     expect(given).not.toHaveProperty('perBuyer');
   });
 
-  it('a bad amount of stock is a value', async () => {
+  it('a bad amount of stock is a refusal, not an error', async () => {
     const sale = await newSale();
     for (const add of [0.5, Number.NaN, 1e9, '1' as unknown as number]) {
       expect(code(await shop.sales.addStock(sale, 'voucher', add))).toBe('invalid_request');
@@ -227,7 +227,7 @@ describe('orders', () => {
     },
   );
 
-  it('a sale’s id with a zero before it is not found, and harms nothing', async () => {
+  it('a sale’s id with a leading zero is not found, and does no harm', async () => {
     const sale = await newSale();
     expect(await place(`0${sale}`, 'mallory')).toEqual({ ok: false, code: 'not_found' });
     expect(code(await place(sale, 'alice'))).toBe('ok');
@@ -433,7 +433,7 @@ describe('options', () => {
     ],
     ['a proxy that is none', { http: { trustProxy: 'all' } }, /^http\.trustProxy must be/],
     ['an admin key that is no text', { adminKey: 7 }, /^adminKey must be a text/],
-    ['three secrets', { authSecret: 'a,b,c' }, /^authSecret must hold/],
+    ['three secrets', { authSecret: 'a,b,c' }, /^authSecret must be one secret, or two/],
     ['a log that is none', { log: 'info' }, /^log must be/],
   ])('%s is refused by name', async (_, options, words) => {
     const folder = join(temporaryFolder(), 'options');
@@ -452,7 +452,7 @@ describe('options', () => {
     expect(made.readiness().status).toBe('ok');
   });
 
-  it('a listener of an event that there is none of is refused', () => {
+  it('a listener for an unknown event is refused', () => {
     expect(() => shop.on('order.payed' as never, () => {})).toThrow(
       'there is no event "order.payed"; is it order.paid?',
     );
@@ -700,7 +700,7 @@ describe('in a Fastify application of the user’s', () => {
     expect(await inject('POST', '/echo', { payload: { large } })).toEqual([200, { body: { large } }]);
     const mine = await app.inject('/fails');
     expect(mine.headers['content-security-policy']).toBeUndefined();
-    // Its own stay as the contract says.
+    // Its own routes still answer as the contract says.
     expect(await inject('GET', '/shop/v1/sales/1')).toMatchObject([404, { code: 'not_found' }]);
     expect(await inject('POST', '/shop/v1/sales', { headers: admin, payload: '{' })).toMatchObject([
       400,

@@ -1,6 +1,6 @@
 import { afterAll, describe, expect, it } from 'vitest';
-import type { Order } from '../../src/engine/present.ts';
 import type { ProviderNews } from '../../src/payments/port.ts';
+import type { Order } from '../../src/views/present.ts';
 import { sleep, until } from '../support/fault-wait.ts';
 import type { Bank, Plan } from '../support/life-bank.ts';
 import {

@@ -1,5 +1,5 @@
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import type { Order } from '../../src/engine/present.ts';
+import type { Order } from '../../src/views/present.ts';
 import { bearer } from '../support/distributed-calls.ts';
 import { sleep, until } from '../support/fault-wait.ts';
 import {

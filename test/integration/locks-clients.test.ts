@@ -177,7 +177,7 @@ describeWithRedis('locks: an address that leads nowhere', () => {
   it('a database that Redis does not have is refused: it would be database 0', async () => {
     const redis = await startRedis();
     const { error } = await failureAt(`${redis.url}/99`);
-    expect(error).toMatchObject({ code: 'invalid_config' });
+    expect(error).toMatchObject({ code: 'bad_config' });
     expect(error.message).toMatch(/no database 99/);
     await using locks = createLocks({ redis: `${redis.url}/3` });
     await locks.mutex('nowhere').run(() => undefined);

@@ -10,7 +10,7 @@ import { createDoorbuster, type Doorbuster } from '../../src/index.ts';
 import { expectProblem } from '../support/openapi-wire.ts';
 import { ADMIN_KEY, type Answer, AUTH_SECRET, caller, cleanUp, saleBody, temporaryFolder } from '../support/server.ts';
 
-/** The routes and pages below a path of somebody else's application. */
+/** The routes and pages, mounted below a path of another application. */
 let shop: Doorbuster;
 
 beforeAll(async () => {
@@ -105,7 +105,7 @@ describe.each(MOUNTS)('under $name', ({ mount, start }) => {
       const needed = [...html.matchAll(/(?:src|href)="([^"]+\.(?:js|css|png|json))"/g)].map(([, file]) => file!);
       if (page.includes('docs')) {
         expect(needed.length).toBeGreaterThan(4);
-        // What the page's script asks for itself.
+        // The page's script also requests this.
         needed.push('./json');
       } else {
         expect(needed).toEqual(expect.arrayContaining(['board.css', 'board.js']));
@@ -130,7 +130,7 @@ describe.each(MOUNTS)('under $name', ({ mount, start }) => {
         const answer = await fetch(`${mounted.url}${page}${query}`, { redirect: 'manual' });
         const to = answer.headers.get('location')!;
         expect([answer.status, new URL(to, mounted.url + page).href]).toEqual([302, `${mounted.url}${page}/${query}`]);
-        // Relative, so that it is right also behind a proxy that takes a path off.
+        // Relative, so that it also works behind a proxy that strips a path.
         expect(to).toMatch(/^\.\/[^/]/);
       }
     }
@@ -182,7 +182,7 @@ it('after express.json() a call is answered with what to do about it', async () 
   expect([answer.status, answer.body.code]).toEqual([500, 'internal']);
   expect(answer.body.detail).toMatch(/express\.json\(\)/);
   expect(answer.body.detail).toMatch(/before/);
-  // What has no body works.
+  // Requests without a body work.
   expect((await call('GET', '/shop/v1/sales')).status).toBe(200);
   await mounted.close();
 });

@@ -19,8 +19,8 @@ import {
 import { cleanUp, startServer, type TestServer } from '../support/server.ts';
 
 /**
- * /openapi.json and the server say the same: what its schemas allow is never refused as invalid, what is one beyond a bound
- * that it states is, its examples work as they are, and a method that it does not name is 405.
+ * /openapi.json and the server agree: a request that the schemas allow is never refused as invalid, one beyond a stated bound
+ * is, the examples work unchanged, and an undocumented method is 405.
  */
 const SECRET = 'whsec-of-the-sandbox';
 
@@ -41,7 +41,7 @@ afterAll(cleanUp);
 
 const nameOf = ({ method, path }: Operation): string => `${method} ${path}`;
 
-/** A sale that sells, and an order in it; for calls about webhooks, one endpoint alone. */
+/** Creates an open sale with an order; for calls about webhooks, a single endpoint. */
 async function refresh(of?: Operation): Promise<void> {
   const body = {
     name: 'Vouchers',
@@ -67,7 +67,7 @@ async function order(): Promise<string> {
 
 const SIGNATURE = 'doorbuster-signature';
 
-/** The call; signed where a signature is due, since nobody can guess one. */
+/** Sends the call, with a valid signature where one is required. */
 async function sendPlan(of: Operation, plan: Plan, signed = true): Promise<Told> {
   const sent = sentOf(of, plan, world);
   if (signed && of.parameters.some(({ name }) => name === SIGNATURE)) {
@@ -82,8 +82,8 @@ interface Refusal {
 }
 
 /**
- * What the document allows and the server still refuses as invalid. JSON Schema cannot say these: each is a rule between two
- * values, or depends on what the shop has by then.
+ * Requests that the document allows and the server refuses as invalid. JSON Schema cannot express these rules: each is between two
+ * values, or depends on the state of the shop.
  */
 const EXCEPTIONS: { of: RegExp; path: RegExp; message: RegExp; why: string }[] = [
   {
@@ -182,7 +182,7 @@ it('one beyond each bound that the document states is refused, and the answer sa
       sent++;
       const ofSignature = path === SIGNATURE;
       const told = await sendPlan(of, plan, !ofSignature);
-      // Who cannot sign is nobody: that is judged before anything else.
+      // The signature is checked before anything else.
       if (ofSignature && told.status === 401) continue;
       const { errors = [] } = told.status === 422 ? (JSON.parse(told.text) as Refusal) : {};
       const named = errors.some((one) => one.path.toLowerCase() === path.toLowerCase());
@@ -190,7 +190,7 @@ it('one beyond each bound that the document states is refused, and the answer sa
     }
   }
   expect(faults.join('\n\n')).toBe('');
-  // Of each of the parts of a request: else this would prove little.
+  // Enough of each part of a request, or this would prove little.
   expect(sent).toBeGreaterThan(300);
 });
 
@@ -218,7 +218,7 @@ it('each text, number and list that may be sent has a bound', () => {
 });
 
 describe('examples', () => {
-  /** What the example of an operation needs to be there; without it an id of the path is that of the sale or order made before. */
+  /** Prepares what an operation's example needs. Otherwise an id in the path is that of the new sale or order. */
   const NEEDED: Record<string, () => Promise<void>> = {
     'POST /v1/orders/{id}/refund': async () => {
       await server.call('POST', `/v1/orders/${world.orders[0]}/pay`, { buyer: 'alice', body: { method: 'sandbox' } });
@@ -242,7 +242,7 @@ describe('examples', () => {
     const faults: string[] = [];
     for (const of of operations.filter((one) => !ABSENT.test(nameOf(one)))) {
       await refresh(of);
-      // What is sold in the example of a sale is what is ordered in the example of an order.
+      // The example of an order orders the item of the example sale.
       if (of.path.startsWith('/v1/sales/')) {
         const create = operations.find((one) => nameOf(one) === 'POST /v1/sales')!;
         world.sales = [(JSON.parse((await sendPlan(create, examplePlan(create))).text) as { id: string }).id];
@@ -266,7 +266,7 @@ describe('examples', () => {
 });
 
 describe('methods', () => {
-  /** Any method, which fetch does not send. */
+  /** Sends any method, which fetch cannot. */
   const ask = (method: string, path: string): Promise<{ status: number; allow: string | undefined; type: string }> =>
     new Promise((resolve, reject) => {
       const call = request(server.url + path, { method, agent: false }, (response) => {
@@ -280,7 +280,7 @@ describe('methods', () => {
   /** CONNECT asks a proxy for a tunnel, and has no path. */
   const methods = METHODS.filter((method) => method !== 'CONNECT');
 
-  it('one that a path does not have is 405 with Allow, whichever it is', { timeout: 60_000 }, async () => {
+  it('one that a path does not support is 405 with Allow, whichever it is', { timeout: 60_000 }, async () => {
     const paths = new Map<string, Set<string>>();
     for (const { method, path } of operations) {
       const filled = path.replaceAll(/\{\w+\}/g, '1');
@@ -292,7 +292,7 @@ describe('methods', () => {
     }
     const faults: string[] = [];
     for (const [path, declared] of paths) {
-      // Of a stream, HEAD would have nothing to say.
+      // A stream does not support HEAD.
       const taken = declared.has('GET') && !path.endsWith('/events') ? [...declared, 'HEAD'] : [...declared];
       const allow = taken.toSorted().join(', ');
       await Promise.all(
@@ -308,8 +308,8 @@ describe('methods', () => {
     expect(faults).toEqual([]);
   });
 
-  it('a path that is none is 404 with any of them', async () => {
-    // A QUERY must say of what type its body is, wherever it is sent (RFC 10008): it is 400 before.
+  it('an unknown path is 404 with any of them', async () => {
+    // QUERY without a content type is 400 first (RFC 10008).
     for (const method of methods.filter((one) => one !== 'QUERY')) {
       expect([method, (await ask(method, '/v1/nope')).status]).toEqual([method, 404]);
     }

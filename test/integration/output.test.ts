@@ -3,7 +3,7 @@ import { afterAll, expect, it } from 'vitest';
 import { until } from '../support/fault-wait.ts';
 import { ADMIN_KEY, AUTH_SECRET, BIN, cleanUp, temporaryFolder, track } from '../support/server.ts';
 
-/** What a server prints is for a program or for a person, and not a line of this and a line of that. */
+/** A server prints either for a program or for a person, never a mix of both. */
 afterAll(cleanUp);
 
 async function serve(args: string[], level: string, said: (stdout: string) => boolean) {
@@ -45,7 +45,7 @@ it.concurrent.each(['info', 'fatal'])(
 );
 
 it.concurrent('a demo talks to a person: its words are on stdout, and the log is on stderr', async () => {
-  const { stdout, stderr } = await serve(['--demo'], 'info', (text) => text.includes('Ctrl-C ends it.'));
+  const { stdout, stderr } = await serve(['--demo'], 'info', (text) => text.includes('Press Ctrl-C to stop.'));
   expect(stdout.filter((line) => line.startsWith('{'))).toEqual([]);
   expect(stderr.length).toBeGreaterThan(0);
   expect(stderr.filter((line) => !isJson(line))).toEqual([]);

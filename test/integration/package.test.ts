@@ -11,14 +11,14 @@ import { describeWithRedis } from '../support/servers/describe.ts';
 import { startRedis } from '../support/servers/redis.ts';
 
 /**
- * What `npm pack` makes of a clone, used as a stranger would: the library, the locks alone, the server. Here they are unpacked
+ * The tarballs of `npm pack`, used as by a new user: the library, the locks alone, the server. Here they are unpacked
  * beside our own node_modules; with DOORBUSTER_TEST_LONG npm installs them, from tarballs, a folder and Git, into empty folders.
  */
 
 const LONG_MS = 600_000;
 
 let packs: string;
-/** Without dist, and with what is needed to build it. */
+/** A clone without dist, with everything needed to build it. */
 let clone: string;
 let builtByInstall: boolean;
 let shop: { tarball: string; files: string[] };
@@ -28,7 +28,7 @@ beforeAll(async () => {
   packs = temporaryFolder();
   clone = freshClone();
   symlinkSync(join(ROOT, 'node_modules'), join(clone, 'node_modules'));
-  // As npm calls it at the end of `npm install` in a clone, which is what `npm start` and `npm test` begin with.
+  // As npm calls it at the end of `npm install` in a clone, with which `npm start` and `npm test` begin.
   const itself = { npm_command: 'install', INIT_CWD: clone };
   await succeed(process.execPath, ['scripts/prepare.mjs'], { cwd: clone, env: itself });
   builtByInstall = existsSync(join(clone, 'dist'));
@@ -91,7 +91,7 @@ async function usable(there: Installed): Promise<void> {
   expect(await served(there)).toEqual({ status: 200, code: 0 });
 }
 
-/** Starts `doorbuster serve` by its bin, asks whether it is well, and ends it. */
+/** Starts `doorbuster serve` by its bin, checks its health, and stops it. */
 async function served({ folder }: Installed): Promise<{ status: number; code: number }> {
   const bin = join('node_modules', '.bin', 'doorbuster');
   const child = spawn(process.execPath, [bin, 'serve', '--port', '0', '--data', 'data-of-serve'], {

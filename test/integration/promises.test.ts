@@ -1,5 +1,5 @@
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import type { Order, Sale } from '../../src/engine/present.ts';
+import type { Order, Sale } from '../../src/views/present.ts';
 import { CrowdClient, type CrowdReply } from '../support/crowd-client.ts';
 import {
   countFaults,
@@ -16,7 +16,7 @@ import { sleep } from '../support/fault-wait.ts';
 import { cleanUp, createSale, type TestServer } from '../support/server.ts';
 
 /**
- * The promises over HTTP, against a server in a process of its own. A crowd buys once, before the tests; each test then
+ * The promises over HTTP, against a server in its own process. A crowd buys once, before the tests; each test then
  * judges one promise on what the buyers were told, what the ledger lists and what the sale counts.
  */
 
@@ -57,7 +57,7 @@ describe('5 000 buyers × 3 tries for 100 vouchers, one for each', () => {
         await sleep(30);
       }
     })();
-    // 256 buyers are at it at any time, so that first tries, double clicks and retries of others meet.
+    // 256 buyers at a time, so that first attempts, double clicks and retries of different buyers overlap.
     const buyers = shuffled(
       random,
       Array.from({ length: BUYERS }, (_, n) => `buyer-${n}`),
@@ -106,14 +106,14 @@ describe('5 000 buyers × 3 tries for 100 vouchers, one for each', () => {
     expect(oversellFaults(sale, orders), label).toEqual([]);
     expect(sale, label).toMatchObject({ state: 'sold_out', items: [{ total: STOCK, free: 0, reserved: STOCK }] });
     expect(record.accepted().size, label).toBe(STOCK);
-    // The gate itself was right every time; the ledger's backstop had nothing to do.
+    // The gate itself was always right; the ledger's backstops refused nothing.
     expect(refusedByBackstop, label).toBe(0);
   });
 
   it('P2: no buyer has more than one', () => {
     expect(limitFaults(orders, 1), label).toEqual([]);
     expect(new Set([...record.accepted().values()].map(({ buyer }) => buyer)).size, label).toBe(STOCK);
-    // Who has one and comes with another key is told so, and told which.
+    // A buyer who has an order and sends another key is told so, with the order's id.
     const again = record.tries.filter(({ code }) => code === 'limit_reached');
     expect(again.length, label).toBeGreaterThan(0);
     const owners = new Set(orders.map(({ buyer }) => buyer));
@@ -145,7 +145,7 @@ describe('5 000 buyers × 3 tries for 100 vouchers, one for each', () => {
       body: { item: 'voucher', quantity: 2 },
     });
     expect([reply.status, reply.body.code]).toEqual([422, 'idempotency_key_reused']);
-    // Bytewise, and each buyer's own: another buyer's same key is another key.
+    // Keys are compared byte by byte per buyer: the same key of another buyer is another key.
     const other = await server.call('POST', `/v1/sales/${saleId}/orders`, {
       buyer: one!.buyer.toUpperCase(),
       key: one!.key!,
@@ -226,7 +226,7 @@ describe('three for each, several items, while the operator restocks, pauses and
       } else if (reply.status === 409 && reply.body.code === 'insufficient_free' && add < 0) operator.notFree++;
       else badChanges.push(`add ${add}: ${reply.status} ${JSON.stringify(reply.body)}`);
     };
-    // Two clerks at the stock, so that changes of one item meet; one operator for the sale itself.
+    // Two clerks change stock, so that changes of one item overlap; one operator changes the sale itself.
     const clerk = async (): Promise<void> => {
       while (!over) {
         await sleep(below(random, 20));
@@ -280,7 +280,7 @@ describe('three for each, several items, while the operator restocks, pauses and
     await Promise.all([operating, watching, ...clerks]);
     spans.push({ paused, perBuyer, fromMs, toMs: performance.now() });
 
-    // What is left goes to latecomers, one by one: a unit that the gate forgot would stay unsold.
+    // Latecomers buy the rest one by one: a unit that the gate forgot would stay unsold.
     for (const item of CODES) {
       const latecomers = Array.from({ length: 3000 }, (_, n) => `late-${item}-${n}`);
       await crowdOf(
@@ -373,7 +373,7 @@ describe('three for each, several items, while the operator restocks, pauses and
     return told ?? accepted.get(order.id)!;
   }
 
-  /** The span that holds the whole of a try, if one does: only then it is known what was in force at its admission. */
+  /** The span that contains the whole request, if any: only then it is known what was in force at its admission. */
   function spanOf({ sentAtMs, answeredAtMs }: Try) {
     return spans.find(({ fromMs, toMs }) => fromMs <= sentAtMs && answeredAtMs <= toMs);
   }

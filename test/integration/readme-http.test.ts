@@ -6,7 +6,7 @@ import { afterAll, expect, it } from 'vitest';
 import { LONG } from '../support/long.ts';
 import { BIN, cleanUp, ROOT, temporaryFolder } from '../support/server.ts';
 
-/** “Use it over HTTP” of the README, as it is printed: each way to begin, then a sale, an order, its payment. */
+/** “Use it over HTTP” of the README, as printed: each way to begin, then a sale, an order, its payment. */
 const groups: number[] = [];
 
 afterAll(async () => {
@@ -14,7 +14,7 @@ afterAll(async () => {
     try {
       process.kill(-group, 'SIGKILL');
     } catch {
-      // It has ended, as it should.
+      // It has already ended.
     }
   }
   await cleanUp();
@@ -24,7 +24,7 @@ const readme = readFileSync(join(ROOT, 'README.md'), 'utf8');
 const section = readme.slice(readme.indexOf('## Use it over HTTP'), readme.indexOf('## On several machines'));
 const [demo, own, sell] = [...section.matchAll(/^```sh\n(.*?)^```$/gms)].map(([, code]) => code!);
 
-/** Below those that the system gives to whoever asks for any: nobody else takes it between this look and the start. */
+/** Below the system's range of ephemeral ports, so that nobody takes it between this check and the start. */
 async function freePort(): Promise<number> {
   for (;;) {
     const port = 10_000 + Math.floor(Math.random() * 20_000);
@@ -39,7 +39,7 @@ async function freePort(): Promise<number> {
   }
 }
 
-/** In a shell, in this folder, where `npx` finds the bin of this tree. What it left running is ended with it. */
+/** Runs the code in a shell in this folder, where `npx` finds the bin of this tree. Ends everything that it left running. */
 async function paste(code: string, folder: string): Promise<string> {
   const npx = join(folder, 'npx');
   writeFileSync(npx, `#!/bin/sh\nshift\nexec '${process.execPath}' '${BIN}' "$@"\n`);
@@ -66,7 +66,7 @@ function expectSold(output: string): void {
   expect(output).not.toContain('urn:doorbuster:problem');
 }
 
-// The short run meets them in docs-commands.test.ts.
+// The short run covers them in docs-commands.test.ts.
 it.runIf(LONG)('from an empty shop with secrets of its own', { timeout: 60_000 }, async () => {
   const port = await freePort();
   expectSold(await paste(`${own}${sell}`.replaceAll('8080', String(port)), temporaryFolder()));

@@ -11,11 +11,11 @@ import { startMariadb } from '../support/servers/mariadb.ts';
 import { startPostgres } from '../support/servers/postgres.ts';
 import { type RedisServer, startRedis } from '../support/servers/redis.ts';
 
-/** docs/guides/distributed.md, “Rights”: what it grants is enough, and a migration needs the other user. */
+/** docs/guides/distributed.md, “Rights”: the granted rights are sufficient, and a migration needs the other user. */
 
 const guide = readFileSync(join(ROOT, 'docs/guides/distributed.md'), 'utf8');
 
-/** The statements of the guide's block of that kind. */
+/** The statements of the guide's block in that language. */
 function granted(kind: string): string[] {
   const section = guide.slice(guide.indexOf('## Rights'));
   const block = new RegExp(`\`\`\`${kind}\n([\\s\\S]*?)\`\`\``).exec(section)![1]!;
@@ -79,7 +79,7 @@ describeWithRedis('rights', () => {
     expect(stderr).toMatch(/denied/);
   }
 
-  it('a right that is missing in Redis is named, and not called a wrong password', async () => {
+  it('a missing right in Redis is named, and not reported as a wrong password', async () => {
     await redis.command('ACL', 'SETUSER', 'poor', 'on', '>secret', '~*', '&*', '+@all', '-info');
     const url = `redis://poor:secret@127.0.0.1:${redis.port}`;
     const error = await createDoorbuster({ redis: url, database: 'mysql://127.0.0.1:1/x' }).catch((thrown) => thrown);

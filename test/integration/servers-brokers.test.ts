@@ -15,9 +15,9 @@ import type { ServerProcess } from '../support/servers/process.ts';
 import { startProxy } from '../support/servers/proxy.ts';
 import { type RabbitmqServer, startRabbitmq } from '../support/servers/rabbitmq.ts';
 
-/** The brokers that other tests break on purpose: they must really be broken, keep what they have, and be gone after. */
+/** The brokers that other tests break on purpose: they must really break, keep their data, and be gone afterwards. */
 
-/** They start seven brokers. In the short run those tests that break brokers would notice, too. */
+/** These tests start seven brokers. The short run leaves them out, because tests that break brokers would notice faults, too. */
 const inTheLongRun = (suite: typeof describeWithOwnKafka): typeof describeWithOwnKafka =>
   LONG ? suite : describe.skip;
 
@@ -26,11 +26,11 @@ afterAll(async () => {
   await cleanUp();
 });
 
-/** A client of one broker, as little as it takes to see what the broker keeps. */
+/** A minimal client, to see what the broker keeps. */
 interface Client {
   /** Resolves when the broker has confirmed it. */
   write(text: string): Promise<void>;
-  /** How many are there. */
+  /** The number of stored messages. */
   count(): Promise<number>;
   close(): Promise<void>;
 }
@@ -72,7 +72,7 @@ async function kafkaClient(url: string): Promise<Client> {
   };
 }
 
-/** It, its children, theirs. */
+/** The process and all its descendants. */
 function familyOf(pid: number): number[] {
   return [pid, ...childrenOf(pid).flatMap(familyOf)];
 }
@@ -97,7 +97,7 @@ function listeningOf(pid: number): string[] {
   return listening.map(([, local]) => local!);
 }
 
-/** A port of 127.0.0.1 in the kernel's words: hexadecimal, of the address the last byte first. */
+/** A port of 127.0.0.1 as the kernel writes it: hexadecimal, with the last byte of the address first. */
 function loopback(port: number): string {
   return `0100007F:${port.toString(16).toUpperCase().padStart(4, '0')}`;
 }
@@ -113,7 +113,7 @@ function isRefused(port: number): Promise<boolean> {
   });
 }
 
-/** What differs between the two: all else is asked of both. */
+/** What differs between the two. */
 const BROKERS = [
   {
     name: 'RabbitMQ',
@@ -145,7 +145,7 @@ for (const broker of BROKERS) {
   inTheLongRun(describeWithOwn)(`servers: a ${name} of a test`, () => {
     afterEach(cleanUpServers);
 
-    // One test for much: RabbitMQ takes two seconds for each start.
+    // One test for all of it, because RabbitMQ takes two seconds to start.
     it('is one of several, keeps what it has confirmed, and is gone after the clean-up', async () => {
       const [one, other] = await Promise.all([start(), start()]);
       const { port } = one;
@@ -153,7 +153,7 @@ for (const broker of BROKERS) {
       expect([protocol, host]).toEqual([broker.protocol, `127.0.0.1:${port}`]);
       if (process.platform === 'linux') {
         for (const server of [one, other]) {
-          // The second one is for its own kind: other nodes, the controller.
+          // The second port is for other nodes or the controller.
           const addresses = [server.port, server.port + 10_000].map(loopback);
           expect(familyOf(server.pid).flatMap(listeningOf).sort()).toEqual(addresses.sort());
         }
@@ -188,7 +188,7 @@ for (const broker of BROKERS) {
       expect(await clients[1].count()).toBe(0);
       await Promise.all([before, ...clients].map((each) => each.close()));
 
-      // Gone, whatever state it is in.
+      // It is gone after the clean-up, whatever its state.
       const pids = [one, other].flatMap(({ pid }) => familyOf(pid));
       await other.pause();
       await one.stop();
@@ -205,7 +205,7 @@ for (const broker of BROKERS) {
         await server.pause();
         console.log([server.port, server.pid].join(' '));
         setInterval(() => {}, 1000);`;
-      // Nobody is left to remove its folder. Its user must be able to enter it.
+      // In a temporary folder of this test, because nobody else removes it. The server's user must be able to enter it.
       const folder = temporaryFolder();
       chmodSync(folder, 0o711);
       const child = spawn(process.execPath, ['--input-type=module', '-e', program], {
@@ -220,7 +220,7 @@ for (const broker of BROKERS) {
         expect(isGone(pid)).toBe(false);
         child.kill('SIGKILL');
         await until('all are gone', 5_000, () => pids.every(isGone));
-        // A process whose first thread has ended may have others that have yet to.
+        // Other threads of a process may end after its first one.
         await until('nobody listens any more', 5_000, () => isRefused(port));
       } finally {
         child.kill('SIGKILL');

@@ -30,8 +30,8 @@ import {
 import { redisCommand } from '../support/servers/resp.ts';
 
 /**
- * The servers that other tests break on purpose: they must really be broken, and be gone afterwards. The short run asks
- * the most of it, since tests that break a server would notice the rest.
+ * The servers that other tests break on purpose: they must really break, and be gone afterwards. The short run checks
+ * most of it, because tests that break a server would notice the rest.
  */
 
 afterAll(async () => {
@@ -135,7 +135,7 @@ describeWithRedis('servers: a Redis of a test', () => {
       setInterval(() => {}, 1000);`;
     const child = spawn(process.execPath, ['--input-type=module', '-e', program], {
       cwd: ROOT,
-      // Nobody is left to remove its folder when it dies of SIGKILL.
+      // After SIGKILL nobody else removes its folder.
       env: { ...process.env, TMPDIR: temporaryFolder() },
       stdio: ['ignore', 'pipe', 'inherit'],
     });
@@ -143,7 +143,7 @@ describeWithRedis('servers: a Redis of a test', () => {
       const port = await new Promise<number>((resolve) => child.stdout.once('data', (line) => resolve(Number(line))));
       await expect(redisCommand('127.0.0.1', port, ['PING'], 50)).rejects.toThrow('no reply');
       child.kill(signal);
-      // Not by its pid: that stays until whoever inherits it has noticed.
+      // Not by its pid, which stays until its new parent has noticed.
       const ping = () => redisCommand('127.0.0.1', port, ['PING'], 50).catch(({ message }: Error) => message);
       await until('it is gone', 2_000, async () => /ECONNREFUSED/.test(String(await ping())));
     } finally {
@@ -226,7 +226,7 @@ describeWithRedis('servers: Redis with sentinels', () => {
   );
 });
 
-/** What differs between the two: all else is asked of both. */
+/** What differs between the two. */
 const DATABASES = [
   {
     name: 'MariaDB',
@@ -315,7 +315,7 @@ for (const database of DATABASES) {
         answers++;
         return answer;
       };
-      // A PostgreSQL has a process for the connection that is there, and another one welcomes the new one.
+      // PostgreSQL has a process per connection, and another one that accepts new ones.
       const known = connection.ask().then(count);
       const late = server.query('SELECT n FROM t').then(count);
       await sleep(150);
@@ -386,7 +386,7 @@ for (const database of DATABASES) {
       await expect(server.createDatabase('a-näme')).rejects.toThrow(/exists/);
     });
 
-    // In the short run of PostgreSQL only: it has children, who must not outlive it, either.
+    // The short run covers PostgreSQL only, whose child processes must end as well.
     const signals = LONG ? (['SIGTERM', 'SIGKILL'] as const) : name === 'PostgreSQL' ? (['SIGKILL'] as const) : [];
     it.each(signals)('does not outlive a test process that dies of %s', async (signal) => {
       const program = `${database.module};
@@ -394,7 +394,7 @@ for (const database of DATABASES) {
         await server.pause();
         console.log([server.port, server.pid, server.folder].join(' '));
         setInterval(() => {}, 1000);`;
-      // Nobody is left to remove its folder when it dies of SIGKILL. Its user must be able to enter it.
+      // After SIGKILL nobody else removes its folder. Its user must be able to enter it.
       const folder = temporaryFolder();
       chmodSync(folder, 0o711);
       const child = spawn(process.execPath, ['--input-type=module', '-e', program], {
@@ -410,9 +410,9 @@ for (const database of DATABASES) {
         expect(isGone(pids[0]!)).toBe(false);
         child.kill(signal);
         await until('all are gone', 5_000, () => pids.every(isGone));
-        // A process whose first thread has ended may have others that have yet to.
+        // Other threads of a process may end after its first one.
         await until('nobody listens any more', 5_000, () => isRefused(Number(port)));
-        // The one thing that nobody does after SIGKILL.
+        // Nothing else removes it after SIGKILL.
         removeSharedMemory({ folder: place });
       } finally {
         child.kill('SIGKILL');
@@ -524,7 +524,7 @@ describeWithRedis('servers: a network that fails', () => {
     };
     proxy.delay(400, 'toClient');
     const slow = timed();
-    // The way there is not slow.
+    // The direction to the server is not delayed.
     await until('it is executed', 350, async () => (await redis.command('GET', 'n')) === '1');
     expect(await slow).toBeGreaterThanOrEqual(399);
     proxy.delay(200);

@@ -2,7 +2,7 @@ import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { until } from '../support/fault-wait.ts';
 import { ADMIN_KEY, type Answer, cleanUp, createSale, startServer, type TestServer, token } from '../support/server.ts';
 
-/** Wrong admin keys are written down and slowed, and whoever sends them can keep nobody else out. */
+/** Wrong admin keys are logged and delayed, and whoever sends them cannot lock others out. */
 describe('failed admin sign-ins', () => {
   let server: TestServer;
   beforeAll(async () => {
@@ -49,7 +49,7 @@ describe('failed admin sign-ins', () => {
     expect(refused[0]!.body.code).toBe('rate_limited');
     expect(Number(refused[0]!.headers.get('retry-after'))).toBeGreaterThan(0);
     expect(statuses(answers.filter(({ status }) => status !== 429))).toEqual(Array(100 - refused.length).fill(401));
-    // When they are answered, the address may try again.
+    // Once they are answered, the address may try again.
     await until('the right key is compared', 5_000, async () => (await ask(ADMIN_KEY, from)).status === 200);
   });
 
@@ -69,7 +69,7 @@ describe('failed admin sign-ins', () => {
     await Promise.all(flood);
   });
 
-  it.concurrent('a buyer’s token that is no good is none', async () => {
+  it.concurrent('an invalid buyer’s token does not count as a wrong admin key', async () => {
     const before = server.output().length;
     const from = '203.0.113.99';
     const bad = Array.from({ length: 40 }, (_, n) => ask(`${token(`b${n}`).slice(0, -4)}AAAA`, from));
@@ -89,7 +89,7 @@ describe('failed admin sign-ins', () => {
     expect(lines.length).toBeLessThanOrEqual(10);
     expect(JSON.parse(lines[0]!)).toMatchObject({ level: 40, origin: '203.0.113.77', msg: 'an admin key was refused' });
     expect(server.output()).not.toContain('guess-');
-    // Those that wait are not waited for.
+    // Do not wait for the delayed answers.
     await server.kill();
     await flood;
   });

@@ -85,7 +85,7 @@ describeWithAnyRedis('webhooks of a shop of several processes', () => {
       expect(api.ledger.keepEvents, 'where it was made, at once').toBe(true);
       await until('elsewhere, soon', 2000, () => first.ledger.keepEvents);
 
-      // Stored by the worker, moved by the other.
+      // Stored by the worker, paid at the other process.
       const order = await place('ann');
       expect(await api.shop.cancelOrder(order, BY)).toMatchObject({ ok: true });
       await until('both are told', 5000, () => receiver.received.length === 2);
@@ -94,7 +94,7 @@ describeWithAnyRedis('webhooks of a shop of several processes', () => {
       const another = await place('bob');
       await until('it is told', 5000, () => receiver.received.length === 3);
       await first.shop.close();
-      // Nobody leads: it waits in the ledger.
+      // No process leads, so it waits in the ledger.
       expect(await api.shop.cancelOrder(another, BY)).toMatchObject({ ok: true });
       const next = await start(true);
       expect(next.ledger.keepEvents, 'from its start').toBe(true);

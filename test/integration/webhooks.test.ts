@@ -15,7 +15,7 @@ import {
   type WebhookShop,
 } from '../support/webhooks.ts';
 
-/** Outgoing webhooks: a shop with its HTTP, and its own systems as real HTTP servers on this machine. */
+/** Outgoing webhooks: a shop with HTTP, and receivers as real HTTP servers on this machine. */
 let world: WebhookShop;
 let sale: string;
 const receivers: Receiver[] = [];
@@ -154,7 +154,7 @@ describe('what an endpoint is sent', () => {
     expect(await deliveries(id)).toHaveLength(2);
   });
 
-  it('of one order in its order, whatever fails; the same to the letter each time', async () => {
+  it('the events of one order in sequence, whatever fails; byte for byte the same at every attempt', async () => {
     const random = seededRandom(7);
     const flaky = await receiver(() => (random.fraction() < 0.5 ? 204 : 503));
     const { id, secret } = await subscribe(flaky.url);
@@ -171,7 +171,7 @@ describe('what an endpoint is sent', () => {
     expect(flaky.received.length, 'some failed').toBeGreaterThan(24);
     for (const order of orders) {
       const of = flaky.received.filter(({ body }) => body.order.id === order.id);
-      // One after the other, each until it was taken.
+      // One after the other, each until it was accepted.
       let newest = 0;
       for (const { body, status } of of) {
         expect(body.order.version).toBe(newest + 1);
@@ -279,10 +279,10 @@ describe('an endpoint that', () => {
     expect(other.received).toEqual([]);
   });
 
-  it('answers without end is not listened to', async () => {
+  it('sends an endless answer is not read to its end', async () => {
     const one = await receiver((_, count, response) => {
       response.writeHead(200);
-      // All at once, and drop by drop: neither is read to its end, and both are delivered.
+      // One at once, one in drops: neither is read to its end, and both count as delivered.
       if (count === 0) response.write(Buffer.alloc(4 * 1024 * 1024));
       else response.write('.');
       return null;
@@ -330,7 +330,7 @@ describe('an admin', () => {
     ]);
     expect(audit.body.data[0].detail.url, 'without its query').toBe(one.url.split('?')[0]);
 
-    // Whoever did not get the answer asks again with the same key: it is the same answer, and one endpoint.
+    // A client that lost the answer retries with the same key, and gets the same answer and the same endpoint.
     const again = await admin(
       'POST',
       '/v1/ops/webhooks',
@@ -399,7 +399,7 @@ describe('an admin', () => {
       return `${answer.body.errors[0].path} ${answer.body.errors[0].message}`;
     };
     const events = ['order.paid'];
-    expect(await wrong({ url: 'https://u:p@shop.example/', events })).toBe('/url must have no user and password in it');
+    expect(await wrong({ url: 'https://u:p@shop.example/', events })).toBe('/url must not contain a user or password');
     expect(await wrong({ url: 'ftp://shop.example/', events })).toBe('/url must be https: or http:');
     expect(await wrong({ url: 'shop', events })).toBe('/url must be a URL');
     expect(await wrong({ url: 'https://shop.example/', events: [] })).toContain('/events');
@@ -433,7 +433,7 @@ describe('addresses that are not public', () => {
     expect((await guarded.call('GET', '/v1/ops/webhooks', { admin: true })).body.data).toEqual([]);
   });
 
-  it('are refused again when something is sent: a name may lead elsewhere by then', async () => {
+  it('are refused again when something is sent, because a name may resolve to another address by then', async () => {
     const inside = await receiver();
     dns['shop.example'] = '93.184.215.14';
     const made = await make(`http://shop.example:${inside.port}/`);
@@ -450,7 +450,7 @@ describe('addresses that are not public', () => {
     expect(inside.received).toEqual([]);
   });
 
-  it('a connection goes to the address that was checked: nobody asks for it a second time', async () => {
+  it('a connection goes to the address that was checked: the name is not resolved a second time', async () => {
     const one = await receiver();
     const asked: string[] = [];
     // No other resolver knows this name.
@@ -475,12 +475,12 @@ describe('addresses that are not public', () => {
   });
 });
 
-it('a server that is killed while it delivers has lost nothing: all is delivered after its restart', async () => {
+it('a server that is killed while it delivers loses nothing: all is delivered after its restart', async () => {
   const data = temporaryFolder();
   const env = { WEBHOOKS_PRIVATE: 'on' };
   const first = await startServer({ data, env });
   const killed = Promise.withResolvers<void>();
-  // It dies with the first in hand, the others taken over, some of them under way.
+  // It dies while the first delivery runs, and the others are taken over or running.
   const one = await receiver((_, count) => {
     if (count === 0) killed.resolve(first.kill());
     return null;

@@ -11,24 +11,24 @@ import { cleanUp } from './server.ts';
 import { cleanUpServers } from './servers/clean-up.ts';
 
 const MINUTES = 60_000;
-/** Of an answer beyond the bound of the wait: two cores, on which servers are starting. */
+/** How much later than ANSWER_WITHIN_MS an answer may come: two cores, on which servers are starting. */
 const MARGIN_MS = 2_000;
-/** From the moment the broker serves again until all that waited is reserved. */
+/** From the moment the broker serves again until every waiting order is reserved. */
 const CAUGHT_UP_MS = 10_000;
-/** The lease of a relay is 5 s; RabbitMQ takes a silent worker for gone after 10 to 15 s, Kafka after 10 s. */
+/** Longer than the relay's lease (3 s), and than a broker waits for a silent worker (RabbitMQ 10 to 15 s, Kafka 10 s). */
 const STOPPED_MS = 25_000;
-/** One that is stopped for less than its answers may take is only slow. */
+/** A broker that is stopped for less than its answers may take counts only as slow. */
 const OUT_MS = { 'kill -9': LONG ? 30_000 : 3_000, SIGSTOP: LONG ? 30_000 : 6_000 };
 
 type Victim = 'api' | 'relay' | 'worker' | 'broker';
 
-/** A part of the crowd, and who is killed in the middle of it, at the same time, for how long. */
+/** A part of the crowd, and the processes that are killed together in the middle of it. */
 interface Round {
   buyers: number;
   victims: readonly { victim: Victim; downMs: number }[];
 }
 
-/** All of it from the seed; each at least once. */
+/** Derived from the seed; every kind of process is killed at least once. */
 function roundsOf(random: Random, buyers: number): Round[] {
   const groups: Victim[][] = [];
   if (LONG) {
@@ -36,7 +36,7 @@ function roundsOf(random: Random, buyers: number): Round[] {
     const victims = shuffled(random, [...all, ...Array.from({ length: 26 }, () => oneOf(random, all))]);
     while (victims.length > 0) groups.push([...new Set(victims.splice(0, 1 + below(random, 2)))]);
   } else {
-    // Kafka waits 10 s for workers that are gone, and goes on with the rest meanwhile.
+    // Kafka waits 10 s for dead workers, and meanwhile goes on with the others.
     groups.push(shuffled(random, ['relay', 'worker']), shuffled(random, ['broker', 'api']));
   }
   return groups.map((group) => ({
@@ -48,19 +48,19 @@ function roundsOf(random: Random, buyers: number): Round[] {
 export interface FaultNames {
   /** Random kills of everything. */
   kills: boolean;
-  /** Of the outages; in the long run all. */
+  /** Which outages a short run covers; a long one covers all. */
   outages: readonly ('kill -9' | 'SIGSTOP')[];
   rebuilds: readonly ('FLUSHALL' | 'its items are gone')[];
   overload: boolean;
 }
 
-/** What must hold of a shop whose orders go through a broker, when API, workers and broker are killed and stopped. */
+/** Tests of a shop whose orders go through a broker, with API, workers and broker killed and stopped. */
 export function brokerFaults(kind: BrokerKind, databaseKind: DatabaseKind, quick: FaultNames): void {
   let ground: OwnGround;
   beforeAll(async () => {
     ground = await startGround(kind, databaseKind, 3);
   }, MINUTES);
-  // Who comes after a test that has passed takes over its shop, and makes a sale of its own there.
+  // A test reuses the shop of the one before if that passed, and creates its own sale.
   let last: BrokerShop | null = null;
   afterEach(async ({ task }) => {
     if (task.result?.state === 'pass') return;
@@ -81,7 +81,7 @@ export function brokerFaults(kind: BrokerKind, databaseKind: DatabaseKind, quick
     'P1, P2, P3, P5, P9: API, relay, worker, database and broker are killed (-9) at random',
     async () => {
       const { random, label } = seedOf(`${kind.name} on ${databaseKind.name}, killed at random`);
-      // Units are one and a half an order: it is not sold out while somebody may be killed.
+      // One and a half units per order, so that the sale is not sold out before the last kill.
       const plan = { buyers: LONG ? 20_500 : 1_300, stock: LONG ? 36_000 : 2_400, perBuyer: 2, atOnce: 96 };
       const broker = await shopOf();
       const { shop } = broker;
@@ -98,7 +98,7 @@ export function brokerFaults(kind: BrokerKind, databaseKind: DatabaseKind, quick
         await (victim === 'api' ? shop.startServer() : ground.broker.restart());
       };
       const strikeWorkers = async (workers: readonly TestWorker[], downMs: number): Promise<void> => {
-        // Without a database for a moment: what they have in hand cannot be committed, nor is it on its way there.
+        // The database is down for a moment, so that the workers can neither commit nor be committing what they hold.
         await ground.database.kill();
         await sleep(200);
         await Promise.all(workers.map((worker) => worker.kill()));
@@ -125,7 +125,7 @@ export function brokerFaults(kind: BrokerKind, databaseKind: DatabaseKind, quick
         struck = false;
         await Promise.all([
           crowd.run(saleId, { ...plan, buyers }, `buyer-${at}`),
-          // Somebody buys in the moment of the kill, however late that is.
+          // Keep buying, so that there are orders at the moment of the kill.
           crowd.keepBuying(saleId, 12, () => struck),
           ...victims.map(async ({ victim, downMs }) => {
             if (victim !== 'api' && victim !== 'broker') return;
@@ -191,7 +191,7 @@ export function brokerFaults(kind: BrokerKind, databaseKind: DatabaseKind, quick
             `all is reserved ${Math.round(caughtUpMs)} ms after it was back`,
         );
 
-        // Answers went on all the time, and each is an order: nothing else was to be said.
+        // The shop answered all the time, and every answer was an order.
         expect(during.length, label).toBeGreaterThan((outMs / 1000) * 20);
         expect([...new Set(during.map(({ status }) => status))].toSorted(), label).toEqual([202]);
         expect(slowest, label).toBeLessThan(ANSWER_WITHIN_MS + MARGIN_MS);
@@ -218,7 +218,7 @@ export function brokerFaults(kind: BrokerKind, databaseKind: DatabaseKind, quick
         const overloaded = (): Try[] => crowd.record.tries.filter(({ code }) => code === 'overloaded');
         await until('it says overloaded', 10_000, () => overloaded().length > 50);
         const [item] = (await crowd.server.call('GET', `/v1/sales/${saleId}`)).body.items;
-        // A script admits what one process has gathered in a turn.
+        // One script call admits a whole batch, so the bound may be exceeded by that.
         expect(item.queued, label).toBeLessThanOrEqual(2 * (pipeMax + plan.atOnce));
         await ground.broker.restart();
         await crowding;
@@ -243,7 +243,7 @@ export function brokerFaults(kind: BrokerKind, databaseKind: DatabaseKind, quick
       const crowding = crowd.keepBuying(saleId, 24, () => over);
       await until('the crowd is there', 10_000, () => crowd.record.accepted().size > 300);
       const told: string[] = [];
-      // One of them relays, and one of them, perhaps the same, has the sale's messages.
+      // One worker leads the relay, and one, perhaps the same, gets the sale's messages.
       for (const { process: child } of broker.workers) {
         const sinceMs = performance.now();
         process.kill(child.pid!, 'SIGSTOP');
@@ -279,16 +279,16 @@ export function brokerFaults(kind: BrokerKind, databaseKind: DatabaseKind, quick
         const saleId = await crowd.createSale({ stock, perBuyer: 2 });
         await crowd.run(saleId, { buyers: 40, stock, perBuyer: 2, atOnce: 24 }, 'early');
 
-        // The ledger takes nothing: what is admitted goes to the broker, and stays there.
+        // The ledger stores nothing: admitted orders go to the broker and stay there.
         await database.pause();
         await crowd.run(saleId, { buyers: 200, stock, perBuyer: 2, atOnce: 128 }, 'waits');
         await until('all has been sent', 15_000, () => broker.allSent(saleId));
         const old = new Set(crowd.record.tries.flatMap(({ status, order }) => (status === 202 ? [order!.id] : [])));
         expect(old.size, label).toBeGreaterThan(150);
         await ground.broker.pause();
-        // What they had in hand goes with them: the broker has it.
+        // The workers' messages are still at the broker.
         await Promise.all(broker.workers.map((worker) => worker.kill()));
-        // What this one owed, only the broker can still tell of.
+        // After this only the broker knows the orders that this server answered 202.
         const dead = shop.servers[0]!;
         crowd.died(dead);
         await dead.kill();
@@ -298,7 +298,7 @@ export function brokerFaults(kind: BrokerKind, databaseKind: DatabaseKind, quick
         if (loss === 'FLUSHALL') await redis.command('FLUSHALL');
         else await redis.command('DEL', broker.key(saleId, `${before}:items`));
 
-        // New orders go to the new gate; nobody carries them yet.
+        // New orders go to the new gate; no worker carries them yet.
         await crowd.run(saleId, { buyers: 40, stock, perBuyer: 2, atOnce: 24 }, 'new');
         const later = crowd.record.tries.flatMap(({ status, order, buyer }) => {
           return status === 202 && buyer.startsWith('new') ? [order!.id] : [];

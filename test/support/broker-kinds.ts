@@ -15,40 +15,40 @@ export interface Broker {
   readonly port: number;
 }
 
-/** One that a test has for itself, to kill and to stop. */
+/** A broker that one test may kill and stop. */
 export type BrokerServer = ServerProcess & Broker;
 
-/** What the tests of brokers need to know of each of them. */
+/** What the tests need to know about each kind of broker. */
 export interface BrokerKind {
   readonly name: 'RabbitMQ' | 'Kafka';
   describe(name: string, suite: () => void): void;
-  /** One that all test files share. */
+  /** A broker that all test files share. */
   shared(): Promise<Broker>;
-  /** True if any proxy is a way to it; others are only reached through one that they were started with. */
+  /** True if any proxy can lead to it; otherwise only the proxy that it was started with. */
   readonly proxied: boolean;
-  /** `proxy`: becomes a way to it. */
+  /** `proxy`: clients can reach the broker through it. */
   start(proxy?: FaultProxy): Promise<BrokerServer>;
   /** PIPE_URL of a shop whose names at the broker begin with `prefix`; `port`: of a proxy. */
   pipeUrl(server: Broker, prefix: string, port?: number): string;
-  /** Of queues or a topic: how long before a kill -9 they must have been made, for the broker to know them after it. */
+  /** How long before a kill -9 queues or topics must have been created, for the broker to know them afterwards. */
   readonly lastsAfterMs: number;
-  /** Somebody else at the broker, who may do everything there. */
+  /** An administrator at the broker. */
   tool(server: Broker, prefix: string): BrokerTool;
 }
 
 export interface BrokerTool {
-  /** Messages that no worker has been given, or has not finished with (Kafka: all that are stored). */
+  /** Messages that were not delivered, or not acknowledged (Kafka: all that are stored). */
   waiting(): Promise<number>;
-  /** Throws away all that is stored, without a word to anybody. */
+  /** Deletes all messages, and tells no client. */
   lose(): Promise<void>;
-  /** Removes the queues or the topic as such. */
+  /** Removes the queues or the topic. */
   remove(): Promise<void>;
-  /** Writes what is no parcel, where parcels are. */
+  /** Publishes a body that is not a valid parcel. */
   publish(partition: number, body: string): Promise<void>;
   close(): Promise<void>;
 }
 
-/** What both brokers have, if nobody says otherwise. */
+/** The default of both brokers. */
 export const PARTITIONS = 8;
 
 export const RABBITMQ_KIND: BrokerKind = {
@@ -62,7 +62,7 @@ export const RABBITMQ_KIND: BrokerKind = {
     return server;
   },
   pipeUrl: ({ url, port: its }, _, port = its) => url.replace(`:${its}`, `:${port}`),
-  // RabbitMQ 3.10 writes the name of a new quorum queue down after 3 s. One that it has forgotten never answers again.
+  // RabbitMQ 3.10 stores the name of a new quorum queue after 3 s. A queue that it has forgotten never answers again.
   lastsAfterMs: 4_000,
   tool: (server, prefix) => rabbitmqTool(server.url, prefix),
 };
@@ -90,7 +90,7 @@ export function carrierAt(kind: BrokerKind, server: Broker, prefix: string, port
   return carrierOf(kind.pipeUrl(server, prefix, port), prefix, systemRuntime());
 }
 
-/** Makes what a shop with this prefix needs at the broker. */
+/** Creates the queues or the topic of a shop with this prefix. */
 export async function prepare(kind: BrokerKind, server: Broker, prefix: string): Promise<void> {
   const carrier = await carrierAt(kind, server, prefix);
   await carrier.open();

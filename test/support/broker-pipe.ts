@@ -12,7 +12,7 @@ export interface BrokerWorld {
   end(): Promise<void>;
 }
 
-/** One worker with a broker of a kind; the gate is stood for by the feeder. The locks are those of the engine. */
+/** One worker with a broker of this kind. The feeder takes the place of the gate; the locks are the engine's. */
 export function brokerPipe(
   redis: string,
   prefix: string,

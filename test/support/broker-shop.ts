@@ -24,7 +24,7 @@ interface DatabaseServer {
 
 export interface DatabaseKind {
   name: string;
-  /** A fresh database, on a server that all test files share. */
+  /** A fresh database on a server that all test files share. */
   fresh(): Promise<string>;
   start(): Promise<ServerProcess & DatabaseServer>;
   query(url: string, sql: string): Promise<Record<string, unknown>[]>;
@@ -50,21 +50,21 @@ export interface Ground {
   redis: RedisServer;
   database: DatabaseServer;
   databaseKind: DatabaseKind;
-  /** Of shops to come. What they need at the broker was made at `preparedMs`. */
+  /** Prefixes for later shops, whose queues or topics were created at `preparedMs`. */
   prefixes: string[];
   preparedMs: number;
 }
 
-/** Servers that nobody else uses: they may be killed and stopped. */
+/** Private servers: they may be killed and stopped. */
 export interface OwnGround extends Ground {
   broker: BrokerServer;
   database: Awaited<ReturnType<DatabaseKind['start']>>;
 }
 
-/** A prefix is one shop's: grounds that share a Redis have different ones. */
+/** A prefix belongs to one shop: grounds that share a Redis use different ones. */
 let prefixesGiven = 0;
 
-/** `shops`: how many there will be. */
+/** `shops`: how many shops the file will start. */
 export async function startGround(kind: BrokerKind, databaseKind: DatabaseKind, shops: number): Promise<OwnGround> {
   const [broker, redis, database] = await Promise.all([kind.start(), startRedis(), databaseKind.start()]);
   const prepared = await preparePrefixes(kind, broker, shops);
@@ -126,18 +126,18 @@ export class BrokerShop {
     return new BrokerShop(ground, shop, env);
   }
 
-  /** An API process of this shop that is told something else than the others, and is not among them. */
+  /** Starts an API process of this shop with other settings, which is not one of its `servers`. */
   startServer(env: Record<string, string>): Promise<TestServer> {
     const { redisUrl: REDIS_URL, databaseUrl: DATABASE_URL } = this.shop.addresses;
     return startServer({ args: ['--no-worker'], env: { REDIS_URL, DATABASE_URL, ...this.#env, ...env } });
   }
 
-  /** Those that live. */
+  /** The workers that are alive. */
   get workers(): TestWorker[] {
     return this.shop.workers.filter(lives);
   }
 
-  /** For a test that follows another: with all its processes, and without those that are dead. */
+  /** Prepares the shop for the next test: replaces dead processes. */
   async mended(servers: number, workers: number): Promise<this> {
     const { shop } = this;
     shop.servers = shop.servers.filter(lives);
@@ -159,7 +159,7 @@ export class BrokerShop {
       20_000,
       async () => {
         const { holders } = await locks.inspect('fair', leadership);
-        // Whom the lock was handed on to says who it is with the next renewal.
+        // A new holder names itself with its next renewal.
         const pid = Number(/\/(\d+)/.exec(holders[0]?.info ?? '')?.[1]);
         return this.workers.find((worker) => worker.process.pid === pid) ?? null;
       },
@@ -186,7 +186,7 @@ export class BrokerShop {
     return lengths.reduce<number>((sum, length) => sum + Number(length), 0);
   }
 
-  /** All that stands in the sale's stream has been confirmed by the broker, and nothing of it is decided. */
+  /** True if the broker has confirmed every entry of the sale's stream, and none is decided. */
   async allSent(saleId: string): Promise<boolean> {
     const { redis } = this.ground;
     const epoch = await redis.command('HGET', this.key(saleId, 'gate'), 'epoch');
@@ -206,9 +206,9 @@ export class BrokerShop {
   }
 
   /**
-   * Everything has come to rest, and is as promised: every 201 and every 202, whoever gave it, has ended in the ledger;
-   * nothing is oversold, above a limit, doubled or missing (P1, P2, P3, P5, P9, by the API and by the tables); the pipe is
-   * empty, and nothing has become a dead letter.
+   * Waits until the shop is at rest and checks the promises: every 201 and 202 is in the ledger; nothing is oversold, above a
+   * limit, doubled or missing (P1, P2, P3, P5, P9, by the API and by the tables); the pipe is empty, and there are no dead
+   * letters.
    */
   async expectWhole(crowd: DistributedCrowd, saleId: string, perBuyer: number, label: string) {
     const { faults, orders, sale } = await crowd.verdict(saleId, perBuyer);

@@ -3,8 +3,8 @@ import { ADMIN_KEY, token } from './server.ts';
 
 /**
  * A small HTTP/1.1 client for crowds: keep-alive over a fixed number of connections, one request at a time on each.
- * It speaks to the socket itself, since a test has to know what node:http's agent hides: whether the bytes of a request
- * had left when its connection ended. Nothing is ever sent again by itself.
+ * It uses sockets directly, because a test must know what node:http's agent hides: whether the bytes of a request had been
+ * sent when its connection ended. It never retries by itself.
  */
 export interface CrowdRequest {
   method?: 'GET' | 'POST' | 'PATCH';
@@ -22,18 +22,18 @@ export interface CrowdReply {
   replayed: boolean;
   retryAfter: string | null;
   contentType: string;
-  /** Milliseconds of performance.now(): just before the bytes left, and when the whole answer was there. */
+  /** By performance.now(): just before the bytes were sent, and when the whole answer had arrived. */
   sentAtMs: number;
   answeredAtMs: number;
 }
 
-/** The connection ended before the answer was whole: what became of the request is not known. */
+/** The connection ended before the answer was complete: the outcome of the request is unknown. */
 export class ConnectionLost extends Error {
   /** False: no byte of the request was ever written, so it cannot have had an effect. */
   readonly sent: boolean;
-  /** True: the connection had served another request before, and may have been closed as an idle one. */
+  /** True: the connection had served another request before, and may have been closed while idle. */
   readonly reused: boolean;
-  /** True: a part of the answer had come. */
+  /** True: a part of the answer had arrived. */
   readonly halfAnswered: boolean;
 
   constructor(message: string, at: { sent: boolean; reused: boolean; halfAnswered: boolean }) {
@@ -53,7 +53,7 @@ interface Job {
 
 const tokens = new Map<string, string>();
 
-/** Signing costs more than sending: a buyer's token is made once. */
+/** Caches tokens, because signing costs more than sending. */
 function bearerOf(buyer: string): string {
   let bearer = tokens.get(buyer);
   if (bearer === undefined) {
@@ -73,7 +73,7 @@ export class CrowdClient {
   readonly #waiting: Job[] = [];
   #closed = false;
 
-  /** `localAddress`: where its connections come from, if it matters. */
+  /** `localAddress`: the source address of its connections. */
   constructor(url: string, connections = 64, localAddress?: string) {
     const { hostname, port } = new URL(url);
     this.#host = hostname;
@@ -107,7 +107,7 @@ export class CrowdClient {
     });
   }
 
-  /** Cuts all connections; what was not answered yet ends as ConnectionLost. */
+  /** Closes all connections; unanswered requests end as ConnectionLost. */
   close(): void {
     this.#closed = true;
     for (const connection of [...this.#open]) connection.cut();

@@ -1,14 +1,14 @@
 import { isDeepStrictEqual } from 'node:util';
-import type { Order, Sale } from '../../src/engine/present.ts';
+import type { Order, Sale } from '../../src/views/present.ts';
 import type { Try } from './crowd-record.ts';
 import type { TestServer } from './server.ts';
 
 /**
- * The judges: each takes what buyers were told and what the ledger says, and returns what is wrong, in words. An empty
- * list is the verdict that the promise was kept. They know nothing of how the crowd was made.
+ * The judges. Each compares what buyers were told with what the ledger says, and returns the faults in words. An empty list
+ * means that the promise was kept. They do not know how the crowd was made.
  */
 
-/** What is shown of many faults: the first ones say it, the number says the rest. */
+/** Faults that are shown; of the others only the number. */
 const SHOWN_MAX = 5;
 
 function verdict(faults: string[]): string[] {
@@ -19,7 +19,7 @@ function isLive(order: Order): boolean {
   return order.status === 'reserved' || order.status === 'paid';
 }
 
-/** All orders of a sale as the admin's list has them, newest first. */
+/** All orders of a sale from the admin's list, newest first. */
 export async function ledgerOrders({ call }: Pick<TestServer, 'call'>, saleId: string): Promise<Order[]> {
   const orders: Order[] = [];
   let cursor: string | null = null;
@@ -36,7 +36,7 @@ export async function ledgerOrders({ call }: Pick<TestServer, 'call'>, saleId: s
 let unusedCursor = 2n ** 62n;
 
 export async function saleNow({ call }: Pick<TestServer, 'call'>, saleId: string): Promise<Sale> {
-  // Public counts may lag; a page of the list that nobody has asked for is read now.
+  // Public counts may lag, but a page that was never requested is not cached.
   const answer = await call('GET', `/v1/sales?limit=200&cursor=${unusedCursor--}`);
   const sale = answer.status === 200 && (answer.body.data as Sale[]).find(({ id }) => id === saleId);
   if (!sale) throw new Error(`no sale: ${answer.status} ${JSON.stringify(answer.body)}`);
@@ -76,9 +76,9 @@ export function limitFaults(orders: readonly Order[], perBuyer: number): string[
 }
 
 /**
- * P3: every order that somebody was told about is in the ledger with that content; and the ledger has no order that
- * nobody was told about, unless it can be that of a request whose answer never came (or was a 503). An order that was
- * told as queued (202) is in the ledger by now, decided either way; see `undecided` for those that are not.
+ * P3: the ledger contains every order that a buyer was told of, with that content; and no order that nobody was told of, unless
+ * it may belong to a request whose answer was lost (or was a 503). An order that was answered 202 is decided by now; see
+ * `undecided` for those that are not.
  */
 export function lossFaults(tries: readonly Try[], orders: readonly Order[]): string[] {
   const stored = new Map(orders.map((order) => [order.id, order]));
@@ -117,15 +117,15 @@ export function lossFaults(tries: readonly Try[], orders: readonly Order[]): str
 }
 
 /**
- * P5: all tries of one key that got an order got the same order, word for word; one of them at most is the first; and
- * none was refused after another had got it. `strict`: nothing in this run gives units back or opens what was closed,
- * so two tries at the same time must have got the same answer, too.
+ * P5: all requests with one key that got an order got the same order, byte for byte; at most one of them was not a replay; and
+ * none was refused after another had got it. `strict`: nothing in this run gives units back or reopens a sale, so concurrent
+ * requests must also have got the same answer.
  */
 export function keyFaults(
   tries: readonly Try[],
   { strict, orders = [] }: { strict: boolean; orders?: readonly Order[] },
 ): string[] {
-  // A key whose order ended rejected is free again.
+  // A key is free again once its order is rejected.
   const rejected = new Set(orders.filter(({ status }) => status === 'rejected').map(({ id }) => id));
   const byKey = new Map<string, Try[]>();
   for (const one of tries) {
@@ -141,7 +141,7 @@ export function keyFaults(
     const first = got.find((one) => one.status === 201) ?? got[0];
     if (first === undefined) continue;
     for (const one of got) {
-      // Of a 202 the order as it is now: only the order itself must be the same.
+      // After a 202 a replay shows the current order: only its id must be the same.
       const queued = one.status === 202 || first.status === 202;
       if (queued ? one.order!.id !== first.order!.id : !isDeepStrictEqual(one.order, first.order)) {
         faults.push(`${name}: ${JSON.stringify(first.order)} and ${JSON.stringify(one.order)}`);
@@ -175,7 +175,7 @@ export function allFaults(
   };
 }
 
-/** Ids of orders that were told as queued and that the ledger does not have. */
+/** Ids of orders that were answered 202 and that the ledger does not contain. */
 export function undecided(tries: readonly Try[], orders: readonly Order[]): string[] {
   const stored = new Set(orders.map(({ id }) => id));
   const queued = tries.filter(({ status, order }) => status === 202 && !stored.has(order!.id));

@@ -1,8 +1,8 @@
 import { type Random, seededRandom } from '../../src/base/random.ts';
-import type { Order } from '../../src/engine/present.ts';
+import type { Order } from '../../src/views/present.ts';
 import { ConnectionLost, type CrowdClient, type CrowdReply } from './crowd-client.ts';
 
-/** One request of a buyer and what was told: the evidence that the judges compare with the ledger. */
+/** One request of a buyer and its answer: the evidence that the judges compare with the ledger. */
 export interface Try {
   saleId: string;
   buyer: string;
@@ -28,7 +28,7 @@ export interface Wish {
 }
 
 const BUSY_TRIES_MAX = 50;
-/** The first ones say it. */
+/** The first few are enough. */
 const STRANGE_MAX = 5;
 
 /** Sends orders and keeps every answer. */
@@ -37,7 +37,7 @@ export class CrowdRecord {
   /** Answers that are neither an order nor a refusal of the contract, as text; a healthy run has none. */
   readonly strange: string[] = [];
 
-  /** One order. A 503 `overloaded` is tried again, as a client would; what else came is in the record. */
+  /** Places one order. Retries a 503 `overloaded`, as a client would; every other answer is recorded. */
   async place(client: CrowdClient, wish: Wish): Promise<Try> {
     for (let busy = 0; ; busy++) {
       const one = await this.#once(client, wish);
@@ -46,7 +46,7 @@ export class CrowdRecord {
     }
   }
 
-  /** All orders that somebody was told they have. */
+  /** All orders that buyers were told they have. */
   accepted(): Map<string, Try> {
     const accepted = new Map<string, Try>();
     for (const one of this.tries) if (one.order && !accepted.has(one.order.id)) accepted.set(one.order.id, one);
@@ -86,12 +86,12 @@ export class CrowdRecord {
   }
 }
 
-/** 201: committed. 202: queued, and yet to be decided (only a distributed shop says so). */
+/** 201: committed. 202: queued, not decided yet (distributed only). */
 function isOrder({ status }: CrowdReply): boolean {
   return status === 201 || status === 202;
 }
 
-/** The seed of a run: SEED replays it. Printed, since a failure is worth nothing without it. */
+/** The seed of a run, printed because a failure cannot be replayed without it: SEED=<seed> does. */
 export function seedOf(name: string): { seed: number; random: Random; label: string } {
   const seed = Number(process.env.SEED ?? Math.floor(Math.random() * 2 ** 31));
   const label = `${name}: SEED=${seed}`;

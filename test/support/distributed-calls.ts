@@ -1,6 +1,6 @@
 import { type Answer, type CallOptions, type TestServer, token } from './server.ts';
 
-/** Short forms of the calls that tests of several processes make again and again. */
+/** Short forms of calls that tests of several processes make often. */
 
 type Server = Pick<TestServer, 'call'>;
 

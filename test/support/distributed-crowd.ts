@@ -1,5 +1,5 @@
 import type { Random } from '../../src/base/random.ts';
-import type { Order, Sale } from '../../src/engine/present.ts';
+import type { Order, Sale } from '../../src/views/present.ts';
 import { CrowdClient } from './crowd-client.ts';
 import { allFaults, ledgerOrders, saleNow, undecided } from './crowd-judge.ts';
 import { below, CrowdRecord, crowdOf, shuffled, type Try, type Wish } from './crowd-record.ts';
@@ -19,9 +19,9 @@ export interface CrowdPlan {
 }
 
 /**
- * A crowd against several API processes: buyers choose any of them, some click twice at the same time (at two processes),
- * and who gets no answer or a 503 comes back with the same key, elsewhere. Every answer is kept with the process that
- * gave it: a 202 is owed by that process.
+ * A crowd against several API processes. Buyers choose any of them, and some click twice at the same time, at two processes. A
+ * buyer who gets no answer or a 503 retries with the same key at another process. Every answer is recorded with the process
+ * that gave it, because that process owes the decision of its 202s.
  */
 export class DistributedCrowd {
   readonly record = new CrowdRecord();
@@ -37,12 +37,12 @@ export class DistributedCrowd {
     this.#random = random;
   }
 
-  /** A server that lives. */
+  /** A server that is alive. */
   get server(): TestServer {
     return this.shop.servers.find((server) => !this.#dead.has(server))!;
   }
 
-  /** To be called before a server is killed: what it owed is then allowed to be lost. */
+  /** Call it before killing a server: the 202s that it owed may then be lost. */
   died(server: TestServer): void {
     this.#dead.add(server);
   }
@@ -62,7 +62,7 @@ export class DistributedCrowd {
       const wish = { saleId, buyer, quantity, key };
       const clicks = key !== undefined && this.#random.fraction() < 0.2 ? 2 : 1;
       await Promise.all(Array.from({ length: clicks }, () => this.#persist(wish)));
-      // Some come back later with the same key.
+      // Some retry later with the same key.
       if (key !== undefined && this.#random.fraction() < 0.1) await this.#persist(wish);
     });
   }
@@ -75,7 +75,7 @@ export class DistributedCrowd {
     });
   }
 
-  /** With a key again until there is an answer; without one only when it is certain that nothing happened. */
+  /** With a key, retries until there is an answer; without one, only if the request certainly had no effect. */
   async #persist(wish: Wish): Promise<Try> {
     for (let tries = 1; ; tries++) {
       const one = await this.#try(wish);
@@ -101,7 +101,7 @@ export class DistributedCrowd {
     return one;
   }
 
-  /** Waits until every 202 has ended that a living process owes; returns what is wrong then, in words. */
+  /** Waits until every 202 that a living process owes is decided; returns the faults in words. */
   async verdict(saleId: string, perBuyer: number, withinMs = 60_000) {
     let orders: Order[] = [];
     let open: string[] = [];
@@ -111,7 +111,7 @@ export class DistributedCrowd {
       open = undecided(this.record.tries, orders);
       return open.every((id) => !owedByLiving(id));
     }).catch(() => false);
-    // Nothing is in the pipe any more.
+    // The pipe is empty.
     const sale = await until('nothing is queued', withinMs, async () => {
       const now = await saleNow(this.server, saleId).catch(() => null);
       return now?.items.every(({ queued }) => queued === 0) ? now : null;
@@ -125,9 +125,9 @@ export class DistributedCrowd {
     return { faults, orders, sale, lostWithProcess: open.length };
   }
 
-  /** New buyers buy until it is sold out: exactly what is left, and to the last unit. */
+  /** New buyers order until the sale is sold out, to exactly the last unit. */
   async buyTheRest(saleId: string, withinMs = 30_000): Promise<Sale> {
-    // The first order may find the gate still being built.
+    // The gate may still be being rebuilt.
     await until('the sale sells again', withinMs, async () => {
       const one = await this.#try({ saleId, buyer: `late-${this.#late++}`, key: 'k' });
       return one.status === 201 || one.code === 'sold_out';
@@ -146,7 +146,7 @@ export class DistributedCrowd {
     for (;;) yield `late-${this.#late++}`;
   }
 
-  /** What was answered, by status and code, for people. */
+  /** The answers by status and code, as text. */
   summary(): string {
     const counts = new Map<string, number>();
     for (const { status, code, replayed } of this.record.tries) {

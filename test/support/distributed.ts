@@ -77,7 +77,7 @@ export async function startWorker(env: Record<string, string>): Promise<TestWork
   await new Promise<void>((resolve, reject) => {
     const look = (chunk: Buffer): void => {
       output += chunk;
-      if (output.includes('doorbuster: working')) resolve();
+      if (output.includes('doorbuster: worker started')) resolve();
     };
     child.stdout!.on('data', look);
     child.stderr!.on('data', look);

@@ -1,4 +1,4 @@
-// A worker that commits one batch and is then at a loss: it settles nothing, acknowledges nothing, and says so.
+// A worker that stops after committing one batch: it settles and acknowledges nothing, and reports that.
 import { systemRuntime } from '../../src/base/runtime.ts';
 import { DistributedShop } from '../../src/engine/distributed.ts';
 import { openSqlLedger } from '../../src/ledger/drivers/open.ts';

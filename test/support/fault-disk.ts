@@ -5,24 +5,24 @@ import { type TestServer, temporaryFolder } from './server.ts';
 
 /** A disk that can be filled and freed while a server runs on it. */
 export interface FaultDisk {
-  /** Where the data folder is. */
+  /** The data folder. */
   folder: string;
   /** For a server that starts on the full disk. */
   under: string[];
-  /** The server is only needed by a limit that belongs to its process. */
+  /** `server`: needed if the limit belongs to its process. */
   fill(server?: TestServer): void;
   free(server?: TestServer): void;
 }
 
 const mounts = new Set<string>();
 
-/** Call it before cleanUp: a mounted folder cannot be removed. */
+/** Call it before cleanUp, because a mounted folder cannot be removed. */
 export function unmountDisks(): void {
   for (const folder of mounts) execFileSync('umount', ['-l', folder]);
   mounts.clear();
 }
 
-/** A disk of its own, full when nothing more fits. Null if this machine does not let us mount. */
+/** A small file system of its own. Null if this machine does not let us mount one. */
 export function tmpfsDisk(megabytes: number): (FaultDisk & { leave(bytes: number): void }) | null {
   const folder = temporaryFolder();
   try {
@@ -43,7 +43,7 @@ export function tmpfsDisk(megabytes: number): (FaultDisk & { leave(bytes: number
   return { folder: join(folder, 'data'), under: [], fill: () => leave(0), free, leave };
 }
 
-/** Writes until so many bytes are written or nothing more fits. */
+/** Writes `bytes` bytes, or until nothing more fits. */
 function fillWith(file: string, bytes: number): void {
   const block = Buffer.alloc(4096, 1);
   const open = openSync(file, 'a');
@@ -56,7 +56,7 @@ function fillWith(file: string, bytes: number): void {
   }
 }
 
-/** No file of the server may grow beyond this: what `ulimit -f` does, changed while it runs. */
+/** The largest file that the server may write, like `ulimit -f`, but changed while it runs. */
 const FILE_BYTES_MAX = 64 * 1024;
 
 export function fileSizeLimit(): FaultDisk {

@@ -3,18 +3,18 @@ import { join } from 'node:path';
 import { DatabaseSync } from 'node:sqlite';
 import { temporaryFolder } from './server.ts';
 
-/** What the file itself says, read with SQLite and nothing of ours. */
+/** The content of the file, read with SQLite and none of our code. */
 export interface LedgerFile {
   faults: string[];
   /** Ids of all orders that were not rejected. */
   orderIds: Set<string>;
   /** Orders that are not folded yet. */
   tail: number;
-  /** The server ended in the middle of a round of folding: some of the tail is in the tables already. */
+  /** The server ended in the middle of a fold: a part of the tail is already in the tables. */
   midRound: boolean;
 }
 
-/** A copy of the ledger as a crash left it: opening the file itself would repair it before the server sees it. */
+/** A copy of the ledger after a crash: opening the file itself would repair it before the server sees it. */
 export function copyOfLedger(data: string): string {
   const copy = temporaryFolder();
   for (const file of ['ledger.sqlite', 'ledger.sqlite-wal']) {
@@ -37,9 +37,9 @@ interface Row {
 }
 
 /**
- * Reads a ledger whose server has ended. What must hold at every instant: the file is whole, `reserved` is the sum of
- * the live orders and fits the total, slots of a buyer differ and lie under the limit, a key has one order, and what is
- * in claims, keys and buyer_orders comes from an order. With `folded`: nothing is missing there either.
+ * Reads the ledger of a stopped server, and checks what must hold at every instant: the file is intact, `reserved` is the sum
+ * of the live orders and within the total, a buyer's slots are distinct and within the limit, a key has one order, and every row
+ * of claims, keys and buyer_orders belongs to an order. With `folded`, none of these rows is missing either.
  */
 export function readLedger(data: string, { folded }: { folded: boolean }): LedgerFile {
   const db = new DatabaseSync(join(data, 'ledger.sqlite'));
@@ -69,7 +69,7 @@ export function readLedger(data: string, { folded }: { folded: boolean }): Ledge
       }
       once(expected.buyers, [order.buyer, order.id], order.seq);
     }
-    // A rejected order stands in its buyer's list from its commit on; it holds nothing else.
+    // A rejected order is in its buyer's list from its commit on, but has no claims or keys.
     for (const { buyer, id, status } of orders) if (status === 'rejected') once(expected.buyers, [buyer, id], 0);
     faults.push(...doubles('a slot', stored, (o) => o.slots.split(',').map((slot) => [o.saleId, o.buyer, slot])));
     faults.push(...doubles('a key', stored, (o) => (o.key === null ? [] : [[o.saleId, o.buyer, o.key]])));

@@ -1,11 +1,11 @@
 import { connect, type Socket } from 'node:net';
 
-/** A bare connection: to send what no client would, and to hear how it ends. */
+/** A raw connection, to send what no client would send and to see how it ends. */
 export interface BareSocket {
   socket: Socket;
-  /** Everything heard so far. */
+  /** Everything received so far. */
   heard(): string;
-  /** 'end' if the other side closed in order, 'error' if it was reset. */
+  /** 'end' if the other side closed the connection normally, 'error' if it was reset. */
   ended: Promise<'end' | 'error'>;
 }
 

@@ -2,7 +2,7 @@ export function sleep(ms: number): Promise<void> {
   return new Promise((resolve) => setTimeout(resolve, ms));
 }
 
-/** Asks until the answer is not false, null or undefined; fails with `what`, and what is `seen` then, after `withinMs`. */
+/** Polls until the result is not false, null or undefined; fails after `withinMs` with `what` and what is `seen` then. */
 export async function until<T>(
   what: string,
   withinMs: number,

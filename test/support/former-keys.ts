@@ -2,10 +2,10 @@ import { expect } from 'vitest';
 import { idTimeMs } from '../../src/base/ids.ts';
 import type { KeyScope, Ledger } from '../../src/ledger/port.ts';
 
-/** Keys as they stood up to schema 2, in paths, and whose they are since. */
+/** Keys as they were stored up to schema 2, by path, and their scopes since then. */
 
 export const FORMER_SALE = '500';
-/** Placed with the key `k`, by ann or by somebody who acted for her: nobody wrote down which. */
+/** Placed with the key `k`, by ann or by an admin who acted for her: schema 2 did not record which. */
 export const FORMER_ORDER = '1001';
 export const FORMER_BUYER = 'ann';
 
@@ -31,7 +31,7 @@ export const FORMER_ANSWERS: FormerAnswer[] = [
   {
     caller: 'admin:alice',
     path: `POST /v1/orders/${FORMER_ORDER}/cancel`,
-    // Alice may have acted for the order's buyer or for nobody, and may see it both ways.
+    // Alice may have acted for the order's buyer or for nobody, so both scopes find it.
     scopes: [admin('order.cancel', FORMER_ORDER), admin('order.cancel', FORMER_ORDER, FORMER_BUYER)],
   },
   {
@@ -47,7 +47,7 @@ export const FORMER_ANSWERS: FormerAnswer[] = [
   },
 ];
 
-/** Scopes that these keys must not have got. */
+/** Scopes that must not find these keys. */
 export const STRANGERS: Pick<KeyScope, 'caller' | 'actingFor' | 'operation' | 'subject'>[] = [
   admin('order.cancel', FORMER_ORDER, 'eve'),
   { ...admin('order.cancel', FORMER_ORDER), caller: 'admin:bob' },
@@ -55,7 +55,7 @@ export const STRANGERS: Pick<KeyScope, 'caller' | 'actingFor' | 'operation' | 's
   admin('sale.pause', '50'),
 ];
 
-/** The statements that write them, `answers` being where that ledger kept them. */
+/** The statements that insert them; `answers`: the table in which that ledger stored them. */
 export function formerRows(answers: 'answers' | 'keys', nowMs: number, batch: string): string[] {
   const quoted = (text: string): string => `'${text}'`;
   return [
@@ -75,7 +75,7 @@ export function formerRows(answers: 'answers' | 'keys', nowMs: number, batch: st
   ];
 }
 
-/** What a ledger that was brought up to date says of them. */
+/** Checks what a migrated ledger says about them. */
 export async function expectFormerKeys(ledger: Ledger): Promise<void> {
   for (const { path, scopes } of FORMER_ANSWERS) {
     for (const scope of scopes) {
@@ -89,7 +89,7 @@ export async function expectFormerKeys(ledger: Ledger): Promise<void> {
   const order = { saleId: FORMER_SALE, buyer: FORMER_BUYER, key: 'k' };
   expect(await ledger.findOrderKey(order)).toEqual({ fingerprint: 'voucher x1', orderId: FORMER_ORDER });
   expect(await ledger.findOrderKey({ ...order, buyer: 'eve' })).toBeNull();
-  // Orders that were admitted just before, by a clock that is a little ahead, and are still in the pipe; but not those of tomorrow.
+  // Covers orders that were admitted just before by a clock a little ahead and are still in the pipe, but not those of tomorrow.
   const upToMs = idTimeMs(ledger.unscopedUpTo!);
   expect(upToMs).toBeGreaterThan(Date.now());
   expect(upToMs).toBeLessThan(Date.now() + 65_000);

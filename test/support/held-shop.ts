@@ -8,19 +8,19 @@ import { ADMIN_KEY, AUTH_SECRET, caller, createSale, temporaryFolder, token } fr
 
 export interface Held {
   socket: BareSocket;
-  /** The provider answers; resolves to the status, or 0 if the client has left. */
+  /** Lets the provider answer; resolves to the status, or 0 if the client has left. */
   finish(): Promise<number>;
 }
 
 export interface HeldShop {
   url: string;
   call: ReturnType<typeof caller>;
-  /** A request that is in flight until it is told to finish, a payment whose provider takes its time; `behind` follows it. */
+  /** A request that stays in flight until `finish`: a payment with a slow provider. `behind` is pipelined after it. */
   hold(behind?: string): Promise<Held>;
   close(): Promise<void>;
 }
 
-/** A shop in this process, mounted in plain node:http. Its bounds are those of the routes, not of `serve`. */
+/** A shop in this process, mounted in plain node:http: with the bounds of the routes, but not those of `serve`. */
 export async function startHeldShop(http: NonNullable<DoorbusterOptions['http']>): Promise<HeldShop> {
   const asked: ((answer: () => void) => void)[] = [];
   const shop = await createDoorbuster({

@@ -2,20 +2,20 @@ import fc from 'fast-check';
 import type { Operation, Plan, Schema } from './openapi-fuzz.ts';
 
 /**
- * Requests that the OpenAPI document allows, made of nothing but its schemas, and requests that are one beyond a bound that it
- * states. A stranger's generator would make the same: an unknown `format` allows any text.
+ * Generates requests that the OpenAPI document allows, from its schemas alone, and requests that are one beyond one of its
+ * bounds. Any other generator would do the same: an unknown `format` allows any text.
  */
 
 type Parameter = Operation['parameters'][number];
 
-/** Each is a problem somewhere: control characters, half a surrogate pair, blanks around, long in bytes. */
+/** Texts that often cause problems: control characters, half a surrogate pair, outer blanks, many bytes. */
 const ODD = [
   ...['', ' ', ' a', 'a ', '\ta', 'a\u00a0', '\ufeffa', 'a\u0000b', 'a\u0085b', 'a\u2028b', '\ud800', 'a\udc00b', 'é'],
   ...['界', '🎟', 'constructor', '__proto__', '0', '-1', '007', '1e2', '1.5', '%00', '9223372036854775807'],
   ...['9223372036854775808', '9999999999999999999', '18446744073709551616', 'null', 'a:b', 'a, b'],
 ];
 
-/** Times that RFC 3339 allows at its edges. */
+/** Edge cases of RFC 3339. */
 const TIMES = [
   ...['0000-01-01T00:00:00Z', '9999-12-31T23:59:59.999Z', '2026-06-30t12:00:00z', '1970-01-01T00:00:00.0001+14:00'],
   ...['2016-12-31T23:59:60Z', '9999-12-31T23:59:59-23:59', '0000-01-01T00:00:00+23:59'],
@@ -23,7 +23,7 @@ const TIMES = [
 
 const lengthOf = (text: string): number => [...text].length;
 
-/** Whether the schema of a text allows it, as far as JSON Schema can say. */
+/** True if the schema allows the text. */
 function fits(schema: Schema, text: string): boolean {
   const length = lengthOf(text);
   if (length < (schema.minLength ?? 0) || length > (schema.maxLength ?? Number.POSITIVE_INFINITY)) return false;
@@ -33,7 +33,7 @@ function fits(schema: Schema, text: string): boolean {
 
 const made = new Map<string, fc.Arbitrary<string>>();
 
-/** Made once for each: a pattern is read for longer than a request takes. */
+/** Cached, because parsing a pattern takes longer than a request. */
 function texts(schema: Schema): fc.Arbitrary<string> {
   const key = JSON.stringify(schema);
   const arbitrary = made.get(key) ?? newTexts(schema);
@@ -51,14 +51,14 @@ function newTexts(schema: Schema): fc.Arbitrary<string> {
     );
   }
   if (format === 'uri') {
-    // Where a URL leads is a question to DNS: here they lead to this machine, and nobody listens.
+    // URLs lead to this machine, where nobody listens, so that no DNS is needed.
     const paths = fc.stringMatching(/^[A-Za-z0-9._~/-]{0,40}$/);
     return fc.tuple(fc.constantFrom('http', 'https'), paths).map(([scheme, path]) => `${scheme}://127.0.0.1:9/${path}`);
   }
   const odd = [
     ...ODD,
     ...['x', '0', '界', '🎟'].map((character) => character.repeat(Math.min(maxLength, 2000))),
-    // With a space inside, as near to a name as it can be.
+    // Spaces inside, which a name may contain.
     `x${' '.repeat(Math.max(Math.min(maxLength, 2000) - 2, 0))}x`,
   ].filter((text) => fits(schema, text));
   const free = fc.oneof(
@@ -67,7 +67,7 @@ function newTexts(schema: Schema): fc.Arbitrary<string> {
   );
   const matching = pattern === undefined ? fc.constant('x') : fc.stringMatching(new RegExp(pattern, 'u'));
   const sure = [...odd, ...((schema.examples ?? []) as string[]), 'x'].find((text) => fits(schema, text));
-  // What is drawn freely often does not fit: then what was made to.
+  // A free text often does not match: then take the one that was made from the pattern.
   const fitting = fc.tuple(free, matching).map(([some, matched]) => {
     const found = [some, matched, sure].find((text) => text !== undefined && fits(schema, text));
     if (found === undefined) throw new Error(`no text fits ${JSON.stringify(schema)}`);
@@ -102,7 +102,7 @@ export function allowed(schema: Schema): fc.Arbitrary<unknown> {
   }
 }
 
-/** A header's text is sent as UTF-8; what HTTP cannot carry is nobody's request. */
+/** True if HTTP can carry the text in a header, as UTF-8. */
 function carried(text: string): boolean {
   // biome-ignore lint/suspicious/noControlCharactersInRegex: control characters are what it looks for
   return text.isWellFormed() && !/[\u0000-\u001f\u007f]/.test(text) && text.trim() === text;
@@ -126,7 +126,7 @@ function present(parameters: Parameter[]): fc.Arbitrary<[string, string][]> {
 const within = (operation: Operation, place: string): Parameter[] =>
   operation.parameters.filter((one) => one.in === place);
 
-/** Requests to one operation that the document allows, by somebody who may. */
+/** Requests to one operation that the document allows, with valid credentials. */
 export function allowedPlans(operation: Operation): fc.Arbitrary<Plan> {
   const params = within(operation, 'path').map(({ name, schema }) => {
     const known: fc.Arbitrary<number | string> = name === 'code' ? fc.constant('voucher-100') : fc.nat(9);
@@ -139,7 +139,7 @@ export function allowedPlans(operation: Operation): fc.Arbitrary<Plan> {
     method: fc.constant(operation.method),
     params: fc.record(Object.fromEntries(params) as Record<string, fc.Arbitrary<number | string>>),
     query: present(within(operation, 'query')).map((pairs) =>
-      // Names of queries are not of one case as those of headers are.
+      // Names of query parameters are case-sensitive, unlike those of headers.
       pairs.map(([name, value]) => [
         within(operation, 'query').find((one) => one.name.toLowerCase() === name)!.name,
         value,
@@ -151,15 +151,15 @@ export function allowedPlans(operation: Operation): fc.Arbitrary<Plan> {
   });
 }
 
-/** One beyond a bound: what is sent, where it is off, and what for. */
+/** A request that is one beyond a bound: what is sent, and where and why it is wrong. */
 export interface Beyond {
   what: string;
-  /** As the problem's `errors` name it. */
+  /** The path that the problem's `errors` must name. */
   path: string;
   plan: Plan;
 }
 
-/** Values one beyond each bound of a schema that has none inside it. */
+/** Values that are one beyond each bound of a schema without nested schemas. */
 function beyondValues(schema: Schema): { what: string; value: unknown }[] {
   const found: { what: string; value: unknown }[] = [];
   const add = (what: string, value: unknown): void => void found.push({ what, value });
@@ -185,7 +185,7 @@ function beyondValues(schema: Schema): { what: string; value: unknown }[] {
   return found;
 }
 
-/** `value` is allowed by the schema; each of those returned is off in one place. */
+/** Variants of an allowed `value`, each wrong in one place. */
 function beyondWithin(schema: Schema, value: unknown, path: string): { what: string; path: string; value: unknown }[] {
   const here = (what: string, wrong: unknown, at = path) => ({ what, path: at || '/', value: wrong });
   if (schema.type === 'array') {
@@ -222,7 +222,7 @@ function beyondWithin(schema: Schema, value: unknown, path: string): { what: str
   ];
 }
 
-/** Requests that are as the operation's examples say but for one thing, each beyond a bound of the document. */
+/** The operation's example requests, each changed in one place to be beyond a bound of the document. */
 export function beyondPlans(operation: Operation): Beyond[] {
   const plain = examplePlan(operation);
   const found: Beyond[] = [];
@@ -258,7 +258,7 @@ export function beyondPlans(operation: Operation): Beyond[] {
   return found;
 }
 
-/** The operation with its own examples, where the document has some; a path's id stands for one that exists. */
+/** A request made of the operation's examples; ids in the path are those of existing objects. */
 export function examplePlan(operation: Operation): Plan {
   const exampleOf = ({ example, schema }: Parameter): unknown => example ?? schema.example ?? schema.examples?.[0];
   const pairs = (place: string): [string, string][] =>

@@ -7,9 +7,9 @@ import { forge } from './openapi-wire.ts';
 import { ADMIN_KEY, token } from './server.ts';
 
 /**
- * A fuzz made of the OpenAPI document alone: it reads which operations there are, makes requests that fit the schemas
- * and requests that are off by something, and holds every answer against what the document says of it. It knows nothing
- * of a route but what is written there, plus a few `hints` for values that have a meaning (an item that exists).
+ * A fuzzer that knows only the OpenAPI document: for every operation it generates requests that match the schemas and requests
+ * that do not, and compares every answer with the document. The only additions are a few `hints` for values with a meaning, such
+ * as an existing item.
  */
 export interface Schema {
   type?: string | string[];
@@ -46,7 +46,7 @@ export interface Operation {
     schema: Schema;
   }[];
   body: { schema: Schema; required: boolean; example?: unknown } | null;
-  /** Names of the security schemes, any of which will do. */
+  /** Names of the accepted security schemes. */
   security: string[];
   responses: Record<string, { content?: Record<string, { schema?: Schema }> }>;
 }
@@ -55,7 +55,7 @@ export interface Document {
   paths: Record<string, Record<string, unknown>>;
 }
 
-/** The document with what it refers to in its place; each a copy of its own. */
+/** The document with every reference replaced by a copy of its target. */
 function resolved(of: unknown, document: Document): unknown {
   if (Array.isArray(of)) return of.map((one) => resolved(one, document));
   if (of === null || typeof of !== 'object') return of;
@@ -93,7 +93,7 @@ export function operationsOf(document: Document): Operation[] {
 
 // What is sent
 
-/** A request as the generator drew it. Known ids are numbers until it is sent: they stand for what then exists. */
+/** A generated request. Known ids are indices until it is sent: they refer to objects that exist then. */
 export interface Plan {
   method: string;
   params: Record<string, number | string>;
@@ -116,7 +116,7 @@ export interface Told {
   text: string;
 }
 
-/** What exists on the server, for ids and codes that are to be found. */
+/** Ids and codes that exist on the server. */
 export interface World {
   sales: string[];
   orders: string[];
@@ -187,7 +187,7 @@ const ODD_PARAMS = [
   ],
 ];
 
-/** Each is a date-time by RFC 3339; the first two are no year of four digits in UTC. */
+/** Valid by RFC 3339; in UTC the first two have no year of four digits. */
 const DATES = [
   '9999-12-31T23:59:59-23:59',
   '0000-01-01T00:00:00+23:59',
@@ -197,7 +197,7 @@ const DATES = [
   '2026-06-30t12:00:00z',
 ];
 
-/** Values that mean something to the shop; half of the time, what the schema alone allows is taken instead. */
+/** Values with a meaning for the shop. Half of the time any value that the schema allows is used instead. */
 const HINTS: Record<string, fc.Arbitrary<unknown>> = {
   item: fc.constantFrom('voucher', 'other'),
   code: fc.constantFrom('voucher', 'other'),
@@ -210,9 +210,9 @@ const HINTS: Record<string, fc.Arbitrary<unknown>> = {
   buyer: fc.constantFrom(...BUYERS),
   user: fc.constantFrom(...BUYERS),
   method: fc.constant('sandbox'),
-  // Not those that let us wait.
+  // Without the tokens that delay the answer.
   token: fc.constantFrom('ok', 'declined'),
-  // Where nobody listens.
+  // A port on which nobody listens.
   url: fc.constant('http://127.0.0.1:9/'),
 };
 
@@ -325,11 +325,11 @@ const HEADERS: Record<string, fc.Arbitrary<string>> = {
   ),
   origin: fc.constantFrom('https://shop.example', 'null'),
   'x-forwarded-for': fc.constantFrom('10.0.0.1', 'nonsense'),
-  // Seldom: whatever else is right, it is refused.
+  // Rarely gzip, because it is always refused.
   'content-encoding': fc.constantFrom('gzip', 'identity', 'identity', 'identity'),
 };
 
-/** Requests to one operation. Each part is right most of the time, so that about a third is right in all of them. */
+/** Requests to one operation. Each part is valid most of the time, so that about a third of them is valid as a whole. */
 export function plans(operation: Operation): fc.Arbitrary<Plan> {
   const mostly = <T>(right: fc.Arbitrary<T>, wrong: fc.Arbitrary<T>): fc.Arbitrary<T> =>
     fc.oneof({ arbitrary: right, weight: 7 }, { arbitrary: wrong, weight: 1 });
@@ -383,7 +383,7 @@ export function plans(operation: Operation): fc.Arbitrary<Plan> {
   });
 }
 
-/** Ids and tokens filled in: what goes over the wire. */
+/** The request as sent, with ids and tokens filled in. */
 export function sentOf(operation: Operation, plan: Plan, world: World): Sent {
   const kind = /^\/v1\/(?:ops\/webhooks\/)?(orders|deliveries)\b|^\/v1\/ops\/(webhooks)\b/.exec(operation.path);
   const known = world[(kind?.[1] ?? kind?.[2] ?? 'sales') as keyof World];
@@ -398,7 +398,7 @@ export function sentOf(operation: Operation, plan: Plan, world: World): Sent {
     method: plan.method,
     path: query === '' ? path : `${path}?${query}`,
     headers: {
-      // Also with GET and DELETE, where node:http would send the bytes and not say how many.
+      // Explicit, because for GET and DELETE node:http would send the bytes without their length.
       ...(body !== null && { 'content-type': 'application/json', 'content-length': String(Buffer.byteLength(body)) }),
       ...Object.fromEntries(plan.headers),
       ...(bearer !== null && { authorization: `Bearer ${bearer}` }),
@@ -413,7 +413,7 @@ function encode(text: string): string {
 
 const agent = new Agent({ keepAlive: true, maxSockets: 8 });
 
-/** Sends it as it is. An event stream is read until its first events are there. */
+/** Sends the request unchanged. Reads an event stream until its first events have arrived. */
 export function send(url: string, { method, path, headers, body }: Sent): Promise<Told> {
   return new Promise((resolve, reject) => {
     const { hostname, port } = new URL(url);
@@ -437,7 +437,7 @@ export function send(url: string, { method, path, headers, body }: Sent): Promis
 
 // What is documented
 
-/** Holds answers against the document. */
+/** Compares answers with the document. */
 export class Contract {
   readonly #ajv = new Ajv2020({ strict: false, allErrors: true, formats: { uri: true } });
   readonly #compiled = new Map<object, ValidateFunction>();
@@ -446,7 +446,7 @@ export class Contract {
     (addFormats as unknown as (ajv: unknown, formats: string[]) => void)(this.#ajv, ['date-time']);
   }
 
-  /** What is wrong with an answer; null if it is as documented. */
+  /** What is wrong with an answer; null if it is documented. */
   fault(operation: Operation, told: Told): string | null {
     const { status } = told;
     if (status >= 500) return `${status}: a failure`;
@@ -469,13 +469,13 @@ export class Contract {
     return `${status}: the body is not as documented: ${this.#ajv.errorsText(validate.errors)}`;
   }
 
-  /** Does what was sent fit the document? Only what it says of the JSON body and of declared queries. */
+  /** True if the JSON body and the declared query parameters match the document. */
   allows(operation: Operation, plan: Plan): boolean {
     const { body } = operation;
     if (body !== null) {
       if (plan.body === null) return !body.required;
       if ('json' in plan.body) {
-        // As it arrives: what JSON cannot say is gone.
+        // As it arrives: without values that JSON cannot represent.
         const arrived = JSON.parse(JSON.stringify(plan.body.json) ?? 'null') as unknown;
         if (!this.#validator(body.schema, false)(arrived)) return false;
       }
@@ -484,13 +484,13 @@ export class Contract {
       const declared = operation.parameters.find((one) => one.in === 'query' && one.name === name);
       if (declared === undefined) return true;
       const text = value.toWellFormed();
-      // A number in a query is a number as it is written.
+      // A text that is written as a whole number counts as a number.
       const read = declared.schema.type === 'integer' && /^(0|-?[1-9]\d*)$/.test(text) ? Number(text) : text;
       return this.#validator(declared.schema, false)(read);
     });
   }
 
-  /** Of answers, every field must be documented: an object without a word about others has no others. */
+  /** `sealed`: every field must be documented, unless the schema allows others. */
   #validator(schema: Schema, sealed: boolean): ValidateFunction {
     let validate = this.#compiled.get(schema);
     if (validate === undefined) {

@@ -3,7 +3,7 @@ import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { ROOT, temporaryFolder } from './server.ts';
 
-/** Runs a program of a few lines, or a file, in a process of its own, as a user of the library would. */
+/** Runs a short program or a file in its own process, as a user of the library would. */
 export async function spawnModule(source: string): Promise<{ code: number | null; output: string }> {
   const file = join(temporaryFolder(), 'program.mjs');
   writeFileSync(file, source);

@@ -4,16 +4,16 @@ import { connect } from 'node:net';
 import { expect } from 'vitest';
 import { type Answer, AUTH_SECRET } from './server.ts';
 
-/** The contract as it looks on the wire: what every error has, hand-made tokens, raw requests, event streams. */
+/** The contract on the wire: members of every error, forged tokens, raw requests, event streams. */
 
-/** For servers of tests that are not about overload: a late event loop is then the neighbours' doing. */
+/** For tests that are not about overload: there a late event loop is caused by the busy machine. */
 export const CALM = { EVENT_LOOP_DELAY_MAX_MS: '60000' };
 
 export const SECURE_HEADERS = ['x-content-type-options', 'content-security-policy', 'referrer-policy'] as const;
 
 const STACK_TRACE = /\bat .+:\d+:\d+|node:internal|node_modules|\/src\/|Error:/;
 
-/** Each error of the contract: status, code, problem+json with its five members, and no stack trace. */
+/** Expects a problem of the contract: status, code, the five members of problem+json, and no stack trace. */
 export function expectProblem(answer: Answer, status: number, code: string): void {
   const got = { status: answer.status, code: answer.body?.code };
   expect(got, JSON.stringify(answer.body)).toEqual({ status, code });
@@ -30,7 +30,7 @@ export function expectProblem(answer: Answer, status: number, code: string): voi
   }
 }
 
-/** A JWT of whatever is given: what a signing library would refuse to sign is what a test needs. */
+/** Builds a JWT from any header and payload, including those that a library would refuse to sign. */
 export function forge(
   payload: object | string,
   { alg = 'HS256', secret = AUTH_SECRET, hash = 'sha256', signature }: ForgeOptions = {},
@@ -48,7 +48,7 @@ export interface ForgeOptions {
   signature?: string;
 }
 
-/** Sends these bytes and reads one answer: for what no HTTP client would send. */
+/** Sends these bytes and reads one answer, for requests that no HTTP client would send. */
 export function sendRaw(url: string, bytes: string | Buffer): Promise<Answer> {
   const { hostname, port } = new URL(url);
   const socket = connect(Number(port), hostname, () => socket.write(bytes));
@@ -90,17 +90,17 @@ export interface StreamEvent {
 export interface OpenStream {
   status: number;
   headers: Headers;
-  /** Everything heard so far, in order. */
+  /** Everything received so far, in order. */
   events: StreamEvent[];
   comments: string[];
-  /** The first event (of those not yet asked for) that fits; fails after a while. */
+  /** Waits for the first matching event after the one returned last; fails after a while. */
   until(fits: (event: StreamEvent) => boolean, withinMs?: number): Promise<StreamEvent>;
   /** Resolves when the server has ended it. */
   ended: Promise<void>;
   close(): void;
 }
 
-/** Reads server-sent events on a connection of its own, which ends with it. */
+/** Reads server-sent events on its own connection. */
 export async function openStream(url: string, headers: Record<string, string> = {}): Promise<OpenStream> {
   const request = get(url, { agent: false, headers: { accept: 'text/event-stream', ...headers } });
   const response = await new Promise<IncomingMessage>((resolve, reject) => {

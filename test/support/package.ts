@@ -12,11 +12,11 @@ import {
 import { basename, delimiter, dirname, join } from 'node:path';
 import { ROOT, temporaryFolder, track } from './server.ts';
 
-/** The package as a stranger meets it: packed, and installed in an empty folder. */
+/** The package as users get it: packed, and installed in an empty folder. */
 
 const OWN_PATH = (process.env.PATH ?? '').split(delimiter).filter((entry) => !entry.includes('node_modules'));
 
-/** A Node of the machine that is older than we need; null if it has none. */
+/** An installed Node that is too old for us; null if there is none. */
 export const OLD_NODE = ((): string | null => {
   for (const folder of OWN_PATH) {
     const node = join(folder, 'node');
@@ -27,7 +27,7 @@ export const OLD_NODE = ((): string | null => {
   return null;
 })();
 
-/** A shell outside of this clone and of any npm, with the Node that runs the tests unless `node` is another. */
+/** The environment of a shell outside of this clone and of npm, with `node` first in its PATH. */
 function environment(node: string): Record<string, string> {
   const kept = Object.entries(process.env).filter(([name]) => !/^(npm_|INIT_CWD$|PATH$)/i.test(name));
   return {
@@ -43,7 +43,7 @@ function environment(node: string): Record<string, string> {
 export interface Ran {
   code: number | null;
   stdout: string;
-  /** Both, as they came. */
+  /** stdout and stderr together, in the order of arrival. */
   output: string;
 }
 
@@ -70,14 +70,14 @@ export async function execute(
   return ran;
 }
 
-/** As `execute`, and it must end well: what it printed. */
+/** Like `execute`, but fails unless the exit code is 0; returns what was printed. */
 export async function succeed(...call: Parameters<typeof execute>): Promise<string> {
   const { code, stdout, output } = await execute(...call);
   if (code !== 0) throw new Error(`${call[0]} ${call[1].join(' ')} ended with ${code}: ${output}`);
   return stdout;
 }
 
-/** What Git would hand out: our files as they are, without anything that was installed or built. Without the tests, to be quick. */
+/** Our files as Git has them, without anything installed or built. Leaves the tests out, to be fast. */
 export function freshClone(): string {
   const folder = join(temporaryFolder(), 'doorbuster');
   const left = ['.git', 'node_modules', 'dist', 'data', 'test', 'bench'];
@@ -87,14 +87,14 @@ export function freshClone(): string {
 }
 
 export interface Installed {
-  /** A project of a stranger, with the package in its node_modules. */
+  /** A user's project, with the package in its node_modules. */
   folder: string;
-  /** The package itself, and everything that came with it. */
+  /** The package and all its dependencies. */
   packages: number;
   megabytes: number;
 }
 
-/** What npm makes of a tarball, without its network: the package, and links to the dependencies that it names. */
+/** Unpacks a tarball like npm, but offline: with links to the dependencies that it names. */
 export async function unpacked(tarball: string): Promise<Installed> {
   const folder = emptyProject();
   const modules = join(folder, 'node_modules');
@@ -115,13 +115,13 @@ export async function unpacked(tarball: string): Promise<Installed> {
   return { folder, packages: 0, megabytes: 0 };
 }
 
-/** `npm install` of a tarball, a folder or an address, by whatever Node the machine has. */
+/** Runs `npm install` for a tarball, a folder or an address, with the machine's Node. */
 export async function installed(...what: string[]): Promise<Installed> {
   const folder = emptyProject();
   await succeed('npm', ['install', ...what], { cwd: folder, ...(OLD_NODE !== null && { node: OLD_NODE }) });
   const lock = JSON.parse(readFileSync(join(folder, 'package-lock.json'), 'utf8')) as { packages: object };
   const bytes = bytesOf(join(folder, 'node_modules'));
-  // The first entry is the project. Those of other platforms are named and not installed.
+  // Without the project itself ('') and packages for other platforms, which are listed but not installed.
   const packages = Object.keys(lock.packages).filter((path) => path !== '' && existsSync(join(folder, path))).length;
   return { folder, packages, megabytes: Math.round((bytes / 2 ** 20) * 10) / 10 };
 }
@@ -132,7 +132,7 @@ export function emptyProject(): string {
   return folder;
 }
 
-/** On disk, as du counts. */
+/** Size on disk, as du counts it. */
 function bytesOf(folder: string): number {
   let bytes = 0;
   for (const entry of readdirSync(folder, { recursive: true, withFileTypes: true })) {

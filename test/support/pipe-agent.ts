@@ -1,7 +1,7 @@
 import { systemRuntime } from '../../src/base/runtime.ts';
 import { type RedisStreamsOptions, RedisStreamsPipe } from '../../src/pipe/redis-streams/pipe.ts';
 
-/** A process that consumes a pipe, and can be killed and stopped. Says what it is handed; `hang`: never decides it. */
+/** A process that consumes a pipe, and can be killed and stopped. Prints what it gets; `hang`: never decides it. */
 export interface PipeAgentOptions extends Omit<RedisStreamsOptions, 'redis' | 'anchor'> {
   redis: string;
   hang?: boolean;

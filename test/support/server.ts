@@ -31,7 +31,7 @@ export interface CallOptions {
   admin?: boolean;
   key?: string;
   body?: unknown;
-  /** Sent as it is, instead of `body`. */
+  /** Sent unchanged instead of `body`. */
   raw?: string | Buffer;
   headers?: Record<string, string>;
 }
@@ -81,7 +81,7 @@ export interface StartOptions {
 const started = new Set<ChildProcess>();
 const folders = new Set<string>();
 
-/** Ends what a test left running and removes its folders: call it in afterAll. */
+/** Ends processes that a test left running and removes its folders. Call it in afterAll. */
 export async function cleanUp(): Promise<void> {
   for (const child of started) child.kill('SIGKILL');
   started.clear();
@@ -89,7 +89,7 @@ export async function cleanUp(): Promise<void> {
   folders.clear();
 }
 
-/** A process that cleanUp ends, too. */
+/** Registers a process for cleanUp to end. */
 export function track(child: ChildProcess): void {
   started.add(child);
 }
@@ -100,7 +100,7 @@ export function temporaryFolder(): string {
   return folder;
 }
 
-/** Runs the command line in a process of its own. */
+/** Runs the command line in its own process. */
 export async function run(
   args: string[],
   env: Record<string, string> = {},
@@ -123,7 +123,7 @@ export async function run(
   return { code, stdout, stderr };
 }
 
-/** A real server in a process of its own, on a free port; resolves when it listens, fails with its output if it ends. */
+/** Starts a real server in its own process, on a free port. Resolves when it listens; fails with its output if it ends. */
 export async function startServer(options: StartOptions = {}): Promise<TestServer> {
   const data = options.data ?? temporaryFolder();
   const command = [
@@ -146,7 +146,7 @@ export async function startServer(options: StartOptions = {}): Promise<TestServe
       RATE_LIMIT_BUYER: '1000',
       RATE_LIMIT_BUYER_WRITES: '1000',
       RATE_LIMIT_BUYER_READS: '1000',
-      // A test machine may be late for reasons of its own; tests of the overload set their own bound.
+      // A busy test machine must not look overloaded; tests of overload set their own bound.
       EVENT_LOOP_DELAY_MAX_MS: '60000',
       ...options.env,
     },

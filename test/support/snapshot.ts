@@ -7,7 +7,7 @@ export interface WholeSnapshot extends Omit<SaleSnapshot, 'content'> {
   keys: SnapshotPage['keys'][number][];
 }
 
-/** In pages of so many holds and keys, as a gate gets it. */
+/** In pages of `size` holds and keys, as a gate gets it. */
 export function paged({ holds, keys, ...sale }: WholeSnapshot, size = 1000): SaleSnapshot {
   const content: SnapshotPage[] = [];
   for (let from = 0; from < Math.max(holds.length, keys.length); from += size) {
@@ -25,7 +25,7 @@ export async function whole({ content, ...sale }: SaleSnapshot): Promise<WholeSn
   return all;
 }
 
-/** Raises the epoch and reads all that a gate would be built from. */
+/** Raises the epoch and reads everything that a gate is built from. */
 export async function wholeSnapshot(
   ledger: Pick<Ledger, 'rebuildSnapshot'>,
   saleId: string,

@@ -19,7 +19,7 @@ import type { PostgresServer } from './servers/postgres.ts';
 import { saysCommitted, startProxy } from './servers/proxy.ts';
 import { judgeTables } from './sql-judge.ts';
 
-/** What a ledger on a database does when that database, the network or another writer fails. */
+/** Tests of a ledger on a database when that database, the network or another writer fails. */
 export function sqlFaultSuite(name: string, start: () => Promise<MariadbServer | PostgresServer>): void {
   describe(`the ledger on ${name}, and what can fail`, () => {
     let server: MariadbServer | PostgresServer;
@@ -61,7 +61,7 @@ export function sqlFaultSuite(name: string, start: () => Promise<MariadbServer |
       });
     }
 
-    /** As a writer does it: the same batch again until the ledger says what became of it. */
+    /** Retries the same batch until the ledger says what became of it, as a writer does. */
     async function stored(
       batch: OrderMessage[],
       from: SqlLedger = ledger,
@@ -134,7 +134,7 @@ export function sqlFaultSuite(name: string, start: () => Promise<MariadbServer |
       const isCommit = (request: Buffer): boolean => /COMMIT(?!TED)/.test(request.toString('latin1'));
       const sizes = (found: Map<string, unknown>): number => found.size;
 
-      // Whoever does not know the session waits for the row of the item, which it has.
+      // A ledger that does not know the session waits for the item's row, which the session has locked.
       const first = batchOf(10);
       let held = proxy.holdRequest(isCommit);
       await expect(remote.commitOrders(first)).rejects.toBeInstanceOf(RetryableError);
@@ -150,7 +150,7 @@ export function sqlFaultSuite(name: string, start: () => Promise<MariadbServer |
       proxy.passHeld();
       expect(await asked, 'it was committed, and nobody said otherwise').toBe(10);
 
-      // Whoever knows it ends it: then it cannot be committed any more.
+      // A ledger that knows the session ends it, so that it cannot commit any more.
       const second = batchOf(10);
       held = proxy.holdRequest(isCommit);
       await expect(remote.commitOrders(second)).rejects.toBeInstanceOf(RetryableError);
@@ -167,7 +167,7 @@ export function sqlFaultSuite(name: string, start: () => Promise<MariadbServer |
     });
 
     it('P10: a session that was at work when its client left is ended as soon as it only waits', async () => {
-      // MariaDB counts its age in whole seconds: of one that has just started it is hard to say which sessions are its own.
+      // MariaDB reports its uptime in whole seconds, so right after a start it is unclear which sessions belong to it.
       await server.restart();
       const proxy = await startProxy(server.port);
       onTestFinished(() => proxy.close());
@@ -189,7 +189,7 @@ export function sqlFaultSuite(name: string, start: () => Promise<MariadbServer |
       expect(performance.now() - startedMs, 'nobody waits until the server notices').toBeLessThan(4_000);
     });
 
-    // The database's own limit has to pass.
+    // Takes as long as the database's own time limit.
     it.runIf(LONG || name === 'postgres')(
       'a writer is stopped while it holds the row of an item: the database frees it',
       async () => {

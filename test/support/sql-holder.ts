@@ -1,4 +1,4 @@
-// A writer that holds the row of an item in an open transaction and goes no further: to be stopped from outside.
+// A writer that locks an item's row in an open transaction and then waits to be stopped from outside.
 import { systemRuntime } from '../../src/base/runtime.ts';
 import { mysqlDialect } from '../../src/ledger/drivers/mysql/ledger.ts';
 import { postgresDialect } from '../../src/ledger/drivers/postgres/ledger.ts';

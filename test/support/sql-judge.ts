@@ -3,8 +3,8 @@ import { expect } from 'vitest';
 type Query = (sql: string) => Promise<Record<string, unknown>[]>;
 
 /**
- * What must hold of the tables of a SQL ledger at any committed instant, whatever was sent to it: read behind the ledger's
- * back, once everything has come to rest.
+ * Checks what must hold of a SQL ledger's tables at any committed instant, whatever was sent to it. Reads them directly, when
+ * the ledger is at rest.
  */
 export async function judgeTables(query: Query): Promise<void> {
   const none = async (what: string, sql: string): Promise<void> => expect(await query(sql), what).toEqual([]);

@@ -20,15 +20,15 @@ export function orderMessage(orderId: string, over: Partial<OrderMessage> = {}):
   };
 }
 
-/** One entry for a whole batch of one process, as the gate's script writes it. */
+/** One stream entry for a whole batch of one process, as the gate's script writes it. */
 export function entryOf(messages: readonly OrderMessage[]): string[] {
-  // All of one item: header and item are those of the first.
+  // All messages are of one item: take the header and the item of the first.
   const groups = messages.flatMap((message) => encodeEntry(message).slice(4, 6));
   const placed = messages.some(({ placedBy }) => placedBy !== undefined) ? ['by', encodePlacedBy(messages)] : [];
   return [...encodeEntry(messages[0]!).slice(0, 4), ...groups, ...placed];
 }
 
-/** Stands for the gate: writes what it writes, and nothing else. */
+/** Takes the place of the gate: writes stream entries as it does. */
 export class StreamFeeder {
   readonly client: Redis | Cluster;
   readonly #prefix: string;
@@ -46,7 +46,7 @@ export class StreamFeeder {
     return this.key(saleId, `${epoch}:stream`);
   }
 
-  /** A gate of this epoch is in force. */
+  /** Makes this the current epoch of the sale. */
   async open(saleId: string, epoch: number): Promise<void> {
     await this.client.sadd(`${this.#prefix}:sales`, saleId);
     await this.client.sadd(this.key(saleId, 'epochs'), String(epoch));
@@ -62,7 +62,7 @@ export class StreamFeeder {
     if (wake) await this.client.publish(`${this.#prefix}:wake`, `${saleId} ${epoch}`);
   }
 
-  /** Many entries of one order each, quickly, of one sale and epoch; one wake-up. */
+  /** Writes many entries of one order each, all of one sale and epoch, in one go, with one wake-up. */
   async writeEach(messages: readonly OrderMessage[], { wake = true } = {}): Promise<void> {
     const { saleId, epoch } = messages[0]!;
     await this.client.sadd(`${this.#prefix}:sales`, saleId);

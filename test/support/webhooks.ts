@@ -11,11 +11,11 @@ export interface Received {
   headers: IncomingHttpHeaders;
   text: string;
   body: { id: string; type: string; at: string; order: { id: string; version: number; status: string } };
-  /** What it was answered; null: nothing. */
+  /** The status of the answer; null: none. */
   status: number | null;
 }
 
-/** A status, or a way to answer (or not to). `count`: how many had come before. */
+/** Returns a status, or answers itself (or not at all) and returns null. `count`: earlier deliveries. */
 export type Behaviour = (received: Received, count: number, response: ServerResponse) => number | null;
 
 export interface Receiver {
@@ -26,7 +26,7 @@ export interface Receiver {
   close(): Promise<void>;
 }
 
-/** A shop's own system, on this machine. */
+/** Starts a receiver of webhooks on this machine. */
 export async function startReceiver(first: Behaviour = () => 204): Promise<Receiver> {
   let behaviour = first;
   const received: Received[] = [];
@@ -55,7 +55,7 @@ export async function startReceiver(first: Behaviour = () => 204): Promise<Recei
   };
 }
 
-/** Everything as in production, but for the time it takes. A busy machine may be late by much without being out. */
+/** As in production, but with shorter times. The time-outs allow for a busy machine. */
 export const QUICK: WebhookOptions = {
   allowPrivate: true,
   pollMs: 15,

@@ -6,7 +6,7 @@ import { settled } from '../contract/manual.ts';
 const order = (id: string) => ({ id }) as OrderRecord;
 
 describe('acks', () => {
-  it('hand the decision to the one who waits, and to all who ask for it meanwhile', async () => {
+  it('give the decision to the caller that waits, and to all that ask for it meanwhile', async () => {
     const acks = new Acks();
     const first = acks.expect('1');
     const repeat = acks.of('1');

@@ -29,7 +29,7 @@ describe('addressKey', () => {
     ['fe80::1%eth0', 'fe80:0:0:0::/64'],
     ['1:2:3:4:5:6:7.8.9.10', '1:2:3:4::/64'],
     ['1::5:6:7:8', '1:0:0:0::/64'],
-    // What is no address counts as what it is.
+    // A text that is not an address counts as itself.
     ['', ''],
     ['unknown', 'unknown'],
     ['not:an:address', 'not:an:address'],
@@ -120,7 +120,7 @@ describe('the limit of an address', () => {
     return count;
   }
 
-  it('counts what the proxy says and nothing that a client writes, an IPv6 network as one', async () => {
+  it('counts the address that the proxy adds, not one that a client sends, and an IPv6 network as one', async () => {
     expect(await refused(false, (i) => `10.1.1.${i}`), 'no proxy').toBe(15);
     expect(await refused(true, (i) => `10.1.1.${i}`), 'each from its own address').toBe(0);
     expect(await refused(true, (i) => `10.1.1.${i}, 203.0.113.5`), 'written before the proxy’s').toBe(15);

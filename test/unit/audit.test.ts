@@ -5,12 +5,12 @@ import { describe, expect, it } from 'vitest';
 import { parseAst } from 'vitest/node';
 
 /**
- * No code path changes or deletes a row of the audit. Looked for in every statement of the source, and in every step of the work
+ * No code path changes or deletes a row of the audit. Checks every statement of the source, and every step of the works
  * that all ledgers share (src/ledger/works/step.ts), which becomes a statement.
  */
 const SRC = fileURLToPath(new URL('../../src/', import.meta.url));
 
-/** What a statement can do to rows that are there. `audit_id` and `audit_subject` are other names. */
+/** Statements that change existing rows. `audit_id` and `audit_subject` are other names. */
 const CHANGES = [
   /\bUPDATE\s+(?:ONLY\s+)?["'`]?audit\b/i,
   /\bDELETE\s+(?:\w+\s+)?FROM\s+(?:ONLY\s+)?["'`]?audit\b/i,
@@ -32,7 +32,7 @@ function* walk(node: unknown): Generator<Node> {
   for (const child of Object.values(node)) if (child !== null && typeof child === 'object') yield* walk(child);
 }
 
-/** Steps that change or delete rows, of the audit or of a table that nobody can read here. */
+/** Steps that change or delete rows of the audit, or of a table whose name is not a literal. */
 function stepFaults(source: string): string[] {
   const faults: string[] = [];
   for (const node of walk(parseAst(source, { lang: 'ts' }))) {

@@ -10,7 +10,7 @@ function rounds(change: readonly number[], same: readonly number[]): Round[] {
 }
 
 const ten = (value: number): number[] => Array.from({ length: 10 }, () => value);
-/** The second smallest and the second largest count: 0.98 and 1.03. */
+/** The interval reaches from the second smallest to the second largest: 0.98 to 1.03. */
 const QUIET = [0.9, 0.98, 0.99, 0.99, 1, 1, 1.01, 1.02, 1.03, 1.2];
 
 describe('bench -- compare', () => {
@@ -64,7 +64,7 @@ describe('bench -- compare', () => {
     });
   });
 
-  it('refuses what is no ratio', () => {
+  it('refuses a value that is not a ratio', () => {
     for (const values of [[], [Number.NaN], [0], [Number.POSITIVE_INFINITY]]) {
       expect(() => medianInterval(values)).toThrow('not a list of ratios');
     }

@@ -1,6 +1,6 @@
 import { afterEach, beforeEach, expect, it, vi } from 'vitest';
 
-/** The script of the live board, as it is served, on the little of a page that it touches. */
+/** Runs the served script of the live board on a minimal fake page. */
 
 class FakeElement {
   textContent = '';
@@ -81,7 +81,7 @@ const names = (): string[] =>
   page.querySelector('#sales').children.map((element) => element.querySelector('h2').textContent);
 const followed = (): string[] => FakeEvents.open.map(({ url }) => url);
 
-/** The next look at the list, which the page has put off until later. */
+/** Runs the page's next scheduled poll of the list. */
 async function next(): Promise<number> {
   const { run, ms } = looks.shift()!;
   const before = looks.length;
@@ -100,7 +100,7 @@ beforeEach(() => {
   vi.stubGlobal('fetch', () => answers.shift()!());
   const real = setTimeout;
   vi.stubGlobal('setTimeout', (run: () => void, ms: number) => {
-    // Those of the test itself are short.
+    // Short timers belong to the test itself.
     if (ms < 1000) return real(run, ms);
     return looks.push({ run, ms });
   });
@@ -114,7 +114,7 @@ const load = (): Promise<unknown> => import('../../src/http/pages/board.js');
 it('says that the shop cannot be read (503), tries again, and shows the sales then', async () => {
   answers.push(async () => ({ ok: false, status: 503, json: async () => ({ code: 'unavailable' }) }));
   await load();
-  expect([link(), names()]).toEqual(['the shop answers 503; trying again…', []]);
+  expect([link(), names()]).toEqual(['the shop answered 503; trying again…', []]);
   answers.push(async () => Promise.reject(new TypeError('failed to fetch')));
   expect(await next()).toBe(2000);
   expect(link()).toBe('failed to fetch; trying again…');
@@ -123,7 +123,7 @@ it('says that the shop cannot be read (503), tries again, and shows the sales th
   expect([names(), followed()]).toEqual([['Sale 1'], ['v1/sales/1/events']]);
   FakeEvents.open[0]!.tell('open');
   expect(link()).toBe('live');
-  // Out for a moment, with the stream unharmed.
+  // The list fails once, while the stream stays open.
   answers.push(async () => ({ ok: false, status: 503, json: async () => ({}) }));
   await next();
   expect(link()).toMatch(/503/);
@@ -144,7 +144,7 @@ it('shows a sale that is made later, and follows the five newest that are not cl
   await next();
   expect(names()).toEqual(['Sale 7', 'Sale 6', 'Sale 5', 'Sale 4', 'Sale 3', 'Sale 2', 'Sale 1']);
   expect(followed().sort()).toEqual([2, 3, 4, 5, 7].map((id) => `v1/sales/${id}/events`));
-  // Those that are gone from the list are gone from the page.
+  // Sales that left the list leave the page.
   lists(sale(8), sale(7));
   await next();
   expect([names(), followed().sort()]).toEqual([
@@ -153,7 +153,7 @@ it('shows a sale that is made later, and follows the five newest that are not cl
   ]);
 });
 
-it('follows anew where a stream was refused, and one that is interrupted is the browser’s own affair', async () => {
+it('follows a sale again whose stream was refused; the browser itself reconnects an interrupted one', async () => {
   lists(sale(1));
   await load();
   const [first] = FakeEvents.open;

@@ -1,8 +1,8 @@
 import { beforeEach, describe, expect, it } from 'vitest';
-import { Board, type SaleEvent } from '../../src/engine/board.ts';
 import { MemoryGate } from '../../src/gate/memory.ts';
 import type { Ledger } from '../../src/ledger/port.ts';
 import { type SaleRecord, stampOf } from '../../src/model/sale.ts';
+import { Board, type SaleEvent } from '../../src/views/board.ts';
 import { type ManualRuntime, manualRuntime, settled, T0 } from '../contract/manual.ts';
 
 const FRESH_MS = 100;

@@ -29,7 +29,7 @@ describe('a log that a caller cannot fill', () => {
     expect(lines).toHaveLength(12);
   });
 
-  it('exactly 10 lines are 10 lines, and nothing waits', async () => {
+  it('exactly 10 lines are written as 10 lines, without a summary', async () => {
     for (let n = 0; n < 10; n++) bounded.warn('full');
     expect(runtime.timers.pending).toBe(0);
     await runtime.timers.advance(1_000);

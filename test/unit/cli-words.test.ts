@@ -3,7 +3,7 @@ import type { AddressInfo } from 'node:net';
 import { afterEach, expect, it, vi } from 'vitest';
 import { main } from '../../src/cli/main.ts';
 
-/** One line that says what is wrong and what to do. */
+/** A usage error is one line that says what is wrong and what to do. */
 afterEach(() => vi.restoreAllMocks());
 
 async function run(...args: string[]): Promise<{ code: number; stdout: string; stderr: string }> {

@@ -31,13 +31,13 @@ describe('connections', () => {
     const open = (bytes: string): Promise<BareSocket | null> => bareSocket(url, bytes).catch(() => null);
     const sockets: BareSocket[] = [];
     for (let n = 0; n < BOUNDS.connectionsMax; n++) sockets.push((await open(GET.slice(0, -2)))!);
-    // All are in the middle of a request: nobody else gets in, and nobody is thrown out.
+    // All are in the middle of a request: a new connection is closed, and none of the others is.
     const more = await open(GET);
     await until('it is closed', 3_000, () => more === null || more.socket.closed);
     expect(more?.heard() ?? '').toBe('');
     for (const { socket } of sockets) socket.write('\r\n');
     await until('they are answered', 3_000, () => sockets.every(({ heard }) => heard().endsWith('here')));
-    // All idle now: whoever comes finds no place, and the next one does.
+    // All are idle now: a new connection finds no place, and the next one does.
     await until('there is room for someone new', 3_000, async () => {
       const next = await open(GET);
       await until('an answer or an end', 3_000, () => next === null || next.heard() !== '' || next.socket.closed);
@@ -65,7 +65,7 @@ describe('connections', () => {
     unread.socket.destroy();
   });
 
-  /** A server that nobody listens with: its connections are told by the test, with any address. */
+  /** A server that does not listen: the test emits its connections, with any address. */
   function told(proxied: boolean): (address: string) => { destroyed: boolean; close(): void } {
     const fake = Object.assign(new EventEmitter(), { setTimeout: () => {} });
     boundConnections(fake as unknown as Server, BOUNDS, systemRuntime(), proxied);
@@ -94,7 +94,7 @@ describe('connections', () => {
       false,
       true,
     ]);
-    // The one that was refused takes no place with it.
+    // The refused connection took no place.
     expect(connect('203.0.113.7').destroyed).toBe(true);
     first.close();
     expect(connect('203.0.113.7').destroyed).toBe(false);

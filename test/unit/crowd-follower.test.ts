@@ -8,7 +8,7 @@ import { Follower } from '../../src/crowd/follower.ts';
 const NEVER = new AbortController().signal;
 const TICK_MS = 50;
 
-/** A follower in a world that moves by hand; `look` answers for the order it is asked for. */
+/** A follower with a manual clock; `look` answers the read of an order. */
 function world(look: (id: string, nowMs: number) => Reply | Promise<Reply>, width = 10) {
   let nowMs = 0;
   let tick = (): void => {};
@@ -43,7 +43,7 @@ function world(look: (id: string, nowMs: number) => Reply | Promise<Reply>, widt
     for (const endMs = nowMs + ms; nowMs < endMs; ) {
       nowMs += TICK_MS;
       tick();
-      // What was asked is answered in promises only: a few turns of them.
+      // Answers take only a few turns of the microtask queue.
       for (let turns = 0; turns < 10; turns++) await Promise.resolve();
       for (const alarm of alarms.splice(0)) alarm.atMs <= nowMs ? alarm.run() : alarms.push(alarm);
     }
@@ -60,7 +60,7 @@ function problem(status: number, code: string, retryAfter?: string): Reply {
   return { ok: true, status, headers: retryAfter ? { 'retry-after': retryAfter } : {}, body: { code } };
 }
 
-it('looks gently: soon at first, then less often, and never less than every 2.5 s', async () => {
+it('polls soon at first, then less often, and at least every 2.5 s', async () => {
   const { follower, pass, looks } = world((id) => shows(id, 'queued'));
   follower.add('1', 'token');
   follower.add('1', 'token');
@@ -72,7 +72,7 @@ it('looks gently: soon at first, then less often, and never less than every 2.5 
   expect(looks.length).toBeLessThan(30);
 });
 
-it('looks at no more than a few at once and a thousand a second, and at everybody in turn', async () => {
+it('polls only a few at once and a thousand a second, and every order in turn', async () => {
   const open: (() => void)[] = [];
   const slow = world((id) => new Promise((resolve) => open.push(() => resolve(shows(id, 'queued')))), 3);
   for (let at = 0; at < 100; at++) slow.follower.add(String(at), 'token');
@@ -107,7 +107,7 @@ it('waits through 404, 503, 429 and lost connections, and ends with the last dec
   expect(following.orders.every(({ tookMs }) => tookMs! >= 250 && tookMs! < 20_000)).toBe(true);
 });
 
-it('gives up when the bound is over, and says what was seen last and what nobody should answer', async () => {
+it('gives up when the bound is over, and reports what was seen last and which answers break the contract', async () => {
   const { follower, pass, looks } = world((id) => {
     if (id === '1') return shows(id, 'queued');
     if (id === '2') return problem(404, 'not_found');
@@ -124,7 +124,7 @@ it('gives up when the bound is over, and says what was seen last and what nobody
   expect(looks).toHaveLength(before);
 });
 
-it('an interrupt ends it at once, and is no accusation', async () => {
+it('an interrupt ends it at once, and is not a fault', async () => {
   const { follower } = world((id) => shows(id, 'queued'));
   follower.add('1', 'token');
   const interrupt = new AbortController();

@@ -15,7 +15,7 @@ function order(id: string, buyer: string, more: Partial<OrderView> = {}): OrderV
 
 let ticks = 0;
 
-/** An answer to a request sent after everything before it was answered. */
+/** An answer to a request that was sent after all earlier answers. */
 function answer(buyer: string, key: string, more: Partial<Answer> = {}): Answer {
   ticks += 2;
   return {
@@ -41,7 +41,7 @@ function no(buyer: string, key: string, code: string): Answer {
 
 const [ANN, BOB, CAT] = ['ann', 'bob', 'cat'].map((name) => MINE + name) as [string, string, string];
 
-/** Two units, three buyers, one for each: Ann and Bob have theirs, Cat came too late. */
+/** Two units, three buyers, a limit of one: Ann and Bob have theirs, Cat came too late. */
 function honest(change: Partial<Evidence> = {}): Evidence {
   const sale = { id: '1', name: 'Vouchers', state: 'sold_out', perBuyer: 1 };
   return {
@@ -305,7 +305,7 @@ it('names a few faults and counts them all', () => {
   expect(lost.examples).toHaveLength(5);
 });
 
-/** As the honest shop, but Bob's order was answered 202, and Cat's was and came to nothing. */
+/** Like the honest shop, but the orders of Bob and Cat were answered 202, and Cat's was rejected. */
 function lagging(change: Partial<Evidence> = {}): Evidence {
   return honest({
     answers: laggingAnswers(),
@@ -410,7 +410,7 @@ describe('a 202 is seen broken', () => {
   it.each([
     ['queued', 'still queued 60 s after the last buyer: 12'],
     ['missing', 'not found (404) 60 s after the last buyer: 12'],
-    ['unheard', 'not answered for 60 s after the last buyer: 12'],
+    ['unheard', 'still without an answer 60 s after the last buyer: 12'],
   ] as const)('when it is not decided by the end: %s', (last, words) => {
     const evidence = lagging({
       ...counting({ queued: 1, reserved: 1 }),

@@ -12,7 +12,7 @@ import { COMMANDS_ELSEWHERE, COPIED_FROM, gaps, NOT_RUN, TWINS } from '../suppor
 import { blocksOf, headings, markdownIn, read, withoutCode } from '../support/docs/pages.ts';
 import { ROOT } from '../support/server.ts';
 
-/** The docs against the code: what a table says must be so, and what is so must be in the table. */
+/** Compares the docs with the code, in both directions. */
 
 const PAGES = [
   'README.md',
@@ -41,7 +41,7 @@ function codeBlocks(markdown: string): string[] {
   return [...markdown.matchAll(/^```(\w*)\n(.*?)^```$/gms)].map(([block]) => block);
 }
 
-/** As a Git host makes the anchor of a heading. */
+/** The anchor that a Git host generates for a heading. */
 function anchorOf(heading: string): string {
   return heading
     .replace(/^#+ /, '')
@@ -141,7 +141,7 @@ describe.each(PAGES)('%s', (page) => {
     const named = [...text.matchAll(/`((?:src|test|docs|bench|bin|scripts|examples)\/[^`\s…]*)`/g)].map(
       ([, name]) => name!,
     );
-    // What a run makes is not there in a fresh clone.
+    // Files that a run creates do not exist in a fresh clone.
     const made = read('.gitignore').split('\n');
     expect(named.filter((name) => !existsSync(join(ROOT, name)) && !made.includes(name))).toEqual([]);
   });
@@ -211,7 +211,7 @@ it.each(Object.entries(TWINS).filter(([translation]) => translation.startsWith('
   '%s names in each section the same codes, options and functions as %s, in tables with as many rows',
   (translation, original) => {
     const sections = (page: string): string[] => withoutCode(read(page)).split(/^#+ /m);
-    // What stands in code is not translated.
+    // Code is not translated.
     const named = (section: string): string[] => [...new Set(section.match(/`[^`\n]+`/g))].sort();
     expect(sections(translation).map(named)).toEqual(sections(original).map(named));
     const rowsOf = (section: string): number => section.match(/^\|/gm)?.length ?? 0;
@@ -251,7 +251,7 @@ describe('what people copy', () => {
         /(npx |\.bin\/|`)doorbuster ([a-z]+)\b([^`\n]*)/g,
       )) {
         const help = known.get(command!);
-        // A name that only begins like a command stands bare: `doorbuster sends <pid>` is a connection.
+        // Only a look-alike in backticks is allowed: `doorbuster sends <pid>` is a connection's name.
         if (help === undefined && before !== '`') wrong.push(`${page}: ${line}`);
         if (help === undefined) continue;
         for (const [flag] of rest!.split(' #')[0]!.matchAll(/(?<= )--[a-z-]+/g)) {
@@ -288,7 +288,7 @@ it('no file names a document that is not in the repository', () => {
       return entry.isDirectory() ? files(path) : [path];
     });
   const text = /\.(?:[cm]?[jt]s|md|lua|sql|ya?ml|json|html|css)$/;
-  // The names of the project's own sources and notes, which stay where it was planned.
+  // Documents that are not part of the repository.
   const elsewhere = /\bsources\/0|\b(?:DESIGN|LESSONS|STYLE|API)\.md\b/;
   const naming = files('').filter(
     (file) => text.test(file) && file !== 'test/unit/docs.test.ts' && elsewhere.test(read(file)),

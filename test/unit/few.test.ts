@@ -3,7 +3,7 @@ import { Few, FewOfEach } from '../../src/base/few.ts';
 import { settled } from '../contract/manual.ts';
 
 describe('few at once', () => {
-  it('lets so many go, so many wait in order, and refuses the rest; a failure gives its place on (P10)', async () => {
+  it('runs a few at once, lets some wait in order, and refuses the rest; a failure passes its place on (P10)', async () => {
     const few = new Few(2, 3, 'of these');
     const began: number[] = [];
     const ends = Array.from({ length: 6 }, () => Promise.withResolvers<void>());
@@ -25,7 +25,7 @@ describe('few at once', () => {
     expect(few.isIdle).toBe(true);
   });
 
-  it('those of one do not wait for those of another (P10)', async () => {
+  it('calls of one key do not wait for those of another (P10)', async () => {
     const each = new FewOfEach(1, 1, 'of one');
     const end = Promise.withResolvers<string>();
     const mallory = Array.from({ length: 3 }, () => each.run('mallory', () => end.promise));

@@ -9,7 +9,7 @@ import { Releaser, type ReleaserOptions } from '../../src/orders/life/releaser.t
 
 const runtime = systemRuntime();
 
-/** What the promise gives, or `hangs`. */
+/** The result of the promise, or `hangs`. */
 function orHangs<T>(promise: Promise<T>): Promise<T | 'hangs'> {
   return Promise.race([promise, new Promise<'hangs'>((resolve) => setTimeout(resolve, 500, 'hangs'))]);
 }
@@ -19,7 +19,7 @@ async function microtasks(count: number): Promise<void> {
 }
 
 describe('requests that are grouped', () => {
-  it('nobody is forgotten who asks in the very instant in which the work ends', async () => {
+  it('a request that comes in the very turn in which the work ends is not forgotten', async () => {
     const grouped = new Grouped<number, number>(async (batch) => batch, runtime);
     for (let hops = 0; hops < 12; hops++) {
       await grouped.ask(1);
@@ -28,7 +28,7 @@ describe('requests that are grouped', () => {
     }
   });
 
-  it('it is not idle between two batches, whenever that is asked', async () => {
+  it('it is not idle between two batches, at any turn', async () => {
     for (let hops = 0; hops < 12; hops++) {
       let committed = 0;
       const commit = async (batch: number[]): Promise<number[]> => {
@@ -142,7 +142,7 @@ describe('requests that are grouped', () => {
       return (await Promise.allSettled([1, 2, 3].map((one) => grouped.ask(one)))).map(({ status }) => status);
     };
     expect(await ends({ about: String })).toEqual(['fulfilled', 'rejected', 'fulfilled']);
-    // They share what is held, such as the row of an item: one by one, each would wait for it again.
+    // They all need the locked row, such as an item's: one by one, each would wait for it again.
     expect(await ends({})).toEqual(['rejected', 'rejected', 'rejected']);
   });
 
@@ -207,7 +207,7 @@ describe('requests that are grouped', () => {
   });
 });
 
-/** An outbox in memory: pages by rev, and what was released is gone. */
+/** An outbox in memory: pages by rev, without what was released. */
 function outbox(
   left: () => Release[],
   keep: (rest: Release[]) => void,

@@ -10,15 +10,15 @@ describe('an outage of the pipe', () => {
     const log = Object.create(runtime.log) as typeof runtime.log;
     log.error = ((_: unknown, text: string) => void lines.push(text)) as typeof log.error;
     log.info = ((text: string) => void lines.push(text)) as typeof log.info;
-    // Only what it notes is looked at here.
+    // Only its log is tested here.
     const handover = new Handover({} as HandoverOptions, { ...runtime, log });
     const out = (): void => handover.noteOutage(new RedisUnavailableError('no answer to SMEMBERS within 1000 ms'));
     return { runtime, lines, handover, out };
   }
 
-  it('one try that fails on a busy host is in no log: the next succeeds', async () => {
+  it('a single failure on a busy host is not logged, because the next attempt succeeds', async () => {
     const { runtime, lines, handover, out } = world();
-    // Two commands whose answers waited in the same late turn.
+    // Two commands whose answers arrive in the same late turn.
     out();
     out();
     expect(handover.reason).toBe('no answer to SMEMBERS within 1000 ms');
@@ -29,7 +29,7 @@ describe('an outage of the pipe', () => {
     expect(lines).toEqual([]);
   });
 
-  it('is told of once when the next try fails, too, and so is its end', async () => {
+  it('is logged once when the next attempt fails, too, and so is its end', async () => {
     const { runtime, lines, handover, out } = world();
     for (let tries = 0; tries < 4; tries++) {
       out();

@@ -113,7 +113,7 @@ describe('a sequence of ids', () => {
     const { clock } = world;
     const seen = new Set<string>();
     for (let life = 0; life < 4; life++) {
-      // A new process: it knows nothing of the block that the last one had not used up.
+      // A new process does not know the unused rest of the last one's block.
       const ids = new IdSequence('order', (kind, size) => world!.ledger.takeIdBlock(kind, size), clock, 8);
       for (const id of await many(ids, 13)) {
         const sequence = String(BigInt(id) & (2n ** 32n - 1n));
@@ -168,7 +168,7 @@ describe('a sequence of ids', () => {
     for (let i = 0; i < 14; i++) expect(ids.take(), `id ${i}`).not.toBeNull();
   });
 
-  it('shows a failure of the ledger to who waits, and goes on when it is back', async () => {
+  it('throws a failure of the ledger to whoever waits, and goes on when it is back', async () => {
     let out = true;
     const take = blocksFrom(1);
     const ids = new IdSequence(
@@ -185,7 +185,7 @@ describe('a sequence of ids', () => {
     out = false;
     const before = await many(ids, 2);
     out = true;
-    // The block in hand is used to its end; what fails in the background is nobody's yet.
+    // The current block is used to its end; the failed fetch in the background does not matter yet.
     before.push(...(await many(ids, 2)));
     await expect(ids.next()).rejects.toThrow('the disk is full');
     out = false;
@@ -220,7 +220,7 @@ describe('a sequence of ids', () => {
     await takeTen();
     expect(asked).toBe(2);
     clock.advance(99);
-    // The pause is a span of time: an operator who sets the clock does not end it.
+    // The pause is measured by the monotonic clock: setting the wall clock does not end it.
     clock.step(3_600_000);
     await takeTen();
     expect(asked).toBe(2);
@@ -237,10 +237,10 @@ describe('a sequence of ids', () => {
     expect(asked).toBe(5);
   });
 
-  describe('that takes ids back', () => {
+  describe('that ids are given back to', () => {
     const numberOf = (id: string): number => Number(BigInt(id) & 0xffffffffn);
 
-    /** A ledger that gives one block and is out from then on. */
+    /** A ledger that gives one block and then fails. */
     function oneBlock(from: number): TakeBlock {
       let given = false;
       return async (_, size) => {
@@ -264,7 +264,7 @@ describe('a sequence of ids', () => {
       expect(ids.take()).toBeNull();
     });
 
-    it('a number that serves again has the seconds of now, and moves nobody into the future', async () => {
+    it('a returned number gets the current seconds, and moves no id into the future', async () => {
       const clock = new ManualClock(T0);
       const ids = new IdSequence('order', blocksFrom(1), clock, 10);
       const [first, second] = await many(ids, 2);
@@ -336,7 +336,7 @@ describe('a sequence of ids', () => {
               expect(isId(id)).toBe(true);
               expect(used.has(id) || open.includes(id), `${id} belongs to somebody`).toBe(false);
               expect(idTimeMs(id)).toBeGreaterThanOrEqual(latestMs);
-              // One second for the one time that the sequence wraps.
+              // One second ahead, because the sequence wraps once.
               expect(idTimeMs(id)).toBeLessThanOrEqual(highestMs + 1000);
               latestMs = idTimeMs(id);
               if (one.do === 'use') used.add(id);

@@ -52,7 +52,7 @@ describe('an address of Kafka', () => {
   });
 });
 
-describe('who has which partition', () => {
+describe('the assignment of partitions', () => {
   const claims = fc
     .uniqueArray(fc.string({ minLength: 1, maxLength: 4 }), { minLength: 1, maxLength: 6 })
     .chain((ids) => fc.tuple(...ids.map((memberId) => fc.record({ memberId: fc.constant(memberId), owned: owned() }))));
@@ -61,7 +61,7 @@ describe('who has which partition', () => {
     return fc.uniqueArray(fc.nat(15), { maxLength: 12 });
   }
 
-  it('is each by one member, as even as can be', () => {
+  it('gives each partition to one member, as evenly as possible', () => {
     fc.assert(
       fc.property(claims, fc.integer({ min: 1, max: 12 }), (members, partitions) => {
         const given = [...assign(members, partitions).values()];
@@ -136,7 +136,7 @@ describe('an error of the library', () => {
     Object.assign(new Error('x'), { apiId, serverErrorMessage: message });
   const around = (inner: Error) => new AggregateError([inner], 'many');
 
-  it('is told by what is within', () => {
+  it('is recognised by its cause', () => {
     const refused = new Error('connect ECONNREFUSED 127.0.0.1:1');
     expect(reasonOf(around(new Error('Connection failed.', { cause: refused })))).toBe(refused.message);
     expect(reasonOf(around(told('NOT_LEADER', 'two\nlines.')))).toBe('NOT_LEADER: two lines');
@@ -150,7 +150,7 @@ describe('an error of the library', () => {
     expect(refusalOf(Object.assign(new Error('x'), { code: 'DEPTH_ZERO_SELF_SIGNED_CERT' }))).toContain('not trusted');
     expect(refusalOf(Object.assign(new Error('x'), { code: 'ECONNREFUSED' }))).toBeNull();
     expect(refusalOf(around(told('NOT_COORDINATOR')))).toBeNull();
-    // A connection that is lost while one logs in.
+    // A connection that is lost during the login.
     const lost = Object.assign(new Error('no mechanism', { cause: new Error('closed') }), {
       code: 'PLT_KFK_AUTHENTICATION',
     });

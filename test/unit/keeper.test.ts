@@ -1,6 +1,8 @@
 import { expect, it } from 'vitest';
 import { systemRuntime } from '../../src/base/runtime.ts';
-import { Keeper, type KeeperDependencies } from '../../src/engine/keeper.ts';
+import { GateUpkeep, type GateUpkeepDependencies } from '../../src/gate/upkeep.ts';
+
+const lead: GateUpkeepDependencies['lead'] = () => ({ stop: async () => undefined });
 
 /** Answers every call with nothing, but those that are given; says which were made. */
 function stand<T>(answers: Record<string, (...args: string[]) => unknown>, calls: string[]): T {
@@ -18,7 +20,7 @@ it('a sale that is made during its round keeps its gate', async () => {
   const calls: string[] = [];
   // 1 is over and 2 is open; 3 is made between the first and the second question.
   let asked = 0;
-  const ledger = stand<KeeperDependencies['ledger']>(
+  const ledger = stand<GateUpkeepDependencies['ledger']>(
     {
       openSaleIds: () => (asked++ === 0 ? ['2'] : ['2', '3']),
       unfinishedTasks: () => [],
@@ -26,13 +28,12 @@ it('a sale that is made during its round keeps its gate', async () => {
     },
     calls,
   );
-  const gate = stand<KeeperDependencies['gate']>(
+  const gate = stand<GateUpkeepDependencies['gate']>(
     { saleIds: () => ['1', '2', '3'], epochOf: () => 1, houseHolds: () => [] },
     calls,
   );
-  const locks = stand<KeeperDependencies['locks']>({}, []);
-  const rebuilder = stand<KeeperDependencies['rebuilder']>({ apply: () => true }, []);
-  await new Keeper({ runtime: systemRuntime(), gate, ledger, locks, rebuilder }).round();
+  const rebuilder = stand<GateUpkeepDependencies['rebuilder']>({ apply: () => true }, []);
+  await new GateUpkeep({ runtime: systemRuntime(), gate, ledger, lead, rebuilder }).round();
   expect(calls.filter((call) => /^(shut|retire|remove) /.test(call))).toEqual(['retire 1']);
 });
 
@@ -51,7 +52,7 @@ function outage<T>(answers: Record<string, (saleId: string) => unknown>, calls: 
 it('P10: a sale whose gate cannot be asked holds up no other; the round fails at its end', async () => {
   const calls: string[] = [];
   let asked = 0;
-  const ledger = stand<KeeperDependencies['ledger']>(
+  const ledger = stand<GateUpkeepDependencies['ledger']>(
     {
       // The second question is which of them may leave Redis: `out` is over by then.
       openSaleIds: () => (asked++ === 0 ? ['out', 'fine', 'stale'] : ['fine', 'stale']),
@@ -66,7 +67,7 @@ it('P10: a sale whose gate cannot be asked holds up no other; the round fails at
     },
     calls,
   );
-  const gate = outage<KeeperDependencies['gate']>(
+  const gate = outage<GateUpkeepDependencies['gate']>(
     {
       epochOf: (saleId) => (saleId === 'stale' ? null : 1),
       houseHolds: (saleId) => (saleId === 'fine' ? [{ holdId: 'h', itemId: 'i', ageMs: 120_000 }] : []),
@@ -78,12 +79,11 @@ it('P10: a sale whose gate cannot be asked holds up no other; the round fails at
     },
     calls,
   );
-  const rebuilder = outage<KeeperDependencies['rebuilder']>({ apply: () => true }, calls);
-  const locks = stand<KeeperDependencies['locks']>({}, []);
+  const rebuilder = outage<GateUpkeepDependencies['rebuilder']>({ apply: () => true }, calls);
   const log = { ...systemRuntime().log, warn: () => undefined };
   const runtime = { ...systemRuntime(), log: log as unknown as ReturnType<typeof systemRuntime>['log'] };
-  const keeper = new Keeper({ runtime, gate, ledger, locks, rebuilder });
-  await expect(keeper.round()).rejects.toThrow('its shard is out');
+  const upkeep = new GateUpkeep({ runtime, gate, ledger, lead, rebuilder });
+  await expect(upkeep.round()).rejects.toThrow('its shard is out');
   expect(calls).toContain('rebuild stale 0 false');
   for (const auditId of ['2', '4']) expect(calls).toContain(`finishTask ${auditId}`);
   for (const auditId of ['1', '3']) expect(calls).not.toContain(`finishTask ${auditId}`);
@@ -93,23 +93,57 @@ it('P10: a sale whose gate cannot be asked holds up no other; the round fails at
 });
 
 it('P10: a keeper whose rounds fail hands over, and does not wait before it stands in line again', async () => {
-  const gate = outage<KeeperDependencies['gate']>({ epochOf: () => 1, houseHolds: () => [], saleIds: () => [] }, []);
+  const gate = outage<GateUpkeepDependencies['gate']>(
+    { epochOf: () => 1, houseHolds: () => [], saleIds: () => [] },
+    [],
+  );
   const answers = { openSaleIds: () => ['out', 'fine'], unfinishedTasks: () => [] };
-  const ledger = stand<KeeperDependencies['ledger']>({ ...answers, pruneKeys: () => 0, pruneReleases: () => 0 }, []);
-  const rebuilder = stand<KeeperDependencies['rebuilder']>({}, []);
-  let lead: ((context: { signal: AbortSignal }) => Promise<void>) | undefined;
-  const locks = {
-    leader(_: string, work: typeof lead) {
-      lead = work;
-    },
-  } as unknown as KeeperDependencies['locks'];
+  const ledger = stand<GateUpkeepDependencies['ledger']>(
+    { ...answers, pruneKeys: () => 0, pruneReleases: () => 0 },
+    [],
+  );
+  const rebuilder = stand<GateUpkeepDependencies['rebuilder']>({}, []);
+  let work: ((signal: AbortSignal, alone: boolean) => Promise<void>) | undefined;
+  const inLine: GateUpkeepDependencies['lead'] = (job) => {
+    work = job;
+    return { stop: async () => undefined };
+  };
   let warned = 0;
   const { log, ...rest } = systemRuntime();
   const timers = { ...rest.timers, after: (_: number, run: () => void) => rest.timers.after(0, run) };
   const quiet = { ...log, warn: () => void warned++ } as unknown as typeof log;
-  new Keeper({ runtime: { ...rest, timers, log: quiet }, gate, ledger, locks, rebuilder }).start();
+  new GateUpkeep({ runtime: { ...rest, timers, log: quiet }, gate, ledger, lead: inLine, rebuilder }).start();
   const { signal } = new AbortController();
   // A job that throws is kept from leading for up to a minute.
-  for (let times = 0; times < 3; times++) await lead!({ signal });
+  for (let times = 0; times < 3; times++) await work!(signal, false);
   expect(warned, 'an outage is logged once').toBe(1);
+});
+
+it('P10: a process that is alone goes on after any number of failed rounds, and reports the outage once', async () => {
+  const gate = outage<GateUpkeepDependencies['gate']>(
+    { epochOf: () => 1, houseHolds: () => [], saleIds: () => [] },
+    [],
+  );
+  const ended = new AbortController();
+  let rounds = 0;
+  const openSaleIds = () => {
+    if (++rounds === 10) ended.abort();
+    return ['out'];
+  };
+  const answers = { openSaleIds, unfinishedTasks: () => [], pruneKeys: () => 0, pruneReleases: () => 0 };
+  const ledger = stand<GateUpkeepDependencies['ledger']>(answers, []);
+  const rebuilder = stand<GateUpkeepDependencies['rebuilder']>({}, []);
+  const { log, ...rest } = systemRuntime();
+  const timers = { ...rest.timers, after: (_: number, run: () => void) => rest.timers.after(0, run) };
+  const runtime = { ...rest, timers, log: { ...log, warn: () => undefined } as unknown as typeof log };
+  let done: Promise<void> | undefined;
+  const failures: unknown[] = [];
+  const alone: GateUpkeepDependencies['lead'] = (work) => {
+    done = work(ended.signal, true);
+    return { stop: () => done! };
+  };
+  const failed = (error: unknown): void => void failures.push(error);
+  new GateUpkeep({ runtime, gate, ledger, lead: alone, rebuilder, failed }).start();
+  await done;
+  expect([rounds, failures.length]).toEqual([10, 1]);
 });

@@ -25,7 +25,7 @@ describe('a large map', () => {
       [262_145, 560_000],
     ] as const) {
       for (let at = from; at < to; at++) set(at, at);
-      // One that is there keeps its place; one that went comes back elsewhere.
+      // An existing entry keeps its place; a deleted one is added again elsewhere.
       for (const at of [0, 1, to - 2, to - 1]) set(at, -at - 1);
       for (const at of [1, 2, to - 2]) drop(at);
       for (const at of [2, to - 2]) set(at, at + 0.5);

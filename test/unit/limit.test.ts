@@ -12,7 +12,7 @@ describe('takeSlots (P2)', () => {
     { taken: [1], quantity: 1, perBuyer: 2, slots: [2] },
     { taken: [2], quantity: 1, perBuyer: 2, slots: [1] },
     { taken: [2], quantity: 2, perBuyer: 3, slots: [1, 3] },
-    // The limit was lowered: what is held above it counts, and keeps its place.
+    // The limit was lowered: a slot above it still counts, and is kept.
     { taken: [3], quantity: 1, perBuyer: 2, slots: [1] },
     { taken: [3], quantity: 2, perBuyer: 2, slots: null },
     { taken: [1, 2, 3], quantity: 1, perBuyer: 2, slots: null },

@@ -41,7 +41,7 @@ describe('what createLocks is given', () => {
     [{ host: '127.0.0.1', port: 1 }, /an ioredis 6 client, made with the copy .* give the address/],
   ])('an address that would be understood otherwise is refused: %j', (redis, why) => {
     expect(() => createLocks(wrong({ redis }))).toThrow(why);
-    expect(() => createLocks(wrong({ redis }))).toThrow(expect.objectContaining({ code: 'invalid_config' }));
+    expect(() => createLocks(wrong({ redis }))).toThrow(expect.objectContaining({ code: 'bad_config' }));
   });
 
   it('every option of the type is known', async () => {

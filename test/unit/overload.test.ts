@@ -15,7 +15,7 @@ describe('overload', () => {
     overload = new Overload(runtime, { inFlightMax: 2, delayMsMax: 100 }, () => blockedMs);
   });
 
-  /** The event loop does something for `ms` and then gets to its timers. */
+  /** Blocks the event loop for `ms`, then runs its timers. */
   async function busy(ms: number, committing = 0): Promise<void> {
     runtime.clock.advance(ms);
     blockedMs += committing;
@@ -41,7 +41,7 @@ describe('overload', () => {
     for (let tick = 0; tick < 20; tick++) await busy(550, 500);
     expect(overload.delayMs).toBe(0);
     expect(overload.reason).toBeNull();
-    // The same lateness without commits does.
+    // The same delay without commits does.
     for (let tick = 0; tick < 20; tick++) await busy(550);
     expect(overload.reason).toMatch(/late/);
   });
@@ -57,29 +57,29 @@ describe('overload', () => {
     expect(overload.reason).toBeNull();
     overload.enter(requests[2]!);
     expect(overload.reason).toMatch(/in flight/);
-    // Counted once, however often it is said.
+    // Counted once, however often it is called.
     overload.enter(requests[2]!);
     expect(overload.inFlight).toBe(3);
     overload.answered(requests[0]!);
     expect([overload.inFlight, overload.reason]).toEqual([2, null]);
-    // Answered and then left by its client, or a stream that was opened and then closed.
+    // Called twice: answered and then left by its client, or a stream that opens and then closes.
     overload.answered(requests[0]!);
     overload.answered(requests[1]!);
     overload.answered(requests[1]!);
     expect(overload.inFlight).toBe(1);
-    // What was never let in does not leave.
+    // A request that was never counted is not subtracted.
     overload.answered(new EventEmitter() as IncomingMessage);
     expect(overload.inFlight).toBe(1);
   });
 
-  it('whoever is not counted yet is judged as if it were', () => {
+  it('a request that is not counted yet is judged as if it were', () => {
     const requests = [1, 2, 3].map(() => new EventEmitter() as IncomingMessage);
     for (const request of requests.slice(0, 2)) overload.enter(request);
     expect(overload.reasonFor(requests[1]!)).toBeNull();
     expect(overload.reasonFor(requests[2]!)).toMatch(/in flight/);
   });
 
-  it('stops looking when it is closed', () => {
+  it('stops measuring when it is closed', () => {
     overload.close();
     expect(runtime.timers.pending).toBe(0);
   });

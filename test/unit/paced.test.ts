@@ -14,7 +14,7 @@ describe('paced work', () => {
     done = 0;
   });
 
-  /** Work that holds the event loop for `ms`. */
+  /** Work that blocks the event loop for `ms`. */
   const work = (ms: number): Promise<void> =>
     paced.run(async (during) => {
       during(() => runtime.clock.advance(ms));
@@ -27,7 +27,7 @@ describe('paced work', () => {
       while (open && done < 5_000) await work(3);
     });
     await runtime.timers.advance(10_000);
-    // A fifth of ten seconds, 3 ms each: 667. All the time it would be 3 333.
+    // A fifth of ten seconds at 3 ms each is 667. Without pauses it would be 3 333.
     expect(done).toBeGreaterThan(500);
     expect(done).toBeLessThan(680);
     open = false;
@@ -35,19 +35,19 @@ describe('paced work', () => {
     await Promise.all(asking);
   });
 
-  it('alone nobody waits: not the first, and not one that comes now and then', async () => {
+  it('a single call does not wait: not the first, and not one now and then', async () => {
     for (let n = 1; n <= 20; n++) {
       void work(3);
       await settled();
       expect(done).toBe(n);
       await runtime.timers.advance(15);
     }
-    // Small work is not held up by pauses that are shorter than a timer.
+    // Pauses that are shorter than a timer do not delay small work.
     for (let n = 1; n <= 5; n++) await work(0.2);
     expect(done).toBe(25);
   });
 
-  it('so many wait, in their order, and the rest is refused at once; a failure gives its place on (P10)', async () => {
+  it('some wait, in order, and the rest is refused at once; a failure passes its place on (P10)', async () => {
     const began: number[] = [];
     const ends = Array.from({ length: 12 }, () => Promise.withResolvers<void>());
     const all = ends.map(({ promise }, at) =>
@@ -70,7 +70,7 @@ describe('paced work', () => {
     expect(runtime.timers.pending).toBe(0);
   });
 
-  it('a machine that stood still costs a quarter of a second, not four times as long', async () => {
+  it('a machine that was suspended costs a quarter of a second, not four times as long', async () => {
     await work(60_000);
     const next = work(1);
     await runtime.timers.advance(250);

@@ -13,12 +13,12 @@ function limitAt(clock = new ManualClock(T0), perSecond = PER_SECOND): { clock: 
   return { clock, limit: new RateLimit(clock, perSecond) };
 }
 
-/** How many of `tries` at once are let through. */
+/** How many of `tries` requests at once are allowed. */
 function burst(limit: RateLimit, tries: number, caller = 'alice'): number {
   return Array.from({ length: tries }, () => limit.take(caller)).filter((wait) => wait === 0).length;
 }
 
-/** The most that any window of one second holds. */
+/** The largest number in any window of one second. */
 function mostInOneSecond(timesMs: number[]): number {
   return Math.max(...timesMs.map((from) => timesMs.filter((ms) => ms >= from && ms < from + 1000).length));
 }
@@ -64,7 +64,7 @@ describe('the rate limit', () => {
     }
   });
 
-  it('what is refused costs nothing: who goes on knocking is let in as soon as who waits', () => {
+  it('a refused request costs nothing: a caller that keeps trying is let in as soon as one that waits', () => {
     const { clock, limit } = limitAt();
     burst(limit, PER_SECOND);
     for (let ms = 0; ms < 1000; ms += 10) {
@@ -75,16 +75,16 @@ describe('the rate limit', () => {
     expect(burst(limit, 100)).toBe(PER_SECOND);
   });
 
-  it('what costs more counts for so many, and says when there is room for it', () => {
+  it('an expensive request counts as several, and is told when there is room for it', () => {
     const { clock, limit } = limitAt();
     expect(limit.take('alice', 15)).toBe(0);
     clock.advance(600);
     expect([limit.take('alice', 6), limit.take('alice', 5), limit.take('alice')]).toEqual([1, 0, 1]);
     clock.advance(400);
-    // The fifteen are gone, the five are not.
+    // The fifteen no longer count, the five still do.
     expect([limit.take('alice', 16), limit.take('alice', 15), limit.take('alice')]).toEqual([1, 0, 1]);
     expect([limit.take('bob'), limit.take('bob', 19), limit.take('bob')]).toEqual([0, 0, 1]);
-    // More than all of a second is all of it.
+    // More than the whole limit counts as the whole limit.
     expect([limit.take('carol', 1_000), limit.take('carol')]).toEqual([0, 1]);
     clock.advance(1_000);
     expect([limit.take('carol'), limit.take('carol', 1_000)]).toEqual([0, 1]);
@@ -133,7 +133,7 @@ describe('the rate limit', () => {
     );
   });
 
-  it('forgets who is silent: a million callers do not stay in memory', () => {
+  it('forgets silent callers: a million do not stay in memory', () => {
     setFlagsFromString('--expose-gc');
     const gc = runInNewContext('gc') as () => void;
     const { clock, limit } = limitAt();
@@ -150,7 +150,7 @@ describe('the rate limit', () => {
     fill(3, 'warm');
     const before = heap();
     fill(100, 'crowd');
-    // 500 000 callers would be some 50 MB; two generations are 10 000.
+    // 500 000 callers would take about 50 MB; two generations are 10 000.
     expect((heap() - before) / 2 ** 20).toBeLessThan(10);
   });
 });

@@ -1,7 +1,7 @@
 import { expect, it } from 'vitest';
 import { systemRuntime } from '../../src/base/runtime.ts';
 import { turn } from '../../src/base/sweep.ts';
-import { type RebuildDependencies, Rebuilder } from '../../src/engine/rebuild.ts';
+import { type RebuildDependencies, Rebuilder } from '../../src/gate/rebuild.ts';
 import { actor } from '../../src/model/actor.ts';
 
 /** Gates built at the same time. */
@@ -11,7 +11,7 @@ const AT_ONCE = 8;
 function rebuilderOf(
   epochOf: (saleId: string) => number | null,
   install: (saleId: string, epoch: number) => Promise<void>,
-  over: Partial<{ timers: RebuildDependencies['runtime']['timers']; caughtUp: () => Promise<boolean> }> = {},
+  over: Partial<{ timers: RebuildDependencies['runtime']['timers']; mayAdmit: boolean; gate: object }> = {},
 ): Rebuilder {
   const { log, ...runtime } = systemRuntime();
   const quiet = { ...log, info: () => undefined, warn: () => undefined, error: () => undefined };
@@ -23,18 +23,22 @@ function rebuilderOf(
       emptiedAt: async () => null,
       shut: async () => undefined,
       install: (snapshot: { saleId: string; epoch: number }) => install(snapshot.saleId, snapshot.epoch),
+      ...over.gate,
     },
     ledger: {
       probe: async () => undefined,
       getSale: async () => null,
-      rebuildSnapshot: async (saleId: string) => ({ saleId, epoch: ++epoch, mayAdmit: true, content: [] }),
+      rebuildSnapshot: async (saleId: string) => ({
+        ...{ saleId, epoch: ++epoch, content: [] },
+        mayAdmit: over.mayAdmit ?? true,
+      }),
     },
-    locks: { mutex: () => ({ tryAcquire: async () => ({ release: async () => undefined }) }) },
-    pipe: { caughtUp: over.caughtUp ?? (async () => true), depthOf: async () => 0 },
+    lock: async () => ({ release: async () => undefined }),
+    pipe: { caughtUp: async () => true, depthOf: async () => 0 },
     drainMsMax: 60_000,
+    drainIdleMsMax: 3000,
     rebuilding: async () => ({ auditId: '1', by: actor('system', 'gate') }),
     rebuilt: () => undefined,
-    inPlace: async () => undefined,
   };
   return new Rebuilder(on as unknown as RebuildDependencies);
 }
@@ -100,4 +104,27 @@ it('a higher one that is asked for while one is built follows at once', async ()
   );
   await rebuilder.rebuild('sale');
   expect([inForce, pauses]).toEqual([3, 0]);
+});
+
+it.each([
+  ['that others share notes the epoch', true, ['emptied sale 2']],
+  ['of this process alone forgets the sale', false, ['removed sale']],
+])('a sale that cannot admit any more gets no gate: one %s', async (_, shared, expected) => {
+  const happened: string[] = [];
+  const rebuilder = rebuilderOf(
+    () => null,
+    async (saleId) => void happened.push(`installed ${saleId}`),
+    {
+      mayAdmit: false,
+      gate: {
+        remove: async (saleId: string) => void happened.push(`removed ${saleId}`),
+        ...(shared && {
+          setEmptied: async (saleId: string, epoch: number) => void happened.push(`emptied ${saleId} ${epoch}`),
+        }),
+      },
+    },
+  );
+  await rebuilder.rebuild('sale');
+  expect(happened).toEqual(expected);
+  expect(rebuilder.size).toBe(0);
 });

@@ -1,9 +1,9 @@
 import { beforeEach, describe, expect, it } from 'vitest';
 import { RetryableError } from '../../src/base/errors.ts';
-import type { Sale } from '../../src/engine/present.ts';
-import { SaleList } from '../../src/engine/sale-list.ts';
 import type { Ledger, Page } from '../../src/ledger/port.ts';
 import type { SaleRecord } from '../../src/model/sale.ts';
+import type { Sale } from '../../src/views/present.ts';
+import { SaleList } from '../../src/views/sale-list.ts';
 import { type ManualRuntime, manualRuntime, settled } from '../contract/manual.ts';
 
 const FRESH_MS = 500;

@@ -21,7 +21,7 @@ function window(flags: string): SaleWindow {
   };
 }
 
-/** Every combination of flags, instant and stock, in one table: what the gate says and what a person is shown. */
+/** Every combination of flags, instant and stock: the gate's refusal, and the state that is shown. */
 const TABLE = [
   // flags, now, refusal, state with stock, state without
   ['', OPENS - 1, 'sale_not_open', 'scheduled', 'scheduled'],

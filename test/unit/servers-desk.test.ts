@@ -31,7 +31,7 @@ it('why a server does not start is told to everybody who asks', async () => {
   desk!.close();
 });
 
-it('where there is no desk, or can be none, one starts a server of one’s own', async () => {
+it('without a desk a test starts a server of its own', async () => {
   vi.stubEnv(DESK_VARIABLE, '');
   expect(await askDesk('kafka')).toBeNull();
   const path = join(temporaryFolder(), 'x'.repeat(100));

@@ -3,7 +3,7 @@ import { beforeEach, describe, expect, it } from 'vitest';
 import { ManualClock } from '../../src/base/clock.ts';
 import { SignIns } from '../../src/http/sign-ins.ts';
 
-/** The bounds on wrong admin keys: a full one, and one more. */
+/** The bounds on wrong admin keys: at each bound, and one beyond. */
 const THEM = '203.0.113.1';
 
 describe('wrong admin keys', () => {
@@ -42,7 +42,7 @@ describe('wrong admin keys', () => {
     fail(1, sameNetwork);
     expect([signIns.held, signIns.mayTry(one!), signIns.mayTry(sameNetwork!)]).toEqual([16, false, false]);
     expect([signIns.mayTry(other!), signIns.mayTry('192.0.2.1')]).toEqual([true, true]);
-    // One more is not held either: it is refused at once.
+    // One more is not delayed, but refused at once.
     expect(fail(1, one)).toEqual([0]);
     release(1, one);
     expect([signIns.held, signIns.mayTry(one!)]).toEqual([15, true]);
@@ -67,20 +67,20 @@ describe('wrong admin keys', () => {
     const address = (n: number): string => `2001:db8:${(n >> 8).toString(16)}:${(n & 255).toString(16)}::1`;
     for (let n = 0; n < 52; n++) fail(16, address(n));
     expect(signIns.held).toBe(512);
-    // No room for one more that has to wait: answered at once, and so not compared. Who has not failed so often yet is.
+    // No room for another delayed answer: refused at once without comparing the key. An address with fewer failures is compared.
     expect([signIns.mayTry(address(60)), fail(4, address(60)), signIns.mayTry(address(60))]).toEqual([
       true,
       [0, 0, 0, 0],
       true,
     ]);
     expect([fail(1, address(60)), signIns.mayTry(address(60)), fail(1, address(60))]).toEqual([[0], false, [0]]);
-    // The exceptions hold.
+    // The exceptions still apply.
     signIns.succeeded(address(61));
     for (const one of [address(61), '10.0.0.3'])
       expect([fail(9, one), signIns.mayTry(one)]).toEqual([Array(9).fill(0), true]);
     clock.advance(60_000);
     expect(signIns.mayTry(address(60)), 'after a quiet minute').toBe(true);
-    // The first one is forgotten; its answers are given all the same, and counted off.
+    // The first address is forgotten; its delayed answers are still given and counted down.
     for (let n = 100; n < 10_100; n++) fail(1, address(n));
     release(11, address(0));
     expect(signIns.held).toBe(501);

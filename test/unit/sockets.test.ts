@@ -8,7 +8,7 @@ import { type BareSocket, bareSocket } from '../support/fault-socket.ts';
 import { until } from '../support/fault-wait.ts';
 
 const MIB = 1024 * 1024;
-/** More than the system takes for a client that does not read. */
+/** More than the kernel buffers for a client that does not read. */
 const LARGE = 16 * MIB;
 const BOUNDS = { bytesMax: 2.5 * LARGE, withinMs: 30_000, bytesPerSecondMin: 1 * MIB };
 
@@ -25,7 +25,7 @@ describe('answers that nobody reads', () => {
     clients = [];
     const overload = new Overload(runtime, { inFlightMax: 1_000, delayMsMax: 100 }, () => 0);
     sockets = new Sockets(overload, runtime, BOUNDS);
-    // `/n` is answered with n bytes, `/file` with one that everybody gets, and `/later/n` when the next `/now` comes.
+    // `/n` is answered with n bytes, `/file` with a shared body, and `/later/n` when the next `/now` comes.
     const later: (() => void)[] = [];
     server = createServer((request, response) => {
       if (!sockets.enter(request, response)) return;
@@ -49,7 +49,7 @@ describe('answers that nobody reads', () => {
     sockets.close();
   });
 
-  /** Asks, and does not read. */
+  /** Sends requests and does not read the answers. */
   async function unread(...paths: string[]): Promise<BareSocket> {
     const client = await bareSocket(url, '');
     clients.push(client);
@@ -72,7 +72,7 @@ describe('answers that nobody reads', () => {
     expect(await connections()).toBe(2);
     await unread(`/${LARGE + MIB}`);
     await owed(3 * LARGE + 3 * MIB);
-    // Not in the turn in which the bound is passed: those who read have theirs at the end of it.
+    // Not in the turn in which the bound is exceeded: clients that read have taken their answers by its end.
     await runtime.timers.turn();
     await until('one is gone', 5_000, async () => (await connections()) === 2);
     expect(sockets.unsentBytes).toBeLessThan(BOUNDS.bytesMax);
@@ -102,7 +102,7 @@ describe('answers that nobody reads', () => {
     sipping.socket.read(1_000);
     reading.socket.resume();
     await until('it was read', 5_000, () => lengthOf(reading) > LARGE);
-    // 30 s, and 16 at a mebibyte each.
+    // 30 s, plus 16 s for 16 MiB at 1 MiB/s.
     await runtime.timers.advance(3_000);
     await until('the other one is gone', 5_000, async () => (await connections()) === 1);
     expect(sockets.unsentBytes).toBe(0);

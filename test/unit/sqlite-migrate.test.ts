@@ -127,7 +127,7 @@ describe('migrations', () => {
     expect(schemaVersion(db)).toBe(all.length + 1);
     db.close();
     expect(codeOf(() => SqliteLedger.open(folder, manualRuntime()))).toBe('schema_newer');
-    // The folder is free again: the refusal has not kept the lock.
+    // The refusal has released the lock of the folder.
     lockDataFolder(folder).unlock();
   });
 });

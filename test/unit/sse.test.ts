@@ -6,7 +6,7 @@ import { type EventStream, EventStreams, StreamPlaces } from '../../src/http/sse
 import { type ManualRuntime, manualRuntime } from '../contract/manual.ts';
 
 describe('places of event streams', () => {
-  it('are bounded, and released once however often it is said', () => {
+  it('are bounded, and released once however often that is called', () => {
     const places = new StreamPlaces(2, 9);
     const [first, second] = [places.take(null), places.take(null)];
     expect(() => places.take(null)).toThrow('too many event streams are open');
@@ -18,17 +18,17 @@ describe('places of event streams', () => {
     expect(places.taken).toBe(1);
   });
 
-  it('are bounded for each address; no address is not one', () => {
+  it('are bounded for each address, but not without an address', () => {
     const places = new StreamPlaces(9, 2);
     const first = places.take('a');
     places.take('a');
-    expect(() => places.take('a')).toThrow('of this address');
+    expect(() => places.take('a')).toThrow('this address has too many');
     places.take('b');
     for (let n = 0; n < 4; n++) places.take(null);
     first[Symbol.dispose]();
     first[Symbol.dispose]();
     places.take('a');
-    expect(() => places.take('a')).toThrow('of this address');
+    expect(() => places.take('a')).toThrow('this address has too many');
     expect(places.taken).toBe(7);
   });
 });
@@ -38,13 +38,13 @@ describe('places of buyers', () => {
     const places = new StreamPlaces(99, 4, 2);
     const first = places.take('a', 'eve');
     places.take('b', 'eve');
-    expect(() => places.take('c', 'eve')).toThrow('too many event streams of this buyer are open');
+    expect(() => places.take('c', 'eve')).toThrow('this buyer has too many open event streams');
     for (let n = 0; n < 3; n++) places.take('a', null);
-    expect(() => places.take('a', 'ann')).toThrow('of this address');
+    expect(() => places.take('a', 'ann')).toThrow('this address has too many');
     for (let n = 0; n < 2; n++) first[Symbol.dispose]();
     places.take('a', 'eve');
     for (let n = 0; n < 4; n++) places.take('c', null);
-    expect(() => places.take('d', 'eve')).toThrow('of this buyer');
+    expect(() => places.take('d', 'eve')).toThrow('this buyer has too many');
     expect(places.taken).toBe(9);
   });
 });
@@ -61,7 +61,7 @@ describe('a stream gives its place back exactly once', () => {
     stops = 0;
   });
 
-  /** A client: what the stream needs of Fastify's request and reply. */
+  /** A client: the parts of Fastify's request and reply that the stream needs. */
   function client() {
     const socket = Object.assign(new EventEmitter(), { destroyed: false });
     const written: string[] = [];
@@ -88,7 +88,7 @@ describe('a stream gives its place back exactly once', () => {
     return streams.serve('public', one.request, one.reply, watch ?? (async () => stop));
   }
 
-  /** One place, and it is free: whoever comes gets it, and nobody else beside. */
+  /** Checks that the only place is free, and that exactly one client gets it. */
   async function oneIsFree(): Promise<void> {
     const next = client();
     await serve(next);
@@ -129,7 +129,7 @@ describe('a stream gives its place back exactly once', () => {
     await oneIsFree();
   });
 
-  it('when the sale cannot be read, or is none', async () => {
+  it('when the sale cannot be read, or does not exist', async () => {
     const one = client();
     await expect(serve(one, () => Promise.reject(new Error('out')))).rejects.toThrow('out');
     one.leave();
@@ -151,7 +151,7 @@ describe('a stream gives its place back exactly once', () => {
     await oneIsFree();
   });
 
-  it('when everything is told before it is open: the snapshot comes first', async () => {
+  it('when everything is sent before it is open: the snapshot comes first', async () => {
     const one = client();
     await serve(one, async (stream) => {
       stream.send('order', '7', { status: 'cancelled' });

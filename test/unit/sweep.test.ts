@@ -2,7 +2,7 @@ import { describe, expect, it } from 'vitest';
 import { drain, each, pages, type Round, type SweepOptions, sweep } from '../../src/base/sweep.ts';
 import { systemTimers } from '../../src/base/timers.ts';
 
-/** Timers whose pauses take no time, but a turn of the event loop; says how long each should have been. */
+/** Timers whose pauses take only a turn of the event loop; records how long each should have been. */
 function quickTimers(pauses: number[]) {
   return {
     ...systemTimers,
@@ -15,7 +15,7 @@ function quickTimers(pauses: number[]) {
 
 const NOTHING: Round = { changed: 0, more: false };
 
-/** So many rounds; the pauses between them. */
+/** Runs these rounds; returns the pauses between them. */
 async function rounds(answers: (Round | Error)[], options: Partial<SweepOptions> = {}): Promise<(number | string)[]> {
   const happened: (number | string)[] = [];
   const pauses: number[] = [];
@@ -69,7 +69,7 @@ describe('a sweep', () => {
     const ticking = setInterval(() => {
       if (++timers === 5) ended.abort();
     }, 1);
-    // Its rounds answer in the same turn, as SQLite does: without a turn in between, no timer would ever end it.
+    // Its rounds end in the same turn, as with SQLite: without a turn in between, no timer could ever stop it.
     const options = { signal: ended.signal, pauseMs: 1, pauseMsMax: 1, failed: () => undefined };
     await sweep(systemTimers, async () => ({ changed: 1, more: true }), options);
     clearInterval(ticking);

@@ -2,7 +2,7 @@ import { describe, expect, it } from 'vitest';
 import { Tally } from '../../src/base/tally.ts';
 
 describe('what is under way', () => {
-  it('is counted to its end, however that is, and everybody who waits hears of it', async () => {
+  it('is counted until it succeeds or fails, and everybody who waits is told', async () => {
     const tally = new Tally();
     await tally.idle();
     const [good, bad] = [Promise.withResolvers<string>(), Promise.withResolvers<string>()];

@@ -31,7 +31,7 @@ describe('an address of the public Internet', () => {
     '2001:200::1',
     '2003::1',
     '3ffe::1',
-    // IPv4 in another dress is as public as it is without.
+    // An embedded IPv4 address is as public as the address itself.
     '::ffff:8.8.8.8',
     '::ffff:808:808',
     '0:0:0:0:0:ffff:0808:0808',
@@ -118,7 +118,7 @@ describe('an address that only this machine may reach', () => {
     // IPv4-translated
     ['::ffff:0:127.0.0.1', 'loopback'],
     ['::ffff:0:a00:1', 'private'],
-    // IPv4-compatible: given up, and nobody's
+    // IPv4-compatible: deprecated and unassigned
     ['::127.0.0.1', 'reserved'],
     ['::8.8.8.8', 'reserved'],
     // NAT64
@@ -159,10 +159,10 @@ describe('a URL', () => {
     ['file:///etc/passwd', 'must be https: or http:'],
     ['gopher://127.0.0.1:6379/_', 'must be https: or http:'],
     ['javascript:alert(1)', 'must be https: or http:'],
-    ['https://user:pass@shop.example/', 'must have no user and password in it'],
-    ['https://user@shop.example/', 'must have no user and password in it'],
-    ['https://shop.example/#part', 'must have no fragment: it would not be sent'],
-    ['https://shop.example:0/', 'must have a port that can be called'],
+    ['https://user:pass@shop.example/', 'must not contain a user or password'],
+    ['https://user@shop.example/', 'must not contain a user or password'],
+    ['https://shop.example/#part', 'must not contain a fragment: it would not be sent'],
+    ['https://shop.example:0/', 'must not have port 0'],
     [`https://shop.example/${'x'.repeat(2048)}`, 'must have at most 2048 characters'],
     [`https://shop.example/${'ü'.repeat(1000)}`, 'must have at most 2048 characters'],
   ])('%s %s', (url, fault) => expect(urlFault(url)).toBe(fault));
@@ -227,13 +227,13 @@ describe('where a URL leads', () => {
     expect(await reason(url, true), 'unless it is allowed').toBeNull();
   });
 
-  it('is nowhere if nobody knows the host', async () => {
+  it('is nowhere if the host is unknown', async () => {
     expect(await reason('http://unknown.example/')).toBe('its host cannot be resolved (ENOTFOUND)');
     expect(await reason('http://nothing.example/')).toBe('its host has no address');
     expect(await reason('http://unknown.example/', true)).toBe('its host cannot be resolved (ENOTFOUND)');
   });
 
-  it('is not asked of a URL that is none', async () => {
+  it('is not resolved for an invalid URL', async () => {
     expect(await reason('ftp://shop.example/', true)).toBe('must be https: or http:');
   });
 });

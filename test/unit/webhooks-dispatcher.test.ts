@@ -7,7 +7,7 @@ import type { Sent } from '../../src/webhooks/sender.ts';
 import { type SqliteUnderTest, sqliteUnderTest } from '../contract/ledger.sqlite.ts';
 import { settled, T0 } from '../contract/manual.ts';
 
-/** The dispatcher on a real ledger, with a clock and an endpoint of the test's own. */
+/** The dispatcher on a real ledger, with a manual clock and a fake endpoint. */
 const BY = actor('system', 'test');
 const DAY_MS = 24 * 3600 * 1000;
 const OK: Sent = { status: 200, error: null };
@@ -125,7 +125,7 @@ it('tries again after a time that grows, with jitter', async () => {
   await pass(30 * 60_000);
   const waits = triedAtMs.slice(1).map((at, n) => at - triedAtMs[n]!);
   for (const [n, wait] of waits.entries()) {
-    // Up to a second more until it looks.
+    // Up to a second more until the next poll.
     expect(wait).toBeGreaterThanOrEqual(5000 * 2 ** n * 0.75);
     expect(wait).toBeLessThanOrEqual(5000 * 2 ** n * 1.25 + 1100);
   }
@@ -136,7 +136,7 @@ it('tries again after a time that grows, with jitter', async () => {
   expect(alert).not.toHaveBeenCalled();
 });
 
-it('gives up after three days: it has failed, and somebody is told', async () => {
+it('gives up after three days: the delivery has failed, and the log says so', async () => {
   const alert = vi.spyOn(world.runtime.log, 'error');
   const endpointId = await subscribe();
   const triedAtMs: number[] = [];
@@ -161,7 +161,7 @@ it('gives up after three days: it has failed, and somebody is told', async () =>
   expect(outcomes.filter((outcome) => outcome === 'retried')).toHaveLength(sent.length - 1);
 });
 
-it('whoever comes after one that died in the middle sends what it had taken over; the dead one changes nothing', async () => {
+it('the successor of a dead process sends what that had taken over; the dead one changes nothing', async () => {
   const endpointId = await subscribe();
   const answers: ((sent: Sent) => void)[] = [];
   const dead = dispatch(() => new Promise((resolve) => answers.push(resolve)));
@@ -172,7 +172,7 @@ it('whoever comes after one that died in the middle sends what it had taken over
   const live = dispatch(async () => OK);
   await pass(1000);
   expect(live.sent.toSorted()).toEqual(orders.map((order) => `${order.id}-1`).toSorted());
-  // Its answers come at last: too late.
+  // Its answers come too late.
   for (const answer of answers) answer(DOWN);
   await pass(1000);
   const all = (await world.ledger.webhooks.listDeliveries(endpointId, ALL))!;
@@ -204,7 +204,7 @@ it('an endpoint that is down is tried carefully: one at a time until it answers'
   expect(outcomes.filter((outcome) => outcome === 'delivered')).toHaveLength(60);
 });
 
-it('goes on after the ledger was out, and has told nobody twice for it', async () => {
+it('goes on after the ledger was out, and sends nothing twice because of it', async () => {
   await subscribe();
   const { sent } = dispatch(async () => OK);
   const settle = vi.spyOn(world.ledger.webhooks, 'settleDeliveries').mockRejectedValue(new Error('the disk is full'));
@@ -219,7 +219,7 @@ it('goes on after the ledger was out, and has told nobody twice for it', async (
   expect(outcomes).toEqual(['delivered', 'delivered', 'delivered']);
 });
 
-it('at its end it waits a little for what is under way, and settles it', async () => {
+it('when it stops it waits a little for running requests, and settles them', async () => {
   const endpointId = await subscribe();
   const { sent, end } = dispatch(async () => {
     await new Promise<void>((resolve) => world.runtime.timers.after(500, resolve));

@@ -4,7 +4,7 @@ import { afterEach, expect, it, vi } from 'vitest';
 import { systemRuntime } from '../../src/base/runtime.ts';
 import { Sender } from '../../src/webhooks/sender.ts';
 
-/** Connections: kept, and replaced when they were closed in between. */
+/** Connections are kept, and replaced if the server closed them meanwhile. */
 const servers: Server[] = [];
 const resolve = async () => [{ address: '127.0.0.1', family: 4 }];
 const sender = new Sender(systemRuntime(), { resolve, allowPrivate: true, timeoutMs: 2000 });
@@ -37,7 +37,7 @@ it('a connection serves several deliveries', async () => {
 it('one that the endpoint closed meanwhile is replaced: that is no failure', async () => {
   let requests = 0;
   const { send, sockets } = await listen((request, response) => {
-    // The second request comes on the first connection, and finds it closed.
+    // The second request uses the first connection, which is closed then.
     if (++requests === 2) request.socket.resetAndDestroy();
     else response.end();
   });
@@ -67,7 +67,7 @@ it('an answer that does not come in time is a failure', async () => {
   });
 });
 
-it('an answer that is none is a failure', async () => {
+it('an answer that is not HTTP, or only a 101, is a failure', async () => {
   const { send } = await listen((request) =>
     request.socket.end('HTTP/1.1 101 Switching\r\nupgrade: x\r\nconnection: upgrade\r\n\r\n'),
   );

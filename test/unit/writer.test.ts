@@ -1,7 +1,9 @@
 import { afterEach, beforeEach, describe, expect, it, onTestFinished } from 'vitest';
 import { BusyError, RetryableError, TerminalError, unavailable } from '../../src/base/errors.ts';
 import { MemoryGate } from '../../src/gate/memory.ts';
+import { Maintenance } from '../../src/ledger/maintenance.ts';
 import type { Ledger, StoredOrder } from '../../src/ledger/port.ts';
+import { Unresolved, type UnresolvedEffects } from '../../src/ledger/unresolved.ts';
 import { Writer } from '../../src/ledger/writer.ts';
 import { actor } from '../../src/model/actor.ts';
 import { type OrderMessage, type OrderRecord, orderFingerprint } from '../../src/model/order.ts';
@@ -96,28 +98,52 @@ describe('the writer', () => {
   let runtime: ManualRuntime;
   let ledger: StubLedger;
   let writer: Writer;
+  let unresolved: Unresolved;
+  let maintenance: Maintenance;
   let heard: string[];
 
-  function writerOn(on: unknown): Writer {
-    return new Writer(on as Ledger, runtime, {
-      stored: ({ id }, inserted) => heard.push(`stored ${id}${inserted ? '' : ' again'}`),
-      rejected: ({ id, reason }) => heard.push(`rejected ${id}: ${reason}`),
-      withdrawn: ({ orderId }) => heard.push(`withdrawn ${orderId}`),
+  function writeOn(on: unknown): void {
+    const effects: UnresolvedEffects = {
+      async decided(stored) {
+        for (const { order, inserted } of stored) {
+          const what = order.status === 'rejected' ? `rejected ${order.id}: ${order.reason}` : `stored ${order.id}`;
+          heard.push(inserted ? what : `${what} again`);
+        }
+      },
+      async withdrawn({ orderId }) {
+        heard.push(`withdrawn ${orderId}`);
+      },
       failed: ({ orderId }, error) => heard.push(`failed ${orderId}: ${error.message}`),
-      committed: (orders) => heard.push(`committed ${orders}`),
+    };
+    unresolved = new Unresolved(on as Ledger, runtime, effects);
+    const committed = (orders: number): void => void heard.push(`committed ${orders}`);
+    writer = new Writer(on as Ledger, runtime, { decided: effects.decided, committed }, unresolved);
+    maintenance = new Maintenance(on as Ledger, runtime, {
+      isOut: () => unresolved.reason !== null,
+      failed: (error) => unresolved.reportFailure(error),
     });
+  }
+
+  function close(): void {
+    unresolved.close();
+    maintenance.close();
   }
 
   beforeEach(() => {
     runtime = manualRuntime();
     ledger = new StubLedger();
     heard = [];
-    writer = writerOn(ledger);
+    writeOn(ledger);
   });
 
-  afterEach(() => writer.close());
+  afterEach(() => close());
 
-  const write = (...ids: string[]): Promise<void> => writer.write(ids.map((id) => message(id)));
+  async function write(...ids: string[]): Promise<void> {
+    const { told, undeliverable } = await writer.write(ids.map((id) => message(id)));
+    await told;
+    expect(undeliverable, 'nothing is left to the pipe').toEqual([]);
+    await maintenance.committed(ids.length);
+  }
 
   describe('while the ledger works', () => {
     it('commits a batch in one transaction and then tells of each order, in order', async () => {
@@ -125,13 +151,13 @@ describe('the writer', () => {
       await write('1', '2', '3');
       expect(ledger.batches).toEqual([['1', '2', '3']]);
       expect(heard).toEqual(['committed 3', 'stored 1', 'rejected 2: sold_out', 'stored 3']);
-      expect(writer.reason).toBeNull();
+      expect(unresolved.reason).toBeNull();
     });
 
     it('says of a repeat that it was stored before', async () => {
-      writer.close();
+      close();
       const repeat = { order: record(message('1'), null), inserted: false };
-      writer = writerOn({ commitOrders: async () => [repeat], backlog: 0 });
+      writeOn({ commitOrders: async () => [repeat], backlog: 0 });
       await write('1');
       expect(heard).toEqual(['committed 1', 'stored 1 again']);
     });
@@ -140,8 +166,8 @@ describe('the writer', () => {
       ledger.poison.add('2');
       await write('1', '2', '3');
       expect(heard).toEqual(['committed 1', 'stored 1', 'withdrawn 2', 'failed 2: poison', 'committed 1', 'stored 3']);
-      expect(writer.reason, 'the ledger itself is well').toBeNull();
-      expect(writer.unresolved).toBe(0);
+      expect(unresolved.reason, 'the ledger itself is well').toBeNull();
+      expect(unresolved.size).toBe(0);
     });
   });
 
@@ -153,7 +179,7 @@ describe('the writer', () => {
     it('tells who waits at once, frees nothing, and says why it is out', async () => {
       await write('1', '2');
       expect(heard).toEqual(['failed 1: the disk is full', 'failed 2: the disk is full']);
-      expect([writer.reason, writer.unresolved]).toEqual(['the disk is full', 2]);
+      expect([unresolved.reason, unresolved.size]).toEqual(['the disk is full', 2]);
     });
 
     it('does not try to commit what comes while it is out', async () => {
@@ -161,7 +187,7 @@ describe('the writer', () => {
       await write('2');
       expect(ledger.batches).toEqual([['1']]);
       expect(heard).toEqual(['failed 1: the disk is full', 'failed 2: the disk is full']);
-      expect(writer.unresolved).toBe(2);
+      expect(unresolved.size).toBe(2);
     });
 
     it('asks every half second whether it is back, and keeps the newest reason', async () => {
@@ -173,7 +199,7 @@ describe('the writer', () => {
       ledger.out = unavailable('the data folder is read-only');
       await runtime.timers.advance(PROBE_MS * 3);
       expect(ledger.probes).toBe(4);
-      expect(writer.reason).toBe('the data folder is read-only');
+      expect(unresolved.reason).toBe('the data folder is read-only');
       expect(heard, 'nothing is freed meanwhile').toEqual(['failed 1: the disk is full']);
     });
 
@@ -184,7 +210,7 @@ describe('the writer', () => {
       ledger.out = null;
       await runtime.timers.advance(PROBE_MS);
       expect(heard).toEqual(['withdrawn 1', 'withdrawn 2', 'withdrawn 3']);
-      expect([writer.reason, writer.unresolved]).toEqual([null, 0]);
+      expect([unresolved.reason, unresolved.size]).toEqual([null, 0]);
       await runtime.timers.advance(PROBE_MS * 4);
       expect(heard).toHaveLength(3);
       expect(ledger.probes, 'nobody asks a ledger that works').toBe(1);
@@ -220,7 +246,7 @@ describe('the writer', () => {
       await settled();
       expect(ledger.asked.map(({ length }) => length)).toEqual([500, 500, 100]);
       expect(ledger.asked.flat()).toEqual(ids);
-      expect([writer.reason, writer.unresolved]).toEqual([null, 0]);
+      expect([unresolved.reason, unresolved.size]).toEqual([null, 0]);
     });
 
     it('P3: frees nothing as long as it cannot ask what is stored', async () => {
@@ -231,11 +257,11 @@ describe('the writer', () => {
       ledger.out = null;
       await runtime.timers.advance(PROBE_MS);
       expect(heard).toEqual([]);
-      expect([writer.reason, writer.unresolved]).toEqual(['cannot read', 1]);
+      expect([unresolved.reason, unresolved.size]).toEqual(['cannot read', 1]);
       ledger.storedAtRest = asking;
       await runtime.timers.advance(PROBE_MS);
       expect(heard).toEqual(['withdrawn 1']);
-      expect(writer.reason).toBeNull();
+      expect(unresolved.reason).toBeNull();
     });
 
     it('works again afterwards, and goes out again', async () => {
@@ -257,11 +283,11 @@ describe('the writer', () => {
       const probing = ledger.probe.bind(ledger);
       ledger.probe = () => Promise.reject(new Error('a bug'));
       await runtime.timers.advance(PROBE_MS);
-      expect(writer.reason).toBe('the disk is full');
+      expect(unresolved.reason).toBe('the disk is full');
       ledger.probe = probing;
       ledger.out = null;
       await runtime.timers.advance(PROBE_MS);
-      expect(writer.reason).toBeNull();
+      expect(unresolved.reason).toBeNull();
     });
 
     it('P3: goes out in the middle of isolating: what was stored is told, the rest is unresolved', async () => {
@@ -269,7 +295,7 @@ describe('the writer', () => {
       ledger.poison.add('2');
       const commit = ledger.commitOrders.bind(ledger);
       ledger.commitOrders = async (batch) => {
-        if (batch.length === 1 && batch[0]!.orderId === '3') ledger.out = unavailable('now it is full');
+        if (batch[0]!.orderId === '3') ledger.out = unavailable('now it is full');
         return commit(batch);
       };
       await write('1', '2', '3', '4');
@@ -281,7 +307,7 @@ describe('the writer', () => {
         'failed 3: now it is full',
         'failed 4: now it is full',
       ]);
-      expect(writer.unresolved).toBe(2);
+      expect(unresolved.size).toBe(2);
     });
   });
 
@@ -291,7 +317,7 @@ describe('the writer', () => {
       ledger.commitOrders = () => commit.promise;
       const writing = write('1');
       // Something else found the ledger out meanwhile: an id block, an administrative change.
-      writer.reportFailure(unavailable('the connection broke'));
+      unresolved.reportFailure(unavailable('the connection broke'));
       const answer = Promise.withResolvers<void>();
       const asking = ledger.storedAtRest.bind(ledger);
       ledger.storedAtRest = async (ids) => {
@@ -308,7 +334,7 @@ describe('the writer', () => {
       await settled();
       await runtime.timers.advance(PROBE_MS * 4);
       expect(heard.filter((what) => !what.startsWith('failed'))).toEqual(['stored 1']);
-      expect([writer.reason, writer.unresolved]).toEqual([null, 0]);
+      expect([unresolved.reason, unresolved.size]).toEqual([null, 0]);
     });
 
     // The instants between "nothing is unresolved" and "the ledger is back" are turns of the promise queue: try them all.
@@ -325,7 +351,7 @@ describe('the writer', () => {
         // Under way when the ledger went out.
         ledger.commitOrders = () => commit.promise;
         const writing = write('2');
-        writer.reportFailure(unavailable('the connection broke'));
+        unresolved.reportFailure(unavailable('the connection broke'));
         ledger.commitOrders = () => Promise.reject(unavailable('the connection broke'));
         await write('3');
         await runtime.timers.advance(PROBE_MS);
@@ -337,7 +363,7 @@ describe('the writer', () => {
         Object.assign(ledger, working);
         await runtime.timers.advance(PROBE_MS * 4);
         expect(heard.filter((what) => !what.startsWith('failed')).toSorted()).toEqual(['stored 2', 'withdrawn 3']);
-        expect([writer.reason, writer.unresolved]).toEqual([null, 0]);
+        expect([unresolved.reason, unresolved.size]).toEqual([null, 0]);
       },
     );
   });
@@ -352,7 +378,7 @@ describe('the writer', () => {
       ledger.storedAtRest = asking;
       await runtime.timers.advance(PROBE_MS * 4);
       expect(heard).toEqual(['failed 1: poison', 'withdrawn 1']);
-      expect([writer.reason, writer.unresolved]).toEqual([null, 0]);
+      expect([unresolved.reason, unresolved.size]).toEqual([null, 0]);
     });
   });
 
@@ -369,16 +395,18 @@ describe('the writer', () => {
       const request = { saleId: '5', orderId: '1', itemCode: 'v', buyer: 'b1', quantity: 1, key: null };
       const verdict = await gate.admit({ ...request, fingerprint: orderFingerprint('v', 1) });
       if (verdict.outcome !== 'admitted') throw new Error(verdict.outcome);
-      const real = new Writer(world.ledger, runtime, {
-        stored: ({ id, buyer }) => void gate.settle('5', [{ orderId: id, buyer }]),
-        rejected: () => {},
-        withdrawn: (message) => void gate.withdraw('5', message),
+      const effects: UnresolvedEffects = {
+        decided: async (stored) => {
+          for (const { order } of stored) await gate.settle('5', [{ orderId: order.id, buyer: order.buyer }]);
+        },
+        withdrawn: (message) => gate.withdraw('5', message),
         failed: () => {},
-        committed: () => {},
-      });
-      await real.write([verdict.message]);
-      await real.write([{ ...verdict.message, buyer: 'mallory' }]);
-      real.close();
+      };
+      const asking = new Unresolved(world.ledger, runtime, effects);
+      const real = new Writer(world.ledger, runtime, { ...effects, committed: () => {} }, asking);
+      await (await real.write([verdict.message])).told;
+      await (await real.write([{ ...verdict.message, buyer: 'mallory' }])).told;
+      asking.close();
       expect((await world.ledger.getSale('5'))!.items[0]).toMatchObject({ total: 1, reserved: 1 });
       expect(await gate.view('5')).toMatchObject([{ total: 1, free: 0, held: 1 }]);
     });
@@ -386,25 +414,25 @@ describe('the writer', () => {
 
   describe('failures elsewhere', () => {
     it('take the ledger out in the same way', async () => {
-      writer.reportFailure(unavailable('no id block'));
-      expect(writer.reason).toBe('no id block');
+      unresolved.reportFailure(unavailable('no id block'));
+      expect(unresolved.reason).toBe('no id block');
       await write('1');
       expect(ledger.batches).toEqual([]);
       await runtime.timers.advance(PROBE_MS);
-      expect(writer.reason).toBeNull();
+      expect(unresolved.reason).toBeNull();
       expect(heard).toEqual(['failed 1: no id block', 'withdrawn 1']);
     });
 
     it('P10: one row that somebody holds is not the ledger’s state: others buy on', () => {
-      writer.reportFailure(new BusyError('the database cannot serve (55P03)'));
-      expect(writer.reason).toBeNull();
+      unresolved.reportFailure(new BusyError('the database cannot serve (55P03)'));
+      expect(unresolved.reason).toBeNull();
     });
 
     it('that are not the ledger’s state do not', () => {
-      writer.reportFailure(new TerminalError('bad', 'a bug'));
-      writer.reportFailure(new RetryableError('overloaded', 'too many'));
-      writer.reportFailure(new Error('a bug'));
-      expect(writer.reason).toBeNull();
+      unresolved.reportFailure(new TerminalError('bad', 'a bug'));
+      unresolved.reportFailure(new RetryableError('overloaded', 'too many'));
+      unresolved.reportFailure(new Error('a bug'));
+      expect(unresolved.reason).toBeNull();
     });
   });
 
@@ -434,14 +462,14 @@ describe('the writer', () => {
       await runtime.timers.advance(1000);
       // The probe of the stub succeeds at once: it was out and is back.
       expect(ledger.probes).toBe(1);
-      expect(writer.reason).toBeNull();
+      expect(unresolved.reason).toBeNull();
     });
   });
 
   it('leaves no timer behind when it is closed', async () => {
     ledger.out = unavailable('the disk is full');
     await write('1');
-    writer.close();
+    close();
     expect(runtime.timers.pending).toBe(0);
     await runtime.timers.advance(PROBE_MS * 2);
     expect(ledger.probes).toBe(0);

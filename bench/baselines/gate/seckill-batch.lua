@@ -1,4 +1,4 @@
--- The same, looped over a batch: nothing is better about it but that it is asked less often.
+-- The same script looped over a batch: its only advantage is fewer calls.
 -- ARGV: voucher id, then user id and order id of each
 local stockKey, orderKey = 'seckill:stock:' .. ARGV[1], 'seckill:order:' .. ARGV[1]
 local replies = {}

@@ -2,8 +2,8 @@ import { fileURLToPath } from 'node:url';
 import { Redis } from 'ioredis';
 import { Anchor } from '../../../src/base/anchor.ts';
 import { RedisLink } from '../../../src/base/redis/link.ts';
-import { bulk } from '../../../src/base/redis/sent-script.ts';
 import { loadScripts } from '../../../src/base/redis/scripts.ts';
+import { bulk } from '../../../src/base/redis/sent-script.ts';
 import { systemRuntime } from '../../../src/base/runtime.ts';
 
 const scripts = loadScripts(fileURLToPath(new URL('./', import.meta.url)));
@@ -11,7 +11,7 @@ const DEAF = { message: () => undefined, interrupted: () => undefined };
 
 export type Order = readonly [buyer: string, orderId: string];
 export interface Baseline {
-  /** Places these orders as fast as it can, but not beyond `untilMs`; resolves with how many were accepted. */
+  /** Places these orders as fast as it can, until `untilMs` at most; resolves to how many were accepted. */
   run(orders: readonly Order[], untilMs: number): Promise<number>;
   end(): void;
 }
@@ -34,7 +34,7 @@ export async function onePerCall(url: string, parallel: number, autoPipelining: 
   return { run, end: () => redis.disconnect() };
 }
 
-/** The same script over a batch, as bare as can be: no promise for an order, and the command written by hand as ours is. */
+/** The same script over a batch, as bare as possible: no promise per order, and the command encoded by hand, like ours. */
 export async function batched(url: string, size: number, inFlight: number): Promise<Baseline> {
   const script = scripts.get('seckill-batch')!;
   const link = new RedisLink(url, { commandMs: 5000 }, systemRuntime(), new Anchor(), DEAF);

@@ -8,7 +8,7 @@ export interface Publisher {
 export interface ConsumerOptions {
   /** Messages that the broker hands out before the first is acknowledged. */
   readonly prefetch: number;
-  /** Messages that are handled at a time. */
+  /** Messages handled at a time. */
   readonly consumers: number;
   /** RabbitMQ: acknowledged when handed out; Kafka: offsets committed in the background. Not one by one. */
   readonly autoAck: boolean;

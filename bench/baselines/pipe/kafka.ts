@@ -6,7 +6,7 @@ import type { Consumer, ConsumerOptions, HandleOne, Publisher } from './broker.t
 
 const brokersOf = (url: string): string[] => [url.replace('kafka://', '')];
 
-/** The topic must be there. */
+/** The topic must exist. */
 export async function openPublisher(url: string, topic: string, confirm: boolean): Promise<Publisher> {
   const acks = confirm ? -1 : 1;
   const producer = new Producer({ clientId: 'one-by-one', bootstrapBrokers: brokersOf(url), acks });
@@ -31,7 +31,7 @@ export async function openConsumer(
   const consumer = new KafkaConsumer({ ...base, groupId: `of-${topic}` });
   const autocommit = autoAck ? 1000 : false;
   const stream = await consumer.consume({ topics: [topic], mode: 'earliest', autocommit, highWaterMark: prefetch });
-  // One after the other in each partition.
+  // Records of one partition are handled one after the other.
   const lanes = Array.from({ length: consumers }, () => Promise.resolve());
   const one = async ({ value, commit }: Message): Promise<void> => {
     await handle(JSON.parse(value.toString()) as OrderMessage);

@@ -4,7 +4,7 @@ import { Connection } from 'rabbitmq-client';
 import type { OrderMessage } from '../../../src/model/order.ts';
 import type { Consumer, ConsumerOptions, HandleOne, Publisher } from './broker.ts';
 
-/** The queue must be there. */
+/** The queue must exist. */
 export async function openPublisher(url: string, queue: string, confirm: boolean): Promise<Publisher> {
   const connection = new Connection({ url, noDelay: true });
   const channel = await connection.acquire();
@@ -37,7 +37,7 @@ export async function openConsumer(
   );
   await new Promise<void>((resolve, reject) => {
     consumer.once('ready', resolve);
-    // A message that fails would come again and again.
+    // A message that fails would be redelivered for ever.
     consumer.on('error', (error) => {
       console.error(error);
       reject(error);

@@ -1,4 +1,4 @@
--- The seckill script of docs/concepts/sources.md, 003, before RabbitMQ: the order goes to the broker, and not into a stream.
+-- The seckill script of docs/concepts/sources.md, 003, in its RabbitMQ version: the order goes to the broker instead of a stream.
 -- ARGV: voucher id, user id
 local stockKey, orderKey = 'seckill:stock:' .. ARGV[1], 'seckill:order:' .. ARGV[1]
 if tonumber(redis.call('GET', stockKey)) <= 0 then return 1 end

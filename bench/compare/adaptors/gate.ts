@@ -1,4 +1,4 @@
-// What `bench -- compare` knows of the gate in Redis. Each commit has its own, which fits its src/; the interface stays.
+// The adaptor of `bench -- compare` for the gate in Redis. Each commit has one that fits its src/; the interface must not change.
 import { systemRuntime } from '../../../src/base/runtime.ts';
 import { RedisGate } from '../../../src/gate/redis/gate.ts';
 
@@ -9,7 +9,7 @@ export interface GateOrder {
 }
 
 export interface MeasuredGate {
-  /** Resolves when the gate has admitted it; fails if it has not. */
+  /** Resolves when the gate has admitted the order; rejects if it refuses. */
   admit(order: GateOrder): Promise<void>;
 }
 
@@ -17,7 +17,7 @@ export interface MeasuredGate {
 export async function open(redisUrl: string): Promise<MeasuredGate> {
   const gate = new RedisGate({ target: redisUrl, pipeMax: 100_000_000, commandMs: 10_000 }, systemRuntime());
   const nowMs = Date.now();
-  // The snapshot as it is now (`content`), and as commits before pages had it.
+  // The snapshot in its current form (`content`) and in that of commits before there were pages.
   const snapshot = {
     ...{ saleId: '7', epoch: 1, version: 1, opensAtMs: nowMs - 1000, closesAtMs: nowMs + 3_600_000 },
     ...{ paused: false, closed: false, perBuyer: 1, payWithinSeconds: 900 },

@@ -1,4 +1,4 @@
-// What `bench -- compare` knows of the ledgers in SQL. Each commit has its own, which fits its src/; the interface stays.
+// The adaptor of `bench -- compare` for the SQL ledgers. Each commit has one that fits its src/; the interface must not change.
 
 import { systemRuntime } from '../../../src/base/runtime.ts';
 import { openSqlLedger } from '../../../src/ledger/drivers/open.ts';
@@ -11,7 +11,7 @@ export interface LedgerOrder {
 }
 
 export interface MeasuredLedger {
-  /** Resolves when all are committed as reserved; fails if one is not. */
+  /** Resolves when all are committed as reserved; rejects if one is not. */
   commit(batch: readonly LedgerOrder[]): Promise<void>;
 }
 

@@ -25,13 +25,13 @@ const SHAPE =
 function parse(url: string): Address {
   const found = SHAPE.exec(url)?.groups;
   // The address itself may hold a password: it is not repeated.
-  if (!found) throw new TerminalError('invalid_config', 'not an address of Redis: expected redis://host:port');
+  if (!found) throw new TerminalError('bad_config', 'not an address of Redis: expected redis://host:port');
   const hosts = found.hosts!.split(',').map((each) => {
     const at = /^(?:\[(?<v6>[^\]]+)\]|(?<name>[^:]+))(?::(?<port>\d+))?$/.exec(each)?.groups;
     const standard = found.protocol!.includes('sentinel') ? 26379 : 6379;
     const port = Number(at?.port ?? standard);
     if (!at || port < 1 || port > 65535) {
-      throw new TerminalError('invalid_config', `not an address of Redis: "${each}" is no host or host:port`);
+      throw new TerminalError('bad_config', `not an address of Redis: "${each}" is no host or host:port`);
     }
     return { host: (at.v6 ?? at.name)!, port };
   });
@@ -50,7 +50,7 @@ function decoded(text: string, what: string): string {
   try {
     return decodeURIComponent(text);
   } catch {
-    throw new TerminalError('invalid_config', `not an address of Redis: a % in ${what} must be written as %25`);
+    throw new TerminalError('bad_config', `not an address of Redis: a % in ${what} must be written as %25`);
   }
 }
 
@@ -58,7 +58,7 @@ function decoded(text: string, what: string): string {
 function refuseQuery(query: URLSearchParams, known: readonly string[], instead: string): void {
   for (const name of query.keys()) {
     if (known.includes(name)) continue;
-    throw new TerminalError('invalid_config', `an address of Redis does not know "?${name}=": ${instead}`);
+    throw new TerminalError('bad_config', `an address of Redis does not know "?${name}=": ${instead}`);
   }
 }
 
@@ -66,7 +66,7 @@ const IN_THE_ADDRESS = 'write rediss:// for TLS, redis://host:port/3 for a datab
 
 function database(text: string | null): number {
   if (text === null || text === '') return 0;
-  if (!/^\d{1,4}$/.test(text)) throw new TerminalError('invalid_config', `not a database number of Redis: "${text}"`);
+  if (!/^\d{1,4}$/.test(text)) throw new TerminalError('bad_config', `not a database number of Redis: "${text}"`);
   return Number(text);
 }
 
@@ -82,7 +82,7 @@ export function redisClient(target: RedisTarget, options: Settings, cluster: Clu
   if (target instanceof Redis) return target.duplicate(options);
   if (typeof target !== 'string')
     throw new TerminalError(
-      'invalid_config',
+      'bad_config',
       'redis must be an address (redis://host:port) or an ioredis 6 client, made with the copy of ioredis that this package uses; ' +
         'in place of any other client give the address',
     );
@@ -94,25 +94,25 @@ export function redisClient(target: RedisTarget, options: Settings, cluster: Clu
     case 'redis':
     case 'rediss':
       if (hosts.length > 1) {
-        throw new TerminalError('invalid_config', 'several hosts need redis+cluster:// or redis+sentinel://');
+        throw new TerminalError('bad_config', 'several hosts need redis+cluster:// or redis+sentinel://');
       }
       refuseQuery(query, [], IN_THE_ADDRESS);
       return new Redis({ ...hosts[0]!, ...auth, ...tls, db: database(path), ...options });
     case 'redis+sentinel':
     case 'rediss+sentinel':
       if (path === '')
-        throw new TerminalError('invalid_config', 'redis+sentinel:// needs the name of the master: …/mymaster');
+        throw new TerminalError('bad_config', 'redis+sentinel:// needs the name of the master: …/mymaster');
       refuseQuery(query, ['db'], 'it knows ?db=0; write rediss+sentinel:// for TLS');
       return new Redis({ sentinels: hosts, name: path, ...auth, ...tls, db: database(query.get('db')), ...options });
     case 'redis+cluster':
     case 'rediss+cluster':
       refuseQuery(query, [], 'write rediss+cluster:// for TLS; a cluster has database 0 only');
       if (path !== '' && path !== '0') {
-        throw new TerminalError('invalid_config', `a cluster of Redis has database 0 only, and not "${path}"`);
+        throw new TerminalError('bad_config', `a cluster of Redis has database 0 only, and not "${path}"`);
       }
       return new Cluster(hosts, { ...cluster, redisOptions: { ...auth, ...tls, ...options } });
     default:
-      throw new TerminalError('invalid_config', `not an address of Redis: ${protocol}:// is not known`);
+      throw new TerminalError('bad_config', `not an address of Redis: ${protocol}:// is not known`);
   }
 }
 

@@ -218,7 +218,7 @@ export class RedisLink {
       return;
     }
     const message = `Redis has no database ${client.options.db} (${reason}): give one that it has, redis://host:port/0`;
-    this.#refusal = new TerminalError('invalid_config', message);
+    this.#refusal = new TerminalError('bad_config', message);
     client.disconnect();
   }
 

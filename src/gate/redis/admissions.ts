@@ -1,5 +1,6 @@
 import { InvariantError, TerminalError, unavailable } from '../../base/errors.ts';
 import { isId } from '../../base/ids.ts';
+import { keyName, type Layout } from '../../base/redis/layout.ts';
 import { detailOf, type RedisLink, RedisUnavailableError, UNREACHED } from '../../base/redis/link.ts';
 import type { Script } from '../../base/redis/scripts.ts';
 import { type Asker, bulk } from '../../base/redis/sent-script.ts';
@@ -10,7 +11,6 @@ import { encodePlacedBy } from '../../model/stream-entry.ts';
 import { type AdmitRequest, NotAdmittedError, type Refused, type Verdict } from '../port.ts';
 import type { Breakers } from './breakers.ts';
 import type { Epochs } from './epochs.ts';
-import { keyName, type Layout } from './layout.ts';
 import type { Room } from './room.ts';
 
 /** A call holds Redis for as long as it runs; this many orders take about a third of a millisecond. */

@@ -1,6 +1,7 @@
 import { Anchor } from '../../base/anchor.ts';
 import { TerminalError, unavailable } from '../../base/errors.ts';
 import type { RedisTarget } from '../../base/redis/address.ts';
+import { type EpochKeys, keyName, Layout, type SaleKeys } from '../../base/redis/layout.ts';
 import { RedisLink } from '../../base/redis/link.ts';
 import type { Runtime } from '../../base/runtime.ts';
 import { each } from '../../base/sweep.ts';
@@ -21,7 +22,6 @@ import { Admissions } from './admissions.ts';
 import { Breakers } from './breakers.ts';
 import { Epochs } from './epochs.ts';
 import { install, valueArgs } from './install.ts';
-import { type EpochKeys, keyName, Layout, type SaleKeys } from './layout.ts';
 import { Room } from './room.ts';
 import { scriptNamed } from './scripts.ts';
 

@@ -1,6 +1,6 @@
-// The live board: reads the list of sales every few seconds, and follows the newest few by server-sent events.
+// The live board: polls the list of sales and follows the newest few by server-sent events.
 const SHOWN_MAX = 20;
-const FOLLOWED_MAX = 5; // a browser opens six connections to a host; one is left for everything else
+const FOLLOWED_MAX = 5; // a browser opens at most six connections to a host; one is left for everything else
 const LOOK_EVERY_MS = 5000;
 const RETRY_MS = 2000;
 
@@ -32,7 +32,7 @@ function showState(element, state) {
   badge.dataset.state = state;
 }
 
-/** What is on the page, by the id of its sale. */
+/** What is on the page, by sale id. */
 const shown = new Map();
 
 function add(sale) {
@@ -64,7 +64,7 @@ function follow(id, entry) {
   });
   events.addEventListener('error', () => {
     link.textContent = 'connection lost; trying again…';
-    // Refused, and not only interrupted: the browser does not try again by itself. The next look does.
+    // Refused rather than interrupted: the browser does not reconnect by itself, but the next poll does.
     if (events.readyState === EventSource.CLOSED) unfollow(entry);
   });
   events.addEventListener('stock', ({ data }) => {
@@ -79,7 +79,7 @@ function unfollow(entry) {
   entry.events = null;
 }
 
-/** The sales as they are now, newest first. Those that are followed show what they were told, which is newer. */
+/** Shows the sales, newest first. A followed sale keeps what its events said, which is newer than the list. */
 function update(sales) {
   const followed = new Set(sales.filter(({ state }) => state !== 'closed').slice(0, FOLLOWED_MAX));
   for (const sale of sales) {
@@ -99,11 +99,11 @@ function update(sales) {
   if (!isSame) list.replaceChildren(...elements);
 }
 
-/** Never fails: a shop that cannot be read is asked again. */
+/** Never throws: if the shop cannot be read, it tries again. */
 async function look() {
   try {
     const answer = await fetch(`v1/sales?limit=${SHOWN_MAX}`);
-    if (!answer.ok) throw new Error(`the shop answers ${answer.status}`);
+    if (!answer.ok) throw new Error(`the shop answered ${answer.status}`);
     const { data } = await answer.json();
     update(data);
     const streams = [...shown.values()].flatMap(({ events }) => events ?? []);

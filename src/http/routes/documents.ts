@@ -3,7 +3,7 @@ import { createRequire } from 'node:module';
 import { dirname, extname, join } from 'node:path';
 import swaggerUi from '@fastify/swagger-ui';
 import type { FastifyInstance, FastifyReply, FastifyRequest, RouteHandlerMethod } from 'fastify';
-import { type PublicAnswer, publicAnswer } from '../../engine/public-answer.ts';
+import { type PublicAnswer, publicAnswer } from '../../views/public-answer.ts';
 import { mountOf, sentToSlash } from '../mount.ts';
 import { isKnown, sendProblem } from '../reply.ts';
 import { kept } from '../sockets.ts';
@@ -17,11 +17,11 @@ const TYPES: Record<string, string | undefined> = {
   '.svg': 'image/svg+xml',
 };
 
-/** The document for machines, and the page that shows it to people. */
+/** The OpenAPI document, and Swagger UI that shows it. */
 export async function documentRoutes(app: FastifyInstance, document: () => object): Promise<void> {
   let written: Buffer | null = null;
   const send: RouteHandlerMethod = (request, reply) => {
-    // Anybody may ask for it, as often as they like: it is written once. Where it is mounted only its requests tell.
+    // Serialised once, because anybody may request it at any rate. Only a request tells where the routes are mounted.
     written ??= kept(Buffer.from(JSON.stringify(document())));
     const mount = mountOf(request);
     const servers = `{"servers":${JSON.stringify([{ url: mount }])},`;
@@ -31,8 +31,8 @@ export async function documentRoutes(app: FastifyInstance, document: () => objec
   app.get('/openapi.json', { schema: { hide: true } }, send);
   await app.register(async (docs) => {
     const files = filesOfPage();
-    // Swagger UI's own would write the whole document anew for everybody who asks, as YAML for a second. Its page names what it
-    // loads by a path that is wrong under a mount, unless it was asked for with a slash.
+    // Swagger UI's own handlers would serialise the document for every request (as YAML this blocks for a second), and its page
+    // loads its files by paths that are wrong under a mount unless its URL ends with a slash.
     docs.addHook('onRoute', (route) => {
       if (route.routePath === '' || route.routePath === '/') {
         const page = route.handler;
@@ -48,7 +48,7 @@ export async function documentRoutes(app: FastifyInstance, document: () => objec
     await docs.register(swaggerUi, {
       routePrefix: '/docs',
       staticCSP: true,
-      // Swagger UI styles itself inline; everything it loads is ours, and comes by http where the page does.
+      // Swagger UI uses inline styles. It loads everything from here, over http if the page is: no upgrade to https.
       transformStaticCSP: (policy) =>
         policy
           .replace(/style-src [^;]*/, "style-src 'self' 'unsafe-inline'")
@@ -63,8 +63,8 @@ interface PageFile extends PublicAnswer {
 }
 
 /**
- * What the page loads, read once. Swagger UI's own routes open the file for every request, and keep it open until the client has
- * read it: a few thousand clients that read slowly take all the files that the process may open, and the shop takes nobody in.
+ * The page's files, read once. Swagger UI's own routes open the file per request and keep it open until the client has read it:
+ * a few thousand slow readers would use up the process's file descriptors, and the shop could accept no connection.
  */
 function filesOfPage(): ReadonlyMap<string, PageFile> {
   const files = new Map<string, PageFile>();

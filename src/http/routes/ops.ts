@@ -1,14 +1,14 @@
 import type { FastifyInstance, FastifyRequest } from 'fastify';
 import Type from 'typebox';
 import * as S from '../../contract/schemas.ts';
-import { iso, presentReport } from '../../engine/present.ts';
 import type { DeadLetter as Letter } from '../../pipe/port.ts';
+import { iso, presentReport } from '../../views/present.ts';
 import type { HttpContext } from '../context.ts';
 import { HttpProblem } from '../problem.ts';
 import { actorOf, page, pageOf } from '../request.ts';
 import { problems } from '../responses.ts';
 
-/** A letter that nobody could read has no order; its id is then that of its entry, or of what a broker brought. */
+/** The order's id. A message that could not be parsed has none: then the id of its stream entry, or of the broker's message. */
 const LetterId = Type.String({ pattern: '^[0-9A-Za-z._-]{1,300}$' });
 
 const LettersQuery = Type.Object(
@@ -30,12 +30,12 @@ const DeadLetter = Type.Object({
   buyer: Type.String(),
   item: Type.String(),
   quantity: Type.Integer(),
-  error: Type.String({ description: 'Why the ledger could not take it, at the last try' }),
+  error: Type.String({ description: 'Why the ledger could not store it at the last attempt' }),
   attempts: Type.Integer(),
   diedAt: S.Time,
 });
 
-/** What may be wrong with a body, also with one that nobody asked for. */
+/** Problems with a body; also possible on a route that expects none. */
 const BODY = ['malformed_json', 'body_too_large', 'unsupported_media_type'] as const;
 
 /** Operations: for admins. */
@@ -51,7 +51,7 @@ export function opsRoutes(app: FastifyInstance, { shop, auth }: HttpContext): vo
       schema: {
         tags,
         ...admin,
-        summary: 'Messages that the ledger could not take, newest first',
+        summary: 'List orders’ messages that the ledger could not store, newest first',
         querystring: LettersQuery,
         response: { 200: S.listOf(DeadLetter), ...problems('unauthenticated', 'forbidden', 'invalid_request') },
       },
@@ -72,7 +72,7 @@ export function opsRoutes(app: FastifyInstance, { shop, auth }: HttpContext): vo
       schema: {
         tags,
         ...admin,
-        summary: 'Who did what, when, from where: sales, stock, orders; newest first',
+        summary: 'List who changed sales, stock and orders, when and from where; newest first',
         querystring: AuditQuery,
         response: { 200: S.listOf(S.AuditEntry), ...problems('unauthenticated', 'forbidden', 'invalid_request') },
       },
@@ -97,7 +97,7 @@ export function opsRoutes(app: FastifyInstance, { shop, auth }: HttpContext): vo
       schema: {
         tags,
         ...admin,
-        summary: 'The last report of this process about what does not come to its end by itself',
+        summary: 'Get this process’s last report about stuck stock and unsettled payments',
         querystring: S.NoQuery,
         response: { 200: S.CheckReport, ...problems('unauthenticated', 'forbidden', 'invalid_request') },
       },
@@ -112,7 +112,7 @@ export function opsRoutes(app: FastifyInstance, { shop, auth }: HttpContext): vo
       schema: {
         tags,
         ...admin,
-        summary: 'Looks now for what does not come to its end by itself, in all sales or in one',
+        summary: 'Check now for stuck stock and unsettled payments, in all sales or in one',
         querystring: S.NoQuery,
         body: S.CheckBody,
         response: { 200: S.CheckReport, ...problems(...refusals, ...BODY) },
@@ -135,7 +135,7 @@ export function opsRoutes(app: FastifyInstance, { shop, auth }: HttpContext): vo
       schema: {
         tags,
         ...admin,
-        summary: 'Puts it back into the pipe',
+        summary: 'Put a dead letter back into the pipe',
         params,
         querystring: S.NoQuery,
         body: S.Nothing,
@@ -160,10 +160,10 @@ export function opsRoutes(app: FastifyInstance, { shop, auth }: HttpContext): vo
       schema: {
         tags,
         ...admin,
-        summary: 'Rejects its order (`undeliverable`), then frees its units',
+        summary: 'Delete a dead letter: reject its order (`undeliverable`), then free its units',
         params,
         querystring: S.NoQuery,
-        response: { 204: { type: 'null', description: 'Gone' }, ...problems(...refusals, ...BODY) },
+        response: { 204: { type: 'null', description: 'Deleted' }, ...problems(...refusals, ...BODY) },
       },
       onRequest: async (request) => void auth.admin(request),
     },
@@ -185,6 +185,6 @@ function unknown(): HttpProblem {
 
 function presentLetter({ message, error, attempts, diedAtMs }: Letter) {
   const { orderId: id, saleId, buyer, itemCode: item, quantity } = message;
-  // What is not ours is of no sale.
+  // A message that is not ours belongs to no sale.
   return { id, saleId: saleId || null, buyer, item, quantity, error, attempts, diedAt: iso(diedAtMs) };
 }

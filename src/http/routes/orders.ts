@@ -4,9 +4,9 @@ import Type from 'typebox';
 import { isId } from '../../base/ids.ts';
 import { Turn } from '../../base/turn.ts';
 import * as S from '../../contract/schemas.ts';
-import { iso, type Order, presentOrder } from '../../engine/present.ts';
 import { hasEnded, type OrderStatus } from '../../model/order.ts';
 import type { PlaceResult } from '../../orders/place.ts';
+import { iso, type Order, presentOrder } from '../../views/present.ts';
 import type { OrderingIdentity } from '../auth.ts';
 import { readsOfList } from '../buyer-limits.ts';
 import type { HttpContext } from '../context.ts';
@@ -17,7 +17,7 @@ import { actorOf, keyOf, page, pageOf } from '../request.ts';
 import { problems } from '../responses.ts';
 import { type EventStream, lastEventId } from '../sse.ts';
 
-/** Who asks: gone when the connection is. */
+/** The client of a request: aborted once its connection is closed. */
 class Client {
   readonly #socket: Socket;
 
@@ -30,7 +30,7 @@ class Client {
   }
 }
 
-/** Who orders, known once the token is verified. A symbol: the application we are mounted in has its own names. */
+/** The caller, set once the token is verified. A symbol, so that it cannot clash with names of the host application. */
 const WHO = Symbol('doorbuster.who');
 
 declare module 'fastify' {
@@ -51,14 +51,17 @@ export function orderRoutes(app: FastifyInstance, { shop, auth, streams, buyerLi
       schema: {
         tags,
         'x-security': [{ buyer: [] }, { admin: [] }],
-        summary: 'Order: 201 means committed in the ledger',
+        summary: 'Place an order; 201 means that it is committed in the ledger',
         params,
         querystring: S.NoQuery,
         headers: Type.Object({ ...S.KeyHeader, ...S.BuyerHeader }),
         body: S.NewOrder,
         response: {
           201: S.Order,
-          202: { ...S.Order, description: 'Queued (distributed only): follow it; ends as `reserved` or `rejected`' },
+          202: {
+            ...S.Order,
+            description: 'Queued (distributed only). Poll it or follow its events: it becomes `reserved` or `rejected`',
+          },
           ...problems(
             'malformed_json',
             'unauthenticated',
@@ -103,8 +106,8 @@ export function orderRoutes(app: FastifyInstance, { shop, auth, streams, buyerLi
         by: who.admin === null ? undefined : actorOf(who, request),
         signal: new Client(request.raw.socket),
       });
-      // Refusals of one turn are sent together, as the orders of one commit are: a write to a client that sleeps has to
-      // wake it, and costs ten times one that does not (docs/internals/design-notes.md).
+      // All refusals of one turn are sent together, like the orders of one commit: a write that wakes a sleeping client
+      // costs ten times as much as one that does not (docs/internals/design-notes.md).
       if (!result.ok) await turn.end();
       return answerPlaced(reply, result, mountOf(request) + app.prefix);
     },
@@ -116,7 +119,7 @@ export function orderRoutes(app: FastifyInstance, { shop, auth, streams, buyerLi
       schema: {
         tags,
         'x-security': [{ buyer: [] }, { admin: [] }],
-        summary: 'An order, for its owner and admins',
+        summary: 'Get an order, as its buyer or an admin',
         params,
         querystring: S.NoQuery,
         response: { 200: S.Order, ...problems('unauthenticated', 'not_found', 'invalid_request') },
@@ -132,7 +135,7 @@ export function orderRoutes(app: FastifyInstance, { shop, auth, streams, buyerLi
       schema: {
         tags,
         'x-security': [{ buyer: [] }, { admin: [] }],
-        summary: 'Orders, newest first: a buyer’s own; for an admin all (JSON, or text/csv by Accept)',
+        summary: 'List orders, newest first: a buyer’s own, or all for an admin (JSON, or text/csv by Accept)',
         querystring: S.OrdersQuery,
         response: {
           200: {
@@ -173,7 +176,7 @@ export function orderRoutes(app: FastifyInstance, { shop, auth, streams, buyerLi
       schema: {
         tags,
         'x-security': [{ buyer: [] }, { admin: [] }],
-        summary: 'Server-sent events: `order`, one a change, until the order ends',
+        summary: 'Follow an order by server-sent events: one `order` event per change, until the order ends',
         params,
         querystring: S.NoQuery,
         response: {
@@ -187,7 +190,7 @@ export function orderRoutes(app: FastifyInstance, { shop, auth, streams, buyerLi
       const { admin, buyer } = auth.anyone(request);
       const watch = async (stream: EventStream): Promise<() => void> => {
         await visibleOrder(request);
-        // The version the reader has; anything else cannot be served from, and gets the order as it is.
+        // The version that the reader already has. With any other id the reader gets the current order.
         let seen = lastEventId(request);
         const stop = await shop.get().watchOrder(request.params.id, (order) => {
           const id = String(order.version);
@@ -202,7 +205,7 @@ export function orderRoutes(app: FastifyInstance, { shop, auth, streams, buyerLi
     },
   );
 
-  /** Somebody else's order is not there: its existence is nobody's business. */
+  /** Another buyer's order is answered 404, so that nobody can find out whether it exists. */
   async function visibleOrder(request: FastifyRequest): Promise<Order> {
     const who = auth.anyone(request);
     const { id } = request.params as { id: string };
@@ -242,7 +245,7 @@ function answerPlaced(reply: FastifyReply, result: PlaceResult, prefix: string):
   }
 }
 
-/** CSV for who names it and likes it no less than JSON. */
+/** True if Accept names text/csv with a quality no lower than that of JSON. */
 function wantsCsv(request: FastifyRequest): boolean {
   const likes = (type: string): number => {
     for (const part of (request.headers.accept ?? '').toLowerCase().split(',')) {
@@ -278,7 +281,7 @@ const CSV_COLUMNS = [
   'refunded',
 ];
 
-/** RFC 4180. A page like the JSON list; the next cursor is in a header, since a row could be mistaken for an order. */
+/** RFC 4180. The same page as the JSON list. The next cursor is in a header, because a row would look like an order. */
 function sendCsv(
   reply: FastifyReply,
   { data, nextCursor }: { data: Order[]; nextCursor: string | null },
@@ -313,7 +316,10 @@ function sendCsv(
     .send(`${[CSV_COLUMNS.join(','), ...rows].join('\r\n')}\r\n`);
 }
 
-/** A text that a spreadsheet would run as a formula is kept a text; where commas separate decimals, semicolons separate fields. */
+/**
+ * A quote keeps a spreadsheet from running a text as a formula. A field with a semicolon is quoted, too, because
+ * spreadsheets separate fields by it where the comma is the decimal separator.
+ */
 function csvField(value: string | number): string {
   let text = String(value);
   if (typeof value === 'string' && /^[=+\-@＝＋－＠]/.test(text)) text = `'${text}`;

@@ -2,9 +2,9 @@ import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify';
 import Type from 'typebox';
 import { newSaleOf, salePatchOf } from '../../contract/convert.ts';
 import * as S from '../../contract/schemas.ts';
-import type { SaleEvent } from '../../engine/board.ts';
-import type { PublicAnswer } from '../../engine/public-answer.ts';
 import type { Caller } from '../../sales/manage.ts';
+import type { SaleEvent } from '../../views/board.ts';
+import type { PublicAnswer } from '../../views/public-answer.ts';
 import type { HttpContext } from '../context.ts';
 import { mountOf } from '../mount.ts';
 import { HttpProblem } from '../problem.ts';
@@ -78,7 +78,7 @@ export function saleRoutes(app: FastifyInstance, { shop, auth, streams }: HttpCo
     {
       schema: {
         tags,
-        summary: 'A sale with its counts (up to a second old)',
+        summary: 'Get a sale with its counts (up to a second old)',
         params,
         querystring: S.NoQuery,
         response: { 200: S.Sale, 304: NOT_MODIFIED, ...problems('not_found', 'invalid_request') },
@@ -96,7 +96,7 @@ export function saleRoutes(app: FastifyInstance, { shop, auth, streams }: HttpCo
     {
       schema: {
         ...admin,
-        summary: 'Change a sale; lowering perBuyer takes nothing away',
+        summary: 'Change a sale; lowering perBuyer takes no order away',
         params,
         body: S.SalePatch,
         response: { 200: S.Sale, ...problems(...BODY, ...ADMIN, 'not_found', 'version_conflict', 'sale_closed') },
@@ -117,7 +117,7 @@ export function saleRoutes(app: FastifyInstance, { shop, auth, streams }: HttpCo
     {
       schema: {
         ...admin,
-        summary: 'Add or remove units, also while it sells',
+        summary: 'Add or remove units, even while the sale is open',
         params: Type.Object({ id: S.GivenId, code: S.Code }),
         headers,
         body: S.StockChange,
@@ -136,11 +136,11 @@ export function saleRoutes(app: FastifyInstance, { shop, auth, streams }: HttpCo
 
   const verbs = {
     pause: {
-      summary: 'Stop selling; in force at once',
+      summary: 'Pause a sale, effective immediately',
       run: (id: string, by: Caller) => shop.get().setPaused(id, true, by),
     },
-    resume: { summary: 'Sell again', run: (id: string, by: Caller) => shop.get().setPaused(id, false, by) },
-    close: { summary: 'Close for good', run: (id: string, by: Caller) => shop.get().closeSale(id, by) },
+    resume: { summary: 'Resume a sale', run: (id: string, by: Caller) => shop.get().setPaused(id, false, by) },
+    close: { summary: 'Close a sale for good', run: (id: string, by: Caller) => shop.get().closeSale(id, by) },
   };
   for (const [verb, { summary, run }] of Object.entries(verbs)) {
     app.post<OfSale>(
@@ -174,7 +174,7 @@ export function saleRoutes(app: FastifyInstance, { shop, auth, streams }: HttpCo
       exposeHeadRoute: false,
       schema: {
         tags,
-        summary: 'Server-sent events: `stock` (an item’s counts) and `state`',
+        summary: 'Follow a sale by server-sent events: `stock` (an item’s counts) and `state`',
         params,
         querystring: S.NoQuery,
         response: {
@@ -197,7 +197,7 @@ export function saleRoutes(app: FastifyInstance, { shop, auth, streams }: HttpCo
 
 const texts = new WeakMap<readonly SaleEvent[], Buffer>();
 
-/** Events as they are sent, made once for all who get the same ones. */
+/** Serialised events, made once for all readers that get the same ones. */
 function textOf(events: readonly SaleEvent[]): Buffer {
   let text = texts.get(events);
   if (text === undefined) {
@@ -211,7 +211,7 @@ function textOf(events: readonly SaleEvent[]): Buffer {
 
 const NOT_MODIFIED = Type.Null({ description: 'Not modified' });
 
-/** ETag and a second of caching: a crowd that reloads is served by whatever stands in front of us. */
+/** With an ETag and a second of caching, so that a cache in front of us serves a crowd that reloads. */
 function publicRead(request: FastifyRequest, reply: FastifyReply, { body, tag }: PublicAnswer): FastifyReply {
   reply.header('etag', tag).header('cache-control', 'public, max-age=1');
   if (isKnown(request, tag)) return reply.code(304).send();

@@ -3,7 +3,7 @@ import { createSigner } from 'fast-jwt';
 import type { FastifyInstance } from 'fastify';
 import Type from 'typebox';
 import { Buyer, NoQuery } from '../../contract/schemas.ts';
-import { iso } from '../../engine/present.ts';
+import { iso } from '../../views/present.ts';
 import type { HttpContext } from '../context.ts';
 import { problems, systemProblems } from '../responses.ts';
 
@@ -17,7 +17,7 @@ export function systemRoutes(app: FastifyInstance, { shop, options, auth, overlo
     {
       schema: {
         tags,
-        summary: 'Is the process alive?',
+        summary: 'Check that the process is alive',
         response: { 200: Type.Object({ status: Type.Literal('ok') }), ...systemProblems() },
       },
     },
@@ -38,7 +38,7 @@ export function systemRoutes(app: FastifyInstance, { shop, options, auth, overlo
     {
       schema: {
         tags,
-        summary: 'Can it take orders? Each part says ok, or why not',
+        summary: 'Check that the shop can take orders; each part says ok, or why not',
         response: { ...systemProblems(), 200: Readiness, 503: Readiness },
       },
     },
@@ -61,7 +61,7 @@ export function systemRoutes(app: FastifyInstance, { shop, options, auth, overlo
     {
       schema: {
         tags,
-        summary: 'Prometheus metrics',
+        summary: 'Get Prometheus metrics',
         'x-security': options.metricsPublic ? [] : [{ admin: [] }],
         response: {
           200: { description: 'Prometheus text', content: { 'text/plain': { schema: Type.String() } } },
@@ -87,7 +87,7 @@ export function systemRoutes(app: FastifyInstance, { shop, options, auth, overlo
   );
 }
 
-/** The clock, and in a demo the tokens. */
+/** The server's clock, and tokens in a demo. */
 export function timeRoutes(app: FastifyInstance, { options, runtime }: HttpContext): void {
   const tags = ['System'];
 
@@ -96,7 +96,7 @@ export function timeRoutes(app: FastifyInstance, { options, runtime }: HttpConte
     {
       schema: {
         tags,
-        summary: 'The clock that opens sales',
+        summary: 'Get the server’s time, by which sales open',
         querystring: NoQuery,
         response: { 200: Type.Object({ now: Type.String({ format: 'date-time' }) }), ...problems('invalid_request') },
       },
@@ -116,7 +116,7 @@ export function timeRoutes(app: FastifyInstance, { options, runtime }: HttpConte
       {
         schema: {
           tags,
-          summary: 'A buyer’s token, for trying things out (only with --demo)',
+          summary: 'Create a buyer’s token for trying things out (only with --demo)',
           querystring: NoQuery,
           body: Type.Object({ user: Buyer }, { additionalProperties: false, examples: [{ user: 'alice' }] }),
           response: {

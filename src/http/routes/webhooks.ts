@@ -3,9 +3,9 @@ import type { FastifyInstance, FastifyRequest } from 'fastify';
 import Type, { type Static } from 'typebox';
 import { isId } from '../../base/ids.ts';
 import * as S from '../../contract/schemas.ts';
-import { iso } from '../../engine/present.ts';
 import type { Actor, WebhookDelivery, WebhookEndpoint } from '../../ledger/port.ts';
 import { DELIVERY_STATES, WEBHOOK_BOUNDS, WEBHOOK_EVENTS, type WebhookEvent } from '../../model/webhook.ts';
+import { iso } from '../../views/present.ts';
 import type { HttpContext } from '../context.ts';
 import { Keyed } from '../keyed.ts';
 import { HttpProblem, invalid } from '../problem.ts';
@@ -21,13 +21,13 @@ const NewWebhook = Type.Object(
       maxLength: WEBHOOK_BOUNDS.urlLengthMax,
       format: 'uri',
       description:
-        'http: or https:, without user, password and fragment; at a public address, unless WEBHOOKS_PRIVATE=on (demo: on)',
+        'http: or https:, without user, password or fragment; the address must be public unless WEBHOOKS_PRIVATE=on (demo: on)',
     }),
     events: Type.Array(Event, { minItems: 1, maxItems: WEBHOOK_EVENTS.length, uniqueItems: true }),
   },
   {
     additionalProperties: false,
-    // On this machine, where whoever tries it out has a server of their own.
+    // A loopback address, because people try it out with a server on their own machine.
     examples: [{ url: 'http://127.0.0.1:3000/hooks/doorbuster', events: ['order.paid', 'order.refunded'] }],
   },
 );
@@ -39,7 +39,7 @@ const Webhook = Type.Object({
   state: Type.Unsafe<'active' | 'gone'>({
     type: 'string',
     enum: ['active', 'gone'],
-    description: '`gone`: it answered 410, and nothing is sent to it any more',
+    description: '`gone`: the endpoint answered 410, and gets nothing any more',
   }),
   reason: nullable(Type.String({ description: 'Why it is gone' })),
   createdAt: S.Time,
@@ -47,22 +47,26 @@ const Webhook = Type.Object({
 
 const CreatedWebhook = Type.Object({
   ...Webhook.properties,
-  secret: Type.String({ description: 'What is sent is signed with it. It is shown here, and never again' }),
+  secret: Type.String({ description: 'Signs what is sent. Shown only in this response: store it' }),
 });
 
 const Delivery = Type.Object({
   id: S.Id,
-  eventId: Type.String({ description: '`id` in what is sent: the same at every try' }),
+  eventId: Type.String({ description: 'The `id` in the body that is sent: the same at every attempt' }),
   type: Event,
   orderId: S.Id,
   state: Type.Unsafe<string>({ type: 'string', enum: [...DELIVERY_STATES] }),
   tries: Type.Integer({ minimum: 0 }),
   lastStatus: Type.Unsafe<number | null>({
     type: ['integer', 'null'],
-    description: 'Of the last answer, if there was one',
+    description: 'HTTP status of the last answer, if there was one',
   }),
   lastError: nullable(Type.String()),
-  nextAt: nullable(Type.String({ description: 'Pending without it: an older event of the order comes first' })),
+  nextAt: nullable(
+    Type.String({
+      description: 'The next attempt; null while pending: an older event of the order must be delivered first',
+    }),
+  ),
   createdAt: S.Time,
   doneAt: nullable(Type.String()),
 });
@@ -71,7 +75,7 @@ const BODY = ['malformed_json', 'body_too_large', 'unsupported_media_type', 'inv
 const KEYED = ['idempotency_key_reused', 'idempotency_in_flight'] as const;
 const ADMIN = ['unauthenticated', 'forbidden'] as const;
 
-/** Endpoints of the shop's own systems, and what was sent to them: for admins. */
+/** Webhook endpoints of the shop's own systems, and their deliveries: for admins. */
 export function webhookRoutes(app: FastifyInstance, context: HttpContext): void {
   const { shop, auth } = context;
   const keyed = new Keyed(context);
@@ -85,7 +89,7 @@ export function webhookRoutes(app: FastifyInstance, context: HttpContext): void 
     {
       schema: {
         ...ops,
-        summary: 'Endpoints that are told of orders, newest first',
+        summary: 'List webhook endpoints, newest first',
         querystring: S.SalesQuery,
         response: { 200: S.listOf(Webhook), ...problems(...ADMIN, 'invalid_request') },
       },
@@ -100,7 +104,7 @@ export function webhookRoutes(app: FastifyInstance, context: HttpContext): void 
     {
       schema: {
         ...ops,
-        summary: 'An endpoint that is told of orders from now on; its secret is shown once',
+        summary: 'Create a webhook endpoint, which receives order events from now on; its secret is shown once',
         headers,
         querystring: S.NoQuery,
         body: NewWebhook,
@@ -128,10 +132,10 @@ export function webhookRoutes(app: FastifyInstance, context: HttpContext): void 
     {
       schema: {
         ...ops,
-        summary: 'Nothing is sent to it any more; its deliveries are forgotten',
+        summary: 'Delete a webhook endpoint and its deliveries',
         params,
         querystring: S.NoQuery,
-        response: { 204: { type: 'null', description: 'Gone' }, ...problems(...ADMIN, 'not_found', ...BODY) },
+        response: { 204: { type: 'null', description: 'Deleted' }, ...problems(...ADMIN, 'not_found', ...BODY) },
       },
       onRequest,
     },
@@ -146,7 +150,7 @@ export function webhookRoutes(app: FastifyInstance, context: HttpContext): void 
     {
       schema: {
         ...ops,
-        summary: 'What was or will be sent to it, newest first; kept for 7 days after its end',
+        summary: 'List an endpoint’s deliveries, newest first; kept for 7 days after they are done',
         params,
         querystring: S.SalesQuery,
         response: { 200: S.listOf(Delivery), ...problems(...ADMIN, 'not_found', 'invalid_request') },
@@ -166,7 +170,7 @@ export function webhookRoutes(app: FastifyInstance, context: HttpContext): void 
     {
       schema: {
         ...ops,
-        summary: 'Sends it once more, with the same event id',
+        summary: 'Send a delivery again, with the same event id',
         params,
         headers,
         querystring: S.NoQuery,
@@ -203,7 +207,7 @@ export function webhookRoutes(app: FastifyInstance, context: HttpContext): void 
   }
 }
 
-/** A call whose answer was lost makes no second endpoint: it is known by its key. */
+/** Identifies the call by its key, so that a retry after a lost answer creates no second endpoint. */
 function madeWith(keyed: ReturnType<typeof keyedBy>): string | null {
   if (keyed === null) return null;
   const { caller, actingFor, key } = keyed;
@@ -237,7 +241,7 @@ function unknown(what: string): HttpProblem {
   return new HttpProblem('not_found', `there is no such ${what}`);
 }
 
-/** As in contract/schemas.ts: the serialiser would try each branch of a union. */
+/** Not a union, as in contract/schemas.ts: the serialiser would try each branch. */
 function nullable(of: Type.TString) {
   return Type.Unsafe<string | null>({ ...of, type: ['string', 'null'] });
 }

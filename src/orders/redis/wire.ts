@@ -1,6 +1,7 @@
 import type { Anchor } from '../../base/anchor.ts';
 import { messageOf } from '../../base/errors.ts';
 import type { RedisTarget } from '../../base/redis/address.ts';
+import { Layout } from '../../base/redis/layout.ts';
 import { RedisLink } from '../../base/redis/link.ts';
 import type { Runtime } from '../../base/runtime.ts';
 import type { OrderRecord } from '../../model/order.ts';
@@ -28,14 +29,14 @@ const LISTEN_RETRY_MS = 500;
 export class OrderWire {
   readonly #link: RedisLink;
   readonly #runtime: Runtime;
-  readonly #prefix: string;
+  readonly #layout: Layout;
   readonly #channel: string;
   #closed = false;
 
   constructor(options: WireOptions, runtime: Runtime, hear: (orderId: string, decision: Decision) => void) {
     this.#runtime = runtime;
-    this.#prefix = options.prefix;
-    this.#channel = this.#channelOf(options.process);
+    this.#layout = new Layout(options.prefix);
+    this.#channel = this.#layout.acks(options.process);
     this.#link = new RedisLink(
       options.target,
       { commandMs: options.commandMs, broadcast: true },
@@ -58,10 +59,6 @@ export class OrderWire {
     );
   }
 
-  #channelOf(process: string): string {
-    return `${this.#prefix}:acks:${process}`;
-  }
-
   /** Begins to hear decisions. Resolves when they reach us, or Redis cannot be reached: then it is tried on. */
   async listen(): Promise<void> {
     try {
@@ -79,7 +76,7 @@ export class OrderWire {
       [id, reason ?? '-', createdAtMs, expiresAtMs ?? '-'].join(' '),
     );
     try {
-      await this.#link.call('PUBLISH', [this.#channelOf(process), lines.join('\n')]);
+      await this.#link.call('PUBLISH', [this.#layout.acks(process), lines.join('\n')]);
     } catch (error) {
       this.#runtime.log.debug({ reason: messageOf(error), process }, 'decisions could not be told');
     }
@@ -87,21 +84,17 @@ export class OrderWire {
 
   async writeTicket(orderId: string, saleId: string, buyer: string): Promise<void> {
     try {
-      await this.#link.call('SET', [this.#ticketOf(orderId), `${saleId}\n${buyer}`, 'EX', TICKET_SECONDS]);
+      await this.#link.call('SET', [this.#layout.ticket(orderId), `${saleId}\n${buyer}`, 'EX', TICKET_SECONDS]);
     } catch (error) {
       this.#runtime.log.debug({ reason: messageOf(error), orderId }, 'a ticket could not be written');
     }
   }
 
   async readTicket(orderId: string): Promise<{ saleId: string; buyer: string } | null> {
-    const ticket = await this.#link.call('GET', [this.#ticketOf(orderId)]);
+    const ticket = await this.#link.call('GET', [this.#layout.ticket(orderId)]);
     if (typeof ticket !== 'string') return null;
     const at = ticket.indexOf('\n');
     return { saleId: ticket.slice(0, at), buyer: ticket.slice(at + 1) };
-  }
-
-  #ticketOf(orderId: string): string {
-    return `${this.#prefix}:ticket:${orderId}`;
   }
 
   close(): void {

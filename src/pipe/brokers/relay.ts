@@ -1,3 +1,4 @@
+import { backOffMs } from '../../base/back-off.ts';
 import { messageOf } from '../../base/errors.ts';
 import type { Runtime } from '../../base/runtime.ts';
 import { type Parcel, partitionOf } from '../parcel.ts';
@@ -83,7 +84,7 @@ export class Relay {
   #cancelSweeps = (): void => {};
   readonly #stopped = new AbortController();
   /** Partitions into which the broker took nothing. While one waits, nothing of its sales is sent. */
-  readonly #troubles = new Map<number, { againMs: number; waiting: boolean }>();
+  readonly #troubles = new Map<number, { failures: number; waiting: boolean }>();
   #relayed = 0;
   #resent = 0;
   #probes = 0;
@@ -339,9 +340,10 @@ export class Relay {
     }
     const before = this.#troubles.get(partition);
     if (before?.waiting) return;
-    const trouble = { againMs: Math.min((before?.againMs ?? AGAIN_MS_MIN / 2) * 2, AGAIN_MS_MAX), waiting: true };
+    const failures = before?.failures ?? 0;
+    const trouble = { failures: failures + 1, waiting: true };
     this.#troubles.set(partition, trouble);
-    timers.after(trouble.againMs, () => {
+    timers.after(backOffMs(failures, AGAIN_MS_MIN, AGAIN_MS_MAX), () => {
       trouble.waiting = false;
       for (const sale of this.#sales.values()) {
         if (sale.partition === partition && sale.toSend.size > 0 && this.#leads(sale)) this.#enqueue(sale);

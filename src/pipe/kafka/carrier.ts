@@ -1,4 +1,5 @@
 import { Anchor } from '../../base/anchor.ts';
+import { backOffMs } from '../../base/back-off.ts';
 import { TerminalError, unavailable } from '../../base/errors.ts';
 import type { Runtime } from '../../base/runtime.ts';
 import { pause } from '../../base/timers.ts';
@@ -163,7 +164,7 @@ export class KafkaCarrier implements Carrier {
   async #untilOpen(): Promise<number> {
     const { timers } = this.#runtime;
     const { signal } = this.#closing;
-    for (let delayMs = AGAIN_MS_MIN; !signal.aborted; delayMs = Math.min(delayMs * 2, AGAIN_MS_MAX)) {
+    for (let failures = 0; !signal.aborted; failures++) {
       try {
         const partitions = await this.#prepare();
         this.#isOpen = true;
@@ -175,7 +176,7 @@ export class KafkaCarrier implements Carrier {
         if (refusal !== null) throw new TerminalError('bad_config', refusal);
         this.#noteOutage('open', error);
       }
-      await pause(timers, delayMs, signal);
+      await pause(timers, backOffMs(failures, AGAIN_MS_MIN, AGAIN_MS_MAX), signal);
     }
     throw unavailable('the carrier is closed');
   }
@@ -207,8 +208,8 @@ export class KafkaCarrier implements Carrier {
   async #lookUntilBack(): Promise<void> {
     const { timers, clock, log } = this.#runtime;
     const { signal } = this.#closing;
-    for (let delayMs = AGAIN_MS_MIN; !signal.aborted; delayMs = Math.min(delayMs * 2, AGAIN_MS_MAX)) {
-      await pause(timers, delayMs, signal);
+    for (let failures = 0; !signal.aborted; failures++) {
+      await pause(timers, backOffMs(failures, AGAIN_MS_MIN, AGAIN_MS_MAX), signal);
       try {
         await this.#prepare();
         // All may look well when nothing can be written: as long as that is tried, it tells more.

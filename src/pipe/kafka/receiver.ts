@@ -1,4 +1,5 @@
 import { type Admin, fetchV11, ListOffsetTimestamps, ProtocolError, type RecordsBatch } from '@platformatic/kafka';
+import { backOffMs } from '../../base/back-off.ts';
 import { unavailable } from '../../base/errors.ts';
 import type { Runtime } from '../../base/runtime.ts';
 import { pause, within } from '../../base/timers.ts';
@@ -96,14 +97,14 @@ export class Receiver {
     const { signal } = this.#stop;
     let memberId = '';
     let outsideMs: number | null = clock.monotonic();
-    let delayMs = AGAIN_MS_MIN;
+    let failures = 0;
     while (!signal.aborted) {
       const group = new Group(this.#on, timers, memberId, signal);
       this.#group = group;
       this.#topicId = null;
       try {
         await this.#belong(group, () => {
-          delayMs = AGAIN_MS_MIN;
+          failures = 0;
           outsideMs = null;
         });
       } catch (error) {
@@ -123,8 +124,7 @@ export class Receiver {
       this.#loseAll();
       memberId = group.memberId;
       group.drop();
-      await pause(timers, delayMs, signal);
-      delayMs = Math.min(delayMs * 2, AGAIN_MS_MAX);
+      await pause(timers, backOffMs(failures++, AGAIN_MS_MIN, AGAIN_MS_MAX), signal);
     }
   }
 
@@ -207,14 +207,14 @@ export class Receiver {
   async #read(signal: AbortSignal): Promise<void> {
     const { timers } = this.#runtime;
     const { clients, answerMs } = this.#on;
-    let delayMs = AGAIN_MS_MIN;
+    let failures = 0;
     while (!signal.aborted) {
       const client = clients.admin({ connectMs: answerMs, answerMs: FETCH_WAIT_MS + answerMs });
       const end = (): void => drop(client);
       signal.addEventListener('abort', end);
       try {
         await this.#readBy(client, signal, () => {
-          delayMs = AGAIN_MS_MIN;
+          failures = 0;
           this.#on.back('read');
         });
       } catch (error) {
@@ -226,8 +226,7 @@ export class Receiver {
         signal.removeEventListener('abort', end);
         drop(client);
       }
-      await pause(timers, delayMs, signal);
-      delayMs = Math.min(delayMs * 2, AGAIN_MS_MAX);
+      await pause(timers, backOffMs(failures++, AGAIN_MS_MIN, AGAIN_MS_MAX), signal);
     }
   }
 

@@ -1,4 +1,5 @@
 import { type Channel, Connection } from 'rabbitmq-client';
+import { backOffMs } from '../../base/back-off.ts';
 import { DoorbusterError, TerminalError, unavailable } from '../../base/errors.ts';
 import type { Runtime } from '../../base/runtime.ts';
 import { pause, within } from '../../base/timers.ts';
@@ -95,7 +96,7 @@ export class Link {
   async #keep(opened: () => void, failed: (error: unknown) => void): Promise<void> {
     const { clock, timers, random } = this.#runtime;
     const { signal } = this.#closing;
-    let delayMs = AGAIN_MS_MIN;
+    let failures = 0;
     for (;;) {
       let sinceMs = Infinity;
       const error = await this.#live(() => {
@@ -111,11 +112,11 @@ export class Link {
         return;
       }
       this.#user.changed();
-      // One that was over at once is no reason to hurry.
-      if (clock.monotonic() - sinceMs > AGAIN_MS_MAX) delayMs = AGAIN_MS_MIN;
-      await pause(timers, delayMs * (0.5 + random.fraction() / 2), signal);
+      // A connection that ended at once is no reason to hurry.
+      if (clock.monotonic() - sinceMs > AGAIN_MS_MAX) failures = 0;
+      const againMs = backOffMs(failures++, AGAIN_MS_MIN, AGAIN_MS_MAX);
+      await pause(timers, againMs * (0.5 + random.fraction() / 2), signal);
       if (signal.aborted) break;
-      delayMs = Math.min(delayMs * 2, AGAIN_MS_MAX);
     }
     this.#reason = 'RabbitMQ is closed';
     failed(unavailable(this.#reason));

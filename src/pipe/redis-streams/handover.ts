@@ -1,3 +1,4 @@
+import { backOffMs } from '../../base/back-off.ts';
 import { detailOf, RedisUnavailableError } from '../../base/redis/link.ts';
 import type { Runtime } from '../../base/runtime.ts';
 import type { Handle, Handled, Undeliverable } from '../port.ts';
@@ -27,6 +28,7 @@ const LEFT = { decided: Promise.resolve(false) };
 const READY_MS = 1000;
 const AGAIN_MS_MIN = 25;
 const AGAIN_MS_MAX = 2000;
+const againMs = (failures: number): number => backOffMs(failures, AGAIN_MS_MIN, AGAIN_MS_MAX);
 /** An outage is told of by a try that fails so long after the first one: one that succeeds in between ends it unheard. */
 const OUT_TOLD_MS = 100;
 /** Batches that wait for a ledger to come back beside those that are being handled: bounds what is held in memory. */
@@ -101,7 +103,7 @@ export class Handover {
    */
   async begin(stream: StreamName, all: readonly Entry[]): Promise<{ decided: Promise<boolean> }> {
     const sinceMs = this.#runtime.clock.monotonic();
-    for (let delayMs = AGAIN_MS_MIN; ; delayMs = Math.min(delayMs * 2, AGAIN_MS_MAX)) {
+    for (let failures = 0; ; failures++) {
       const entries = all.filter(({ lost }) => !lost);
       if (entries.length === 0) return DECIDED;
       try {
@@ -110,9 +112,9 @@ export class Handover {
         await this.#decide(stream, entries, handled, (ms) => this.#rest(ms));
         return DECIDED;
       } catch (error) {
-        if (delayMs === AGAIN_MS_MIN) this.#again(stream, entries, error);
+        if (failures === 0) this.#again(stream, entries, error);
       }
-      await this.#rest(delayMs);
+      await this.#rest(againMs(failures));
       if (this.#leave(sinceMs)) return LEFT;
     }
   }
@@ -138,8 +140,8 @@ export class Handover {
       this.#again(stream, stored, error);
     }
     const sinceMs = this.#runtime.clock.monotonic();
-    for (let delayMs = AGAIN_MS_MIN; ; delayMs = Math.min(delayMs * 2, AGAIN_MS_MAX)) {
-      await this.sleep(delayMs);
+    for (let failures = 0; ; failures++) {
+      await this.sleep(againMs(failures));
       if (this.#leave(sinceMs)) return false;
       try {
         const entries = all.filter(({ lost }) => !lost);
@@ -198,7 +200,7 @@ export class Handover {
     const moves = movesOf(stream, entries, undeliverable, policy, this.#runtime.log);
     const ids = entries.map(({ id }) => id);
     const messages = entries.reduce((sum, entry) => sum + sizeOf(entry), 0);
-    for (let delayMs = AGAIN_MS_MIN; ; delayMs = Math.min(delayMs * 2, AGAIN_MS_MAX)) {
+    for (let failures = 0; ; failures++) {
       try {
         await store.decide(stream, ids, messages, moves);
         break;
@@ -207,7 +209,7 @@ export class Handover {
       }
       // It is in the stream still: whoever comes across it handles it again.
       if (this.#stopping) return;
-      await rest(delayMs);
+      await rest(againMs(failures));
     }
     for (const move of moves) {
       if (move.to === 'retry') this.#retries++;

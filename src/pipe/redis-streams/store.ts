@@ -1,6 +1,7 @@
 import type { Anchor } from '../../base/anchor.ts';
 import { messageOf } from '../../base/errors.ts';
 import type { RedisTarget } from '../../base/redis/address.ts';
+import { Layout, type SaleKeys } from '../../base/redis/layout.ts';
 import { RedisLink } from '../../base/redis/link.ts';
 import { scriptsBeside } from '../../base/redis/scripts.ts';
 import type { Runtime } from '../../base/runtime.ts';
@@ -59,6 +60,9 @@ export type Move = { entry: number } & (
   | { to: 'dead'; letterId: string; letter: string }
 );
 
+/** Keys of a sale that are not of one epoch. */
+type Part = Exclude<keyof SaleKeys, 'begin' | 'of'>;
+
 export interface Marks {
   readonly waiting: number;
   /** How many messages were ever decided; those that were put aside to be tried again, or died, are not among them. */
@@ -71,14 +75,12 @@ export class StreamStore {
   readonly consumer: string;
   readonly #group: string;
   readonly #link: RedisLink;
-  readonly #prefix: string;
-  readonly #wakes: string;
+  readonly #layout: Layout;
 
   constructor(options: StoreOptions, runtime: Runtime, events: StoreEvents) {
     this.consumer = options.as?.consumer ?? `${process.pid}-${runtime.random.secret(6)}`;
     this.#group = options.as?.group ?? WORKERS;
-    this.#prefix = options.prefix;
-    this.#wakes = `${options.prefix}:wake`;
+    this.#layout = new Layout(options.prefix);
     this.#link = new RedisLink(
       options.redis,
       { commandMs: options.commandMs, broadcast: true },
@@ -96,15 +98,16 @@ export class StreamStore {
 
   /** What the names of all keys of a sale begin with. */
   #begin(saleId: string): string {
-    return `${this.#prefix}:{${saleId}:0}:`;
+    return this.#layout.begin(saleId);
   }
 
-  #keys(saleId: string, ...parts: string[]): string[] {
-    return parts.map((part) => this.#begin(saleId) + part);
+  #keys(saleId: string, ...parts: Part[]): string[] {
+    const keys = this.#layout.sale(saleId);
+    return parts.map((part) => keys[part]);
   }
 
   #stream({ saleId, epoch }: StreamName): string {
-    return `${this.#begin(saleId)}${epoch}:stream`;
+    return this.#layout.stream(saleId, epoch);
   }
 
   #run(name: string, keys: readonly string[], args: readonly (string | number)[]): Promise<unknown> {
@@ -112,11 +115,11 @@ export class StreamStore {
   }
 
   listen(): Promise<void> {
-    return this.#link.listen(this.#wakes);
+    return this.#link.listen(this.#layout.wake);
   }
 
   async saleIds(): Promise<string[]> {
-    return (await this.#link.call('SMEMBERS', [`${this.#prefix}:sales`])) as string[];
+    return (await this.#link.call('SMEMBERS', [this.#layout.sales])) as string[];
   }
 
   /** Calls `ask` for every one of `all`, some at a time. */
@@ -319,8 +322,8 @@ export class StreamStore {
 
   async retryLetter(saleId: string, letterId: string): Promise<boolean> {
     // Its own slot in a cluster: written before the first key of the sale, as the gate does.
-    await this.#link.call('SADD', [`${this.#prefix}:sales`, saleId]);
-    const args = [this.#begin(saleId), letterId, this.#wakes, saleId];
+    await this.#link.call('SADD', [this.#layout.sales, saleId]);
+    const args = [this.#begin(saleId), letterId, this.#layout.wake, saleId];
     return (await this.#run('letter-retry', this.#keys(saleId, 'dead', 'epochs'), args)) === 1;
   }
 
@@ -330,39 +333,35 @@ export class StreamStore {
 
   // What a broker brought and nobody can read: of no sale, as far as we can tell
 
-  get #foreign(): string {
-    return `${this.#prefix}:foreign`;
-  }
-
   /** Returns false when there are too many already. */
   async putForeign(letterId: string, letter: string): Promise<boolean> {
     if ((await this.foreignCount()) >= FOREIGN_MAX && (await this.foreign(letterId)) === null) return false;
-    await this.#link.call('HSET', [this.#foreign, letterId, letter]);
+    await this.#link.call('HSET', [this.#layout.foreign, letterId, letter]);
     return true;
   }
 
   async foreignCount(): Promise<number> {
-    return (await this.#link.call('HLEN', [this.#foreign])) as number;
+    return (await this.#link.call('HLEN', [this.#layout.foreign])) as number;
   }
 
   async foreignIds(): Promise<string[]> {
-    return (await this.#link.call('HKEYS', [this.#foreign])) as string[];
+    return (await this.#link.call('HKEYS', [this.#layout.foreign])) as string[];
   }
 
   async foreign(letterId: string): Promise<string | null> {
-    return (await this.#link.call('HGET', [this.#foreign, letterId])) as string | null;
+    return (await this.#link.call('HGET', [this.#layout.foreign, letterId])) as string | null;
   }
 
   async dropForeign(letterId: string): Promise<boolean> {
-    return (await this.#link.call('HDEL', [this.#foreign, letterId])) === 1;
+    return (await this.#link.call('HDEL', [this.#layout.foreign, letterId])) === 1;
   }
 
   /** Back into the stream it was read from, as a new entry. */
   async write(stream: StreamName, fields: EntryFields): Promise<void> {
-    await this.#link.call('SADD', [`${this.#prefix}:sales`, stream.saleId]);
+    await this.#link.call('SADD', [this.#layout.sales, stream.saleId]);
     await this.#link.call('SADD', [...this.#keys(stream.saleId, 'epochs'), stream.epoch]);
     await this.#link.call('XADD', [this.#stream(stream), '*', ...fields]);
-    await this.#link.call('PUBLISH', [this.#wakes, `${stream.saleId} ${stream.epoch}`]);
+    await this.#link.call('PUBLISH', [this.#layout.wake, `${stream.saleId} ${stream.epoch}`]);
   }
 
   close(): void {

@@ -2,19 +2,19 @@ import { type Block, blocksOf, markdownIn } from './pages.ts';
 import { PROGRAMS } from './programs.ts';
 
 /**
- * What becomes of each fenced block of the pages that people copy from: a test runs it, or it is named here with the reason
- * why not. A new block that is neither fails `test/unit/docs.test.ts`.
+ * Every fenced block of the pages that people copy from is either run by a test or named here with the reason why not. A new
+ * block that is neither fails `test/unit/docs.test.ts`.
  */
 export const COPIED_FROM = ['README.md', 'examples/README.md', ...markdownIn('docs/guides')];
 
-/** Translations, which have the very same blocks: that is tested, and so they run once. */
+/** Translations. A test checks that their blocks are the same, so that each needs to run only once. */
 export const TWINS: Record<string, string> = {
   'README.zh-CN.md': 'README.md',
   'docs/zh-CN/guides/locks.md': 'docs/guides/locks.md',
   'docs/zh-CN/reference/errors.md': 'docs/reference/errors.md',
 };
 
-/** Answers, output and pictures: nothing in them is typed by anybody. */
+/** Answers, output and diagrams: nobody types them. */
 const SHOWN = ['text', 'json', 'http', 'mermaid'];
 
 export type SessionName =
@@ -26,7 +26,7 @@ export type SessionName =
   | 'brokers'
   | 'dead letters';
 
-/** Which shell session runs the `sh` blocks below a heading; the first row that fits. */
+/** Which shell session runs the `sh` blocks below a heading; the first matching row counts. */
 const SESSIONS: readonly (readonly [page: string, heading: RegExp, session: SessionName])[] = [
   ['README.md', /^(?!Tests$|On several machines$)/, 'first hour'],
   ['README.md', /^On several machines$/, 'several machines'],
@@ -85,7 +85,7 @@ function typed(transcript: string): string {
   return [...transcript.matchAll(/^\$ (.*\n)/gm)].map(([, command]) => command!).join('');
 }
 
-/** Blocks that are neither run nor named; and names of blocks that are not there any more. */
+/** Blocks that are neither run nor named, and names of blocks that no longer exist. */
 export function gaps(blocks = COPIED_FROM.flatMap(blocksOf)): { untested: string[]; stale: string[] } {
   const untested = blocks.filter((block) => !isAccountedFor(block)).map(({ name }) => name);
   const names = new Set(blocks.map(({ name }) => name));

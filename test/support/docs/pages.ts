@@ -23,7 +23,7 @@ export interface Block {
   /** What follows the backticks: `sh`, `ts`, …, or nothing. */
   language: string;
   code: string;
-  /** Of its first line of code. */
+  /** The line of its first line of code. */
   line: number;
 }
 

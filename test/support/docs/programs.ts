@@ -4,23 +4,23 @@ import { join } from 'node:path';
 import type { Block } from './pages.ts';
 
 /**
- * The `js`, `ts` and `sql` blocks of the pages, by name, with what a reader has around them: a part of a program runs with the rest
- * of it before or after. They run one after the other in one process, in a folder where `doorbuster` is this tree.
+ * The `js`, `ts` and `sql` blocks of the pages, by name, with the code that a reader would have around them. They run one after
+ * the other in one process, in a folder where `doorbuster` is this tree.
  */
 export interface Program {
-  /** What they need beside a folder. */
+  /** The servers that they need. */
   needs?: 'redis' | 'redis and postgres';
-  /** Stands before the block, in the same module. */
+  /** Code before the block, in the same module. */
   before?: string;
   after?: string;
-  /** Text of the block that is a blank, and what is filled in. */
+  /** Placeholders in the block, and their values. */
   fill?: Record<string, string>;
 }
 
 const SALE = `{ name: 'Sale', opensAt: new Date(), closesAt: new Date(Date.now() + 3600_000), perBuyer: 100,
   items: [{ code: 'voucher-100', name: '100 off', price: { amount: 8000, currency: 'CNY' }, stock: 100 }] }`;
 
-/** A shop in ./data with an order in it; closed again, since the block opens its own. */
+/** Creates a shop in ./data with an order, and closes it, because the block opens its own. */
 const AN_ORDER = `
 import { createDoorbuster as create } from 'doorbuster';
 const earlier = await create({ data: './data' });
@@ -134,7 +134,7 @@ await shop.close();`,
   'docs/guides/webhooks.md: Check the signature [js]': {
     before: `process.env.DOORBUSTER_WEBHOOK_SECRET = 'whsec_1';
 import http from 'node:http';
-// The block keeps its server to itself: its address is taken on the way.
+// The block does not export its server: intercept its address.
 const { promise: address, resolve } = Promise.withResolvers();
 const { listen } = http.Server.prototype;
 http.Server.prototype.listen = function (port) {
@@ -244,7 +244,7 @@ export interface Ran {
   output: string;
 }
 
-/** Runs the blocks in one process; what stands in `// …` behind a console.log must be what it prints. */
+/** Runs the blocks in one process. A comment `// …` after a console.log must be what it prints. */
 export async function runPrograms(
   folder: string,
   blocks: readonly Block[],
@@ -298,12 +298,12 @@ function moduleOf(block: Block, replaced: readonly (readonly [string, string])[]
   return replaced.reduce((text, [from, to]) => text.replaceAll(from, to), whole);
 }
 
-/** `{ … }` and `=> …)`: whatever the reader does there. */
+/** Removes `{ … }` and `=> …)`, which stand for the reader's own code. */
 function withoutBlanks({ code }: Block): string {
   return code.replaceAll('{ … }', '{}').replaceAll(/=> …(?=\))/g, '=> {}');
 }
 
-/** They are for people with the ledger open before them: its tables and columns must be there. */
+/** Checks that the tables and columns of a query exist in the ledger. */
 function queries(sql: string): string {
   return `${A_SHOP}
 import { DatabaseSync } from 'node:sqlite';
@@ -327,6 +327,6 @@ for (const file of process.argv.slice(2)) {
   }
   print('@@@' + JSON.stringify({ error, output: lines.join('\\n') }));
 }
-// A block may leave something open that its reader would.
+// A block may leave something open.
 process.exit(0);
 `;

@@ -4,18 +4,18 @@ import { delimiter, dirname, join } from 'node:path';
 import type { Block } from './pages.ts';
 
 /**
- * Runs the `sh` blocks of a page in one shell, statement by statement, as a reader would who copies them into terminals:
- * what serves goes on in a terminal of its own until another block starts a server; everything else must exit with 0, and
- * each request must be answered below 400.
+ * Runs the `sh` blocks of a page in one shell, statement by statement, as a reader would who copies them into terminals. A
+ * server runs on until another block starts one; everything else must exit with 0, and each request must be answered with a
+ * status below 400.
  *
- * Three things are not as printed. Addresses and folders are those of the test (`replaced`). `NAME=…` is a blank that the
- * reader fills in: from `fill`, or with any secret. And ids that the reader copies from an answer (`$ORDER`, of the demo
- * `$SALE` and `$ADMIN_KEY`) are copied by the shell.
+ * Three things differ from what is printed. Addresses and folders are those of the test (`replaced`). `NAME=…` is a placeholder
+ * that the reader fills in: with a value of `fill`, or with any secret. And the shell copies ids that the reader would copy from
+ * an answer (`$ORDER`; in the demo `$SALE` and `$ADMIN_KEY`).
  */
 export interface Session {
   folder: string;
   blocks: readonly Block[];
-  /** Text of the blocks, and what stands in its place, in this order. */
+  /** Texts in the blocks and their replacements, applied in this order. */
   replaced?: readonly (readonly [string | RegExp, string])[];
   fill?: Record<string, string>;
   env?: Record<string, string>;
@@ -23,7 +23,7 @@ export interface Session {
   path?: readonly string[];
   /** Statements that are not run here. */
   left?: readonly RegExp[];
-  /** For all of it; below the time that the test has. */
+  /** For the whole session; less than the test's own limit. */
   withinMs?: number;
 }
 
@@ -47,8 +47,8 @@ export async function runShell(session: Session): Promise<Told[]> {
       const statement = placed(printed, session);
       const serves = SERVES.test(bare(statement));
       lines.push(`begin ${statements.length}`);
-      // The closing brace is on a line of its own: a statement may end in a comment.
-      // A reader may be told to put it into the background; so do we, each one.
+      // The closing brace is on its own line, because a statement may end in a comment. Every server runs in the background, as
+      // the page may tell the reader to do.
       if (serves)
         lines.push(`{ ${statement.replace(/ *&$/, '')}\n} >"$HERE/.served" 2>&1 &`, `serving ${portOf(statement)}`);
       else lines.push(statement, 'ended $?');
@@ -74,7 +74,7 @@ export async function runShell(session: Session): Promise<Told[]> {
   return told;
 }
 
-/** Whole statements: lines are taken together until bash finds them complete. */
+/** Splits a block into statements: joins lines until bash considers them complete. */
 export function statementsOf(block: Block): string[] {
   const statements: string[] = [];
   let pending = '';
@@ -86,7 +86,7 @@ export function statementsOf(block: Block): string[] {
     }
     if (pending.endsWith('\\')) continue;
     const { status, stderr } = spawnSync('bash', ['-n', '-c', pending], { encoding: 'utf8' });
-    // An open here-document is a warning only.
+    // For an open here-document bash only warns.
     if (status !== 0 || stderr !== '') continue;
     statements.push(pending);
     pending = '';
@@ -95,7 +95,7 @@ export function statementsOf(block: Block): string[] {
   return statements;
 }
 
-/** Without comments before it and without settings for it alone (`PIPE_URL=… npx …`). */
+/** Without leading comments and variables (`PIPE_URL=… npx …`). */
 function bare(statement: string): string {
   return statement
     .replace(/^(?:\s*#.*\n?)+/, '')
@@ -180,7 +180,7 @@ function bash({
   path: first = [],
   withinMs = SESSION_WITHIN_MS,
 }: Session): Promise<{ code: number | null; output: string }> {
-  // A reader's PATH: npm puts the bins of a package there for its own scripts only.
+  // A reader's PATH does not contain node_modules/.bin: npm adds that for its own scripts only.
   const theirs = process.env.PATH!.split(delimiter).filter((entry) => !entry.includes('node_modules'));
   const path = [...first, dirname(process.execPath), ...theirs].join(delimiter);
   const child = spawn('bash', ['.session.sh'], {
@@ -194,7 +194,7 @@ function bash({
       output += chunk;
     });
   }
-  // The shell ends what it started when it is told to end.
+  // On SIGTERM the shell ends what it started.
   const late = setTimeout(() => {
     output += `\n(not done within ${withinMs} ms)`;
     child.kill('SIGTERM');
@@ -207,7 +207,7 @@ function bash({
   );
 }
 
-/** A reader's environment: nothing of the test run's npm, and none of our settings. */
+/** A reader's environment: without variables of the test run's npm, and without our settings. */
 function cleanEnvironment(): NodeJS.ProcessEnv {
   return Object.fromEntries(
     Object.entries(process.env).filter(([name]) => !/^(?:npm_|VITEST|NODE_|DOORBUSTER_|TEST_|INIT_CWD)/i.test(name)),

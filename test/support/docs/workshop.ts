@@ -4,9 +4,9 @@ import { pathToFileURL } from 'node:url';
 import { ROOT, temporaryFolder } from '../server.ts';
 
 /**
- * A folder in which the printed commands run as they stand: it looks like a clone after `npm install`, so that `npm start`,
- * `npx doorbuster`, `./node_modules/.bin/doorbuster` and `import … from 'doorbuster'` mean the sources of this tree. What
- * they make (`./data`) stays in it.
+ * A folder in which the printed commands run unchanged. It looks like a clone after `npm install`, so that `npm start`,
+ * `npx doorbuster`, `./node_modules/.bin/doorbuster` and `import … from 'doorbuster'` use the sources of this tree. Files that
+ * they create (`./data`) stay in it.
  */
 export function makeWorkshop(): string {
   const folder = temporaryFolder();
@@ -22,13 +22,13 @@ export function makeWorkshop(): string {
     }
   }
   symlinkSync('../../bin/doorbuster.js', join(folder, 'node_modules', '.bin', 'doorbuster'));
-  // The set-up compares ages: the lock file must not be newer than what was installed, or it would install again.
+  // setup.mjs would install again if the lock file were newer than node_modules.
   utimesSync(join(folder, 'package-lock.json'), 0, 0);
   entryPoints(folder);
   return folder;
 }
 
-/** A package may import itself by name. What it exports is built; here each export leads to its source. */
+/** A package may import itself by name. Its exports lead to dist; here they lead to the sources. */
 function entryPoints(folder: string): void {
   const { exports } = JSON.parse(readFileSync(join(ROOT, 'package.json'), 'utf8')) as {
     exports: Record<string, { default: string } | string>;

@@ -1,10 +1,10 @@
-// The attackers' process. It is told whom to attack (or null), and says then what came of the attack before.
+// The attackers' process. Each message names a target (or null); the answer is the result of the attack before.
 import { Attack, type AttackerCounts, type Target } from './attacker.ts';
 import { ATTACKERS } from './attackers.ts';
 
 export interface AttackOrder {
   target: Target | null;
-  /** Names of the attackers to take; none: all. */
+  /** Names of the attackers to use; empty: all. */
   only: string[];
 }
 
@@ -19,13 +19,13 @@ function begin(target: Target, only: readonly string[]): void {
   const chosen = ATTACKERS.filter(({ name }) => only.length === 0 || only.includes(name));
   attacks = chosen.map(({ connections }) => new Attack(target, connections));
   const startedMs = performance.now();
-  // The first act of each is now.
+  // Each acts at once for the first time.
   const done = chosen.map(() => 0);
   timer = setInterval(() => {
     const seconds = (performance.now() - startedMs) / 1000;
     for (const [at, attacker] of chosen.entries()) {
       const due = Math.floor(seconds * attacker.perSecond) + 1;
-      // What a late tick has missed comes now: the offered rate stays what it is.
+      // Catch up after a late tick, to keep the offered rate.
       for (; done[at]! < due; done[at]!++) attacks[at]!.act(attacker);
     }
   }, TICK_MS);

@@ -2,46 +2,46 @@ import { Agent, request } from 'node:http';
 import { connect, type Socket } from 'node:net';
 import { token } from '../server.ts';
 
-/** Where attackers live; the honest crowd has another address, so that a bound per address is the attackers' alone. */
+/** The attackers' address. The honest crowd has another one, so that a bound per address affects only the attackers. */
 export const ATTACKERS_ADDRESS = '127.0.0.1';
 export const HONEST_ADDRESS = '127.0.0.2';
 
-/** What is attacked: the shop, or a bare server that answers 503 to everything, with the same names in the paths. */
+/** The target: the shop, or a bare server that answers 503 to everything, with the same paths. */
 export interface Target {
   port: number;
-  /** Where honest buyers order. */
+  /** The sale in which honest buyers order. */
   saleId: string;
   soldOutId: string;
-  /** Plenty of stock, and three seconds to pay. */
+  /** A sale with plenty of stock and three seconds to pay. */
   quickSaleId: string;
-  /** Orders that can be paid, and whose they are. */
+  /** Unpaid orders and their buyers. */
   owed: { orderId: string; buyer: string }[];
 }
 
-/** One way to be hostile. It acts so many times a second, however it is answered. */
+/** One kind of attack, repeated at a fixed rate whatever the answers. */
 export interface Attacker {
   readonly name: string;
   readonly perSecond: number;
-  /** Connections for requests that wait for their answers; a few, if it does not say. */
+  /** Connections for requests that wait for their answers. Default: a few. */
   readonly connections?: number;
   act(attack: Attack, n: number): void;
 }
 
 export interface AttackerCounts {
   acts: number;
-  /** Acts that were left out, since too many of the ones before were still unanswered. */
+  /** Acts that were skipped because too many earlier ones were unanswered. */
   skipped: number;
   /** By status; 0: the connection ended without an answer. */
   answers: Record<string, number>;
 }
 
-/** So many requests of one attacker may wait for an answer: a loop with a bound, whatever the server does. */
+/** Unanswered requests of one attacker: bounded, whatever the server does. */
 const UNANSWERED_MAX = 400;
-/** Sockets that one attacker holds open. The oldest goes first. */
+/** Open sockets of one attacker; beyond it the oldest is closed. */
 const HELD_MAX = 6000;
 const CONNECTIONS = 16;
 
-/** An attacker's hands: everything it opens is bounded, counted, and gone when the attack ends. */
+/** An attacker's connections: bounded, counted, and closed when the attack ends. */
 export class Attack {
   readonly target: Target;
   readonly counts: AttackerCounts = { acts: 0, skipped: 0, answers: {} };
@@ -64,7 +64,7 @@ export class Attack {
     attacker.act(this, this.counts.acts++);
   }
 
-  /** A request with all its bytes, on a connection that is kept. Resolves to the answer's text, or '' without one. */
+  /** Sends a complete request on a kept connection. Resolves to the answer's text, or '' without one. */
   ask(
     method: string,
     path: string,
@@ -75,7 +75,7 @@ export class Attack {
     return new Promise((resolve) => {
       let settled = false;
       const answered = (status: number, text: string): void => {
-        // A connection that breaks in the middle of an answer is heard of twice.
+        // A connection that breaks in the middle of an answer is reported twice.
         if (settled) return;
         settled = true;
         this.#unanswered--;
@@ -99,7 +99,7 @@ export class Attack {
           let text = '';
           response.setEncoding('utf8');
           response.on('data', (chunk: string) => {
-            // Enough to find an id in.
+            // Enough to contain an id.
             if (text.length < 2000) text += chunk;
           });
           response.on('error', () => undefined);
@@ -111,7 +111,7 @@ export class Attack {
     });
   }
 
-  /** A socket of its own, which writes at once, and is closed after `holdMs` if nobody has closed it before. */
+  /** Opens a new socket, writes at once, and closes it after `holdMs` unless the server does so earlier. */
   open(text: string | Buffer, holdMs: number): Socket {
     const socket = connect({ port: this.target.port, host: '127.0.0.1', localAddress: ATTACKERS_ADDRESS });
     this.#held.add(socket);
@@ -155,7 +155,7 @@ export class Attack {
 const tokens = new Map<string, string>();
 const TOKENS_MAX = 2000;
 
-/** Signing costs as much as sending: those who come again have theirs. */
+/** Caches tokens, because signing costs as much as sending. */
 function tokenOf(buyer: string): string {
   const known = tokens.get(buyer);
   if (known !== undefined) return known;

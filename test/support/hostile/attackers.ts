@@ -13,7 +13,7 @@ import { routerGarbage } from './attackers/router-garbage.ts';
 import { streamChurn } from './attackers/stream-churn.ts';
 import { streamHoard } from './attackers/stream-hoard.ts';
 
-/** Everybody hostile that we know. Who joins them is attacked with from then on. */
+/** All known attacks. Add new ones here. */
 export const ATTACKERS: readonly Attacker[] = [
   pipelinedBehindStream,
   streamChurn,

@@ -1,4 +1,4 @@
-// A bare server that answers 503 to everything, as cheaply as Node can: what the attackers cost the machine without us.
+// A bare server that answers 503 to everything as cheaply as Node can: it shows what the attackers alone cost the machine.
 import { createServer } from 'node:http';
 
 const server = createServer((_request, response) => {

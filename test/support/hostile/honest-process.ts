@@ -1,6 +1,6 @@
-// The honest crowd's process: so many connections, each a buyer after the other who places an order with a key, and now
-// and then pays or cancels it. Nobody gives up: an order that was refused for overload or whose answer was lost is
-// asked for again with the same key. Every order that was told is written down.
+// The honest crowd's process. On each connection one buyer after the other places an order with a key, and now and then pays
+// or cancels it. Buyers do not give up: after an overload or a lost answer they retry with the same key. Every order that was
+// answered is recorded.
 import { writeFileSync } from 'node:fs';
 import { ConnectionLost, CrowdClient, type CrowdReply, type CrowdRequest } from '../crowd-client.ts';
 import { HONEST_ADDRESS } from './attacker.ts';
@@ -14,13 +14,13 @@ export interface HonestJob {
 
 export interface HonestMark {
   atMs: number;
-  /** Orders that were told so far, each once. */
+  /** Distinct orders that were answered so far. */
   accepted: number;
-  /** Answers that were no order (429, 5xx, lost connections): each was tried again. */
+  /** Answers without an order (429, 5xx, lost connections): each was retried. */
   refused: number;
-  /** Answers that nobody should get, as text. */
+  /** Answers that the contract does not allow, as text. */
   strange: string[];
-  /** From the first try to the order, since the last mark. */
+  /** From the first attempt to the order, since the last mark. */
   p50Ms: number;
   p99Ms: number;
 }
@@ -28,15 +28,15 @@ export interface HonestMark {
 export interface ToldOrder {
   id: string;
   buyer: string;
-  /** The last that was heard of it. */
+  /** The last known status. */
   status: string;
-  /** A move was asked for, and no answer came. */
+  /** A payment or cancellation was sent, and its answer was lost. */
   unsure: boolean;
 }
 
 export interface HonestRecord {
   told: ToldOrder[];
-  /** Whose orders may or may not be there: the run ended before they heard. */
+  /** Buyers whose order may or may not exist: the run ended before the answer. */
   unheard: string[];
 }
 
@@ -55,7 +55,7 @@ let buyers = 0;
 
 const sleep = (ms: number): Promise<void> => new Promise((resolve) => setTimeout(resolve, ms));
 
-/** The first answer that says something about the order; null at the end of the run. */
+/** Retries until an answer is about the order itself; null at the end of the run. */
 async function insist(request: CrowdRequest): Promise<CrowdReply | null> {
   while (running) {
     try {
@@ -93,7 +93,7 @@ async function visit(): Promise<void> {
   order.unsure = true;
   const moved = await insist({ ...moving, body: move === 'pay' ? { method: 'sandbox' } : {} });
   if (moved === null) return;
-  // A payment whose answer was late is pending until the shop has asked the provider.
+  // If the provider answered late, the payment is pending until the shop has asked it.
   if (move === 'pay' && (moved.status === 202 || moved.body.code === 'payment_in_progress')) return;
   if (moved.status !== 200) return wonder(move, moved);
   order.unsure = false;

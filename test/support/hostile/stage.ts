@@ -3,7 +3,7 @@ import { readFileSync } from 'node:fs';
 import { connect, type Socket } from 'node:net';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
-import type { Order, Sale } from '../../../src/engine/present.ts';
+import type { Order, Sale } from '../../../src/views/present.ts';
 import { countFaults, ledgerOrders, limitFaults, oversellFaults } from '../crowd-judge.ts';
 import { sleep, until } from '../fault-wait.ts';
 import { saleBody, type TestServer, temporaryFolder, track } from '../server.ts';
@@ -11,50 +11,50 @@ import type { AttackOrder, AttackReport } from './attack-process.ts';
 import { get, HONEST_ADDRESS, type Target } from './attacker.ts';
 import type { HonestJob, HonestMark, HonestRecord } from './honest-process.ts';
 
-/** How the shop of this stage is started: as in production, not as other tests like it. */
+/** The shop's settings: as in production, without the relaxations of other tests. */
 export const HOSTILE_ENV = {
   RATE_LIMIT_BUYER: '20',
   EVENT_LOOP_DELAY_MAX_MS: '250',
-  // Fewer than by default: what holds requests in flight shows within a slice.
+  // Fewer than by default, so that an attack that fills it shows within a slice.
   IN_FLIGHT_MAX: '2000',
   PAYMENTS_SANDBOX: 'on',
   PAYMENT_WEBHOOK_SECRET: 'a-webhook-secret-of-32-characters',
-  // The attackers' machine passes for a proxy, so that what they say about addresses counts.
+  // The attackers' address is a trusted proxy, so that their forged addresses count.
   TRUST_PROXY: '127.0.0.1',
 };
 
 export interface Plan {
-  /** Slices of the run: the bare server attacked, then the shop. */
+  /** Pairs of slices: an attack on the bare server, then one on the shop. */
   slices: number;
   bareMs: number;
   attackedMs: number;
-  /** Attackers by name; none: all. */
+  /** Attackers by name; empty: all. */
   only: string[];
 }
 
-/** Honest orders a second in the two kinds of slices, and what the shop looked like. */
+/** Honest orders per second in the two kinds of slices, and the state of the shop. */
 export interface Outcome {
   goodput: { attacked: number; bare: number; ratio: number };
   p99Ms: { attacked: number; bare: number };
   refused: { attacked: number; bare: number };
-  /** The longest time after an attack until the shop was ready and took an order. */
+  /** The longest time from the end of an attack until the shop was ready and accepted an order. */
   recoveryMs: number;
   rssMb: { before: number; max: number };
-  /** Of the shop's process, while it was attacked. */
+  /** What the shop logged while it was attacked. */
   logBytes: number;
   attackedMs: number;
   accepted: number;
   attackers: AttackReport;
   strange: string[];
   faults: Record<string, string[]>;
-  /** Event streams that an honest address got of those it asked for, right after the attack. */
+  /** Event streams that an honest address requested and got right after the attack. */
   streams: Streams;
 }
 
 interface Streams {
   asked: number;
   opened: number;
-  /** The last answer that was no stream. */
+  /** The last answer that was not a stream. */
   refusal: string;
 }
 
@@ -62,18 +62,18 @@ const CONNECTIONS = 16;
 const THINK_MS = 25;
 const WARM_UP_MS = 700;
 const RSS_EVERY_MS = 200;
-/** A shop that is not well by then is called dead; until then the run goes on, to say how long it took. */
+/** A shop that has not recovered by then counts as dead. Until then the run goes on, to report how long it took. */
 const RECOVERY_MS_MAX = 30_000;
-/** Asked when everybody has gone. */
+/** Checked when all load has ended. */
 const ANSWERS_WITHIN_MS = 10_000;
 const STREAMS_ASKED = 20;
-/** Long, since a busy machine is slow to open them: a slot that has leaked never comes back. */
+/** Long, because a busy machine opens them slowly; a leaked place never comes back. */
 const STREAMS_WITHIN_MS = 20_000;
 const OWED = 3;
 const LISTED_SALES = 10;
 const LISTED_ITEMS = 50;
 
-/** Starts a script of this folder with a channel; resolves with its first message. */
+/** Starts a script of this folder with a channel; resolves to its first message. */
 async function child<T>(file: string, args: string[] = []): Promise<{ process: ChildProcess; first: T }> {
   const path = fileURLToPath(new URL(file, import.meta.url));
   const started = fork(path, args, { execArgv: [], stdio: ['ignore', 'inherit', 'inherit', 'ipc'] });
@@ -92,7 +92,7 @@ function nextMessage<T>(from: ChildProcess): Promise<T> {
   });
 }
 
-/** Says something, and waits for the answer. */
+/** Sends a message and waits for the answer. */
 function told<T>(process: ChildProcess, message: object | string): Promise<T> {
   const answer = nextMessage<T>(process);
   process.send(message);
@@ -119,15 +119,15 @@ async function prepare(server: TestServer): Promise<Omit<Target, 'port'>> {
     if (answer.status !== 201) throw new Error(`no order: ${answer.status}`);
     owed.push({ orderId: answer.body.id, buyer });
   }
-  // Last, so that it is on the first page of every list.
+  // Created last, so that it is on the first page of every list.
   const saleId = await sale({ ...base, payWithin: 86_400 });
   return { saleId, soldOutId, quickSaleId, owed };
 }
 
 /**
- * Everything hostile at once beside an honest crowd, in slices: the attackers aim at a bare server, then at the shop, with
- * the same rates, so that both kinds of slices share the machine alike and its moods cancel out. Load, attackers, bare
- * server and shop are processes of their own.
+ * Runs all attacks at once beside an honest crowd, in slices: the attackers target a bare server, then the shop, at the same
+ * rates. So both kinds of slices load the machine alike, and its variations cancel out. Load, attackers, bare server and shop
+ * are separate processes.
  */
 export async function playHostile(server: TestServer, plan: Plan, say: (line: string) => void): Promise<Outcome> {
   const target = await prepare(server);
@@ -182,7 +182,7 @@ export async function playHostile(server: TestServer, plan: Plan, say: (line: st
   const rssMb = rss.stop();
   const record = JSON.parse(readFileSync(file, 'utf8')) as HonestRecord;
   for (const { process } of [honest, attackers, bare]) process.disconnect();
-  // What attackers left behind may stop it later: a payment that runs out, say.
+  // What the attackers left behind may stop it later, for example expiring payments.
   await until('the shop still answers when all have gone', ANSWERS_WITHIN_MS, () => isWell(server, target.saleId));
   return {
     goodput: {
@@ -241,7 +241,7 @@ function watchRss(pid: number): { lastMb(): number; stop(): { before: number; ma
     try {
       return Math.round(Number(/VmRSS:\s+(\d+)/.exec(readFileSync(`/proc/${pid}/status`, 'utf8'))?.[1] ?? 0) / 1024);
     } catch {
-      // Not on Linux, or it has ended, which others notice.
+      // Not Linux, or the process has ended, which is noticed elsewhere.
       return 0;
     }
   };
@@ -260,7 +260,7 @@ function watchRss(pid: number): { lastMb(): number; stop(): { before: number; ma
   };
 }
 
-/** It says that it is ready, and it is: it answers an ordinary request. */
+/** True if the shop reports that it is ready and answers an ordinary request. */
 async function isWell({ url }: TestServer, saleId: string): Promise<boolean> {
   try {
     for (const path of ['/readyz', `/v1/sales/${saleId}`]) {
@@ -275,7 +275,7 @@ async function isWell({ url }: TestServer, saleId: string): Promise<boolean> {
   }
 }
 
-/** How many of so many streams an honest address gets. One that is refused is asked for again: a slot that leaked stays away. */
+/** How many streams an honest address gets. A refused one is requested again: a leaked place never comes back. */
 async function openStreams(port: number, saleId: string): Promise<Streams> {
   let refusal = 'no answer';
   const sockets: Socket[] = [];
@@ -283,7 +283,7 @@ async function openStreams(port: number, saleId: string): Promise<Streams> {
     new Promise((resolve) => {
       const socket = connect({ port, host: '127.0.0.1', localAddress: HONEST_ADDRESS });
       sockets.push(socket);
-      // A server that has stopped says nothing at all.
+      // A server that hangs does not answer at all.
       const late = setTimeout(() => socket.destroy(), STREAMS_WITHIN_MS);
       socket.on('connect', () => socket.write(get(`/v1/sales/${saleId}/events`)));
       socket.once('data', (chunk: Buffer) => {
@@ -317,14 +317,14 @@ async function openStreams(port: number, saleId: string): Promise<Streams> {
 
 const PATIENCE_MS = 30_000;
 
-/** P1, P2, P3 and P9 of the honest sale, by the API alone. Empty lists: they hold. */
+/** Checks P1, P2, P3 and P9 of the honest sale, by the API alone. Empty lists: they hold. */
 async function judge(
   server: TestServer,
   saleId: string,
   { told, unheard }: HonestRecord,
 ): Promise<Record<string, string[]>> {
   const saleNow = async (): Promise<Sale> => (await server.call('GET', `/v1/sales/${saleId}`)).body as Sale;
-  // What was queued is decided, and what was moved is counted.
+  // Wait until every queued order is decided and the counts include all payments and cancellations.
   await until('nothing is queued', PATIENCE_MS, async () => (await saleNow()).items[0]!.queued === 0).catch(
     () => undefined,
   );
@@ -342,7 +342,7 @@ async function judge(
   };
 }
 
-/** An order that was told is there as it was told last; and one that is there was told, or its buyer heard nothing. */
+/** Every answered order is in the list with its last known status; every other order in it belongs to a buyer without an answer. */
 function lossFaults(orders: readonly Order[], told: HonestRecord['told'], unheard: readonly string[]): string[] {
   const stored = new Map(orders.map((order) => [order.id, order]));
   const faults: string[] = [];

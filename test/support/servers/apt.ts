@@ -7,7 +7,7 @@ import { entriesOf, programPath } from './program.ts';
 /** Debian packages. */
 export interface AptPackages {
   packages: string[];
-  /** A file that is there only while the packages are installed, and tells them what not to do. */
+  /** A file that exists only during the installation, and configures it. */
   whileInstalling?: { path: string; text: string };
 }
 
@@ -16,7 +16,7 @@ export function fromApt({ packages, whileInstalling }: AptPackages): Source {
     words: `${packages.join(', ')} with apt-get`,
     whyNot: whyNoApt,
     install: () => {
-      // Old package lists may do: what counts is whether the install succeeds.
+      // Old package lists may be enough: only the install must succeed.
       updated ??= { failure: apt(['update']) };
       const failure = installOne(packages, whileInstalling);
       if (failure === null) return null;
@@ -31,7 +31,7 @@ export function whyNoApt(): string | null {
   return null;
 }
 
-/** Once for all packages of a run. */
+/** Package lists are updated once per run. */
 let updated: { failure: string | null } | null = null;
 
 const POLICY = '/usr/sbin/policy-rc.d';
@@ -41,7 +41,7 @@ const APT_WITHIN_MS = 5 * 60_000;
 function installOne(packages: string[], whileInstalling: AptPackages['whileInstalling']): string | null {
   const undo: (() => void)[] = [];
   try {
-    // A package starts its service unless a policy says no. A policy that is there already is the machine's own.
+    // A package starts its service unless a policy forbids it. An existing policy belongs to the machine.
     putMeanwhile(POLICY, '#!/bin/sh\nexit 101\n', 0o755, undo);
     if (whileInstalling) putMeanwhile(whileInstalling.path, whileInstalling.text, 0o644, undo);
     return apt(['install', '-y', '--no-install-recommends', ...packages]);
@@ -52,12 +52,12 @@ function installOne(packages: string[], whileInstalling: AptPackages['whileInsta
   }
 }
 
-/** Writes a file that is not there yet; `undo` then removes it, and the folders that it needed. */
+/** Writes a file that does not exist yet; `undo` removes it and the folders created for it. */
 function putMeanwhile(path: string, text: string, mode: number, undo: (() => void)[]): void {
   const folder = dirname(path);
   const first = mkdirSync(folder, { recursive: true });
   undo.push(() => {
-    // The package may have put something of its own beside it: those folders are no longer ours.
+    // The package may have added files of its own: keep such folders.
     for (let made = folder; first !== undefined && made.length >= first.length; made = dirname(made)) {
       if (entriesOf(made).length > 0) return;
       rmdirSync(made);
@@ -74,7 +74,7 @@ function putMeanwhile(path: string, text: string, mode: number, undo: (() => voi
 function apt(args: string[]): string | null {
   // Another run of the tests may be installing, too: wait for its lock.
   const { status, stderr, error } = spawnSync('apt-get', ['-qq', '-o', 'DPkg::Lock::Timeout=120', ...args], {
-    // A run level of 1 keeps services from starting where no policy does.
+    // Run level 1 also keeps services from starting.
     env: { ...process.env, DEBIAN_FRONTEND: 'noninteractive', RUNLEVEL: '1' },
     stdio: ['ignore', 'ignore', 'pipe'],
     timeout: APT_WITHIN_MS,

@@ -1,8 +1,8 @@
-/** Something a test has started outside of itself. */
+/** A server or proxy that a test has started. */
 export interface Started {
   /** Ends it and waits until it is gone. */
   end(): Promise<void>;
-  /** Ends it as far as that can be done at once, when there is no time left to wait. */
+  /** Ends it synchronously, as far as possible. */
   endNow(): void;
 }
 
@@ -18,7 +18,7 @@ export async function cleanUpServers(): Promise<void> {
   await Promise.all(all.map((one) => one.end()));
 }
 
-/** From now on cleanUpServers ends it, and so does the end of this process. */
+/** Registers it: cleanUpServers and the end of this process end it. */
 export function remember(one: Started): void {
   hookOnce();
   started.add(one);
@@ -44,7 +44,7 @@ function hookOnce(): void {
     const end = (): void => {
       endAllNow();
       process.off(signal, end);
-      // Somebody else who listens decides what the signal means; otherwise it means what it always does.
+      // If there is no other listener, the signal takes its default effect.
       if (process.listenerCount(signal) === 0) process.kill(process.pid, signal);
     };
     process.on(signal, end);

@@ -4,37 +4,37 @@ import { ROOT } from '../server.ts';
 import { KAFKA, MARIADB, POSTGRES, type Product, RABBITMQ, REDIS, whyMissing } from './install.ts';
 import { noteSkipped } from './skipped.ts';
 
-/** A suite that starts, pauses or kills a Redis of its own. Where there is none it is skipped, and named at the end. */
+/** A suite that starts, pauses or kills its own Redis. Without Redis it is skipped, and named at the end of the run. */
 export function describeWithRedis(name: string, suite: () => void): void {
   describeWith(REDIS, name, suite);
 }
 
-/** A suite that needs any Redis, and takes what redisUrl() gives. */
+/** A suite that needs any Redis, from redisUrl(). */
 export function describeWithAnyRedis(name: string, suite: () => void): void {
   describeWithAny(REDIS, name, suite);
 }
 
-/** A suite that needs any MariaDB or MySQL, and takes what mysqlUrl() gives. */
+/** A suite that needs any MariaDB or MySQL, from mysqlUrl(). */
 export function describeWithMysql(name: string, suite: () => void): void {
   describeWithAny(MARIADB, name, suite);
 }
 
-/** A suite that starts, pauses or kills a MariaDB of its own: TEST_MYSQL_URL is no help to it. */
+/** A suite that starts, pauses or kills its own MariaDB: it cannot use TEST_MYSQL_URL. */
 export function describeWithOwnMysql(name: string, suite: () => void): void {
   describeWith(MARIADB, name, suite);
 }
 
-/** A suite that needs any PostgreSQL, and takes what postgresUrl() gives. */
+/** A suite that needs any PostgreSQL, from postgresUrl(). */
 export function describeWithPostgres(name: string, suite: () => void): void {
   describeWithAny(POSTGRES, name, suite);
 }
 
-/** A suite that starts, pauses or kills a PostgreSQL of its own: TEST_POSTGRES_URL is no help to it. */
+/** A suite that starts, pauses or kills its own PostgreSQL: it cannot use TEST_POSTGRES_URL. */
 export function describeWithOwnPostgres(name: string, suite: () => void): void {
   describeWith(POSTGRES, name, suite);
 }
 
-/** A suite that needs any RabbitMQ, and takes what rabbitmqUrl() gives. */
+/** A suite that needs any RabbitMQ, from rabbitmqUrl(). */
 export function describeWithRabbitmq(name: string, suite: () => void): void {
   describeWithAny(RABBITMQ, name, suite);
 }

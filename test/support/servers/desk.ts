@@ -1,23 +1,23 @@
 import { connect, createServer, type Socket } from 'node:net';
 
-/** Names the socket of the desk to all processes of one test run; setup.ts opens it. */
+/** The environment variable with the path of the desk's socket; setup.ts opens it. */
 export const DESK_VARIABLE = 'DOORBUSTER_TEST_DESK';
 
-/** The servers that the files of one test run share. A Redis starts in a twentieth of a second: each file has its own. */
+/** The servers that all files of a test run share. Redis starts in 50 ms, so each file has its own. */
 export type SharedServer = 'mariadb' | 'postgres' | 'rabbitmq' | 'kafka';
 
-/** Some systems cut the path of a socket off behind so many bytes. */
+/** Some systems truncate longer socket paths. */
 const PATH_BYTES_MAX = 100;
 
 type Answer = { url: string } | { error: string };
 
-/** The desk hands out the URLs of servers. It starts each of them once, when the first test file asks for it. */
+/** The desk hands out the URLs of shared servers. It starts each of them once, on the first request. */
 export interface Desk {
-  /** Nobody is answered any more. The servers are ended by whoever has started them. */
+  /** Stops answering. The servers are ended by the process that started them. */
   close(): void;
 }
 
-/** Null if there can be no socket at this path. */
+/** Null if no socket can be opened at this path. */
 export async function openDesk(
   path: string,
   servers: Record<SharedServer, () => Promise<{ readonly url: string }>>,
@@ -45,12 +45,12 @@ export async function openDesk(
     desk.once('error', reject);
     desk.listen(path, resolve);
   });
-  // The run is over when its tests are.
+  // The socket must not keep the run alive.
   desk.unref();
   return { close: () => void desk.close() };
 }
 
-/** The URL of a server that all test files share, or null where there is no desk: then one starts a server of one's own. */
+/** The URL of a shared server, or null if there is no desk: then start your own. */
 export async function askDesk(name: SharedServer): Promise<string | null> {
   const path = process.env[DESK_VARIABLE];
   if (!path) return null;

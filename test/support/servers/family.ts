@@ -1,7 +1,7 @@
 import { spawnSync } from 'node:child_process';
 import { readdirSync, readFileSync } from 'node:fs';
 
-/** The processes whose parent it is. */
+/** The child processes. */
 export function childrenOf(pid: number): number[] {
   if (process.platform === 'linux') {
     const all = readdirSync('/proc').map(Number).filter(Number.isInteger);
@@ -12,7 +12,7 @@ export function childrenOf(pid: number): number[] {
   return pairs.filter(([, parent]) => parent === pid).map(([one]) => one!);
 }
 
-/** Harmless if it has ended meanwhile. */
+/** Does nothing if the process has ended. */
 export function signal(pid: number, name: NodeJS.Signals): void {
   try {
     process.kill(pid, name);
@@ -25,7 +25,7 @@ export function isStopped(pid: number): boolean {
   return statusOf(pid)?.state === 'T';
 }
 
-/** True also if its parent has yet to notice. */
+/** Also true for a zombie. */
 export function isGone(pid: number): boolean {
   if (process.platform === 'linux') return ['Z', 'X', undefined].includes(statusOf(pid)?.state);
   try {
@@ -39,7 +39,7 @@ export function isGone(pid: number): boolean {
 function statusOf(pid: number): { state: string; parent: number } | null {
   try {
     const stat = readFileSync(`/proc/${pid}/stat`, 'latin1');
-    // Behind the name, which may contain anything, brackets too.
+    // After the name, which may contain anything, even brackets.
     const [state, parent] = stat.slice(stat.lastIndexOf(')') + 2).split(' ');
     return { state: state!, parent: Number(parent) };
   } catch {

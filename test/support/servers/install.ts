@@ -3,21 +3,21 @@ import { fromApt } from './apt.ts';
 import { findKafka, fromMaven } from './kafka-install.ts';
 import { entriesOf, programIn, programPath } from './program.ts';
 
-/** A server that tests run for real. A further one needs a line here, a file beside redis.ts, and its describeWith… */
+/** A real server that tests use. A new one needs an entry here, a file beside redis.ts, and a describeWith… */
 export interface Product {
-  /** Its name in messages: that of its program. */
+  /** Its name in messages: the program's. */
   name: string;
   /** Where it is on this machine, or null. */
   find(): string | null;
-  /** Where it comes from if it is missing. */
+  /** How to install it if it is missing. */
   source: Source;
-  /** The environment variable that names one that runs already. */
+  /** The environment variable with the URL of a running one. */
   urlVariable: string;
 }
 
-/** A way to bring a product onto this machine. */
+/** A way to install a product. */
 export interface Source {
-  /** What it brings, and with what. */
+  /** What it installs, and how, for messages. */
   words: string;
   /** Why it cannot be used here, or null if it can. */
   whyNot(): string | null;
@@ -35,13 +35,13 @@ export const REDIS: Product = {
 export const MARIADB: Product = {
   name: 'mariadbd',
   find: () => programPath('mariadbd', ['/usr/sbin']),
-  // Not mariadb-server: these bring the same programs without a service, a user and a database of the machine's own.
-  // The client is there for my_print_defaults, without which mariadb-install-db does nothing.
+  // Not mariadb-server: these packages contain the same programs without a service, a user and a database.
+  // The client contains my_print_defaults, which mariadb-install-db needs.
   source: fromApt({ packages: ['mariadb-server-core', 'mariadb-client-core'] }),
   urlVariable: 'TEST_MYSQL_URL',
 };
 
-/** Each version has a folder of its own, and Debian puts none of them into PATH. */
+/** Each version has its own folder, and Debian adds none of them to PATH. */
 const POSTGRES_VERSIONS = '/usr/lib/postgresql';
 
 export const POSTGRES: Product = {
@@ -55,7 +55,7 @@ export const POSTGRES: Product = {
   },
   source: fromApt({
     packages: ['postgresql'],
-    // Otherwise the package makes a database of the machine's own, which starts whenever the machine does.
+    // Otherwise the package creates a database cluster that starts with the machine.
     whileInstalling: {
       path: '/etc/postgresql-common/createcluster.d/doorbuster-tests.conf',
       text: 'create_main_cluster = false\n',
@@ -66,7 +66,7 @@ export const POSTGRES: Product = {
 
 export const RABBITMQ: Product = {
   name: 'rabbitmq-server',
-  // Debian's first: what it puts into PATH is a wrapper that insists on a user, and stays between us and the server.
+  // Debian's own path first: its command in PATH is a wrapper that requires a certain user, and keeps signals from the server.
   find: () => programIn(['/usr/lib/rabbitmq/bin'], 'rabbitmq-server') ?? programPath('rabbitmq-server'),
   source: fromApt({ packages: ['rabbitmq-server'] }),
   urlVariable: 'TEST_RABBITMQ_URL',
@@ -79,7 +79,7 @@ export const KAFKA: Product = {
   urlVariable: 'TEST_KAFKA_URL',
 };
 
-/** All that the set-up of a test run provides. */
+/** All products that the set-up of a test run provides. */
 export const PRODUCTS: readonly Product[] = [REDIS, MARIADB, POSTGRES, RABBITMQ, KAFKA];
 
 /** Why a missing product may not be installed by us, or null if it may. */
@@ -89,7 +89,7 @@ function whyNotInstalled({ urlVariable, source }: Product): string | null {
   return source.whyNot();
 }
 
-/** Why there is no such server here, as a whole sentence without its full stop; null if there is one. */
+/** Why the server is missing, as a sentence without its full stop; null if it is not. */
 export function whyMissing(product: Product): string | null {
   if (product.find() !== null) return null;
   const why = whyNotInstalled(product);
@@ -97,7 +97,7 @@ export function whyMissing(product: Product): string | null {
   return why === null ? missing : `${missing} and may not be installed: ${why}`;
 }
 
-/** Installs what is missing and may be installed. Returns why a product is still missing, by its name. */
+/** Installs missing products if allowed. Returns why a product is still missing, by name. */
 export function installMissing(products: readonly Product[], print: (line: string) => void): Record<string, string> {
   const wanted = products.filter((product) => product.find() === null && whyNotInstalled(product) === null);
   const failures = install(wanted, print);
@@ -111,10 +111,10 @@ export function installMissing(products: readonly Product[], print: (line: strin
   return missing;
 }
 
-/** Returns what went wrong, for those it went wrong with. */
+/** Returns the failures by product. */
 function install(products: readonly Product[], print: (line: string) => void): Map<Product, string> {
   const failures = new Map<Product, string>();
-  // One by one: a release of Debian that does not know one of them still brings the others.
+  // One by one, so that one package that a Debian release lacks does not prevent the others.
   for (const product of products) {
     print(`doorbuster tests: installing ${product.source.words} (DOORBUSTER_TEST_INSTALL=0 skips it)`);
     const failure = product.source.install();

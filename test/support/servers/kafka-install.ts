@@ -10,24 +10,24 @@ import type { Source } from './install.ts';
 import { javaArgs, kafkaProperties, PARTS } from './kafka-java.ts';
 import { programPath } from './program.ts';
 
-/** One that runs on Java 17. */
+/** A version that runs on Java 17. */
 const VERSION = '4.1.1';
 const POM = fileURLToPath(new URL('kafka/pom.xml', import.meta.url));
 const FETCH_WITHIN_MS = 120_000;
 const FORMAT_WITHIN_MS = 60_000;
 
-/** Kafka's folder, or null. Without Java it is of no use. */
+/** Kafka's folder, or null. It needs Java. */
 export function findKafka(): string | null {
   const folder = cacheFolder();
   return programPath('java') !== null && existsSync(folder) ? folder : null;
 }
 
-/** Outside of the repository: every clone and every run has the same. */
+/** Outside of the repository, shared by all clones and runs. */
 function cacheFolder(): string {
   return join(process.env.XDG_CACHE_HOME || join(homedir(), '.cache'), 'doorbuster-tests', `kafka-${VERSION}`);
 }
 
-/** Kafka as Maven's registry has it, and Java and Maven from apt-get where they are missing. */
+/** Installs Kafka from Maven's registry, and Java and Maven by apt-get if they are missing. */
 export function fromMaven(): Source {
   return {
     words: `kafka ${VERSION} with Maven`,
@@ -55,7 +55,7 @@ function missingTools(): { program: string; packages: string[] }[] {
 /** Null if all went well, the reason otherwise. */
 function fetch(folder: string): string | null {
   mkdirSync(dirname(folder), { recursive: true });
-  // Another run may be at it at the same time: the first that is done puts it in place, whole.
+  // Another run may install at the same time: the first to finish moves its folder into place.
   const meanwhile = mkdtempSync(`${folder}-`);
   try {
     const failure = copyJars(join(meanwhile, PARTS.jars)) ?? format(meanwhile);
@@ -74,7 +74,7 @@ function fetch(folder: string): string | null {
 function copyJars(to: string): string | null {
   const goal = 'dependency:copy-dependencies';
   const settings = [`-Dkafka.version=${VERSION}`, '-DincludeScope=runtime', `-DoutputDirectory=${to}`];
-  // -U: Maven remembers for a day that the registry did not have something, or did not answer.
+  // -U: otherwise Maven remembers a failed download for a day.
   const { status, error } = spawnSync('mvn', ['-q', '-B', '-U', '-f', POM, goal, ...settings], {
     stdio: 'ignore',
     timeout: FETCH_WITHIN_MS,
@@ -83,18 +83,18 @@ function copyJars(to: string): string | null {
   if (status === 0) return null;
   const late = (error as NodeJS.ErrnoException | undefined)?.code === 'ETIMEDOUT';
   if (late) return `Maven did not get it within ${FETCH_WITHIN_MS / 1_000} s`;
-  // Not in Maven's words: they name the registry, which may be a private one.
+  // Not Maven's own message, which names the registry: it may be a private one.
   const byHand = `mvn -f ${relative(ROOT, POM)} -Dkafka.version=${VERSION} dependency:resolve`;
   return `Maven ended with ${status}; '${byHand}' says why`;
 }
 
-/** Makes the data folder of which every server has a copy. Also shows that the Java that is here can run it. */
+/** Creates the data folder that every server copies. Also shows that the installed Java can run Kafka. */
 function format(folder: string): string | null {
   const data = join(folder, PARTS.data);
   const file = join(folder, 'format.properties');
-  // Nobody listens: of its settings only those count that the folder is made for.
+  // Nothing listens here: only settings of the data folder matter.
   writeFileSync(file, kafkaProperties(9_092, data));
-  // 16 bytes in base64. The same for all servers: they never meet.
+  // 16 bytes in base64. The same for all servers, which never meet.
   const args = ['format', '--cluster-id', 'ZG9vcmJ1c3Rlci10ZXN0cw', '--config', file];
   const { status, stderr, error } = spawnSync('java', javaArgs(folder, 'kafka.tools.StorageTool', args), {
     stdio: ['ignore', 'ignore', 'pipe'],
@@ -109,8 +109,8 @@ function format(folder: string): string | null {
 }
 
 /**
- * Runs it for a few seconds, and has Java write down which classes it has then. If that does not succeed it starts a
- * little later each time, and nothing else: that is why nobody looks at the result.
+ * Runs Kafka for a few seconds, and lets Java store the loaded classes. If that fails, Kafka only starts a
+ * little more slowly, so the result is not checked.
  */
 function rememberClasses(folder: string): void {
   const place = mkdtempSync(`${folder}-`);
@@ -121,7 +121,7 @@ function rememberClasses(folder: string): void {
     writeFileSync(file, kafkaProperties(randomInt(12_000, 22_000), data));
     const classes = join(place, PARTS.classes);
     const args = javaArgs(folder, 'kafka.Kafka', [file], [`-XX:ArchiveClassesAtExit=${classes}`]);
-    // It writes them down when it is asked to end, and that takes it some seconds more.
+    // It stores them when it is asked to end, which takes some seconds more.
     spawnSync('timeout', ['-k', '30', '6', 'java', ...args], { cwd: place, stdio: 'ignore' });
     if (existsSync(classes)) renameSync(classes, join(folder, PARTS.classes));
   } finally {

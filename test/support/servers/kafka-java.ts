@@ -3,12 +3,12 @@ import { delimiter, join } from 'node:path';
 import { HOST } from './process.ts';
 import { entriesOf } from './program.ts';
 
-/** What kafka-install.ts puts into Kafka's folder. */
+/** What kafka-install.ts adds to Kafka's folder. */
 export const PARTS = {
   jars: 'lib',
-  /** A data folder that is formatted and empty. */
+  /** A formatted, empty data folder. */
   data: 'data',
-  /** The classes as Java has them in memory: it starts in little more than half the time. Kafka runs without, too. */
+  /** Java's archive of loaded classes, which nearly halves the start. Kafka also runs without it. */
   classes: 'classes.jsa',
 };
 
@@ -23,7 +23,7 @@ export function javaArgs(
   options: readonly string[] = [],
 ): string[] {
   const jars = join(folder, PARTS.jars);
-  // By name and in order, not as a whole folder: the classes in memory are good for the very same list only.
+  // By name and in order, not as a folder: the class archive is valid only for exactly this list.
   const classPath = entriesOf(jars)
     .sort()
     .map((jar) => join(jars, jar));
@@ -31,7 +31,7 @@ export function javaArgs(
   return [
     '-Xms64m',
     '-Xmx384m',
-    // Two cores, and a life of seconds: what takes long to get going never pays.
+    // For two cores and a life of seconds: no expensive optimisation.
     '-XX:+UseSerialGC',
     '-XX:TieredStopAtLevel=1',
     '-Djava.net.preferIPv4Stack=true',
@@ -47,13 +47,13 @@ export function javaArgs(
 
 export type KafkaSettings = Record<string, string | number | boolean>;
 
-/** A second door of the broker, for those who come through a proxy: it names the proxy as the way to itself. */
+/** A second listener of the broker, for clients that come through a proxy: it advertises the proxy's address. */
 export interface ProxiedPort {
   port: number;
   proxyPort: number;
 }
 
-/** Of one node that is broker and controller, as a file of properties. */
+/** The properties file of a single node that is broker and controller. */
 export function kafkaProperties(
   port: number,
   data: string,
@@ -73,27 +73,27 @@ export function kafkaProperties(
     'inter.broker.listener.name': 'PLAINTEXT',
     'listener.security.protocol.map': 'PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,PROXIED:PLAINTEXT',
     'log.dirs': data,
-    // There is no second node to have a copy.
+    // There is no second node for a replica.
     'offsets.topic.replication.factor': 1,
     'transaction.state.log.replication.factor': 1,
     'transaction.state.log.min.isr': 1,
     'share.coordinator.state.topic.replication.factor': 1,
     'share.coordinator.state.topic.min.isr': 1,
-    // Of its own topics it makes all partitions at the first use, and opens all after a kill: 50 otherwise.
+    // Its internal topic has 50 partitions by default, which are created on first use and opened after a kill.
     'offsets.topic.num.partitions': 1,
     'transaction.state.log.num.partitions': 1,
     'share.coordinator.state.topic.num.partitions': 1,
-    // A topic that nobody has made is a mistake, and must not look like a success.
+    // Using a topic that was not created is an error, and must not look like success.
     'auto.create.topics.enable': false,
-    // Otherwise the first member of a group waits 3 s for others.
+    // By default the first member of a group waits 3 s for others.
     'group.initial.rebalance.delay.ms': 0,
-    // After a kill it counts as present for so long, and may not come back before: 9 s otherwise.
+    // After a kill it cannot come back before its session has expired: 9 s by default.
     'broker.session.timeout.ms': 1_500,
     'broker.heartbeat.interval.ms': 300,
     'num.network.threads': 1,
     'num.io.threads': 2,
     'background.threads': 2,
-    // 128 MB otherwise, a third of all the memory that it has.
+    // 128 MB by default, a third of its memory.
     'log.cleaner.dedupe.buffer.size': 4_194_304,
     ...further,
   };

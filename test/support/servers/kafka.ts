@@ -14,15 +14,15 @@ export interface KafkaOptions {
   /** Further settings of the broker, e.g. { 'message.max.bytes': 1_000 }. */
   settings?: KafkaSettings;
   /**
-   * Becomes a way to this server: startProxy(0) will do, its target is set here. Any other proxy is left at once, since a
-   * broker tells its clients where it wants to be called.
+   * Clients can reach the server through it: pass startProxy(0), its target is set here. Clients leave any other proxy at once,
+   * because a broker tells them its address.
    */
   proxy?: FaultProxy;
 }
 
-/** After a kill it checks its logs first, and waits until it counts as gone. */
+/** After a kill it checks its logs first, and waits until its old session has expired. */
 const READY_WITHIN_MS = 30_000;
-/** ApiVersions, version 0, of a client without a name: whoever answers it serves. */
+/** ApiVersions, version 0, of a client without a name: a broker that answers it is ready. */
 const API_VERSIONS = Buffer.from('0000000a0012000000000001ffff', 'hex');
 
 /** A private Kafka: one node, broker and controller. */
@@ -48,7 +48,7 @@ export class KafkaServer extends ServerProcess {
     });
   }
 
-  /** The one bootstrap server is its host and port. */
+  /** Its only bootstrap server. */
   get url(): string {
     return `kafka://${this.host}:${this.port}`;
   }

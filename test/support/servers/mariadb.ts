@@ -10,7 +10,7 @@ import { programPath } from './program.ts';
 import { copyTemplate, runAs } from './template.ts';
 import { ordinaryUser } from './user.ts';
 
-/** True if this machine can start a MariaDB of its own. */
+/** True if this machine can start a private MariaDB. */
 export const mariadbAvailable: boolean = MARIADB.find() !== null;
 
 export interface MariadbOptions {
@@ -18,11 +18,11 @@ export interface MariadbOptions {
   args?: string[];
 }
 
-/** A database on a server that is not the test's own. */
+/** A database on a shared server. */
 export interface AnyDatabase {
   readonly url: string;
   readonly port: number;
-  /** One statement on a connection of its own; no answer within 5 s is an error. */
+  /** Runs one statement on a new connection; no answer within 5 s is an error. */
   query(sql: string, values?: unknown[]): Promise<Record<string, unknown>[]>;
 }
 
@@ -54,12 +54,12 @@ export class MariadbServer extends ServerProcess {
     });
   }
 
-  /** Of the database that is there from the start, and empty. Its account may do everything on this server. */
+  /** The URL of the first, empty database. Its account has all rights on this server. */
   get url(): string {
     return urlAt(this.port);
   }
 
-  /** One statement on a connection of its own; no answer within 5 s is an error. */
+  /** Runs one statement on a new connection; no answer within 5 s is an error. */
   query(sql: string, values: unknown[] = []): Promise<Record<string, unknown>[]> {
     return mysqlQuery(this.url, sql, values);
   }
@@ -77,7 +77,7 @@ export async function startMariadb(options: MariadbOptions = {}): Promise<Mariad
   return server;
 }
 
-/** For all files of a test run: nobody kills it, so nothing of it must be on the disk at any time. */
+/** Shared by all files of a test run: nobody kills it, so it need not be durable. */
 export function startSharedMariadb(): Promise<MariadbServer> {
   return startMariadb({ args: ['--max-connections=500', '--innodb-flush-method=nosync'] });
 }
@@ -88,13 +88,13 @@ function urlAt(port: number): string {
 
 function serverArgs({ port, folder }: Place): string[] {
   return [
-    // The machine's own settings are none of ours. It must be the first.
+    // Ignore the machine's configuration. This must be the first argument.
     '--no-defaults',
     `--datadir=${join(folder, 'data')}`,
     `--tmpdir=${folder}`,
     `--bind-address=${HOST}`,
     `--port=${port}`,
-    // Inside of its data folder: a whole path may be longer than a socket's may be.
+    // Relative to its data folder: an absolute path may be too long for a socket.
     '--socket=mariadb.sock',
     '--pid-file=mariadb.pid',
     '--skip-name-resolve',
@@ -102,20 +102,20 @@ function serverArgs({ port, folder }: Place): string[] {
     '--max-connections=100',
     '--innodb-buffer-pool-size=64M',
     LOG_SIZE,
-    // What it has answered, it has on disk. There is no sync_binlog: without a binary log nothing else must be.
+    // A commit is on disk before it is answered. There is no binary log, so no sync_binlog either.
     '--innodb-flush-log-at-trx-commit=1',
     '--skip-log-bin',
   ];
 }
 
-/** Makes the data folder of which every server has a copy. */
+/** Creates the data folder that every server copies. */
 async function initialise(data: string): Promise<void> {
   const install = programPath('mariadb-install-db', ['/usr/bin']);
   if (install === null) throw new Error('mariadbd is here, but not mariadb-install-db');
   const folder = dirname(data);
   const file = join(folder, 'accounts.sql');
   const statements = [
-    // The server that executes this has read no accounts yet, and would not make one.
+    // The bootstrap server has not read accounts yet, and could not create one.
     'FLUSH PRIVILEGES',
     `CREATE USER '${NAME}'@'%' IDENTIFIED BY '${NAME}'`,
     `GRANT ALL ON *.* TO '${NAME}'@'%' WITH GRANT OPTION`,
@@ -125,22 +125,22 @@ async function initialise(data: string): Promise<void> {
   await runAs(ordinaryUser(USERS), folder, install, [
     '--no-defaults',
     `--datadir=${data}`,
-    // A MariaDB that starts removes the temporary tables of all others in the same folder.
+    // At its start a MariaDB removes the temporary tables of all others in the same folder.
     `--tmpdir=${folder}`,
     '--skip-test-db',
     '--skip-name-resolve',
     '--auth-root-authentication-method=normal',
     `--extra-file=${file}`,
     LOG_SIZE,
-    // Nobody misses a template that a power cut has spoilt.
+    // The template need not survive a power cut.
     '--innodb-flush-log-at-trx-commit=0',
     '--innodb-flush-method=nosync',
   ]);
 }
 
 /**
- * One statement on a connection of its own. For tests that look at a database without the code under test. Returns the
- * rows, none for a statement that has none.
+ * Runs one statement on a new connection, for tests that read a database without the code under test. Returns the
+ * rows, if there are any.
  */
 export function mysqlQuery(
   url: string,
@@ -149,7 +149,7 @@ export function mysqlQuery(
   withinMs = 5_000,
 ): Promise<Record<string, unknown>[]> {
   return new Promise((resolve, reject) => {
-    // Without a time-out of its own: ours is for all of it.
+    // Without the driver's own time-out: ours covers everything.
     const connection = mysql.createConnection({ uri: url, connectTimeout: 0 });
     const settle = (error: Error | null, rows: Record<string, unknown>[] = []): void => {
       clearTimeout(late);
@@ -191,7 +191,7 @@ export async function mysqlUrl(): Promise<string> {
   return (await shared).createDatabase();
 }
 
-/** The same, for tests that look into it, or reach it through a proxy. */
+/** The same, for tests that query it directly or reach it through a proxy. */
 export async function anyMysql(): Promise<AnyDatabase> {
   const url = await mysqlUrl();
   return { url, port: Number(new URL(url).port || 3306), query: (sql, values) => mysqlQuery(url, sql, values) };
@@ -203,7 +203,7 @@ async function createMeanwhile(elsewhere: string): Promise<string> {
   const started: Started = {
     end: async () => {
       forget(started);
-      // Whoever is still connected is not asked: it would wait for the end of a transaction.
+      // End all sessions first: otherwise the drop would wait for open transactions.
       const sessions = await mysqlQuery(elsewhere, 'SELECT id FROM information_schema.processlist WHERE db = ?', [
         name,
       ]);

@@ -11,7 +11,7 @@ import { HOST, type Place, ServerProcess } from './process.ts';
 import { copyTemplate, runAs } from './template.ts';
 import { ordinaryUser } from './user.ts';
 
-/** True if this machine can start a PostgreSQL of its own. */
+/** True if this machine can start a private PostgreSQL. */
 export const postgresAvailable: boolean = POSTGRES.find() !== null;
 
 export interface PostgresOptions {
@@ -35,7 +35,7 @@ export class PostgresServer extends ServerProcess {
       name: 'postgres',
       command,
       user,
-      // One process for each connection.
+      // PostgreSQL has one process per connection.
       forks: true,
       args: (place) => [...serverArgs(place), ...args],
       prepare: async ({ folder }) => {
@@ -45,18 +45,18 @@ export class PostgresServer extends ServerProcess {
       },
       ready: async ({ port }) => (await postgresQuery(urlAt(port), 'SELECT 1 AS one', [], 1_000)).length === 1,
       readyWithinMs: READY_WITHIN_MS,
-      // In order, but without waiting for its clients to leave by themselves, as it would with SIGTERM.
+      // A fast shutdown: with SIGTERM it would wait for its clients to leave.
       stopSignal: 'SIGINT',
       removeTraces: removeSharedMemory,
     });
   }
 
-  /** Of the database that is there from the start, and empty. Its account may do everything on this server. */
+  /** The URL of the first, empty database. Its account has all rights on this server. */
   get url(): string {
     return urlAt(this.port);
   }
 
-  /** One statement on a connection of its own; no answer within 5 s is an error. */
+  /** Runs one statement on a new connection; no answer within 5 s is an error. */
   query(sql: string, values: unknown[] = []): Promise<Record<string, unknown>[]> {
     return postgresQuery(this.url, sql, values);
   }
@@ -74,12 +74,12 @@ export async function startPostgres(options: PostgresOptions = {}): Promise<Post
   return server;
 }
 
-/** For all files of a test run: nobody kills it, so nothing of it must be on the disk at any time. */
+/** Shared by all files of a test run: nobody kills it, so it need not be durable. */
 export function startSharedPostgres(): Promise<PostgresServer> {
   const settings = {
     max_connections: 400,
     fsync: 'off',
-    // It would begin after a minute, and come by the more often the more databases there are.
+    // It would start after a minute, and run more often the more databases there are.
     autovacuum: 'off',
   };
   return startPostgres({ args: Object.entries(settings).flatMap(([name, value]) => ['-c', `${name}=${value}`]) });
@@ -93,13 +93,13 @@ function serverArgs({ port, folder }: Place): string[] {
   const settings = {
     listen_addresses: HOST,
     port,
-    // Its path would be too long in some folders, and nobody needs it.
+    // Not needed, and its path would be too long in some folders.
     unix_socket_directories: '',
     max_connections: 100,
     shared_buffers: '64MB',
-    // A file in its own folder, which goes with it.
+    // A file in its data folder, which is removed with it.
     dynamic_shared_memory_type: 'mmap',
-    // What it has answered, it has on disk.
+    // A commit is on disk before it is answered.
     fsync: 'on',
     synchronous_commit: 'on',
     full_page_writes: 'on',
@@ -111,22 +111,22 @@ function serverArgs({ port, folder }: Place): string[] {
   ];
 }
 
-/** Makes the data folder of which every server has a copy. */
+/** Creates the data folder that every server copies. */
 async function initialise(postgres: string, data: string): Promise<void> {
-  // The one of the same version: beside the program itself, of which PATH may have a link only.
+  // initdb of the same version is beside the program itself; PATH may contain only a link to that.
   const initdb = join(dirname(realpathSync(postgres)), 'initdb');
   const user = ordinaryUser(USERS);
   const folder = dirname(data);
   const password = join(folder, 'password');
   writeFileSync(password, `${NAME}\n`, { mode: 0o644 });
   const account = ['--username', NAME, '--pwfile', password, '--auth', 'scram-sha-256'];
-  // Nobody misses a template that a power cut has spoilt: hence no sync here, and -F below.
+  // The template need not survive a power cut: no sync here, and -F below.
   await runAs(user, folder, initdb, ['-D', data, ...account, '--encoding', 'UTF8', '--locale', 'C', '--no-sync']);
   await runAs(user, folder, postgres, ['--single', '-F', '-D', data, 'postgres'], `CREATE DATABASE ${NAME}\n`);
 }
 
 /**
- * A few bytes of System V memory keep a second server out of its data folder. A server that was killed leaves them to the
+ * A few bytes of System V memory keep a second server out of the data folder. A killed server leaves them for the
  * next one in the same folder; if there is none they would stay until the machine restarts.
  */
 export function removeSharedMemory({ folder }: Pick<Place, 'folder'>): void {
@@ -138,8 +138,8 @@ export function removeSharedMemory({ folder }: Pick<Place, 'folder'>): void {
 }
 
 /**
- * One statement on a connection of its own. For tests that look at a database without the code under test. Returns the
- * rows, none for a statement that has none.
+ * Runs one statement on a new connection, for tests that read a database without the code under test. Returns the
+ * rows, if there are any.
  */
 export async function postgresQuery(
   url: string,
@@ -148,7 +148,7 @@ export async function postgresQuery(
   withinMs = 5_000,
 ): Promise<Record<string, unknown>[]> {
   const client = new pg.Client({ connectionString: url, connectionTimeoutMillis: withinMs });
-  // It says so as well to whoever waits for it.
+  // The pending query rejects with the same error.
   client.on('error', () => {});
   const { promise: tooLate, reject } = Promise.withResolvers<never>();
   const late = setTimeout(() => reject(new Error(`${sql}: no answer within ${withinMs} ms`)), withinMs);
@@ -160,7 +160,7 @@ export async function postgresQuery(
     return await Promise.race([ask(), tooLate]);
   } finally {
     clearTimeout(late);
-    // Not awaited: a server that is paused does not say goodbye.
+    // Not awaited: a paused server does not answer.
     client.end().catch(() => {});
   }
 }
@@ -191,7 +191,7 @@ export async function postgresUrl(): Promise<string> {
   return (await shared).createDatabase();
 }
 
-/** The same, for tests that look into it, or reach it through a proxy. */
+/** The same, for tests that query it directly or reach it through a proxy. */
 export async function anyPostgres(): Promise<AnyDatabase> {
   const url = await postgresUrl();
   return { url, port: Number(new URL(url).port || 5432), query: (sql, values) => postgresQuery(url, sql, values) };
@@ -203,7 +203,7 @@ async function createMeanwhile(elsewhere: string): Promise<string> {
   const started: Started = {
     end: async () => {
       forget(started);
-      // FORCE: whoever is still connected is not asked.
+      // FORCE ends open sessions.
       await postgresQuery(elsewhere, `DROP DATABASE IF EXISTS ${pg.escapeIdentifier(name)} WITH (FORCE)`);
     },
     endNow: () => {},

@@ -12,15 +12,15 @@ import { assertReachable, type User } from './user.ts';
 export const HOST = '127.0.0.1';
 
 /**
- * Below the range from which the system takes the ports of outgoing connections: none of those can sit on the port of a
- * server that is down for a moment, and a client that tries to reach it cannot be connected to itself. 10000 above each
- * is still below that range: a Redis cluster wants that one as well.
+ * Below the system's range of ephemeral ports: no outgoing connection can take the port of a
+ * server that is down for a moment, and a client that tries to reach it cannot connect to itself. 10000 above each
+ * is still below that range: a Redis cluster also uses that port.
  */
 const PORT_MIN = 12_000;
 const PORT_MAX = 21_999;
 /**
- * Each worker of a test run draws from a part of its own: a server that was killed finds its port free when it comes back.
- * Who is alone has them all: a night of histories needs thousands.
+ * Each worker of a test run has its own part of the range, so that a killed server finds its port free when it restarts.
+ * A process without workers uses all of it: a nightly run of histories needs thousands.
  */
 const POOL = process.env.VITEST_POOL_ID;
 const PARTS_OF_A_RUN = 5;
@@ -28,13 +28,13 @@ let parts = POOL === undefined ? 1 : PARTS_OF_A_RUN;
 let part = Number(POOL ?? 0) % parts;
 const taken = new Set<number>();
 
-/** From now on this process draws from the part that no worker has: their numbers begin with 1. */
+/** Lets this process use the part of the range that no worker has: worker numbers begin with 1. */
 export function drawPortsBesideWorkers(): void {
   parts = PARTS_OF_A_RUN;
   part = 0;
 }
 
-/** A port that nobody listens on, drawn once only in this process. `above`: these offsets must be free, too. */
+/** A free port, given only once in this process. `above`: these offsets must be free, too. */
 export async function freePort(above: readonly number[] = []): Promise<number> {
   for (let tries = 0; tries < 100; tries++) {
     const port = PORT_MIN + Math.floor(((part + Math.random()) / parts) * (PORT_MAX - PORT_MIN + 1));
@@ -55,7 +55,7 @@ function isFree(port: number): Promise<boolean> {
   });
 }
 
-/** Where one server lives: the same before and after a restart. */
+/** The place of a server, which stays the same across restarts. */
 export interface Place {
   port: number;
   folder: string;
@@ -66,24 +66,24 @@ export interface Launch {
   name: string;
   command: string;
   args(place: Place): string[];
-  /** Beside our own environment. */
+  /** Added to our own environment. */
   env?(place: Place): Record<string, string>;
-  /** Before the first start: writes configuration, makes a database. */
+  /** Runs before the first start: writes configuration, creates a database. */
   prepare?(place: Place): Promise<void> | void;
   /** True once it serves; an error means not yet. */
   ready(place: Place): Promise<boolean>;
   readyWithinMs?: number;
   /** The port to use, from freePort; a free one otherwise. */
   port?: number;
-  /** Ports it uses beside its own, as offsets. */
+  /** Further ports that it uses, as offsets. */
   portsAbove?: number[];
-  /** What ends it in order; SIGTERM otherwise. */
+  /** The signal for an orderly end. Default SIGTERM. */
   stopSignal?: NodeJS.Signals;
   /** The user that it runs as, and that its folder belongs to; our own if null. */
   user?: User | null;
   /** True if it serves from child processes: these are paused, resumed and killed with it. */
   forks?: boolean;
-  /** After its end, before its folder goes: removes what it left elsewhere. */
+  /** Runs after its end: removes what it left outside of its folder. */
   removeTraces?(place: Place): void;
 }
 
@@ -96,11 +96,11 @@ interface Running {
   child: ChildProcess;
   exited: Promise<void>;
   isOver: boolean;
-  /** While its child processes are paused: kills them should we die. */
+  /** While its child processes are paused: kills them if we die. */
   guard?: ChildProcess;
 }
 
-/** A server of a test's own in a process of its own: on 127.0.0.1, on a free port, in a temporary folder. */
+/** A private server in its own process: on 127.0.0.1, on a free port, in a temporary folder. */
 export class ServerProcess implements AsyncDisposable {
   readonly host = HOST;
   readonly folder: string;
@@ -128,7 +128,7 @@ export class ServerProcess implements AsyncDisposable {
     return this.#port;
   }
 
-  /** Fails if it does not run: the number may be somebody else's by then. */
+  /** Throws if it does not run: its pid may belong to another process by then. */
   get pid(): number {
     if (!this.running) throw new Error(`${this.#launch.name} is not running`);
     return this.#running!.child.pid!;
@@ -139,7 +139,7 @@ export class ServerProcess implements AsyncDisposable {
     return this.#running !== null && !this.#running.isOver;
   }
 
-  /** What it has printed, the last of it at least. */
+  /** The end of what it has printed. */
   output(): string {
     return this.#output;
   }
@@ -154,7 +154,7 @@ export class ServerProcess implements AsyncDisposable {
       try {
         return await this.#spawn();
       } catch (error) {
-        // Between our look at the port and its start another process may have come: only then is another try worth it.
+        // Another process may have taken the port since we checked: only then try again.
         const busy = /address already in use|eaddrinuse/i.test(this.#output);
         if (!chosen || !busy || tries === PORT_TRIES_MAX) throw error;
         this.#port = 0;
@@ -163,18 +163,18 @@ export class ServerProcess implements AsyncDisposable {
     }
   }
 
-  /** SIGSTOP: connections stay open, and nobody answers. Resolves when it has stopped. */
+  /** SIGSTOP: connections stay open without answers. Resolves when it has stopped. */
   async pause(): Promise<void> {
     const { pid } = this;
     await this.#halt(pid);
     if (!this.#launch.forks) return;
-    // From here on it has no further children.
+    // A stopped process starts no more children.
     const children = childrenOf(pid);
     await Promise.all(children.map((child) => this.#halt(child)));
     this.#running!.guard ??= guard([pid, ...children]);
   }
 
-  /** SIGCONT. Harmless if it is not paused. */
+  /** SIGCONT. Does nothing if it is not paused. */
   async resume(): Promise<void> {
     const { pid } = this;
     this.#dismissGuard();
@@ -186,11 +186,11 @@ export class ServerProcess implements AsyncDisposable {
   async kill(): Promise<void> {
     if (!this.running) return;
     const { child, exited } = this.#running!;
-    // Whoever is stopped has no further children, and none of those it has can escape.
+    // A stopped process starts no more children, so that none can escape.
     if (this.#launch.forks) await this.#halt(child.pid!);
     const children = this.#killNow();
     await exited;
-    // They hold its memory, and it would not start again before they are gone.
+    // They hold its shared memory: it could not start again before they are gone.
     await until(`${this.#launch.name} is gone`, 5_000, () => children.every(isGone));
   }
 
@@ -198,7 +198,7 @@ export class ServerProcess implements AsyncDisposable {
   async stop(): Promise<void> {
     if (!this.running) return;
     const { child, exited } = this.#running!;
-    // A stopped process would keep the signal for later.
+    // A stopped process would handle the signal only later.
     await this.resume();
     child.kill(this.#launch.stopSignal ?? 'SIGTERM');
     const late = setTimeout(() => this.#killNow(), STOP_WITHIN_MS);
@@ -234,7 +234,7 @@ export class ServerProcess implements AsyncDisposable {
     };
     child.stdout!.on('data', look);
     child.stderr!.on('data', look);
-    // Not 'close': children of the server hold its output open, too.
+    // Not 'close', because children of the server also hold its output open.
     const { promise: exited, resolve: hasExited } = Promise.withResolvers<void>();
     const running: Running = { child, exited, isOver: false };
     const over = (error?: Error): void => {
@@ -253,7 +253,7 @@ export class ServerProcess implements AsyncDisposable {
       const late = performance.now() > lastMs;
       if (late) await this.kill();
       if (running.isOver) {
-        // The end of a process is heard before its last words.
+        // 'exit' comes before the last output.
         await sleep(50);
         throw new Error(`${name} ${late ? `not ready within ${readyWithinMs} ms` : 'ended'}: ${this.#output}`);
       }

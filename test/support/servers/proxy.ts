@@ -29,45 +29,45 @@ export interface FaultProxy extends AsyncDisposable {
   counters(): ProxyCounters;
   /** New connections go to that port of this machine from now on; those that are open stay where they are. */
   target(port: number): void;
-  /** Ends all connections at once, on both sides. New ones are welcome. */
+  /** Ends all connections at once, on both sides. New ones are accepted. */
   cut(): void;
-  /** True: nobody listens any more, connecting fails with ECONNREFUSED; connections that are open stay. */
+  /** True: stops listening, so that connecting fails with ECONNREFUSED; open connections stay. */
   refuse(refused: boolean): Promise<void>;
-  /** Passes nothing on in either direction, not even the end of a connection; new ones are accepted, and hear nothing. */
+  /** Passes nothing on in either direction, not even the end of a connection; new ones are accepted, and get no data. */
   freeze(): void;
   /** Passes on what was held back, in order. */
   thaw(): void;
   /**
-   * Loses replies: the server has executed the command, the client never hears of it and its connection ends. A number:
-   * the next so many chunks that come from the server, on whatever connection. A function: every chunk for which it says
+   * Loses replies: the server has executed the command, but the client's connection ends without the reply. A number:
+   * the next chunks from the server, on any connection. A function: every chunk for which it returns
    * true. 0 ends it.
    */
   dropReplies(which: number | ((exchange: Exchange) => boolean)): void;
   /**
-   * Holds back the next request for which it says true: the client's connection ends, and the server waits for more until
+   * Holds back the next request for which it returns true: the client's connection ends, and the server waits until
    * `passHeld` gives it the request. Resolves when one is held.
    */
   holdRequest(which: (request: Buffer) => boolean): Promise<void>;
-  /** Gives the server what was held back, on the connection that it came from; the server's answer goes nowhere. */
+  /** Sends the held request to the server, on its original connection; the answer is dropped. */
   passHeld(): void;
   /**
-   * Gives the server the next request for which it says true, and ends the client's connection: the server works for
-   * nobody, and does not know. Resolves when that has happened.
+   * Passes on the next request for which it returns true, and ends the client's connection: the server works for
+   * nobody, without knowing it. Resolves when that has happened.
    */
   forsake(which: (request: Buffer) => boolean): Promise<void>;
   /** Connections whose request was held back or forsaken and that the server has not ended. */
   heldOpen(): number;
-  /** Holds back each chunk for so long from now on, one way or both; 0 ends it. Order is kept. */
+  /** Delays each chunk by `ms` from now on, in one or both directions; 0 ends it. Order is kept. */
   delay(ms: number, direction?: Direction): void;
   close(): Promise<void>;
 }
 
-/** What goes one way through one connection. */
+/** One direction of one connection. */
 interface Lane {
   from: Socket;
   to: Socket;
   direction: Direction;
-  /** Null is the end. */
+  /** A null chunk is the end. */
   queue: { atMs: number; chunk: Buffer | null }[];
   timer: NodeJS.Timeout | null;
 }
@@ -78,8 +78,8 @@ interface Link {
 }
 
 /**
- * The answer to a COMMIT. PostgreSQL names it, and gets COMMIT together with statements before it: the answers to those may
- * come first. MySQL does not name it, and is sent COMMIT alone.
+ * True for the answer to a COMMIT. PostgreSQL's answer names it, and COMMIT is sent together with earlier statements, whose
+ * answers may come first. MySQL's answer does not name it, but COMMIT is sent alone.
  */
 export function saysCommitted({ request, reply }: Exchange): boolean {
   if (reply.includes('C\0\0\0\x0bCOMMIT\0', 0, 'latin1')) return true;
@@ -145,7 +145,7 @@ export async function startProxy(firstTarget: number): Promise<FaultProxy> {
         continue;
       }
       passed[lane.direction] += chunk.length;
-      // What is not taken waits here, and the sender comes to feel it.
+      // Backpressure: stop reading from the sender until the receiver has drained.
       if (!lane.to.write(chunk)) lane.from.pause();
     }
   };
@@ -161,7 +161,7 @@ export async function startProxy(firstTarget: number): Promise<FaultProxy> {
     links.add(link);
     for (const lane of lanes) {
       const put = (chunk: Buffer | null): void => {
-        // Never before the one ahead of it, even if the delay has become shorter since.
+        // Never before the previous chunk, even if the delay has become shorter since.
         const atMs = Math.max(performance.now() + delayMs[lane.direction], lane.queue.at(-1)?.atMs ?? 0);
         lane.queue.push({ atMs, chunk });
         pump(lane);
@@ -190,7 +190,7 @@ export async function startProxy(firstTarget: number): Promise<FaultProxy> {
       });
       lane.from.on('error', () => end(link));
       lane.from.on('close', () => {
-        // In order, both ends were passed on; otherwise nobody is left to talk to.
+        // Unless both directions ended in order, end the whole connection.
         if (!lane.from.readableEnded || lane.to.destroyed) end(link);
       });
       if (frozen) lane.from.pause();

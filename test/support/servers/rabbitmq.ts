@@ -8,7 +8,7 @@ import { HOST, type Place, ServerProcess } from './process.ts';
 import { entriesOf } from './program.ts';
 import { ordinaryUser } from './user.ts';
 
-/** True if this machine can start a RabbitMQ of its own. */
+/** True if this machine can start a private RabbitMQ. */
 export const rabbitmqAvailable: boolean = RABBITMQ.find() !== null;
 
 export interface RabbitmqOptions {
@@ -21,9 +21,9 @@ const USERS = ['rabbitmq', 'nobody'];
 const READY_WITHIN_MS = 30_000;
 /** Account and password of every fresh server, for connections from this machine only. */
 const ACCOUNT = 'guest:guest';
-/** The same for all: none of them hears of another, and a node's data are bound to its name. */
+/** The same for all, because they do not know each other, and a node's data are bound to its name. */
 const NODE = 'doorbuster@localhost';
-/** Where the node listens for other nodes. There are none, but it does not start without. */
+/** The port for other nodes. There are none, but it does not start without it. */
 const NODE_PORT_ABOVE = 10_000;
 const AMQP_HEADER = Buffer.from('AMQP\0\0\x09\x01', 'latin1');
 const METHOD_FRAME = 1;
@@ -44,25 +44,25 @@ export class RabbitmqServer extends ServerProcess {
         linkHome(command, homeOf(place));
         writeFileSync(configOf(place), [...settings(place), ...config].map((line) => `${line}\n`).join(''));
       },
-      // It listens last, when all else is done.
+      // It listens only when everything else is ready.
       ready: async ({ port }) => (await firstAnswer(HOST, port, AMQP_HEADER, 1_000))[0] === METHOD_FRAME,
       readyWithinMs: READY_WITHIN_MS,
     });
   }
 
-  /** Its account may do everything on this server. */
+  /** Its account has all rights on this server. */
   get url(): string {
     return `amqp://${ACCOUNT}@${this.host}:${this.port}`;
   }
 
-  /** A folder for the PATH in which `rabbitmqctl` speaks to this server, and not to the machine's own. */
+  /** A folder for the PATH whose `rabbitmqctl` talks to this server. */
   controlPath(): string {
     const bin = join(this.folder, 'bin');
     const place = { port: this.port, folder: this.folder };
     const { ERL_EPMD_PORT: _, ERL_ZFLAGS: flags, ...env } = environment(place);
     const settings = Object.entries({
       ...env,
-      // There is no daemon to ask where the node is: it is told, and does not listen at that port itself.
+      // Without epmd it must be told the node's port, and must not listen there itself.
       RABBITMQ_CTL_ERL_ARGS: `${flags} -dist_listen false -erl_epmd_port ${this.port + NODE_PORT_ABOVE}`,
     }).map(([name, value]) => `export ${name}='${value}'\n`);
     mkdirSync(bin, { recursive: true });
@@ -73,13 +73,13 @@ export class RabbitmqServer extends ServerProcess {
   }
 
   /**
-   * Resolves when this quorum queue, of the default virtual host, survives a kill. A server of before 2024 (rabbitmq/ra#443)
-   * says that it is declared, and writes its name down a second later: a kill meanwhile costs it all that it has confirmed.
+   * Resolves when this quorum queue of the default virtual host would survive a kill. A server from before 2024 (rabbitmq/ra#443)
+   * confirms the declaration and stores its name a second later: a kill in between loses all confirmed messages.
    */
   async keepsQueue(queue: string): Promise<void> {
     const names = join(this.folder, 'data', NODE, 'quorum', NODE, 'names.dets');
     const name = Buffer.from(`%2F_${queue}`);
-    // As Erlang writes terms: the length, then the name. Of one that begins with it the length is another.
+    // An Erlang term: the length, then the name. A longer name with the same beginning has another length.
     const atom = Buffer.concat([Buffer.from([name.length]), name]);
     await until(`${queue} is written down`, 10_000, () => readFileSync(names).includes(atom));
   }
@@ -103,7 +103,7 @@ function configOf({ folder }: Place): string {
 function settings({ port }: Place): string[] {
   return [
     `listeners.tcp.1 = ${HOST}:${port}`,
-    // It would refuse messages when the machine has less: the tests need little, and what others use is their affair.
+    // By default it refuses messages if the machine has little free memory; the tests need little.
     'vm_memory_high_watermark.absolute = 512MB',
     'disk_free_limit.absolute = 1MB',
     'log.file = false',
@@ -116,7 +116,7 @@ function environment(place: Place): Record<string, string> {
   const { port, folder } = place;
   const nodePort = port + NODE_PORT_ABOVE;
   return {
-    // Where it makes the secret that nodes know each other by.
+    // The folder for its cookie file.
     HOME: folder,
     RABBITMQ_NODENAME: NODE,
     RABBITMQ_CONFIG_FILE: configOf(place),
@@ -124,29 +124,29 @@ function environment(place: Place): Record<string, string> {
     RABBITMQ_MNESIA_BASE: join(folder, 'data'),
     RABBITMQ_LOG_BASE: join(folder, 'log'),
     RABBITMQ_ENABLED_PLUGINS_FILE: join(folder, 'enabled_plugins'),
-    // The machine's own settings are none of ours.
+    // Ignore the machine's configuration.
     RABBITMQ_CONF_ENV_FILE: '/dev/null',
     RABBITMQ_ADVANCED_CONFIG_FILE: join(folder, 'advanced.config'),
-    // The shell script then becomes the server instead of waiting for it: our signals reach the server itself.
+    // Makes the shell script exec the server, so that our signals reach the server itself.
     RUNNING_UNDER_SYSTEMD: 'true',
     RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS: [
       '+S 2:2',
-      // Named from the start: RabbitMQ would start epmd, a daemon that outlives it, before it gave itself the name.
+      // Named from the start: otherwise RabbitMQ first starts epmd, a daemon that outlives it.
       `-sname ${NODE}`,
       `-erl_epmd_port ${nodePort}`,
       `-kernel inet_dist_use_interface {${HOST.replaceAll('.', ',')}}`,
     ].join(' '),
-    // For its child processes, too: once a minute one of them would start the daemon.
+    // Also for its child processes, one of which would start epmd once a minute.
     ERL_ZFLAGS: '-start_epmd false',
-    // And where the machine has that daemon, it is told nothing: nobody listens there.
+    // A port without epmd, so that it does not register with the machine's own.
     ERL_EPMD_PORT: '1',
     ERL_CRASH_DUMP_SECONDS: '0',
   };
 }
 
 /**
- * A home like the package's own, with the server and what it needs, but without the plugins: it looks for each of its
- * modules in every folder that it has, and would take twice as long to start.
+ * A home like the package's own, with the server and its dependencies, but without plugins: it looks for each of its
+ * modules in every folder, and would take twice as long to start.
  */
 function linkHome(command: string, home: string): void {
   // Behind the links of PATH.
@@ -159,7 +159,7 @@ function linkHome(command: string, home: string): void {
   }
 }
 
-/** The folders of an application and of all that it builds upon. What is not there comes with Erlang. */
+/** The folders of an application and its dependencies. Those that are missing come with Erlang. */
 function needed(plugins: string, name: string, found = new Set<string>()): Set<string> {
   const folder = entriesOf(plugins).find((entry) => entry.replace(/-[^-]*$/, '') === name);
   if (folder === undefined || found.has(folder)) return found;
@@ -173,8 +173,8 @@ function needed(plugins: string, name: string, found = new Set<string>()): Set<s
 let shared: Promise<RabbitmqServer> | null = null;
 
 /**
- * A RabbitMQ for tests that need any and leave it alone: TEST_RABBITMQ_URL, or else one that all test files share. It may
- * hold what others put there, so queues and exchanges must have a prefix of the test's own.
+ * A RabbitMQ for tests that need any and do not break it: TEST_RABBITMQ_URL, or one that all test files share. It may
+ * contain data of others, so queues and exchanges need a prefix of the test's own.
  */
 export async function rabbitmqUrl(): Promise<string> {
   return process.env[RABBITMQ.urlVariable] || (await sharedRabbitmqUrl());

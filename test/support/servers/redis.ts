@@ -6,11 +6,11 @@ import { REDIS, whyMissing } from './install.ts';
 import { freePort, HOST, type Launch, type Place, ServerProcess } from './process.ts';
 import { redisCommand } from './resp.ts';
 
-/** True if this machine can start a Redis of its own. */
+/** True if this machine can start a private Redis. */
 export const redisAvailable: boolean = REDIS.find() !== null;
 
 export interface RedisOptions {
-  /** 'none': a restart comes back empty. 'aof': it comes back with every write that it has answered. */
+  /** 'none': empty after a restart. 'aof': keeps every write that it has answered. */
   persistence?: 'none' | 'aof';
   /** Further arguments of redis-server, e.g. ['--maxmemory', '1mb']. */
   args?: string[];
@@ -29,12 +29,12 @@ export class RedisServer extends ServerProcess {
     return `redis://${this.host}:${this.port}`;
   }
 
-  /** One command on a connection of its own; no reply within 5 s is an error. */
+  /** Runs one command on a new connection; no reply within 5 s is an error. */
   command(...args: string[]): Promise<unknown> {
     return redisCommand(this.host, this.port, args);
   }
 
-  /** It takes commands of all clients for so long, and answers none of them before; then it executes them. */
+  /** CLIENT PAUSE: commands of all clients wait for `ms`, and are then executed. */
   async clientPause(ms: number): Promise<void> {
     await this.command('CLIENT', 'PAUSE', String(ms));
   }
@@ -56,8 +56,8 @@ function serverArgs({ port, folder }: Place, { persistence = 'none', args = [] }
 let shared: Promise<RedisServer> | null = null;
 
 /**
- * A Redis for tests that need any and leave it alone: TEST_REDIS_URL, or else one that the test file shares. It may hold
- * what others put there, so keys must have a prefix of the test's own.
+ * A Redis for tests that need any and do not break it: TEST_REDIS_URL, or one per test file. It may contain
+ * data of others, so keys need a prefix of the test's own.
  */
 export async function redisUrl(): Promise<string> {
   if (process.env[REDIS.urlVariable]) return process.env[REDIS.urlVariable]!;
@@ -68,10 +68,10 @@ export async function redisUrl(): Promise<string> {
 }
 
 export interface RedisCluster {
-  /** The masters first; what they are may change with a failover. */
+  /** Masters first, at the start; a failover changes their roles. */
   nodes: RedisServer[];
   urls: string[];
-  /** The node that serves this key now, by the word of those that run. */
+  /** The node that serves this key now, according to the running nodes. */
   ownerOf(key: string): Promise<RedisServer>;
 }
 
@@ -93,7 +93,7 @@ export async function startRedisCluster(options: RedisClusterOptions = {}): Prom
   const clusterArgs = ['--cluster-enabled', 'yes', '--cluster-node-timeout', String(nodeTimeoutMs), ...SYNC_AT_ONCE];
   const nodes = Array.from({ length: masters * (1 + replicas) }, () => {
     const nodeOptions = { ...rest, args: [...clusterArgs, ...args] };
-    // 10000 above its port is the one on which nodes talk to each other.
+    // The cluster bus uses the port 10000 above.
     return new RedisServer({ args: (place) => serverArgs(place, nodeOptions), portsAbove: [10_000] });
   });
   await Promise.all(nodes.map((node) => node.start()));
@@ -102,14 +102,14 @@ export async function startRedisCluster(options: RedisClusterOptions = {}): Prom
     nodes.map(async (node, index) => {
       await node.command('CLUSTER', 'SET-CONFIG-EPOCH', String(index + 1));
       if (index >= masters) return;
-      // ADDSLOTSRANGE would be shorter, but Redis 6 has none.
+      // Redis 6 has no ADDSLOTSRANGE.
       const from = Math.floor((index * SLOTS) / masters);
       const to = Math.floor(((index + 1) * SLOTS) / masters);
       const slots = Array.from({ length: to - from }, (_, slot) => String(from + slot));
       await node.command('CLUSTER', 'ADDSLOTS', ...slots);
     }),
   );
-  // Everyone meets everyone: gossip would get there, too, but later.
+  // Introduce every node to every other: gossip would take longer.
   for (const [index, node] of nodes.entries()) {
     const others = nodes.slice(index + 1);
     await Promise.all(others.map(({ host, port }) => node.command('CLUSTER', 'MEET', host, String(port))));
@@ -155,7 +155,7 @@ async function clusterNodes(node: RedisServer): Promise<{ id: string; flags: str
 }
 
 export interface RedisSentinel {
-  /** What sentinels and clients call the master. */
+  /** The master's name at the sentinels. */
   name: string;
   /** As of the start, or of the last failover() here. */
   master: RedisServer;
@@ -163,15 +163,15 @@ export interface RedisSentinel {
   sentinels: RedisServer[];
   sentinelAddresses: { host: string; port: number }[];
   /**
-   * Takes the master away (SIGKILL, or SIGSTOP so that it can come back as one who does not know) and waits until all
-   * sentinels that run name the same new one, which is returned. The old one is among the replicas from then on.
+   * Removes the master (SIGKILL, or SIGSTOP so that it can return without knowing of the failover) and waits until all
+   * running sentinels name the same new one, which it returns. The old one is one of the replicas from then on.
    */
   failover(by?: 'kill' | 'pause'): Promise<RedisServer>;
 }
 
 export interface RedisSentinelOptions extends RedisOptions {
   replicas?: number;
-  /** A master that is silent for so long counts as down. */
+  /** A master that is silent for this long counts as down. */
   downAfterMs?: number;
   failoverTimeoutMs?: number;
 }
@@ -192,7 +192,7 @@ export async function startRedisSentinel(options: RedisSentinelOptions = {}): Pr
     replicas.map((replica) => until('the replica is in step', SENTINEL_WITHIN_MS, () => isInStep(replica))),
   );
 
-  // They are told of each other like sentinels that were here before: to find out by themselves takes them seconds.
+  // Configured to know each other, because discovery takes them seconds.
   const ids: { id: string; port: number }[] = [];
   while (ids.length < SENTINELS) ids.push({ id: randomBytes(20).toString('hex'), port: await freePort() });
   const sentinels = ids.map(
@@ -221,7 +221,7 @@ export async function startRedisSentinel(options: RedisSentinelOptions = {}): Pr
   const isReady = async (sentinel: RedisServer) => {
     const known = (await sentinel.command('SENTINEL', 'replicas', name)) as string[][];
     const seen = known.filter((fields) => fields[fields.indexOf('master-link-status') + 1] === 'ok');
-    // An error reply until enough of them see each other.
+    // An error until enough of them see each other.
     const agreed = await sentinel.command('SENTINEL', 'CKQUORUM', name).catch(() => null);
     return agreed !== null && seen.length === count;
   };

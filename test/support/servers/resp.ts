@@ -4,7 +4,7 @@ import { connect } from 'node:net';
 export class RedisReplyError extends Error {}
 
 /**
- * One command on a connection of its own, in RESP 2. For tests that look at a Redis without the client under test.
+ * Runs one command on a new connection, in RESP 2, for tests that read a Redis without the client under test.
  * Strings come as strings, integers as numbers, nil as null, an error is thrown (or, inside an array, returned).
  */
 export function redisCommand(host: string, port: number, args: readonly string[], withinMs = 5_000): Promise<unknown> {
@@ -29,7 +29,7 @@ export function redisCommand(host: string, port: number, args: readonly string[]
   });
 }
 
-/** Null while the reply is not whole. */
+/** Null while the reply is incomplete. */
 function parseReply(bytes: Buffer, from: number): { value: unknown; end: number } | null {
   const lineEnd = bytes.indexOf('\r\n', from);
   if (lineEnd < 0) return null;

@@ -16,22 +16,22 @@ import { TEMPLATES_VARIABLE } from './template.ts';
 
 declare module 'vitest' {
   interface ProvidedContext {
-    /** Why a server is not on this machine, by its name. */
+    /** Why a server is missing on this machine, by name. */
     serversMissing: Record<string, string>;
-    /** Where suites that are skipped for that put their names. */
+    /** The file in which skipped suites record their names. */
     skippedFile: string;
   }
 }
 
 /**
- * What Node has compiled, for the hundreds of processes that a run starts: with it each starts in two thirds of the time.
+ * Node's compile cache for the hundreds of processes that a run starts: it shortens each start by a third.
  * It stays for the next run.
  */
 const COMPILED = join(ROOT, 'node_modules', '.cache', 'doorbuster-tests');
-/** Programs in temporary folders are compiled, too, and never again: a folder with so many files is made anew. */
+/** Programs in temporary folders are cached, too, and never used again: the cache is cleared beyond this many files. */
 const COMPILED_FILES_MAX = 20_000;
 
-/** Once before all test files: provides the servers that tests start. Once after them: says what did not run. */
+/** Runs before all test files: installs servers. Its result runs after them: reports what was skipped. */
 export default async function setup(project: TestProject): Promise<() => Promise<void>> {
   const folder = mkdtempSync(join(tmpdir(), 'doorbuster-run-'));
   // Servers that run as another user copy their templates from there.
@@ -41,7 +41,7 @@ export default async function setup(project: TestProject): Promise<() => Promise
   remember({ end: async () => remove(), endNow: remove });
   const templates = join(folder, 'templates');
   mkdirSync(templates, { mode: 0o711 });
-  // By the environment: programs that tests start are told nothing else.
+  // Through the environment, which programs that tests start inherit.
   process.env[TEMPLATES_VARIABLE] = templates;
   keepCompiled();
   const skippedFile = join(folder, 'skipped');

@@ -6,12 +6,12 @@ export interface Skipped {
   reason: string;
 }
 
-/** Workers only share the disk: each appends a line. */
+/** Workers share only the disk: each appends a line. */
 export function noteSkipped(file: string, skipped: Skipped): void {
   appendFileSync(file, `${JSON.stringify(skipped)}\n`);
 }
 
-/** Each once, in the order of their names. */
+/** Without duplicates, sorted by name. */
 export function readSkipped(file: string): Skipped[] {
   if (!existsSync(file)) return [];
   const lines = new Set(readFileSync(file, 'utf8').split('\n'));

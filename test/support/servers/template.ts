@@ -12,7 +12,7 @@ export const TEMPLATES_VARIABLE = 'DOORBUSTER_TEST_TEMPLATES';
 const COMMAND_WITHIN_MS = 60_000;
 const execute = promisify(execFile);
 
-/** Runs one program to its end, in this folder and as this user; what it says is in the error if it fails. */
+/** Runs a program to its end, in this folder and as this user; on failure the error contains its output. */
 export async function runAs(
   user: User | null,
   cwd: string,
@@ -28,7 +28,7 @@ export async function runAs(
     env: { ...process.env, HOME: cwd },
     ...(user && { uid: user.uid, gid: user.gid }),
   });
-  // A program that ends before it has read all says itself why.
+  // A program that ends before it has read everything reports the reason itself.
   promise.child.stdin?.on('error', () => {});
   promise.child.stdin?.end(input);
   try {
@@ -40,8 +40,8 @@ export async function runAs(
 }
 
 /**
- * Copies a data folder to `to`, which must not exist. `make` fills the one it is a copy of: once in a run of the tests,
- * since to copy an initialised database takes a tenth of the time that it takes to initialise one.
+ * Copies a template data folder to `to`, which must not exist. `make` creates the template once per test run,
+ * because copying an initialised database takes a tenth of the time of initialising one.
  */
 export async function copyTemplate(
   name: string,
@@ -61,7 +61,7 @@ async function makeTemplate(
   user: User | null,
   make: (folder: string) => Promise<void>,
 ): Promise<void> {
-  // Several may be at it at the same time: each makes one, the first that is done puts it in place, whole.
+  // Several processes may create it at the same time: the first to finish moves its folder into place.
   const folder = mkdtempSync(`${template}-`);
   try {
     if (user) {

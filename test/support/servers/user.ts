@@ -20,7 +20,7 @@ export function ordinaryUser(names: readonly string[]): User | null {
   throw new Error(`we are root, and there is none of the users ${names.join(', ')} to run a server as`);
 }
 
-/** Fails if a folder above keeps the user out: the server's own words would be about a file that exists. */
+/** Throws if the user may not enter a parent folder: the server's own message would be about a file that exists. */
 export function assertReachable(folder: string, user: User): void {
   for (let above = dirname(folder); ; above = dirname(above)) {
     const { mode, uid, gid } = statSync(above);

@@ -1,6 +1,6 @@
 import type { Attacker } from '../attacker.ts';
 
-/** The public pages, read as if the server had nothing else to do. */
+/** Reads the public pages as fast as possible. */
 export const anonymousReaders: Attacker = {
   name: 'anonymous readers',
   perSecond: 60,

@@ -10,7 +10,7 @@ const NEWS = JSON.stringify({
 });
 const TOKENS = [undefined, 'nonsense', 'eyJhbGciOiJub25lIn0.eyJzdWIiOiJldmUifQ.', `${'a'.repeat(3000)}.b.c`];
 
-/** No token, bad tokens and bad signatures, all with a body to be read. */
+/** Sends no token, bad tokens and bad signatures, all with a body. */
 export const badCredentials: Attacker = {
   name: 'bad tokens and signatures',
   perSecond: 120,

@@ -11,7 +11,7 @@ const BROKEN: (string | Buffer)[] = [
   `GET /v1/time HTTP/1.1\r\nhost: shop\r\n${'x: y\r\n'.repeat(3000)}\r\n`,
 ];
 
-/** Connections that end at once, and bytes that are not HTTP or too much of it. */
+/** Opens connections that end at once, and sends bytes that are not HTTP, or too many of them. */
 export const connectionChurn: Attacker = {
   name: 'connection churn and broken HTTP',
   perSecond: 60,

@@ -2,7 +2,7 @@ import type { Attacker } from '../attacker.ts';
 
 const DECLINED = JSON.stringify({ method: 'sandbox', token: 'declined' });
 
-/** A few buyers try card after card on their orders, and look at them all the time. */
+/** A few buyers try card after card for their orders, and read them all the time. */
 export const declinedCards: Attacker = {
   name: 'declined cards',
   perSecond: 90,

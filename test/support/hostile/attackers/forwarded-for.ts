@@ -1,6 +1,6 @@
 import { type Attacker, ORDER } from '../attacker.ts';
 
-/** Addresses that are made up: one for each request, long ones, and ones that are no address; in the audit too. */
+/** Sends forged addresses: a new one with each request, long ones, and invalid ones; some of them reach the audit. */
 export const forwardedFor: Attacker = {
   name: 'made-up addresses',
   perSecond: 40,

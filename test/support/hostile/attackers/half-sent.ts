@@ -4,14 +4,14 @@ import type { Attacker } from '../attacker.ts';
 const HOLD_MS = 60_000;
 const HALF_BODY = 'host: shop\r\ncontent-type: application/json\r\ncontent-length: 60000\r\n\r\n{';
 
-/** Slowloris: bodies that never end, and headers that never do. Each keeps its socket for as long as it may. */
+/** Slowloris: bodies and headers that never end. Each keeps its socket for as long as possible. */
 export const halfSent: Attacker = {
   name: 'half-sent bodies and headers',
   perSecond: 100,
   act(attack, n) {
     const news = `POST /v1/webhooks/payments/sandbox HTTP/1.1\r\n${HALF_BODY}`;
     const orders = `POST /v1/sales/${attack.target.saleId}/orders HTTP/1.1\r\n`;
-    // One in eight has a token: it must be waited for, and not longer than any request.
+    // One in eight has a valid token: the server must wait for it, but no longer than for any request.
     const authorization = n % 8 === 3 ? `authorization: Bearer ${token(`slow-${n % 400}`)}\r\n` : '';
     const kinds = [
       news,

@@ -8,7 +8,7 @@ const BODIES = [
   `{"item":"voucher","__proto__":{"quantity":${'1'.repeat(400)}}}`,
 ];
 
-/** Bodies above the bound, and below it the deepest and longest that fit. */
+/** Sends bodies above the bound, and the deepest and longest ones below it. */
 export const largeBodies: Attacker = {
   name: 'large and deep bodies',
   perSecond: 20,

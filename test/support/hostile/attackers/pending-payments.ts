@@ -1,19 +1,19 @@
 import { type Attacker, ORDER } from '../attacker.ts';
 
-/** About twice the page of a sweep: placed together, so that a page and more of them run out together. */
+/** About twice the page of a sweep. Placed together, so that more than a page of them expires together. */
 const TOGETHER = 500;
 const STEP = 50;
 const STEP_MS = 30;
 const NEVER_ANSWERS = JSON.stringify({ method: 'sandbox', token: 'timeout' });
 
 /**
- * Orders whose payments the provider leaves pending, and whose time to pay runs out meanwhile, all together. At a server
- * that gives no orders the payments are sent just the same.
+ * Places orders whose payments the provider leaves pending, and which all expire together meanwhile. If the server accepts no
+ * orders, the payments are sent all the same.
  */
 export const pendingPayments: Attacker = {
   name: 'pending payments',
   perSecond: 1 / 20,
-  // A payment that is pending keeps its connection waiting.
+  // A pending payment keeps its connection waiting.
   connections: TOGETHER,
   act(attack, n) {
     const run = `${process.pid}-${n}-${Math.random().toString(36).slice(2, 8)}`;
@@ -23,7 +23,7 @@ export const pendingPayments: Attacker = {
       const orderId = /"id":"(\d+)"/.exec(await attack.ask('POST', path, { buyer, body: ORDER }))?.[1] ?? '1';
       await attack.ask('POST', `/v1/orders/${orderId}/pay`, { buyer, body: NEVER_ANSWERS });
     };
-    // In a few steps: more connections at once than a server's backlog takes would wait for a second each.
+    // In steps: connections beyond the server's backlog would wait for a second each.
     for (let from = 0; from < TOGETHER; from += STEP) {
       attack.later((from / STEP) * STEP_MS, () => {
         for (const buyer of buyers.slice(from, from + STEP)) void pay(buyer);

@@ -1,10 +1,10 @@
 import { type Attacker, get } from '../attacker.ts';
 
-/** What the review needed to stop an API of 5 000 requests in flight with three sockets. */
+/** With this many per socket, three sockets once filled an API with IN_FLIGHT_MAX=5000. */
 const BEHIND = 1750;
 const HOLD_MS = 10_000;
 
-/** An event stream, and behind it on the same socket requests whose answers have to wait for the stream's end. */
+/** Opens an event stream, and pipelines requests behind it whose answers have to wait for the end of the stream. */
 export const pipelinedBehindStream: Attacker = {
   name: 'pipelined behind a stream',
   perSecond: 1,

@@ -2,7 +2,7 @@ import { type Attacker, ORDER } from '../attacker.ts';
 
 const BUYERS = 500;
 
-/** The crowd that comes too late: every order is refused, and every buyer tries again. */
+/** A crowd that comes too late: every order is refused, and every buyer retries. */
 export const refusedOrders: Attacker = {
   name: 'refused orders',
   perSecond: 120,

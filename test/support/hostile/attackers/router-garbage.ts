@@ -13,7 +13,7 @@ const PATHS = [
   '//%5c%5c..',
 ];
 
-/** Paths that no route was made for. */
+/** Requests paths that match no route. */
 export const routerGarbage: Attacker = {
   name: 'router garbage',
   perSecond: 100,

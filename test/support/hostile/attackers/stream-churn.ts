@@ -2,7 +2,7 @@ import { type Attacker, get } from '../attacker.ts';
 
 const RESET_WITHIN_MS = 4;
 
-/** Event streams whose reader is gone before the server has looked at the sale. */
+/** Opens event streams and leaves before the server has read the sale. */
 export const streamChurn: Attacker = {
   name: 'stream churn',
   perSecond: 60,

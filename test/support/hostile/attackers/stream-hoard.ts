@@ -2,7 +2,7 @@ import { type Attacker, get } from '../attacker.ts';
 
 const HOLD_MS = 60_000;
 
-/** One address that opens all the event streams it can get, some by pipelining, and reads none of them. */
+/** Opens as many event streams as one address can get, some by pipelining, and reads none of them. */
 export const streamHoard: Attacker = {
   name: 'stream hoard',
   perSecond: 20,

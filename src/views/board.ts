@@ -16,14 +16,14 @@ const READ_MS_MAX = 1000;
 const LOOKS_AT_ONCE = 4;
 /** Of the event loop's time, telling watchers takes at most a quarter, however many there are. */
 const PAUSE_FACTOR = 3;
-/** What waits in the pipe shows in no stamp: in each round so many sales with units in it are read anyway, and so many others. */
+/** Stamps do not show what waits in the pipe: each round also reads so many sales with queued units, and as many others. */
 const ROTATED = 8;
-/** A sale that is over changes by a refund at most. */
+/** A sale that is over can only change by a refund. */
 const OVER_EVERY_ROUNDS = 10;
-/** Anybody may make up an id: of those that are not known to exist so many are asked for in one query, and so many wait. */
+/** Anybody can make up ids. Those that are not known to exist are looked up so many at once, and so many wait. */
 const ASKED_AT_ONCE = 200;
 const ASKED_WAITING_MAX = 1000;
-/** After a query that hung nobody waits longer than after one that took so long. */
+/** The pause after a query is reckoned from this at most: one that hung must not hold up those who wait. */
 const ASKING_MS_MAX = 10;
 const KNOWN_MAX = 10_000;
 const MISSING_MAX = 1000;
@@ -81,7 +81,7 @@ export class Board {
   async read(saleId: string): Promise<Entry | null> {
     const kept = this.#entries.get(saleId);
     if (kept && this.#runtime.clock.monotonic() - kept.readAtMs < FRESH_MS) return kept;
-    // One look serves all who wait.
+    // One read serves all who wait.
     let reading = this.#reading.get(saleId);
     if (!reading) {
       const mine = this.#readAny(saleId).finally(() => {
@@ -117,7 +117,7 @@ export class Board {
     return record && this.#keep(record, await this.present(record), changes);
   }
 
-  /** For anybody: ids that nobody has seen do not reach the ledger as fast as they can be made up. */
+  /** For public reads: ids that are made up do not reach the ledger as fast as they are asked for. */
   async #readAny(saleId: string): Promise<Entry | null> {
     if (this.#known.has(saleId)) return this.readNow(saleId);
     const missingUntilMs = this.#missing.get(saleId) ?? 0;
@@ -131,7 +131,7 @@ export class Board {
     return found;
   }
 
-  /** One query at a time for all who ask, with a pause after each: ids that are made up cost the same however many they are. */
+  /** One query at a time for all who ask, with a pause after each: however many ids are made up, they cost the same. */
   #exists(saleId: string): Promise<boolean> {
     let asked = this.#asked.get(saleId);
     if (asked === undefined) {
@@ -180,7 +180,7 @@ export class Board {
     this.#changes++;
     this.#know(saleId);
     this.#entries.delete(saleId);
-    // A look that began before may not show it: whoever asks from now on does not wait for that.
+    // A read that began before may not show the change: later callers do not wait for it.
     this.#reading.delete(saleId);
     this.touch(saleId);
   }
@@ -227,7 +227,7 @@ export class Board {
       if (watched === undefined) {
         watched = new Watched(this.#runtime, this.#pace, now, () => this.readNow(saleId));
         this.#watchers.set(saleId, watched);
-        // What moved while it was read may not show yet, and nobody was there to be told.
+        // Counts that moved while it was read may not show yet, and there was no watcher to tell.
         if (touches !== this.#touches) watched.touch();
       }
     }
@@ -323,7 +323,7 @@ class Watched {
     return this.#seen.sale.items.some(({ queued }) => queued > 0);
   }
 
-  /** Nothing is left to happen to it by itself. */
+  /** It does not change by itself any more. */
   get isOver(): boolean {
     const { state, items } = this.#seen.sale;
     return state === 'closed' && items.every(({ queued, reserved }) => queued === 0 && reserved === 0);

@@ -1,9 +1,9 @@
 import { hash } from 'node:crypto';
 
-/** What everybody gets who asks the same within a moment: written once, sent as it is. */
+/** The answer for all who ask the same at about the same time: written once, and sent as it is. */
 export interface PublicAnswer {
   readonly body: Buffer;
-  /** As it stands in an ETag. */
+  /** As an ETag header has it. */
   readonly tag: string;
 }
 

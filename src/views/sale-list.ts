@@ -16,12 +16,12 @@ const PAGE_SALES_MAX = 200;
 const KEPT_PAGES_MAX = 64;
 /** Whoever walks through the list waits here, and is refused when so many wait. */
 const WAITING_MAX = 32;
-/** Anybody may make up a cursor: those that the list has not handed out have few places, and are served last. */
+/** Anybody can make up cursors: those that the list has not handed out have few places, and are served last. */
 const MADE_UP_WAITING_MAX = 4;
 const HANDED_OUT_MAX = 1000;
-/** Of the event loop's time the list takes at most a quarter, whoever asks for what. */
+/** The list takes at most a quarter of the event loop's time, whatever is asked for. */
 const PAUSE_FACTOR = 3;
-/** A ledger that does not answer: what was seen last is better than nothing, and without it 503 is. */
+/** While the ledger does not answer, the page that was read last is served; without one, 503. */
 const READ_MS_MAX = 1000;
 const BUILD_MS_MAX = 5000;
 
@@ -57,7 +57,7 @@ export class SaleList {
   readonly #on: SaleListOn;
   readonly #kept = new Map<string | null, Run>();
   readonly #waiting = new Map<string | null, Waiting>();
-  /** Cursors that one comes to from the first page, the last used last. */
+  /** Cursors that readers reach from the first page, the most recently used last. */
   readonly #handedOut = new Set<string>();
   #building = false;
   #current: Waiting | null = null;
@@ -87,7 +87,7 @@ export class SaleList {
   changed(): void {
     this.#changes++;
     this.#kept.clear();
-    // What is being built may lack it: whoever asks from now on does not wait for that.
+    // The page that is being built may lack the change: later callers do not wait for it.
     if (this.#current) this.#leave(this.#current);
   }
 

@@ -20,7 +20,10 @@ export interface SaleKeys {
   of(epoch: number | string): EpochKeys;
 }
 
-/** Where a gate's keys are (docs/internals/distributed.md). The bucket is 0: hot stock can be split later. */
+/**
+ * The names of all keys and channels under a shop's prefix (docs/internals/distributed.md); the locks have names of their own
+ * under `locks`. The bucket is 0: hot stock can be split later.
+ */
 export class Layout {
   readonly #prefix: string;
   /** Ids of sales that have keys. */
@@ -29,16 +32,41 @@ export class Layout {
   readonly shop: string;
   /** Tells of new entries in a sale's stream. */
   readonly wake: string;
+  /** Messages of a broker that nobody can read. */
+  readonly foreign: string;
+  /** The prefix of the locks. */
+  readonly locks: string;
 
   constructor(prefix: string) {
     this.#prefix = prefix;
     this.sales = `${prefix}:sales`;
     this.shop = `${prefix}:shop`;
     this.wake = `${prefix}:wake`;
+    this.foreign = `${prefix}:foreign`;
+    this.locks = `${prefix}:lock`;
+  }
+
+  /** What all keys of a sale begin with. */
+  begin(saleId: string): string {
+    return `${this.#prefix}:{${saleId}:0}:`;
+  }
+
+  stream(saleId: string, epoch: number | string): string {
+    return `${this.begin(saleId)}${epoch}:stream`;
+  }
+
+  /** Where a process hears what became of the orders that it admitted. */
+  acks(process: string): string {
+    return `${this.#prefix}:acks:${process}`;
+  }
+
+  /** By which any process finds an order that was answered as queued. */
+  ticket(orderId: string): string {
+    return `${this.#prefix}:ticket:${orderId}`;
   }
 
   sale(saleId: string): SaleKeys {
-    const begin = `${this.#prefix}:{${saleId}:0}:`;
+    const begin = this.begin(saleId);
     return {
       begin,
       gate: `${begin}gate`,
@@ -52,14 +80,14 @@ export class Layout {
         holds: `${begin}${epoch}:holds`,
         keys: `${begin}${epoch}:keys`,
         house: `${begin}${epoch}:house`,
-        stream: `${begin}${epoch}:stream`,
+        stream: this.stream(saleId, epoch),
       }),
     };
   }
 
   /** A name that nothing has, where the keys of this sale are; of no sale, anywhere. */
   probe(saleId: string | null): string {
-    return saleId === null ? `${this.#prefix}:probe` : `${this.#prefix}:{${saleId}:0}:probe`;
+    return saleId === null ? `${this.#prefix}:probe` : `${this.begin(saleId)}probe`;
   }
 }
 

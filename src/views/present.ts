@@ -101,7 +101,7 @@ export function presentOrder(order: OrderRecord, attempt: PaymentAttempt | null 
 }
 
 function presentPayment({ state, provider, reference, amount, refunded }: PaymentAttempt): OrderPayment {
-  // Those that were refunded before parts could be have no figure of their own.
+  // Attempts that were refunded before partial refunds existed have no figure of their own.
   const back = state === 'refunded' ? amount.amount : refunded;
   return {
     state: paymentStateOf(state),
@@ -111,7 +111,7 @@ function presentPayment({ state, provider, reference, amount, refunded }: Paymen
   };
 }
 
-/** All orders of a commit carry the same two instants: formatting them again for each costs more than the lookup. */
+/** All orders of a commit have the same two times: formatting them again for each costs more than this lookup. */
 const remembered = new Map<number, string>();
 
 export function iso(ms: number): string {
@@ -124,7 +124,7 @@ export function iso(ms: number): string {
   return text;
 }
 
-/** What does not come to its end by itself. */
+/** Stuck stock and unsettled payments. */
 export interface Consistency {
   checkedAt: string;
   status: 'consistent' | 'inconsistent';

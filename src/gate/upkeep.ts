@@ -1,7 +1,6 @@
 import { messageOf } from '../base/errors.ts';
 import type { Runtime } from '../base/runtime.ts';
 import { drain, each, NOTHING_MORE, type Round, sweep } from '../base/sweep.ts';
-import type { SharedGate } from '../gate/port.ts';
 import {
   type GateTask,
   KEY_KEPT_MS,
@@ -10,64 +9,64 @@ import {
   type ReleaseLedger,
   type SaleLedger,
 } from '../ledger/port.ts';
-import type { Leader } from '../locks/leader.ts';
-import type { Locks } from '../locks/locks.ts';
 import { mayAdmit } from '../model/sale.ts';
+import type { KeptGate, SharedGate } from './port.ts';
 import type { Rebuilder } from './rebuild.ts';
 
 const ROUND_MS = 1000;
 const ROUND_MS_MAX = 2000;
-/** Whoever made a change tells the gate itself, within this time. */
-export const TASK_MS = 1000;
+/** Whoever made a change tells the gate itself within this time, or does not. */
+const TASK_MS = 1000;
 const TIDY_EVERY_MS = 60_000;
-/** Lowering a total takes no longer: a hold of the house that is older was left behind. */
+/** Lowering a total takes no longer: an older hold of the house was left behind. */
 const HOUSE_MS_MAX = 60_000;
 const LOOK_AT_ONCE = 50;
 /** Sales that the gate is told about, or asked about in more than one step. */
 const TELL_AT_ONCE = 8;
 const FAILURES_MAX = 3;
 
-export interface KeeperDependencies {
+export interface GateUpkeepDependencies {
   runtime: Runtime;
-  gate: SharedGate;
-  ledger: SaleLedger & KeyLedger & ReleaseLedger;
-  locks: Locks;
-  rebuilder: Rebuilder;
-}
-
-export interface TaskDependencies {
-  gate: Pick<SharedGate, 'epochOf'>;
+  /** One that ends with this process has no list to lose, and no holds of the house that outlive their maker. */
+  gate: KeptGate & Partial<Pick<SharedGate, 'enlist' | 'houseHolds'>>;
   ledger: SaleLedger & KeyLedger & ReleaseLedger;
   rebuilder: Pick<Rebuilder, 'apply' | 'rebuild'>;
+  /** Runs `work` in one process of the cluster at a time; `alone`: there is no other process that could take over. */
+  lead: (work: (signal: AbortSignal, alone: boolean) => Promise<void>) => { stop(): Promise<void> };
+  /** The gate was told of a change whose maker did not tell it. */
+  told?: (saleId: string) => void;
+  /** The first failure in a row. */
+  failed?: (error: unknown) => void;
 }
 
 /**
- * What somebody must see to and nobody asks for, done by one process of the cluster at a time, once a second: sales whose
- * gate is stale are rebuilt, also when nobody buys; changes whose maker died are told to the gate; and now and then old
- * keys are forgotten, units that the house left behind come back, and finished sales leave Redis. Everything here may be
- * done twice: that one leads saves work. In a cluster the gate of one sale may be out while others are well: each step is
- * done for all the others, and the round fails at its end.
+ * What a gate needs and no request brings about, once a second, in one process of the cluster at a time: stale gates are
+ * rebuilt, also when nobody buys; changes whose maker died are told to the gate; and once a minute old keys are pruned,
+ * units that the house left behind come back, and finished sales leave the gate. All of this may be done twice: that one
+ * process leads only saves work. In a cluster the gate of one sale may be out while others are well: each step is done
+ * for all the others, and the round fails at its end.
  */
-export class Keeper {
-  readonly #on: KeeperDependencies;
-  #leader: Leader | null = null;
+export class GateUpkeep {
+  readonly #on: GateUpkeepDependencies;
+  #leader: { stop(): Promise<void> } | null = null;
   #tidiedMs = Number.NEGATIVE_INFINITY;
   #told = false;
 
-  constructor(dependencies: KeeperDependencies) {
+  constructor(dependencies: GateUpkeepDependencies) {
     this.#on = dependencies;
   }
 
   start(): void {
-    this.#leader = this.#on.locks.leader('keeper', ({ signal }) => this.#lead(signal));
+    this.#leader = this.#on.lead((signal, alone) => this.#lead(signal, alone));
   }
 
   /**
-   * Where rounds fail again and again another process may be able to: it leads, and this one stands in line again. That is
-   * no failure of the job, after which this process would wait for up to a minute: what fails may be one sale of many.
+   * After FAILURES_MAX failed rounds another process may lead, and this one stands in line again. It does not throw: after a
+   * failed job it would wait for up to a minute, and what fails may be one sale of many.
    */
-  async #lead(signal: AbortSignal): Promise<void> {
-    const { timers, log } = this.#on.runtime;
+  async #lead(signal: AbortSignal, alone: boolean): Promise<void> {
+    const { runtime, failed } = this.#on;
+    const { timers, log } = runtime;
     const round = async (): Promise<Round> => {
       const done = await this.round(signal);
       this.#told = false;
@@ -77,10 +76,11 @@ export class Keeper {
       signal,
       pauseMs: ROUND_MS,
       pauseMsMax: ROUND_MS_MAX,
-      failuresMax: FAILURES_MAX,
+      ...(!alone && { failuresMax: FAILURES_MAX }),
       failed: (error) => {
+        failed?.(error);
         // Once for an outage, however often this process leads meanwhile.
-        if (!this.#told) log.warn({ reason: messageOf(error) }, 'a round of the keeper failed; it tries on');
+        if (!this.#told) log.warn({ reason: messageOf(error) }, 'gate upkeep failed; it is tried again');
         this.#told = true;
       },
     }).catch(() => undefined);
@@ -89,25 +89,25 @@ export class Keeper {
   async round(signal?: AbortSignal): Promise<Round> {
     const { runtime, ledger, gate } = this.#on;
     const open = await ledger.openSaleIds();
-    const steps = [() => this.#lookAtGates(open, signal), () => Keeper.finishTasks(this.#on, TASK_MS, false, signal)];
+    const steps = [() => this.#rebuildStale(open, signal), () => this.#finishTasks(TASK_MS, false, signal)];
     if (runtime.clock.monotonic() - this.#tidiedMs >= TIDY_EVERY_MS) {
       this.#tidiedMs = runtime.clock.monotonic();
       steps.push(
         // The list may be lost where the sales are not: in a cluster it is on another server.
-        () => gate.enlist(open),
-        () => Keeper.finishTasks(this.#on, TIDY_EVERY_MS, true, signal),
+        async () => gate.enlist?.(open),
+        () => this.#finishTasks(TIDY_EVERY_MS, true, signal),
         () => gate.pruneKeys(KEY_KEPT_MS),
         () => drain(runtime.timers, () => ledger.pruneKeys(KEY_KEPT_MS), signal),
         () => drain(runtime.timers, () => ledger.pruneReleases(RELEASES_KEPT_MS), signal),
         () => each(open, TELL_AT_ONCE, (saleId) => this.#dropHouseHolds(saleId), signal),
-        () => this.#letGo(signal),
+        () => this.#retireFinished(signal),
       );
     }
     await each(steps, 1, (step) => step(), signal);
     return NOTHING_MORE;
   }
 
-  #lookAtGates(saleIds: string[], signal?: AbortSignal): Promise<void> {
+  #rebuildStale(saleIds: string[], signal?: AbortSignal): Promise<void> {
     const { gate, rebuilder } = this.#on;
     const look = async (saleId: string): Promise<void> => {
       if ((await gate.epochOf(saleId)) === null) void rebuilder.rebuild(saleId, 0, false);
@@ -116,17 +116,12 @@ export class Keeper {
   }
 
   /**
-   * Changes that nobody confirmed. One whose sale has no open gate waits for it: a gate that is being built may have
-   * looked before the change, and can be told when it is there. If no gate will come, it waits until surely none does.
-   * For any deployment: one whose gate is in its own process may lose the answer to a COMMIT just the same.
+   * Changes that nobody confirmed: their maker died, or lost the answer to its COMMIT. One whose sale has no open gate waits
+   * for it: a gate that is being built may have been read before the change, and can be told when it is there. `withoutGate`:
+   * they are so old that a sale which cannot admit any more gets none.
    */
-  static async finishTasks(
-    on: TaskDependencies,
-    olderMs: number,
-    withoutGate: boolean,
-    signal?: AbortSignal,
-  ): Promise<void> {
-    const { gate, ledger, rebuilder } = on;
+  async #finishTasks(olderMs: number, withoutGate: boolean, signal?: AbortSignal): Promise<void> {
+    const { gate, ledger, rebuilder, told } = this.#on;
     // The gate is told what the ledger has now: once for all changes of a sale.
     const bySale = Map.groupBy(await ledger.unfinishedTasks(olderMs), ({ saleId }) => saleId);
     const finish = async ([saleId, tasks]: [string, GateTask[]]): Promise<void> => {
@@ -137,15 +132,16 @@ export class Keeper {
         if (comes || !withoutGate) return;
       }
       await rebuilder.apply(saleId);
+      told?.(saleId);
       for (const { auditId } of tasks) await ledger.finishTask(auditId);
     };
     await each([...bySale], TELL_AT_ONCE, finish, signal);
   }
 
-  /** Whoever took units out to lower a total has died, or Redis was out when it gave them back. */
+  /** The process that took units out to lower a total died, or Redis was out when it gave them back. */
   async #dropHouseHolds(saleId: string): Promise<void> {
     const { gate, ledger, runtime } = this.#on;
-    for (const { holdId, itemId, ageMs } of await gate.houseHolds(saleId)) {
+    for (const { holdId, itemId, ageMs } of (await gate.houseHolds?.(saleId)) ?? []) {
       if (ageMs < HOUSE_MS_MAX) continue;
       const item = (await ledger.getSale(saleId))?.items.find(({ id }) => id === itemId);
       runtime.log.warn({ saleId, holdId }, 'units that were taken out to lower a total are given back');
@@ -153,19 +149,19 @@ export class Keeper {
     }
   }
 
-  /** Sales that cannot admit any more leave Redis, in one step, once nothing of theirs is in the pipe. */
-  async #letGo(signal?: AbortSignal): Promise<void> {
+  /** Sales that cannot admit any more leave the gate, each in one step, once nothing of theirs is in the pipe. */
+  async #retireFinished(signal?: AbortSignal): Promise<void> {
     const { gate, ledger, rebuilder } = this.#on;
     const kept = await gate.saleIds();
-    // After that: a sale is in the ledger before it has keys, so that one made meanwhile is not taken for a finished one.
+    // Read second: a sale is in the ledger before it is in the gate, so that one made meanwhile is not taken for finished.
     const open = new Set(await ledger.openSaleIds());
-    const letGo = async (saleId: string): Promise<void> => {
-      // The gate has to know that the sale is over: it stays open until then, and answers for keys of what is in the pipe.
+    const retire = async (saleId: string): Promise<void> => {
+      // The gate has to know that the sale is over: until then it stays, and answers for the keys of orders in the pipe.
       if (!(await rebuilder.apply(saleId))) return;
       if ((await gate.retire(saleId)) === 'stale') void rebuilder.rebuild(saleId, 0, false);
     };
     const over = kept.filter((saleId) => !open.has(saleId));
-    await each(over, TELL_AT_ONCE, letGo, signal);
+    await each(over, TELL_AT_ONCE, retire, signal);
   }
 
   async stop(): Promise<void> {

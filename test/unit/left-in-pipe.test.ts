@@ -1,7 +1,8 @@
 import { beforeEach, describe, expect, it } from 'vitest';
 import { RetryableError, TerminalError, unavailable } from '../../src/base/errors.ts';
+import { LeftInPipe } from '../../src/ledger/left-in-pipe.ts';
 import type { StoredOrder } from '../../src/ledger/port.ts';
-import { StreamWriter } from '../../src/ledger/stream-writer.ts';
+import { Writer } from '../../src/ledger/writer.ts';
 import type { OrderMessage, OrderRecord } from '../../src/model/order.ts';
 import { manualRuntime } from '../contract/manual.ts';
 import { orderMessage } from '../support/streams.ts';
@@ -37,13 +38,14 @@ class StubLedger {
   }
 }
 
-describe('the stream writer', () => {
+describe('the writer behind a pipe that keeps its messages', () => {
   let ledger: StubLedger;
   let told: string[][];
   let committed: number[];
   let effectsFail: unknown;
   let logged: [string, string][];
-  let writer: StreamWriter;
+  let undecided: LeftInPipe;
+  let writer: Writer;
 
   beforeEach(() => {
     ledger = new StubLedger();
@@ -55,7 +57,8 @@ describe('the stream writer', () => {
     const log = Object.create(runtime.log) as typeof runtime.log;
     log.error = ((_: unknown, text: string) => void logged.push(['error', text])) as typeof log.error;
     log.info = ((text: string) => void logged.push(['info', text])) as typeof log.info;
-    writer = new StreamWriter(
+    undecided = new LeftInPipe(ledger, { ...runtime, log });
+    writer = new Writer(
       ledger,
       { ...runtime, log },
       {
@@ -67,6 +70,7 @@ describe('the stream writer', () => {
         },
         committed: (size) => void committed.push(size),
       },
+      undecided,
     );
   });
 
@@ -79,10 +83,8 @@ describe('the stream writer', () => {
 
   it('resolves when the batch is stored: what follows is waited for apart', async () => {
     const following = Promise.withResolvers<void>();
-    const slow = new StreamWriter(ledger, manualRuntime(), {
-      decided: () => following.promise,
-      committed: () => undefined,
-    });
+    const effects = { decided: () => following.promise, committed: () => undefined };
+    const slow = new Writer(ledger, manualRuntime(), effects, undecided);
     const { undeliverable, told: whole } = await slow.write(messages(2));
     expect(undeliverable).toEqual([]);
     expect(ledger.stored).toEqual(['1', '2']);
@@ -115,7 +117,7 @@ describe('the stream writer', () => {
     expect(ledger.stored).toEqual(others);
     expect(told.flat()).toEqual(others);
     expect(ledger.batches.length).toBeLessThan(3 * 2 * 9 + 1);
-    expect(writer.reason).toBeNull();
+    expect(undecided.reason).toBeNull();
   });
 
   it('a batch of nothing but poison is nothing but undeliverable', async () => {
@@ -128,11 +130,11 @@ describe('the stream writer', () => {
     ledger.out = unavailable('no connection', new Error('ECONNREFUSED'));
     for (let tries = 0; tries < 5; tries++) await expect(write(messages(4))).rejects.toBe(ledger.out);
     expect(ledger.batches.length, 'not split').toBe(5);
-    expect(writer.reason).toBe('no connection');
+    expect(undecided.reason).toBe('no connection');
     expect(told).toEqual([]);
     ledger.out = null;
     expect(await write(messages(4))).toEqual([]);
-    expect(writer.reason).toBeNull();
+    expect(undecided.reason).toBeNull();
     expect(logged).toEqual([
       ['error', 'the ledger is out; orders wait in the pipe'],
       ['info', 'the ledger is back'],
@@ -152,10 +154,10 @@ describe('the stream writer', () => {
     for (const { orderId } of messages(4)) ledger.poison.add(orderId);
     ledger.probeFails = new Error('relation "orders" does not exist');
     await expect(write(messages(4))).rejects.toBeInstanceOf(RetryableError);
-    expect(writer.reason).toContain('does not exist');
+    expect(undecided.reason).toContain('does not exist');
     ledger.probeFails = null;
     expect((await write(messages(4))).length).toBe(4);
-    expect(writer.reason).toBeNull();
+    expect(undecided.reason).toBeNull();
   });
 
   it.each([
@@ -166,7 +168,7 @@ describe('the stream writer', () => {
     effectsFail = error;
     await expect(write(messages(2))).rejects.toBeInstanceOf(RetryableError);
     await expect(write(messages(2))).rejects.toBeInstanceOf(RetryableError);
-    expect(writer.reason, 'the ledger works').toBeNull();
+    expect(undecided.reason, 'the ledger works').toBeNull();
     effectsFail = null;
     expect(await write(messages(2))).toEqual([]);
     expect(told).toEqual([['1', '2']]);

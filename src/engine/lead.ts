@@ -1,0 +1,19 @@
+import type { Locks } from '../locks/locks.ts';
+
+/** Runs a job until it is stopped: in one process of the cluster at a time or, without `locks`, in this one. */
+export function lead(
+  locks: Locks | null,
+  job: string,
+  work: (signal: AbortSignal, alone: boolean) => Promise<void>,
+): { stop(): Promise<void> } {
+  if (locks !== null) return locks.leader(job, ({ signal }) => work(signal, false));
+  // Does not keep the process alive, as a leader would.
+  const ended = new AbortController();
+  const done = work(ended.signal, true);
+  return {
+    stop: () => {
+      ended.abort();
+      return done;
+    },
+  };
+}
