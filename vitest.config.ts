@@ -15,6 +15,9 @@ const WAITING = [
   'test/integration/locks-{idempotency,jobs}.test.ts',
 ];
 
+/** Minutes of one test run after the other, in copies of the project. */
+const LONG_ONLY = 'test/mutants/mutants.test.ts';
+
 /** What the command line says of it would not reach the projects. */
 const asked = process.argv.find((argument) => argument.startsWith('--maxWorkers='))?.split('=')[1];
 const workers = (count: number): number => (asked === undefined ? count : Number(asked));
@@ -31,7 +34,7 @@ export default defineConfig({
           ...common,
           name: 'busy',
           include: ['test/**/*.test.ts'],
-          exclude: WAITING,
+          exclude: LONG ? WAITING : [...WAITING, LONG_ONLY],
           // Two cores: a third worker makes tests of timing lie.
           maxWorkers: workers(2),
           sequence: { groupOrder: 0 },

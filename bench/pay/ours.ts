@@ -1,11 +1,11 @@
 import { IdSequence } from '../../src/base/ids.ts';
 import { systemRuntime } from '../../src/base/runtime.ts';
-import { ShopLife } from '../../src/engine/life.ts';
+import { wireLife } from '../../src/engine/life.ts';
 import { MemoryGate } from '../../src/gate/memory.ts';
 import type { Ledger } from '../../src/ledger/port.ts';
 import { createLocks, MemorySpace } from '../../src/locks/index.ts';
 import { actor } from '../../src/model/actor.ts';
-import type { PayResult } from '../../src/orders/life/life.ts';
+import { confirm, type PayResult, pay } from '../../src/orders/life/pay.ts';
 import type { PaymentProvider } from '../../src/payments/port.ts';
 import { PRICE } from './floors.ts';
 
@@ -44,7 +44,7 @@ export function openOurs(ledger: Ledger, redis: string | null): Ours {
   const ids = (kind: 'attempt' | 'audit'): IdSequence =>
     new IdSequence(kind, (of, size) => ledger.takeIdBlock(of, size), runtime.clock, LIFE_ID_BLOCK);
   const moved = { moves: 0, commits: 0 };
-  const shop = new ShopLife({
+  const { life, sweeper } = wireLife({
     runtime,
     ledger,
     gate: new MemoryGate(runtime, nothing),
@@ -61,16 +61,18 @@ export function openOurs(ledger: Ledger, redis: string | null): Ours {
       moved.commits++;
     },
     watched: (work) => work,
+    queuedOrder: nothing,
+    lead: nothing,
   });
   const mustBePaid = (result: PayResult): void => {
     if (!result.ok || result.state !== 'paid') throw new Error(`not paid: ${JSON.stringify(result)}`);
   };
   return {
-    pay: async (orderId) => mustBePaid(await shop.life.pay(orderId, { method: provider.name, token: null }, BUYER)),
-    confirm: async (orderId) => mustBePaid(await shop.life.confirm(orderId, `till-${orderId}`, PRICE, BUYER)),
+    pay: async (orderId) => mustBePaid(await pay(life, orderId, { method: provider.name, token: null }, BUYER)),
+    confirm: async (orderId) => mustBePaid(await confirm(life, orderId, `till-${orderId}`, PRICE, BUYER)),
     moved,
     end: async () => {
-      await shop.stop();
+      await sweeper.stop();
       await locks.close();
     },
   };

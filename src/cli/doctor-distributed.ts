@@ -6,8 +6,10 @@ import { RedisLink } from '../base/redis/link.ts';
 import { type Runtime, systemRuntime } from '../base/runtime.ts';
 import { within } from '../base/timers.ts';
 import { carrierOf, redisFailure } from '../engine/open.ts';
+import type { FormatState } from '../gate/redis/format.ts';
 import { RedisGate } from '../gate/redis/gate.ts';
 import { examineSqlLedger, type SqlLedgerReport } from '../ledger/drivers/open.ts';
+import { SCHEMA_AHEAD, SHARED } from '../model/formats.ts';
 import type { Carrier } from '../pipe/brokers/port.ts';
 import type { Check } from './doctor.ts';
 
@@ -32,7 +34,7 @@ export async function examineServers({ redisUrl, databaseUrl, pipeUrl, redisPref
   if (databaseUrl !== null && !databaseUrl.startsWith('sqlite:')) {
     const { found, shopId } = await examineDatabase(databaseUrl, runtime);
     checks.push(...found);
-    if (redisServes && shopId !== null) checks.push(await examineShop(redisUrl, redisPrefix, shopId, runtime));
+    if (redisServes && shopId !== null) checks.push(...(await examineShop(redisUrl, redisPrefix, shopId, runtime)));
   }
   if (pipeUrl !== null) checks.push(await examineBroker(pipeUrl, redisPrefix, runtime));
   return checks;
@@ -162,18 +164,35 @@ function skew(name: string, nowMs: number, tookMs: number, runtime: Runtime): Ch
   );
 }
 
-/** Checks that the prefix in Redis belongs to this ledger, without changing it. */
-async function examineShop(url: string, prefix: string, shopId: string, runtime: Runtime): Promise<Check> {
+/** Checks that the prefix in Redis belongs to this ledger and that this version reads its format, without changing it. */
+async function examineShop(url: string, prefix: string, shopId: string, runtime: Runtime): Promise<Check[]> {
   const gate = new RedisGate({ target: url, prefix, shopId, commandMs: COMMAND_MS }, runtime);
+  const checks: Check[] = [];
   try {
     const owner = await gate.owner();
-    if (owner === null) return check('shop', 'ok', `${shopId}; no shop owns the prefix ${prefix} in Redis yet`);
-    return check('shop', 'ok', `${shopId}, which owns the prefix ${prefix} in Redis`);
+    const says =
+      owner === null
+        ? `; no shop owns the prefix ${prefix} in Redis yet`
+        : `, which owns the prefix ${prefix} in Redis`;
+    checks.push(check('shop', 'ok', shopId + says));
   } catch (error) {
-    return check('shop', 'wrong', messageOf(error));
+    checks.push(check('shop', 'wrong', messageOf(error)));
+  }
+  try {
+    checks.push(check('format', 'ok', formatSays(await gate.format())));
+  } catch (error) {
+    checks.push(check('format', 'wrong', messageOf(error)));
   } finally {
     gate.close();
   }
+  return checks;
+}
+
+function formatSays({ inForce, processes }: FormatState): string {
+  if (processes.length === 0) return `${inForce ?? 'none yet'}; no process was heard of in the last 30 s`;
+  const older = processes.filter((reads) => reads < SHARED.newest).length;
+  const heard = `${processes.length} process(es) heard of in the last 30 s`;
+  return older === 0 ? `${inForce}; ${heard}` : `${inForce}; ${heard}, ${older} of them of an older version`;
 }
 
 async function examineDatabase(url: string, runtime: Runtime): Promise<{ found: Check[]; shopId: string | null }> {
@@ -197,6 +216,10 @@ async function examineDatabase(url: string, runtime: Runtime): Promise<{ found: 
 
 function schemaCheck(schema: number, newest: number): Check {
   if (schema === newest) return check('schema', 'ok', `version ${schema}`);
+  if (schema > newest && schema <= newest + SCHEMA_AHEAD) {
+    const says = `version ${schema}, this program has ${newest}: it can run beside the newer version, until you upgrade it`;
+    return check('schema', 'warn', says);
+  }
   if (schema > newest) {
     return check('schema', 'wrong', `version ${schema} is newer than this program's ${newest}: use a newer doorbuster`);
   }

@@ -16,7 +16,10 @@ export const migrate: Command = {
 
 Brings the schema of the ledger up to date: of the database in DATABASE_URL, or of the embedded ledger in the data folder.
 It locks the data folder, so it refuses to run while a server uses it. In a database it takes a lock there: several may run
-at the same time, also beside servers. It refuses a schema that is newer than this program.
+at the same time, also beside servers. It refuses a schema that is newer than this program; in a database, one that is more
+than one migration ahead.
+
+Upgrade many processes in this order: migrate (of the new version), then workers, then servers, one after the other.
 
 ${settingHelp(SETTINGS)}
   --json  print the result as JSON`,

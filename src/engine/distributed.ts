@@ -279,7 +279,7 @@ export class DistributedShop extends Shop {
       () => this.ledger.probe(),
     );
     this.upkeep.start();
-    this.life.start(this.#locks);
+    this.sweeper.start();
     this.webhooks.start(this.#locks);
   }
 

@@ -48,7 +48,7 @@ export class EmbeddedShop extends Shop {
       for (const saleId of await ledger.openSaleIds()) await shop.install(saleId);
       await shop.webhooks.open();
       shop.upkeep.start();
-      shop.life.start(null);
+      shop.sweeper.start();
       shop.webhooks.start(null);
       return shop;
     } catch (error) {

@@ -9,6 +9,7 @@ import type {
   Actor,
   AuditEntry,
   KeyBinding,
+  KeyedCall,
   KeyScope,
   Ledger,
   Move,
@@ -29,9 +30,14 @@ import { type MetricSources, Metrics } from '../observe/metrics.ts';
 import { Acks } from '../orders/acks.ts';
 import { DecideDeadLetters } from '../orders/dead-letters.ts';
 import { Decisions } from '../orders/decisions.ts';
+import { cancel, type EndResult } from '../orders/life/cancel.ts';
 import { checkLife } from '../orders/life/check.ts';
-import type { AroundPay, EndResult, PayResult } from '../orders/life/life.ts';
+import type { Life } from '../orders/life/life.ts';
+import { hear } from '../orders/life/news.ts';
+import { type AroundPay, confirm, type PayResult, pay } from '../orders/life/pay.ts';
 import type { Reached } from '../orders/life/points.ts';
+import { type RefundOf, refund } from '../orders/life/refund.ts';
+import type { Sweeper } from '../orders/life/sweeper.ts';
 import { type Patience, PlaceOrder, type PlaceRequest, type PlaceResult } from '../orders/place.ts';
 import type { ProviderNews } from '../payments/port.ts';
 import type { DeadLetters, Pipe } from '../pipe/port.ts';
@@ -43,7 +49,7 @@ import { type Order, presentOrder, presentSale, type Sale } from '../views/prese
 import type { PublicAnswer } from '../views/public-answer.ts';
 import { SaleList } from '../views/sale-list.ts';
 import { lead } from './lead.ts';
-import { type PaymentOptions, ShopLife } from './life.ts';
+import { type PaymentOptions, wireLife } from './life.ts';
 import { NO_PRIVATE_WEBHOOKS, ShopWebhooks, type WebhookOptions } from './webhooks.ts';
 
 const GATE = actor('system', 'gate');
@@ -127,7 +133,8 @@ export abstract class Shop {
   protected readonly upkeep: GateUpkeep;
   /** Messages that the ledger could not take; null where there can be none. */
   readonly deadLetters: DeadLetters | null;
-  protected readonly life: ShopLife;
+  protected readonly sweeper: Sweeper;
+  readonly #life: Life;
   readonly #saleList: SaleList;
   readonly #orderList: OrderList;
   readonly #decideLetters: DecideDeadLetters | null;
@@ -151,8 +158,8 @@ export abstract class Shop {
     this.gate = gate;
     this.metrics = new Metrics({
       ...metrics,
-      unsettled: () => this.life.keepers.counters,
-      releases: () => this.life.releases,
+      unsettled: () => this.sweeper.due.counters,
+      releases: () => this.#life.releaser.counters,
       ready: () => this.readiness().status === 'ok',
     });
     this.events = new Events(runtime.log);
@@ -222,7 +229,7 @@ export abstract class Shop {
       rebuild: (saleId) => void this.rebuilder.rebuild(saleId),
       isEmptied: (sale) => this.isEmptied(sale),
     });
-    this.life = new ShopLife({
+    const { life: flows, sweeper } = wireLife({
       runtime,
       ledger,
       gate,
@@ -232,11 +239,15 @@ export abstract class Shop {
       payments: life.payments,
       reached: life.reached ?? (() => undefined),
       place: (request) => this.#place.place(request),
+      lead: (work, options) => lead(cluster?.locks ?? null, 'life', work, options),
       touched: (saleId) => this.board.touch(saleId),
       moved: (move, moved) => this.#moved(move, moved),
       committed: (moves, durationMs) => this.metrics.commit(moves, durationMs),
       watched: (work) => this.watched(work),
+      queuedOrder: (orderId) => this.queuedOrder(orderId, false),
     });
+    this.#life = flows;
+    this.sweeper = sweeper;
     this.webhooks = new ShopWebhooks({
       runtime,
       ledger,
@@ -357,7 +368,6 @@ export abstract class Shop {
 
   // The life of an order
 
-  /** `around`: what is done with it while the order's lock is held. */
   async payOrder<T = PayResult>(
     orderId: string,
     paid: { method: string; token: string | null },
@@ -365,19 +375,12 @@ export abstract class Shop {
     around?: AroundPay<T>,
   ): Promise<PayResult | T> {
     if (!isId(orderId)) return { ok: false, code: 'not_found' };
-    const settled = async (pay: () => Promise<PayResult>): Promise<PayResult> => {
-      const result = await pay();
-      return (await this.#ifQueued(orderId, result, 'order_not_payable')) ?? result;
-    };
-    const within: AroundPay<PayResult | T> = (pay) =>
-      around === undefined ? settled(pay) : around(() => settled(pay));
-    return await this.#living(() => this.life.life.pay(orderId, paid, by, within));
+    return await this.#living(() => pay(this.#life, orderId, paid, by, around));
   }
 
   async confirmOrder(orderId: string, reference: string, amount: Money, by: Actor): Promise<PayResult> {
     if (!isId(orderId)) return { ok: false, code: 'not_found' };
-    const result = await this.#living(() => this.life.life.confirm(orderId, reference, amount, by));
-    return (await this.#ifQueued(orderId, result, 'order_not_payable')) ?? result;
+    return await this.#living(() => confirm(this.#life, orderId, reference, amount, by));
   }
 
   /** One that is queued is waited for: there is nothing to cancel before its commit. */
@@ -385,18 +388,12 @@ export abstract class Shop {
     if (!isId(orderId)) return { ok: false, code: 'not_found' };
     const waiting = await this.#whileQueued(orderId);
     if (waiting !== null) return { ok: false, code: 'order_not_cancellable', order: waiting };
-    return await this.#living(() => this.life.life.cancel(orderId, by));
+    return await this.#living(() => cancel(this.#life, orderId, by));
   }
 
-  /** `madeWith`: a digest of the Idempotency-Key; with it, a part that is asked for again is refunded once. */
-  async refundOrder(
-    orderId: string,
-    by: Actor,
-    part: { amount?: Money | null; madeWith?: string | null } = {},
-  ): Promise<EndResult> {
+  async refundOrder(orderId: string, by: Actor, part?: RefundOf): Promise<EndResult> {
     if (!isId(orderId)) return { ok: false, code: 'not_found' };
-    const result = await this.#living(() => this.life.life.refund(orderId, by, part));
-    return (await this.#ifQueued(orderId, result, 'order_not_refundable')) ?? result;
+    return await this.#living(() => refund(this.#life, orderId, by, part));
   }
 
   /** Lifts `payment_blocked` from an order and its buyer; null: there is no such order. */
@@ -412,13 +409,13 @@ export abstract class Shop {
 
   /** One that this process asks for money; `confirm` is none, whatever it is given. */
   hasProvider(name: string): boolean {
-    return name !== 'confirm' && this.life.providers.has(name);
+    return name !== 'confirm' && this.#life.providers.has(name);
   }
 
   /** `origin`: the address that it came from. False: it is about nothing that we know. */
   async paymentNews(news: ProviderNews, origin: string | null = null): Promise<boolean> {
     if (!isId(news.orderId)) return false;
-    return await this.#living(() => this.life.life.heard(news, origin));
+    return await this.#living(() => hear(this.#life, news, origin));
   }
 
   async audit(filter: { subject?: string }, page: Page): Promise<AuditEntry[]> {
@@ -442,8 +439,8 @@ export abstract class Shop {
     return this.ledger.findKey(scope);
   }
 
-  bindAnswer(scope: KeyScope & { fingerprint: string }, answer: string): Promise<void> {
-    return this.watched(this.ledger.bindAnswer(scope, answer));
+  bindAnswer(call: KeyedCall, answer: string): Promise<void> {
+    return this.watched(this.ledger.bindAnswer(call, answer));
   }
 
   /** What has begun is finished before the shop closes, and nothing is begun then. */
@@ -455,17 +452,6 @@ export abstract class Shop {
     } finally {
       if (--this.#placing === 0) for (const resolve of this.#onPlaced.splice(0)) resolve();
     }
-  }
-
-  /** The ledger does not know it; it may be on its way there. */
-  async #ifQueued<C extends string>(
-    orderId: string,
-    result: PayResult | EndResult,
-    code: C,
-  ): Promise<{ ok: false; code: C; order: OrderRecord } | null> {
-    if (result.ok || result.code !== 'not_found') return null;
-    const order = await this.queuedOrder(orderId, false);
-    return order === null ? null : { ok: false, code, order };
   }
 
   /** The order if it is still queued when the bound is over; else null. */
@@ -602,7 +588,7 @@ export abstract class Shop {
     // Not only the pipe: an order may still be on its way to the gate.
     if (this.#placing > 0) await new Promise<void>((resolve) => this.#onPlaced.push(resolve));
     // Whatever hangs: its lease ends by itself, and others go on with what is left.
-    const stopped = Promise.all([this.life.stop(), this.webhooks.stop(), this.upkeep.stop()]);
+    const stopped = Promise.all([this.sweeper.stop(), this.webhooks.stop(), this.upkeep.stop()]);
     await within(this.runtime.timers, stopped, LIFE_STOP_MS_MAX);
     this.rebuilder.close();
     await this.finish();

@@ -6,7 +6,7 @@ interface BoundKey extends BoundTo {
   readonly boundAtMs: number;
 }
 
-/** Keys that were bound one after the other, and so at about the same time. */
+/** Keys that were bound in a row, and so at about the same time. */
 interface Group {
   oldestMs: number;
   keys: BoundKey[];
@@ -15,13 +15,12 @@ interface Group {
 const GROUP_MAX = 1000;
 
 /**
- * The keys of a sale, by name and by age. Like the map by name, what knows their age takes no step that grows with their number:
- * neither binding a key nor one step of pruning. Keys may be bound in any order of time. They mostly come in that order, and then
- * pruning looks at few that stay.
+ * The keys of a sale, by name and by age. No single step takes longer with more keys: neither binding a key nor one step of
+ * pruning. Keys may be bound in any order of time; mostly they come oldest first, and then pruning looks at few keys that stay.
  */
 export class BoundKeys {
   readonly #byName = new LargeMap<BoundKey>();
-  /** A key that was freed, or bound again, stays in its group until that is pruned. */
+  /** A key that was freed or bound again stays in its group until the group is pruned. */
   #groups: Group[] = [];
 
   get(name: string): BoundTo | undefined {
@@ -46,11 +45,11 @@ export class BoundKeys {
   }
 
   /**
-   * Forgets keys that were bound before an instant, unless their order says otherwise. Goes by steps of up to a thousand keys and
-   * tells how many each step looked at; in between others may bind and free keys.
+   * Forgets keys that were bound before an instant, unless `keeps` says otherwise. Yields after each step of up to a thousand keys
+   * with the number it looked at; in between, others may bind and free keys.
    */
   *prune(beforeMs: number, keeps: (orderId: string) => boolean): Generator<number> {
-    // Those that come later are young.
+    // Groups that are added meanwhile are young.
     for (const group of this.#groups.slice()) {
       if (group.oldestMs >= beforeMs) continue;
       const { keys } = group;

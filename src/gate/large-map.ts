@@ -4,9 +4,9 @@ const FIRST_MAX = 262_144;
 const PARTS = 512;
 
 /**
- * A map by strings whose every step is short, however many entries it has. A single Map doubles its table in one go: with four
- * million entries that stops the event loop for a second and more. So what comes after the first entries is divided among many
- * maps, by a hash of the key, each of which doubles its own small table. Keeps no order.
+ * A map with string keys in which every operation is short, however many entries there are. A single Map doubles its table at
+ * once: with four million entries that stops the event loop for more than a second. So all but the first entries are divided
+ * among many maps by a hash of the key, and each doubles its own small table. Keeps no order.
  */
 export class LargeMap<V> {
   readonly #first = new Map<string, V>();
@@ -40,7 +40,7 @@ export class LargeMap<V> {
     if (!this.#first.delete(key) && this.#parts !== null) this.#partOf(this.#parts, key).delete(key);
   }
 
-  /** The first entries follow the others little by little: then nobody looks for theirs in two maps any more. */
+  /** Moves the first entries to the other maps bit by bit; after that a lookup needs one map only. */
   #moveOne(parts: readonly Map<string, V>[]): void {
     this.#moving ??= this.#first.entries();
     const { done, value } = this.#moving.next();

@@ -29,12 +29,12 @@ interface GateItem {
   /** Units of live holds: queued + settled. */
   heldUnits: number;
   queuedUnits: number;
-  /** Units the house has taken out, by hold. */
+  /** Units that the house holds, by hold id. */
   readonly house: Map<string, number>;
   houseUnits: number;
 }
 
-/** Kept small: there is one for every live order, and a sale may have a million. */
+/** Kept small: every live order has one, and a sale may have a million. */
 interface Hold {
   readonly orderId: string;
   readonly item: GateItem;
@@ -121,10 +121,10 @@ export class MemoryGate implements KeptGate {
     }
     for await (const page of snapshot.content) addPage(sale, snapshot.saleId, page);
 
-    // Turns have passed since the snapshot was read.
+    // Another install may have finished while the snapshot was read.
     if (this.#isAtLeast(snapshot)) return;
     const inForce = this.#sales.get(snapshot.saleId);
-    // Values and totals that came while the snapshot was on its way here may be newer than it is: then they stay.
+    // Values and totals that arrived while the snapshot was read may be newer than it: those stay.
     if (inForce && inForce.values.version > snapshot.version) sale.values = inForce.values;
     for (const item of sale.itemsById.values()) {
       const before = inForce?.itemsById.get(item.id);
@@ -132,7 +132,7 @@ export class MemoryGate implements KeptGate {
     }
     this.#sales.set(snapshot.saleId, sale);
     if (latest === undefined) return;
-    // In place, and still shut: a change that was committed before this look is in it, one after finds the gate.
+    // The gate is in place and still shut. `latest` includes every change committed before this read; a later one finds the gate.
     sale.shut = true;
     const now = await latest();
     if (this.#sales.get(snapshot.saleId) !== sale) return;
@@ -140,7 +140,7 @@ export class MemoryGate implements KeptGate {
     sale.shut = false;
   }
 
-  /** A gate that is not older than the snapshot is in force. */
+  /** Whether the gate in force is at least as new as the snapshot. */
   #isAtLeast({ saleId, epoch }: SaleSnapshot): boolean {
     const inForce = this.#sales.get(saleId);
     return inForce !== undefined && inForce.epoch >= epoch;
@@ -287,7 +287,7 @@ export class MemoryGate implements KeptGate {
   ): Promise<void> {
     const item = this.#sales.get(saleId)?.itemsById.get(itemId);
     if (item === undefined) return;
-    // The total counts even if the hold is gone: the gate may have been rebuilt from a ledger that had not lowered it.
+    // The total is applied even if the hold is gone: the gate may have been rebuilt before the ledger lowered the total.
     if (lowered && lowered.rev > item.rev) {
       item.total = lowered.total;
       item.rev = lowered.rev;
@@ -319,11 +319,11 @@ export class MemoryGate implements KeptGate {
     const beforeMs = clock.now() - olderMs;
     let seen = 0;
     for (const { keys, holds } of this.#sales.values()) {
-      // An order that is still on its way keeps its key, however old: the ledger has not stored it yet.
+      // A queued order keeps its key, however old: the ledger has not stored it yet.
       for (const looked of keys.prune(beforeMs, (orderId) => holds.get(orderId)?.queued === true)) {
         seen += looked;
         if (seen < PRUNED_A_TURN) continue;
-        // A day's keys of a big sale are millions: others have their turn in between.
+        // A big sale binds millions of keys a day: let other work run between the steps.
         seen = 0;
         await turn(timers);
       }
@@ -373,7 +373,7 @@ function addHold(sale: GateSale, hold: Hold): void {
   else sale.buyers.set(hold.buyer, [mine, hold]);
 }
 
-/** Ends a hold and gives its units and slots back. No hold, no effect: that is what makes giving back happen once. */
+/** Ends a hold and frees its units and slots. Without a hold it does nothing, so units come back once only (P4). */
 function dropHold(sale: GateSale, orderId: string): Hold | null {
   const hold = sale.holds.get(orderId);
   if (hold === undefined) return null;

@@ -14,9 +14,9 @@ import type { SaleSnapshot, SaleValues } from '../model/snapshot.ts';
  */
 export interface Gate {
   /**
-   * Installs a sale from the ledger, replacing what is there only if `snapshot.epoch` is higher. Its content is taken page by
-   * page, and what is in force stays so until the last one. `latest` is asked when the gate is in place and before it opens:
-   * what was changed since the snapshot found no gate to tell, and is told now.
+   * Installs a sale from the ledger; replaces a gate only if `snapshot.epoch` is higher. Reads the content page by page; the old
+   * gate stays in force until the last page. Calls `latest` when the new gate is in place and not open yet, to apply the changes
+   * made since the snapshot.
    */
   install(snapshot: SaleSnapshot, latest?: () => Promise<Latest | null>): Promise<void>;
   /**
@@ -24,7 +24,7 @@ export interface Gate {
    * `upTo` is left as it is.
    */
   shut(saleId: string, upTo?: number): Promise<void>;
-  /** Takes a finished sale out, with all that was kept for it; its orders then meet `stale`. */
+  /** Removes a finished sale and everything kept for it; its orders then meet `stale`. */
   remove(saleId: string): Promise<void>;
 
   /** Fails with a NotAdmittedError where that is certain; after any other error the order may have been admitted. */
@@ -59,13 +59,13 @@ export interface Gate {
 
   /** Counts of an item as the gate sees them, or null if it does not hold the sale. */
   view(saleId: string): Promise<ItemView[] | null>;
-  /** Forgets keys that were bound longer ago than so long, by the gate's clock: the ledger keeps them for 24 hours too. */
+  /** Forgets keys that were bound more than `olderMs` ago by the gate's clock. The ledger keeps keys for 24 hours too. */
   pruneKeys(olderMs: number): Promise<void>;
 }
 
 /** A gate that lists its sales, so that finished ones can leave it. */
 export interface KeptGate extends Gate {
-  /** Sales that something is kept for. */
+  /** Ids of the sales that have keys. */
   saleIds(): Promise<string[]>;
   /**
    * Takes a finished sale out, in one step; a shared gate notes that it was emptied. `busy`: it may still admit, or something
@@ -79,11 +79,11 @@ export interface KeptGate extends Gate {
 export interface SharedGate extends KeptGate {
   /** These are among the sales that something is kept for, should the list have been lost. */
   enlist(saleIds: readonly string[]): Promise<void>;
-  /** Nothing that was admitted up to this epoch can become an order that the ledger does not know; null: nobody has noted it. */
+  /** The epoch up to which no admission can become an order that the ledger does not know; null: not noted. */
   emptiedAt(saleId: string): Promise<number | null>;
   /** The ledger has raised the epoch of a finished sale to this one: what was admitted before can only be rejected. */
   setEmptied(saleId: string, epoch: number): Promise<void>;
-  /** Units that the house has taken out. */
+  /** The holds of the house. */
   houseHolds(saleId: string): Promise<HouseHold[]>;
 }
 
@@ -94,12 +94,12 @@ export interface HouseHold {
   readonly ageMs: number;
 }
 
-/** What the ledger has now, as far as a gate must know. */
+/** The ledger's current values, as far as a gate needs them. */
 export interface Latest extends SaleValues {
   readonly items: readonly { readonly id: string; readonly total: number; readonly rev: number }[];
 }
 
-/** Tells a gate what the ledger has: absolute values with the ledger's numbers, of which it ignores those it knows. */
+/** Applies the ledger's current values to a gate. They are absolute and numbered: the gate ignores those that are not newer. */
 export async function applyLatest(
   gate: Pick<Gate, 'applySale' | 'applyTotal'>,
   saleId: string,
@@ -109,7 +109,7 @@ export async function applyLatest(
   for (const { id, total, rev } of latest.items) await gate.applyTotal(saleId, id, total, rev);
 }
 
-/** An order's hold stands in its buyer's name: with both it is found in one step, without an index of its own. */
+/** Holds are stored by buyer: with both ids a hold is found in one step, without a further index. */
 export interface HoldRef {
   readonly orderId: string;
   readonly buyer: string;
@@ -132,7 +132,7 @@ export interface BoundTo {
   readonly fingerprint: string;
 }
 
-/** An AbortSignal, or anything else that knows whether somebody has left. */
+/** An AbortSignal, or anything like it. */
 export interface Leaving {
   readonly aborted: boolean;
 }
@@ -145,9 +145,9 @@ export interface AdmitRequest {
   quantity: number;
   key: string | null;
   fingerprint: string;
-  /** Goes into the order's message as it is. */
+  /** Copied into the order's message. */
   placedBy?: PlacedBy | undefined;
-  /** Aborted before the request was sent to the gate, it is not sent any more: whoever asked has left. */
+  /** A request whose caller has left before it was sent is not sent any more. */
   signal?: Leaving | undefined;
 }
 

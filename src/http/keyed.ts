@@ -1,8 +1,9 @@
 import { createHash } from 'node:crypto';
 import type { FastifyReply, FastifyRequest } from 'fastify';
-import { bodyFingerprint } from '../base/idempotency.ts';
+import { bodyFingerprint, digestOf } from '../base/idempotency.ts';
 import { within } from '../base/timers.ts';
-import type { KeyScope } from '../ledger/port.ts';
+import type { KeyedCall } from '../ledger/port.ts';
+import type { Identity } from './auth.ts';
 import type { HttpContext } from './context.ts';
 import { HttpProblem, PROBLEM_TYPE, PROBLEMS } from './problem.ts';
 import { keyedBy } from './request.ts';
@@ -12,13 +13,29 @@ export type Answer =
   /** As it was written. */
   | { readonly status: number; readonly problem: string };
 
-/** Gets the first answer if there is one by now; else it acts, and binds what that answers. */
-export type Once = (act: () => Promise<Answer>) => Promise<Answer>;
+/** What a call does, and to what: an id, or nothing where something is made. */
+type Deed = Pick<KeyedCall, 'operation' | 'subject'>;
 
-/** What a call does, to what, and how. */
-interface Deed<Seen> extends Pick<KeyScope, 'operation' | 'subject'> {
+/** An act that has its answer already: the first one's, or one that is bound. */
+class Answered {
+  readonly answer: Answer;
+
+  constructor(answer: Answer) {
+    this.answer = answer;
+  }
+}
+
+interface Run<Seen, Result> extends Deed {
+  /** Throws unless the caller may see what is operated on. That is judged before a key is looked up, also for a repeat. */
   see: () => Promise<Seen>;
-  work: (seen: Seen, keyed: string | null, once: Once) => Promise<Answer>;
+  /** `once`: to be put around what is done under a lock that other processes wait for, too. */
+  act: (
+    seen: Seen,
+    call: KeyedCall | null,
+    once: (act: () => Promise<Result>) => Promise<Result | Answered>,
+  ) => Promise<Result | Answered>;
+  answer: (result: Result) => Promise<Answer>;
+  /** What a repeat of a 202 gets: how it stands by then. */
   now?: () => Promise<Answer>;
 }
 
@@ -26,90 +43,107 @@ interface Deed<Seen> extends Pick<KeyScope, 'operation' | 'subject'> {
 const REPEAT_WAIT_MS = 5000;
 
 /**
- * Idempotency-Keys of calls that move an order. Such a call has one effect by itself, however often it is sent: what the key
- * adds is that a repeat gets the first answer to the letter. So the answer is bound after the effect; a process that dies in
- * between has the repeat do it again, which changes nothing.
+ * Idempotency-Keys of all calls except placing an order, whose keys the gate knows. A key belongs to a caller, an operation
+ * and its subject; with another body it is refused. A repeat waits for the first try, and gets its answer.
  *
- * A declined payment is no such effect: done again, it may succeed. So whoever pays holds the order's lock, and does it by
- * `once`: a repeat that waited at another process finds the answer when it has the lock.
+ * Most of these calls have one effect however often they are sent. What the key adds is that a repeat gets the first answer to
+ * the letter, so `run` binds the answer after the effect: if a process dies in between, the repeat does it again, which
+ * changes nothing. There are two exceptions:
+ *
+ *   A declined payment   may succeed when it is tried again. So `pay` acts by `once` under the order's lock: a repeat at
+ *                        another process finds the answer when it gets the lock.
+ *   A second effect      is what a repeat of some calls would have (changes of a sale, the refund of a part, a new endpoint).
+ *                        Those hand the call down, and the ledger stores the key in the transaction of the effect.
  */
 export class Keyed {
   readonly #context: HttpContext;
-  readonly #running = new Map<string, Promise<unknown>>();
+  /** Resolves when the call is done. */
+  readonly #running = new Map<string, Promise<true>>();
 
   constructor(context: HttpContext) {
     this.#context = context;
   }
 
-  /**
-   * `see` throws unless the caller may see what is operated on: that is judged before a key is looked up, for a repeat as for
-   * the first. `now`: what a repeat of a 202 gets: how it stands by then. `work` is told by what a repeat is known, where doing
-   * it again would have a second effect; and given `once`, for what it does under a lock that other processes wait for, too.
-   */
-  async run<Seen>(
+  /** The call with its key; null: it has none. `body`: what it says, where that is not simply the request's. */
+  callOf(who: Identity, request: FastifyRequest, deed: Deed, body: unknown = request.body): KeyedCall | null {
+    const keyed = keyedBy(who, request);
+    const { operation, subject } = deed;
+    return keyed && { ...keyed, operation, subject, fingerprint: bodyFingerprint(body) };
+  }
+
+  /** Calls with one key run one after the other in this process: a repeat finds what the first has left. */
+  async inTurn<T>(call: KeyedCall | null, work: () => Promise<T>): Promise<T> {
+    if (call === null) return await work();
+    const { clock, timers } = this.#context.runtime;
+    const name = callDigest(call);
+    const untilMs = clock.monotonic() + REPEAT_WAIT_MS;
+    for (let first = this.#running.get(name); first; first = this.#running.get(name)) {
+      const leftMs = Math.max(untilMs - clock.monotonic(), 0);
+      if ((await within(timers, first, leftMs)) === null) {
+        throw new HttpProblem('idempotency_in_flight', undefined, undefined, { 'retry-after': '1' });
+      }
+    }
+    const mine = Promise.withResolvers<true>();
+    this.#running.set(name, mine.promise);
+    try {
+      return await work();
+    } finally {
+      this.#running.delete(name);
+      mine.resolve(true);
+    }
+  }
+
+  async run<Seen, Result>(
     request: FastifyRequest,
     reply: FastifyReply,
-    { operation, subject, see, work, now }: Deed<Seen>,
+    deed: Run<Seen, Result>,
   ): Promise<FastifyReply> {
-    const { auth, shop, runtime } = this.#context;
-    const keyed = keyedBy(auth.anyone(request), request);
+    const { auth, shop } = this.#context;
+    const { see, act, answer, now } = deed;
+    const call = this.callOf(auth.anyone(request), request, deed);
     const seen = await see();
-    if (keyed === null) return send(reply, await work(seen, null, (act) => act()));
-    const scope: KeyScope = { ...keyed, operation, subject };
-    const fingerprint = bodyFingerprint(request.body);
-    const name = JSON.stringify([scope.caller, scope.actingFor, operation, subject, scope.key]);
+    if (call === null) {
+      const result = await act(seen, null, (acting) => acting());
+      return send(reply, result instanceof Answered ? result.answer : await answer(result));
+    }
     const find = async (): Promise<Answer | null> => {
-      const bound = await shop.get().boundAnswer(scope);
+      const bound = await shop.get().boundAnswer(call);
       if (bound === null) return null;
-      if (bound.fingerprint !== fingerprint && bound.fingerprint !== formerFingerprint(request.body)) {
+      if (bound.fingerprint !== call.fingerprint && bound.fingerprint !== formerFingerprint(request.body)) {
         throw new HttpProblem('idempotency_key_reused');
       }
       return JSON.parse(bound.answer) as Answer;
     };
-    const untilMs = runtime.clock.monotonic() + REPEAT_WAIT_MS;
-    for (let first = this.#running.get(name); first; first = this.#running.get(name)) {
-      const leftMs = untilMs - runtime.clock.monotonic();
-      const ended = first.then(() => true);
-      if ((await within(runtime.timers, ended, Math.max(leftMs, 0))) === null) {
-        throw new HttpProblem('idempotency_in_flight', undefined, undefined, { 'retry-after': '1' });
-      }
-    }
-    const mine = Promise.withResolvers<void>();
-    this.#running.set(name, mine.promise);
-    try {
+    const bind = async (result: Result): Promise<Answer> => {
+      const given = await decided(() => answer(result));
+      await shop.get().bindAnswer(call, JSON.stringify(given));
+      return given;
+    };
+    return await this.inTurn(call, async () => {
       let first = await find();
       if (first === null) {
-        let bound = false;
-        const bind = async (answer: Answer): Promise<void> => {
-          await shop.get().bindAnswer({ ...scope, fingerprint }, JSON.stringify(answer));
-          bound = true;
-        };
-        const once: Once = async (act) => {
+        const result = await act(seen, call, async (acting) => {
           first = await find();
-          if (first !== null) return first;
-          const answer = await answerOf(act);
-          await bind(answer);
-          return answer;
-        };
-        const answer = await answerOf(() => work(seen, name, once));
-        if (first === null) {
-          if (!bound) await bind(answer);
-          return send(reply, answer);
-        }
+          return new Answered(first ?? (await bind(await acting())));
+        });
+        const given = result instanceof Answered ? result.answer : await bind(result);
+        if (first === null) return send(reply, given);
       }
       reply.header('idempotent-replayed', 'true');
       return first.status === 202 && now ? send(reply, await now()) : sendAgain(reply, first);
-    } finally {
-      this.#running.delete(name);
-      mine.resolve();
-    }
+    });
   }
 }
 
-/** A declined payment is an answer; whoever wants to try again takes another key. */
-async function answerOf(act: () => Promise<Answer>): Promise<Answer> {
+/** What the ledger knows a call by that it stores with the call's effect. */
+export function callDigest({ caller, actingFor, operation, subject, key }: KeyedCall): string {
+  return digestOf(caller, actingFor, operation, subject, key);
+}
+
+/** A declined payment is an answer; a buyer who wants to try again takes another key. */
+async function decided(answer: () => Promise<Answer>): Promise<Answer> {
   try {
-    return await act();
+    return await answer();
   } catch (error) {
     if (!(error instanceof HttpProblem) || error.code !== 'payment_failed') throw error;
     return { status: PROBLEMS[error.code].status, problem: error.body };
@@ -133,7 +167,7 @@ function sendAgain(reply: FastifyReply, answer: Answer): FastifyReply {
   return reply.serializer(String).send(JSON.stringify(answer.body));
 }
 
-/** As it was bound up to schema 2: it depended on the order of the body's members. Such a key is kept for 24 hours, too. */
+/** As schema 2 stored it, which depended on the order of the body's members: such keys are kept for 24 hours, too. */
 function formerFingerprint(body: unknown): string {
   return createHash('sha256')
     .update(JSON.stringify(body ?? {}))

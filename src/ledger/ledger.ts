@@ -60,8 +60,8 @@ import type { Work } from './works/work.ts';
 type Ask<Q, A> = (request: Q) => Promise<A>;
 
 /**
- * The ledger on any store: the only place where calls become work. Whoever adds something that is stored writes it as work
- * (life/), pure where it decides (rules/), and names it here.
+ * The ledger on any store, and the only class that forwards calls to work. To add something that is stored, write it as work
+ * (works/), put its decisions into pure functions (rules/), and forward the call here.
  */
 export class StoredLedger<S extends Store = Store> implements Ledger {
   readonly webhooks: WebhookBook;
@@ -73,7 +73,7 @@ export class StoredLedger<S extends Store = Store> implements Ledger {
   readonly #putIntent: Ask<NewIntent, SandboxIntent>;
   readonly #changeAttempt: Ask<payments.AttemptChange, PaymentAttempt | null>;
   readonly #moveIntent: Ask<sandbox.IntentMove, SandboxIntent | null>;
-  /** An order, its last attempt and an attempt are what everybody reads. */
+  /** These three are read most, so reads that come together share a statement. */
   readonly #readOrder: Ask<string, OrderRecord | null>;
   readonly #readAttempt: Ask<string, PaymentAttempt | null>;
   readonly #readLastAttempt: Ask<string, PaymentAttempt | null>;
@@ -449,7 +449,7 @@ export class StoredLedger<S extends Store = Store> implements Ledger {
   }
 }
 
-/** A reference may have become another's since it was looked for, and its constraint says so: then it is looked for again. */
+/** Another attempt may take the reference after the work looked for it, and its constraint fails. The second try finds it. */
 async function twice<T>(change: () => Promise<T>): Promise<T> {
   try {
     return await change();

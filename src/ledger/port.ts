@@ -31,7 +31,7 @@ export interface Ledger
     SandboxBook,
     IdBlocks,
     Upkeep {
-  /** Who is told of orders, and what each has yet to be told. */
+  /** Webhook endpoints, and the deliveries each has yet to get. */
   readonly webhooks: WebhookLedger;
 }
 

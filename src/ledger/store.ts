@@ -7,8 +7,8 @@ import type { GateRow } from './works/gate-pages.ts';
 import type { LifeDialect, Work } from './works/work.ts';
 
 /**
- * A database as the ledger needs it. Whatever is the same on all of them is work (work.ts), and the ledger brings it; a driver
- * does it, and has a way of its own for the batched insert of orders, which is what a crowd waits for.
+ * A database as the ledger needs it. What all databases do alike is work (works/work.ts): the ledger passes it in, and the
+ * driver runs it. Only the batched insert of orders, which a crowd waits for, is written for each driver.
  *
  * Every method fails with a RetryableError when the database cannot serve now: nothing was stored.
  */
@@ -20,15 +20,15 @@ export interface Store {
   /** How many transactions of one kind are worth having under way: 1 where there is one writer. */
   readonly atOnce: number;
   /**
-   * One transaction, durable when its promise resolves. Each statement sees what was committed before it. Work that collides
-   * with another transaction is begun anew, which is why it is made here; it awaits nothing but its own rounds.
+   * One transaction, durable when its promise resolves. Each statement sees what was committed before it. If it collides with
+   * another transaction it starts again, with fresh work from `work`. Work awaits nothing but its own rounds.
    */
   change<T>(work: () => Work<T>): Promise<T>;
   /** Work that only reads, or whose every statement is right by itself. */
   look<T>(work: () => Work<T>): Promise<T>;
-  /** As `change`, when nothing that an outage has interrupted can be committed any more once the work has its first locks. */
+  /** As `change`; once the work holds its first locks, no transaction that an outage interrupted can still commit. */
   atRest<T>(work: () => Work<T>): Promise<T>;
-  /** Requests that come together are one piece of work, of which each gets its own answer. */
+  /** Requests that come together share one piece of work; each gets its own answer. */
   together<Q, A>(work: (batch: readonly Q[]) => Work<A[]>, how: Together<Q>): (request: Q) => Promise<A>;
   readonly orders: OrderStore;
   /** Fails if the database could not store anything now. */
@@ -41,7 +41,7 @@ export type Together<Q> =
   | { readonly as: 'look' }
   /** A few statements serve any number of them, and each statement is right by itself. */
   | { readonly as: 'statements' }
-  /** They share a transaction. `about`: which row; those of one row are not separated from each other. */
+  /** They share a transaction. `about`: which row a request changes; requests for one row stay in order. */
   | { readonly as: 'change'; readonly about: (request: Q) => string };
 
 /** Orders as the batched writer stores them. */
@@ -57,7 +57,7 @@ export interface OrderStore {
   findKey(scope: OrderKeyScope): Promise<OrderKeyBinding | null>;
   /** The next orders of the sale by id, whatever became of them: see gate-pages.ts. */
   page(saleId: string, afterId: string): Promise<GateRow[]>;
-  /** Orders that are committed and not yet in the tables that are ordered by buyer: none, but on SQLite (the tail). */
+  /** Committed orders that are not yet in the tables ordered by buyer (SQLite's tail). Null: the driver has no tail. */
   readonly tail: OrderTail | null;
 }
 

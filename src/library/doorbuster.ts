@@ -1,8 +1,8 @@
-import { createHash } from 'node:crypto';
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import Type from 'typebox';
 import { parseAdminKeys, readConfig } from '../base/config.ts';
 import { TerminalError } from '../base/errors.ts';
+import { digestOf } from '../base/idempotency.ts';
 import { isId } from '../base/ids.ts';
 import type { Logger } from '../base/logger.ts';
 import { type Runtime, systemRuntime } from '../base/runtime.ts';
@@ -19,7 +19,8 @@ import type { Money } from '../model/money.ts';
 import type { OrderRecord, OrderStatus } from '../model/order.ts';
 import { BOUNDS, type Fault } from '../model/sale.ts';
 import { KEY_PATTERN } from '../model/text.ts';
-import type { EndResult, PayResult } from '../orders/life/life.ts';
+import type { EndResult } from '../orders/life/cancel.ts';
+import type { PayResult } from '../orders/life/pay.ts';
 import type { PlaceResult } from '../orders/place.ts';
 import type { PaymentProvider } from '../payments/port.ts';
 import type { SaleEvent } from '../views/board.ts';
@@ -315,8 +316,7 @@ export async function createDoorbuster(given: DoorbusterOptions): Promise<Doorbu
       async refund(orderId, { amount, key } = {}) {
         const errors = faultless(RefundBody, { ...(amount && { amount }), ...(key !== undefined && { key }) });
         if (errors) return { ok: false, code: 'invalid_request', errors };
-        const name = key === undefined ? null : JSON.stringify(['library', 'refund', orderId, key]);
-        const madeWith = name === null ? null : createHash('sha256').update(name).digest('hex');
+        const madeWith = key === undefined ? null : digestOf('library', 'refund', orderId, key);
         return await ended(await shop.refundOrder(orderId, ACTOR, { amount: amount ?? null, madeWith }));
       },
       unblockPayments: (orderId) => shop.unblockPayments(orderId, ACTOR),

@@ -8,7 +8,7 @@
  *   Its scope      is the method, the path and the caller. The default caller is the Authorization header: set `caller` to
  *                  your user's id if its token may be renewed between two tries, or if people sign in by cookie (without a
  *                  caller two people who send the same key get the same answer). What else was sent (query and body) must
- *                  be the same as the first time: 422 otherwise.
+ *                  be the same as the first time: 422 otherwise. The order of a JSON body's members does not matter.
  *   Meanwhile      repeats wait for the first answer for `wait`, then get 409 with Retry-After.
  *   Afterwards     for `keep` they get the stored answer, with `Idempotent-Replayed: true`. It is stored before it is sent.
  *   Kept           are answers that decide: below 500, no 401, 403, 407, 408, 425, 429, and none with Retry-After. The others
@@ -26,6 +26,7 @@ import { isUtf8 } from 'node:buffer';
 import { createHash } from 'node:crypto';
 import type { IncomingHttpHeaders, OutgoingHttpHeaders } from 'node:http';
 import { RetryableError, TerminalError } from '../base/errors.ts';
+import { bodyFingerprint } from '../base/idempotency.ts';
 import type { Logger } from '../base/logger.ts';
 import { checkedCount, checkedSpan, refuseUnknown } from './client/checks.ts';
 import type { LockClient } from './client/client.ts';
@@ -77,9 +78,16 @@ export interface Answer {
   readonly body: Buffer | string | null;
 }
 
-/** What is stored. */
-interface Kept {
+/** What a repeat must have in common with the first request. */
+interface Same {
+  /** By the order of the body's members, too: all that processes of an earlier version store, and all that they compare. */
   readonly asked: string;
+  /** Whatever the order of the body's members. */
+  readonly says?: string;
+}
+
+/** What is stored. */
+interface Kept extends Same {
   readonly status: number;
   readonly headers: Record<string, string | string[]>;
   readonly body: string | null;
@@ -206,27 +214,27 @@ export class Idempotency<Request> {
     return await this.#open(name, same, gone);
   }
 
-  #same(asked: Asked<Request>, query: string): string | null {
-    if (this.#options.fingerprint) return digest([this.#options.fingerprint(asked.request)]);
+  #same(asked: Asked<Request>, query: string): Same | null {
+    if (this.#options.fingerprint) return { asked: digest([this.#options.fingerprint(asked.request)]) };
     const { body } = asked;
-    if (body === undefined || body === null) return digest([query]);
-    if (typeof body === 'string' || Buffer.isBuffer(body)) return digest([query, body]);
+    if (body === undefined || body === null) return { asked: digest([query]) };
+    if (typeof body === 'string' || Buffer.isBuffer(body)) return { asked: digest([query, body]) };
     try {
-      return digest([query, JSON.stringify(body)]);
+      return { asked: digest([query, JSON.stringify(body)]), says: digest([query, bodyFingerprint(body)]) };
     } catch {
       // Nested too deep, or not JSON: a stream, a file. Those need a `fingerprint`.
       return null;
     }
   }
 
-  #open(name: string, asked: string, gone: AbortSignal): Promise<Opening> {
+  #open(name: string, same: Same, gone: AbortSignal): Promise<Opening> {
     return new Promise((resolve) => {
       const { promise: answer, resolve: keep, reject: drop } = Promise.withResolvers<Kept>();
       const first = (): Promise<Kept> => {
         const run: Run = {
           answerBytesMax: this.#answerBytesMax,
           end: async (given) => {
-            if (this.#decides(given)) keep(this.#kept(asked, given));
+            if (this.#decides(given)) keep(this.#kept(same, given));
             else drop(new NotKept());
             await ended;
           },
@@ -236,7 +244,7 @@ export class Idempotency<Request> {
       };
       const ended = once<Kept>(this.#client, name, first, { ...this.#once, signal: gone }).then(
         // What this very call ran is resolved already.
-        ({ value }) => resolve(replay(value, asked)),
+        ({ value }) => resolve(replay(value, same)),
         (error: unknown) => {
           resolve(this.#refused(error));
           // Before the run it is answered; after it, only a repeat will notice.
@@ -252,16 +260,16 @@ export class Idempotency<Request> {
     return status < 500 && !UNDECIDED.has(status) && headers['retry-after'] === undefined;
   }
 
-  #kept(asked: string, { status, headers, body }: Answer): Kept {
+  #kept(same: Same, { status, headers, body }: Answer): Kept {
     const some: Kept['headers'] = {};
     for (const [name, value] of Object.entries(headers)) {
       if (value === undefined || !this.#headers.has(name.toLowerCase())) continue;
       some[name.toLowerCase()] = Array.isArray(value) ? value : String(value);
     }
     const bytes = typeof body === 'string' ? Buffer.from(body) : body;
-    if (bytes === null || bytes.length > this.#answerBytesMax) return { asked, status, headers: {}, body: null };
-    if (isUtf8(bytes) && isShortAsText(bytes)) return { asked, status, headers: some, body: bytes.toString() };
-    return { asked, status, headers: some, body: bytes.toString('base64'), base64: true };
+    if (bytes === null || bytes.length > this.#answerBytesMax) return { ...same, status, headers: {}, body: null };
+    if (isUtf8(bytes) && isShortAsText(bytes)) return { ...same, status, headers: some, body: bytes.toString() };
+    return { ...same, status, headers: some, body: bytes.toString('base64'), base64: true };
   }
 
   #refused(error: unknown): Opening {
@@ -280,8 +288,9 @@ function isShortAsText(bytes: Buffer): boolean {
   return bytes.length * 6 < RESULT_CHARS_MAX || JSON.stringify(bytes.toString()).length < RESULT_CHARS_MAX;
 }
 
-function replay(kept: Kept, asked: string): Opening {
-  if (kept.asked !== asked) {
+function replay(kept: Kept, same: Same): Opening {
+  const isSame = kept.asked === same.asked || (same.says !== undefined && kept.says === same.says);
+  if (!isSame) {
     return problem('idempotency_key_reused', 'this key was sent before with another query or body');
   }
   if (kept.body === null) {

@@ -22,7 +22,7 @@ export function actor(kind: ActorKind, name: string, origin: string | null = nul
   return { kind, name, origin };
 }
 
-/** `admin:alice`. A kind has no colon in it, a name may. */
+/** `admin:alice`. A kind contains no colon; a name may. */
 export function actorText({ kind, name }: Actor): string {
   return `${kind}:${name}`;
 }
@@ -30,8 +30,8 @@ export function actorText({ kind, name }: Actor): string {
 const KINDS = new Set<string>(ACTOR_KINDS);
 
 /**
- * How the actor of a stored row reads. Former rows may lack the kind: changes of sales had the bare name of an admin, and the
- * shop's own parts stood there by their names. No row is ever changed, so these are read as what they mean.
+ * Parses the actor of a stored row. Old rows may lack the kind: changes of sales held the bare name of an admin, and the
+ * shop's own parts were stored by name. Rows are never changed, so both are understood here.
  */
 export function storedActorText(text: string, action: string): string {
   const colon = text.indexOf(':');

@@ -1,11 +1,11 @@
-/** What is looked at; more will come with the reconciler. */
+/** The checks that exist; the reconciler will add more. */
 export const CHECKS = ['releases', 'payments'] as const;
 
 export type CheckName = (typeof CHECKS)[number];
 
-/** Something that is not as it must be and does not mend by itself. Each text is one line, for a person. */
+/** A fault that does not mend by itself. Each text is one line, for a person. */
 export interface Finding {
-  /** The same for the same trouble, however often it is found. */
+  /** Identifies the fault: the same each time it is found. */
   readonly id: string;
   readonly check: CheckName;
   readonly saleId: string;

@@ -1,5 +1,5 @@
 /**
- * The one table of what can become of a request to the gate. The numbers are what a Redis script returns, the words
+ * The one table of outcomes of a request to the gate. The numbers are what a Redis script returns, the words
  * are what HTTP, the library and the docs say; both are stable. A refusal is a value, never an exception.
  */
 export const OUTCOMES = {
@@ -18,13 +18,13 @@ export const OUTCOMES = {
   not_together: 42,
   /** The gate does not hold this sale, or holds an old epoch of it. */
   stale: 50,
-  /** More orders are on their way to the ledger than may be. A caller meets it as a RetryableError of that code. */
+  /** Too many orders are on their way to the ledger. Callers get a RetryableError with this code. */
   overloaded: 51,
 } as const;
 
 export type Outcome = keyof typeof OUTCOMES;
 
-/** Refusals of an order that the buyer can do nothing about by sending it again as it is. */
+/** Refusals that the buyer cannot change by sending the same order again. */
 export type Refusal = Exclude<Outcome, 'admitted' | 'replayed' | 'stale' | 'overloaded'>;
 
 /** Why the ledger ended an order that the gate had admitted. */

@@ -1,10 +1,10 @@
 import type { Money } from './money.ts';
 
 /**
- * One attempt to pay an order. Its row is committed before the provider is called, and its id is the provider's key: however
- * often it is sent, the provider does it once.
+ * One attempt to pay an order. Its row is committed before the provider is called, and its id is the idempotency key for the
+ * provider: the provider acts once, however often the request is sent.
  *
- *   open       the provider may have been called: nobody knows the end yet. At most one per order, by constraint
+ *   open       the provider may have been called, and the outcome is not known yet. At most one per order, by constraint
  *   captured   the money is there, and the order is paid with it
  *   failed     the provider declined
  *   voided     given up before any money came: the provider has promised that none will
@@ -27,7 +27,7 @@ export interface PaymentAttempt {
   amount: Money;
   /** How much of it is back with the buyer, in the same currency. While it is less than `amount`, the rest pays the order. */
   refunded: number;
-  /** The provider's own name for it, once known. */
+  /** The provider's id for it, once known. */
   reference: string | null;
   /** Why it failed, or what went wrong last. */
   error: string | null;
@@ -51,10 +51,10 @@ export interface PartRefund {
   readonly orderId: string;
   readonly amount: Money;
   readonly state: 'asked' | 'done' | 'void';
-  /** What it is known by when it is asked for or told again; null: nothing. */
+  /** Identifies it when it is requested or reported again; null: nothing does. */
   readonly madeWith: string | null;
   readonly error: string | null;
-  /** One that is asked for is tried next at this time. */
+  /** An `asked` refund is tried next at this time. */
   readonly nextAtMs: number | null;
   readonly tries: number;
   readonly createdAtMs: number;
@@ -70,7 +70,7 @@ export interface SandboxIntent {
   readonly refunded: number;
   /** A pending one is captured then. */
   readonly dueAtMs: number | null;
-  /** The shop has been told of the capture, or needs not be. */
+  /** The shop has been told of the capture, or need not be. */
   readonly told: boolean;
 }
 

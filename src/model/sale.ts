@@ -12,7 +12,7 @@ export interface SaleRecord {
   closed: boolean;
   version: number;
   createdAtMs: number;
-  /** The ledger's clock when it was read: by it, and not by the reader's own, it is judged whether the window is over. */
+  /** The ledger's clock at the time of reading. Whether the window is over is judged by it, not by the reader's clock. */
   readAtMs: number;
   items: ItemRecord[];
 }
@@ -38,7 +38,7 @@ export interface ItemRecord {
 
 export type SaleState = 'scheduled' | 'open' | 'sold_out' | 'paused' | 'closed';
 
-/** The part of a sale that decides, at admission, whether it sells now. */
+/** The part of a sale that decides whether it sells now. */
 export interface SaleWindow {
   opensAtMs: number;
   closesAtMs: number;
@@ -58,7 +58,7 @@ export function windowRefusal(
   return null;
 }
 
-/** Whether the sale could admit an order, now or later, when it was read: those that can have a gate. */
+/** Whether the sale could admit an order, now or later, when it was read. Only such a sale needs a gate. */
 export function mayAdmit({ closed, closesAtMs, readAtMs }: SaleRecord): boolean {
   return !closed && closesAtMs > readAtMs;
 }
@@ -71,7 +71,7 @@ export function saleState(window: SaleWindow, freeUnits: number, nowMs: number):
   return freeUnits > 0 ? 'open' : 'sold_out';
 }
 
-/** What tells whether a sale was changed: `rev` sums the revs of its items, `epoch` is the highest of theirs. */
+/** Changes whenever the sale does: `rev` is the sum of its items' revs, `epoch` the highest of theirs. */
 export interface SaleStamp {
   epoch: number;
   rev: number;
@@ -103,7 +103,7 @@ export const BOUNDS = {
   payWithinSecondsDefault: 900,
   quantityMax: 100,
   buyerLengthMax: 128,
-  /** Of a reference: what the narrowest database keeps of one. */
+  /** The longest reference that every database stores whole. */
   textBytesMax: 512,
 } as const;
 
@@ -131,7 +131,7 @@ export interface SalePatch {
   payWithinSeconds?: number;
 }
 
-/** One thing that is off in a request, with where it stands (a JSON pointer). */
+/** One fault in a request, and where it is (a JSON pointer). */
 export interface Fault {
   path: string;
   message: string;

@@ -1,7 +1,7 @@
 import type { Money } from './money.ts';
 import type { SaleWindow } from './sale.ts';
 
-/** The values of a sale that the gate judges by; `version` says which of two is newer. */
+/** The values by which the gate judges orders of a sale; `version` says which of two is newer. */
 export interface SaleValues extends SaleWindow {
   version: number;
   perBuyer: number;
@@ -16,8 +16,8 @@ export interface SaleSnapshot extends SaleValues {
   mayAdmit: boolean;
   items: { id: string; code: string; price: Money; total: number; blocked: number; rev: number }[];
   /**
-   * To be read once. No order is added after the epoch was raised: admissions of before are rejected, and those of this epoch
-   * come when its gate is open. Orders may end meanwhile and be in a page or not: their releases follow.
+   * Can be read once. No order is added after the epoch was raised: older admissions are rejected, and those of this epoch come
+   * only when its gate is open. An order that ends meanwhile may be in a page or not: its release follows.
    */
   content: AsyncIterable<SnapshotPage> | Iterable<SnapshotPage>;
 }

@@ -1,11 +1,12 @@
 import { ACTOR_KINDS, type ActorKind } from './actor.ts';
+import { ENTRY } from './formats.ts';
 import type { OrderMessage, PlacedBy } from './order.ts';
 
 /**
  * How a batch of admitted orders stands in a stream: one entry, whose fields the gate's script writes and the pipe reads
  * (docs/internals/distributed.md). Names hold no control characters, so that a line feed separates.
  *
- *   ''          epoch, payWithin, process
+ *   ''          epoch, payWithin, process. The name of this first field is the entry's format: '' stands for 1
  *   i<number>   item id, item code, amount, currency
  *   o<count>    item number, slots with dots, fingerprint; the ids of the orders that have these, with blanks; their buyers
  *   k<count>    the same with keys, after each buyer: key (nothing: none)
@@ -15,6 +16,13 @@ import type { OrderMessage, PlacedBy } from './order.ts';
 
 /** Field and value, one after the other, as they stand in an entry. */
 export type EntryFields = readonly string[];
+
+const NUMBER = /^[1-9]\d{0,5}$/;
+
+/** Whether a newer version has written this: then it is left to a worker of that version, and is no dead letter. */
+export function isNewerEntry(fields: EntryFields): boolean {
+  return NUMBER.test(fields[0] ?? '') && Number(fields[0]) > ENTRY.newest;
+}
 
 /** Orders that are alike, as they stand in one field. */
 interface Group {
@@ -26,7 +34,7 @@ const COMMON = 3;
 const ORDER_ID = /^\d{1,20}$/;
 const GROUP = /^([ok])(\d{1,6})$/;
 
-/** Null: this field holds no orders. Throws if it should, and does not. */
+/** Null: not a field of orders. Throws if it is one and cannot be read. */
 function groupIn(field: string, value: string): Group | null {
   const [, kind, count] = GROUP.exec(field) ?? [];
   if (kind === undefined) return null;
@@ -60,7 +68,7 @@ export function encodePlacedBy(
   return JSON.stringify(placed);
 }
 
-/** Throws on what is no such value. */
+/** Throws if this is not such a value. */
 function placedByIn(value: string): Map<string, PlacedBy> {
   const placed = new Map<string, PlacedBy>();
   for (const [orderId, auditId, kind, name, origin] of JSON.parse(value) as (string | null)[][]) {
@@ -101,7 +109,7 @@ function encodeGroup({ common, orders }: Group): [field: string, value: string] 
   return [`${keyed ? 'k' : 'o'}${orders.length}`, [...common, ids, ...names].join('\n')];
 }
 
-/** Throws on what no gate has written. */
+/** Throws if no gate can have written this. */
 export function decodeEntry(saleId: string, fields: EntryFields): OrderMessage[] {
   if (fields[0] !== '') throw new Error('an entry of the stream has no header');
   const [epoch, payWithin, from] = partsOf(fields[1]!, 3);
@@ -144,7 +152,7 @@ export function decodeEntry(saleId: string, fields: EntryFields): OrderMessage[]
   return messages;
 }
 
-/** The same orders, each in an entry of its own; and what is left, if some of it is nothing that can be taken apart. */
+/** Splits an entry into one per order. `rest`: the fields that could not be split; null if there are none. */
 export function splitEntry(fields: EntryFields): {
   orders: { orderId: string; fields: EntryFields }[];
   rest: EntryFields | null;

@@ -25,7 +25,7 @@ export function nameFault(text: string, lengthMax: number): string | null {
   return null;
 }
 
-/** What is wrong with text that somebody else chose and that is kept as it is, or null. The bytes are those of UTF-8. */
+/** What is wrong with text that another system chose and that is stored unchanged, or null. Bytes are counted in UTF-8. */
 export function textFault(text: string, bytesMax: number): string | null {
   if (CONTROL.test(text)) return 'must not contain control characters';
   if (!text.isWellFormed()) return 'must be well-formed Unicode';
@@ -33,7 +33,7 @@ export function textFault(text: string, bytesMax: number): string | null {
   return null;
 }
 
-/** What somebody else's program says of a failure, so that every ledger can store it: one line, cut. */
+/** An error text of another program, in a form that every ledger can store: one line, cut. */
 export function plainText(text: unknown, lengthMax: number): string {
   return String(text ?? '')
     .replace(CONTROL_RUNS, ' ')
@@ -42,7 +42,7 @@ export function plainText(text: unknown, lengthMax: number): string {
     .toWellFormed();
 }
 
-/** Of an item: it stands in paths, keys and scripts. */
+/** For the code of an item, which is part of paths, keys and script arguments. */
 export const CODE_PATTERN = '^[a-z0-9._-]{1,64}$';
 const CODE = new RegExp(CODE_PATTERN);
 

@@ -12,7 +12,7 @@ export type WebhookEvent = (typeof WEBHOOK_EVENTS)[number];
 
 export const WEBHOOK_BOUNDS = {
   urlLengthMax: 2048,
-  /** Each may have its full share of connections at once, so that none waits for another: their number is bounded. */
+  /** Bounded, because each endpoint may use its full share of connections at once, so that none waits for another. */
   endpointsMax: 20,
 } as const;
 

@@ -2,7 +2,7 @@ import { times } from '../model/money.ts';
 import type { OrderMessage, OrderRecord } from '../model/order.ts';
 import type { RejectReason } from '../model/outcome.ts';
 
-/** What the ledger decided, as far as it is not in the order's message already. Small: it travels between processes. */
+/** What the ledger decided, without what the order's message contains: it is sent between processes. */
 export interface Decision {
   status: 'reserved' | 'rejected';
   reason: RejectReason | null;
@@ -25,7 +25,7 @@ interface Waiter {
 export class Acks {
   readonly #waiting = new Map<string, Waiter>();
 
-  /** Called before the admission: a decision cannot come before its waiter. */
+  /** Called before the admission, so that no decision comes before its waiter. */
   expect(orderId: string): Promise<OrderRecord | Decision> {
     const open = Promise.withResolvers<OrderRecord | Decision>();
     this.#waiting.set(orderId, { open });

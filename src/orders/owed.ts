@@ -5,7 +5,7 @@ import type { OrderMessage, OrderRecord } from '../model/order.ts';
 
 const LOOK_EVERY_MS = 1000;
 const LOOK_AT_MAX = 500;
-/** A message of a gate that was rebuilt may still be on its way to the ledger, which then says so itself. */
+/** A message of the gate before the rebuild may still be on its way to the ledger, which then rejects it itself. */
 const GRACE_MS = 3000;
 
 export interface OwedDependencies {
@@ -14,15 +14,15 @@ export interface OwedDependencies {
   ledger: OrderLedger & SaleLedger;
   /** The gate has lost what it admitted: have it built anew. */
   rebuild: (saleId: string, above: number) => void;
-  /** The ledger has decided an order that was answered as queued; `here`: by what was written here. */
+  /** The ledger has decided an order that was answered as queued. `here`: this process wrote the decision. */
   ended: (order: OrderRecord, here: boolean) => void;
 }
 
 /**
  * Orders that this process answered as queued (202), remembered until the ledger has decided them (P3). The pipe brings
- * them there; if the gate and the pipe have lost one (Redis lost its data), then after the rebuild nobody else knows of
- * it: it is written as `rejected: admission_lost` here. From the rebuild's commit on, its admission is of an older
- * epoch and could only be rejected, so that this cannot contradict anybody.
+ * them there. If the gate and the pipe have lost one (Redis lost its data), then after the rebuild only this process knows
+ * of it, and writes it as `rejected: admission_lost`. From the rebuild's commit on, its admission is of an older epoch and
+ * could only be rejected, so that this contradicts nobody.
  */
 export class Owed {
   readonly #on: OwedDependencies;
@@ -100,7 +100,7 @@ export class Owed {
         if (nowMs - entry.lostSinceMs >= GRACE_MS) lost.push(message);
       }
     }
-    // A gate forgets all, or the last: not every one is asked about.
+    // A gate loses everything, or the newest: asking about the first and the last is enough.
     for (const message of new Set([current[0], current.at(-1)])) if (message) await this.#mustBeHeld(message);
     if (lost.length === 0) return;
     for (const { order, inserted } of await ledger.rejectOrders(lost, 'admission_lost')) {
@@ -109,11 +109,11 @@ export class Owed {
     }
   }
 
-  /** Neither in the ledger nor in the gate, and nobody else may ever ask: then the gate has forgotten. */
+  /** If the order is neither in the ledger nor in the gate, the gate has lost it: has the gate rebuilt. */
   async #mustBeHeld(message: OrderMessage): Promise<void> {
     const { gate, ledger, rebuild } = this.#on;
     if ((await gate.holdOf(message.saleId, message)) !== null) return;
-    // Asked once more, since it may have been decided between the two looks.
+    // Read once more: it may have been decided between the two looks.
     const stored = (await ledger.storedAmong([message.orderId])).get(message.orderId);
     if (stored) this.#end(stored, false);
     else rebuild(message.saleId, message.epoch);

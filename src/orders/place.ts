@@ -17,11 +17,11 @@ export interface PlaceRequest {
   buyer: string;
   quantity: number;
   key: string | null;
-  /** Whoever acts for the buyer: the key is theirs then, and not the buyer's, and the order leaves a row in the audit. */
+  /** Who acts for the buyer: the key is theirs then, and not the buyer's, and the order leaves a row in the audit. */
   by?: Actor | undefined;
-  /** In whose name the key is, where that is another than `by`. */
+  /** Whose key it is, if not that of `by`. */
   keyOf?: string;
-  /** Aborted when whoever asked has left: what was not sent to the gate by then is not sent any more. */
+  /** Aborted when the caller has left: an order that was not sent to the gate by then is not sent any more. */
   signal?: Leaving | undefined;
 }
 
@@ -36,9 +36,9 @@ export type PlaceResult =
 /** A repeat waits this long for the first try, then is told to come back. */
 const REPEAT_WAIT_MS = 5000;
 
-/** A request whose key says whose it is. */
+/** A request whose key contains whose it is. */
 interface Scoped extends PlaceRequest {
-  /** The key as it stood before keys said so, where somebody acts for the buyer. */
+  /** If somebody acts for the buyer: the key as it was stored before keys contained that. */
   unscopedKey?: string;
 }
 
@@ -61,7 +61,7 @@ export interface PlaceDependencies {
   auditIds: IdSequence;
   /** Why no order can be taken now, or null. */
   closedBecause: () => string | null;
-  /** Where the ledger is elsewhere and may lag; null where the answer always waits for the commit. */
+  /** For a ledger that may lag; null: the answer always waits for the commit. */
   patience: Patience | null;
   /** The gate does not hold a sale that could sell: have it built. */
   rebuild: (saleId: string) => void;
@@ -73,17 +73,17 @@ export interface PlaceDependencies {
 }
 
 export interface Patience {
-  /** So long an answer waits for the commit; then the order is left queued. */
+  /** How long an answer waits for the commit; then the order is left queued. */
   answerWithinMs: number;
-  /** The order is answered as queued: from now on somebody must see to its end (P3). */
+  /** The order is answered as queued: from now on this process must see to its end (P3). */
   queued: (message: OrderMessage) => Promise<void>;
 }
 
-/** So long an order waits for an id where an answer has no bound of its own. */
+/** How long an order waits for an id if its answer has no bound of its own. */
 const ID_WAIT_MS_MAX = 2000;
 /** How often a repeat looks for the decision of a first try that another process made. */
 const LOOK_EVERY_MS = 50;
-/** One look into a ledger that may be out. */
+/** How long one read of a ledger that may be out may take. */
 const LOOK_MS_MAX = 1000;
 
 /**
@@ -103,12 +103,12 @@ export class PlaceOrder {
     const { gate, acks, orderIds, closedBecause } = this.#on;
     const request = scoped(asked);
     const closed = closedBecause();
-    // The ledger is out. It could not store the order; whether it can still be read for a repeat is worth a try.
+    // The ledger is out and cannot store the order. It may still be readable, and answer a repeat.
     if (closed !== null) return this.#whileClosed(request, closed);
 
     const { saleId, itemCode, buyer, quantity, key } = request;
     const fingerprint = orderFingerprint(itemCode, quantity);
-    // The gate knows such a key as the buyer's own.
+    // The gate would take a key of that time for the buyer's own.
     if (request.unscopedKey !== undefined && this.#mayBeUnscoped()) {
       const bound = await this.#boundInLedger(request, fingerprint);
       if (bound !== null) return bound;
@@ -152,7 +152,7 @@ export class PlaceOrder {
     const { runtime, auditIds, patience } = this.#on;
     const auditId = auditIds.take();
     if (auditId !== null) return { ...by, auditId };
-    // They come from the ledger as orders' ids do, and are not waited for any longer.
+    // They come from the ledger, as orders' ids do, and are waited for as long.
     const coming = auditIds.next().catch((error: unknown) => ({ error }));
     const id = await within(runtime.timers, coming, patience?.answerWithinMs ?? ID_WAIT_MS_MAX);
     if (typeof id === 'string') return { ...by, auditId: id };
@@ -166,7 +166,7 @@ export class PlaceOrder {
     if (placedBy !== undefined) auditIds.giveBack(placedBy.auditId);
   }
 
-  /** All ids are used up, and the next have to come from a ledger that may be out. A repeat needs none: it gets its answer. */
+  /** No id is left, and the next ones come from a ledger that may be out. A repeat needs none: it gets its answer. */
   async #withoutIds(request: Scoped, fingerprint: string): Promise<string | PlaceResult> {
     const { runtime, orderIds, patience } = this.#on;
     const first = await this.#boundInGate(request, fingerprint);
@@ -194,7 +194,7 @@ export class PlaceOrder {
     return { ok: true, order: order.status === 'reserved' ? order : firstAnswer(order), replayed };
   }
 
-  /** Waits for the commit; if it does not come in time, looks once whether it was missed and whether the hold stands. */
+  /** Waits for the commit. If it does not come in time, looks once whether it was missed, and whether the hold stands. */
   async #patiently(
     message: OrderMessage,
     decision: ReturnType<Acks['expect']>,
@@ -204,12 +204,12 @@ export class PlaceOrder {
     const decided = await within(runtime.timers, decision, answerWithinMs);
     if (decided !== null) return this.#answer(decidedOrder(message, decided), false);
     acks.forget(message.orderId);
-    // The hold first: between two looks the other way round, the order could be decided and be seen by neither.
+    // The hold first: with the ledger first, the order could be decided between the two looks, and be seen by neither.
     const held = await gate.holdOf(message.saleId, message);
     const stored = await this.#lookInLedger(message.orderId);
     if (stored !== null) return this.#answer(stored, false);
     if (held === null) throw unavailable('the gate of this sale was rebuilt; try again');
-    // Settled: it is in the ledger, which cannot be read now. Its key will tell.
+    // A settled hold: the order is in the ledger, which cannot be read now. A repeat of its key gets the answer.
     if (!held.queued) throw unavailable('the order is decided, and the ledger cannot be read now');
     await queued(message);
     return { ok: true, order: queuedOrder(message, idTimeMs(message.orderId)), replayed: false };
@@ -264,7 +264,7 @@ export class PlaceOrder {
     return { ok: true, order: firstAnswer(order), replayed: true };
   }
 
-  /** The first try may be under way in any process: the ledger is where it shows. Of a 202: the order as it is now. */
+  /** The first try may be under way in any process, so the ledger is asked. A repeat of a 202 gets the order as it is now. */
   async #replayPatiently(
     orderId: string,
     { saleId, buyer, key, by }: PlaceRequest,
@@ -286,7 +286,7 @@ export class PlaceOrder {
           ...{ ...known, orderId, saleId, buyer, key, fingerprint, payWithinSeconds: 0 },
           ...(placedBy && { placedBy }),
         };
-        // Who answers 202 owes it, whoever admitted it.
+        // The process that answers 202 sees to the order's end, whichever admitted it.
         await queued(message);
         return { ok: true, order: queuedOrder(message, idTimeMs(orderId)), replayed: true };
       }
@@ -300,7 +300,7 @@ export class PlaceOrder {
     const sale = isId(request.saleId) ? await this.#saleOf(request.saleId) : null;
     if (sale === null || !sale.items.some(({ code }) => code === request.itemCode)) return NOT_FOUND;
     const refusal = windowRefusal(sale, sale.readAtMs);
-    // Asked before the ledger is: what leaves the pipe between the two looks is in the ledger then.
+    // Asked before the ledger: what leaves the pipe between the two looks is in the ledger by then.
     const emptied = refusal !== 'sale_closed' || request.key === null || (await isEmptied(sale));
     const bound = await this.#boundInLedger(request, fingerprint);
     if (bound !== null) return bound;
@@ -313,7 +313,7 @@ export class PlaceOrder {
     throw unavailable('the gate of this sale is being rebuilt');
   }
 
-  /** A crowd before a gate that is being rebuilt asks once, not each for itself: the rebuild needs the ledger, too. */
+  /** A crowd before a gate that is being rebuilt shares one read: the rebuild needs the ledger, too. */
   #saleOf(saleId: string): Promise<SaleRecord | null> {
     let asking = this.#asking.get(saleId);
     if (!asking) {
@@ -347,7 +347,7 @@ export class PlaceOrder {
     return bound.fingerprint === fingerprint ? this.#replay(bound.orderId, request) : KEY_REUSED;
   }
 
-  /** Nobody wrote down who had used a key of so old an order: whoever acts for its buyer may have. */
+  /** An order from before keys contained their user: whoever acts for its buyer may have used the key. */
   async #unscoped({ saleId, buyer, unscopedKey: key }: Scoped): Promise<BoundTo | null> {
     if (key === undefined || !this.#mayBeUnscoped()) return null;
     const { gate, ledger } = this.#on;
@@ -356,7 +356,7 @@ export class PlaceOrder {
     return bound !== null && BigInt(bound.orderId) <= BigInt(ledger.unscopedUpTo!) ? bound : null;
   }
 
-  /** Spares the look when it is no use any more. Twice as long as a key is kept, since the clocks may differ. */
+  /** False when all such keys have expired, which spares a read. Twice as long as a key is kept: the clocks may differ. */
   #mayBeUnscoped(): boolean {
     const { ledger, runtime } = this.#on;
     const upTo = ledger.unscopedUpTo;
@@ -369,7 +369,7 @@ function firstAnswer(order: OrderRecord): OrderRecord {
   return { ...order, status: 'reserved', reason: null, version: 1, updatedAtMs: order.createdAtMs };
 }
 
-/** A backstop of the ledger refused what the gate had let in. */
+/** A backstop of the ledger refused what the gate had admitted. */
 function refusedByLedger(reason: RejectReason): PlaceResult {
   switch (reason) {
     case 'sold_out':

@@ -16,7 +16,7 @@ export interface PaymentProvider {
   readonly partialRefunds?: boolean;
   /** Takes the money, or begins to. */
   capture(request: CaptureRequest): Promise<CaptureResult>;
-  /** What has become of it. */
+  /** What has become of the payment. */
   query(attemptId: string): Promise<ProviderState>;
   /** Gives up what has not been captured: from `voided` on no money will come. What has been is `captured`. */
   void(attemptId: string): Promise<ProviderState>;
@@ -34,7 +34,7 @@ export interface CaptureRequest {
   readonly orderId: string;
   readonly buyer: string;
   readonly amount: Money;
-  /** What the buyer's client got from the provider, if it works that way. */
+  /** What the buyer's client got from the provider, if the provider works that way. */
   readonly token: string | null;
 }
 
@@ -50,7 +50,7 @@ export type CaptureResult =
   /** The buyer has something to do, or the bank takes its time: the outcome comes by webhook, or when asked for. */
   | { readonly state: 'pending'; readonly reference: string | null; readonly redirectUrl: string | null };
 
-/** `unknown`: the provider has never heard of it: the call did not arrive, or not yet. */
+/** `unknown`: the provider does not know the attempt: the call did not arrive, or not yet. */
 export type ProviderState =
   | CaptureResult
   | { readonly state: 'voided' | 'unknown' }

@@ -53,7 +53,7 @@ export class SandboxProvider implements PaymentProvider {
     if (kind === 'slow') {
       await sleep(timers, SLOW_MS);
       const captured = await this.#book.moveIntent(attemptId, ['pending'], 'captured');
-      // A round may have been quicker by a moment.
+      // A round may have captured it a moment before.
       return resultOf(captured ?? (await this.#book.getIntent(attemptId)) ?? stored);
     }
     return resultOf(stored);
@@ -67,7 +67,7 @@ export class SandboxProvider implements PaymentProvider {
   async void(attemptId: string): Promise<ProviderState> {
     const voided = await this.#book.moveIntent(attemptId, ['pending'], 'voided');
     if (voided !== null) return stateOf(voided);
-    // A call that has not arrived yet must find that it was given up.
+    // A capture that has not arrived yet must find that it was given up.
     const none: NewIntent = {
       id: attemptId,
       orderId: '0',
@@ -87,13 +87,13 @@ export class SandboxProvider implements PaymentProvider {
     return { reference: `sandbox-refund-${refundId}` };
   }
 
-  /** What time does to payments: called now and then by whoever looks after them. One that fails holds up no other. */
+  /** Captures what is due, and tells the shop. The sweeper calls it. A payment that fails holds up no other. */
   async round(): Promise<Round> {
     const { captured, untold } = await this.#book.captureDue(DUE_MAX);
     let told = 0;
     let failure: PromiseRejectedResult | undefined;
     for (let from = 0; from < untold.length; from += AT_ONCE) {
-      // Some together: what the shop does about them goes into few transactions, and leaves room for others.
+      // Some at a time: the shop takes them in with few transactions, and has room for other work.
       const some = untold.slice(from, from + AT_ONCE);
       const ends = await Promise.allSettled(some.map((intent) => this.#tellOf(intent)));
       const heard = some.filter((_, at) => ends[at]!.status === 'fulfilled').map(({ id }) => id);

@@ -1,56 +1,45 @@
 import { backOffMs } from '../base/back-off.ts';
-import { messageOf } from '../base/errors.ts';
+import { invariant } from '../base/errors.ts';
 import type { Runtime } from '../base/runtime.ts';
 import type { OrderMessage } from '../model/order.ts';
-import type { DeadLetter, DeadLetters, Handle, Pipe, Undeliverable } from './port.ts';
+import type { Handled, Pipe } from './port.ts';
 
 /** Bounds one transaction, so that a burst does not become one commit that everybody waits for. */
 const BATCH_MAX = 512;
 const AGAIN_MS_MIN = 25;
 const AGAIN_MS_MAX = 2000;
 
-export interface MemoryPipeOptions {
-  /** A message that was undeliverable so often becomes a dead letter. */
-  readonly triesMax?: number;
-  /** Until the second try of such a message; twice as long until the third, and so on. */
-  readonly retryMs?: number;
-}
+/** There are no dead letters here: whoever handles a batch decides every message of it, or rejects the whole. */
+// biome-ignore lint/suspicious/noConfusingVoidType: who decides everything has nothing to return
+type HandleAll = (batch: OrderMessage[]) => Promise<Handled | void>;
 
 /**
- * The in-process pipe. `push` is called by the gate inside the admission itself: there is no instant in which stock is
- * taken and no message exists. A batch is cut at the next turn of the event loop, so all requests that arrived in one
- * turn share one commit, and a lone request waits for nobody. It does not survive the process: nobody was told 201.
+ * The in-process pipe. The gate calls `push` inside the admission itself: there is no instant in which stock is taken and
+ * no message exists. A batch is cut at the next turn of the event loop, so all requests that arrived in one turn share
+ * one commit, and a lone request waits for nobody. The pipe does not survive the process: what is lost was never answered 201.
  *
  * All sales share one queue, so that a sale has caught up when all have.
  */
-export class MemoryPipe implements Pipe, DeadLetters {
+export class MemoryPipe implements Pipe {
   readonly #runtime: Runtime;
-  readonly #triesMax: number;
-  readonly #retryMs: number;
   #waiting: OrderMessage[] = [];
   #inHand: OrderMessage[] = [];
   #handling: Promise<void> | null = null;
   #scheduled = false;
   #stopped = false;
-  #handle: Handle | null = null;
-  /** Messages that have entered the queue, and that have left it: waiters are told when `left` reaches their mark. */
+  #handle: HandleAll | null = null;
+  /** How many messages have entered and left the queue. A waiter is resolved when `left` reaches its mark. */
   #entered = 0;
   #left = 0;
   #waiters: { mark: number; resolve: () => void; moved: () => void }[] = [];
-  /** Messages that were undeliverable, until they are decided, and how often. Those that wait for their next try. */
-  readonly #tried = new Map<OrderMessage, number>();
-  readonly #aside = new Map<OrderMessage, () => void>();
-  readonly #dead = new Map<string, DeadLetter>();
   #endRest: (() => void) | null = null;
 
-  constructor(runtime: Runtime, { triesMax = 5, retryMs = 1000 }: MemoryPipeOptions = {}) {
+  constructor(runtime: Runtime) {
     this.#runtime = runtime;
-    this.#triesMax = triesMax;
-    this.#retryMs = retryMs;
   }
 
   get depth(): number {
-    return this.#waiting.length + this.#inHand.length + this.#aside.size;
+    return this.#waiting.length + this.#inHand.length;
   }
 
   push(message: OrderMessage): void {
@@ -59,7 +48,7 @@ export class MemoryPipe implements Pipe, DeadLetters {
     this.#schedule();
   }
 
-  consume(handle: Handle): void {
+  consume(handle: HandleAll): void {
     this.#handle = handle;
     if (this.#waiting.length > 0) this.#schedule();
   }
@@ -92,13 +81,12 @@ export class MemoryPipe implements Pipe, DeadLetters {
   }
 
   async depthOf(saleId: string): Promise<number> {
-    const all = [...this.#waiting, ...this.#inHand, ...this.#aside.keys()];
+    const all = [...this.#waiting, ...this.#inHand];
     return all.reduce((count, message) => (message.saleId === saleId ? count + 1 : count), 0);
   }
 
   async stop(): Promise<void> {
     this.#stopped = true;
-    for (const cancel of this.#aside.values()) cancel();
     this.#endRest?.();
     await this.#handling;
   }
@@ -116,33 +104,32 @@ export class MemoryPipe implements Pipe, DeadLetters {
     const batch = this.#waiting.length <= BATCH_MAX ? this.#waiting : this.#waiting.slice(0, BATCH_MAX);
     this.#waiting = this.#waiting.length <= BATCH_MAX ? [] : this.#waiting.slice(BATCH_MAX);
     this.#inHand = batch;
-    const undeliverable = await this.#handOver(batch);
+    const decided = await this.#handOver(batch);
     this.#inHand = [];
     this.#handling = null;
-    if (undeliverable === null) {
-      // Stopped: nothing of it is decided.
+    if (!decided) {
       this.#waiting = [...batch, ...this.#waiting];
       return;
     }
     this.#left += batch.length;
-    if (undeliverable.length > 0 || this.#tried.size > 0) this.#putAside(batch, undeliverable);
-    if (undeliverable.length < batch.length) for (const { moved } of this.#waiters) moved();
-    this.#tellWaiters();
+    for (const { moved } of this.#waiters) moved();
+    while (this.#waiters.length > 0 && this.#waiters[0]!.mark <= this.#left) this.#waiters.shift()!.resolve();
     if (this.#waiting.length > 0) this.#schedule();
   }
 
-  /** Until it is decided. Null: the pipe was stopped first. */
-  async #handOver(batch: OrderMessage[]): Promise<readonly Undeliverable[] | null> {
+  /** Hands a batch over until it is decided. False: the pipe was stopped first. */
+  async #handOver(batch: OrderMessage[]): Promise<boolean> {
     for (let failures = 0; ; failures++) {
       try {
-        const handled = (await this.#handle!(batch)) ?? [];
-        if (!('told' in handled)) return handled;
+        const handled = await this.#handle!(batch);
+        if (!handled) return true;
         await handled.told;
-        return handled.undeliverable;
+        invariant(handled.undeliverable.length === 0, 'in memory nothing is undeliverable');
+        return true;
       } catch (error) {
         this.#runtime.log.error({ err: error, orders: batch.length }, 'a batch is handed over again');
       }
-      if (this.#stopped) return null;
+      if (this.#stopped) return false;
       await new Promise<void>((resolve) => {
         const cancel = this.#runtime.timers.after(backOffMs(failures, AGAIN_MS_MIN, AGAIN_MS_MAX), resolve);
         this.#endRest = () => {
@@ -151,61 +138,7 @@ export class MemoryPipe implements Pipe, DeadLetters {
         };
       });
       this.#endRest = null;
-      if (this.#stopped) return null;
+      if (this.#stopped) return false;
     }
-  }
-
-  #putAside(batch: readonly OrderMessage[], undeliverable: readonly Undeliverable[]): void {
-    const errors = new Map(undeliverable.map(({ message, error }) => [message, error]));
-    for (const message of batch) {
-      const error = errors.get(message);
-      if (error === undefined) {
-        this.#tried.delete(message);
-        continue;
-      }
-      const tries = (this.#tried.get(message) ?? 0) + 1;
-      if (tries >= this.#triesMax) {
-        this.#tried.delete(message);
-        const diedAtMs = this.#runtime.clock.now();
-        this.#dead.set(message.orderId, { message, error: messageOf(error), attempts: tries, diedAtMs });
-        continue;
-      }
-      this.#tried.set(message, tries);
-      const again = (): void => {
-        this.#aside.delete(message);
-        this.push(message);
-      };
-      this.#aside.set(message, this.#runtime.timers.after(this.#retryMs * 2 ** (tries - 1), again));
-    }
-  }
-
-  /** One that is tried again has not left, wherever it stands in the queue. */
-  #tellWaiters(): void {
-    if (this.#tried.size > 0) return;
-    while (this.#waiters.length > 0 && this.#waiters[0]!.mark <= this.#left) this.#waiters.shift()!.resolve();
-  }
-
-  async list(limit: number, before: string | null): Promise<DeadLetter[]> {
-    const below = before === null ? null : BigInt(before);
-    return [...this.#dead.values()]
-      .filter(({ message }) => below === null || BigInt(message.orderId) < below)
-      .sort((one, other) => (BigInt(one.message.orderId) > BigInt(other.message.orderId) ? -1 : 1))
-      .slice(0, limit);
-  }
-
-  async get(orderId: string): Promise<DeadLetter | null> {
-    return this.#dead.get(orderId) ?? null;
-  }
-
-  async retry(orderId: string): Promise<boolean> {
-    const letter = this.#dead.get(orderId);
-    if (letter === undefined) return false;
-    this.#dead.delete(orderId);
-    this.push(letter.message);
-    return true;
-  }
-
-  async drop(orderId: string): Promise<boolean> {
-    return this.#dead.delete(orderId);
   }
 }

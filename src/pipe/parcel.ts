@@ -1,43 +1,54 @@
 import { crc32 } from 'node:zlib';
+import { PARCEL } from '../model/formats.ts';
 import type { EntryFields } from '../model/stream-entry.ts';
 
-/** What goes through a broker: a copy of one entry of a sale's stream, or a question. */
+/** What goes through a broker: a copy of one entry of a sale's stream, or a probe. */
 export interface Parcel {
   readonly saleId: string;
   readonly epoch: number;
   /** The entry's id in the stream: `<ms>-<number>`. */
   readonly entryId: string;
   /**
-   * The entry as it stands in the stream. Null: a probe. When it arrives, everything of this stream up to `entryId` has been
-   * carried before it; what is still in the stream then, the broker has lost.
+   * The entry as it is in the stream. Null: a probe. When a probe arrives, every parcel of this stream up to `entryId` was carried
+   * before it: entries that are still in the stream then were lost by the broker.
    */
   readonly fields: EntryFields | null;
 }
 
-/** 2: the fields of an entry hold orders that are alike together. */
-const VERSION = 2;
 const ENTRY_ID = /^\d+-\d+$/;
 const SALE_ID = /^\d+$/;
 
 export function writeParcel({ saleId, epoch, entryId, fields }: Parcel): string {
-  return JSON.stringify([VERSION, saleId, epoch, entryId, fields]);
+  return JSON.stringify([PARCEL.newest, saleId, epoch, entryId, fields]);
 }
 
-/** Null: no parcel of ours, or of a version that we do not know. */
+/** Null: no parcel of ours, or one in a format that this version does not read. */
 export function readParcel(body: string): Parcel | null {
-  let parts: unknown;
-  try {
-    parts = JSON.parse(body);
-  } catch {
-    return null;
-  }
-  if (!Array.isArray(parts) || parts.length !== 5 || parts[0] !== VERSION) return null;
-  const [, saleId, epoch, entryId, fields] = parts as unknown[];
-  if (typeof saleId !== 'string' || !SALE_ID.test(saleId)) return null;
+  const parts = partsOf(body);
+  if (parts === null || parts.length !== 5) return null;
+  const [format, saleId, epoch, entryId, fields] = parts as [number, string, ...unknown[]];
+  if (format < PARCEL.oldest || format > PARCEL.newest) return null;
   if (!Number.isSafeInteger(epoch) || (epoch as number) < 0) return null;
   if (typeof entryId !== 'string' || !ENTRY_ID.test(entryId)) return null;
   if (fields !== null && !isFields(fields)) return null;
   return { saleId, epoch: epoch as number, entryId, fields };
+}
+
+/** Whether a newer version has written this. Its entry is in the stream, from which a worker that can read it takes it. */
+export function isNewerParcel(body: string): boolean {
+  const parts = partsOf(body);
+  return parts !== null && (parts[0] as number) > PARCEL.newest;
+}
+
+/** Every format begins with its number and the id of a sale. Null: this does not. */
+function partsOf(body: string): unknown[] | null {
+  try {
+    const parts: unknown = JSON.parse(body);
+    if (!Array.isArray(parts) || !Number.isSafeInteger(parts[0])) return null;
+    return typeof parts[1] === 'string' && SALE_ID.test(parts[1]) ? parts : null;
+  } catch {
+    return null;
+  }
 }
 
 function isFields(fields: unknown): fields is EntryFields {
@@ -49,7 +60,7 @@ function isFields(fields: unknown): fields is EntryFields {
   );
 }
 
-/** Every process must come to the same. */
+/** Every process must compute the same partition. */
 export function partitionOf(saleId: string, partitions: number): number {
   return crc32(saleId) % partitions;
 }

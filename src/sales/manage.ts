@@ -1,21 +1,13 @@
 import { RetryableError, unavailable } from '../base/errors.ts';
-import { bodyFingerprint } from '../base/idempotency.ts';
 import type { IdSequence } from '../base/ids.ts';
 import type { Runtime } from '../base/runtime.ts';
 import { sleep } from '../base/timers.ts';
 import { applyLatest, type Gate } from '../gate/port.ts';
-import type { AdminCall, KeyLedger, KeyScope, SaleChange, SaleLedger } from '../ledger/port.ts';
-import type { Actor } from '../model/actor.ts';
+import type { AdminCall, KeyLedger, SaleChange, SaleLedger } from '../ledger/port.ts';
 import { mayAdmit, type NewSale, type SalePatch, type SaleRecord } from '../model/sale.ts';
 
-/** Who asks, and under which key, if any. */
-export interface Caller {
-  by: Actor;
-  keyed: Pick<KeyScope, 'caller' | 'actingFor' | 'key'> | null;
-}
-
-/** What is done, and to what: the part of a key's scope that the caller does not choose. */
-type Deed = Pick<KeyScope, 'operation' | 'subject'>;
+/** Who asks, and under which key, if any. Calls with one key come one after the other. */
+export type Caller = Pick<AdminCall, 'by' | 'keyed'>;
 
 export interface ManageDependencies {
   runtime: Runtime;
@@ -48,8 +40,6 @@ const GIVE_BACK_MS = 500;
  */
 export class ManageSales {
   readonly #on: ManageDependencies;
-  /** Keyed calls that are running: a repeat waits for the first. */
-  readonly #running = new Map<string, Promise<unknown>>();
   /** Units that the house has taken out for a change whose outcome is not known, by hold. */
   readonly #inDoubt = new Map<string, { saleId: string; itemId: string }>();
 
@@ -58,7 +48,7 @@ export class ManageSales {
   }
 
   create(sale: NewSale, caller: Caller): Promise<SaleChange> {
-    return this.#once(caller, { operation: 'sale.create', subject: '' }, sale, async (call) => {
+    return this.#change(caller, async (call) => {
       const id = await this.#on.saleIds.next();
       const itemIds: string[] = [];
       for (const _ of sale.items) itemIds.push(await this.#on.itemIds.next());
@@ -69,26 +59,21 @@ export class ManageSales {
   }
 
   patch(saleId: string, patch: SalePatch, version: number, caller: Caller): Promise<SaleChange> {
-    return this.#once(caller, { operation: 'sale.patch', subject: saleId }, { patch, version }, async (call) =>
+    return this.#change(caller, async (call) =>
       this.#applied(await this.#on.ledger.patchSale(saleId, patch, version, call)),
     );
   }
 
   setPaused(saleId: string, paused: boolean, caller: Caller): Promise<SaleChange> {
-    const deed = { operation: paused ? 'sale.pause' : 'sale.resume', subject: saleId };
-    return this.#once(caller, deed, {}, async (call) =>
-      this.#applied(await this.#on.ledger.setPaused(saleId, paused, call)),
-    );
+    return this.#change(caller, async (call) => this.#applied(await this.#on.ledger.setPaused(saleId, paused, call)));
   }
 
   close(saleId: string, caller: Caller): Promise<SaleChange> {
-    return this.#once(caller, { operation: 'sale.close', subject: saleId }, {}, async (call) =>
-      this.#applied(await this.#on.ledger.closeSale(saleId, call)),
-    );
+    return this.#change(caller, async (call) => this.#applied(await this.#on.ledger.closeSale(saleId, call)));
   }
 
   addStock(saleId: string, itemCode: string, add: number, caller: Caller): Promise<SaleChange> {
-    return this.#once(caller, { operation: 'sale.stock', subject: `${saleId}/${itemCode}` }, { add }, (call) =>
+    return this.#change(caller, (call) =>
       add < 0 ? this.#lower(saleId, itemCode, add, call) : this.#raise(saleId, itemCode, add, call),
     );
   }
@@ -186,45 +171,19 @@ export class ManageSales {
     if (mayAdmit(sale) && (await gate.epochOf(sale.id)) === null) await install(sale.id);
   }
 
-  async #once(
-    caller: Caller,
-    deed: Deed,
-    body: unknown,
-    run: (call: AdminCall) => Promise<SaleChange>,
-  ): Promise<SaleChange> {
+  async #change(caller: Caller, run: (call: AdminCall) => Promise<SaleChange>): Promise<SaleChange> {
     const { auditIds, present, saleIn, changed, ledger, runtime } = this.#on;
-    const call: AdminCall = {
-      by: caller.by,
-      auditId: await auditIds.next(),
-      keyed: caller.keyed && { ...caller.keyed, ...deed, fingerprint: bodyFingerprint(body) },
-      answer: present,
-    };
-    const finish = async (change: SaleChange): Promise<SaleChange> => {
-      if (change.outcome === 'replayed') await this.#heard(saleIn(change.answer));
-      if (change.outcome === 'changed') {
-        changed(change.sale.id);
-        // Ledger and gate agree. A task left unfinished would only be told to the gate once more.
-        ledger
-          .finishTask(call.auditId)
-          .catch((error: unknown) => runtime.log.debug({ err: error }, 'a task could not be finished'));
-      }
-      return change;
-    };
-    if (call.keyed === null) return await finish(await run(call));
-
-    const { caller: who, actingFor, operation, subject, key } = call.keyed;
-    const scope = JSON.stringify([who, actingFor, operation, subject, key]);
-    // Calls with the same key run one after the other: each finds the answer of the one before it in the ledger.
-    const before = this.#running.get(scope) ?? Promise.resolve();
-    const mine = before.then(
-      () => run(call),
-      () => run(call),
-    );
-    this.#running.set(scope, mine);
-    try {
-      return await finish(await mine);
-    } finally {
-      if (this.#running.get(scope) === mine) this.#running.delete(scope);
+    const { by, keyed } = caller;
+    const call: AdminCall = { by, keyed, auditId: await auditIds.next(), answer: present };
+    const change = await run(call);
+    if (change.outcome === 'replayed') await this.#heard(saleIn(change.answer));
+    if (change.outcome === 'changed') {
+      changed(change.sale.id);
+      // Ledger and gate agree. A task left unfinished would only be told to the gate once more.
+      ledger
+        .finishTask(call.auditId)
+        .catch((error: unknown) => runtime.log.debug({ err: error }, 'a task could not be finished'));
     }
+    return change;
   }
 }

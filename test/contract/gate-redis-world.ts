@@ -1,7 +1,7 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { Cluster, Redis } from 'ioredis';
 import type { ManualClock } from '../../src/base/clock.ts';
-import type { AdmitRequest, Gate, HoldRef, Verdict } from '../../src/gate/port.ts';
+import type { AdmitRequest, Gate, HoldRef, Latest, Verdict } from '../../src/gate/port.ts';
 import type { RedisGate } from '../../src/gate/redis/gate.ts';
 import type { OrderMessage } from '../../src/model/order.ts';
 import { type SaleSnapshot, type SaleValues, type SnapshotPage, saleValues } from '../../src/model/snapshot.ts';
@@ -81,7 +81,7 @@ export class TranslatedGate implements Gate {
     await this.inner.applySale(saleId, sale.given.values);
   }
 
-  async install(snapshot: SaleSnapshot): Promise<void> {
+  async install(snapshot: SaleSnapshot, latest?: () => Promise<Latest | null>): Promise<void> {
     await this.#now();
     const { saleId, epoch } = snapshot;
     const given = this.#given(saleValues(snapshot));
@@ -89,16 +89,22 @@ export class TranslatedGate implements Gate {
     for await (const { holds, keys } of snapshot.content) {
       content.push({ holds, keys: keys.map((key) => ({ ...key, boundAtMs: this.#past(key.boundAtMs) })) });
     }
-    await this.inner.install({ ...snapshot, ...given.values, content });
+    let told: Latest | null = null;
+    const translated = async (): Promise<Latest | null> => {
+      told = await latest!();
+      return told && { ...this.#given(saleValues(told)).values, items: told.items };
+    };
+    await this.inner.install({ ...snapshot, ...given.values, content }, latest && translated);
     const sale = this.#sales.get(saleId);
     if (sale && sale.epoch >= epoch) return;
     const stays = sale?.given && sale.values.version > snapshot.version;
     const values = stays ? sale.values : saleValues(snapshot);
     this.#sales.set(saleId, { values, epoch, given: stays ? sale.given : given });
+    if (told) await this.applySale(saleId, saleValues(told));
   }
 
-  async shut(saleId: string): Promise<void> {
-    await this.inner.shut(saleId);
+  async shut(saleId: string, upTo?: number): Promise<void> {
+    await this.inner.shut(saleId, upTo);
   }
 
   async remove(saleId: string): Promise<void> {

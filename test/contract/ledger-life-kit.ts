@@ -135,7 +135,7 @@ export class LifeKit {
     over: MoveOver & { reference?: string | null; amount?: Money | null } = {},
   ): Move {
     const { reference = `ref-${attemptId}`, amount = order.amount, ...rest } = over;
-    // Every other one believes what its attempt was opened with, however old that is: it must make no difference.
+    // Every other capture states what it believes of its order, however old that is: it must make no difference.
     const opened = this.#opened.get(attemptId);
     const believed =
       opened?.order.id === order.id && this.#captures++ % 2 === 0 ? { believed: this.believing(opened) } : {};
@@ -167,7 +167,7 @@ export class LifeKit {
     return (await this.all(move))[0]!;
   }
 
-  /** What came of it, and what was left as it was. */
+  /** The outcome of one move. */
   async outcome(move: Move): Promise<string> {
     return (await this.one(move)).outcome;
   }
@@ -251,7 +251,7 @@ export class LifeKit {
     return { order: (await this.stored(order.id))!, attemptId };
   }
 
-  /** Due again at that instant of the ledger's clock. */
+  /** Makes it due again at that instant of the ledger's clock. */
   async postpone(attemptId: string, error: string, atMs: number): Promise<boolean> {
     const postponed = await this.ledger.postponeAttempts([{ attemptId, error, afterMs: atMs - this.nowMs }]);
     return postponed.length === 1;

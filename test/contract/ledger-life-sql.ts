@@ -18,7 +18,7 @@ const ITEMS = ['501', '502'];
 const PRICE = { amount: 100, currency: 'CNY' };
 const BY = actor('system', 'test');
 
-/** What only ledgers of several processes can do: move the same orders at the same time. */
+/** What only ledgers of several processes can do: race to move the same orders. */
 export function sqlLifeSuite(product: Product): void {
   describe.each(['read committed', 'repeatable read'] as const)(`raced on ${product} at %s`, (isolation) => {
     let url: string;
@@ -27,7 +27,7 @@ export function sqlLifeSuite(product: Product): void {
     const open: SqlLedger[] = [];
 
     beforeAll(async () => {
-      // It counts deadlocks.
+      // Alone on its server: the test counts the server's deadlocks.
       url = await databaseAlone(product);
     });
     afterEach(async () => {
@@ -112,7 +112,7 @@ export function sqlLifeSuite(product: Product): void {
       const random = seededRandom(seed);
       const all = await ledgers(3);
       const some = await orders(all[0]!, 90);
-      // Given up by us, and yet the money comes: it may come for as long as the order is reserved.
+      // We gave the attempt up, and its money may still come for as long as the order is reserved.
       const attempts = some.map(({ id: orderId }) => ({
         ...{ id: id(), orderId, provider: 'sandbox', fence: null, by: BY, askAfterMs: 1000 },
       }));
@@ -177,7 +177,7 @@ export function sqlLifeSuite(product: Product): void {
         const both = `${opened[at]!.outcome} ${ended.get(orderId)}`;
         expect(['opened payment_open', 'not_payable moved']).toContain(both);
       }
-      // Of several that want to begin one does.
+      // Exactly one of those that race may begin.
       const more = await orders(all[0]!, 1);
       const wants = Array.from({ length: 6 }, (_, at) =>
         all[at % 2]!.openAttempt({
@@ -194,7 +194,7 @@ export function sqlLifeSuite(product: Product): void {
       const moved = await Promise.all(
         some.map((order, at) => all[at % 2]!.moveOrders([taken(order, 'one')]).catch((error: unknown) => error)),
       );
-      // Two that have both seen it free: the second is a fault of its values, and told so when it is sent again.
+      // Both have seen the reference free: the second fails by its constraint, and the retry tells it why.
       const outcomes = await Promise.all(
         moved.map(async (one, at) =>
           Array.isArray(one) ? one[0].outcome : (await all[0]!.moveOrders([taken(some[at]!, 'one')]))[0]!.outcome,
@@ -211,7 +211,7 @@ export function sqlLifeSuite(product: Product): void {
       }));
       await all[0]!.openAttempts(attempts);
       const closed: (PaymentAttempt | null)[] = [];
-      // One pair at a time: what is grouped with others would be tried again one by one, and find it.
+      // One pair at a time: a group that fails would be retried one by one, and find the reference.
       for (let at = 0; at < attempts.length; at += 2) {
         const end = { state: 'failed', error: null, reference: `r${at / 2}` } as const;
         const pair = all.map((ledger, who) => ledger.closeAttempt(attempts[at + who]!.id, end, BY, id()));
@@ -227,7 +227,7 @@ export function sqlLifeSuite(product: Product): void {
       ledger!.keepEvents = true;
       const rounds = vi.spyOn((product === 'mysql' ? MysqlSteps : PostgresSteps).prototype, 'run');
       const [first, ...some] = await orders(ledger!, 257);
-      // What items are called is asked once.
+      // The ledger asks for the names of items only once.
       await ledger!.moveOrders([taken(first!, 'first')]);
       rounds.mockClear();
       await ledger!.moveOrders(some.map((order) => taken(order, order.id)));
@@ -252,7 +252,7 @@ export function sqlLifeSuite(product: Product): void {
         }),
       );
       expect(new Set(moved.map(({ outcome }) => outcome))).toEqual(new Set(['moved']));
-      // PostgreSQL would go on after a BEGIN that failed: it is waited for.
+      // PostgreSQL would run statements behind a BEGIN that failed, so the BEGIN is awaited.
       expect(rounds, 'nothing is read again').toHaveBeenCalledTimes(product === 'mysql' ? 1 : 2);
       rounds.mockRestore();
       ledger!.keepEvents = false;

@@ -15,7 +15,7 @@ import { LifeKit, type LifeUnderTest, OTHER_SALE, PAY_WITHIN_MS, PRICE, SALE } f
 import { paymentsContract } from './ledger-payments.ts';
 import { T0 } from './manual.ts';
 
-/** The contract of src/ledger/life.ts. Every adapter passes all of it; after every move the tables are judged. */
+/** The contract of src/ledger/port/payments.ts and releases.ts. After every move the tables are judged. */
 export function lifeContract(name: string, make: () => Promise<LifeUnderTest>, states: State[] = STATES): void {
   describe(`contract of the life of orders: ${name}`, () => {
     countTests('life', name);
@@ -433,7 +433,7 @@ export function lifeContract(name: string, make: () => Promise<LifeUnderTest>, s
         expect(await kit.ledger.startRefund(first, by, kit.id())).toMatchObject({ state: 'refunding', pays: false });
         expect(await kit.unmoved(kit.move('refund', order))).toBe('refused');
         await kit.ledger.startRefund(second, by, kit.id());
-        // Both are on their way: which of them is back decides.
+        // Both refunds are under way: the order ends with its own money only.
         expect(await kit.unmoved(kit.move('refund', order, { refunds: first }))).toBe('refused');
         expect(await kit.ledger.finishRefund(first, null)).toMatchObject({
           state: 'refunded',
@@ -696,12 +696,12 @@ export function lifeContract(name: string, make: () => Promise<LifeUnderTest>, s
         const [alice, bob, carol] = [await kit.order('alice'), await kit.order('bob'), await kit.order('carol')];
         await kit.one(kit.move('cancel', bob, { auditId: '5' }));
         const before = await kit.everything();
-        // An audit entry of that id is there: the last statements of the transaction fail.
+        // The audit row's id exists already, so the last statements of the transaction fail.
         const clash = kit.move('cancel', alice, { auditId: '5' });
         expect(await codeOf(kit.ledger.moveOrders([kit.taken(carol, 'c'), clash]))).toBe('error');
         expect(await kit.everything()).toEqual(before);
         expect(await kit.outcome({ ...clash, auditId: kit.id() })).toBe('moved');
-        // Its slot is free in the ledger's memory, too, and no sooner than its end was committed.
+        // The ledger's memory, too, frees its slot only when its end is committed.
         expect((await kit.commit(kit.message('carol')))[0]!.order.reason).toBe('limit_reached');
         await kit.order('alice');
       });
@@ -742,7 +742,7 @@ export function lifeContract(name: string, make: () => Promise<LifeUnderTest>, s
         expect(await again([1], 'bob')).toBe('limit_reached');
         expect(await again([2, 1])).toBe('reserved');
         expect(await again([1])).toBe('limit_reached');
-        // The first is told to end again, and what is the second's stays its own.
+        // To end the first again must not free what the second has taken since.
         expect(await kit.unmoved(kit.move('cancel', first))).toBe('repeat');
         expect(await again([2])).toBe('limit_reached');
         while (await kit.ledger.maintain(1000));
@@ -896,7 +896,7 @@ export function lifeContract(name: string, make: () => Promise<LifeUnderTest>, s
         for (const [at, id] of ids.entries()) {
           const stored = await kit.ledger.getAttempt(id);
           const answers = [0, 1, 2, 3].map((n) => told[n * ids.length + at]!);
-          // Whichever close came first counts, and the other one is told so.
+          // The first close counts, and the other one is told so.
           expect([answers[0]!.state, answers[2]!.state]).toEqual([stored!.state, stored!.state]);
         }
         const audited = await kit.world.rows(
@@ -936,7 +936,7 @@ export function lifeContract(name: string, make: () => Promise<LifeUnderTest>, s
         expect(await kit.ledger.findAttempt('bank', 'r')).toBeNull();
         expect(await kit.ledger.findAttempt('sandbox', 'R')).toBeNull();
         expect(await kit.closeAttempt('424242', { state: 'voided', error: null })).toBeNull();
-        // A reference that another has is not told to a second one, and nothing fails for it.
+        // A reference that another attempt has is not stored again, and nothing fails for it.
         const second = await kit.opened(order);
         const again = await kit.closeAttempt(second, { state: 'failed', error: null, reference: 'r' });
         expect(again).toMatchObject({ id: second, state: 'failed', reference: null });

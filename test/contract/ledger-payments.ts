@@ -108,7 +108,7 @@ export function paymentsContract(kitOf: () => LifeKit): void {
       expect(await kit.outcome(total(500))).toBe('moved');
       expect(await kit.unmoved(total(500))).toBe('repeat');
       expect(await kit.unmoved(total(300)), 'older').toBe('repeat');
-      // Its news came before our own call returned.
+      // Its webhook came before our own call returned.
       const id = await asked(attemptId, 700);
       expect(await kit.outcome(total(1200))).toBe('moved');
       expect(await kit.outcome(part(order, attemptId, own(id, 1200)))).toBe('moved');
@@ -292,7 +292,7 @@ export function paymentsContract(kitOf: () => LifeKit): void {
           return opened.map(({ outcome }) => outcome);
         };
         const times = (outcome: string, count: number) => Array.from({ length: count }, () => outcome);
-        // Whether in one transaction or in several.
+        // In one transaction or in several.
         expect(await outcomes(orders.slice(0, 20))).toEqual(times('opened', 20));
         const bob = await kit.order('bob', { saleId: '700', slots: [2] });
         expect(await outcomes([bob, ...orders.slice(20)])).toEqual([

@@ -17,6 +17,7 @@ import type { AdminCall, SaleChange } from '../../src/ledger/port.ts';
 import { type Migrated, type Migration, migrations } from '../../src/ledger/schema/migrations.ts';
 import { actor } from '../../src/model/actor.ts';
 import type { OrderMessage } from '../../src/model/order.ts';
+import { ledgersWithout } from '../mutants/defences.ts';
 import { until } from '../support/fault-wait.ts';
 import { expectFormerKeys, formerRows } from '../support/former-keys.ts';
 import { cleanUpServers } from '../support/servers/clean-up.ts';
@@ -28,7 +29,7 @@ const SALE = '500';
 const VOUCHER = '501';
 const POSTER = '502';
 
-/** What only a ledger on a database with a server can do: be shared, be raced, be locked, lose its connection. */
+/** What only happens to a ledger on a database with a server: several processes, races, locks, lost connections. */
 export function sqlLedgerSuite(product: Product): void {
   describe(`the ledger on ${product}`, () => {
     let url: string;
@@ -225,7 +226,7 @@ export function sqlLedgerSuite(product: Product): void {
         const pick = (below: number): number => Math.floor(random.fraction() * below);
         const writers = await Promise.all([ledgerOf({ isolation }), ledgerOf({ isolation }), ledgerOf({ isolation })]);
         await sell(writers[0]!, 60);
-        // Buyers who come again, with slots and keys that others have: for either item, so that writers meet at claims too.
+        // Buyers come again with slots and keys that are taken, for either item, so that writers collide at claims, too.
         const all = Array.from({ length: 300 }, () => {
           const one = pick(3) + 1;
           const slots = pick(4) === 0 ? [one, (one % 3) + 1] : [one];
@@ -394,7 +395,10 @@ export function sqlLedgerSuite(product: Product): void {
 
     describe('what each defence is for', () => {
       it('without claims a slot is given twice', async () => {
-        const ledger = await ledgerOf({ defences: { claims: false } });
+        const { openSqlLedger: openWeak, remove } = await ledgersWithout('claims');
+        onTestFinished(remove);
+        const ledger = await openWeak(url, systemRuntime(), { migrate: true, exclusive: false });
+        open.push(ledger);
         await sell(ledger, 10, 1);
         expect(await verdicts(ledger, message('alice'), message('alice'))).toEqual(['reserved', 'reserved']);
         expect(await verdicts(ledger, message('alice'))).toEqual(['reserved']);
@@ -402,12 +406,13 @@ export function sqlLedgerSuite(product: Product): void {
       });
 
       it('without the stock check more is sold than there is', async () => {
+        const { openSqlLedger: openWeak, remove } = await ledgersWithout('stock');
+        onTestFinished(remove);
         const at = await freshDatabase(product);
-        const ledger = await ledgerAt(at, { defences: { stock: false } });
+        const ledger = await openWeak(at, systemRuntime(), { migrate: true, exclusive: false });
+        open.push(ledger);
         await sell(ledger, 1);
         expect(await verdicts(ledger, message('a'), message('b'), message('c'))).toEqual(Array(3).fill('reserved'));
-        // Again: the CHECK is gone already.
-        await ledgerAt(at, { defences: { stock: false } });
       });
 
       it('P1: the table itself refuses a row above its total', async () => {
@@ -475,6 +480,19 @@ export function sqlLedgerSuite(product: Product): void {
         for (const migrate of [true, false]) expect(await codeOf(ledgerAt(at, { migrate }))).toBe('schema_newer');
       });
 
+      it('that is one migration ahead will do where others share it: an upgrade has begun; alone it is refused', async () => {
+        const at = await freshDatabase(product);
+        await migrateSqlLedger(at, systemRuntime());
+        const ahead = NEWEST + 1;
+        await queryDatabase(at, `INSERT INTO migrations (version, name, applied_at) VALUES (${ahead}, 'next', 1)`);
+        await sell(await ledgerAt(at, { migrate: false }), 1);
+        await (await ledgerAt(at, { migrate: true })).probe();
+        expect(await migrateSqlLedger(at, systemRuntime())).toEqual({ from: ahead, to: ahead, applied: [] });
+        expect(await codeOf(ledgerAt(at, { migrate: true, exclusive: true }))).toBe('schema_newer');
+        await queryDatabase(at, `INSERT INTO migrations (version, name, applied_at) VALUES (${ahead + 1}, 'later', 1)`);
+        for (const migrate of [true, false]) expect(await codeOf(ledgerAt(at, { migrate }))).toBe('schema_newer');
+      });
+
       it('of somebody else is left alone', async () => {
         const theirs = await freshDatabase(product);
         await queryDatabase(theirs, 'CREATE TABLE orders (mine INT)');
@@ -493,7 +511,7 @@ export function sqlLedgerSuite(product: Product): void {
         writeFileSync(file, 'CREATE TABLE twice (a INT); CREATE TABLE twice (a INT);');
         await expect(migrate(broken)).rejects.toThrow();
         if (product === 'mysql') {
-          // Its DDL cannot be taken back: nobody goes on over it in the dark.
+          // Its DDL cannot be rolled back, so an operator must decide.
           expect(await codeOf(migrate(broken))).toBe('schema_half_applied');
           await queryDatabase(at, `UPDATE migrations SET applied_at = 1 WHERE version = ${next}`);
         } else {
@@ -513,7 +531,7 @@ export function sqlLedgerSuite(product: Product): void {
         }
         await migrateSqlLedger(at, systemRuntime());
         if (product === 'mysql') {
-          // It died before its last word, or after it: what is there stays.
+          // It died before or after it marked the migration as applied: what exists stays.
           await queryDatabase(at, 'UPDATE migrations SET applied_at = NULL WHERE version = 3');
           await migrateSqlLedger(at, systemRuntime());
         }

@@ -27,7 +27,7 @@ export interface WebhookWorld {
   reserve(buyer: string): Promise<OrderRecord>;
 }
 
-/** The contract of src/ledger/webhooks.ts. */
+/** The contract of src/ledger/port/webhooks.ts. */
 export function webhookContract({ world, reserve }: WebhookWorld): void {
   describe('webhooks', () => {
     let lastId: number;
@@ -130,7 +130,7 @@ export function webhookContract({ world, reserve }: WebhookWorld): void {
           detail: JSON.parse(detail),
         }));
       const by = { actor: 'admin:alice', origin: '10.0.0.7' };
-      // Without its query, which may be a secret: nothing ever leaves the audit.
+      // Without its query, which may contain a secret: audit rows are never deleted.
       const url = 'https://shop.example/hooks';
       const create_ = { ...by, action: 'webhook.create', detail: { url, events: [...WEBHOOK_EVENTS] } };
       expect(await audit(gone.id)).toEqual([
@@ -217,7 +217,7 @@ export function webhookContract({ world, reserve }: WebhookWorld): void {
       expect((await dueEvents(two)).toSorted()).toEqual(first);
 
       const [head] = (await due(one)).filter(({ orderId }) => orderId === ann.id);
-      // It failed this time: what is behind it goes on waiting, also when its time comes again.
+      // A try failed: deliveries behind it go on waiting, also when it is due again.
       await webhooks().settleDeliveries([tried(head!, failing)], GIVE_UP_MS);
       expect(await dueEvents(one)).toEqual([`${bob.id}-1`]);
       world().clock.advance(HOUR_MS);
@@ -342,7 +342,7 @@ export function webhookContract({ world, reserve }: WebhookWorld): void {
       await takeOver(one);
       const [head] = await due(one);
       expect(await webhooks().settleDeliveries([tried(head!, failing)], GIVE_UP_MS)).toHaveLength(1);
-      // The same try, told twice; and one that nobody knows.
+      // The outcome of one try twice, and of a delivery that does not exist.
       expect(await webhooks().settleDeliveries([tried(head!)], GIVE_UP_MS)).toEqual([]);
       expect(await webhooks().settleDeliveries([{ ...tried(head!), id: '77' }], GIVE_UP_MS)).toEqual([]);
       const both = [

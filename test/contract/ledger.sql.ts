@@ -23,7 +23,7 @@ export interface SqlUnderTest extends LifeUnderTest {
   rows(sql: string): Promise<Record<string, unknown>[]>;
 }
 
-/** Nothing is folded here: what is committed is where it will be. */
+/** These drivers have no tail: everything is in its table once it is committed. */
 export const SQL_STATES: State[] = [{ name: 'just committed' }, { name: 'after a crash', crash: true }];
 
 const TABLES = [
@@ -57,7 +57,7 @@ export function freshDatabase(product: Product): Promise<string> {
 
 let alone: Promise<MariadbServer> | null = null;
 
-/** Of a server that this test file has for itself, where the product counts something for all of its databases only. */
+/** A database on a server of this test file's own, where the product counts something for the whole server only. */
 export async function databaseAlone(product: Product): Promise<string> {
   if (product === 'postgres' || process.env[MARIADB.urlVariable]) return freshDatabase(product);
   alone ??= startMariadb();
@@ -70,8 +70,8 @@ export function queryDatabase(url: string, sql: string, values: unknown[] = []):
 }
 
 /**
- * One database for the file, emptied before each test; its ledger stays open from test to test, since opening one is most
- * of what a test would take. The ledger's clock is the test's; timers are real: conflicts are retried after a pause.
+ * One database for the file, emptied before each test. Its ledger stays open from test to test, since opening it would take
+ * most of a test's time. The ledger's clock is the test's; timers are real, since conflicts are retried after a pause.
  */
 export function sqlWorlds(
   product: Product,
@@ -83,7 +83,7 @@ export function sqlWorlds(
 
   beforeAll(async () => {
     url = await freshDatabase(product);
-    // What is judged here is what stands in the tables: faults/ has tests of what a disk does with it.
+    // Only the content of the tables is judged here; durability is tested in test/faults.
     const name = new URL(url).pathname.slice(1);
     if (product === 'postgres') await postgresQuery(url, `ALTER DATABASE "${name}" SET synchronous_commit = off`);
   });
@@ -119,7 +119,7 @@ export function sqlWorlds(
           await world.rows(product === 'mysql' ? 'ANALYZE TABLE orders' : 'ANALYZE');
           return JSON.stringify(await world.rows(`EXPLAIN ${sql}`));
         },
-        // What is committed is in another process; what was in ours is gone with its connections.
+        // The database keeps what is committed; a new ledger stands for a new process.
         async crash() {
           await world.reopen();
         },
@@ -137,7 +137,7 @@ export function sqlWorlds(
 
 const sweepers = new Map<string, Promise<Connections>>();
 
-/** DELETE and not TRUNCATE: of a few rows it is many times quicker. On a connection that is kept, for the same reason. */
+/** DELETE and not TRUNCATE, and on a connection that is kept: for a few rows both are many times quicker. */
 export async function emptyDatabase(url: string): Promise<void> {
   await behind(url, (session) => session.script([...TABLES.map((table) => `DELETE FROM ${table}`), UNMARK].join('; ')));
 }

@@ -13,7 +13,7 @@ describe('sqlite: where orders are', () => {
 
   afterEach(() => world.close());
 
-  /** The contract speaks of states of folding; this is what they are, so that they cannot become empty words. */
+  /** The contract runs in states of folding. This test proves that the states are what their names say. */
   it('a slice of maintenance ends in the middle, and a crash reads the rest back from the orders', async () => {
     world = sqliteUnderTest();
     const sale = { name: 'S', opensAtMs: T0, closesAtMs: T0 + 1, perBuyer: 1, payWithinSeconds: 60 };
@@ -128,7 +128,7 @@ describe('sqlite: lists of a buyer with many orders', () => {
       const { ledger } = world;
       const sale = { name: 'S', opensAtMs: T0, closesAtMs: T0 + 1, perBuyer: PER_SALE, payWithinSeconds: 60 };
       const items = [{ code: 'v', name: 'V', price: { amount: 1, currency: 'CNY' }, stock: 1000 }];
-      // As large as ids are: no number holds them.
+      // As large as real ids: a JavaScript number cannot represent them.
       let lastId = 2n ** 57n;
       const place = async (saleId: string, orders: number) => {
         const call = { by: actor('admin', 'admin'), auditId: String(++lastId), keyed: null, answer: () => '' };
@@ -153,7 +153,7 @@ describe('sqlite: lists of a buyer with many orders', () => {
         const first: string[] = [];
         const listing = ledger.listOrders({ buyer: 'mallory', ...filter }, { limit, before: null });
         void listing.then(() => first.push('list'));
-        // What is read in place needs promises only; another thread needs a turn.
+        // A read on the event loop needs promises only; the reader thread needs a turn.
         for (let i = 0; i < 50; i++) await null;
         first.push('loop');
         return { ids: (await listing).map(({ id }) => id), left: first[0] === 'loop' };

@@ -8,7 +8,7 @@ import { LIFE_DIALECT } from '../../src/ledger/drivers/sqlite/steps.ts';
 import type { LifeUnderTest } from './ledger-life-kit.ts';
 import { manualRuntime } from './manual.ts';
 
-/** What is judged here is what stands in the file, not what a disk does with it: memory saves seconds of fsync. */
+/** Only the content of the file is judged here, not its durability: memory saves seconds of fsync. */
 const BASE = existsSync('/dev/shm') ? '/dev/shm' : tmpdir();
 
 export interface SqliteUnderTest extends LifeUnderTest {

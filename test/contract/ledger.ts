@@ -26,7 +26,7 @@ export interface LedgerUnderTest {
   ledger: Ledger;
   clock: ManualClock;
   runtime: ManualRuntime;
-  /** Goes on with what is durable at this instant, as after kill -9: nothing that waited was done. */
+  /** Reopens with what is durable at this instant, as after kill -9: nothing that waited was done. */
   crash(): Promise<void>;
   /** Closed in order and opened again. */
   reopen(): Promise<void>;
@@ -34,8 +34,8 @@ export interface LedgerUnderTest {
 }
 
 /**
- * A ledger may keep what it committed in more than one place (the tail and the tables it is folded into). What it says
- * must not depend on where an order is: the tests below run in each of these states.
+ * A ledger may keep what it committed in more than one place (the tail and the tables it is folded into). Its answers must
+ * not depend on where an order is, so the tests below run in each of these states.
  */
 export interface State {
   name: string;
@@ -195,7 +195,7 @@ export function ledgerContract(name: string, make: () => Promise<LedgerUnderTest
           ),
         );
       }
-      // A budget of nothing is the smallest slice that there is: one to look what waits, one to write some of it.
+      // A budget of 0 is the smallest slice: the first gathers what waits, the second writes some of it.
       if (fold === 'part') for (let slice = 0; slice < 2; slice++) await world.ledger.maintain(0);
       if (fold === 'all') while (await world.ledger.maintain(1000));
       if (crash) await world.crash();
@@ -617,6 +617,13 @@ export function ledgerContract(name: string, make: () => Promise<LedgerUnderTest
         expect(await verdicts(message({ buyer: 'Alice', key: 'k' }))).toEqual(['reserved']);
         expect(await verdicts(message({ buyer: 'alice', key: 'k', saleId: OTHER_SALE }))).toEqual(['reserved']);
         expect(await verdicts(message({ buyer: 'alice', key: 'K', slots: [2] }))).toEqual(['reserved']);
+        const others = ['bob', 'carol'].map((buyer) => message({ buyer, key: 'k' }));
+        const again = message({ buyer: 'alice', key: 'k', slots: [3] });
+        expect(await verdicts(again, ...others), 'beside the key of another').toEqual([
+          'gate_rebuilt',
+          'reserved',
+          'reserved',
+        ]);
       });
 
       it('P5: a key is kept for 24 hours, and not longer', async () => {
@@ -663,7 +670,7 @@ export function ledgerContract(name: string, make: () => Promise<LedgerUnderTest
         const done: number[] = [];
         do done.push(await world.ledger.pruneKeys(0));
         while (done.at(-1)! > 0);
-        // In one transaction all of them would hold up whoever waits for the ledger, or for the event loop.
+        // All of them in one transaction would block the ledger, or the event loop.
         expect(Math.max(...done)).toBeLessThanOrEqual(500);
         expect(done.reduce((sum, some) => sum + some, 0)).toBeGreaterThanOrEqual(1001);
       });
@@ -720,13 +727,14 @@ export function ledgerContract(name: string, make: () => Promise<LedgerUnderTest
       });
 
       it('the snapshot for a gate holds every live order with its slots, and every key, oldest first', async () => {
+        // Ids are handed out before the commit: this one is the oldest, and is stored last.
+        const late = message({ buyer: 'alice', slots: [2], key: 'k2' });
         const orders = await given(
           message({ buyer: 'zoe', slots: [2, 3], key: 'k1' }),
           message({ buyer: 'alice', itemCode: 'poster' }),
           message({ buyer: 'zoe', slots: [9], key: 'lost' }),
         );
         world.clock.advance(10);
-        const late = message({ buyer: 'alice', slots: [2], key: 'k2' });
         await commit(late);
         const before = (await world.ledger.getSale(SALE))!;
         const snapshot = (await wholeSnapshot(world.ledger, SALE))!;
@@ -743,9 +751,9 @@ export function ledgerContract(name: string, make: () => Promise<LedgerUnderTest
           })),
         );
         expect(snapshot.holds).toEqual([
+          { orderId: late.orderId, itemId: '501', buyer: 'alice', slots: [2] },
           { orderId: orders[0]!.id, itemId: '501', buyer: 'zoe', slots: [2, 3] },
           { orderId: orders[1]!.id, itemId: '502', buyer: 'alice', slots: [1] },
-          { orderId: late.orderId, itemId: '501', buyer: 'alice', slots: [2] },
         ]);
         expect(snapshot.keys).toEqual([
           { buyer: 'zoe', key: 'k1', fingerprint: 'voucher x2', orderId: orders[0]!.id, boundAtMs: T0 },
@@ -1082,6 +1090,10 @@ export function ledgerContract(name: string, make: () => Promise<LedgerUnderTest
         expect(await wholeSnapshot(world.ledger, SALE)).toMatchObject({ epoch: 3 });
         expect((await world.ledger.getSale(SALE))!.items).toMatchObject([{ epoch: 3 }, { epoch: 3 }]);
         expect(await item('voucher', OTHER_SALE)).toMatchObject({ epoch: 1, rev: 0 });
+        expect(await world.ledger.rebuildSnapshot(SALE, 41), 'above that of a gate in force').toMatchObject({
+          epoch: 42,
+        });
+        expect((await world.ledger.getSale(SALE))!.items).toMatchObject([{ epoch: 42 }, { epoch: 42 }]);
         expect(await wholeSnapshot(world.ledger, '424242')).toBeNull();
       });
 

@@ -74,9 +74,10 @@ function suite(database: () => Promise<string>, whole: boolean): void {
   const tasks = async (): Promise<number> =>
     Number((await queryDatabase(direct, 'SELECT count(*) AS n FROM gate_tasks'))[0]!.n);
 
+  const SCOPE = { caller: 'admin:admin', actingFor: null, operation: 'test', subject: '' };
   const caller = (key: string | null) => ({
     by: actor('admin', 'admin'),
-    keyed: key === null ? null : { caller: 'admin:admin', actingFor: null, key },
+    keyed: key === null ? null : { ...SCOPE, key, fingerprint: 'f' },
   });
 
   async function buy(quantity = 1): Promise<string> {

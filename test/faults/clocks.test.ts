@@ -92,7 +92,8 @@ function suite(product: Product): void {
       const place = (buyer: string, key: string) => shop.place({ saleId, itemCode: 'a', buyer, quantity: 1, key });
       const first = await place('alice', 'k1');
       if (!first.ok) throw new Error(first.code);
-      const keyed = { by: actor('admin', 'admin'), keyed: { caller: 'admin:admin', actingFor: null, key: 'k2' } };
+      const scope2 = { caller: 'admin:admin', actingFor: null, operation: 'sale.resume', subject: saleId, key: 'k2' };
+      const keyed = { by: actor('admin', 'admin'), keyed: { ...scope2, fingerprint: 'f' } };
       await shop.setPaused(saleId, false, keyed);
       const second = await place('bob', 'k3');
       if (!second.ok) throw new Error(second.code);

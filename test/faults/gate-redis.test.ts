@@ -206,6 +206,17 @@ describeWithRedis('the gate in Redis', () => {
       expect(await gate.view(SALE)).toMatchObject([{ queued: 3, held: 1 }]);
     });
 
+    it('a full pipe refuses a buyer who holds something, too, and has room for those that are withdrawn', async () => {
+      const gate = gateAt(server.url, { pipeMax: 2 });
+      await gate.install(snapshot({ perBuyer: 2 }));
+      const [first, second] = [request('x'), request('y')];
+      expect(await fates([first, second].map((each) => gate.admit(each)))).toEqual({ admitted: 2 });
+      expect(await fates([gate.admit(request('x'))])).toEqual({ overloaded: 1 });
+      await gate.withdraw(SALE, first);
+      expect(await fates([gate.admit(request('y'))])).toEqual({ admitted: 1 });
+      expect(await fates([gate.admit(request('z'))])).toEqual({ overloaded: 1 });
+    });
+
     it('a pipe that is full in the middle of a batch, and goods that end there: those before it are admitted', async () => {
       const gate = gateAt(server.url, { pipeMax: 5 });
       await gate.install(snapshot());
@@ -971,6 +982,30 @@ describeWithRedis('the gate in Redis', () => {
       expect(verdicts.every((verdict, at) => 'message' in verdict && verdict.message.itemId === items[at]!.id)).toBe(
         true,
       );
+    });
+
+    it('P5: a key that was bound anew since it was read is not forgotten', async () => {
+      const gate = gateAt(server.url);
+      await gate.install(snapshot());
+      const order = request('x', { key: 'k' });
+      await gate.admit(order);
+      await gate.settle(SALE, [order]);
+      const sale = new Layout(PREFIX).sale(SALE);
+      const { holds, keys } = sale.of(1);
+      const [bound, before] = [await eye.hget(keys, 'x\nk'), '999 5 voucher x1'];
+      const anchor = new Anchor();
+      const events = { message: () => undefined, interrupted: () => undefined };
+      const link = new RedisLink(server.url, { commandMs: 5000 }, systemRuntime(), anchor, events);
+      try {
+        const prune = (binding: string) =>
+          link.script(scriptNamed('prune-keys'), [sale.gate, holds, keys], ['1', 'x\nk', binding]);
+        expect(await prune(before)).toBe('0');
+        expect(await gate.keyOf(SALE, 'x', 'k')).toMatchObject({ orderId: order.orderId });
+        expect(await prune(bound!)).toBe('1');
+      } finally {
+        link.close();
+        anchor.close();
+      }
     });
 
     it('P10: keys of a sale that cannot be asked hold up no other’s: those are forgotten, and it fails at the end', async () => {

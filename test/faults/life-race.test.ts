@@ -1,6 +1,6 @@
 import { afterEach, expect, it, vi } from 'vitest';
 import type { Random } from '../../src/base/random.ts';
-import { OrderLock } from '../../src/engine/order-lock.ts';
+import { OrderLock } from '../../src/orders/life/lock.ts';
 import { below, oneOf, seedOf } from '../support/crowd-record.ts';
 import type { Plan } from '../support/life-bank.ts';
 import { BY, LifeWorld } from '../support/life-world.ts';

@@ -349,6 +349,40 @@ describeWithRedis('the pipe on Redis Streams, when something goes wrong', () => 
       expect(await pipe.letters.drop('4')).toBe(true);
     });
 
+    it('P3: that a newer version wrote waits for a worker of that version: no dead letter, and nobody is held up', async () => {
+      const pipe = pipeWith({ claimIdleMs: 300 });
+      await feeder.open('1', 1);
+      const newer: string[] = [];
+      const addNewer = async (): Promise<void> => {
+        newer.push((await client.xadd(feeder.stream(), '*', '2', '1\n60\n', 's1', 'row 5, seat 12'))!);
+      };
+      for (let at = 0; at < 600; at++) await addNewer();
+      await feeder.write([orderMessage('1')]);
+      const seen = collect(pipe);
+      await until('what this version wrote is handed over', 5000, () => seen.includes('1'));
+      await addNewer();
+      await feeder.write([orderMessage('2')]);
+      await until('and what comes later, too', 5000, () => seen.includes('2'));
+      // One that another worker had in hand when it died.
+      await feeder.write([orderMessage('3')], { wake: false });
+      await client.xreadgroup('GROUP', 'ledger', 'dead', 'COUNT', 1, 'STREAMS', feeder.stream(), '>').catch(() => null);
+      await until('claimed from behind them', 5000, () => seen.includes('3'));
+      await until(
+        'each was met',
+        5000,
+        async () => (await client.xpending(feeder.stream(), 'ledger'))[0] === newer.length,
+      );
+      expect(await pipe.letters.list(10, null)).toEqual([]);
+      expect(seen).toEqual(['1', '2', '3']);
+      expect((await client.xrange(feeder.stream(), '-', '+')).map(([id]) => id)).toEqual(newer);
+      // A worker of the newer version claims what was idle for long, and need not wait for that.
+      await until('handed back', 2000, async () => {
+        const reply = await client.xautoclaim(feeder.stream(), 'ledger', 'newer', 3_600_000, '0-0', 'COUNT', 1000);
+        return (reply[1] as unknown[]).length === newer.length;
+      });
+      expect(await client.hlen(feeder.key('1', 'dead'))).toBe(0);
+    });
+
     it('that cannot be read, by the thousands, makes no endless batch and is no hindrance', async () => {
       const pipe = pipeWith();
       const garbage = client.pipeline();

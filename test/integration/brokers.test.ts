@@ -366,6 +366,27 @@ function suite(kind: BrokerKind): void {
     expect(await pipe.letters.list(100, null), 'none comes again').toEqual([]);
   });
 
+  it('P3: what a newer version wrote stays in the stream for a worker that can read it; it is no dead letter', async () => {
+    const pipe = await worker(kind, { probeMs: 200 });
+    const seen = collect(pipe);
+    await pipe.open();
+    await feeder.open('1', 1);
+    const entryId = (await client.xadd(feeder.stream(), '*', '2', '1\n60\n', 's1', 'row 5, seat 12'))!;
+    const sent = messages(20);
+    for (const one of sent) await feeder.write([one]);
+    // A relay of the newer version has carried one that this version could read.
+    const inParcel = messages(1, { saleId: '9' });
+    await feeder.write(inParcel, { wake: false });
+    await tool.publish(partitionOf('9', PARTITIONS), '[3,"9","whatever comes next"]');
+    expect(await pipe.caughtUp('9', 5000)).toBe(true);
+    await until('all are handled', 5000, () => firsts(seen).length === 21);
+    expect(sorted(firsts(seen))).toEqual(sorted(idsOf([...sent, ...inParcel])));
+    await until('it was probed for', 5000, () => pipe.counters.probes > 1);
+    expect((await client.xrange(feeder.stream(), '-', '+')).map(([id]) => id)).toEqual([entryId]);
+    expect(await pipe.letters.list(10, null)).toEqual([]);
+    expect(pipe.counters.recovered).toBe(0);
+  });
+
   it('P3: a worker that cannot write for long lets another have its messages, and comes back', async () => {
     const first = await worker(kind, { rejectedMsMax: 300 });
     let out = true;

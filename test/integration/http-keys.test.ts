@@ -1,6 +1,8 @@
+import { createHash } from 'node:crypto';
 import { join } from 'node:path';
 import { DatabaseSync } from 'node:sqlite';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { bodyFingerprint } from '../../src/base/idempotency.ts';
 import { CALM, expectProblem } from '../support/openapi-wire.ts';
 import {
   type Answer,
@@ -42,6 +44,12 @@ const place = (sale: string, options: CallOptions, body: unknown = { item: 'vouc
   server.call('POST', `/v1/sales/${sale}/orders`, { body, ...options });
 const cancel = (id: string, options: CallOptions): Promise<Answer> =>
   server.call('POST', `/v1/orders/${id}/cancel`, { body: {}, ...options });
+const boundTo = async (operation: string, key: string): Promise<unknown> => {
+  const db = new DatabaseSync(join(server.data, 'ledger.sqlite'), { readOnly: true });
+  const row = db.prepare('SELECT fingerprint FROM call_keys WHERE operation = ? AND "key" = ?').get(operation, key);
+  db.close();
+  return row?.fingerprint;
+};
 const replayed = ({ headers }: Answer): boolean => headers.get('idempotent-replayed') === 'true';
 
 describe('a key that moved an order', () => {
@@ -97,6 +105,47 @@ describe('a key that moved an order', () => {
     const again = await pay('{ "token": "ok", "method": "sandbox" }');
     expect([again.status, replayed(again)]).toEqual([200, true]);
     expectProblem(await pay('{"method":"sandbox","token":"slow"}'), 422, 'idempotency_key_reused');
+  });
+});
+
+describe('a key that changed a sale', () => {
+  it('is stored as earlier versions did, by what a new sale says and not by how it was written', async () => {
+    const item = { code: 'voucher', name: 'V', price: { amount: 100, currency: 'EUR' }, stock: 3 };
+    const create = (opensAt: string): Promise<Answer> =>
+      server.call('POST', '/v1/sales', {
+        ...{ bearer: ALICE, key: 'S2' },
+        body: { name: 'S', opensAt, closesAt: '2030-01-01T00:00:00Z', perBuyer: 1, payWithin: 60, items: [item] },
+      });
+    const first = await create('2020-01-01T00:00:00Z');
+    expect(first.status).toBe(201);
+    const again = await create('2020-01-01T01:00:00+01:00');
+    expect([again.status, replayed(again), again.body]).toEqual([201, true, first.body]);
+    expect(await boundTo('sale.create', 'S2')).toBe(
+      bodyFingerprint({
+        ...{ name: 'S', opensAtMs: 1577836800000, closesAtMs: 1893456000000, perBuyer: 1, payWithinSeconds: 60 },
+        items: [item],
+      }),
+    );
+  });
+});
+
+describe('a key that was bound before an update', () => {
+  it('is still the same call, though its fingerprint was another then', async () => {
+    const sale = await newSale(1);
+    const { body: order } = await place(sale, { buyer: 'ann' });
+    const sent = { token: 'ok', method: 'sandbox' };
+    const pay = (body: unknown): Promise<Answer> =>
+      server.call('POST', `/v1/orders/${order.id}/pay`, { buyer: 'ann', key: 'P2', body });
+    const first = await pay(sent);
+    expect(first.status).toBe(200);
+    const former = createHash('sha256').update(JSON.stringify(sent)).digest('hex');
+    const db = new DatabaseSync(join(server.data, 'ledger.sqlite'));
+    const bound = 'UPDATE call_keys SET fingerprint = ? WHERE subject = ?';
+    expect(db.prepare(bound).run(former, order.id).changes).toBe(1);
+    db.close();
+    const again = await pay(sent);
+    expect([again.status, replayed(again), again.body]).toEqual([200, true, first.body]);
+    expectProblem(await pay({ ...sent, token: 'slow' }), 422, 'idempotency_key_reused');
   });
 });
 

@@ -1,3 +1,4 @@
+import { createHash } from 'node:crypto';
 import {
   createServer,
   request as httpRequest,
@@ -134,6 +135,13 @@ async function post(
   return { status: response.status, headers: Object.fromEntries(response.headers), body: bytes };
 }
 
+/** As the version before this one digested what it kept: each part with its length before it. */
+function formerDigest(...parts: readonly string[]): string {
+  const hash = createHash('sha256');
+  for (const part of parts) hash.update(`${Buffer.byteLength(part)}:`).update(part);
+  return hash.digest('base64url');
+}
+
 const codeOf = ({ body }: Got): unknown => JSON.parse(body.toString()).code;
 
 describe.each([
@@ -210,6 +218,29 @@ describe.each([
     const second = await post(url, 'k', { n: 2 }, { authorization: 'Bearer two' });
     expect(JSON.parse(second.body.toString())).toEqual({ at: 2, body: { n: 2 } });
     expect((await post(url, 'k', { n: 1 }, one)).headers['idempotent-replayed']).toBe('true');
+  });
+
+  it('knows a JSON body by what it says: the order of its members does not matter', async () => {
+    const url = await serve(client(), {}, (_body, at) => ({ json: at }));
+    expect((await post(url, 'k', { item: 'a', of: { x: 1, y: 2 } })).status).toBe(200);
+    const again = await post(url, 'k', { of: { y: 2, x: 1 }, item: 'a' });
+    expect([again.status, again.headers['idempotent-replayed'], again.body.toString()]).toEqual([200, 'true', '1']);
+    expect((await post(url, 'k', { of: { y: 1, x: 2 }, item: 'a' })).status).toBe(422);
+  });
+
+  it('P5: processes of the version before and of this one replay what the other has kept', async () => {
+    const locks = client();
+    const url = await serve(locks, {}, (_body, at) => ({ json: at }));
+    const body = { n: 1, item: 'a' };
+    const asked = formerDigest('', JSON.stringify(body));
+    const nameOf = (key: string): string => `idempotency:${formerDigest('POST', '/orders', '', key)}`;
+    await locks.once(nameOf('before'), () => ({ asked, status: 201, headers: {}, body: 'kept' }));
+    const replayed = await post(url, 'before', body);
+    expect([replayed.status, replayed.body.toString()]).toEqual([201, 'kept']);
+    expect((await post(url, 'before', { n: 2, item: 'a' })).status).toBe(422);
+    expect((await post(url, 'now', body)).headers['idempotent-replayed']).toBeUndefined();
+    const kept = await locks.once(nameOf('now'), () => ({ asked: 'it was not kept' }));
+    expect(kept.asked, 'which is all that the version before compares').toBe(asked);
   });
 
   it('takes the caller and the header that it is told', async () => {

@@ -60,8 +60,8 @@ export async function startShop(options: TestShopOptions): Promise<TestShop> {
   return shop;
 }
 
-export async function startWorker(env: Record<string, string>): Promise<TestWorker> {
-  const child = spawn(process.execPath, [BIN, 'worker'], {
+export async function startWorker(env: Record<string, string>, bin = BIN): Promise<TestWorker> {
+  const child = spawn(process.execPath, [bin, 'worker'], {
     env: {
       ...process.env,
       LOG_LEVEL: 'warn',

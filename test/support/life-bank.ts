@@ -93,6 +93,8 @@ export class Bank {
   /** Everything that it has to tell, in the order in which it happened; whether and when it does is the test's business. */
   readonly news: ProviderNews[] = [];
   readonly calls: { readonly what: 'capture' | 'query' | 'void' | 'refund'; readonly attemptId: string }[] = [];
+  /** How often it refused a refund for good. */
+  refusals = 0;
   readonly #travelling = new Map<string, CaptureRequest>();
   readonly #options: BankOptions;
 
@@ -246,7 +248,10 @@ export class Bank {
         if (intent.state === 'captured') this.#back(intent, left, refundId);
         return { reference };
       }
-      if (amount.amount > left || intent.state === 'refunded') return { refused: `only ${left} is left` };
+      if (amount.amount > left || intent.state === 'refunded') {
+        this.refusals++;
+        return { refused: `only ${left} is left` };
+      }
       this.#back(intent, amount.amount, refundId);
       return { reference };
     });

@@ -76,6 +76,8 @@ export interface StartOptions {
   env?: Record<string, string>;
   /** A command to run it under, e.g. ['setpriv', '--reuid=65534', …]. */
   under?: string[];
+  /** Another version's command line. */
+  bin?: string;
 }
 
 const started = new Set<ChildProcess>();
@@ -104,8 +106,9 @@ export function temporaryFolder(): string {
 export async function run(
   args: string[],
   env: Record<string, string> = {},
+  bin = BIN,
 ): Promise<{ code: number | null; stdout: string; stderr: string }> {
-  const child = spawn(process.execPath, [BIN, ...args], {
+  const child = spawn(process.execPath, [bin, ...args], {
     env: { ...process.env, ...env },
     stdio: ['ignore', 'pipe', 'pipe'],
   });
@@ -129,7 +132,7 @@ export async function startServer(options: StartOptions = {}): Promise<TestServe
   const command = [
     ...(options.under ?? []),
     process.execPath,
-    BIN,
+    options.bin ?? BIN,
     'serve',
     '--port',
     '0',

@@ -140,18 +140,17 @@ describe('the verdict on a batch', () => {
     fingerprint: 'x',
     ...over,
   });
-  const both = { claims: true, stock: true };
   const words = (batch: OrderMessage[], found: Found = NOTHING_FOUND): string[] =>
-    judge(batch, items, found, both).fresh.map(({ reason }) => reason ?? 'reserved');
+    judge(batch, items, found).fresh.map(({ reason }) => reason ?? 'reserved');
 
   it('is clean only if nothing is to be said', () => {
-    expect(judge([message('a'), message('b')], items, NOTHING_FOUND, both)).toMatchObject({
+    expect(judge([message('a'), message('b')], items, NOTHING_FOUND)).toMatchObject({
       clean: true,
       taken: [{ itemId: '2', epoch: 3, units: 2 }],
     });
     const twice = message('a');
     for (const batch of [[twice, twice], [message('a', { epoch: 2 })], [message('a'), message('b'), message('c')]]) {
-      expect(judge(batch, items, NOTHING_FOUND, both).clean).toBe(false);
+      expect(judge(batch, items, NOTHING_FOUND).clean).toBe(false);
     }
   });
 
@@ -180,7 +179,7 @@ describe('the verdict on a batch', () => {
 
   it('takes the units of items in the order of their ids', () => {
     const batch = [message('a', { itemId: '10' }), message('b')];
-    expect(judge(batch, items, NOTHING_FOUND, both).taken.map(({ itemId }) => itemId)).toEqual(['2', '10']);
+    expect(judge(batch, items, NOTHING_FOUND).taken.map(({ itemId }) => itemId)).toEqual(['2', '10']);
     expect(['10', '9', '253585859977150465', '2'].toSorted(byId)).toEqual(['2', '9', '10', '253585859977150465']);
   });
 

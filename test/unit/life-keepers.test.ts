@@ -174,7 +174,7 @@ it('P10: payments that cannot be postponed, since the disk is full, are not aske
   const before = world.bank.calls.length;
   await world.advance(20_000);
   expect(world.bank.calls.length - before).toBeLessThan(100);
-  expect(lines.filter(({ msg }) => msg.includes('keeper of orders failed')).length).toBeGreaterThan(0);
+  expect(lines.filter(({ msg }) => msg.includes('order sweeper failed')).length).toBeGreaterThan(0);
   Object.assign(ledger, { postponeAttempts, probe });
   world.bank.mood = 'well';
   for (let seconds = 0; seconds < 20; seconds++) await world.jump(1000);
@@ -201,7 +201,7 @@ it('P10: refunds of a part that cannot be stored, since the disk is full, are no
   await world.advance(20_000);
   const asked = world.bank.calls.slice(before).filter(({ what }) => what === 'refund').length;
   expect(asked, 'those that were under way when it was noticed').toBeLessThan(50);
-  expect(lines.filter(({ msg }) => msg.includes('keeper of orders failed')).length).toBeGreaterThan(0);
+  expect(lines.filter(({ msg }) => msg.includes('order sweeper failed')).length).toBeGreaterThan(0);
   Object.assign(ledger, { moveOrders, postponeAttempts, postponeRefunds, probe });
   for (let seconds = 0; seconds < 20; seconds++) await world.jump(1000);
   expect(world.rows(`SELECT id FROM refunds WHERE state = 'asked'`)).toEqual([]);

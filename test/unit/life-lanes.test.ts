@@ -1,7 +1,7 @@
 import { beforeEach, describe, expect, it } from 'vitest';
 import type { PaymentAttempt } from '../../src/model/payment.ts';
-import type { CheckedProvider } from '../../src/orders/life/answers.ts';
-import { Lanes, ProviderWatch, SILENT_MS } from '../../src/orders/life/lanes.ts';
+import { Lanes } from '../../src/orders/life/lanes.ts';
+import { type CheckedProvider, ProviderWatch, SILENT_MS } from '../../src/orders/life/provider.ts';
 import type { ProviderState } from '../../src/payments/port.ts';
 import { type ManualRuntime, manualRuntime, settled } from '../contract/manual.ts';
 

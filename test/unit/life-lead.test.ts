@@ -4,23 +4,25 @@ import { type IdKind, IdSequence } from '../../src/base/ids.ts';
 import { silentLog } from '../../src/base/logger.ts';
 import { systemRuntime } from '../../src/base/runtime.ts';
 import { systemTimers } from '../../src/base/timers.ts';
-import { ShopLife } from '../../src/engine/life.ts';
+import { lead } from '../../src/engine/lead.ts';
+import { wireLife } from '../../src/engine/life.ts';
 import { MemoryGate } from '../../src/gate/memory.ts';
 import { SqliteLedger } from '../../src/ledger/drivers/sqlite/ledger.ts';
 import type { Ledger } from '../../src/ledger/port.ts';
 import { createLocks, type Locks } from '../../src/locks/locks.ts';
 import { MemorySpace } from '../../src/locks/memory/space.ts';
+import type { Sweeper } from '../../src/orders/life/sweeper.ts';
 import { temporary } from '../contract/ledger.sqlite.ts';
 import { until } from '../support/fault-wait.ts';
 
-/** Who leads the keepers of orders, and when it hands over. The pauses of its parts take a five-hundredth of their time. */
+/** Who sweeps, and when it hands over. The pauses of its parts take a five-hundredth of their time. */
 const HASTE = 500;
 const SOON_MS = 10_000;
 
 let folder: string;
 let ledger: SqliteLedger;
 let locks: Locks;
-const shops: ShopLife[] = [];
+const sweepers: Sweeper[] = [];
 /** What the leaders' jobs did. */
 let ends: string[];
 
@@ -34,7 +36,7 @@ beforeEach(() => {
 });
 
 afterEach(async () => {
-  await Promise.all(shops.splice(0).map((shop) => shop.stop()));
+  await Promise.all(sweepers.splice(0).map((sweeper) => sweeper.stop()));
   await locks.close();
   await ledger.close();
   rmSync(folder, { recursive: true, force: true });
@@ -57,7 +59,7 @@ function start(fails: (call: string) => boolean, log = silentLog()): Map<string,
   const timers = { ...systemTimers, after: (ms: number, run: () => void) => systemTimers.after(ms / HASTE, run) };
   const runtime = { ...systemRuntime(log), timers };
   const ids = (kind: IdKind) => new IdSequence(kind, (of, size) => ledger.takeIdBlock(of, size), runtime.clock, 100);
-  const shop = new ShopLife({
+  const { sweeper } = wireLife({
     runtime,
     ledger: own,
     gate: new MemoryGate(runtime, () => undefined),
@@ -71,9 +73,11 @@ function start(fails: (call: string) => boolean, log = silentLog()): Map<string,
     moved: () => undefined,
     committed: () => undefined,
     watched: (work) => work,
+    queuedOrder: async () => null,
+    lead: (work, options) => lead(locks, 'life', work, options),
   });
-  shop.start(locks);
-  shops.push(shop);
+  sweeper.start();
+  sweepers.push(sweeper);
   return calls;
 }
 
@@ -113,7 +117,7 @@ it('P10: an outage of the ledger is one line of the log, whichever parts meet it
   start(() => true, log);
   await until('it leads for the third time', SOON_MS, () => ends.length >= 2);
   expect(lines.toSorted()).toEqual([
-    'a keeper of orders failed; it tries on',
-    'a keeper of orders fails on; another process may lead',
+    'the order sweeper failed; it tries again',
+    'the order sweeper keeps failing; another process may lead',
   ]);
 });

@@ -4,7 +4,8 @@ import { ManualClock } from '../../src/base/clock.ts';
 import { type IdKind, IdSequence } from '../../src/base/ids.ts';
 import { silentLog } from '../../src/base/logger.ts';
 import { type Runtime, systemRuntime } from '../../src/base/runtime.ts';
-import { ShopLife } from '../../src/engine/life.ts';
+import { lead } from '../../src/engine/lead.ts';
+import { wireLife } from '../../src/engine/life.ts';
 import { MemoryGate } from '../../src/gate/memory.ts';
 import type { Gate } from '../../src/gate/port.ts';
 import { SqliteLedger } from '../../src/ledger/drivers/sqlite/ledger.ts';
@@ -14,7 +15,14 @@ import { createLocks, type Locks } from '../../src/locks/locks.ts';
 import { MemorySpace } from '../../src/locks/memory/space.ts';
 import { actor } from '../../src/model/actor.ts';
 import { type OrderMessage, type OrderRecord, orderFingerprint } from '../../src/model/order.ts';
-import type { OrderLife } from '../../src/orders/life/life.ts';
+import { cancel } from '../../src/orders/life/cancel.ts';
+import type { Life } from '../../src/orders/life/life.ts';
+import { hear } from '../../src/orders/life/news.ts';
+import { confirm, pay as payOrder } from '../../src/orders/life/pay.ts';
+import type { CheckedProvider } from '../../src/orders/life/provider.ts';
+import { refund } from '../../src/orders/life/refund.ts';
+import { settle } from '../../src/orders/life/settle.ts';
+import type { Sweeper } from '../../src/orders/life/sweeper.ts';
 import type { PlaceRequest, PlaceResult } from '../../src/orders/place.ts';
 import type { PaymentProvider, ProviderNews } from '../../src/payments/port.ts';
 import { temporary } from '../contract/ledger.sqlite.ts';
@@ -51,13 +59,12 @@ let clock: ManualClock;
 let ledger: SqliteLedger;
 let gate: Gate;
 let bank: Bank;
-let shop: ShopLife;
+let life: Life;
+let sweeper: Sweeper;
 let folder: string;
 let locksOut: boolean;
 let nextId = 1000;
 const id = (): string => String(++nextId);
-
-const life = (): OrderLife => shop.life;
 
 /** Notes the writes of the ledger when whoever asked for one hears of its commit: some time after it. */
 function noted(of: SqliteLedger): Ledger {
@@ -170,7 +177,7 @@ beforeEach(async () => {
     return { ok: true, order: stored!.order, replayed: false };
   };
   const locks = createLocks({ space: new MemorySpace(clock), runtime: { clock } });
-  shop = new ShopLife({
+  ({ life, sweeper } = wireLife({
     runtime,
     ledger: watching,
     gate,
@@ -184,7 +191,9 @@ beforeEach(async () => {
     moved: () => undefined,
     committed: () => undefined,
     watched: (work) => work,
-  });
+    queuedOrder: async () => null,
+    lead: (work) => lead(null, 'life', work),
+  }));
   const items = [{ code: 'voucher', name: 'Voucher', price: PRICE, stock: 1 }];
   const sale = {
     name: 'S',
@@ -201,7 +210,7 @@ beforeEach(async () => {
 });
 
 afterEach(async () => {
-  await shop.stop();
+  await sweeper.stop();
   await ledger.close();
   rmSync(folder, { recursive: true, force: true });
 });
@@ -215,7 +224,7 @@ async function order(buyer = 'alice'): Promise<OrderRecord> {
   return placed.order;
 }
 
-const pay = (one: OrderRecord, plan: Plan = 'captured') => life().pay(one.id, { method: 'bank', token: plan }, BY);
+const pay = (one: OrderRecord, plan: Plan = 'captured') => payOrder(life, one.id, { method: 'bank', token: plan }, BY);
 
 /** What a flow did, in order; the trace begins anew. */
 async function flow(work: Promise<unknown>): Promise<string[]> {
@@ -229,8 +238,8 @@ async function flow(work: Promise<unknown>): Promise<string[]> {
 
 /** One pass, and all that it began. */
 const payments = async (): Promise<void> => {
-  await shop.keepers.payments();
-  await shop.keepers.idle();
+  await sweeper.due.payments();
+  await sweeper.due.idle();
 };
 
 const free = async (): Promise<number> => (await gate.view(SALE))![0]!.free;
@@ -290,7 +299,7 @@ describe.each([
   it('confirm: order; with an open attempt: provider first', async () => {
     const one = await order();
     await flow(pay(one, 'travelling'));
-    await expectFlow(life().confirm(one.id, 'till', PRICE, BY), [
+    await expectFlow(confirm(life, one.id, 'till', PRICE, BY), [
       'ledger pay: payment_open',
       'bank query',
       'bank query ✓',
@@ -299,21 +308,21 @@ describe.each([
       'ledger voided',
       'ledger pay',
     ]);
-    await expectFlow(life().confirm(one.id, 'till', PRICE, BY), ['ledger pay: repeat']);
+    await expectFlow(confirm(life, one.id, 'till', PRICE, BY), ['ledger pay: repeat']);
   });
 
   it('cancel: ledger → gate', async () => {
     const one = await order();
-    await expectFlow(life().cancel(one.id, BY), ['ledger cancel', 'gate release', 'ledger released']);
+    await expectFlow(cancel(life, one.id, BY), ['ledger cancel', 'gate release', 'ledger released']);
     expect(await free()).toBe(1);
-    await expectFlow(life().cancel(one.id, BY), ['ledger cancel: repeat']);
+    await expectFlow(cancel(life, one.id, BY), ['ledger cancel: repeat']);
     expect(await free()).toBe(1);
   });
 
   it('cancel, with an open attempt: provider asked and given up → ledger → gate', async () => {
     const one = await order();
     await flow(pay(one, 'pending'));
-    await expectFlow(life().cancel(one.id, BY), [
+    await expectFlow(cancel(life, one.id, BY), [
       'ledger cancel: payment_open',
       'bank query',
       'bank query ✓',
@@ -329,7 +338,7 @@ describe.each([
   it('cancel, with money that has come: it is paid, and nothing is freed', async () => {
     const one = await order();
     await flow(pay(one, 'silent'));
-    await expectFlow(life().cancel(one.id, BY), [
+    await expectFlow(cancel(life, one.id, BY), [
       'ledger cancel: payment_open',
       'bank query',
       'bank query ✓',
@@ -343,7 +352,7 @@ describe.each([
     const one = await order();
     await flow(pay(one));
     fences = [];
-    await expectFlow(life().refund(one.id, BY), [
+    await expectFlow(refund(life, one.id, BY), [
       'ledger startRefund',
       'bank refund',
       'bank refund ✓',
@@ -351,7 +360,7 @@ describe.each([
       'gate release',
       'ledger released',
     ]);
-    await expectFlow(life().refund(one.id, BY), []);
+    await expectFlow(refund(life, one.id, BY), []);
   });
 
   it('refund, with the provider out: the intention stays, the unit is not free; the keeper goes on with it', async () => {
@@ -359,9 +368,7 @@ describe.each([
     await flow(pay(one));
     fences = [];
     bank.mood = 'down';
-    const refused = life()
-      .refund(one.id, BY)
-      .catch((error: unknown) => error);
+    const refused = refund(life, one.id, BY).catch((error: unknown) => error);
     await expectFlow(refused, ['ledger startRefund', 'bank refund']);
     expect(await free()).toBe(0);
     bank.mood = 'well';
@@ -372,7 +379,7 @@ describe.each([
   it('expiry of many: one transaction → gate; no provider, so no lock', async () => {
     await order();
     clock.advance(PAY_WITHIN_MS);
-    expect(await flow(shop.keepers.expire())).toEqual(['ledger expire', 'gate release', 'ledger released']);
+    expect(await flow(sweeper.expire())).toEqual(['ledger expire', 'gate release', 'ledger released']);
     expect(await free()).toBe(1);
   });
 
@@ -382,10 +389,10 @@ describe.each([
     await flow(pay(one, 'pending'));
     fences = [];
     clock.advance(5000);
-    expect(await flow(shop.keepers.expire())).toEqual([]);
+    expect(await flow(sweeper.expire())).toEqual([]);
     await expectFlow(payments(), ['bank query', 'bank query ✓', 'bank void', 'bank void ✓', 'ledger voided']);
     expect(await free()).toBe(0);
-    expect(await flow(shop.keepers.expire())).toEqual(['ledger expire', 'gate release', 'ledger released']);
+    expect(await flow(sweeper.expire())).toEqual(['ledger expire', 'gate release', 'ledger released']);
   });
 
   it('expiry with an open attempt and no word from the provider: nothing is freed', async () => {
@@ -395,9 +402,9 @@ describe.each([
     fences = [];
     bank.mood = 'down';
     clock.advance(5000);
-    expect(await flow(shop.keepers.expire())).toEqual([]);
+    expect(await flow(sweeper.expire())).toEqual([]);
     await expectFlow(payments(), ['bank query']);
-    expect(await flow(shop.keepers.expire())).toEqual([]);
+    expect(await flow(sweeper.expire())).toEqual([]);
     expect(await free()).toBe(0);
     expect((await ledger.getOrder(one.id))!.status).toBe('reserved');
   });
@@ -426,7 +433,7 @@ describe.each([
 
   /** Whether the provider is asked besides is its own business; what is written, and in which order, is not. */
   async function expectNews(news: ProviderNews, effects: string[]): Promise<void> {
-    const happened = await flow(life().heard(news));
+    const happened = await flow(hear(life, news));
     const locked = out ? effects : ['lock', ...effects, 'unlock'];
     expect(happened.filter((what) => !what.startsWith('bank query'))).toEqual(locked);
     fences = [];
@@ -437,7 +444,7 @@ describe.each([
     const one = await order();
     await flow(pay(one, 'declined'));
     clock.advance(PAY_WITHIN_MS);
-    await flow(shop.keepers.expire());
+    await flow(sweeper.expire());
     bank.finish([...bank.book.keys()][0]!, 'captured');
     await expectNews(bank.news.at(-1)!, ['ledger pay: late']);
     return one;
@@ -472,14 +479,14 @@ describe('the gate is out', () => {
     const { release } = MemoryGate.prototype;
     MemoryGate.prototype.release = () => Promise.reject(new UnavailableError('Redis is out'));
     try {
-      expect(await flow(life().cancel(one.id, BY))).toEqual(['lock', 'ledger cancel', 'gate release', 'unlock']);
+      expect(await flow(cancel(life, one.id, BY))).toEqual(['lock', 'ledger cancel', 'gate release', 'unlock']);
     } finally {
       MemoryGate.prototype.release = release;
     }
     expect(await free()).toBe(0);
     expect(await ledger.releases(10, 0)).toMatchObject([{ orderId: one.id, units: 1 }]);
     clock.advance(1500);
-    shop.start(null);
+    sweeper.start();
     for (let turn = 0; turn < 30 && (await free()) === 0; turn++) await settled();
     expect(await free()).toBe(1);
     await flow(settled());
@@ -497,24 +504,35 @@ describe('a lock that is somebody else’s', () => {
     await ledger.closeAttempt(attemptId, { state: 'voided', error: null }, BY, id());
     await ledger.openAttempt({ ...future, fence: String(9e18) });
     await ledger.closeAttempt(future.id, { state: 'voided', error: null }, BY, id());
-    expect(await life().pay(one.id, { method: 'bank', token: 'captured' }, BY)).toMatchObject({
+    expect(await payOrder(life, one.id, { method: 'bank', token: 'captured' }, BY)).toMatchObject({
       ok: false,
       code: 'payment_in_progress',
     });
-    expect(await life().cancel(one.id, BY)).toMatchObject({ ok: false });
+    expect(await cancel(life, one.id, BY)).toMatchObject({ ok: false });
     expect(bank.holds(one.id)).toBe(0);
     // What the bank has taken it has: nobody tells it twice.
     bank.finish(attemptId, 'captured');
-    await life().heard(bank.news[0]!);
+    await hear(life, bank.news[0]!);
     expect((await ledger.getOrder(one.id))!.status).toBe('paid');
+  });
+
+  it('P7: a capture that is found under a token that is too small is not settled', async () => {
+    const one = await order();
+    await flow(pay(one, 'pending'));
+    const attemptId = bank.pending()[0]!.id;
+    bank.finish(attemptId, 'captured');
+    const attempt = (await ledger.getAttempt(attemptId))!;
+    expect(await settle(life, attempt, { by: BY, fence: '0' }, true)).toBe('open');
+    expect((await ledger.getOrder(one.id))!.status).toBe('reserved');
+    expect(await settle(life, attempt, { by: BY, fence: null }, true)).toBe('paid');
   });
 
   it('a webhook does not wait for a call that waits for it', async () => {
     const one = await order();
     const returns = Promise.withResolvers<void>();
     const slow = new Bank({ name: 'slow', takesItsTime: () => returns.promise });
-    shop.providers.set('slow', slow.provider());
-    const call = life().pay(one.id, { method: 'slow', token: 'captured' }, BY);
+    (life.providers as Map<string, CheckedProvider>).set('slow', slow.provider());
+    const call = payOrder(life, one.id, { method: 'slow', token: 'captured' }, BY);
     await flow(settled());
     const [attempt] = await ledger.attemptsOf(one.id, 9);
     const news: ProviderNews = {
@@ -525,7 +543,7 @@ describe('a lock that is somebody else’s', () => {
       reference: slow.referenceOf(attempt!.id),
       amount: PRICE,
     };
-    await Promise.all([life().heard(news), (async () => clock.advance(300))()]);
+    await Promise.all([hear(life, news), (async () => clock.advance(300))()]);
     expect((await ledger.getOrder(one.id))!.status).toBe('paid');
     returns.resolve();
     expect(await call).toMatchObject({ ok: true });

@@ -106,6 +106,18 @@ describe('P6: a part of the money that the provider tells is back', () => {
     await world.settle();
     await world.judgeSettled();
   });
+
+  it('that nobody tells, nor of the capture: asking finds both', async () => {
+    const request = { saleId: world.saleId, itemCode: 'voucher', buyer: 'a', quantity: 1, key: null };
+    const placed = await world.until(world.shop.place(request));
+    const orderId = (placed as { order: { id: string } }).order.id;
+    world.begin('pay', world.shop.payOrder(orderId, { method: 'bank', token: 'lost' }, BY));
+    await world.quiet();
+    world.bank.giveBack([...world.bank.book.keys()][0]!, 500);
+    await world.settle({ tells: false });
+    expect(await shown(orderId)).toEqual(['paid', 'captured', 500]);
+    await world.judgeSettled();
+  });
 });
 
 describe('P6: late money of which a part is back before anybody here has heard that it came', () => {
@@ -174,6 +186,7 @@ describe('P6: a part that an admin gives back', () => {
     await refund(orderId, 500);
     expect(await refund(orderId, null)).toMatchObject({ ok: true, order: { status: 'refunded' } });
     expect(backAtBank(attemptId)).toBe(8000);
+    expect(world.bank.refusals, 'asked for more than is left').toBe(0);
     await tell(...world.bank.news);
     await world.judgeSettled();
   });

@@ -54,7 +54,7 @@ function decoded(text: string, what: string): string {
   }
 }
 
-/** Refuses by name what this kind of address does not know: without TLS or in another database it would work all the same. */
+/** Refuses unknown parameters by name: ignored, they would silently connect without TLS, or to another database. */
 function refuseQuery(query: URLSearchParams, known: readonly string[], instead: string): void {
   for (const name of query.keys()) {
     if (known.includes(name)) continue;
@@ -116,7 +116,7 @@ export function redisClient(target: RedisTarget, options: Settings, cluster: Clu
   }
 }
 
-/** Tells one Redis from another, the same in every process that uses the same address. Holds no secrets. */
+/** Identifies a Redis: the same in every process that uses the same address. Contains no secrets. */
 export function placeOf(client: Redis | Cluster): string {
   if (client instanceof Cluster) {
     const { startupNodes } = client as unknown as { startupNodes: ClusterNode[] };

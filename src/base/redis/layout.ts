@@ -9,7 +9,7 @@ export interface EpochKeys {
 
 /** The keys of a sale; all share a hash tag, so that one script may touch them in a cluster. */
 export interface SaleKeys {
-  /** What the names of an epoch's keys begin with: `<epoch>:items` and so on follow. */
+  /** The prefix of the names of an epoch's keys: `<epoch>:items` and so on follow. */
   readonly begin: string;
   readonly gate: string;
   readonly epochs: string;
@@ -30,7 +30,9 @@ export class Layout {
   readonly sales: string;
   /** Which shop has this prefix. */
   readonly shop: string;
-  /** Tells of new entries in a sale's stream. */
+  /** Which format its keys have, and which processes read it. */
+  readonly format: string;
+  /** The channel that announces new entries in a sale's stream. */
   readonly wake: string;
   /** Messages of a broker that nobody can read. */
   readonly foreign: string;
@@ -41,6 +43,7 @@ export class Layout {
     this.#prefix = prefix;
     this.sales = `${prefix}:sales`;
     this.shop = `${prefix}:shop`;
+    this.format = `${prefix}:format`;
     this.wake = `${prefix}:wake`;
     this.foreign = `${prefix}:foreign`;
     this.locks = `${prefix}:lock`;
@@ -85,7 +88,7 @@ export class Layout {
     };
   }
 
-  /** A name that nothing has, where the keys of this sale are; of no sale, anywhere. */
+  /** The name of a key that never exists, on the node of this sale's keys; null: on any node. */
   probe(saleId: string | null): string {
     return saleId === null ? `${this.#prefix}:probe` : `${this.begin(saleId)}probe`;
   }

@@ -8,17 +8,17 @@ import { type Asker, answer, bulk, partsOf, SentScript } from './sent-script.ts'
 import { SpinWait } from './spin-wait.ts';
 import { UnderWay } from './under-way.ts';
 
-/** The way to Redis is out: the command may or may not have been carried out. */
+/** Redis cannot be reached: the command may or may not have been executed. */
 export class RedisUnavailableError extends RetryableError {
   constructor(message: string, cause?: unknown) {
     super('unavailable', message, { cause });
   }
 }
 
-/** What buyers and /readyz are told when a connection breaks: the client library's words are for the log (`cause`). */
+/** Shown to buyers and in /readyz when a connection breaks. The client library's message goes to the log (`cause`). */
 export const UNREACHED = 'Redis cannot be reached';
 
-/** Why, for a log. */
+/** The cause, for a log. */
 export function detailOf(error: unknown): string {
   const { cause } = (error ?? {}) as { cause?: unknown };
   return cause === undefined ? messageOf(error) : messageOf(cause);
@@ -27,7 +27,7 @@ export function detailOf(error: unknown): string {
 export interface LinkOptions {
   /** How long one command may take. */
   readonly commandMs: number;
-  /** In a cluster: hears what is sent by PUBLISH on any node, instead of SPUBLISH on the node of the channel's name. */
+  /** In a cluster: subscribes to PUBLISH, which reaches every node, instead of SPUBLISH on the channel's own node. */
   readonly broadcast?: boolean;
   /** Stays awake for a moment while a script's answer is about to come, see spin-wait.ts. */
   readonly attentive?: boolean;
@@ -35,13 +35,13 @@ export interface LinkOptions {
 
 export interface LinkEvents {
   message(channel: string, message: string): void;
-  /** Connected again, or subscribed again: what was sent to us meanwhile is lost, and Redis may have forgotten. */
+  /** Connected or subscribed again: messages sent meanwhile are lost, and Redis may have lost data. */
   interrupted(): void;
-  /** There is no connection, for this reason. Told once, until there was one again. */
+  /** The connection is lost, for this reason. Called once per outage. */
   unreachable?(reason: string): void;
 }
 
-/** Answers of a server that will be right again, or of one that is not the master any more. */
+/** Error replies of a server that will recover, or that is no longer the master. */
 const PASSING = /^(READONLY|LOADING|MASTERDOWN|CLUSTERDOWN|TRYAGAIN|UNBLOCKED|BUSY|NOREPLICAS|OOM|MISCONF)\b/;
 /**
  * Settings of a caller's client that would break ours: limits that ioredis sets on each of its own commands, of which a
@@ -52,7 +52,8 @@ const NOT_TAKEN_OVER: Omit<RedisOptions, 'replyMapping'> = {
   socketTimeout: undefined,
   blockingTimeout: undefined,
   stringNumbers: false,
-  // Nobody would ever connect it: what we send does not wait in a queue. (The nodes of a cluster are connected by it.)
+  // With lazyConnect nothing would ever connect the client: what we send does not wait in its queue. (ioredis connects the nodes
+  // of a cluster by it.)
   lazyConnect: undefined,
   readOnly: false,
   monitor: false,
@@ -80,7 +81,7 @@ export class RedisLink {
   readonly #anchor: Anchor;
   readonly #underWay: UnderWay;
   readonly #spinWait: SpinWait | null;
-  /** Channels that somebody wanted to hear, to be subscribed to again with each new connection. */
+  /** Channels to subscribe to again with each new connection. */
   readonly #channels = new Set<string>();
   readonly #listening = new Map<string, Promise<void>>();
   readonly #heard = new Set<string>();
@@ -115,13 +116,13 @@ export class RedisLink {
       if (this.#wasReady) events.interrupted();
       this.#wasReady = true;
     });
-    // Told when it breaks, too: who waits for a message would not notice that there is nobody to send it.
+    // Also called when this connection breaks: whoever waits for a message would not notice otherwise.
     this.#client.on('close', () => {
       if (this.#wasReady && !this.#closed) events.interrupted();
     });
   }
 
-  /** Tells one Redis from another, without secrets. */
+  /** Identifies the Redis, without secrets. */
   get place(): string {
     return placeOf(this.#client);
   }
@@ -131,12 +132,12 @@ export class RedisLink {
     return this.#reasons.get(this.#client) ?? null;
   }
 
-  /** Somebody will send something in this turn. What several have to send then goes in one write. */
+  /** Announces a command in this turn: what several callers send then goes out in one write. */
   expect(): void {
     this.#expected++;
   }
 
-  /** … and has. */
+  /** Ends the announcement. */
   expected(): void {
     if (--this.#expected === 0 && this.#corked) {
       this.#corked.uncork();
@@ -144,20 +145,20 @@ export class RedisLink {
     }
   }
 
-  /** Nothing is being asked: what is asked now need not wait for company. */
+  /** No command is under way: the next one need not wait to share a write. */
   get idle(): boolean {
     return this.#underWay.isEmpty;
   }
 
   /**
-   * How often a connection to a node of a cluster has ended. ioredis then sends what was under way there again: a command during
-   * which this has changed may have been carried out twice.
+   * How often a connection to a node of a cluster has ended. ioredis then resends what was under way there: a command during which
+   * this has changed may have been executed twice.
    */
   get breaks(): number {
     return this.#breaks;
   }
 
-  /** It was connected and is not now: what is sent would wait for a connection. */
+  /** It was connected and is not now: a command would wait for a connection. */
   get lost(): boolean {
     return this.#wasReady && this.#client.status !== 'ready';
   }
@@ -167,7 +168,7 @@ export class RedisLink {
       // A prefix of the caller's own client would change keys and not channels.
       keyPrefix: '',
       connectionName: `doorbuster-${purpose}`,
-      // A script whose reply was lost is sent again by its caller, who knows its request id, or not at all.
+      // Only the caller of a script knows whether it may be sent again when its reply was lost.
       autoResendUnfulfilledCommands: false,
       maxRetriesPerRequest: 0,
       enableOfflineQueue: false,
@@ -190,7 +191,7 @@ export class RedisLink {
       retryDelayOnClusterDown: 50,
     };
     const client = redisClient(this.#target, options, cluster);
-    // Every command that waits for a connection listens to it for a moment.
+    // Every command that waits for a connection adds a listener for that time: more than ioredis' default limit is normal.
     client.setMaxListeners(0);
     // Without a listener ioredis writes errors to the console. Callers get theirs from their own command.
     client.on('error', (error: Error) => {
@@ -287,8 +288,8 @@ export class RedisLink {
   }
 
   /**
-   * Several commands back to back on one connection of their own, so that one that blocks it (WAIT) holds nobody up.
-   * Names in lower case: they are methods of a pipeline.
+   * Runs several commands back to back on a connection of their own, so that a blocking one (WAIT) delays nobody else.
+   * Names are in lower case: they are methods of a pipeline.
    */
   async inARow(calls: readonly (readonly [string, ...(string | number)[]])[], limitMs: number): Promise<unknown[]> {
     this.#anchor.hold();
@@ -394,7 +395,7 @@ export class RedisLink {
     this.#events.interrupted();
   }
 
-  /** A connection that only listens would not notice that the other end is gone. */
+  /** A connection that only listens would not notice that its peer is gone. */
   async #ping(subscriber: Redis | Cluster): Promise<void> {
     if (!(subscriber instanceof Redis) || subscriber.status !== 'ready') return;
     try {
@@ -451,21 +452,21 @@ export class RedisLink {
     });
   }
 
-  /** What an error of a command is to its caller: a RedisUnavailableError if it will pass. */
+  /** The error that the caller of a command gets: a RedisUnavailableError if the failure is temporary. */
   failure(error: unknown, command: string): unknown {
     if (error instanceof RedisUnavailableError || error instanceof TerminalError) return error;
-    // What was under way when a new connection was refused fails with that refusal, which holds the password.
+    // A command that was under way when a new connection was refused fails with that refusal, which contains the password.
     if (CREDENTIALS.has(commandOf(error))) return new RedisUnavailableError(reasonOf(error));
-    // A mistake of ours is not an outage, and not to be tried again.
+    // Our own bug is not an outage and must not be retried.
     if (error instanceof TypeError || error instanceof RangeError) return error;
     const message = messageOf(error);
     const name = error instanceof Error ? error.name : '';
-    // Anything but an answer of the server is trouble on the way.
+    // Anything that is not a reply of the server is a failure of the connection.
     if (name !== 'ReplyError') return new RedisUnavailableError(UNREACHED, error);
     return PASSING.test(message) ? new RedisUnavailableError(`${command}: ${message}`, error) : error;
   }
 
-  /** What it is connected to is not the master any more. */
+  /** The server is no longer the master. */
   reconnect(): void {
     if (this.#client instanceof Redis && !this.#closed && this.#client.status === 'ready')
       this.#client.disconnect(true);
@@ -487,17 +488,17 @@ export class RedisLink {
 /** The commands with which ioredis signs in. */
 const CREDENTIALS: ReadonlySet<string> = new Set(['auth', 'hello']);
 
-/** The command that the server refused with this error; '' if it is none of its answers. */
+/** The command that the server refused with this error; '' if the error is not a reply of the server. */
 function commandOf(error: unknown): string {
   const { command } = error as { command?: { name?: unknown } };
   return typeof command?.name === 'string' ? command.name.toLowerCase() : '';
 }
 
-/** An error of a connection in words. Never the error itself: that of a refused AUTH holds the password. */
+/** A connection error as text. Never the error itself: that of a refused AUTH contains the password. */
 function reasonOf(error: unknown): string {
   const { lastNodeError, errors, code } = error as { lastNodeError?: unknown; errors?: unknown[]; code?: unknown };
   if (lastNodeError instanceof Error) return `${messageOf(error)} ${reasonOf(lastNodeError)}`;
-  // Of a host with several addresses, each tried in turn; the error of all of them has no text.
+  // A host with several addresses, none of which answered: the aggregate error has no text.
   if (errors?.[0] instanceof Error) return messageOf(errors[0]);
   return messageOf(error) || String(code ?? 'no reason given');
 }

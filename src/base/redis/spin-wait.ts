@@ -30,7 +30,7 @@ export class SpinWait {
     this.#over = over;
   }
 
-  /** A command was sent. What is returned is to be passed to `answered`. */
+  /** A command was sent. Pass the returned value to `answered`. */
   sent(): number {
     if (this.#worth === 0 && ++this.#skipped < SKIPPED_MAX) return SKIPPED;
     this.#skipped = 0;
@@ -42,7 +42,7 @@ export class SpinWait {
     return this.#turns;
   }
 
-  /** It was answered: in time, or too late. */
+  /** Its reply came: soon enough, or too late for spinning to pay. */
   answered(sentAt: number): void {
     if (sentAt === SKIPPED) return;
     const soon = this.#turns - sentAt <= TURNS_MAX;

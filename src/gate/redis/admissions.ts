@@ -15,12 +15,12 @@ import type { Room } from './room.ts';
 
 /** A call holds Redis for as long as it runs; this many orders take about a third of a millisecond. */
 const BATCH_MAX = 256;
-/** One is decided, one is on its way there, one on its way back, one is being written. */
+/** One is being decided, one is on its way to Redis, one on its way back, one is being written. */
 const IN_FLIGHT_MAX = 4;
-/** A gate that is rebuilt again and again is asked no more than this often in a row. */
+/** How often a batch follows a gate that is rebuilt under it. */
 const EPOCHS_MAX = 8;
 
-/** The answer of a server that has reached its maxmemory. */
+/** The error of a server that has reached maxmemory. */
 const FULL = /\bOOM\b/;
 
 const KEYS = 5;
@@ -44,11 +44,11 @@ interface Lane {
   readonly saleId: string;
   waiting: Entry[];
   /**
-   * Under way, at most IN_FLIGHT_MAX. Not a Set: V8 makes a new table for one every few additions, and the old tables keep
-   * each other, and what stood in them, from being cheap garbage.
+   * Batches under way, at most IN_FLIGHT_MAX. Not a Set: V8 allocates a new table every few additions, and the old tables keep
+   * each other and their contents alive longer than the young generation.
    */
   readonly inFlight: Batch[];
-  /** What every call begins with, for the epoch it was made for. */
+  /** The part that every call begins with, for one epoch. */
   epoch: number;
   keys: string;
   head: string;
@@ -73,18 +73,18 @@ const WORDS = new Map<number, Outcome>(
 );
 
 /**
- * Orders of one sale that come in the same turn of the event loop go to Redis in one call; a lone one is not delayed. At
- * most four calls of a sale are under way. What comes meanwhile gathers for the next one, up to a full batch, and beyond
- * that is refused: the bound on what a slow Redis can make this process keep.
+ * Orders of one sale that arrive in the same turn of the event loop go to Redis in one call; a lone one is not delayed. At most
+ * four calls of a sale are under way. Orders that arrive meanwhile gather for the next call, up to a full batch; further ones are
+ * refused. That bounds what a slow Redis makes this process keep in memory.
  *
- * A call whose reply was lost is sent again: it is idempotent by order id. But not into another epoch: a message of the old
- * one may be in the pipe, and the ledger would meet one order id with two contents.
+ * A call whose reply was lost is sent again: it is idempotent by order id. But not into another epoch: the message of the first
+ * try may be in the old stream, and the ledger would meet one order id with two contents.
  */
 export class Admissions {
   readonly #on: AdmissionsOn;
   readonly #lanes = new Map<string, Lane>();
   readonly #due = new Set<Lane>();
-  /** Orders whose verdict was read in this turn of the event loop, and replies left for the next. */
+  /** Orders whose verdict was read in this turn of the event loop, and replies that wait for the next turn. */
   #readInTurn = 0;
   readonly #unread: { batch: Batch; reply: unknown }[] = [];
   #closed = false;
@@ -105,7 +105,7 @@ export class Admissions {
       }
       let lane = this.#lanes.get(saleId);
       if (lane === undefined) {
-        // What cannot be a sale's id is not asked for: it would be part of a key's name.
+        // A sale id becomes part of key names: anything that cannot be one must not reach Redis.
         if (!isId(saleId)) return resolve(STALE);
         lane = { saleId, waiting: [], inFlight: [], epoch: -1, keys: '', head: '' };
         this.#lanes.set(saleId, lane);
@@ -114,7 +114,7 @@ export class Admissions {
         if (lane.inFlight.length >= IN_FLIGHT_MAX)
           return reject(overloaded('too many orders are waiting for the gate'));
         this.#next(lane);
-        // All of them may have been given up, and the lane with them.
+        // The callers of all waiting orders may have left, and the lane with them.
         this.#lanes.set(saleId, lane);
       }
       lane.waiting.push({ request, resolve, reject });
@@ -128,8 +128,8 @@ export class Admissions {
     this.#due.add(lane);
     if (this.#due.size > 1) return;
     link.expect();
-    // With nothing under way there is nobody to wait for but those who go on by the same answer as we did. A tick that is
-    // asked for by a promise's callback runs when all of these have.
+    // With nothing under way there is no reply to wait for, only the other callers that the same reply has woken. A tick that
+    // is requested in a promise callback runs after all of their callbacks.
     if (link.idle) process.nextTick(this.#flush);
     else runtime.timers.nextTurn(this.#flush);
   }
@@ -144,7 +144,7 @@ export class Admissions {
     }
   };
 
-  /** Sends what is waiting. */
+  /** Sends the orders that wait. */
   #next(lane: Lane): void {
     let entries = lane.waiting;
     lane.waiting = [];
@@ -187,9 +187,9 @@ export class Admissions {
   }
 
   /**
-   * For our own batches. Of replies that come together no more than a full batch is read in a turn: whoever hears a verdict
-   * and asks again is on the way to Redis before the next batch is looked at. Otherwise all batches would go to and fro
-   * together, and Redis and we would wait for each other by turns.
+   * Called by batches. When several replies arrive together, at most a full batch is read in one turn: callers that order again
+   * on their verdict are on the way to Redis before the next reply is read. Otherwise all batches would travel in lockstep, and
+   * Redis and this process would wait for each other by turns.
    */
   answered(batch: Batch, reply: unknown): void {
     if (this.#readInTurn === 0) this.#on.runtime.timers.nextTurn(this.#nextTurn);
@@ -220,8 +220,8 @@ export class Admissions {
   }
 
   /**
-   * What Redis says is all that has happened: no copy of the batch was sent whose reply we did not read. In a cluster ioredis
-   * itself sends a command again when its connection breaks, and tells nobody.
+   * Whether the reply accounts for every copy of the batch that was sent. In a cluster ioredis resends a command when its
+   * connection breaks, without saying so.
    */
   #isCertain(batch: Batch): boolean {
     return !batch.isUncertain && batch.breaks === this.#on.link.breaks;
@@ -234,7 +234,7 @@ export class Admissions {
     const known = epochs.of(saleId);
     epochs.saw(saleId, inForce);
     if (!this.#isCertain(batch)) {
-      // It may have been admitted by the gate that was there before.
+      // The gate that was in force before may have admitted it.
       this.#settle(batch.lane, batch);
       for (const { reject } of batch.entries) reject(unavailable('the gate was lost with its answer'));
     } else if (inForce < known || inForce === 0 || ++batch.epochsTried > EPOCHS_MAX) {
@@ -245,7 +245,7 @@ export class Admissions {
     }
   }
 
-  /** For our own batches. */
+  /** Called by batches. */
   failed(batch: Batch, error: unknown): void {
     const { breakers, runtime, retryMs } = this.#on;
     const { lane, entries } = batch;
@@ -255,8 +255,8 @@ export class Admissions {
       return;
     }
     if (FULL.test(error.message)) {
-      // No outage: a full server refuses the script's first write, and so all of it. Of an earlier copy whose reply was lost
-      // that says nothing: some of these may have been admitted, and whoever told their buyers otherwise would be wrong.
+      // Not an outage: a full server refuses the script's first write, and so all of it. That says nothing about an earlier copy
+      // whose reply was lost: it may have been admitted, and telling the buyers otherwise would be wrong.
       this.#settle(lane, batch);
       this.#on.room.missing(lane.saleId, error);
       const refusal = this.#isCertain(batch) ? overloaded('Redis is full') : unavailable('Redis is full', error);
@@ -278,19 +278,19 @@ export class Admissions {
     });
   }
 
-  /** A batch is over, or there was nothing to send: the next may go. */
+  /** A batch is done, or there was nothing to send: sends the next one. */
   #settle(lane: Lane, batch?: Batch): void {
     const at = batch ? lane.inFlight.indexOf(batch) : -1;
     if (at >= 0) lane.inFlight.splice(at, 1);
     if (lane.waiting.length > 0) {
       this.#schedule(lane);
     } else if (lane.inFlight.length === 0 && this.#on.epochs.of(lane.saleId) === 0) {
-      // Whoever asks for sales that do not exist leaves nothing behind.
+      // Requests for sales that do not exist must not fill the memory.
       this.#lanes.delete(lane.saleId);
     }
   }
 
-  /** A breaker has opened: who has not been sent yet need not wait for it. */
+  /** A breaker has opened: fails the orders that were not sent yet. */
   dropWaiting(): void {
     for (const lane of this.#lanes.values()) {
       const reason = this.#closed ? 'the gate is closed' : this.#on.breakers.reasonOf(lane.saleId);
@@ -304,14 +304,14 @@ export class Admissions {
   close(): void {
     this.#closed = true;
     this.dropWaiting();
-    // A connection to a server that is silent takes its time to end.
+    // A connection to a silent server takes a while to close.
     for (const { inFlight } of this.#lanes.values()) {
       for (const { entries } of inFlight) for (const { reject } of entries) reject(unavailable('the gate is closed'));
     }
   }
 }
 
-/** Orders that go together, and what they are on the wire. */
+/** Orders that are sent in one call, and their wire format. */
 class Batch implements Asker {
   readonly lane: Lane;
   readonly entries: readonly Entry[];
@@ -326,7 +326,7 @@ class Batch implements Asker {
   epochsTried = 0;
   /** A reply was lost: it may have been decided already. */
   isUncertain = false;
-  /** Connections that had broken when it was sent first. */
+  /** The count of broken connections when it was first sent. */
   readonly breaks: number;
   readonly #admissions: Admissions;
 
@@ -399,7 +399,7 @@ class Batch implements Asker {
 const NOTHING = bulk('');
 const YES = bulk('1');
 
-/** The lines that admit.lua gives back. */
+/** Reads the lines that admit.lua returns. */
 function readVerdicts(batch: Batch, reply: string, process: string, certain: boolean): void {
   const { entries, wants, places, epoch } = batch;
   const lines = reply.split('\n');
@@ -483,7 +483,7 @@ function itemOf(line: string): Item | null {
   return { itemId: itemId!, itemCode: code.join(' '), price: { amount: Number(amount), currency: currency! } };
 }
 
-/** A line feed would make two names of one, and two ill-formed names can be the same bytes. The edge refuses both before. */
+/** A line feed would split a name in two, and two ill-formed names can be the same bytes. The edge refuses both earlier. */
 function isName(text: string): boolean {
   return !text.includes('\n') && text.isWellFormed();
 }
@@ -501,7 +501,7 @@ function notSent(reason: string): NotAdmittedError {
   return new NotAdmittedError('unavailable', reason);
 }
 
-/** Whoever asked has left, so that nobody hears it; the order was not sent and can be asked for again. */
+/** The caller has left, so nobody sees this error; the order was not sent and may be placed again. */
 function aborted(): NotAdmittedError {
   return new NotAdmittedError('aborted', 'the order was given up before it was sent to the gate');
 }

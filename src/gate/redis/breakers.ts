@@ -1,7 +1,7 @@
 import { messageOf } from '../../base/errors.ts';
 import type { Runtime } from '../../base/runtime.ts';
 
-/** A lost connection is mostly back at once. */
+/** Most lost connections are back at once. */
 const FIRST_PROBE_MS = 20;
 const PROBE_EVERY_MS = 250;
 
@@ -12,12 +12,12 @@ interface Open {
 }
 
 /**
- * What keeps orders from piling up before a Redis that does not answer.
+ * Circuit breakers: they keep orders from piling up in front of a Redis that does not answer.
  *
  *   closed → open   a command failed, or the connection broke. Orders fail at once from now on.
- *   open → closed   a probe succeeded: it is a write without effect, so that a replica does not pass for a master.
+ *   open → closed   a probe succeeded. It is a write without effect: a replica refuses it, and does not pass for a master.
  *
- * One breaker for one server. In a cluster each sale has its own, since the others may be on masters that are well.
+ * One server has one breaker. In a cluster each sale has its own, since other sales may be on healthy masters.
  */
 export class Breakers {
   readonly #runtime: Runtime;
@@ -39,7 +39,7 @@ export class Breakers {
     this.#onOpen = onOpen;
   }
 
-  /** Why no orders can be taken now; null while there are some that can. */
+  /** Why no order can be taken now; null while those of some sale can. */
   get reason(): string | null {
     return this.#open.get(null)?.reason ?? null;
   }
@@ -53,7 +53,7 @@ export class Breakers {
     return this.#open.get(null) ?? (this.#perSale ? this.#open.get(saleId) : undefined);
   }
 
-  /** `saleId` null: whatever the sale. */
+  /** `saleId` null: for all sales. */
   trip(saleId: string | null, reason: string, cause?: string): void {
     const name = this.#perSale ? saleId : null;
     if (this.#closed || this.#open.has(name)) return;

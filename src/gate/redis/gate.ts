@@ -5,6 +5,7 @@ import { type EpochKeys, keyName, Layout, type SaleKeys } from '../../base/redis
 import { RedisLink } from '../../base/redis/link.ts';
 import type { Runtime } from '../../base/runtime.ts';
 import { each } from '../../base/sweep.ts';
+import { SHARED } from '../../model/formats.ts';
 import type { SaleSnapshot, SaleValues } from '../../model/snapshot.ts';
 import {
   type AdmitRequest,
@@ -21,6 +22,7 @@ import {
 import { Admissions } from './admissions.ts';
 import { Breakers } from './breakers.ts';
 import { Epochs } from './epochs.ts';
+import { type FormatState, PrefixFormat } from './format.ts';
 import { install, valueArgs } from './install.ts';
 import { Room } from './room.ts';
 import { scriptNamed } from './scripts.ts';
@@ -28,36 +30,35 @@ import { scriptNamed } from './scripts.ts';
 export interface RedisGateOptions {
   readonly target: RedisTarget;
   readonly prefix?: string;
-  /** Of whose ledger the gates are; left out: nobody asks whose the prefix is. */
+  /** The shop whose ledger the gates belong to; left out: the prefix is not claimed. */
   readonly shopId?: string;
-  /** The process that waits for its orders' decisions: `from` in their messages. Empty: nobody does. */
+  /** The process that waits for its orders' decisions: `from` in their messages. Empty: none waits. */
   readonly process?: string;
   /** How long one command may take. */
   readonly commandMs?: number;
-  /** How long an admission whose reply was lost is sent again, in total. */
+  /** For how long an admission whose reply was lost is sent again. */
   readonly retryMs?: number;
   /** How many orders of a sale may be on their way to the ledger. */
   readonly pipeMax?: number;
 }
 
-/** Orders of one call of settle: see BATCH_MAX of admissions. */
+/** Orders of one call of settle: see BATCH_MAX in admissions.ts. */
 const REFS_MAX = 256;
 const SCAN_COUNT = 500;
 /**
- * How long it is noted that a finished sale was emptied: far longer than a key is kept. Where the note is gone, the ledger's
- * epoch is raised and it is made again.
+ * How long Redis keeps the note that a finished sale was emptied: far longer than a key is kept. If the note is gone, the ledger's
+ * epoch is raised and the note is made again.
  */
 const EMPTIED_SECONDS = 7 * 24 * 3600;
-/** How often the epoch in force may change under our hands. */
+/** How often a call follows an epoch that changes under it. */
 const TRIES_MAX = 8;
 
 /**
  * The gate in Redis, shared by many processes. Every decision is one script on one server, by that server's clock; an
  * admission is in the sale's stream in the same step.
  *
- * It guarantees what the port says while Redis keeps its data. A Redis that has forgotten, was restarted or promoted is
- * *stale*: it admits nothing until a gate with a higher epoch is installed. What a lagging copy knows can then be settled and
- * looked at, but not sold from.
+ * It guarantees what the port says while Redis keeps its data. A Redis that lost data, was restarted or was promoted is *stale*:
+ * it admits nothing until a gate with a higher epoch is installed. Holds in a lagging copy can still be settled and read.
  */
 export class RedisGate implements SharedGate {
   readonly #runtime: Runtime;
@@ -65,6 +66,9 @@ export class RedisGate implements SharedGate {
   readonly #link: RedisLink;
   readonly #layout: Layout;
   readonly #shopId: string | null;
+  readonly #format: PrefixFormat;
+  /** Why this process must not touch the keys under the prefix any more, or null. */
+  #barred: TerminalError | null = null;
   readonly #epochs = new Epochs();
   readonly #breakers: Breakers;
   readonly #room: Room;
@@ -89,10 +93,11 @@ export class RedisGate implements SharedGate {
         if (this.#link.lost) this.#breakers.trip(null, 'the connection to Redis is lost');
       },
     });
+    this.#format = new PrefixFormat(this.#link, this.#layout.format, SHARED, process || runtime.random.secret(8));
     const probe = (saleId: string | null): Promise<unknown> =>
       this.#link.script(scriptNamed('probe'), [this.#layout.probe(saleId)], []);
     this.#breakers = new Breakers(runtime, this.#link.cluster, probe, () => this.#admissions.dropWaiting());
-    // A write without effect that a full server refuses all the same.
+    // A write without effect, which a full server refuses too.
     this.#room = new Room(runtime, (saleId) => {
       const key = this.#layout.probe(this.#link.cluster ? saleId : null);
       return this.#link.call('SETRANGE', [key, 0, '']);
@@ -123,11 +128,19 @@ export class RedisGate implements SharedGate {
 
   /**
    * Takes the prefix for our shop, or finds that we have it: two ledgers behind one prefix would carry each other's orders
-   * away. Fails for good if another shop has it. A Redis that has forgotten everything is taken again.
+   * away. Fails for good if another shop has it, or if its keys have a format that this version does not read; from then on
+   * this gate touches none of them. A Redis that has forgotten everything is taken again.
    */
   async claim(): Promise<void> {
     if (this.#shopId === null) return;
-    this.#mustBeOurs(await this.#link.script(scriptNamed('claim'), [this.#layout.shop], [this.#shopId]));
+    try {
+      // The format first: a prefix that has a shop and no format is of a version that knew no formats.
+      await this.#format.join((await this.owner()) === null);
+      this.#mustBeOurs(await this.#link.script(scriptNamed('claim'), [this.#layout.shop], [this.#shopId]));
+    } catch (error) {
+      if (error instanceof TerminalError) this.#barred = error;
+      throw error;
+    }
   }
 
   /** The shop that has the prefix, which is ours; null: none has it yet. Fails as `claim` does, and takes nothing. */
@@ -135,6 +148,11 @@ export class RedisGate implements SharedGate {
     const owner = (await this.#link.call('GET', [this.#layout.shop])) as string | null;
     if (owner !== null) this.#mustBeOurs(owner);
     return owner;
+  }
+
+  /** The format of the keys under the prefix. Fails as `claim` does, and takes nothing. */
+  format(): Promise<FormatState> {
+    return this.#format.look(this.#runtime.clock.now());
   }
 
   #mustBeOurs(owner: unknown): void {
@@ -153,20 +171,20 @@ export class RedisGate implements SharedGate {
   async install(snapshot: SaleSnapshot, latest?: () => Promise<Latest | null>): Promise<void> {
     const on = { link: this.#link, layout: this.#layout, runtime: this.#runtime };
     const { saleId, epoch } = snapshot;
-    // Before its first key: Redis may have been emptied, and be another's since.
+    // Before the first key: Redis may have been emptied and taken by another shop since.
     await this.claim();
     const inForce = await install(on, snapshot, latest !== undefined);
     this.#epochs.saw(saleId, inForce);
     if (!latest || inForce !== epoch) return;
-    // In place, and still shut: a change that was committed before this look is in it, one after finds the gate.
+    // The gate is in place and still shut. `latest` includes every change committed before this read; a later one finds the gate.
     const now = await latest();
     if (now !== null) await applyLatest(this, saleId, now);
-    await this.#link.script(scriptNamed('unshut'), [this.#layout.sale(saleId).gate], [epoch]);
+    await this.#run('unshut', [this.#layout.sale(saleId).gate], [epoch]);
   }
 
   async shut(saleId: string, upTo = Infinity): Promise<void> {
     const args = upTo === Infinity ? [] : [upTo];
-    await this.#link.script(scriptNamed('shut'), [this.#layout.sale(saleId).gate], args);
+    await this.#run('shut', [this.#layout.sale(saleId).gate], args);
   }
 
   async remove(saleId: string): Promise<void> {
@@ -183,8 +201,8 @@ export class RedisGate implements SharedGate {
     for (let tries = 0; ; tries++) {
       if (tries === TRIES_MAX) throw unavailable(`sale ${saleId} is being rebuilt again and again`);
       const keys = epochs.map((each) => sale.of(each));
-      const [what, ...more] = (await this.#link.script(
-        scriptNamed('remove'),
+      const [what, ...more] = (await this.#run(
+        'remove',
         [
           ...[sale.gate, sale.epochs, sale.retry, sale.dead, sale.decided, sale.emptied],
           ...keys.flatMap((of) => [of.items, of.holds, of.keys, of.house, of.stream]),
@@ -245,7 +263,7 @@ export class RedisGate implements SharedGate {
     await this.#inForce('end', saleId, (of) => [of.items, of.holds, of.keys], [1, orderId, buyer, name]);
   }
 
-  /** For reads that somebody waits for: a Redis that is out is not waited for. */
+  /** For reads that a caller waits for: fails at once while Redis is out. */
   #mustAnswer(saleId: string): void {
     const reason = this.#breakers.reasonOf(saleId);
     if (reason !== null) throw unavailable(reason);
@@ -265,17 +283,17 @@ export class RedisGate implements SharedGate {
     for (let tries = 0; tries < TRIES_MAX; tries++) {
       const known = this.#epochs.of(saleId);
       const { items, stream } = sale.of(known);
-      const epoch = (await this.#link.script(scriptNamed('epoch-of'), [sale.gate, items, stream], [known])) as number;
+      const epoch = (await this.#run('epoch-of', [sale.gate, items, stream], [known])) as number;
       if (epoch === 0 || epoch < known) return null;
       if (epoch === known) return epoch;
-      // Asked again under its own names: whether its keys are there, too.
+      // Ask again with the key names of this epoch, to see whether its keys exist too.
       this.#epochs.saw(saleId, epoch);
     }
     throw unavailable(`the gate of sale ${saleId} is being rebuilt again and again`);
   }
 
   async applySale(saleId: string, values: SaleValues): Promise<void> {
-    await this.#link.script(scriptNamed('apply-sale'), [this.#layout.sale(saleId).gate], valueArgs(values));
+    await this.#run('apply-sale', [this.#layout.sale(saleId).gate], valueArgs(values));
   }
 
   async applyTotal(saleId: string, itemId: string, total: number, rev: number): Promise<void> {
@@ -306,7 +324,7 @@ export class RedisGate implements SharedGate {
     return Array.from({ length: Number(fields.get('n') ?? 0) }, (_, at) => viewOf(fields, at + 1));
   }
 
-  /** Sales that something is kept for. */
+  /** Ids of the sales that have keys. */
   async saleIds(): Promise<string[]> {
     return (await this.#link.call('SMEMBERS', [this.#layout.sales])) as string[];
   }
@@ -329,15 +347,15 @@ export class RedisGate implements SharedGate {
     return this.pruneKeysBefore((nowMs) => nowMs - olderMs);
   }
 
-  /** The instant is said with the time of the sale's own server at hand. */
+  /** `instant` gets the time of the sale's own server. */
   async pruneKeysBefore(instant: (nowMs: number) => number): Promise<void> {
-    // One at a time: scanning keys costs Redis time.
+    // One sale at a time: scanning takes Redis' time.
     await each(await this.saleIds(), 1, (saleId) => this.#pruneSale(saleId, instant));
   }
 
   async #pruneSale(saleId: string, instant: (nowMs: number) => number): Promise<void> {
     const sale = this.#layout.sale(saleId);
-    const begun = (await this.#link.script(scriptNamed('prune-begin'), [sale.gate], [])) as [string, string] | null;
+    const begun = (await this.#run('prune-begin', [sale.gate], [])) as [string, string] | null;
     if (begun === null) return;
     const [epoch, nowMs] = begun;
     const beforeMs = instant(Number(nowMs));
@@ -353,11 +371,17 @@ export class RedisGate implements SharedGate {
       }
       for (let from = 0; from < old.length; from += 2 * REFS_MAX) {
         const some = old.slice(from, from + 2 * REFS_MAX);
-        const said = await this.#link.script(scriptNamed('prune-keys'), [sale.gate, holds, keys], [epoch, ...some]);
-        // Rebuilt meanwhile, from a ledger that has forgotten them too.
+        const said = await this.#run('prune-keys', [sale.gate, holds, keys], [epoch, ...some]);
+        // The gate was rebuilt meanwhile, from a ledger that no longer has these keys either.
         if (typeof said === 'number') return;
       }
     } while (cursor !== '0');
+  }
+
+  /** Runs a script on the keys of a sale, unless they are not ours to touch any more. */
+  #run(name: string, keys: readonly string[], args: readonly (string | number)[]): Promise<unknown> {
+    if (this.#barred !== null) throw unavailable(this.#barred.message);
+    return this.#link.script(scriptNamed(name), keys, args);
   }
 
   /** Runs a script on the epoch in force, whichever that is. Null: there is no gate. */
@@ -370,11 +394,7 @@ export class RedisGate implements SharedGate {
     const sale: SaleKeys = this.#layout.sale(saleId);
     let epoch = this.#epochs.of(saleId);
     for (let tries = 0; tries < TRIES_MAX; tries++) {
-      const reply = await this.#link.script(
-        scriptNamed(script),
-        [sale.gate, ...keys(sale.of(epoch))],
-        [epoch, ...args],
-      );
+      const reply = await this.#run(script, [sale.gate, ...keys(sale.of(epoch))], [epoch, ...args]);
       if (typeof reply !== 'number') return reply;
       if (reply === 0) return null;
       epoch = reply;
@@ -392,7 +412,7 @@ export class RedisGate implements SharedGate {
   }
 }
 
-/** `<item id> <amount> <currency> <code>`; a code may have blanks. */
+/** `<item id> <amount> <currency> <code>`; a code may contain blanks. */
 function itemOf(text: string): Pick<Held, 'itemId' | 'itemCode' | 'price'> {
   const [itemId, amount, currency, ...code] = text.split(' ');
   return { itemId: itemId!, itemCode: code.join(' '), price: { amount: Number(amount), currency: currency! } };

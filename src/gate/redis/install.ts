@@ -7,12 +7,12 @@ import type { SaleSnapshot, SaleValues, SnapshotPage } from '../../model/snapsho
 import { scriptNamed } from './scripts.ts';
 
 /**
- * Fields of one chunk, and chunks under way: orders of other sales come in between, and wait for no more than these. Larger
- * ones build a gate a little faster and keep everybody else waiting.
+ * Fields of one chunk, and chunks under way. Orders of other sales run in between and wait for no more than these: larger chunks
+ * build a gate a little faster and make everybody else wait.
  */
 const CHUNK_FIELDS = 250;
 const CHUNKS_AT_ONCE = 2;
-/** How often others may change the list of epochs under our hands. */
+/** How often others may change the list of epochs while we open the gate. */
 const TRIES_MAX = 10;
 
 export interface InstallOn {
@@ -22,8 +22,8 @@ export interface InstallOn {
 }
 
 /**
- * Builds a gate from the ledger under key names of its own and opens it (or puts it in place, `shut`) in one step. Resolves with the epoch in force: the
- * snapshot's, or a higher one that was there or came meanwhile. Fails if the server forgot what was being built.
+ * Builds a gate from the ledger under its own key names, and opens it (or puts it in place, `shut`) in one step. Resolves with the
+ * epoch in force: the snapshot's, or a higher one. Fails if the server lost part of what was built.
  */
 export async function install(
   { link, layout, runtime }: InstallOn,
@@ -33,7 +33,7 @@ export async function install(
   const { saleId, epoch } = snapshot;
   const sale = layout.sale(saleId);
   const { items, holds, keys, house, stream } = sale.of(epoch);
-  // Before its first key, so that no sale has keys that nobody finds.
+  // Before the first key, so that every sale that has keys is in the list.
   await link.call('SADD', [layout.sales, saleId]);
 
   const builder = runtime.random.secret(8);
@@ -46,7 +46,7 @@ export async function install(
   const [server] = begun as [string];
 
   const chunks = chunksOf(snapshot, { items, holds, keys });
-  /** Fields that are there: what is missing when it is to be opened was lost. */
+  /** Fields written so far. If fewer exist when the gate is opened, Redis has lost some. */
   const added = new Map([items, holds, keys].map((key) => [key, 0]));
   const head = bulk(String(epoch)) + bulk(builder);
   const write = ({ key, wire, parts }: Chunk, lane: number, number: number): Promise<number> =>
@@ -58,7 +58,7 @@ export async function install(
       const asker = { answered: (reply: unknown) => answered(reply as number), failed };
       link.send(scriptNamed('build-chunk'), 3, 8 + parts, wires, sentMs, asker);
     });
-  // One that is refused is the last: leaving the loop ends the chunks for the other writers too, and opening tells why.
+  // A refused chunk is the last: leaving the loop ends the generator for the other writers too, and build-open returns the reason.
   const writer = async (lane: number): Promise<void> => {
     let number = 0;
     for await (const chunk of chunks) {
@@ -83,7 +83,7 @@ export async function install(
     if (typeof open === 'number') return open;
     const [what, ...more] = open as string[];
     if (what === 'opened') {
-      // Whoever took the sale out meanwhile may have struck it off the list after we had put it there.
+      // A process that removed the sale meanwhile may have taken it off the list after we had added it.
       await link.call('SADD', [layout.sales, saleId]);
       return epoch;
     }
@@ -93,7 +93,7 @@ export async function install(
   throw unavailable(`the gate of sale ${saleId} was lost while it was being built`);
 }
 
-/** In the order in which apply-sale.lua and build-open.lua take them. */
+/** In the order of the arguments of apply-sale.lua and build-open.lua. */
 export function valueArgs(values: SaleValues): (string | number)[] {
   const { version, opensAtMs, closesAtMs, paused, closed, perBuyer, payWithinSeconds } = values;
   return [version, opensAtMs, closesAtMs, paused ? 1 : 0, closed ? 1 : 0, perBuyer, payWithinSeconds];
@@ -106,8 +106,8 @@ interface Chunk {
 }
 
 /**
- * Made when they are asked for, by whichever writer is free, and in between the next page is on its way here: no more of a sale
- * than that is in memory.
+ * Chunks are made on demand, for whichever writer is free, while the next page is being read: no more of the sale than that is
+ * in memory.
  */
 async function* chunksOf(
   { saleId, items, content }: SaleSnapshot,
@@ -138,7 +138,7 @@ async function* chunksOf(
   yield* chunked(keys.items, fields);
 }
 
-/** A buyer's orders of one page stand together: a chunk names no buyer twice. */
+/** A buyer's orders of one page are joined: a chunk names no buyer twice. */
 function holdFields({ holds }: SnapshotPage, numbers: ReadonlyMap<string, number>): Map<string, string> {
   const buyers = new Map<string, string>();
   for (const { orderId, itemId, buyer, slots } of holds) {

@@ -4,13 +4,13 @@ import type { Runtime } from '../../base/runtime.ts';
 const LOOK_EVERY_MS = 1000;
 
 /**
- * Whether Redis has room for orders. A full one (maxmemory) still answers, so that no breaker opens: without a word here nobody
- * but the buyers would know. Found out by the first order that is refused, and asked from then on until there is room again:
- * no order may come to find out.
+ * Whether Redis has room for orders. A full Redis (maxmemory) still answers, so no breaker opens: without this, only the buyers
+ * would notice. The first order that is refused reports it; from then on a timer asks until there is room again, since no further
+ * order may come.
  */
 export class Room {
   readonly #runtime: Runtime;
-  /** Fails while there is none. */
+  /** Fails while there is no room. */
   readonly #look: (saleId: string) => Promise<unknown>;
   #reason: string | null = null;
   #stop: () => void = () => undefined;
@@ -25,7 +25,7 @@ export class Room {
     return this.#reason;
   }
 
-  /** An order of this sale was refused for want of room. */
+  /** An order of this sale was refused because Redis is full. */
   missing(saleId: string, error: unknown): void {
     if (this.#reason !== null || this.#closed) return;
     this.#reason = 'Redis is full: orders are refused';

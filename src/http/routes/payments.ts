@@ -1,4 +1,3 @@
-import { createHash } from 'node:crypto';
 import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify';
 import Type from 'typebox';
 import { providerName } from '../../base/config.ts';
@@ -7,12 +6,13 @@ import { readSignature, SIGNATURE_HEADER, SIGNATURE_SECONDS_MAX, signatureFault 
 import * as S from '../../contract/schemas.ts';
 import { compile, faults } from '../../contract/validate.ts';
 import type { OrderRecord } from '../../model/order.ts';
-import type { EndResult, PayResult } from '../../orders/life/life.ts';
+import type { EndResult } from '../../orders/life/cancel.ts';
+import type { PayResult } from '../../orders/life/pay.ts';
 import { type Order, presentOrder } from '../../views/present.ts';
 import { addressOf } from '../address.ts';
 import type { Identity } from '../auth.ts';
 import { BODY_BYTES_MAX, type HttpContext, type HttpOptions } from '../context.ts';
-import { Keyed } from '../keyed.ts';
+import { callDigest, Keyed } from '../keyed.ts';
 import { HttpProblem, invalid } from '../problem.ts';
 import { actorOf } from '../request.ts';
 import { problems } from '../responses.ts';
@@ -23,10 +23,10 @@ interface OfOrder {
 
 const BODY = ['malformed_json', 'body_too_large', 'unsupported_media_type', 'invalid_request'] as const;
 const KEYED = ['idempotency_key_reused', 'idempotency_in_flight'] as const;
-/** A buyer who cancels what is still queued waits for its commit so long. */
+/** With refusals that end soon: a payment is under way, or the order is still queued. */
 const RETRY_AFTER = { 'retry-after': '1' };
 
-/** What moves an order. Every answer is the order as the ledger has it; a lost race answers with the state that won. */
+/** Calls that move an order. Every answer is the order as the ledger has it; whoever loses a race gets the state that won. */
 export function paymentRoutes(app: FastifyInstance, context: HttpContext): void {
   const { shop, auth, buyerLimits } = context;
   const keyed = new Keyed(context);
@@ -64,22 +64,17 @@ export function paymentRoutes(app: FastifyInstance, context: HttpContext): void 
           ),
         },
       },
-      // Nobody pays in somebody else's name but by saying so.
+      // An admin who pays for a buyer must name the buyer.
       onRequest: async (request) => buyerLimits.take('writes', auth.buyer(request)),
     },
     (request, reply) =>
       keyed.run(request, reply, {
         ...moving(request, 'order.pay'),
-        work: async ({ who }, _, once) => {
-          const { method, token } = request.body;
-          const paid = { method, token: token ?? null };
-          const result = await shop
-            .get()
-            .payOrder(request.params.id, paid, actorOf(who, request), (pay) =>
-              once(async () => await answerPaid(await pay())),
-            );
-          return 'ok' in result ? await answerPaid(result) : result;
+        act: ({ who }, _, once) => {
+          const { method, token = null } = request.body;
+          return shop.get().payOrder(request.params.id, { method, token }, actorOf(who, request), once);
         },
+        answer: answerPaid,
         now: async () => {
           const order = await shop.get().showOrder((await visible(request)).order);
           return { status: order.payment?.state === 'pending' ? 202 : 200, body: order };
@@ -113,12 +108,11 @@ export function paymentRoutes(app: FastifyInstance, context: HttpContext): void 
     (request, reply) =>
       keyed.run(request, reply, {
         ...moving(request, 'order.confirm'),
-        work: async ({ who }) => {
+        act: ({ who }) => {
           const { reference, amount } = request.body;
-          return await answerPaid(
-            await shop.get().confirmOrder(request.params.id, reference, amount, actorOf(who, request)),
-          );
+          return shop.get().confirmOrder(request.params.id, reference, amount, actorOf(who, request));
         },
+        answer: answerPaid,
       }),
   );
 
@@ -147,8 +141,8 @@ export function paymentRoutes(app: FastifyInstance, context: HttpContext): void 
     (request, reply) =>
       keyed.run(request, reply, {
         ...moving(request, 'order.cancel'),
-        work: async ({ who }) =>
-          await answerEnded(await shop.get().cancelOrder(request.params.id, actorOf(who, request))),
+        act: ({ who }) => shop.get().cancelOrder(request.params.id, actorOf(who, request)),
+        answer: answerEnded,
       }),
   );
 
@@ -167,8 +161,8 @@ export function paymentRoutes(app: FastifyInstance, context: HttpContext): void 
     (request, reply) =>
       keyed.run(request, reply, {
         ...moving(request, 'order.pay.unblock'),
-        work: async ({ who }) => {
-          const body = await shop.get().unblockPayments(request.params.id, actorOf(who, request));
+        act: ({ who }) => shop.get().unblockPayments(request.params.id, actorOf(who, request)),
+        answer: async (body) => {
           if (body === null) throw new HttpProblem('not_found', 'there is no such order');
           return { status: 200, body };
         },
@@ -201,18 +195,18 @@ export function paymentRoutes(app: FastifyInstance, context: HttpContext): void 
     (request, reply) =>
       keyed.run(request, reply, {
         ...moving(request, 'order.refund'),
-        work: async ({ who }, name) => {
+        act: ({ who }, call) => {
           // A part that is asked for twice would go back twice: the key goes into the ledger with it.
-          const madeWith = name === null ? null : createHash('sha256').update(name).digest('hex');
-          const part = { amount: request.body.amount ?? null, madeWith };
-          return await answerEnded(await shop.get().refundOrder(request.params.id, actorOf(who, request), part));
+          const part = { amount: request.body.amount ?? null, madeWith: call && callDigest(call) };
+          return shop.get().refundOrder(request.params.id, actorOf(who, request), part);
         },
+        answer: answerEnded,
       }),
   );
 
   void app.register(async (hooks) => webhookRoute(hooks, context));
 
-  /** What is done to the order, by somebody who may see it. */
+  /** A call about the order, by somebody who may see it. */
   function moving(request: FastifyRequest<OfOrder>, operation: string) {
     return { operation, subject: request.params.id, see: () => visible(request) };
   }
@@ -263,8 +257,8 @@ export function paymentRoutes(app: FastifyInstance, context: HttpContext): void 
 }
 
 /**
- * The provider is not signed: whoever has a secret can speak for every provider that it counts for. So a provider with a
- * secret of its own is believed with no other, and the shared one is for those that have none.
+ * The signature does not cover the provider's name: a secret is good for every provider that it counts for. So a provider with
+ * a secret of its own is believed with that one only, and the shared one is for those that have none.
  */
 function secretsOf({ paymentSecrets, providerSecrets }: HttpOptions, provider: string): readonly string[] {
   const name = providerName(provider);
@@ -276,7 +270,7 @@ function signatureOf(request: FastifyRequest): string | undefined {
   return Array.isArray(header) ? header[0] : header;
 }
 
-/** What a provider tells. The signature is of the bytes as they came, so nothing parses them before. */
+/** What a provider tells. The signature covers the bytes as they came, so they are not parsed before it is checked. */
 function webhookRoute(app: FastifyInstance, { shop, options, runtime, overload }: HttpContext): void {
   app.removeAllContentTypeParsers();
   app.addContentTypeParser(
@@ -284,7 +278,7 @@ function webhookRoute(app: FastifyInstance, { shop, options, runtime, overload }
     { parseAs: 'string', bodyLimit: BODY_BYTES_MAX },
     (request, body, done) => {
       overload.enter(request.raw);
-      // The signature of all those bytes is work: not if there is too much by now.
+      // Checking the signature costs time: not under overload.
       const reason = overload.reason;
       if (reason === null) done(null, body);
       else done(new RetryableError('overloaded', reason), undefined);
@@ -311,10 +305,10 @@ function webhookRoute(app: FastifyInstance, { shop, options, runtime, overload }
           ...problems('unauthenticated', 'not_found', ...BODY),
         },
       },
-      // The body is text until its signature is known to be right: it is judged below.
+      // The body is text until its signature is checked: it is validated below.
       validatorCompiler: ({ schema, httpPart }) =>
         httpPart === 'querystring' ? compile(schema as object) : () => true,
-      // Most of what is no provider's is known by the header alone: its body is not worth waiting for.
+      // Most forged calls show in the header alone: their bodies are not worth waiting for.
       onRequest: async (request) => {
         const fault = readSignature(signatureOf(request), runtime.clock.now());
         if (typeof fault === 'string') throw new HttpProblem('unauthenticated', fault);
@@ -326,7 +320,7 @@ function webhookRoute(app: FastifyInstance, { shop, options, runtime, overload }
       const secrets = secretsOf(options, provider);
       const fault = signatureFault(secrets, body, signatureOf(request), runtime.clock.now());
       if (fault !== null) throw new HttpProblem('unauthenticated', fault);
-      // Nobody tells of money that the shop took itself. Judged after the signature: which there are is not for everybody.
+      // `confirm` is money that the shop took itself: it has no news. After the signature: not everybody may learn the names.
       if (!shop.get().hasProvider(provider))
         throw new HttpProblem('not_found', 'this shop has no such payment provider');
       let news: unknown;

@@ -2,14 +2,16 @@ import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify';
 import Type from 'typebox';
 import { newSaleOf, salePatchOf } from '../../contract/convert.ts';
 import * as S from '../../contract/schemas.ts';
+import type { KeyedCall, SaleChange } from '../../ledger/port.ts';
 import type { Caller } from '../../sales/manage.ts';
 import type { SaleEvent } from '../../views/board.ts';
 import type { PublicAnswer } from '../../views/public-answer.ts';
 import type { HttpContext } from '../context.ts';
+import { Keyed } from '../keyed.ts';
 import { mountOf } from '../mount.ts';
 import { HttpProblem } from '../problem.ts';
 import { answerChange, isKnown } from '../reply.ts';
-import { actorOf, keyedBy, pageOf } from '../request.ts';
+import { actorOf, pageOf } from '../request.ts';
 import { problems } from '../responses.ts';
 import { eventText, lastEventId } from '../sse.ts';
 
@@ -21,16 +23,26 @@ interface OfSale {
 
 const BODY = ['malformed_json', 'body_too_large', 'unsupported_media_type', 'invalid_request'] as const;
 const ADMIN = ['unauthenticated', 'forbidden'] as const;
+const KEYED = ['idempotency_key_reused', 'idempotency_in_flight'] as const;
 
-export function saleRoutes(app: FastifyInstance, { shop, auth, streams }: HttpContext): void {
+export function saleRoutes(app: FastifyInstance, context: HttpContext): void {
+  const { shop, auth, streams } = context;
+  const keyed = new Keyed(context);
   const tags = ['Sales'];
   const admin = { 'x-security': [{ admin: [] }], tags, querystring: S.NoQuery };
   const params = S.OfId;
   const headers = S.KeyHeaders;
 
-  const callerOf = (request: FastifyRequest): Caller => {
+  /** The ledger stores the key with the change, and answers repeats from there. */
+  const change = (
+    request: FastifyRequest,
+    deed: Pick<KeyedCall, 'operation' | 'subject'>,
+    run: (caller: Caller) => Promise<SaleChange>,
+    body?: unknown,
+  ): Promise<SaleChange> => {
     const who = auth.asAdmin(request);
-    return { by: actorOf(who, request), keyed: keyedBy(who, request) };
+    const call = keyed.callOf(who, request, deed, body);
+    return keyed.inTurn(call, () => run({ by: actorOf(who, request), keyed: call }));
   };
 
   app.post<{ Body: S.NewSaleBody }>(
@@ -42,7 +54,7 @@ export function saleRoutes(app: FastifyInstance, { shop, auth, streams }: HttpCo
         summary: 'Create a sale',
         headers,
         body: S.NewSale,
-        response: { 201: S.Sale, ...problems(...BODY, ...ADMIN, 'idempotency_key_reused') },
+        response: { 201: S.Sale, ...problems(...BODY, ...ADMIN, ...KEYED) },
       },
       onRequest: async (request) => void auth.admin(request),
     },
@@ -51,12 +63,14 @@ export function saleRoutes(app: FastifyInstance, { shop, auth, streams }: HttpCo
       if (Array.isArray(sale)) {
         throw new HttpProblem('invalid_request', `${sale[0]!.path}: ${sale[0]!.message}`, { errors: sale });
       }
-      const change = await shop.get().createSale(sale, callerOf(request));
-      if ('answer' in change) {
-        const { id } = JSON.parse(change.answer) as { id: string };
+      const deed = { operation: 'sale.create', subject: '' };
+      // The same instant in another time zone is the same sale.
+      const made = await change(request, deed, (caller) => shop.get().createSale(sale, caller), sale);
+      if ('answer' in made) {
+        const { id } = JSON.parse(made.answer) as { id: string };
         reply.header('location', `${mountOf(request)}${app.prefix}/v1/sales/${id}`);
       }
-      return answerChange(reply, change, 201);
+      return answerChange(reply, made, 201);
     },
   );
 
@@ -123,14 +137,16 @@ export function saleRoutes(app: FastifyInstance, { shop, auth, streams }: HttpCo
         body: S.StockChange,
         response: {
           200: S.Sale,
-          ...problems(...BODY, ...ADMIN, 'not_found', 'insufficient_free', 'sale_closed', 'idempotency_key_reused'),
+          ...problems(...BODY, ...ADMIN, 'not_found', 'insufficient_free', 'sale_closed', ...KEYED),
         },
       },
       onRequest: async (request) => void auth.admin(request),
     },
     async (request, reply) => {
       const { id, code } = request.params;
-      return answerChange(reply, await shop.get().addStock(id, code, request.body.add, callerOf(request)));
+      const deed = { operation: 'sale.stock', subject: `${id}/${code}` };
+      const add = (caller: Caller) => shop.get().addStock(id, code, request.body.add, caller);
+      return answerChange(reply, await change(request, deed, add));
     },
   );
 
@@ -154,7 +170,7 @@ export function saleRoutes(app: FastifyInstance, { shop, auth, streams }: HttpCo
           body: S.Nothing,
           response: {
             200: S.Sale,
-            ...problems(...BODY, ...ADMIN, 'not_found', 'sale_closed', 'idempotency_key_reused'),
+            ...problems(...BODY, ...ADMIN, 'not_found', 'sale_closed', ...KEYED),
           },
         },
         onRequest: async (request) => void auth.admin(request),
@@ -163,7 +179,9 @@ export function saleRoutes(app: FastifyInstance, { shop, auth, streams }: HttpCo
         },
       },
       async (request, reply) => {
-        return answerChange(reply, await run(request.params.id, callerOf(request)));
+        const { id } = request.params;
+        const deed = { operation: `sale.${verb}`, subject: id };
+        return answerChange(reply, await change(request, deed, (caller) => run(id, caller)));
       },
     );
   }

@@ -1,15 +1,15 @@
-import { createHash } from 'node:crypto';
 import type { FastifyInstance, FastifyRequest } from 'fastify';
 import Type, { type Static } from 'typebox';
+import { digestOf } from '../../base/idempotency.ts';
 import { isId } from '../../base/ids.ts';
 import * as S from '../../contract/schemas.ts';
-import type { Actor, WebhookDelivery, WebhookEndpoint } from '../../ledger/port.ts';
+import type { Actor, KeyedCall, WebhookDelivery, WebhookEndpoint } from '../../ledger/port.ts';
 import { DELIVERY_STATES, WEBHOOK_BOUNDS, WEBHOOK_EVENTS, type WebhookEvent } from '../../model/webhook.ts';
 import { iso } from '../../views/present.ts';
 import type { HttpContext } from '../context.ts';
 import { Keyed } from '../keyed.ts';
 import { HttpProblem, invalid } from '../problem.ts';
-import { actorOf, keyedBy, page, pageOf } from '../request.ts';
+import { actorOf, page, pageOf } from '../request.ts';
 import { problems } from '../responses.ts';
 
 const Event = Type.Unsafe<WebhookEvent>({ type: 'string', enum: [...WEBHOOK_EVENTS] });
@@ -117,9 +117,8 @@ export function webhookRoutes(app: FastifyInstance, context: HttpContext): void 
         operation: 'webhook.create',
         subject: '',
         see: async () => adminOf(request),
-        work: async (by) => {
-          const made = madeWith(keyedBy(auth.anyone(request), request));
-          const result = await shop.get().webhooks.endpoints.create(request.body, by, made);
+        act: (by, call) => shop.get().webhooks.endpoints.create(request.body, by, call && madeWith(call)),
+        answer: async (result) => {
           if (result.ok) return { status: 201, body: { ...present(result.endpoint), secret: result.endpoint.secret } };
           if (result.code === 'idempotency_key_reused') throw new HttpProblem(result.code);
           throw invalid('/url', result.message);
@@ -193,8 +192,8 @@ export function webhookRoutes(app: FastifyInstance, context: HttpContext): void 
           if (!isId(request.params.id)) throw unknown('delivery');
           return adminOf(request);
         },
-        work: async (by) => {
-          const outcome = await shop.get().webhooks.endpoints.redeliver(request.params.id, by);
+        act: (by) => shop.get().webhooks.endpoints.redeliver(request.params.id, by),
+        answer: async (outcome) => {
           if (outcome === 'unknown') throw unknown('delivery');
           if (outcome === 'gone') throw new HttpProblem('webhook_gone');
           return { status: 202, body: {} };
@@ -208,12 +207,8 @@ export function webhookRoutes(app: FastifyInstance, context: HttpContext): void 
 }
 
 /** Identifies the call by its key, so that a retry after a lost answer creates no second endpoint. */
-function madeWith(keyed: ReturnType<typeof keyedBy>): string | null {
-  if (keyed === null) return null;
-  const { caller, actingFor, key } = keyed;
-  return createHash('sha256')
-    .update(JSON.stringify(actingFor === null ? [caller, key] : [caller, key, actingFor]))
-    .digest('hex');
+function madeWith({ caller, actingFor, key }: KeyedCall): string {
+  return actingFor === null ? digestOf(caller, key) : digestOf(caller, key, actingFor);
 }
 
 function present({ id, url, events, state, reason, createdAtMs }: WebhookEndpoint) {

@@ -21,7 +21,7 @@ export async function openSqlLedger(url: string, runtime: Runtime, options: SqlL
   return SqlLedger.open(await dialectOf(url, runtime, options), runtime, options);
 }
 
-/** The client of a database is loaded only where it is used: it is not small. */
+/** A database's client is large: it is loaded only where it is used. */
 async function dialectOf(
   url: string,
   runtime: Runtime,
@@ -59,7 +59,7 @@ export interface SqlLedgerReport {
   tookMs: number;
 }
 
-/** `doorbuster doctor`: what there is to say of a database, without changing anything in it. */
+/** For `doorbuster doctor`: inspects a database without changing anything in it. */
 export async function examineSqlLedger(url: string, runtime: Runtime): Promise<SqlLedgerReport> {
   const { product } = addressOf(url);
   const dialect = await dialectOf(url, runtime, { poolMax: 1 });

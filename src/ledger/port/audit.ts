@@ -2,7 +2,7 @@ import type { Actor } from '../../model/actor.ts';
 import type { Page } from './page.ts';
 
 export interface AuditLedger {
-  /** Of what is changed elsewhere than in the ledger. What the ledger commits has its row in the same transaction. */
+  /** Records a change made outside the ledger. The ledger's own changes write their row in their transaction. */
   note(note: AuditNote): Promise<void>;
   /** Newest first. */
   audit(filter: { subject?: string }, page: Page): Promise<AuditEntry[]>;

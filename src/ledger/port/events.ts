@@ -3,13 +3,13 @@ import type { WebhookEvent } from '../../model/webhook.ts';
 /** Events for those who subscribed. */
 export interface EventLedger {
   /**
-   * Whether events are written: with every order that is stored as reserved and every move, in its transaction. Off at the
-   * start, since every order would pay for it.
+   * Whether every reserved order and every move writes an event in its transaction. Off until somebody subscribes, since every
+   * order would pay for it.
    */
   keepEvents: boolean;
   /** Oldest first. An event of an order never comes before an older one of the same order. */
   outgoingEvents(limit: number): Promise<OutgoingEvent[]>;
-  /** They are safe elsewhere, or nobody wants them. */
+  /** Forgets events that are stored elsewhere or that nobody wants. */
   forgetEvents(eventIds: readonly string[]): Promise<void>;
 }
 

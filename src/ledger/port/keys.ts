@@ -4,20 +4,20 @@ export interface KeyLedger {
   /** The order that a key is bound to (base/idempotency.ts), if that is younger than 24 hours. */
   findOrderKey(scope: OrderKeyScope): Promise<OrderKeyBinding | null>;
   /**
-   * Orders up to this id were placed when keys did not yet say who used them; null: there are none. Whoever acts for a buyer
-   * may find their key among the buyer's own there, for as long as it is kept.
+   * Up to this id, orders were placed when keys did not yet say who used them; null: there are none. The key of whoever acted
+   * for a buyer then stands among the buyer's own, for as long as it is kept.
    */
   readonly unscopedUpTo: string | null;
-  /** Binds a key to the answer that a repeat gets. One that is bound to an answer already keeps the first. */
-  bindAnswer(scope: KeyScope & { fingerprint: string }, answer: string): Promise<void>;
+  /** Binds a key to the answer that a repeat gets. A key that is bound already keeps its first answer. */
+  bindAnswer(call: KeyedCall, answer: string): Promise<void>;
   /**
-   * Forgets some keys that were bound longer ago than so long, oldest first. Returns how much it got done, keys forgotten or
-   * orders without a key passed by; 0 when nothing is left.
+   * Forgets some of the keys that were bound more than `olderMs` ago, oldest first. Returns how many rows it went through, keys
+   * and orders without one; 0 when nothing is left.
    */
   pruneKeys(olderMs: number): Promise<number>;
 }
 
-/** Whose a key is, and for what: a key binds nothing outside of its scope. All of it is compared bytewise. */
+/** Whose a key is, and for what: outside of its scope the same key is another one. All of it is compared bytewise. */
 export interface KeyScope {
   /** `buyer:ann`, `admin:alice`. */
   caller: string;
@@ -25,9 +25,15 @@ export interface KeyScope {
   actingFor: string | null;
   /** `order.cancel` */
   operation: string;
-  /** What is operated on: an id; nothing, where something is made. */
+  /** What is operated on: an id; empty where something is made. */
   subject: string;
   key: string;
+}
+
+/** A call with a key. */
+export interface KeyedCall extends KeyScope {
+  /** What its body says (base/idempotency.ts): with another one the key is refused. */
+  fingerprint: string;
 }
 
 export interface KeyBinding {
@@ -35,7 +41,7 @@ export interface KeyBinding {
   answer: string;
 }
 
-/** The scope of an order's key: the operation is placing it, and who used it stands in the key. */
+/** The scope of an order's key: the operation is placing it, and the key itself says who used it. */
 export interface OrderKeyScope {
   saleId: string;
   buyer: string;

@@ -9,8 +9,9 @@ export interface OrderLedger {
    */
   commitOrders(batch: readonly OrderMessage[]): Promise<StoredOrder[]>;
   /**
-   * Stores orders as rejected that will never be decided otherwise: lost with the gate, or undeliverable. An order that
-   * is stored already stays as it is. Says what is stored now for each, in the same order. `note`: whose decision it was.
+   * Stores orders as rejected that no writer will decide: their admission was lost with the gate, or they are undeliverable.
+   * An order that is stored already stays as it is. Returns what is stored now for each, in the same order. `note`: the audit
+   * row of whoever decided it.
    */
   rejectOrders(
     batch: readonly OrderMessage[],
@@ -20,15 +21,15 @@ export interface OrderLedger {
   /** Which of these order ids are stored now. */
   storedAmong(orderIds: readonly string[]): Promise<Map<string, OrderRecord>>;
   /**
-   * Which of these are stored, asked after a commit whose outcome is unknown: no commit of them can be under way any more,
-   * and one that arrives late has no effect. Fails while that cannot be said.
+   * Which of these are stored, for use after a commit whose outcome is unknown. When it resolves, no commit of them is under
+   * way, and one that arrives late has no effect. Fails while that cannot be known.
    */
   storedAtRest(batch: readonly OrderMessage[]): Promise<Map<string, OrderRecord>>;
   getOrder(orderId: string): Promise<OrderRecord | null>;
   listOrders(filter: OrderFilter, page: Page): Promise<OrderRecord[]>;
 }
 
-/** What stands stored for a message now; `inserted` is false for a repeat of a message stored before. */
+/** What is stored for a message now; `inserted` is false if it was stored before. */
 export interface StoredOrder {
   order: OrderRecord;
   inserted: boolean;

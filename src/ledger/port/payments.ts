@@ -60,7 +60,7 @@ export interface PaymentLedger {
   getRefund(refundId: string): Promise<PartRefund | null>;
   /** The provider will never do it. One that is not `asked` stays as it is. */
   voidRefund(refundId: string, error: string, by: Actor, auditId: string): Promise<PartRefund | null>;
-  /** It did not work this time; each is due again so long from now, by the ledger's clock. */
+  /** A try has failed: each is due again after `afterMs`, by the ledger's clock. */
   postponeRefunds(some: readonly { refundId: string; error: string; afterMs: number }[]): Promise<void>;
   /** The longest due first, by index; `after`: the next page. */
   dueRefunds(limit: number, after?: DueRefund): Promise<DueRefund[]>;
@@ -70,12 +70,12 @@ export interface PaymentLedger {
   /** The doubt is gone, unless there was another one since the attempt was read like this. */
   clearDoubt(read: PaymentAttempt): Promise<PaymentAttempt | null>;
   /**
-   * It did not work this time; each is due again after so long, an open one also when its order's time is over. Returns those
-   * that were postponed, as they are now: not one about which nothing is left to be done.
+   * A try has failed: each is due again after `afterMs`, an open one also when its order's time is over. Returns those that
+   * were postponed, as they are now: not those that are settled by now.
    */
   postponeAttempts(batch: readonly Postponement[]): Promise<Postponed[]>;
   getAttempt(attemptId: string): Promise<PaymentAttempt | null>;
-  /** The highest token of a lock under which an order was changed; 0: none. Looks at all orders: for a start. */
+  /** The highest token of a lock under which an order was changed; 0: none. Reads all orders: only for the start. */
   highestFence(): Promise<bigint>;
   findAttempt(provider: string, reference: string): Promise<PaymentAttempt | null>;
   /** Newest first, at most so many: an order can have any number of them. */
@@ -84,10 +84,10 @@ export interface PaymentLedger {
   lastAttempts(orderIds: readonly string[]): Promise<Map<string, PaymentAttempt>>;
   /** Open, late and refunding ones that are due, the longest due first, by index; `after`: the next page. */
   dueAttempts(limit: number, after?: PaymentAttempt): Promise<PaymentAttempt[]>;
-  /** About which of these, attempts and refunds of a part, something has yet to be done, due or not. */
+  /** Which of these attempts and refunds of a part are not settled, due or not. */
   unfinishedAmong(ids: readonly string[]): Promise<Set<string>>;
 
-  /** What has to be done about them was tried so often at least, and is not done. The longest due first, by index. */
+  /** Attempts that are not settled after at least so many tries. The longest due first, by index. */
   unsettledAttempts(tries: number, limit: number, saleId: string | null): Promise<Unsettled[]>;
   unsettledRefunds(tries: number, limit: number, saleId: string | null): Promise<UnsettledRefund[]>;
 

@@ -5,13 +5,13 @@ export interface ReleaseLedger {
   /** The gate has them. */
   released(orderIds: readonly string[]): Promise<void>;
   /**
-   * Every release of the sale above the `rev` of its item, the gate's or not: a gate that is built from an older snapshot
-   * holds these units still, and whoever gave them back did so to the gate before it: see
-   * The rebuild in docs/internals/distributed.md. In pages, item by item; what comes to be after the first page was asked for
-   * may be missing: whoever gives it back meets the new gate.
+   * Every release of the sale above the `rev` of its item, whether a gate has had it or not. A gate that is built from an older
+   * snapshot still holds these units: they were given back to the gate before it (docs/internals/distributed.md, The rebuild).
+   * In pages, item by item. A release that is committed after the first page was read may be missing: whoever gives it back
+   * meets the new gate.
    */
   releasesSince(saleId: string, revs: ReadonlyMap<string, number>): AsyncIterable<Release[]>;
-  /** Forgets some that the gate has had for longer than so long; 0 when none is left. */
+  /** Forgets some that the gate has had for longer than `olderMs`; 0 when none is left. */
   pruneReleases(olderMs: number): Promise<number>;
 }
 

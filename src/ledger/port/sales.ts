@@ -15,7 +15,7 @@ export interface SaleLedger {
   getSale(saleId: string): Promise<SaleRecord | null>;
   /** Whether these sales were changed, in one query for all of them. One that does not exist has no stamp. */
   saleStamps(saleIds: readonly string[]): Promise<Map<string, SaleStamp>>;
-  /** The same when no change of it can be under way any more: asked after one whose outcome is unknown. */
+  /** The same, once no change of the sale is under way: for use after a change whose outcome is unknown. */
   saleAtRest(saleId: string): Promise<SaleRecord | null>;
   listSales(page: Page): Promise<SaleRecord[]>;
   /** Ids of sales that may still admit (not closed, window not over): those the gate must hold. */
@@ -40,7 +40,7 @@ export interface SaleIds {
   itemIds: string[];
 }
 
-/** An administrative change: who, when it is keyed under what, and how its answer reads. */
+/** An administrative change: who makes it, its Idempotency-Key, and how its answer reads. */
 export interface AdminCall {
   by: Actor;
   auditId: string;
@@ -55,7 +55,7 @@ export type SaleChange =
   | { outcome: 'not_found' | 'version_conflict' | 'insufficient_free' | 'sale_closed' | 'idempotency_key_reused' }
   | { outcome: 'invalid_request'; path: string; message: string };
 
-/** Who has a gate built anew. */
+/** The audit row of whoever has a gate rebuilt. */
 export type Rebuilding = Pick<AuditNote, 'auditId' | 'by'>;
 
 /** A change of a sale that the gate has yet to hear of. */

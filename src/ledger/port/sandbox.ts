@@ -22,6 +22,6 @@ export interface SandboxBook {
 }
 
 export interface NewIntent extends Omit<SandboxIntent, 'dueAtMs'> {
-  /** From now on, by the book's clock; null: never. */
+  /** Until it captures itself, by the book's clock; null: never. */
   readonly dueAfterMs: number | null;
 }

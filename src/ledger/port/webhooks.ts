@@ -3,46 +3,46 @@ import type { DeliveryState, WebhookEvent } from '../../model/webhook.ts';
 import type { Page } from './page.ts';
 
 /**
- * The ledger's part in webhooks: who subscribed to what, and what each has yet to be told. Every method is one transaction;
- * times are the ledger's own clock.
+ * The ledger's part in webhooks: who subscribed to what, and the deliveries each has yet to get. Every method is one
+ * transaction; times are by the ledger's clock.
  *
- * An event leaves the outbox in the transaction that makes its deliveries: whoever dies between two steps has lost nothing
- * and doubled nothing. Of one endpoint and one order at most one delivery is due, the oldest that is pending: the next one
- * becomes due with its end.
+ * An event leaves the outbox in the transaction that makes its deliveries: a process that dies between two steps loses
+ * nothing and doubles nothing. For each endpoint and order at most one delivery is due, the oldest pending one; when it
+ * ends, the next becomes due.
  */
 export interface WebhookLedger {
-  /** With the same `madeWith` again: what was made then, for as long as a key stays bound. */
+  /** With the same `madeWith` again it returns the endpoint made then, for as long as a key stays bound. */
   createEndpoint(endpoint: NewEndpoint, by: Actor, auditId: string): Promise<EndpointCreated>;
-  /** Newest first; those that are gone, too. */
+  /** Newest first, with those that are gone. */
   listEndpoints(page: Page): Promise<WebhookEndpoint[]>;
   getEndpoint(endpointId: string): Promise<WebhookEndpoint | null>;
   activeEndpoints(): Promise<WebhookEndpoint[]>;
   /** Nothing is sent to it any more. False: there is none. */
   deleteEndpoint(endpointId: string, by: Actor, auditId: string): Promise<boolean>;
-  /** It wants nothing any more; it stays in the list. False: it was not active. */
+  /** Stops its deliveries, since it answered that it is gone; it stays in the list. False: it was not active. */
   endpointGone(endpointId: string, reason: string, by: Actor, auditId: string): Promise<boolean>;
 
   /**
-   * Makes deliveries of events and forgets the events. An event that is not there (somebody else was quicker) gets none, and
-   * so does an endpoint that is not active. Deliveries of one order stand in the order of their versions. Returns how many
-   * events were forgotten.
+   * Makes deliveries of events and forgets the events. An event that another process took already makes none, and neither does
+   * an endpoint that is not active. Deliveries of one order are in the order of its versions. Returns how many events were
+   * forgotten.
    */
   takeOverEvents(eventIds: readonly string[], deliveries: readonly NewDelivery[]): Promise<number>;
-  /** Of each endpoint the longest due, at most `limit`. */
+  /** At most `limit` of each endpoint, longest due first. */
   dueDeliveries(wanted: readonly { readonly endpointId: string; readonly limit: number }[]): Promise<WebhookDelivery[]>;
   /**
-   * What became of some tries. One that failed is due again after `retryMs`, unless that is later than `giveUpMs` after its
-   * first: then it has failed for good. What is not as it was when it was tried stays as it is. Returns those that were
-   * changed, as they are now.
+   * Stores the outcome of some tries. A delivery that failed is due again after `retryMs`, unless that is later than `giveUpMs`
+   * after its first try: then it has failed for good. A delivery that changed since it was tried stays as it is. Returns
+   * those that were changed, as they are now.
    */
   settleDeliveries(tries: readonly DeliveryTry[], giveUpMs: number): Promise<WebhookDelivery[]>;
   /** Newest first; null: there is no such endpoint. */
   listDeliveries(endpointId: string, page: Page): Promise<WebhookDelivery[] | null>;
-  /** Once more, now, as if it were new. One that is pending is only hurried on; one that waits for an older one goes on waiting. */
+  /** Sends it again, now, as if it were new. A pending one becomes due at once; one that waits for an older one goes on waiting. */
   redeliver(deliveryId: string, by: Actor, auditId: string): Promise<'due' | 'gone' | 'unknown'>;
   /**
-   * Does some of what is left to do: ends what is pending of endpoints that are gone, removes what was of deleted ones, and
-   * deliveries that ended longer ago than `keptMs`. Returns how many rows it was; 0 when nothing is left.
+   * Tidies up some rows: ends pending deliveries of endpoints that are gone, removes those of deleted ones, and removes
+   * deliveries that ended longer ago than `keptMs`. Returns how many rows it changed; 0 when nothing is left.
    */
   tidyWebhooks(keptMs: number): Promise<number>;
 }
@@ -69,7 +69,7 @@ export interface WebhookEndpoint {
 
 export type EndpointCreated =
   | { readonly outcome: 'created' | 'repeat'; readonly endpoint: WebhookEndpoint }
-  /** The key was used for another one; or there are as many as there may be. */
+  /** The key was used for another endpoint, or there are as many as there may be. */
   | { readonly outcome: 'key_reused' | 'too_many' };
 
 export interface NewDelivery {
@@ -78,7 +78,7 @@ export interface NewDelivery {
   readonly orderId: string;
   readonly version: number;
   readonly type: WebhookEvent;
-  /** What is sent, to the letter: the same at every try. */
+  /** The body, byte for byte the same at every try. */
   readonly body: string;
 }
 

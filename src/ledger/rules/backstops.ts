@@ -2,7 +2,7 @@ import { TerminalError } from '../../base/errors.ts';
 import { hasGivenBack, type OrderMessage, type OrderRecord } from '../../model/order.ts';
 import type { RejectReason } from '../../model/outcome.ts';
 
-/** An item as it stands when its row is locked. */
+/** An item as its row says while it is locked. */
 export interface ItemState {
   id: string;
   saleId: string;
@@ -12,7 +12,7 @@ export interface ItemState {
   perBuyerMax: number;
 }
 
-/** What of a batch is in the ledger already. */
+/** What the ledger already has that a batch may collide with. */
 export interface Found {
   orders: ReadonlySet<string>;
   /** By claimPlace. */
@@ -23,7 +23,7 @@ export interface Found {
 
 export const NOTHING_FOUND: Found = { orders: new Set(), claims: new Set(), keys: new Set() };
 
-/** Names hold no control characters, so that a line feed separates. */
+/** Names contain no control characters, so a line feed separates them. */
 export function claimPlace(saleId: string, buyer: string, slot: number): string {
   return `${saleId}\n${buyer}\n${slot}`;
 }
@@ -40,20 +40,12 @@ export interface NewOrder {
   readonly reason: RejectReason | null;
 }
 
-/** Units that a transaction takes of an item: one row, one update, in id order. */
+/** Units that a transaction takes of an item: one update of each item's row, in id order. */
 export interface TakenUnits {
   readonly itemId: string;
   readonly epoch: number;
   readonly units: number;
 }
-
-/** The backstops below the gate. Both are on, but in the test that shows what each is for. */
-export interface Defences {
-  readonly claims: boolean;
-  readonly stock: boolean;
-}
-
-export const ALL_DEFENCES: Defences = { claims: true, stock: true };
 
 export interface Judgement {
   /** Orders to be inserted, in the order of their messages. */
@@ -61,48 +53,47 @@ export interface Judgement {
   /** Messages whose order is stored, or is inserted further ahead in this batch. */
   repeated: OrderMessage[];
   taken: TakenUnits[];
-  /** Everything is to be reserved: no backstop has anything to say. */
+  /** Every order is new and will be reserved: no backstop refused one. */
   clean: boolean;
 }
 
 /**
- * Decides a batch, in the order of its messages, by what is known of the ledger: epoch, P2 and P5 first, and then, of
- * those that are left, the units of each item; the surplus is the tail of the batch. Pure: whether what it was told holds
- * is proven by the rows that are really inserted.
+ * Decides a batch, in the order of its messages, by what was found in the ledger: first epoch, P2 and P5, then the units of
+ * each item for the orders that are left; the surplus at the end of the batch is refused. Pure: the rows that are really
+ * inserted prove whether what was found still holds.
  */
-export function judge(
-  batch: readonly OrderMessage[],
-  items: ReadonlyMap<string, ItemState>,
-  found: Found,
-  defences: Defences,
-): Judgement {
+export function judge(batch: readonly OrderMessage[], items: ReadonlyMap<string, ItemState>, found: Found): Judgement {
   const verdicts = new Map<string, NewOrder>();
   const repeated: OrderMessage[] = [];
   const claims = new Set<string>();
   const keys = new Set<string>();
-  // A buyer who is met once has nobody to collide with in the batch: most of them, and most of the time this takes.
+  // A buyer who comes once cannot collide within the batch. Most do, and for them most of the work is left out.
   const rivals = buyersMetTwice(batch);
   const byItem = new Map<string, OrderMessage[]>();
   let clean = true;
 
+  /** P2: these slots are not this order's to take. */
+  const isOverLimit = ({ saleId, buyer, slots, quantity }: OrderMessage, slotMax: number, alone: boolean): boolean => {
+    if (slots.length !== quantity) return true;
+    if (slots.length > 1 && new Set(slots).size !== slots.length) return true;
+    for (const slot of slots) {
+      if (!Number.isInteger(slot) || slot < 1 || slot > slotMax) return true;
+      if (alone) continue;
+      const place = claimPlace(saleId, buyer, slot);
+      if (found.claims.has(place) || claims.has(place)) return true;
+    }
+    return false;
+  };
+
   const backstop = (message: OrderMessage): RejectReason | null => {
-    const { saleId, buyer, slots, quantity, key } = message;
+    const { saleId, buyer, slots, key } = message;
     const item = items.get(message.itemId)!;
     const alone = found === NOTHING_FOUND && !rivals.has(buyer);
-    // First: an admission of an older epoch ends like this whatever else there is to say of it.
+    // First: an admission of an older epoch ends as `gate_rebuilt` whatever else is wrong with it.
     if (item.saleId !== saleId || item.epoch !== message.epoch) return 'gate_rebuilt';
-    if (defences.claims) {
-      if (slots.length !== quantity) return 'limit_reached';
-      if (slots.length > 1 && new Set(slots).size !== slots.length) return 'limit_reached';
-      for (const slot of slots) {
-        if (!Number.isInteger(slot) || slot < 1 || slot > item.perBuyerMax) return 'limit_reached';
-        if (alone) continue;
-        const place = claimPlace(saleId, buyer, slot);
-        if (found.claims.has(place) || claims.has(place)) return 'limit_reached';
-      }
-    }
+    if (isOverLimit(message, item.perBuyerMax, alone)) return 'limit_reached';
     if (alone) return null;
-    // Another order has this key: the gate did not know it. Rebuilt, it will, and a retry gets that order.
+    // Another order has this key and the gate did not know it. The rebuilt gate will, and a retry gets that order.
     const place = key === null ? null : keyPlace(saleId, buyer, key);
     if (place !== null && (found.keys.has(place) || keys.has(place))) return 'gate_rebuilt';
     for (const slot of slots) claims.add(claimPlace(saleId, buyer, slot));
@@ -132,8 +123,8 @@ export function judge(
     let units = 0;
     let full = false;
     for (const message of messages) {
-      // P1: up to the first that does not fit; what comes after it is not squeezed in.
-      full ||= defences.stock && units + message.quantity > free;
+      // P1: from the first order that does not fit on, none is admitted: a smaller one must not overtake it.
+      full ||= units + message.quantity > free;
       if (full) {
         clean = false;
         verdicts.set(message.orderId, { ...verdicts.get(message.orderId)!, reason: 'sold_out' });
@@ -166,7 +157,7 @@ export function slotsText({ slots }: OrderMessage): string {
 
 const ID = /^[1-9]\d{0,18}$/;
 
-/** What no gate sends: it would be stored as something else, or would not fit into a statement. */
+/** Refuses what no gate sends: it would be stored as something else, or would not fit into a statement. */
 export function mustBeWellFormed(message: OrderMessage): void {
   const { orderId, saleId, itemId, quantity, price, epoch, payWithinSeconds } = message;
   const right =
@@ -181,7 +172,7 @@ export function mustBeWellFormed(message: OrderMessage): void {
   if (!right) throw new TerminalError('order_malformed', `order ${orderId} cannot be stored as it is`);
 }
 
-/** An order as it is stored, with what says whether a message is a repeat of it. */
+/** A stored order, with what tells whether a message is a repeat of it. */
 export interface StoredContent {
   readonly order: OrderRecord;
   /** As stored: '1' or '1,2'. */
@@ -190,8 +181,8 @@ export interface StoredContent {
 }
 
 /**
- * The same id with other content is a fault, be it stored before or further ahead in the batch. The slots of an order that has
- * ended are free: a copy of its admission that the gate executed late may have been given others.
+ * The same id with other content is a fault, whether it was stored before or comes earlier in the batch. Slots are not compared
+ * for an order that has ended: a copy of its admission that the gate executed late may have been given others.
  */
 export function mustBeSame(batch: readonly OrderMessage[], rows: ReadonlyMap<string, StoredContent>): void {
   const contents = new Map<string, string>();

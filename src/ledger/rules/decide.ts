@@ -10,10 +10,10 @@ export interface StoredRefund extends PartRefund {
   readonly backBefore: number;
 }
 
-/** The provider's name for money that the shop took itself. */
+/** The provider name under which money is stored that the shop took itself. */
 export const CONFIRM = 'confirm';
 
-/** An order as it stands, with all that decides what may happen to it. */
+/** An order, with all that decides what may happen to it. */
 export interface OrderState {
   readonly order: OrderRecord;
   /** The highest token of the order's lock under which it was changed. */
@@ -24,7 +24,7 @@ export interface OrderState {
   readonly paying: PaymentAttempt | null;
 }
 
-/** Attempts that a move names, of whichever order. */
+/** Attempts that a move names; they may be another order's. */
 export interface MoneyState {
   /** By its id. */
   readonly named: PaymentAttempt | null;
@@ -32,11 +32,11 @@ export interface MoneyState {
   readonly referenced: PaymentAttempt | null;
 }
 
-/** Payments that were declined within the last 24 hours, and that nobody has lifted. */
+/** Declined payments of the last 24 hours that nobody has lifted. */
 export interface Declined {
   readonly order: number;
   readonly buyer: number;
-  /** Of the buyer's other orders, and not ended yet: each of them may be declined. */
+  /** Open payments of the buyer's other orders: each of them may yet be declined. */
   readonly open: number;
 }
 
@@ -53,7 +53,7 @@ export interface Decision {
   readonly revives: string | null;
 }
 
-/** What becomes of a move, by the state of its order and its money at that instant. Pure: the rows prove it, or it is redone. */
+/** Decides a move by the state of its order and its money. Pure: if the rows have changed meanwhile, the work starts again. */
 export function decideMove(
   move: Move,
   state: OrderState | null,
@@ -91,16 +91,16 @@ function decideCapture(
   if (!own && named.orderId !== move.revives) return stays('unknown', null);
   if (own && hasMoney(named)) return stays('repeat', named);
   if (isFenced(move, fence)) return stays('fenced', named);
-  // One payment at the provider, and two attempts that claim it: whose it is, is not for us to guess.
+  // Two attempts claim one payment at the provider: we must not guess whose it is.
   if (referenced !== null && referenced.id !== named.id) return stays('refused', referenced);
 
   const payable = stepOf(order.status, 'pay') === 'paid' && (open === null || open.id === named.id);
   const reference = capture.reference ?? named.reference;
   if (!own) {
-    // Not late any more: the money is on its way back, or has found another order.
+    // Not late any more: the money is on its way back, or pays another order.
     if (named.state !== 'late') return stays('refused', named);
     const amount = capture.amount ?? named.amount;
-    // A part of it is back with the buyer: it pays for nothing any more.
+    // A part of it is back with the buyer, so it does not pay for the goods.
     if (named.refunded > 0) return stays('amount_mismatch', named);
     if (!isSame(amount, order.amount) || !isSame(named.amount, order.amount)) return stays('amount_mismatch', named);
     if (!payable) return stays('late', named);
@@ -113,7 +113,7 @@ function decideCapture(
   const late: PaymentAttempt = {
     ...named,
     state: 'late',
-    // What has really come is what has to go back.
+    // The amount that came is the amount that has to go back.
     amount,
     reference,
     error: null,
@@ -124,11 +124,11 @@ function decideCapture(
   return { ...stays(right ? 'late' : 'amount_mismatch', lessBack(late, capture.back)), stores: true };
 }
 
-/** Late money, as it is with what is back of it. */
+/** Late money, less what is back already. */
 function lessBack(late: PaymentAttempt, back: Money | undefined): PaymentAttempt {
   if (back === undefined || back.amount === 0) return late;
   const { amount, currency } = late.amount;
-  // In another currency it cannot be counted; the provider is asked what is left before the rest goes back.
+  // Another currency cannot be counted; the provider is asked what is left before the rest goes back.
   const counted = back.currency === currency ? back.amount : 0;
   return counted >= amount
     ? refunded(late, late.updatedAtMs)
@@ -191,7 +191,7 @@ function decideRefund(move: Move, { order, fence, paying }: OrderState, nowMs: n
   return goes(to, refunded(paying, nowMs));
 }
 
-/** How much of the money is back only grows, whatever is told, how often, and in which order. */
+/** The amount that is back only grows, whatever is told, how often, and in which order. */
 function decideRefundPart(
   move: Move,
   part: NonNullable<Move['part']>,
@@ -207,12 +207,12 @@ function decideRefundPart(
   if ('own' in part && stored?.state !== 'asked') return stays('refused', paying);
   const said = 'told' in part ? part.amount : part.total;
   const comparable = said === null || said.currency === paying.amount.currency;
-  // Of a refund that we asked for we know ourselves how much it was.
+  // For a refund that we asked for we know the amount ourselves.
   if (!comparable && !('own' in part)) return stays('amount_mismatch', paying);
   const total = totalOf(part, paying.refunded, stored, comparable);
   if (total >= paying.amount.amount) return stays('all_back', paying);
   if (total === paying.refunded) {
-    // News of our own refund came before its answer: the money is counted already.
+    // The webhook of our own refund came before its answer: the money is counted already.
     return 'own' in part ? { ...goes(to, paying), stores: false } : stays('repeat', paying);
   }
   return goes(to, { ...paying, refunded: total, updatedAtMs: nowMs });
@@ -227,12 +227,12 @@ function totalOf(
   if ('told' in part) return refunded + part.amount.amount;
   if (!('own' in part)) return Math.max(refunded, part.total.amount);
   const { amount, backBefore } = stored!;
-  // Where nobody else gives money back, each part adds. A provider's own answer may lag behind what it has just done.
+  // If only the shop gives money back, each part adds. A provider's total may lag behind the refund it has just made.
   if (part.total === null) return refunded + amount.amount;
   return Math.max(refunded, comparable ? part.total.amount : 0, backBefore + amount.amount);
 }
 
-/** What becomes of an attempt that somebody wants to open. */
+/** Decides whether an attempt may be opened. */
 export function decideOpening(
   wanted: NewAttempt,
   state: OrderState | null,
@@ -243,7 +243,7 @@ export function decideOpening(
   if (state === null) return { outcome: 'unknown' };
   const { order, open } = state;
   if (named !== null) {
-    // Its answer was lost, and it is asked for again.
+    // The first answer was lost, and the call came again.
     const same = named.orderId === order.id && named.provider === wanted.provider && named.state === 'open';
     if (same) return { outcome: 'opened', order, attempt: named, fence: state.fence };
     throw new TerminalError('attempt_id_reused', `attempt ${wanted.id} is stored with other content`);

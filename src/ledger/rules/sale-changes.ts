@@ -35,7 +35,7 @@ export function patched(sale: SaleRecord, patch: SalePatch, version: number): Re
   return { outcome: 'decided', action: 'sale.patch', detail: patch, sale: patch };
 }
 
-/** `item` as it is under its lock: writers of orders move its counts without that of the sale. */
+/** `item` as read under its own lock: writers of orders change its counts without the sale's lock. */
 export function restocked(sale: SaleRecord, item: ItemRecord | null, add: number): Refused | Decided {
   if (item === null) return { outcome: 'not_found' };
   if (sale.closed) return { outcome: 'sale_closed' };
@@ -51,7 +51,7 @@ export function restocked(sale: SaleRecord, item: ItemRecord | null, add: number
   return { outcome: 'decided', action: 'sale.stock', detail, sale: null, stock: { itemId: item.id, total } };
 }
 
-/** Pausing what is paused changes nothing, and so raises no version. */
+/** To pause a paused sale changes nothing, and so does not raise its version. */
 export function paused(sale: SaleRecord, on: boolean): Refused | Decided {
   if (sale.closed) return { outcome: 'sale_closed' };
   const change = sale.paused === on ? null : { paused: on };

@@ -29,9 +29,12 @@ export function nameOf({ version, name }: Migration): string {
   return `${String(version).padStart(4, '0')} ${name}`;
 }
 
-/** A schema that is newer than this program is refused: it could not keep promises that it does not know. */
-export function mustNotBeNewer(version: number, newest: number): void {
-  if (version <= newest) return;
+/**
+ * Refuses a schema that is newer than this program: it could not keep promises that it does not know. `ahead`: how many
+ * migrations may be missing here, since each leaves the schema usable by the version before (docs/internals/formats.md).
+ */
+export function mustNotBeNewer(version: number, newest: number, ahead = 0): void {
+  if (version <= newest + ahead) return;
   throw new TerminalError(
     'schema_newer',
     `the ledger has schema ${version}, this doorbuster knows up to ${newest}: start a newer version`,

@@ -8,7 +8,7 @@ import type { Rebuilding } from '../port/sales.ts';
 import { auditOfRow } from './rows.ts';
 import { type Cells, CLOCK, type InsertStep, nowOf, query, type Work, Writes } from './work.ts';
 
-/** Who does something, and under which id the audit has it. */
+/** Who does something, and the id of its audit row. */
 export interface Audited {
   readonly by: Actor;
   readonly auditId: string;
@@ -48,8 +48,8 @@ export function* writeNotes(notes: readonly AuditNote[], nowMs: number): Work<vo
 const NONE: readonly AuditNote[] = [];
 
 /**
- * Of a batch: for the orders that its transaction inserts and that somebody placed for their buyers. A buyer's own order is its
- * own record, and costs nothing here.
+ * The audit rows of a batch: one for each inserted order that somebody placed for its buyer. A buyer's own order is its own
+ * record and needs none.
  */
 export function placedNotes(batch: readonly OrderMessage[], stored: readonly StoredOrder[]): readonly AuditNote[] {
   let notes: AuditNote[] | null = null;
@@ -68,7 +68,7 @@ export function placedNotes(batch: readonly OrderMessage[], stored: readonly Sto
 /** The epoch that the first gate of a sale has: the sale's row says who made it. */
 const FIRST_EPOCH = 2;
 
-/** Of a gate that was in force, or should have been: what it had admitted and the ledger has not, ends `gate_rebuilt`. */
+/** The audit row of a rebuild: orders that the old gate had admitted and the ledger has not stored end as `gate_rebuilt`. */
 export function rebuiltNotes(
   { saleId, epoch }: Pick<SaleSnapshot, 'saleId' | 'epoch'>,
   note: Rebuilding | undefined,

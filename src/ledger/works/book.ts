@@ -122,7 +122,7 @@ export class Book {
       );
     }
     if (references.size > 0) steps.push(query(`${SELECT_ATTEMPTS} WHERE reference IN (?)`, [...references]));
-    // Where nothing is read, nothing is waited for: what is written goes out at once.
+    // With nothing to read there is no round trip: the writes go out at once.
     const alone = steps.length === 0 && attemptIds.size === 0 && believed.size > 0;
     const others: Step[] = [];
     if (declines) {
@@ -145,7 +145,7 @@ export class Book {
       );
     }
     steps.push(...others);
-    // When the locks are ours.
+    // Read after the locks are taken.
     if (!alone) steps.push(CLOCK);
     const found = alone ? [] : [...(yield steps)];
     const nowMs = alone ? Math.max(...[...believed.values()].map((one) => one.nowMs)) : nowOf(found.pop());
@@ -284,7 +284,7 @@ export class Book {
     return this.#beginners.get(attemptId)!;
   }
 
-  /** Of the lock of the order that it is of: one that has moved to another order has none. */
+  /** The token of its order's lock. An attempt that has moved to another order has none. */
   fenceOf({ id, orderId }: PaymentAttempt): bigint {
     const before = this.#stored.get(id);
     if (before !== undefined && before.orderId !== orderId) return 0n;

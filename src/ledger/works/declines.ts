@@ -5,9 +5,9 @@ import { auditStep } from './audit.ts';
 import { CLOCK, type LifeDialect, nowOf, query, type Step, type Work, Writes } from './work.ts';
 
 /**
- * Payments that were declined, counted for an order and its buyer. A row is written when a payment is declined and read when
- * the next one is opened: a buyer whose card works pays nothing for it. Rows that no longer count go with the next one of
- * the same buyer, so that a look never reads more than that buyer's last 24 hours.
+ * Declined payments, counted for an order and its buyer. A row is written when a payment is declined and read when the next
+ * one is opened, so a buyer whose card works costs nothing. Rows that no longer count are deleted with the same buyer's next
+ * decline, so that a read never covers more than that buyer's last 24 hours.
  */
 export function declineSteps({ id, orderId }: PaymentAttempt, nowMs: number): Step[] {
   return [

@@ -6,9 +6,9 @@ import { eventOfRow } from './rows.ts';
 import { type Cells, type InsertStep, query, type Work, Writes } from './work.ts';
 
 /**
- * The outbox of events for those who subscribed. An event is named after its order and its version, so that it is written
- * once by its primary key, and known without being read. It leaves the table when somebody has taken it over: no mark has
- * to be passed, which a transaction that commits late could stay behind.
+ * The outbox of events for webhooks. An event's id is its order and version, so its primary key keeps it from being written
+ * twice, and its id is known without a read. An event leaves the table when its deliveries are made. There is no mark of how
+ * far the outbox was read: a transaction that commits late would stay behind it.
  */
 export function eventStep(
   versions: readonly { readonly order: OrderRecord; readonly type: WebhookEvent }[],
@@ -24,8 +24,8 @@ export function eventStep(
 }
 
 /**
- * Of a batch: for those that its transaction inserts, and does not refuse. Null: none. The orders go first: what proves that
- * an order is new is its own row, and never that of its event, which somebody may have taken over long ago.
+ * The events of a batch: one for each order that is inserted as reserved. Null: none. The orders are written first: only an
+ * order's own row proves that it is new, since its event may have left the table long ago.
  */
 export function reservedEvents(stored: readonly StoredOrder[]): InsertStep | null {
   const fresh = stored.filter(({ order, inserted }) => inserted && order.status === 'reserved');
@@ -39,7 +39,7 @@ export function* writeReserved(stored: readonly StoredOrder[]): Work<void> {
   yield* writes.done();
 }
 
-/** The time of an order does not go back from version to version: none is met before an older one of its order. */
+/** An order's time never goes back from version to version, so this order yields its older events first. */
 export function* outgoingEvents(limit: number): Work<OutgoingEvent[]> {
   const [found] = yield [
     query(

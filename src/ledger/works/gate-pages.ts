@@ -3,7 +3,7 @@ import type { SaleRecord } from '../../model/sale.ts';
 import { type SaleSnapshot, type SnapshotPage, saleValues } from '../../model/snapshot.ts';
 import { KEY_KEPT_MS } from '../port/keys.ts';
 
-/** Orders of one page: some milliseconds of the event loop, and about a megabyte. */
+/** Orders in one page: some milliseconds of the event loop, and about a megabyte. */
 export const PAGE_ORDERS = 2000;
 
 /** An order as a gate is built from it. */
@@ -19,7 +19,7 @@ export interface GateRow {
   readonly boundAtMs: number;
 }
 
-/** The sale as it was read when its epoch was raised, and the way to all that its gate holds. */
+/** The sale as it was when its epoch was raised, with the pages of what its gate holds. */
 export function snapshotOf(
   sale: SaleRecord,
   nowMs: number,
@@ -36,16 +36,16 @@ export function snapshotOf(
 }
 
 /**
- * What a gate is built from, page by page. `read` gives the next PAGE_ORDERS orders of the sale by id, whatever became of them:
- * a page is bounded by what is looked through and not by what is found, so that none takes long in a sale most of whose orders
- * have ended. The next page is read while the caller works on this one.
+ * What a gate is built from, page by page. `read` returns the next PAGE_ORDERS orders of the sale by id, ended ones too: a page
+ * is bounded by the rows it reads and not by those it finds, so that none takes long in a sale most of whose orders have
+ * ended. The next page is read while the caller works on this one.
  */
 async function* gatePages(read: (afterId: string) => Promise<GateRow[]>, nowMs: number): AsyncGenerator<SnapshotPage> {
   let next: Promise<GateRow[]> | null = read('0');
   while (next !== null) {
     const rows: GateRow[] = await next;
     next = rows.length < PAGE_ORDERS ? null : read(rows.at(-1)!.orderId);
-    // A caller that stops in the middle does not wait for it.
+    // A caller that stops early never awaits it: its failure must not be unhandled.
     next?.catch(() => undefined);
     if (rows.length > 0) yield pageOf(rows, nowMs);
   }

@@ -13,7 +13,7 @@ import {
   type Work,
 } from './work.ts';
 
-/** A day's keys of a big sale are millions: so many in one transaction. */
+/** A big sale leaves millions of keys a day: so many are deleted in one transaction. */
 export const PRUNED_AT_ONCE = 500;
 
 const SCOPE_NAMES = ['caller', 'acting_for', 'operation', 'subject', 'key'];
@@ -25,7 +25,7 @@ function scopeOf({ caller, actingFor, operation, subject, key }: KeyScope): stri
   return [caller, actingFor ?? '', operation, subject, key];
 }
 
-/** Of a call that was done. */
+/** What a call was answered. */
 export interface FirstAnswer {
   readonly keyed: NonNullable<AdminCall['keyed']>;
   readonly answer: string;
@@ -68,11 +68,11 @@ export function bindKey({ keyed, answer }: FirstAnswer, found: Result, nowMs: nu
   return { do: 'insert', table: 'call_keys', columns: COLUMNS, rows, leavePresent: true, expected: 1 };
 }
 
-/** Outside of any change, and of any transaction: of each the first answer counts, unless it is over. */
+/** Outside of any transaction. Of each key the first answer counts, unless it has expired. */
 export function* bindFirst(answers: readonly FirstAnswer[]): Work<undefined[]> {
   const [clock] = yield [ABOUT_NOW];
   const nowMs = nowOf(clock);
-  // In one order: of two processes that bind the same keys nobody waits in a circle. Of one key the first stays first.
+  // Sorted, so that two processes that bind the same keys do not deadlock. Of one key the first answer stays first.
   const bound = answers
     .map(({ keyed, answer }) => ({ scope: scopeOf(keyed), values: [keyed.fingerprint, answer, nowMs] }))
     .sort((a, b) => byText(a.scope, b.scope));

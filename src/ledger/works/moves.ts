@@ -16,11 +16,11 @@ import { doneRefunds, toldRefunds, voidRefundsOf } from './refunds.ts';
 import { type Cells, ConflictError, type LifeDialect, query, type Work, Writes } from './work.ts';
 
 export interface MoveOptions {
-  /** Events of them are kept for those who subscribed. */
+  /** An event of each is stored for the webhooks. */
   readonly keepEvents: boolean;
   /**
-   * What moves believe is taken for true, and that nobody else has their references. If it is not so, a row is not there or a
-   * constraint is hurt, and nothing is stored: it is to be done again without.
+   * Takes for true what the moves believe, and that nobody else has their references. If that is wrong, a row is not there or
+   * a constraint fails, and nothing is stored: the batch is to be done again without believing.
    */
   readonly believing: boolean;
 }
@@ -42,8 +42,8 @@ export function* moveOrders(
     const entry = book.entry(move.orderId);
     const part = book.refundOf(move);
     const decision = decideMove(move, entry && book.stateOf(entry), moneyOf(book, move), book.nowMs, part);
-    // Of a belief only a move can be sure: its rows say whether it was true. Anything else is worth a look, also for money
-    // whose reference was not looked for: who has it is judged before all else.
+    // Only a move proves what it believed, by the rows that it changes. Any other outcome must be decided by what is read; also
+    // since another attempt may have the reference, which was not looked for.
     if (believing && move.money !== undefined && decision.outcome !== 'moved') {
       throw new ConflictError(`order ${move.orderId} is not as believed: ${decision.outcome}`);
     }
@@ -82,7 +82,7 @@ function wantedBy(batch: readonly Move[], believing: boolean): Wanted {
     const reference = 'capture' in money ? money.reference : money.taken;
     if (reference !== null && !believing) wanted.references.add(reference);
   }
-  // What is read is better.
+  // An order that is read is not believed.
   for (const orderId of wanted.orderIds) wanted.believed.delete(orderId);
   return wanted;
 }
@@ -176,7 +176,7 @@ class Changes {
   }
 
   write(writes: Writes, book: Book, { seatsApart }: LifeDialect, keepEvents: boolean): void {
-    // In one order, as they are locked where they are read: nobody waits in a circle.
+    // By id, as they are locked where they are read: no deadlock.
     const entries = [...this.#orders.keys()].sort((a, b) => byId(a.order.id, b.order.id));
     for (const time of ['over', 'left', 'any'] as const) {
       const some = entries.filter((entry) => this.#orders.get(entry) === time);
@@ -227,7 +227,7 @@ function timed({ event, money }: Move): Timed {
 }
 
 function updateOrders(entries: readonly Entry[], condition: string | null, nowMs: number) {
-  // Seldom: a token that its attempt does not have already, and late money.
+  // Both are rare: a token that the attempt does not have already, and late money.
   const fenced = entries.some(({ fence, first }) => fence !== first.fence);
   const revives = entries.some(({ order }) => order.revives !== null);
   return {
@@ -253,7 +253,7 @@ function updateOrders(entries: readonly Entry[], condition: string | null, nowMs
 
 const CLAIM = ['sale_id', 'buyer', 'slot', 'order_id'];
 
-/** Exactly their own, in one order: nobody waits in a circle. */
+/** Exactly their own claims, and sorted: no deadlock. */
 function claimsOf(entries: readonly Entry[]): Cells[] {
   return entries
     .flatMap(({ order, slots }) =>

@@ -44,14 +44,14 @@ export function* ordersAmong(orderIds: readonly string[]): Work<Map<string, Orde
   return orders;
 }
 
-/** When no writer of their items is in the middle of anything, nor on its way to them. */
+/** Waits first for writers of their items that are writing, or whose COMMIT is on its way. */
 export function* ordersAtRest(batch: readonly OrderMessage[], dialect: LifeDialect): Work<Map<string, OrderRecord>> {
   const steps = dialect.awaitWriters([...new Set(batch.map(({ itemId }) => itemId))]);
   if (steps.length > 0) yield steps;
   return yield* ordersAmong(batch.map(({ orderId }) => orderId));
 }
 
-// Where nothing of an order is written later than the order.
+// For drivers without a tail: everything of an order is written with it.
 
 export function* listOrders(filter: OrderFilter, page: Page): Work<OrderRecord[]> {
   const where: string[] = [];
@@ -91,13 +91,13 @@ export function* findOrderKey({ saleId, buyer, key }: OrderKeyScope): Work<Order
   return { fingerprint: row.fingerprint as string, orderId: row.id as string };
 }
 
-/** From here to the end of the transaction no writer of these items is in the middle of anything. */
+/** From here to the end of the transaction no batch with these items commits. */
 export function lockItems(itemIds: readonly string[], byPrimaryKey: string): Step {
   const ids = itemIds.map(BigInt);
   return query(`SELECT id FROM items ${byPrimaryKey} WHERE id IN (?) ORDER BY id FOR UPDATE`, ids);
 }
 
-/** The next orders above the mark, up to the first that is young. Returns how many, whether they had a key or not. */
+/** Forgets the keys of the next orders above the mark, up to the first young one. Returns how many orders it passed. */
 export function* pruneOrderKeys(beforeMs: number): Work<number> {
   const [marks] = yield [query('SELECT order_id FROM pruned WHERE one = 1 FOR UPDATE')];
   const mark = BigInt(marks!.rows[0]!.order_id as string);

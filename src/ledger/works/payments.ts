@@ -37,12 +37,12 @@ import {
 const ERROR_MAX = 500;
 
 const NEW_COLUMNS = ['actor', 'origin', ...ATTEMPT_COLUMNS];
-/** As the table has it by default, unless it is paid and refunded in one batch. */
+/** Without `refunded`, which is 0 by default: only an attempt that is paid and refunded in one batch needs it. */
 const NOT_REFUNDED = NEW_COLUMNS.slice(0, -1);
 
 /**
- * Of those that change; others are written where they change in one of the batch. These may have been changed by somebody
- * who left the state as it was.
+ * Written for every attempt that changes; other columns only if they change for one of the batch. Somebody may have changed
+ * these since they were read, without changing the state.
  */
 const ALWAYS_WRITTEN = new Set(['error', 'next_at', 'tries', 'updated_at']);
 
@@ -61,7 +61,7 @@ export function writePayments(writes: Writes, book: Book): void {
       changed.push({ before, now, fence: [before.orderId === now.orderId ? fence : null, fence] });
     }
   }
-  // Those that change first: an attempt that ends makes room for the next one under the order's constraints.
+  // Changes before inserts: an attempt that ends makes room for the next one under the order's constraints.
   writes.addRows(updateAttempts(changed));
   const columns = anyRefunded ? NEW_COLUMNS : NOT_REFUNDED;
   const rows = anyRefunded ? fresh : fresh.map((cells) => cells.slice(0, -1));
@@ -124,12 +124,12 @@ export function* openAttempts(
   return answers;
 }
 
-/** Where there are live orders that `claims` does not have yet. */
+/** Live orders that `claims` does not contain yet (SQLite). */
 interface Tail {
   liveOf(buyer: string): readonly { readonly orderId: string; readonly saleId: string }[];
 }
 
-/** How many attempts of buyers are open: in a sale before this batch, and by this batch. */
+/** How many attempts of a buyer are open: those in the sale before this batch, and those of this batch. */
 class OpenOfBuyers {
   readonly #stored = new Map<string, Set<string>>();
   readonly #added = new Map<string, number>();
@@ -193,7 +193,7 @@ function* openOfBuyers(
   return open;
 }
 
-/** Orders of these buyers in the sale that have an open attempt; one of several units comes once for each. */
+/** Orders of these buyers in the sale that have an open attempt; an order of several units comes once for each unit. */
 export function openByClaims({ live }: LifeDialect, saleId: string, buyers: readonly string[]): Step {
   return query(
     `SELECT c.sale_id, c.buyer, c.order_id FROM claims c JOIN ${live.from} ON p.order_id = c.order_id
@@ -217,13 +217,13 @@ export interface AttemptChange {
   readonly reference: string | null;
   change(attempt: PaymentAttempt, nowMs: number, besides: Result | undefined): PaymentAttempt;
   readonly audited?: Audited & { readonly action: string };
-  /** Read when the row is ours. */
+  /** Read once the row is locked. */
   readonly besides?: Step;
-  /** It may end, which its order must know of. */
+  /** The attempt may end, which changes its order's row, too. */
   readonly ends?: boolean;
 }
 
-/** Each attempt at most once: of two changes of one the second would not see the first. Returns them as they are then. */
+/** Each attempt at most once, since a second change would not see the first. Returns them as they are then. */
 export function* changeAttempts(
   batch: readonly AttemptChange[],
   dialect: LifeDialect,
@@ -232,7 +232,7 @@ export function* changeAttempts(
   const ending = batch.filter(({ ends }) => ends).map(({ attemptId }) => BigInt(attemptId));
   const besides = batch.flatMap((one) => one.besides ?? []);
   const references = batch.flatMap(({ reference }) => reference ?? []);
-  // The orders before their payments, and each by its id, as everybody locks them: nobody waits in a circle.
+  // Orders are locked before payments, and both by id, as everywhere: no deadlock.
   const [lock, lockedIds] = ending.length === 0 ? [[], null] : yield* lockOrdersOf(ending, dialect);
   const results = [
     ...(yield [
@@ -271,7 +271,7 @@ export function* changeAttempts(
     }
     const wanted = one.change(before, nowMs, more);
     if (wanted === before) return before;
-    // A reference that is another's is not told to this one: it would be found by it.
+    // A reference that another attempt has is left out: news would find the wrong attempt by it.
     const place = `${before.provider}\n${reference}`;
     const taken = (owners.get(place) ?? attemptId) !== attemptId;
     if (reference !== null && !taken) owners.set(place, attemptId);
@@ -283,7 +283,7 @@ export function* changeAttempts(
       audit.push({ auditId, by, action, subject: `order:${before.orderId}`, detail });
     }
     if (ends) {
-      // Those that ended are not read again when the next one is opened: the order has the highest token of them.
+      // Ended attempts are not read when the next one is opened, so the order's row keeps their highest token.
       const token = BigInt(row.fence!);
       const raise = 'UPDATE orders SET fence = ? WHERE id = ? AND fence < ?';
       if (token > 0n) later.push(query(raise, token, BigInt(before.orderId), token));
@@ -298,7 +298,7 @@ export function* changeAttempts(
   return answers;
 }
 
-/** The step that locks the orders of these attempts; and which they are, unless it finds them by itself. */
+/** The step that locks the orders of these attempts, and the ids of those orders, unless the step finds them itself. */
 function* lockOrdersOf(
   attemptIds: readonly bigint[],
   { forUpdate, byPrimaryKey }: LifeDialect,
@@ -385,7 +385,7 @@ export function noteRefunded(
     change: (attempt) => {
       const { state, pays, refunded: before, amount } = attempt;
       const grows = total.currency === amount.currency && total.amount > before && total.amount < amount.amount;
-      // That of a paid order goes with its move.
+      // The payment of a paid order changes with the order's move.
       return state === 'refunding' && !pays && grows ? { ...attempt, refunded: total.amount } : attempt;
     },
     audited: { ...audited, action: 'payment.refund_part' },
@@ -399,7 +399,7 @@ export function finishRefund(
   dialect: LifeDialect,
 ): Work<PaymentAttempt | null> {
   const change = (attempt: PaymentAttempt, nowMs: number): PaymentAttempt => {
-    // That of a paid order ends with it, in one transaction.
+    // The payment of a paid order ends with its order, in one transaction.
     if (attempt.state !== 'refunding' || attempt.pays) return attempt;
     return refunded(attempt, nowMs);
   };
@@ -409,7 +409,7 @@ export function finishRefund(
 export function doubtAttempt(attemptId: string, error: string, dialect: LifeDialect): Work<PaymentAttempt | null> {
   const change = (attempt: PaymentAttempt, nowMs: number): PaymentAttempt => {
     if (!isClosed(attempt)) return attempt;
-    // Another doubt is another time, by which whoever is about to clear the first one sees it.
+    // A new doubt gets a new time, so that whoever is about to clear the first one notices it.
     const nextAtMs = attempt.nextAtMs === nowMs ? nowMs + 1 : nowMs;
     return { ...attempt, error: cut(error), nextAtMs, tries: 0 };
   };

@@ -1,6 +1,7 @@
 import { actorText } from '../../model/actor.ts';
 import type { PartRefund } from '../../model/payment.ts';
 import { plainText } from '../../model/text.ts';
+import { KEY_KEPT_MS } from '../port/keys.ts';
 import type { DueRefund, Move, NewRefund, RefundAsked, UnsettledRefund } from '../port/payments.ts';
 import type { StoredRefund } from '../rules/decide.ts';
 import type { Audited } from './audit.ts';
@@ -8,8 +9,6 @@ import { auditStep } from './audit.ts';
 import { attemptOfRow, refundOfRow, SELECT_ATTEMPTS, SELECT_REFUNDS } from './rows.ts';
 import { type Cells, CLOCK, type LifeDialect, nowOf, query, type Step, type Work, Writes } from './work.ts';
 
-/** An Idempotency-Key is free again after so long, as every other is. */
-const KEY_MS = 24 * 3600 * 1000;
 const ERROR_MAX = 500;
 
 const COLUMNS = [
@@ -48,7 +47,7 @@ function insertRefunds(
   };
 }
 
-/** Told by a provider that cannot say what is back in all. */
+/** Refunds that a provider told of which cannot say what is back in all. */
 export function toldRefunds(
   told: readonly { refund: StoredRefund; move: Move }[],
   nowMs: number,
@@ -102,7 +101,7 @@ export function* askRefund(asked: NewRefund, { forUpdate }: LifeDialect): Work<R
   const attempt = found!.rows.map(attemptOfRow)[0];
   if (attempt === undefined) return { outcome: 'refused' };
   const first = madeWith === null ? undefined : made!.rows.map(refundOfRow)[0];
-  if (first !== undefined && nowMs - first.createdAtMs < KEY_MS) {
+  if (first !== undefined && nowMs - first.createdAtMs < KEY_KEPT_MS) {
     const same = first.amount.amount === amount.amount && first.amount.currency === amount.currency;
     return same ? { outcome: 'repeat', refund: first, attempt } : { outcome: 'key_reused' };
   }
@@ -117,7 +116,7 @@ export function* askRefund(asked: NewRefund, { forUpdate }: LifeDialect): Work<R
   };
   const writes = new Writes();
   if (amount.amount === left) {
-    // The payment itself goes back. Only the key is kept: sent again, it must not be a new refund of an order that has ended.
+    // The whole payment goes back. Only the key is kept: a repeat must not be a new refund of an order that has ended.
     if (madeWith !== null) {
       writes.addRows(insertRefunds([{ refund: { ...refund, state: 'void', nextAtMs: null }, by }], nowMs));
     }

@@ -5,9 +5,9 @@ import { ABOUT_NOW, CLOCK, type LifeDialect, nowOf, query, type Work } from './w
 
 const SELECT = 'SELECT order_id, sale_id, item_id, buyer, units, rev, created_at FROM release_outbox';
 
-/** So many are forgotten in one transaction. */
+/** Rows that one transaction forgets at most. */
 const CHUNK = 500;
-/** So many are read at once for a gate that is built. */
+/** Rows of one page for a gate that is built. */
 export const SINCE_PAGE = 500;
 
 export function* releases(limit: number, olderMs: number, after?: Release): Work<WaitingRelease[]> {
@@ -39,7 +39,7 @@ export function* released(orderIds: readonly string[]): Work<void> {
   ];
 }
 
-/** Items of the sale that have changed since, with the span of revs in which their releases are. */
+/** Items of the sale that have changed since these revs, with the span of revs of their releases. */
 export function* itemsSince(saleId: string, revs: ReadonlyMap<string, number>): Work<ItemSpan[]> {
   const [found] = yield [query('SELECT id, rev FROM items WHERE sale_id = ? ORDER BY id', BigInt(saleId))];
   return found!.rows
@@ -54,8 +54,8 @@ export interface ItemSpan {
 }
 
 /**
- * A page of the releases of an item; fewer than SINCE_PAGE: the last. By the index of the sale and the rev: the span's upper
- * end spares an item that seldom changes the releases of one that changed a hundred thousand times.
+ * A page of the releases of an item; one with fewer than SINCE_PAGE is the last. The index is by sale and rev, for all items
+ * together: without the span's upper end, an item that seldom changes would read the releases of one that changes all the time.
  */
 export function* releasesSince(saleId: string, { itemId, above, upTo }: ItemSpan, after?: Release): Work<Release[]> {
   const next = after === undefined ? '' : 'AND (rev > ? OR order_id > ?)';

@@ -61,7 +61,7 @@ export function* saleStamps(saleIds: readonly string[]): Work<Map<string, SaleSt
   );
 }
 
-/** When no change of it can be under way any more: whoever changes it has its row from the beginning. */
+/** Waits for every change under way: each locks the sale's row first. */
 export function* saleAtRest(saleId: string, { forUpdate }: LifeDialect): Work<SaleRecord | null> {
   yield [query(`SELECT id FROM sales WHERE id = ? ${forUpdate}`, BigInt(saleId))];
   return yield* getSale(saleId);
@@ -148,7 +148,7 @@ function keyOf({ keyed }: AdminCall): Step[] {
   return keyed === null ? [] : [selectKey(keyed)];
 }
 
-/** `itemCode`: of the item that the rule is about, which is locked and read. A refusal leaves nothing, not even its key. */
+/** `itemCode`: the item that the rule is about; it is locked and read. A refusal writes nothing, not even its key. */
 function* changed(
   saleId: string,
   itemCode: string | null,
@@ -183,7 +183,7 @@ function* changed(
   return yield* concluded(saleId, decided, call, bound, nowMs, dialect);
 }
 
-/** Writers of orders move its counts without the lock of the sale. */
+/** Writers of orders change its counts without the lock of the sale. */
 function* lockedItem(sale: SaleRecord, itemCode: string, { forUpdate }: LifeDialect): Work<ItemRecord | null> {
   const item = sale.items.find(({ code }) => code === itemCode);
   if (item === undefined) return null;
@@ -233,8 +233,8 @@ function* concluded(
 }
 
 /**
- * Raises the epoch of the items and reads the sale, as of when they are ours: from its commit on nobody can commit an order of
- * this sale, and so the pages that are read afterwards hold all that there are.
+ * Raises the epoch of the items and reads the sale while they are locked. Once this commits, no order of an older epoch can
+ * be stored as reserved, and so the pages that are read afterwards contain every order the new gate must hold.
  */
 export function* rebuildSnapshot(
   saleId: string,

@@ -17,7 +17,7 @@ import {
 const COLUMNS = ['id', 'order_id', 'amount', 'currency', 'state', 'due_at', 'told', 'refunded'];
 const SELECT = `SELECT ${COLUMNS.join(', ')} FROM sandbox_intents`;
 
-/** Needs no transaction around it: whoever is first with an id stores it, and everybody hears what is stored. */
+/** Needs no transaction: the first to insert an id stores it, and every caller reads what is stored. */
 export function* putIntents(intents: readonly NewIntent[]): Work<SandboxIntent[]> {
   const [clock] = yield [ABOUT_NOW];
   const nowMs = nowOf(clock);
@@ -50,7 +50,7 @@ export interface IntentMove {
   readonly to: SandboxIntent['state'];
 }
 
-/** Each intent at most once: of two moves of one the second would not see the first. */
+/** Each intent at most once: a second move of it would not see the first. */
 export function* moveIntents(batch: readonly IntentMove[], { forUpdate }: LifeDialect): Work<(SandboxIntent | null)[]> {
   invariant(new Set(batch.map(({ id }) => id)).size === batch.length, 'an intent is moved once');
   const sql = `${SELECT} WHERE id IN (?) ORDER BY id ${forUpdate}`;
@@ -104,7 +104,7 @@ export function* refundIntent(
   return { ...intent, state, refunded };
 }
 
-/** All in one transaction: a rush of payments that are captured later would otherwise be one each. */
+/** All in one transaction: otherwise each of a rush of delayed captures would need its own. */
 export function* captureDue(
   limit: number,
   { forUpdate }: LifeDialect,

@@ -13,7 +13,7 @@ import type {
 import { auditStep } from './audit.ts';
 import { type Cells, CLOCK, type LifeDialect, nowOf, query, type Row, type Step, type Work, Writes } from './work.ts';
 
-/** So many rows at a time where something is tidied up. */
+/** Rows that one transaction tidies up at most. */
 const CHUNK = 500;
 const ERROR_MAX = 500;
 
@@ -96,7 +96,7 @@ export function* activeEndpoints(): Work<WebhookEndpoint[]> {
   return found!.rows.map(endpointOfRow);
 }
 
-/** Its deliveries may be many: they are removed bit by bit, and the row with the last of them. The secret goes at once. */
+/** It may have many deliveries: they are removed in chunks, and the row with the last of them. The secret is removed at once. */
 export function* deleteEndpoint(endpointId: string, by: Actor, auditId: string, dialect: LifeDialect): Work<boolean> {
   const [clock, found] = yield [CLOCK, lockOf(endpointId, dialect)];
   const [row] = found!.rows;
@@ -134,7 +134,7 @@ function noteOf(action: string, endpointId: string, detail: object, by: Actor, a
   return auditStep([{ auditId, by, action: `webhook.${action}`, subject: `webhook:${endpointId}`, detail }], nowMs);
 }
 
-/** A query may have a password of its own in it, and the audit is for ever. */
+/** Without the query, which may contain a password: audit rows are kept for ever. */
 function withoutQuery(url: string): string {
   return url.split('?', 1)[0]!;
 }
@@ -149,7 +149,7 @@ export function* takeOverEvents(
   if (eventIds.length === 0) return 0;
   const events = new Map(eventIds.map((id) => [id, id.split('-').map(BigInt) as [bigint, bigint]]));
   const orderIds = [...new Set([...events.values()].map(([orderId]) => orderId))];
-  // Whoever ends a delivery waits for us from here on, or has ended it already: else the one behind it could wait for ever.
+  // From here on whoever ends a delivery waits for this lock, or has committed its end. Otherwise the next delivery could wait for ever.
   const [clock, there, active, pending] = yield [
     CLOCK,
     query(
@@ -257,7 +257,7 @@ export function* settleDeliveries(
   return settled;
 }
 
-/** Of every endpoint that has something pending for one of these orders, the oldest is due, now if it was waiting. */
+/** For every endpoint and each of these orders the oldest pending delivery becomes due, now if it was waiting. */
 function* callNext(orderIds: readonly string[], nowMs: number, { forUpdate }: LifeDialect): Work<void> {
   if (orderIds.length === 0) return;
   const [found] = yield [
@@ -309,7 +309,7 @@ export function* redeliver(
   if (endpoint.state === 'gone') return 'gone';
   const nowMs = nowOf(clock);
   const { eventId, orderId, version } = deliveryOfRow(row);
-  // One that waits goes on waiting; one that has ended takes its place behind older ones that are pending.
+  // A delivery that waits goes on waiting; one that has ended waits behind older pending ones.
   const [older] = yield [
     query(
       `SELECT id FROM webhook_deliveries WHERE order_id = ? AND endpoint_id = ? AND version < ? AND done_at IS NULL

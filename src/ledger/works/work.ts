@@ -1,7 +1,7 @@
-/** A list stands for `IN (?)`. 64-bit ids go in as bigint and come out as text. */
+/** A list is the value of `IN (?)`. 64-bit ids go in as bigint and come out as text. */
 export type Value = string | number | bigint | null | readonly (string | number | bigint | null)[];
 
-/** 64-bit columns are text, others what they are; NULL is null. */
+/** 64-bit columns are text; NULL is null. */
 export type Row = Record<string, string | number | null>;
 
 export interface Result {
@@ -11,8 +11,8 @@ export interface Result {
 }
 
 /**
- * The transaction collided with another one and was taken back: nothing of it is stored, and the same again may succeed.
- * Never leaves the ledger: it is retried with a bound, and is `unavailable` after that.
+ * The transaction collided with another one and was rolled back: nothing of it is stored, and a retry may succeed. It never
+ * leaves the ledger, which retries a bounded number of times and then fails with `unavailable`.
  */
 export class ConflictError extends Error {
   constructor(message: string, options?: { cause?: unknown }) {
@@ -22,33 +22,33 @@ export class ConflictError extends Error {
 }
 
 /**
- * Work on a ledger, written once for all of them: a generator that yields what it wants done, in rounds, and gets the
- * results. SQLite does a round at once, inside its transaction; a database with a server gets a round in one trip.
+ * Work on a ledger, written once for all databases: a generator that yields rounds of steps and gets their results. SQLite
+ * runs a round at once, inside its transaction; a database with a server gets each round in one trip.
  */
 export type Work<T> = Generator<readonly Step[], T, readonly Result[]>;
 
 /**
- * One statement, or one statement for each of some rows: how many are sent is the database's business, the result counts
- * all. Columns are named, since not every database can tell the type of a value from where it stands.
+ * One statement, or the same change of several rows. The driver decides how many statements it sends; the result counts all
+ * rows. Columns are named, since not every database can infer the type of a value from its position.
  */
 export type Step = (
   | { readonly do: 'query'; readonly sql: string; readonly values: readonly Value[] }
-  /** The ledger's clock at this point of the transaction: `now_ms`. `about`: as it was read up to a second ago will do. */
+  /** The ledger's clock at this point of the transaction: `now_ms`. `about`: a time reckoned from a read of the last second will do. */
   | { readonly do: 'clock'; readonly about?: true }
   /**
-   * Last in the last round of a change: once the counts of the round are as expected, nothing is left but to commit. A
-   * database that can judge the counts by itself commits in the same trip, so that no row stays locked while the
-   * answers travel; for the others it means nothing.
+   * The last step of the last round of a change: if the counts of the round are as expected, only the commit is left. A
+   * database that can check the counts itself commits in the same trip, so that no row stays locked while the answers
+   * travel. The other drivers ignore it.
    */
   | { readonly do: 'commit' }
-  /** With the commit the slots of these orders are free, also where they do not stand in `claims` yet (SQLite's tail). */
+  /** With the commit the slots of these orders are free, also those not yet in `claims` (SQLite's tail). */
   | { readonly do: 'freed'; readonly orders: readonly { readonly orderId: string; readonly buyer: string }[] }
   | {
       readonly do: 'insert';
       readonly table: string;
       readonly columns: readonly string[];
       readonly rows: Cells[];
-      /** A row that is there already stays as it is, and is not counted. Otherwise it fails the transaction. */
+      /** A row that exists stays as it is and is not counted. Without this it fails the transaction. */
       readonly leavePresent?: true;
     }
   /** A row is found by `match`, its id first, and gets `set`; its cells are those of both, in this order. */
@@ -63,7 +63,7 @@ export type Step = (
     }
   | { readonly do: 'delete'; readonly table: string; readonly match: readonly string[]; readonly rows: Cells[] }
 ) & {
-  /** How many rows it must change: with any other number the transaction is taken back. */
+  /** How many rows it must change: with any other number the transaction is rolled back. */
   readonly expected?: number;
 };
 
@@ -72,11 +72,11 @@ export type InsertStep = Extract<Step, { do: 'insert' }>;
 export type Cell = string | number | bigint | null;
 export type Cells = readonly Cell[];
 
-/** What of the SQL differs between the databases, beside how steps are run. */
+/** The SQL that differs between the databases. */
 export interface LifeDialect {
-  /** After a SELECT: its rows are ours until the end of the transaction. */
+  /** Behind a SELECT: locks its rows until the end of the transaction. */
   readonly forUpdate: string;
-  /** After the name of a table: go by its primary key, so that rows are locked in that order and no others with them. */
+  /** Behind a table's name: use its primary key, so that rows are locked in that order and no others with them. */
   readonly byPrimaryKey: string;
   /**
    * Attempts (`p`) that are open or pay their order, and those that do neither (`q`), newest last: each by an index in which
@@ -86,15 +86,15 @@ export interface LifeDialect {
   readonly ended: { readonly from: string; readonly where: string };
   /** Whether seats have a table of their own (`seat_claims`); otherwise they go with the claims. */
   readonly seatsApart: boolean;
-  /** Whether the gate is elsewhere: a change of a sale then leaves a task, in case that nobody lives to tell the gate. */
+  /** Whether a change of a sale leaves a task, for a gate that outlives a process that died before telling it. */
   readonly gateTasks: boolean;
-  /** Whether a look costs a trip, so that it is worth trying without one where what it would say is known. */
+  /** Whether a read costs a round trip, so that it pays to try without it where its result is likely known. */
   readonly believes: boolean;
   /** Deletes the oldest keys of calls bound before `?`, at most `?` of them. */
   readonly pruneCallKeys: string;
-  /** A chunk of the keys of orders; returns how many orders were passed by. */
+  /** Forgets a chunk of the keys of orders; returns how many orders it passed. */
   pruneOrderKeys(beforeMs: number): Work<number>;
-  /** After these no writer of orders of these items is in the middle of anything, until the end of the transaction. */
+  /** After these steps no batch with orders of these items commits before this transaction ends. */
   awaitWriters(itemIds: readonly string[]): Step[];
   /** Orders (`o`) that are reserved and whose time is over at `?`: by an index that holds no others, in its order. */
   readonly due: { readonly from: string; readonly where: string; readonly order: string };
@@ -105,7 +105,7 @@ export function query(sql: string, ...values: Value[]): Step {
 }
 
 export const CLOCK: Step = { do: 'clock' };
-/** For times that only an age is ever reckoned from. */
+/** For times that are only ever compared as an age. */
 export const ABOUT_NOW: Step = { do: 'clock', about: true };
 export const COMMIT: Step = { do: 'commit' };
 
@@ -122,17 +122,17 @@ export class Writes {
     this.#steps.push(expected === null ? step : { ...step, expected });
   }
 
-  /** A step with no rows is none. */
+  /** A step without rows is left out. */
   addRows(step: Extract<Step, { rows: Cells[] }>, checked = true): void {
     if (step.rows.length > 0) this.add(step, checked ? step.rows.length : null);
   }
 
-  /** All of them in one round. Rows that are not as they were read: somebody came in between, and all is done again. */
+  /** All of them in one round. If a count differs, another transaction came in between, and the work starts again. */
   *done(): Work<void> {
     if (this.#steps.length > 0) this.#verify(yield this.#steps);
   }
 
-  /** As `done`, where they are the last that the work does. */
+  /** As `done`, for the last round of the work. */
   *last(): Work<void> {
     if (this.#steps.length > 0) this.#verify(yield [...this.#steps, COMMIT]);
   }

@@ -3,16 +3,16 @@ import { pages } from '../../base/sweep.ts';
 import type { PaymentLedger, Release, ReleaseLedger, Unsettled, UnsettledRefund } from '../../ledger/port.ts';
 import type { CheckReport, Finding } from '../../model/finding.ts';
 import type { PaymentAttempt } from '../../model/payment.ts';
-import { TRIES_ALERT } from './keepers.ts';
+import { TRIES_ALERT } from './due.ts';
 import { RELEASE_ALERT_MS } from './releaser.ts';
 
-/** A report is for people, and read as a whole. */
+/** A report is read by people, as a whole. */
 const FINDINGS_MAX = 1000;
 const PAGE = 500;
 
 /**
- * What the keepers of orders could not bring to an end within its bound: the same bounds after which they raise an alert.
- * Reads the ledger by index, and only what has not ended: a million orders cost nothing here.
+ * Finds stuck units and unsettled payments: what sweeper and releaser could not finish within the bounds after which they
+ * raise an alert. Reads the ledger by index, and only what has not ended: a million orders cost nothing here.
  */
 export async function checkLife(
   ledger: Pick<ReleaseLedger & PaymentLedger, 'releases' | 'unsettledAttempts' | 'unsettledRefunds'>,

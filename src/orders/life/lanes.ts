@@ -1,60 +1,10 @@
-import type { Runtime } from '../../base/runtime.ts';
 import { Tally } from '../../base/tally.ts';
-import type { PaymentProvider } from '../../payments/port.ts';
-import { AnswerCheck, type CheckedProvider } from './answers.ts';
+import type { ProviderWatch } from './provider.ts';
 
-/** Payments of one provider that are looked after at once. */
+/** Payments of one provider that are worked on at once. */
 const AT_ONCE = 16;
-/** … and that wait for their turn in memory; the ledger has the rest. */
+/** … and that are worked on or wait in memory; the rest waits in the ledger. */
 const AHEAD_MAX = 256;
-/** A provider that has answered no question for so long is silent. */
-export const SILENT_MS = 2000;
-
-/**
- * Whether providers answer. A question that nobody answers takes seconds: a thousand payments of a provider that hangs would
- * take minutes of them, again and again. Captures do not count: some wait for the buyer.
- */
-export class ProviderWatch {
-  readonly #runtime: Runtime;
-  /** The first question since the last answer, by provider. */
-  readonly #unansweredMs = new Map<string, number>();
-
-  constructor(runtime: Runtime) {
-    this.#runtime = runtime;
-  }
-
-  /** How long it has been asked without an answer. */
-  silentMs(provider: string): number {
-    const sinceMs = this.#unansweredMs.get(provider);
-    return sinceMs === undefined ? 0 : this.#runtime.clock.monotonic() - sinceMs;
-  }
-
-  isSilent(provider: string): boolean {
-    return this.silentMs(provider) >= SILENT_MS;
-  }
-
-  /** The same provider, watched, and its answers checked. A failure is an answer, too: it comes soon. */
-  over(provider: PaymentProvider): CheckedProvider {
-    const { name } = provider;
-    const check = new AnswerCheck(name, this.#runtime.log);
-    const watched = async <T>(asked: () => Promise<T>): Promise<T> => {
-      if (!this.#unansweredMs.has(name)) this.#unansweredMs.set(name, this.#runtime.clock.monotonic());
-      try {
-        return await asked();
-      } finally {
-        this.#unansweredMs.delete(name);
-      }
-    };
-    return {
-      ...(provider.partialRefunds !== undefined && { partialRefunds: provider.partialRefunds }),
-      name,
-      capture: async (request) => check.capture(await provider.capture(request), request.attemptId),
-      query: async (id) => check.state('query', await watched(() => provider.query(id)), id),
-      void: async (id) => check.state('void', await watched(() => provider.void(id)), id),
-      refund: async (request) => check.refund(await watched(() => provider.refund(request)), request.attemptId),
-    };
-  }
-}
 
 /** Something that has to be asked of a provider: a payment, or a refund of a part of one. */
 export interface Due {
@@ -72,7 +22,7 @@ interface Lane<D> {
 
 /**
  * Due payments, a lane for each provider: one that is slow, or does not answer at all, holds up its own payments only. One
- * that is silent is asked about one payment at a time; the others are not taken, and somebody postpones them.
+ * that is silent is asked about one payment at a time; the others are not taken, and the caller postpones them.
  */
 export class Lanes<D extends Due> {
   readonly #watch: Pick<ProviderWatch, 'isSilent'>;
@@ -87,7 +37,7 @@ export class Lanes<D extends Due> {
   }
 
   /**
-   * `taken`: it will be looked after, or is already. `full`: later, the ledger has it. `silent`: its provider does not answer,
+   * `taken`: it waits in the lane or is being worked on. `full`: there is no room now. `silent`: its provider does not answer,
    * and is being asked about another one.
    */
   take(attempt: D): 'taken' | 'full' | 'silent' {
@@ -105,7 +55,7 @@ export class Lanes<D extends Due> {
     return 'taken';
   }
 
-  /** Those that wait are left to the ledger; what is under way goes on. */
+  /** Forgets those that wait, which are still in the ledger; what is under way goes on. */
   clear(): void {
     for (const lane of this.#lanes.values()) this.#drop(lane);
   }

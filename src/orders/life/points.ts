@@ -1,6 +1,6 @@
 /**
- * Points between two steps of a flow, by name. In a shop that runs for real nothing happens there; a test ends the process
- * at each of them, and looks at what comes of it (test/faults/life-points.test.ts).
+ * Points between two steps of a flow, by name. In production nothing happens there; a test kills the process at each of them,
+ * and checks what comes of it (test/faults/life-points.test.ts).
  */
 export const POINTS = [
   'pay:locked',

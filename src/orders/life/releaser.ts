@@ -13,7 +13,7 @@ export interface Freed {
 export interface ReleaserOptions {
   readonly ledger: Pick<ReleaseLedger, 'releases' | 'released'>;
   readonly gate: Pick<Gate, 'release'>;
-  /** Their counts have changed. */
+  /** The counts of this sale have changed. */
   touched(saleId: string): void;
   /** A point between two steps, for tests that end the process there. */
   reached(point: 'release:committed' | 'release:in-gate'): void;
@@ -21,12 +21,12 @@ export interface ReleaserOptions {
 
 const SWEEP_MAX = 500;
 const PAGES_MAX = 20;
-/** Whoever moved an order tells the gate itself within this time. */
+/** Younger ones are left to the process that moved the order, which tells the gate itself. */
 const OLD_MS = 1000;
 /** Between two tries for a sale whose gate takes nothing: twice as long each time. */
 const AGAIN_MS_MIN = 500;
 const AGAIN_MS_MAX = 8000;
-/** Units that are free in the ledger and could not be sold again for so long: somebody must look. */
+/** Units that are free in the ledger and cannot be sold for so long are an alert. */
 export const RELEASE_ALERT_MS = 5 * 60_000;
 
 export interface ReleaserCounters {
@@ -48,7 +48,7 @@ export class Releaser {
   #told = false;
   #alerted = false;
   #counters: ReleaserCounters = { waiting: 0, oldestMs: 0 };
-  /** Behind those that could not be given back at the last look: they do not hold up the others. */
+  /** Where the next look begins: behind releases that could not be given back, so that they do not hold up the others. */
   #after: Release | undefined;
   /** Sales whose gate took nothing at the last try, and until when they are passed by. */
   readonly #resting = new Map<string, { forMs: number; untilMs: number }>();
@@ -84,7 +84,7 @@ export class Releaser {
   }
 
   async #work(): Promise<void> {
-    // Never at once: `add` has yet to note that it is under way.
+    // Not in the same turn: `add` has yet to note that it is under way.
     await null;
     this.#on.reached('release:committed');
     while (this.#fresh.length > 0) {
@@ -92,13 +92,13 @@ export class Releaser {
       await this.#release(some.map(({ freed }) => freed)).catch(() => undefined);
       for (const { done } of some) done();
     }
-    // In the same turn as the last look: who comes next starts anew.
+    // Runs in the same turn as the last check, so a later caller starts a new round.
     this.#busy = null;
   }
 
   /**
-   * What others left, or could not tell the gate. A sale whose gate takes nothing is passed by for a while: in a cluster its
-   * server may be out while others are well. Throws when something has to wait and nothing was given back.
+   * Gives back what other processes left, or could not tell the gate. A sale whose gate takes nothing is skipped for a while:
+   * in a cluster its server may be out while others are well. Throws when something has to wait and nothing was given back.
    */
   async sweep(): Promise<Round> {
     const { timers } = this.#runtime;
@@ -117,7 +117,7 @@ export class Releaser {
         failure ??= error;
       }
       const full = left.length === SWEEP_MAX;
-      // What was given back is not met again.
+      // What was given back is not read again.
       this.#after = full && (failure !== null || this.#after !== undefined) ? left.at(-1) : undefined;
       if (full && pages < PAGES_MAX) {
         await turn(timers);
@@ -162,7 +162,7 @@ export class Releaser {
     );
   }
 
-  /** Those that the gate has now, and the ledger knows that it has. */
+  /** Returns those that the gate has now, which the ledger has noted. */
   async #release(some: readonly Freed[]): Promise<{ done: ReadonlySet<Freed>; failed: boolean }> {
     const done = new Set<Freed>();
     if (some.length === 0) return { done, failed: false };

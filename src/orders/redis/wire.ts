@@ -17,14 +17,14 @@ export interface WireOptions {
   readonly anchor: Anchor;
 }
 
-/** A queued order is of interest for as long as its key is. */
+/** As long as an order's key is kept. */
 const TICKET_SECONDS = 24 * 3600;
 const LISTEN_RETRY_MS = 500;
 
 /**
- * What processes tell each other about orders, beside the pipe: decisions, on their way back to the process that waits
- * for them, and tickets, by which any process finds an order that was answered as queued. Both only help: a decision that
- * is lost turns a 201 into a 202, a ticket that is lost makes a queued order unknown to others until it is decided.
+ * What processes tell each other about orders, beside the pipe: decisions, sent to the process that waits for them, and
+ * tickets, by which any process finds an order that was answered as queued. Both may be lost: without its decision a 201
+ * becomes a 202, and without its ticket other processes do not know a queued order until it is decided.
  */
 export class OrderWire {
   readonly #link: RedisLink;
@@ -59,7 +59,7 @@ export class OrderWire {
     );
   }
 
-  /** Begins to hear decisions. Resolves when they reach us, or Redis cannot be reached: then it is tried on. */
+  /** Begins to hear decisions. Resolves when they reach us; if Redis cannot be reached, at once, and tries again later. */
   async listen(): Promise<void> {
     try {
       await this.#link.listen(this.#channel);
@@ -70,7 +70,7 @@ export class OrderWire {
     }
   }
 
-  /** Tells the processes that admitted them what became of these orders. Never fails: who is not told looks itself. */
+  /** Tells the process that admitted these orders what became of them. Never fails: a process that is not told looks itself. */
   async tell(process: string, orders: readonly OrderRecord[]): Promise<void> {
     const lines = orders.map(({ id, reason, createdAtMs, expiresAtMs }) =>
       [id, reason ?? '-', createdAtMs, expiresAtMs ?? '-'].join(' '),

@@ -1,6 +1,8 @@
 import { Anchor } from '../../base/anchor.ts';
 import type { RedisTarget } from '../../base/redis/address.ts';
 import type { Runtime } from '../../base/runtime.ts';
+import { isNewerEntry } from '../../model/stream-entry.ts';
+import { isNewerParcel } from '../parcel.ts';
 import type { DeadLetters, Handle, PipeCounters, SharedPipe } from '../port.ts';
 import { CatchUp } from '../redis-streams/catch-up.ts';
 import { type Entry, readEntry, sizeOf } from '../redis-streams/entry.ts';
@@ -23,25 +25,25 @@ export interface BrokerPipeOptions {
   readonly batchMax?: number;
   /** Sales whose batches are handled at the same time. */
   readonly salesMax?: number;
-  /** How often all sales are looked at: for what no wake-up told, and what is due again. */
+  /** Interval of the sweeps over all sales, for lost wake-ups and messages that are due again. */
   readonly sweepMs?: number;
-  /** A message that was undeliverable so often becomes a dead letter. */
+  /** After so many failed tries an undeliverable message becomes a dead letter. */
   readonly triesMax?: number;
-  /** Until the second try of such a message; twice as long until the third, and so on. */
+  /** Time until the second try of such a message; it doubles with each further try. */
   readonly retryMs?: number;
-  /** A consumer whose handler rejects for so long lets others have its batches, if it can say when it is ready again. */
+  /** A consumer whose handler rejects for so long leaves its batches to others, until its `ready` resolves. */
   readonly rejectedMsMax?: number;
-  /** After so long without a change the broker is asked whether it has lost something. */
+  /** A probe is sent when a stream's oldest entry has not moved for so long: the broker may have lost it. */
   readonly probeMs?: number;
   readonly anchor?: Anchor;
 }
 
 export interface BrokerPipeCounters extends PipeCounters, RelayCounters {
-  /** Entries that the broker had lost, taken from the stream instead. */
+  /** Entries that the broker had lost and that were read from the stream instead. */
   readonly recovered: number;
 }
 
-/** One entry that came through the broker; `done` for every copy of it that did. */
+/** An entry that came through the broker; `done` has one callback for each copy that came. */
 interface Arrived {
   readonly epoch: number;
   readonly entryId: string;
@@ -53,7 +55,7 @@ interface Arrived {
 class Sale {
   readonly id: string;
   queue: Arrived[] = [];
-  /** All that is waiting or in hand, by epoch and entry: a copy joins the one that is here. */
+  /** All entries that wait or are in hand, by epoch and id: a second copy joins the first. */
   readonly known = new Map<string, Arrived>();
   /** The batch that is stored and about to be decided. */
   ending: Promise<void> = Promise.resolve();
@@ -71,9 +73,9 @@ class Sale {
  *               ▲                                                          │
  *               └───────────── what the broker has lost: `probe` ──────────┘
  *
- * The stream stays the truth: an entry leaves it when it is decided, and not when the broker has it. So depth, catching up,
- * retries, dead letters and the gate's bound are those of Redis Streams, whatever carries; a broker that loses everything
- * loses nothing of ours; and a shop moves from one pipe to another by being told so.
+ * The stream stays the truth: an entry leaves it when it is decided, not when the broker has it. So depth, catching up, retries,
+ * dead letters and the gate's bound are those of Redis Streams, whichever broker is used; a broker that loses everything loses no
+ * order; and a shop moves to another pipe by a change of its settings.
  */
 export class BrokerPipe implements SharedPipe {
   readonly letters: DeadLetters;
@@ -106,7 +108,7 @@ export class BrokerPipe implements SharedPipe {
     this.#anchor = options.anchor ?? new Anchor(runtime.timers);
     const policy = { triesMax: options.triesMax ?? 5, retryMs: options.retryMs ?? 1000 };
     this.#store = new StreamStore(
-      // A group per broker: one that has just been put in gets all that is undecided, whoever had it before.
+      // One group per broker: a broker that is new gets everything that is undecided, whichever pipe had it before.
       { redis, prefix, commandMs, anchor: this.#anchor, as: { group: `relay:${carrier.name}`, consumer: 'relay' } },
       runtime,
       {
@@ -159,12 +161,12 @@ export class BrokerPipe implements SharedPipe {
     };
   }
 
-  /** Partitions whose entries this process carries to the broker. */
+  /** Partitions whose entries this process relays to the broker. */
   get relaying(): readonly number[] {
     return this.#relay.leading;
   }
 
-  /** Resolves when the broker is there and has what we need; rejects when it never will. `consume` does it, too. */
+  /** Resolves when the broker is ready; rejects when it never will be. `consume` calls it too. */
   open(): Promise<void> {
     this.#opening ??= this.#carrier.open().then((partitions) => this.#relay.start(partitions));
     return this.#opening;
@@ -182,7 +184,7 @@ export class BrokerPipe implements SharedPipe {
     );
   }
 
-  /** Who does not consume has no need of the broker: see RedisStreamsPipe. */
+  /** A process that does not consume needs no broker: it uses RedisStreamsPipe. */
   observe(): void {}
 
   depthOf(saleId: string): Promise<number> {
@@ -226,7 +228,7 @@ export class BrokerPipe implements SharedPipe {
     if (this.#stopping === null) this.#carrier.receive((delivery) => this.#arrived(delivery));
   }
 
-  /** What is not in hand is somebody else's from now on; what is, they get as well. */
+  /** Gives back what is not in hand. Others also get what is in hand, a second time. */
   async #giveBack(): Promise<void> {
     this.#queue = [];
     for (const sale of this.#sales.values()) {
@@ -246,10 +248,15 @@ export class BrokerPipe implements SharedPipe {
     if (this.#stopping !== null || this.#handover.isAway) return;
     const { parcel } = delivery;
     if (parcel === null) {
-      void this.#putAside(delivery);
+      if (isNewerParcel(delivery.body)) this.#leaveToNewer(delivery);
+      else void this.#putAside(delivery);
       return;
     }
     const { saleId, epoch, entryId, fields } = parcel;
+    if (fields !== null && isNewerEntry(fields)) {
+      this.#leaveToNewer(delivery);
+      return;
+    }
     const sale = this.#sales.get(saleId) ?? new Sale(saleId);
     this.#sales.set(saleId, sale);
     const name = `${epoch} ${entryId}`;
@@ -265,12 +272,18 @@ export class BrokerPipe implements SharedPipe {
     this.#enqueue(sale);
   }
 
-  /** Nobody's order, as far as anybody can tell: for the operator to see. */
+  /** The broker brought a copy. The entry stays in the stream, and a probe brings it to a worker that can read it. */
+  #leaveToNewer({ parcel, done }: Delivery): void {
+    this.#handover.noteNewer(parcel === null ? {} : { saleId: parcel.saleId, epoch: parcel.epoch }, 1);
+    done();
+  }
+
+  /** A foreign message: it is kept for the operator to see. */
   async #putAside({ id, body, done }: Delivery): Promise<void> {
     const { log, clock } = this.#runtime;
     for (;;) {
       try {
-        const error = 'not written by a relay, or by one of a newer version';
+        const error = 'not written by a relay';
         const letter = writeForeign({ error, attempts: 1, body, diedAtMs: clock.now() });
         const kept = await this.#store.putForeign(`foreign-${id}`, letter);
         log.error({ id, kept, begin: body.slice(0, 100) }, 'the broker brought something that is not ours');
@@ -280,7 +293,7 @@ export class BrokerPipe implements SharedPipe {
         this.#handover.noteOutage(error);
       }
       await this.#handover.sleep(1000);
-      // It comes again.
+      // The broker delivers it again.
       if (this.#stopping !== null) return;
     }
   }
@@ -308,7 +321,7 @@ export class BrokerPipe implements SharedPipe {
     sale.state = 'visited';
     this.#anchor.hold();
     try {
-      // What arrives in one turn shares a batch.
+      // Entries that arrive in one turn share a batch.
       await new Promise<void>((resolve) => this.#runtime.timers.nextTurn(resolve));
       const first = sale.queue[0];
       if (first?.entry === null) await this.#answer(sale, sale.queue.shift()!);
@@ -324,7 +337,7 @@ export class BrokerPipe implements SharedPipe {
     else this.#forget(sale);
   }
 
-  /** Entries of one stream, none divided, up to the next probe. */
+  /** Whole entries of one stream, up to the next probe. */
   #take(sale: Sale, epoch: number): Arrived[] {
     let orders = 0;
     let count = 0;
@@ -337,7 +350,7 @@ export class BrokerPipe implements SharedPipe {
     return sale.queue.splice(0, count);
   }
 
-  /** While one batch is about to be decided the next one is stored: one behind, not more. */
+  /** The next batch is stored while this one is being decided: one ahead, not more. */
   async #handOver(sale: Sale, batch: readonly Arrived[]): Promise<void> {
     const stream = { saleId: sale.id, epoch: batch[0]!.epoch };
     const { decided } = await this.#handover.begin(
@@ -368,19 +381,24 @@ export class BrokerPipe implements SharedPipe {
     try {
       if (!(await this.#lookFor(sale, probe))) return;
     } catch (error) {
-      // Redis is out. Another probe follows.
+      // Redis is out; another probe follows.
       this.#handover.noteOutage(error);
     }
     for (const each of probe.done) each();
   }
 
-  /** A probe: all before it has been here. What of that is still in the stream, the broker has lost. False: left. */
+  /** Everything before the probe has arrived: the broker has lost what is still in the stream. Handles that. False: left. */
   async #lookFor(sale: Sale, { epoch, entryId: upTo }: Arrived): Promise<boolean> {
     const stream: StreamName = { saleId: sale.id, epoch };
     await sale.ending;
+    let after: string | null = null;
     for (;;) {
-      const lost = await this.#store.upTo(stream, upTo, this.#batchMax);
-      if (lost.length === 0) return true;
+      const page = await this.#store.between(stream, after, upTo, this.#batchMax);
+      if (page.length === 0) return true;
+      after = page.at(-1)!.id;
+      const lost = page.filter(({ fields }) => !isNewerEntry(fields));
+      if (lost.length < page.length) this.#handover.noteNewer(stream, page.length - lost.length);
+      if (lost.length === 0) continue;
       this.#recovered += lost.length;
       this.#runtime.log.warn(
         { saleId: sale.id, epoch, entries: lost.length },

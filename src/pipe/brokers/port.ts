@@ -4,47 +4,47 @@ import type { Parcel } from '../parcel.ts';
  * A broker between the stream that the gate writes and the workers. It carries copies: an entry stays in its stream until
  * it is decided, so that a broker may carry it twice, late, or (its queue was purged, its disk is gone) not at all.
  *
- * Parcels of one sale go into one partition, and come out of it in the order they went in, to one worker at a time, as far
- * as the broker can tell who lives.
+ * Parcels of one sale go into one partition and come out in the same order, to one worker at a time, as far as the broker can tell
+ * which workers are alive.
  */
 export interface Carrier {
-  /** What parcels of different shops and brokers are told apart by; part of names in Redis. */
+  /** Distinguishes the parcels of different shops and brokers; part of names in Redis. */
   readonly name: string;
   /** Why nothing can be carried now, or null while it can. */
   readonly reason: string | null;
   /**
-   * Connects, makes what is missing at the broker (queues, topic), and resolves with the number of partitions. Goes on trying
-   * while the broker is out; rejects with a TerminalError, in one line, when what is there is not what we need, or it
-   * refuses us; and when it is closed meanwhile.
+   * Connects, creates missing queues or topics, and resolves with the number of partitions. Retries while the broker is out.
+   * Rejects with a TerminalError, in one line, when what exists there cannot be used or the broker refuses us; also when the
+   * carrier is closed meanwhile.
    */
   open(): Promise<number>;
   /**
-   * Resolves when the broker has made sure of all of them (confirms, acks=all). Rejects otherwise, in bounded time: some may
-   * be there. Nothing is tried again here; the relay does.
+   * Resolves when the broker has confirmed all of them (confirms, acks=all). Otherwise rejects in bounded time: some may have
+   * arrived. The relay retries, not the carrier.
    */
   send(partition: number, parcels: readonly Parcel[]): Promise<void>;
   /**
-   * Starts handing over what the broker has for us. Survives its restarts. What was handed over and is not done when the
-   * connection is lost (or the partition goes to another worker) comes again, here or there.
+   * Starts delivering what the broker has for this worker. Survives restarts of the broker. What was delivered and is not done
+   * when the connection is lost, or when the partition moves to another worker, is delivered again, here or there.
    */
   receive(deliver: (delivery: Delivery) => void): void;
-  /** Receives no more, and lets others have what was handed over and is not done. `receive` may be called again. */
+  /** Receives no more and leaves to others what was delivered and is not done. `receive` may be called again. */
   giveBack(): Promise<void>;
   close(): Promise<void>;
 }
 
 export interface Delivery {
-  /** Null: nothing that we have written. */
+  /** Null: not a parcel that this version can read. */
   readonly parcel: Parcel | null;
-  /** What cannot be read, as it came, for those who have to find out what it was. */
+  /** The raw text of an unreadable delivery, for the operator. */
   readonly body: string;
-  /** Of something unreadable: what tells it from others, the same when it comes again. */
+  /** Identifies an unreadable delivery: the same when it is delivered again. */
   readonly id: string;
-  /** It need not come again. Never throws; one that is too late has no effect. */
+  /** Acknowledges the delivery. Never throws; too late it has no effect. */
   done(): void;
 }
 
-/** What a carrier needs of its surroundings beside its own options. */
+/** The options that all carriers share. */
 export interface CarrierOptions {
   readonly url: string;
   /** Names at the broker begin with it, if the URL does not say otherwise. */

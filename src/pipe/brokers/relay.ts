@@ -6,25 +6,25 @@ import { Slots } from '../redis-streams/slots.ts';
 import type { Look, Marks, StreamStore, Written } from '../redis-streams/store.ts';
 import type { Carrier } from './port.ts';
 
-/** Has `work` done by one process of the cluster at a time. A second one would only make duplicates. */
+/** Runs `work` in one process of the shop at a time. A second one would only make duplicates. */
 export type Lead = (job: string, work: (signal: AbortSignal) => Promise<void>) => { stop(): Promise<void> };
 
 export interface RelayOptions {
-  /** Reads as the relay, whichever process that is: what one was given, the next one is given again. */
+  /** Reads under the name of the relay, whichever process leads: a new leader is given again what the last one had. */
   readonly store: StreamStore;
   readonly carrier: Carrier;
   readonly lead: Lead;
   readonly sweepMs: number;
-  /** When the oldest entry of a stream has not changed for so long, the broker is asked whether it has lost it. */
+  /** A probe is sent when a stream's oldest entry has not moved for so long: the broker may have lost it. */
   readonly probeMs: number;
-  /** By a sweep: what there is in all streams. */
+  /** Reports what a sweep found in all streams. */
   looked(looks: readonly Look[], foreign: number): void;
   outage(error: unknown): void;
   back(): void;
 }
 
 export interface RelayCounters {
-  /** Entries that the broker has made sure of, and those of them that were sent again since it was not known whether it had. */
+  /** Entries that the broker has confirmed, and those of them that were sent again because a confirmation was missing. */
   readonly relayed: number;
   readonly resent: number;
   readonly probes: number;
@@ -37,7 +37,7 @@ const PROBE_MS_MAX = 60_000;
 const AGAIN_MS_MIN = 50;
 const AGAIN_MS_MAX = 2000;
 
-/** Not sent, or not known to be: told from failures of Redis. */
+/** Not confirmed by the broker: distinguished from failures of Redis. */
 class BrokerError extends Error {}
 
 /** What the leader knows of a sale's streams. */
@@ -45,9 +45,9 @@ class Sale {
   readonly id: string;
   readonly partition: number;
   readonly toSend = new Set<number>();
-  /** Epochs whose pending entries have been sent again by this leader; what it was given since, it knows itself. */
+  /** Epochs whose pending entries this leader has sent again. It knows itself what it was given since. */
   readonly sure = new Set<number>();
-  /** A sweep has found something in its streams: whether that moves is to be looked at. */
+  /** A sweep has found entries: check whether they move. */
   look = false;
   readonly oldest = new Map<number, { first: string; sinceMs: number; askMs: number }>();
   state: 'idle' | 'queued' | 'visited' = 'idle';
@@ -59,16 +59,16 @@ class Sale {
 }
 
 /**
- * Carries entries from the streams that the gate writes to a broker: the streams are the outbox, so that there is no moment
- * in which an admitted order is known to nobody. An entry is acknowledged (in the relay's group) when the broker has
+ * Carries entries from the streams that the gate writes to a broker. The streams are the outbox, so there is no moment in which an
+ * admitted order is stored nowhere. An entry is acknowledged (in the relay's group) when the broker has
  * confirmed it, and stays in its stream until a worker has decided it.
  *
  *   given → sent → confirmed → acknowledged
  *     │       └─ not confirmed: given again, sent again
  *     └─ the leader died: the next one is given the same first
  *
- * One process leads a partition. The leader also sees to what only somebody who looks can see: messages that are due to be
- * tried again, streams of epochs that are over, and entries that went to the broker and did not come back (`probe`).
+ * One process leads a partition. The leader also puts back messages that are due for another try, removes empty streams of old
+ * epochs, and looks for entries that the broker has lost (`probe`).
  */
 export class Relay {
   readonly #on: RelayOptions;
@@ -83,7 +83,7 @@ export class Relay {
   #sweeping: Promise<void> | null = null;
   #cancelSweeps = (): void => {};
   readonly #stopped = new AbortController();
-  /** Partitions into which the broker took nothing. While one waits, nothing of its sales is sent. */
+  /** Partitions for which the broker refused parcels. While one waits, nothing of its sales is sent. */
   readonly #troubles = new Map<number, { failures: number; waiting: boolean }>();
   #relayed = 0;
   #resent = 0;
@@ -124,7 +124,7 @@ export class Relay {
   }
 
   async #lead(partition: number, signal: AbortSignal): Promise<void> {
-    // What the leader before us was given is given to us.
+    // The entries of the last leader are given to this one.
     for (const sale of this.#sales.values()) if (sale.partition === partition) this.#sales.delete(sale.id);
     this.#leading.set(partition, signal);
     this.sweepSoon();
@@ -135,12 +135,12 @@ export class Relay {
       });
     } finally {
       this.#leading.delete(partition);
-      // Only then the next one leads: two that send at the same time would not keep the order.
+      // Before the next leader begins: two that send at the same time would not keep the order.
       for (const [visit, of] of this.#visits) if (of === partition) await visit;
     }
   }
 
-  /** Something stands in this stream. */
+  /** There are new entries in this stream. */
   wake(saleId: string, epoch: number): void {
     if (this.#stopped.signal.aborted || this.#leading.size === 0) return;
     const partition = partitionOf(saleId, this.#partitions);
@@ -178,7 +178,7 @@ export class Relay {
     }
   }
 
-  /** Also by those who do not lead: they count, and hear of what is written when their time comes. */
+  /** Processes that do not lead sweep too: they count, and subscribe to wake-ups for when they lead. */
   sweepSoon(): void {
     if (this.#stopped.signal.aborted || this.#partitions === 0) return;
     this.#sweeping ??= this.#sweep().finally(() => {
@@ -234,12 +234,12 @@ export class Relay {
     sale.state = 'visited';
     let failed = false;
     try {
-      // Before anything is sent: what was in the streams then has been sent when all is.
+      // Read before sending: when everything is sent, all entries up to these marks have been sent.
       const marks = sale.look ? await this.#on.store.marks(sale.id) : null;
       sale.look = false;
       let sentAll = true;
       for (const epoch of [...sale.toSend].sort((one, other) => one - other)) {
-        // Beforehand: a wake-up that comes while we read is for what we may not see any more.
+        // Before reading: a wake-up that arrives meanwhile may be for an entry that this read misses.
         sale.toSend.delete(epoch);
         if (!(await this.#sendAll(sale, epoch))) sentAll = false;
       }
@@ -251,7 +251,7 @@ export class Relay {
     } finally {
       sale.state = 'idle';
     }
-    // After a failure it is brought back when its partition is tried again, or by a sweep that gets through.
+    // After a failure it is enqueued when its partition is tried again, or by the next successful sweep.
     if (sale.toSend.size > 0 && !failed && this.#leads(sale)) this.#enqueue(sale);
   }
 
@@ -259,7 +259,7 @@ export class Relay {
     return this.#leading.has(sale.partition) && this.#sales.get(sale.id) === sale && !this.#stopped.signal.aborted;
   }
 
-  /** Returns whether nothing is left to be sent. */
+  /** Returns whether everything was sent. */
   async #sendAll(sale: Sale, epoch: number): Promise<boolean> {
     const { store } = this.#on;
     const stream = { saleId: sale.id, epoch };
@@ -284,7 +284,7 @@ export class Relay {
         await this.#send(sale, epoch, entries);
       }
     } catch (error) {
-      // Given to us, perhaps in a reply that did not come, and not confirmed, as far as we know.
+      // Entries may have been given to us in a lost reply, or sent and not confirmed: send the pending ones again.
       sale.sure.delete(epoch);
       sale.toSend.add(epoch);
       throw error;
@@ -298,7 +298,7 @@ export class Relay {
     await this.#carry(sale.partition, parcels);
     this.#relayed += entries.length;
     const ids = entries.map(({ id }) => id);
-    // Not waited for: at worst they are sent again.
+    // Not awaited: if it fails, they are sent again.
     store.acknowledge({ saleId: sale.id, epoch }, ids).catch((error: unknown) => {
       sale.sure.delete(epoch);
       this.#on.outage(error);
@@ -314,7 +314,7 @@ export class Relay {
     this.#worked(partition);
   }
 
-  /** The oldest entry has been there for long: is it on its way, or has the broker lost it? Only the way itself can tell. */
+  /** The oldest entry has not moved for long: it is on its way, or the broker has lost it. A probe on the same way finds out. */
   async #probe(sale: Sale, { streams }: Marks): Promise<void> {
     const { probeMs } = this.#on;
     const nowMs = this.#runtime.clock.monotonic();
@@ -331,7 +331,7 @@ export class Relay {
     }
   }
 
-  // The broker is out: the stream holds what it does not take, and the gate slows down
+  // The broker is out: entries wait in the stream, and the gate slows down
 
   #failed(partition: number, error: unknown): void {
     const { log, timers } = this.#runtime;

@@ -3,7 +3,7 @@ import { TerminalError } from '../../base/errors.ts';
 /**
  * Where Kafka is, and which topic of it is ours:
  *   kafka://host:9092,host:9092/topic                 the topic may be left out
- *   kafka://user:password@host:9092?sasl=scram-sha-512     plain (if nothing is said), scram-sha-256, scram-sha-512
+ *   kafka://user:password@host:9092?sasl=scram-sha-512     plain (the default), scram-sha-256, scram-sha-512
  *   kafka+ssl://host:9093/topic                       with TLS; certificates as Node.js trusts them (NODE_EXTRA_CA_CERTS)
  */
 export interface KafkaAddress {
@@ -23,7 +23,7 @@ const MECHANISMS: readonly string[] = ['PLAIN', 'SCRAM-SHA-256', 'SCRAM-SHA-512'
 
 export function parseAddress(url: string): KafkaAddress {
   const found = SHAPE.exec(url)?.groups;
-  // The address itself may hold a password: it is not repeated.
+  // The address may contain a password: do not repeat it.
   if (!found) throw bad('expected kafka://host:port/topic or kafka+ssl://user:password@host:port/topic');
   const brokers = found.hosts!.split(',').map((each) => {
     const at = HOST.exec(each)?.groups;
@@ -50,7 +50,7 @@ export function parseAddress(url: string): KafkaAddress {
   };
 }
 
-/** What a name at Kafka may hold; a prefix of keys in Redis may have colons, too. */
+/** The characters that Kafka allows in names; a Redis prefix may also contain colons. */
 export function nameFrom(prefix: string): string {
   return prefix.replaceAll(':', '-');
 }

@@ -1,12 +1,12 @@
-/** A member of the group, and what it had until now. */
+/** A member of the group, and the partitions that it had until now. */
 export interface Claim {
   readonly memberId: string;
   readonly owned: readonly number[];
 }
 
 /**
- * Who has which partition: as even as can be, and whoever had one keeps it if that allows. A partition that stays needs not
- * be read again from what was committed.
+ * Assigns partitions as evenly as possible; within that, a member keeps the ones it had. A partition that stays need not be read
+ * again from its last commit.
  */
 export function assign(claims: readonly Claim[], partitions: number): Map<string, number[]> {
   const members = claims.toSorted((one, other) => (one.memberId < other.memberId ? -1 : 1));

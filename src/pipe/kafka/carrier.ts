@@ -12,27 +12,27 @@ import { Receiver, type Side } from './receiver.ts';
 import { prepareTopic } from './topic.ts';
 
 export interface KafkaOptions extends CarrierOptions {
-  /** Of a topic that is not there yet. */
+  /** For a topic that does not exist yet. */
   readonly partitions?: number;
-  /** A worker that is not heard of for so long has lost its partitions to others. Brokers take 6 s and more. */
+  /** A worker that is silent for so long loses its partitions to others. Brokers accept 6 s and more. */
   readonly sessionMs?: number;
 }
 
-/** What may be out while others are not. */
+/** Parts that can be out independently. */
 type Part = 'open' | Side | `send ${number}`;
 
 const AGAIN_MS_MIN = 25;
 const AGAIN_MS_MAX = 2000;
-/** Requests that it takes to prepare the topic, at most. */
+/** How many requests preparing the topic takes at most. */
 const PREPARE_ANSWERS = 4;
-/** After the last failure to send: then the broker is in, if it says so, though nothing has been sent since. */
+/** Time after the last failed send: from then on the broker counts as back if it says so, even if nothing was sent since. */
 const QUIET_MS = 3000;
 
 /**
- * Carries parcels through a topic of Kafka: its partitions are ours, the key is the sale, and the workers are one consumer
- * group. Offsets are committed when all before them are done, and never by the clock.
+ * Carries parcels through a topic of Kafka: its partitions are the carrier's, the record key is the sale, and the workers are one
+ * consumer group. An offset is committed when everything before it is done, never by a timer.
  *
- * Nothing of the library outlives a failure: what has failed is thrown away and made anew, later and later.
+ * A client that has failed is thrown away and made anew, with growing delays.
  */
 export class KafkaCarrier implements Carrier {
   readonly name: string;
@@ -58,7 +58,7 @@ export class KafkaCarrier implements Carrier {
     const address = parseAddress(url);
     const own = nameFrom(prefix);
     this.#topic = address.topic ?? `${own}.orders`;
-    // Two shops that were given different topics and the same prefix are not one group.
+    // The topic is part of the name: two shops with different topics and the same prefix must not share a group.
     this.#groupId = address.topic === null ? `${own}-ledger` : `${own}-ledger-${address.topic}`;
     this.name = `kafka:${this.#topic}`;
     this.#clients = new Clients(address, own);
@@ -97,7 +97,7 @@ export class KafkaCarrier implements Carrier {
         deliver,
         failed: (side, error) => {
           this.#noteOutage(side, error);
-          // The topic may be what is not there.
+          // The topic may be missing.
           this.#mend();
         },
         back: (side) => this.#noteBack(side),
@@ -111,7 +111,7 @@ export class KafkaCarrier implements Carrier {
     this.#receiver = null;
     if (receiver !== null) {
       this.#leaving = receiver.stop();
-      // Whoever does not receive cannot tell.
+      // A process that does not receive cannot know.
       this.#out.delete('group');
       this.#out.delete('read');
     }
@@ -151,7 +151,7 @@ export class KafkaCarrier implements Carrier {
 
   async #open(): Promise<number> {
     const anchor = new Anchor(this.#runtime.timers);
-    // While it is tried again later, there is only a timer.
+    // Between two tries only a timer exists, which does not keep the process alive.
     anchor.hold();
     try {
       return await this.#untilOpen();
@@ -198,7 +198,7 @@ export class KafkaCarrier implements Carrier {
     }
   }
 
-  /** Looks until the broker is there again, although nobody may have anything to send. */
+  /** Polls until the broker is back, even if there is nothing to send. */
   #mend(): void {
     this.#mending ??= this.#lookUntilBack().finally(() => {
       this.#mending = null;
@@ -212,7 +212,7 @@ export class KafkaCarrier implements Carrier {
       await pause(timers, backOffMs(failures, AGAIN_MS_MIN, AGAIN_MS_MAX), signal);
       try {
         await this.#prepare();
-        // All may look well when nothing can be written: as long as that is tried, it tells more.
+        // Metadata may look healthy while writes fail: as long as sends are tried, their outcome counts.
         const quietMs = clock.monotonic() - QUIET_MS;
         for (const [part, { lastMs }] of this.#out) {
           if (part.startsWith('send') && lastMs < quietMs) this.#noteBack(part);

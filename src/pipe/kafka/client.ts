@@ -3,20 +3,20 @@ import { messageOf, type RetryableError, unavailable } from '../../base/errors.t
 import { type Timers, within } from '../../base/timers.ts';
 import type { KafkaAddress } from './address.ts';
 
-/** How long what may take. */
+/** Time limits. */
 export interface Spans {
   readonly connectMs: number;
   readonly answerMs: number;
 }
 
 /**
- * Makes clients of the library. They try nothing again by themselves: what to do about a failure is decided in one place,
- * and what failed is thrown away with all that it knew.
+ * Makes clients of the library. They do not retry by themselves: failures are handled in one place, and a client that failed is
+ * thrown away with all its state.
  */
 export class Clients {
   readonly #address: KafkaAddress;
   readonly #clientId: string;
-  /** Whom a client asks first; the others only if that one cannot be connected to. */
+  /** The broker that a client asks first; the others follow only if it cannot be connected to. */
   #brokers: readonly Broker[];
   readonly #asked = new WeakMap<Base, Broker>();
 
@@ -30,13 +30,13 @@ export class Clients {
     return this.#made(new Admin(this.#options(spans)));
   }
 
-  /** Made sure of by all replicas that are in sync; what the library has to send twice is written once. */
+  /** Confirmed by all in-sync replicas; idempotent, so that a record that the library sends twice is written once. */
   producer(spans: Spans): Producer {
-    // Fewer than two tries would mean without end.
+    // The library takes fewer than two tries for unlimited.
     return this.#made(new Producer({ ...this.#options(spans), idempotent: true, retries: 4, retryDelay: 100 }));
   }
 
-  /** It was of no use, perhaps since a broker takes connections and does not answer: the next one asks another first. */
+  /** The client failed, perhaps because a broker accepts connections and does not answer: the next one asks another broker first. */
   fail(client: Base): void {
     const [first, ...others] = this.#brokers;
     if (this.#asked.get(client) === first) this.#brokers = [...others, first!];
@@ -45,7 +45,7 @@ export class Clients {
 
   #made<Client extends Base>(client: Client): Client {
     this.#asked.set(client, this.#brokers[0]!);
-    // An error that nobody waits for any more (refused, then reset) has no listener: it would end the process.
+    // A late error (refused, then reset) would have no listener and end the process.
     client.connections.on('connecting', ({ connection }) => connection.on('error', () => {}));
     return client;
   }
@@ -65,22 +65,22 @@ export class Clients {
   }
 }
 
-/** At once, whatever it waits for; that is rejected. */
+/** Closes at once; pending requests are rejected. */
 export function drop(client: Base): void {
   const connections = [...client.connections].map(([, connection]) => connection);
-  // Closing waits until everything is written, and a broker that hangs does not read.
+  // A normal close waits until everything is written, and a broker that hangs does not read.
   client.close().catch(() => {});
   for (const { socket } of connections) socket?.destroy();
 }
 
-/** To this broker of the cluster. */
+/** A connection to this broker of the cluster. */
 export async function connectionTo(client: Base, node: number): Promise<Connection> {
   const connection = (await client.connectToBrokers([node])).get(node);
   if (connection === undefined) throw unavailable(`the cluster has no broker ${node} now`);
   return connection;
 }
 
-/** The library has its own limits; this one holds if an answer is lost within it. */
+/** Applies in addition to the library's own limits, in case the library loses an answer. */
 export async function answered<T>(timers: Timers, answer: Promise<T>, ms: number): Promise<T> {
   const reply = await within(
     timers,
@@ -95,19 +95,19 @@ export function noAnswer(ms: number): RetryableError {
   return unavailable(`no answer within ${ms} ms`);
 }
 
-// What an error of the library says
+// Errors of the library
 
 interface Told {
   readonly message: string;
   readonly code?: string;
-  /** Of what the broker answered: its name in the protocol. */
+  /** The protocol's name of the broker's error. */
   readonly apiId?: string;
   readonly serverErrorMessage?: string | null;
   readonly errors?: readonly unknown[];
   readonly cause?: unknown;
 }
 
-/** The error with all that it is made of, the innermost first. */
+/** The error and all its causes, the innermost first. */
 function* parts(error: unknown, depth = 0): Generator<Told> {
   if (!(error instanceof Error) || depth > 8) return;
   const told = error as Told;
@@ -122,7 +122,7 @@ export function says(error: unknown, ...ids: readonly string[]): boolean {
   return false;
 }
 
-/** In one line, without what the error holds beside it (requests and answers). */
+/** The message in one line, without the requests and answers that the error contains. */
 export function reasonOf(error: unknown): string {
   for (const { message, code, apiId, serverErrorMessage } of parts(error)) {
     if (apiId !== undefined) return oneLine(`${apiId}: ${serverErrorMessage || message}`);
@@ -140,8 +140,8 @@ const CERTIFICATE =
   /^(ERR_TLS_CERT_ALTNAME_INVALID|CERT_\w+|SELF_SIGNED_CERT_IN_CHAIN|DEPTH_ZERO_SELF_SIGNED_CERT|UNABLE_TO_\w+)$/;
 
 /**
- * Why no later try will be better, as far as one can tell; null: the broker is out. What the library itself calls a failure
- * to authenticate may be a connection that was lost meanwhile: only the broker's own word counts.
+ * Why a later try will not succeed either; null: the broker is out. What the library calls an authentication failure may be a
+ * connection that was lost meanwhile: only the broker's own error counts.
  */
 export function refusalOf(error: unknown): string | null {
   for (const { apiId = '', code = '' } of parts(error)) {
@@ -153,7 +153,7 @@ export function refusalOf(error: unknown): string | null {
   return null;
 }
 
-/** Whether what failed was the way to the broker, or the broker itself, and not what was asked of it. */
+/** Whether the connection or the broker failed, rather than the request. */
 export function isOutage(error: unknown): boolean {
   for (const told of parts(error)) {
     if (told.apiId !== undefined) return (told as { canRetry?: boolean }).canRetry === true;

@@ -21,7 +21,7 @@ import { lookAt } from './topic.ts';
 const AGAIN_MS = 50;
 const WATCH_MS = 1000;
 const PROTOCOL = 'doorbuster';
-/** The first version with what each member had: the least that others who look at the group can read. */
+/** The first version that contains the partitions of each member; tools that inspect the group can read it. */
 const SUBSCRIPTION_VERSION = 1;
 
 export interface GroupOptions {
@@ -29,11 +29,11 @@ export interface GroupOptions {
   readonly groupId: string;
   readonly topic: string;
   readonly answerMs: number;
-  /** Whoever is not heard of for so long is dead to the group. Also how long it waits for its members to come together. */
+  /** A member that is silent for so long is removed from the group. Also how long a rebalance waits for its members. */
   readonly sessionMs: number;
 }
 
-/** A member's right to commit: the group refuses it from the moment in which there is a newer one. */
+/** A member's right to commit: the group refuses it once there is a newer generation. */
 export interface Ticket {
   readonly memberId: string;
   readonly generation: number;
@@ -44,12 +44,12 @@ export interface Membership extends Ticket {
 }
 
 /**
- * Our place in the consumer group, by the requests of the protocol that brokers know since 2.4: the library's own consumer
- * commits again in a new generation what was meant for an old one, and reads on from where an answer of an old one ended.
+ * Our membership in the consumer group, with protocol requests that brokers know since 2.4. The library's own consumer is not used:
+ * it repeats in a new generation commits meant for an old one, and continues from where an answer of an old one ended.
  *
- *   join → sync → heartbeats → (somebody came or went) → join …
+ *   join → sync → heartbeats → (a member came or left) → join …
  *
- * Joining blocks its connection until all have joined, so it has one of its own: leaving and committing do not wait for it.
+ * Joining blocks its connection until all members have joined, so it has its own: leaving and committing do not wait for it.
  */
 export class Group {
   readonly #on: GroupOptions;
@@ -60,7 +60,7 @@ export class Group {
   #coordinator: number | null = null;
   #memberId: string;
 
-  /** `memberId`: who we were before the connection was lost. The group would wait for that one. */
+  /** `memberId`: our id before the connection was lost. Without it the group would wait for that member. */
   constructor(options: GroupOptions, timers: Timers, memberId: string, signal: AbortSignal) {
     const { clients, answerMs, sessionMs } = options;
     this.#on = options;
@@ -80,15 +80,15 @@ export class Group {
     drop(this.#joins);
   }
 
-  /** As drop, since it was of no use. */
+  /** Drops the connection, and lets the next one begin at another broker. */
   fail(): void {
     this.#on.clients.fail(this.#desk);
     this.#on.clients.fail(this.#joins);
   }
 
   /**
-   * Resolves with what is ours from now on. `owned`: what has been so far. `partitions`: how many there are, as far as we
-   * know; a member that says something new makes the group come together.
+   * Resolves with the partitions that are ours from now on. `owned`: those that were ours so far. `partitions`: how many the topic has,
+   * as far as we know; a member that reports another number triggers a rebalance.
    */
   async join(owned: readonly number[], partitions: number): Promise<Membership> {
     const give = (): void => drop(this.#joins);
@@ -102,7 +102,7 @@ export class Group {
     }
   }
 
-  /** Joining may take long. Rejects when that is because nobody is there. */
+  /** Joining may take long. Rejects if the broker is the reason. */
   async #watch(joined: AbortSignal): Promise<never> {
     while (!joined.aborted) {
       await pause(this.#timers, WATCH_MS, joined);
@@ -151,7 +151,7 @@ export class Group {
     }
   }
 
-  /** False: the group comes together anew, or has done so without us. */
+  /** False: the group rebalances, or has done so without us. */
   async beat({ generation, memberId }: Ticket): Promise<boolean> {
     try {
       const connection = await this.#connection(this.#desk);
@@ -164,7 +164,7 @@ export class Group {
     }
   }
 
-  /** Returns false if these partitions may be another's by now. */
+  /** Returns false if these partitions may belong to another member by now. */
   async commit({ generation, memberId }: Ticket, offsets: ReadonlyMap<number, bigint>): Promise<boolean> {
     const { groupId, topic } = this.#on;
     const partitions = [...offsets].map(([partitionIndex, committedOffset]) => {
@@ -181,7 +181,7 @@ export class Group {
     }
   }
 
-  /** By partition: where to begin, if anything has been committed. */
+  /** The committed offsets by partition, where there are any. */
   async committed(partitions: readonly number[]): Promise<Map<number, bigint>> {
     const { groupId, topic } = this.#on;
     const groups = [{ groupId, topics: [{ name: topic, partitionIndexes: [...partitions] }] }];
@@ -191,7 +191,7 @@ export class Group {
     return new Map(offsets.filter(([, offset]) => offset >= 0n));
   }
 
-  /** Others get our partitions now, not after the session. */
+  /** Leaves the group: others get our partitions now, not after the session time-out. */
   async leave(): Promise<void> {
     if (this.#memberId === '') return;
     const members = [{ memberId: this.#memberId }];
@@ -199,7 +199,7 @@ export class Group {
     await this.#answered(this.#desk.removeMembersFromConsumerGroup({ groupId: this.#on.groupId, members }));
   }
 
-  /** Who leads the group says who has what. */
+  /** The leader of the group assigns the partitions. */
   async #assign(members: readonly { memberId: string; metadata: Buffer }[]) {
     const { topic } = this.#on;
     const look = await this.#answered(lookAt(this.#desk, topic));

@@ -21,17 +21,16 @@ interface Call {
   readonly reject: (error: Error) => void;
 }
 
-/** A topic takes 1 MB in one batch if nobody says otherwise. */
+/** By default a topic accepts batches of up to 1 MB. */
 const BATCH_BYTES = 512 * 1024;
-/** What stands around key and value, at most. */
+/** The overhead of a record beside key and value, at most. */
 const MESSAGE_BYTES = 64;
 
 /**
- * The way into one partition: one request at a time, so that what is tried again cannot be overtaken; calls that come
- * meanwhile go into the next one together.
+ * Sends to one partition, one request at a time, so that a retry is not overtaken. Calls that arrive meanwhile share the next request.
  *
- * Each has a producer of its own. One that partitions share begins to count anew for all of them when it fails for one, and
- * a batch that is about to be sent by the old number then looks like one that the broker already has: confirmed, not written.
+ * Each lane has its own producer. A shared producer restarts its sequence numbers for all partitions when one fails; a batch that is
+ * about to be sent with an old number then looks like one that the broker already has: confirmed, and never written.
  */
 export class Lane {
   readonly #on: LaneOptions;
@@ -41,7 +40,7 @@ export class Lane {
   #sending: Call[] = [];
   #busy = false;
   #turn = 0;
-  /** Behind what this producer has written. */
+  /** The offset after what this producer has written. */
   #end = 0n;
 
   constructor(options: LaneOptions, timers: Timers) {
@@ -77,7 +76,7 @@ export class Lane {
         for (const batch of batches(calls)) {
           this.#producer ??= this.#on.clients.producer({ connectMs: this.#on.answerMs, answerMs: this.#on.answerMs });
           const { offsets } = await this.#producer.send({ messages: batch });
-          // It took too long, and nobody waits for it any more.
+          // It took too long; its caller has given up.
           if (turn !== this.#turn) return;
           this.#follows(offsets?.[0]?.offset ?? -1n, batch.length);
         }
@@ -90,7 +89,7 @@ export class Lane {
     this.#busy = false;
   }
 
-  /** What stands where something else has stood before is not what we have sent: see above. */
+  /** An offset below the expected one was written by an earlier batch: ours was not written (see above). */
   #follows(offset: bigint, count: number): void {
     if (offset < this.#end) throw unavailable(`confirmed at ${offset}, although the partition goes up to ${this.#end}`);
     this.#end = offset + BigInt(count);
@@ -105,7 +104,7 @@ export class Lane {
     this.#on.sent();
   }
 
-  /** What waits must not overtake what has failed. The producer goes, since nobody knows what the broker has of it. */
+  /** Fails the waiting calls too, so that they do not overtake the failed one. Drops the producer: its state at the broker is unknown. */
   #fail(error: unknown): void {
     const calls = [...this.#sending, ...this.#queue];
     this.#sending = [];
@@ -124,7 +123,7 @@ export class Lane {
     }
   }
 
-  /** One call, and as many more as fit into a batch with it. */
+  /** One call, and as many more as fit into the same batch. */
   #cut(): Call[] {
     let bytes = 0;
     const past = this.#queue.findIndex((call, index) => {

@@ -10,7 +10,7 @@ import { Group, type GroupOptions, type Membership, type Ticket } from './group.
 import { Share } from './share.ts';
 import { lookAt, type TopicLook } from './topic.ts';
 
-/** What may be out while the other is not: the coordinator of the group, and those who lead our partitions. */
+/** Parts that can be out independently: the group's coordinator, and the leaders of our partitions. */
 export type Side = 'group' | 'read';
 
 export interface ReceiverOptions extends GroupOptions {
@@ -22,26 +22,26 @@ export interface ReceiverOptions extends GroupOptions {
 
 const AGAIN_MS_MIN = 25;
 const AGAIN_MS_MAX = 2000;
-/** A group that is used for the first time has no coordinator yet, and one that moves has to read first: no outage. */
+/** A new group has no coordinator yet, and a coordinator that moves must load first: neither is an outage. */
 const COORDINATOR_MS = 3000;
-/** In one session. It is also by these that a member learns of others who want to come in. */
+/** Heartbeats in one session. They also tell a member that others want to join. */
 const BEATS = 10;
-/** How long done ones are collected before they are committed. What is committed late comes again at worst. */
+/** How long acknowledgements are collected before a commit. At worst, what was not committed is delivered again. */
 const COMMIT_MS = 100;
 const COMMIT_AGAIN_MS = 1000;
-/** Before the group comes together anew: what is in hand may be done by then, and need not come again elsewhere. */
+/** Pause before a rebalance: what is in hand may be done by then, and need not be delivered again elsewhere. */
 const LET_GO_MS = 500;
-/** Of each of the two requests with which we go. */
+/** Time limit of each of the two requests of leaving. */
 const GO_MS = 1000;
-/** How long a broker keeps a request if it has nothing, */
+/** How long a broker holds a fetch that finds nothing, */
 const FETCH_WAIT_MS = 1000;
-/** and if there is a partition that it is not asked for now: that one may be wanted soon. */
+/** and when a partition is left out of the fetch: that one may be wanted soon. */
 const FETCH_WAIT_SHORT_MS = 20;
 const FETCH_BYTES = 2 * 1024 * 1024;
 const FETCH_BYTES_OF_PARTITION = 512 * 1024;
-/** A partition is asked for more before all that came is handed over. */
+/** More is fetched before everything fetched is delivered. */
 const WAITING_MIN = 128;
-/** How often we ask who leads what, and whether there are more partitions. */
+/** How often metadata is refreshed: leaders, and new partitions. */
 const LOOK_MS = 2000;
 const CONTROL = 1 << 5;
 const OFFSET_OUT_OF_RANGE = 1;
@@ -51,8 +51,8 @@ const OFFSET_OUT_OF_RANGE = 1;
  *
  *   ours → fetched → handed over → done → committed, when all before it are done
  *
- * The group comes together anew: who keeps a partition goes on with it. The connection to the group is lost, or we were
- * given up: what is in hand counts no more, and comes again, here or elsewhere.
+ * After a rebalance a member that keeps a partition goes on with it. If the connection to the group is lost, or the group has removed
+ * us, acknowledgements of what is in hand are void, and it is delivered again, here or elsewhere.
  */
 export class Receiver {
   readonly #on: ReceiverOptions;
@@ -62,7 +62,7 @@ export class Receiver {
   readonly #shares = new Map<number, Share>();
   #group: Group | null = null;
   #ticket: Ticket | null = null;
-  /** Not while the group comes together: it is not known what will be ours. */
+  /** False during a rebalance: our partitions are not known. */
   #mayHandOver = false;
   #beatMs = 0;
   #inHand = 0;
@@ -72,10 +72,10 @@ export class Receiver {
   #waitsForRoom = false;
   #cancelCommit: (() => void) | null = null;
   #committing: Promise<void> = Promise.resolve();
-  /** Of the topic, as far as we know. */
+  /** The number of partitions of the topic, as far as we know. */
   #partitions = 0;
   #topicId: string | null = null;
-  /** Why the group is joined anew although it did not ask for it. */
+  /** Why we join again although the group did not ask for it. */
   #rejoin: Error | 'more partitions' | null = null;
 
   constructor(options: ReceiverOptions, runtime: Runtime) {
@@ -84,7 +84,7 @@ export class Receiver {
     this.#running = this.#run();
   }
 
-  /** Others may have what is ours from now on. Bounded, whatever the broker does. */
+  /** Leaves our partitions to others. Takes bounded time, whatever the broker does. */
   async stop(): Promise<void> {
     this.#stop.abort();
     await within(this.#runtime.timers, this.#running, 2 * GO_MS + 250);
@@ -117,7 +117,7 @@ export class Receiver {
       if (signal.aborted) {
         await within(timers, this.#commit(), GO_MS);
         await within(timers, group.leave(), GO_MS).catch((error: unknown) => {
-          // Then others get our partitions when the session is over.
+          // Others get our partitions after the session time-out.
           log.debug({ reason: reasonOf(error) }, 'the consumer group was not told that we go');
         });
       }
@@ -128,7 +128,7 @@ export class Receiver {
     }
   }
 
-  /** As long as the group can be reached. */
+  /** Runs while the group can be reached. */
   async #belong(group: Group, joined: () => void): Promise<void> {
     let before: Membership | null = null;
     while (!this.#stop.signal.aborted) {
@@ -141,13 +141,13 @@ export class Receiver {
       joined();
       await this.#hold(group, now);
       this.#mayHandOver = false;
-      // The group has given us up: others have what was ours.
+      // The group has removed us: others have our partitions.
       if (group.memberId !== now.memberId) this.#loseAll();
       else await this.#letGo();
     }
   }
 
-  /** What was ours in one generation and is in the next has been nobody else's. Of all others only the commits tell. */
+  /** A partition that stays ours was nobody else's in between. For all others the position is the last commit. */
   async #take(group: Group, before: Membership | null, now: Membership): Promise<void> {
     const goesOn = before?.memberId === now.memberId && before.generation + 1 === now.generation;
     for (const share of this.#shares.values()) {
@@ -159,7 +159,7 @@ export class Receiver {
     for (const partition of added) this.#shares.set(partition, new Share(partition, committed.get(partition) ?? 0n));
   }
 
-  /** Returns when the group comes together anew, or we are to stop. */
+  /** Returns at a rebalance, or when we are to stop. */
   async #hold(group: Group, ticket: Ticket): Promise<void> {
     const { timers, clock } = this.#runtime;
     const { signal } = this.#stop;
@@ -243,7 +243,7 @@ export class Receiver {
       let isRead = read;
       if (headless !== undefined) {
         this.#on.failed('read', unavailable(`partition ${headless} of the topic ${topic} has no leader`));
-        // Not as long as one is not.
+        // Not while one partition still fails.
         isRead = () => {};
       }
       const untilMs = clock.monotonic() + (headless === undefined ? LOOK_MS : AGAIN_MS_MAX);
@@ -257,11 +257,11 @@ export class Receiver {
     }
   }
 
-  /** Rejoins the group if the topic is not the one that we know. */
+  /** Rejoins the group if the topic has changed. */
   #leadersOf(look: TopicLook | null): readonly number[] {
     const { topic } = this.#on;
     if (look === null || look.id !== (this.#topicId ?? look.id)) {
-      // Its offsets say nothing about another of that name: none is committed.
+      // A topic that was made anew has other offsets: commit none of the old ones.
       this.#loseAll();
       this.#rejoin = unavailable(`the topic ${topic} ${look === null ? 'is not there' : 'has been made anew'}`);
       throw this.#rejoin;
@@ -313,7 +313,7 @@ export class Receiver {
       for (const { partitionIndex, errorCode, records } of answer.responses[0]?.partitions ?? []) {
         const share = this.#shares.get(partitionIndex);
         if (signal.aborted) return;
-        // Another answer was before this one.
+        // Another answer came first.
         if (share === undefined || share.position !== asked.get(partitionIndex)) continue;
         if (errorCode === 0) fill(share, records ?? []);
         else if (errorCode === OFFSET_OUT_OF_RANGE) await this.#restart(client, share, signal);
@@ -325,13 +325,13 @@ export class Receiver {
     }
   }
 
-  /** A partition that does not get on leaves half to the others. */
+  /** A partition may fill half of the bound, so that a stuck one leaves room for the others. */
   get #partitionMax(): number {
     const { inHandMax } = this.#on;
     return this.#shares.size > 1 ? Math.ceil(inHandMax / 2) : inHandMax;
   }
 
-  /** What is committed is not there (any more): what is in hand has no place among what is. */
+  /** The committed offset does not exist any more, so what is in hand cannot be committed either. */
   async #restart(client: Admin, share: Share, signal: AbortSignal): Promise<void> {
     const { topic, answerMs } = this.#on;
     const { partition } = share;
@@ -340,7 +340,7 @@ export class Receiver {
     const [found] = await answered(this.#runtime.timers, listed, answerMs);
     const offset = found!.partitions[0]!.offset;
     if (signal.aborted || this.#shares.get(partition) !== share) return;
-    // Of a partition that was never read it is no news.
+    // For a partition that was never read this is normal.
     if (share.position > 0n) {
       const was = share.position.toString();
       this.#runtime.log.warn(
@@ -356,7 +356,7 @@ export class Receiver {
 
   #handOver(): void {
     const { clock } = this.#runtime;
-    // Who slept through its session has lost what it had, even if nobody has told it yet.
+    // A process that slept for longer than its session has lost its partitions, even if it was not told yet.
     if (this.#handing || !this.#mayHandOver || clock.monotonic() - this.#beatMs > this.#on.sessionMs) return;
     this.#handing = true;
     try {
@@ -371,7 +371,7 @@ export class Receiver {
     room.abort();
   }
 
-  /** One of each partition. False: there is nothing, or no room. */
+  /** Delivers one message of each partition. False: there is none, or no room. */
   #deliverFromEach(): boolean {
     let some = false;
     for (const share of this.#shares.values()) {
@@ -393,7 +393,7 @@ export class Receiver {
       body,
       id: `${this.#on.topic}-${share.partition}-${offset}`,
       done: () => {
-        // Too late: it has come again, or will.
+        // Too late: it was delivered again, or will be.
         if (this.#shares.get(share.partition) !== share || !mark()) return;
         this.#inHand--;
         this.#commitAfter(COMMIT_MS);
@@ -408,7 +408,7 @@ export class Receiver {
     this.#cancelCommit ??= this.#runtime.timers.after(ms, () => void this.#commit());
   }
 
-  /** One after the other; never rejects. */
+  /** Commits one after the other; never rejects. */
   #commit(): Promise<void> {
     this.#cancelCommit?.();
     this.#cancelCommit = null;
@@ -440,7 +440,7 @@ function isWanted({ waiting }: Share): boolean {
 
 function fill(share: Share, batches: readonly RecordsBatch[]): void {
   for (const { firstOffset, lastOffsetDelta, attributes, records } of batches) {
-    // A batch comes whole, although its first part may have been asked for before.
+    // A batch is returned whole, even if the fetch began in its middle.
     const from = share.position;
     share.position = firstOffset + BigInt(lastOffsetDelta) + 1n;
     if ((attributes & CONTROL) !== 0) continue;
@@ -451,7 +451,7 @@ function fill(share: Share, batches: readonly RecordsBatch[]): void {
   }
 }
 
-/** The library rejects if one partition has an error; the others may have brought something. */
+/** The library rejects if one partition has an error; the others may have data. */
 function partly(error: unknown): fetchV11.FetchResponse {
   const { response } = error as { response?: fetchV11.FetchResponse };
   if (response?.errorCode === 0 && Array.isArray(response.responses)) return response;

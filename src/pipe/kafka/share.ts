@@ -9,20 +9,20 @@ interface Slot {
   done: boolean;
 }
 
-/** One partition, for as long as it is ours without a break. */
+/** One partition, while it is ours without interruption. */
 export class Share {
   readonly partition: number;
-  /** What the group has written down: a new owner begins there. */
+  /** The committed offset: a new owner begins there. */
   committed: bigint;
   /** The next offset to be fetched. */
   position: bigint;
-  /** Fetched, and not yet handed over. */
+  /** Fetched, and not delivered yet. */
   waiting: Came[] = [];
   /** In the order of their offsets; those before `#first` are done. */
   #slots: Slot[] = [];
   #first = 0;
   #inHand = 0;
-  /** Beyond the last one that was handed over. */
+  /** The offset after the last one that was delivered. */
   #next: bigint;
 
   constructor(partition: number, committed: bigint) {
@@ -32,17 +32,17 @@ export class Share {
     this.#next = committed;
   }
 
-  /** Handed over and not done. */
+  /** Delivered and not done. */
   get inHand(): number {
     return this.#inHand;
   }
 
-  /** All that is before it is done. */
+  /** Everything before this offset is done. */
   get safe(): bigint {
     return this.#slots[this.#first]?.offset ?? this.#next;
   }
 
-  /** Returns what says that it is done; true if that is news. */
+  /** Returns a function that marks it done; that one returns false if it was marked before. */
   handOver({ offset }: Came): () => boolean {
     const slot: Slot = { offset, done: false };
     this.#slots.push(slot);

@@ -10,9 +10,9 @@ const REPLICAS = 3;
 const MADE_LOOKS = 40;
 const MADE_LOOK_MS = 50;
 
-/** What the cluster says of a topic now. */
+/** The current metadata of a topic. */
 export interface TopicLook {
-  /** One that is deleted and made anew has another. */
+  /** A topic that is deleted and made anew has another id. */
   readonly id: string;
   /** By partition: the broker that leads it, or -1 if none does. */
   readonly leaders: readonly number[];
@@ -24,10 +24,10 @@ export async function lookAt(admin: Admin, topic: string): Promise<TopicLook | n
     const found = (await admin.metadata({ topics: [topic], forceUpdate: true })).topics.get(topic);
     return found ? { id: found.id, leaders: found.partitions.map(({ leader }) => leader) } : null;
   } catch (error) {
-    // The library turns this answer of the broker into words.
+    // The library turns this error of the broker into a text.
     if ((error as Error).message === `Unknown topic ${topic}.` || says(error, 'UNKNOWN_TOPIC_OR_PARTITION'))
       return null;
-    // It also rejects if one partition has no leader; the others have.
+    // It also rejects if one partition has no leader, while the others have one.
     const answer = (error as { response?: Partial<metadataV12.MetadataResponse> }).response?.topics?.[0];
     if (answer === undefined || answer.partitions.length === 0) throw error;
     const partitions = answer.partitions.toSorted((one, other) => one.partitionIndex - other.partitionIndex);
@@ -35,7 +35,7 @@ export async function lookAt(admin: Admin, topic: string): Promise<TopicLook | n
   }
 }
 
-/** Makes the topic if it is not there, and returns how many partitions it has. Rejects as long as it cannot be used. */
+/** Creates the topic if it is missing, and returns its number of partitions. Rejects while it cannot be used. */
 export async function prepareTopic(
   admin: Admin,
   topic: string,
@@ -45,7 +45,7 @@ export async function prepareTopic(
   let there = await lookAt(admin, topic);
   if (there === null) {
     await create(admin, topic, partitions, log);
-    // Brokers learn of it one after the other.
+    // Brokers learn of a new topic one after the other.
     for (let looks = 0; looks < MADE_LOOKS && (there === null || there.leaders.includes(-1)); looks++) {
       await sleep(timers, MADE_LOOK_MS);
       there = await lookAt(admin, topic);
@@ -64,7 +64,7 @@ async function create(admin: Admin, topic: string, partitions: number, log: Logg
   const configs = {
     'cleanup.policy': 'delete',
     'retention.ms': String(RETENTION_MS),
-    // Of three replicas one may be gone, and what was confirmed is still on two disks.
+    // With min.insync.replicas of 2, one of three replicas may be gone, and what was confirmed is still on two disks.
     'min.insync.replicas': replicas === REPLICAS ? '2' : '1',
     'unclean.leader.election.enable': 'false',
   };
@@ -74,7 +74,7 @@ async function create(admin: Admin, topic: string, partitions: number, log: Logg
       configs: Object.entries(configs).map(([name, value]) => ({ name, value })),
     });
   try {
-    // A broker of old does not pass it on, but it says who would take it.
+    // An old broker does not forward the request, but names the controller.
     await ask().catch((error: unknown) => (says(error, 'NOT_CONTROLLER') ? ask() : Promise.reject(error)));
     log.info({ topic, partitions, replicas }, 'the topic has been made');
   } catch (error) {
@@ -95,7 +95,7 @@ async function check(admin: Admin, topic: string, log: Logger): Promise<void> {
     const [described] = await admin.describeConfigs({ resources });
     policy = described?.configs.find(({ name }) => name === key)?.value;
   } catch (error) {
-    // Who may write and read need not be allowed to see settings.
+    // A user that may write and read may lack the right to read settings.
     if (refusalOf(error) === null) throw error;
     log.debug({ topic, reason: reasonOf(error) }, 'the settings of the topic cannot be seen');
   }

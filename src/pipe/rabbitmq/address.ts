@@ -8,19 +8,19 @@ export interface RabbitAddress {
   readonly vhost: string;
   /** Nodes of one cluster, tried in turn. */
   readonly hosts: readonly { readonly host: string; readonly port: number }[];
-  /** Seconds. Who is silent for two to three times as long counts as gone. */
+  /** Seconds. A peer that is silent for two to three times as long counts as gone. */
   readonly heartbeat: number;
 }
 
 const SHAPE =
   /^(?<protocol>amqps?):\/\/(?:(?<user>[^:@/?]*)(?::(?<password>[^@/?]*))?@)?(?<hosts>[^/?@]+)(?:\/(?<vhost>[^/?]*))?(?:\?(?<query>.*))?$/;
 const HOST = /^(?:\[(?<v6>[^\]]+)\]|(?<name>[^:[\]]+))(?::(?<port>\d{1,5}))?$/;
-/** Of what RabbitMQ takes for safe, the least: a worker that hangs keeps a queue from others for so long. */
+/** The shortest that RabbitMQ calls safe: a worker that hangs keeps its queues from others for two to three heartbeats. */
 const HEARTBEAT = 5;
 
 export function parseRabbitUrl(url: string): RabbitAddress {
   const found = SHAPE.exec(url)?.groups;
-  // The address itself may hold a password: it is not repeated.
+  // The address may contain a password: do not repeat it.
   if (!found) throw bad('expected amqp://user:password@host:port/vhost, with special characters written as %2F');
   const { protocol, user = 'guest', password = 'guest', hosts, vhost, query } = found;
   const tls = protocol === 'amqps';

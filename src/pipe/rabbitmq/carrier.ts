@@ -10,13 +10,13 @@ import { Sender } from './sender.ts';
 import { Topology } from './topology.ts';
 
 export interface RabbitOptions extends CarrierOptions {
-  /** Partitions: at most so many workers have something to do at a time. */
+  /** Partitions: at most so many workers are busy at a time. */
   readonly queues?: number;
 }
 
 /**
- * RabbitMQ, 3.8 or newer. Two connections: the broker stops to read from one that sends when it is short of memory or disk,
- * and only workers that go on receiving can help it then.
+ * RabbitMQ, 3.8 or newer. Two connections: when the broker is short of memory or disk it stops reading from connections that
+ * publish, and workers must go on receiving to relieve it.
  *
  * A worker whose process ends loses its queues at once; one that hangs, after two to three heartbeats (10 to 15 s).
  */
@@ -71,7 +71,7 @@ export class RabbitCarrier implements Carrier {
 
   async #open(): Promise<number> {
     if (this.#closing !== null) throw unavailable('RabbitMQ is closed');
-    // While it is tried again later, there is only a timer.
+    // Between two tries only a timer exists, which does not keep the process alive.
     this.#anchor.hold();
     try {
       await this.#sending.open();
@@ -117,7 +117,7 @@ export class RabbitCarrier implements Carrier {
     this.#anchor.close();
   }
 
-  /** Told once per outage, not per try. */
+  /** Logged once per outage, not per try. */
   #changed(): void {
     if (this.#closing !== null) return;
     const { log } = this.#runtime;

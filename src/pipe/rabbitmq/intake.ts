@@ -2,13 +2,13 @@ import type { Channel } from 'rabbitmq-client';
 import type { Timers } from '../../base/timers.ts';
 
 /**
- * What one channel has brought, by the numbers it has on this channel. The broker takes acknowledgements of a channel on
- * that channel only, and closes it if a number is wrong: once it is closed, nothing is sent for what it brought.
+ * The deliveries of one channel, by delivery tag. The broker accepts acknowledgements only on the channel of the delivery, and
+ * closes the channel on a wrong tag; nothing is acknowledged on a closed channel.
  */
 export class Intake {
   readonly #channel: Channel;
   readonly #timers: Timers;
-  /** In the order of arrival; true: done, and the broker does not know yet. */
+  /** In the order of arrival. True: done, and not acknowledged yet. */
   readonly #inHand = new Map<number, boolean>();
   #waits = false;
 
@@ -22,7 +22,7 @@ export class Intake {
     return () => this.#done(tag);
   }
 
-  /** To the dead letters. */
+  /** Rejects it: it goes to the dead letters. */
   refuse(tag: number): void {
     if (this.#channel.active) this.#channel.basicNack({ deliveryTag: tag, requeue: false });
   }
@@ -32,7 +32,7 @@ export class Intake {
     this.#inHand.set(tag, true);
     if (this.#waits) return;
     this.#waits = true;
-    // A batch is done in one turn.
+    // A batch is done in one turn: acknowledge it together.
     this.#timers.nextTurn(() => this.flush());
   }
 

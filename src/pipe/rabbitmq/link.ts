@@ -17,32 +17,31 @@ export type Ask = <T>(answer: Promise<T>) => Promise<T>;
 export interface Session {
   readonly connection: Connection;
   readonly ask: Ask;
-  /** A channel of it. Its end is the end of the session. */
+  /** Opens a channel. When it ends, the session ends. */
   channel(): Promise<Channel>;
-  /** Goes on without it. It is closed when the broker gets to that. */
+  /** Goes on without this channel, and closes it without waiting for the broker. */
   release(channel: Channel): void;
-  /** Ends the session: another is begun. */
+  /** Ends the session; a new one begins. */
   drop(error: unknown): void;
 }
 
 export interface LinkUser {
   readonly purpose: string;
-  /** The broker is tried again even if it refuses us. Otherwise that is the end, unless it has taken us before. */
+  /** Retries even if the broker refuses us. Otherwise a refusal is final, unless there was a session before. */
   readonly insists: boolean;
   begin(session: Session): Promise<void>;
-  /** It is over, or was not begun to the end. */
+  /** The session is over, or failed to begin. */
   end(): void;
-  /** `reason` is another now. */
+  /** `reason` has changed. */
   changed(): void;
 }
 
 /**
- * Keeps a connection for its user, and begins anew when something is wrong with it: lost, silent, a channel closed by the
- * broker, a consumer cancelled. What is at the broker is then declared and subscribed to again, so that one way leads out
- * of all these.
+ * Keeps a connection alive, and begins a new session when anything is wrong: the connection is lost or silent, the broker closed a
+ * channel or cancelled a consumer. A new session declares and subscribes everything again, so one path recovers from all of these.
  *
- * The client's own reconnecting is not used: it tells of the first failure only, so that a password that is refused when
- * the broker comes back would look like a broker that is still out.
+ * The client's own reconnecting is not used: it reports the first failure only, so a password that is refused when the broker is
+ * back would look like a broker that is still out.
  */
 export class Link {
   readonly #address: RabbitAddress;
@@ -65,7 +64,7 @@ export class Link {
     this.#user = user;
   }
 
-  /** Why there is no session, or null: there is one, or the first is being made. */
+  /** Why there is no session; null while there is one, or while the first is being made. */
   get reason(): string | null {
     return this.#reason;
   }
@@ -82,7 +81,7 @@ export class Link {
     });
   }
 
-  /** In bounded time, even if the broker hangs. */
+  /** Closes in bounded time, even if the broker hangs. */
   async close(): Promise<void> {
     this.#closing.abort();
     const session = this.#session;
@@ -167,7 +166,7 @@ class OpenSession implements Session {
     this.#timers = timers;
     const over = Promise.withResolvers<unknown>();
     this.over = over.promise;
-    // While we leave, channels close because we close them, one after the other.
+    // While we close, channels end because we close them one after the other.
     this.drop = (error) => {
       if (!this.#leaving) over.resolve(error);
     };
@@ -181,11 +180,11 @@ class OpenSession implements Session {
       heartbeat,
       connectionName,
       connectionTimeout: answerMs,
-      // An acknowledgement alone is a small packet that nothing follows.
+      // A lone acknowledgement is a small packet, which Nagle's algorithm would delay.
       noDelay: true,
       ...(tls ? { tls } : {}),
     });
-    // Heard to its end and after: an error that nobody hears would end the process.
+    // The listener stays after the end: an error without a listener would end the process.
     this.connection.on('error', this.drop);
   }
 
@@ -212,7 +211,7 @@ class OpenSession implements Session {
     channel.on('error', this.drop);
     this.#channels.add(channel);
     channel.once('close', () => {
-      // A turn later: whoever knows why it was closed says it first.
+      // One turn later, so that an error with the actual reason comes first.
       if (this.#channels.has(channel)) this.#timers.nextTurn(() => this.drop(new Error('a channel was closed')));
     });
     return channel;
@@ -223,14 +222,14 @@ class OpenSession implements Session {
     void channel.close();
   }
 
-  /** In order: what was sent before has been read by the broker. */
+  /** Closes in order: the broker has read what was sent before. */
   async leave(): Promise<void> {
     this.#leaving = true;
     await Promise.all([...this.#channels].map((channel) => channel.close()));
     await this.connection.close();
   }
 
-  /** At once: what waits for an answer fails. */
+  /** Closes at once: pending requests fail. */
   destroy(): void {
     this.#finish();
     this.connection.unsafeDestroy();

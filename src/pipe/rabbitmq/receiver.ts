@@ -9,7 +9,7 @@ import { Intake } from './intake.ts';
 import type { Link, LinkUser, Session } from './link.ts';
 import type { Topology } from './topology.ts';
 
-/** Of the dead letters, which are few. */
+/** In hand from the queue of dead letters, which are few. */
 const DEAD_IN_HAND = 8;
 
 export interface ReceivingOptions {
@@ -24,8 +24,8 @@ export interface ReceivingOptions {
 /**
  * Takes parcels out of the queues and hands them over, until it is stopped.
  *
- * All queues on one connection, as long as all answer. One that does not (a quorum queue without a majority) would take the
- * others with it, since the broker ends the connection on which it was asked for; it gets one of its own.
+ * All queues share one connection while all answer. A queue that does not (a quorum queue without a majority) gets a connection of
+ * its own: the broker ends the connection on which it was requested, and would take the others with it.
  */
 export class Receiving {
   readonly #options: ReceivingOptions;
@@ -38,7 +38,7 @@ export class Receiving {
     this.#add([dead, ...queues]);
   }
 
-  /** Why nothing can be received from some queue. */
+  /** Why some queue delivers nothing, or null. */
   get reason(): string | null {
     return this.#parts.find(({ link }) => link.reason !== null)?.link.reason ?? null;
   }
@@ -52,7 +52,7 @@ export class Receiving {
     link.open().catch(() => undefined);
   }
 
-  /** What is done by now, the broker is told; what is not, others get. */
+  /** Acknowledges what is done and leaves the rest to others. */
   async stop(): Promise<void> {
     this.#stopped = true;
     for (const { receiver } of this.#parts) receiver.stop();
@@ -60,7 +60,7 @@ export class Receiving {
   }
 }
 
-/** Some queues, each on a channel of its own: what is done of one can be told at once, whatever waits in others. */
+/** Some queues, each on its own channel: deliveries of one can be acknowledged whatever waits in the others. */
 class Receiver implements LinkUser {
   readonly purpose = 'receives';
   readonly insists = true;
@@ -101,7 +101,7 @@ class Receiver implements LinkUser {
     this.#intakes = [];
   }
 
-  /** Nothing is handed over any more. */
+  /** Delivers nothing more. */
   stop(): void {
     this.#stopped = true;
     for (const intake of this.#intakes) intake.flush();
@@ -115,7 +115,7 @@ class Receiver implements LinkUser {
     await session.ask(channel.basicConsume({ queue }, (message) => this.#arrived(message, channel, intake, queue)));
   }
 
-  /** A bound over all queues would have to be kept by the broker, which cannot for quorum queues. */
+  /** Each queue has its share of the bound: quorum queues do not support a prefetch over all queues. */
   #share(queue: string): number {
     const { topology, inHandMax } = this.#options;
     const ofDead = Math.min(DEAD_IN_HAND, Math.ceil(inHandMax / 16));
@@ -124,7 +124,7 @@ class Receiver implements LinkUser {
   }
 
   #arrived(message: AsyncMessage, channel: Channel, intake: Intake, queue: string): void {
-    // Comes again, on another channel or to another worker.
+    // The broker delivers it again, on another channel or to another worker.
     if (this.#stopped || !channel.active) return;
     const body = textOf(message.body);
     const parcel = readParcel(body);
@@ -137,21 +137,21 @@ class Receiver implements LinkUser {
   }
 }
 
-/** The client has parsed what calls itself JSON. */
+/** The client parses bodies whose content type is JSON. */
 function textOf(body: unknown): string {
   if (typeof body === 'string') return body;
   if (Buffer.isBuffer(body)) return body.toString();
   try {
     return JSON.stringify(body);
   } catch {
-    // What somebody sends must not end the process.
+    // A foreign message must not end the process.
     return '(JSON that is nested too deep)';
   }
 }
 
 /**
- * The same when it comes again: from what its sender and the broker wrote on it once (where it died, and when), not from what
- * changes with each delivery. Of two that agree in all this, one is enough to see.
+ * The same for each delivery of a message: made from what its sender and the broker wrote on it once (where and when it died), not
+ * from what changes with each delivery. Two messages that agree in all of this may share one letter.
  */
 function idOf({ messageId, timestamp, headers }: AsyncMessage, body: string): string {
   const death: unknown = headers?.['x-death']?.[0];

@@ -12,7 +12,7 @@ interface Sending {
   returned: boolean;
 }
 
-/** The way into one queue. */
+/** The channel into one queue. */
 interface Lane {
   readonly session: Session;
   readonly channel: Channel;
@@ -20,8 +20,8 @@ interface Lane {
 }
 
 /**
- * Puts parcels into the queues, on a connection of its own: one that sends is blocked when the broker is short of memory.
- * Each queue has a channel of its own: one that confirms nothing (a quorum queue without a majority) holds up no other.
+ * Publishes parcels on a connection of its own, since the broker blocks publishing connections when it is short of memory. Each queue
+ * has its own channel: one that confirms nothing (a quorum queue without a majority) delays no other.
  */
 export class Sender implements LinkUser {
   readonly purpose = 'sends';
@@ -40,7 +40,7 @@ export class Sender implements LinkUser {
     this.changed = changed;
   }
 
-  /** Why the broker takes nothing although it is connected. */
+  /** Why the broker takes nothing although it is connected, or null. */
   get blocked(): string | null {
     return this.#blocked;
   }
@@ -82,7 +82,7 @@ export class Sender implements LinkUser {
     const lane = this.#lanes[partition];
     if (lane === undefined) throw unavailable('RabbitMQ is not connected');
     if (lane === null) throw unavailable(`RabbitMQ confirms nothing for ${exchange} ${routingKey}`);
-    // What is written now would wait in our memory.
+    // A parcel that is written now would wait in our memory.
     if (this.#blocked !== null) throw unavailable(this.#blocked);
 
     const { timers } = this.#runtime;
@@ -95,7 +95,7 @@ export class Sender implements LinkUser {
       );
       const confirmed = await within(timers, Promise.allSettled(confirms), this.#answerMs);
       if (confirmed === null) {
-        // A blocked one takes nothing more from us anyway.
+        // A blocked connection takes nothing more anyway.
         if (this.#blocked === null) this.#renew(partition, lane);
         throw unavailable(`RabbitMQ did not confirm for ${exchange} ${routingKey} within ${this.#answerMs} ms`);
       }
@@ -104,11 +104,11 @@ export class Sender implements LinkUser {
         if (!channel.active && this.#lanes[partition] === lane) session.drop(failure.reason);
         throw unavailable(`RabbitMQ did not confirm: ${wordsOf(failure.reason)}`, failure.reason);
       }
-      // What no queue is bound for comes back, and is confirmed after that; the client tells the first a turn later.
+      // A parcel that no queue is bound for is returned and then confirmed; the client reports the return one turn later.
       await new Promise<void>((resolve) => timers.nextTurn(resolve));
       if (sending.returned) {
         const missing = unavailable(`RabbitMQ has no queue for ${exchange} ${routingKey}: it was deleted`);
-        // The next session declares it anew.
+        // The next session declares the queue again.
         session.drop(missing);
         throw missing;
       }
@@ -118,8 +118,8 @@ export class Sender implements LinkUser {
   }
 
   /**
-   * What the broker has not taken yet goes with the channel. A new one is opened at once, if it is the queue that does not
-   * answer; if the broker does not, the connection goes.
+   * Drops the channel with what the broker has not confirmed. Opens a new one at once if only the queue does not answer; if the
+   * broker does not, drops the connection.
    */
   #renew(partition: number, lane: Lane): void {
     if (this.#lanes[partition] !== lane) return;

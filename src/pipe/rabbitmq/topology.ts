@@ -3,11 +3,11 @@ import type { Logger } from '../../base/logger.ts';
 import { codeOf, refused, wordsOf } from './answers.ts';
 import type { Ask } from './link.ts';
 
-/** A mistake in the names or rights: nothing that passes while the broker goes on. */
+/** A mistake in names or rights, which does not pass by itself. */
 const FINAL = new Set(['PRECONDITION_FAILED', 'RESOURCE_LOCKED', 'ACCESS_REFUSED', 'NOT_ALLOWED']);
 
 /**
- * What we have at the broker.
+ * Our exchanges and queues at the broker.
  *
  *   orders  ──(0)──▶  orders.0   one worker at a time (single active consumer), in the order of the relay
  *  (direct) ──(1)──▶  orders.1
@@ -15,9 +15,9 @@ const FINAL = new Set(['PRECONDITION_FAILED', 'RESOURCE_LOCKED', 'ACCESS_REFUSED
  *                        ▼
  *                      dead (fanout) ──▶ dead
  *
- * Quorum queues: a confirm means that a majority has it on disk. Dead letters travel at most once: what they could lose on
- * the way stands in a stream of Redis or is nobody's, and at-least-once asks for more of the server (3.10, a feature flag,
- * another overflow) and would keep them in the memory of the queue that they left.
+ * Quorum queues: a confirm means that a majority has it on disk. Dead letters travel at most once: a parcel that is lost on the way
+ * is still in its stream in Redis, and a foreign message does not matter. At-least-once needs more of the server (3.10, a feature
+ * flag, another overflow mode) and would keep them in the memory of the queue that they left.
  */
 export class Topology {
   readonly orders: string;
@@ -37,7 +37,7 @@ export class Topology {
     return String(partition);
   }
 
-  /** Makes what is missing. Throws a TerminalError if what is there is something else. */
+  /** Creates what is missing. Throws a TerminalError if something incompatible exists. */
   async declare(channel: Channel, ask: Ask): Promise<void> {
     const { orders, dead } = this;
     const durable = true;
@@ -63,7 +63,7 @@ export class Topology {
     try {
       await made(`queue ${queue}`, ask(channel.queueDeclare({ queue, durable: true, arguments: args })));
     } catch (error) {
-      // 541 and the end of the connection. Before 3.8 the server knows neither argument, and ignores both.
+      // The server answers 541 and ends the connection. Before 3.8 it ignores both arguments.
       if (this.#quorum && codeOf(error) === 'INTERNAL_ERROR' && /feature flag is disabled/.test(wordsOf(error))) {
         this.#quorum = false;
         this.#log.warn({ reason: wordsOf(error) }, 'RabbitMQ has no quorum queues: classic ones are used');

@@ -6,16 +6,16 @@ const POLL_MS_MIN = 5;
 const POLL_MS_MAX = 100;
 
 /**
- * Waits until all that is in a sale's pipe has left it. Entries leave a stream when they are decided, so its first entry
- * tells how far it has come. A message that is tried again enters the stream anew: while there are such, the mark moves on
+ * Waits until all that is in a sale's pipe has left it. Entries leave a stream when they are decided, so the stream's first entry
+ * shows how far it has come. A message that is tried again enters the stream anew: while there are such messages, the mark moves on
  * with the stream.
  */
 export class CatchUp {
   readonly #store: StreamStore;
   readonly #runtime: Runtime;
-  /** The least time between a message's leaving the stream and its coming back. */
+  /** The shortest time after which a message that left the stream can come back. */
   readonly #retryMs: number;
-  /** Who waits, by sale: they look again when a batch of it was decided here. */
+  /** Waiters by sale: they look again when a batch of the sale was decided here. */
   readonly #watchers = new Map<string, Set<() => void>>();
 
   #closed = false;
@@ -38,11 +38,11 @@ export class CatchUp {
     for (;;) {
       const now = await this.#look(saleId);
       const nowMs = clock.monotonic();
-      // With Redis out nobody can decide anything: only what it does not see counts as idleness.
+      // While Redis is out nobody can decide anything, so that time does not count as idle.
       if (now === null || now.decided !== decided) movedMs = nowMs;
       if (now !== null) {
         decided = now.decided;
-        // Longer ago than a message takes from one try to the next: it may have come back unseen.
+        // The last look is older than the shortest retry: a message may have left and come back unseen.
         if (marks === null || moving || nowMs - seenMs > this.#retryMs / 2) marks = now;
         seenMs = nowMs;
         moving = now.waiting > 0;
@@ -101,7 +101,7 @@ function hasPassed(now: Marks, marks: Marks): boolean {
   });
 }
 
-/** Of ids of entries: `<ms>-<number>`. */
+/** Compares entry ids, `<ms>-<number>`. */
 function isAfter(one: string, other: string): boolean {
   const [ms, number] = one.split('-').map(Number) as [number, number];
   const [otherMs, otherNumber] = other.split('-').map(Number) as [number, number];

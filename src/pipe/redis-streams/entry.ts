@@ -6,9 +6,9 @@ import { decodeEntry, type EntryFields, encodeEntry, splitEntry } from '../../mo
 export interface Entry {
   readonly id: string;
   readonly messages: readonly OrderMessage[];
-  /** How often its message was tried before; only an entry that came back has any. */
+  /** How often its message was tried before; 0 for an entry that the gate wrote. */
   readonly tries: number;
-  /** What cannot be read goes to the dead letters as it is. */
+  /** Parts that cannot be read; they become dead letters unchanged. */
   readonly unreadable: readonly Unreadable[];
   /** Another consumer has claimed it: it is not ours to hand over again. */
   lost: boolean;
@@ -20,15 +20,15 @@ export interface Unreadable {
   readonly error: string;
 }
 
-/** What an entry counts for in a batch: one without orders counts, too, so that many of them do not make a batch endless. */
+/** The size of an entry in a batch. One without orders counts as 1, so that many of them do not make an endless batch. */
 export function sizeOf({ messages, unreadable }: Entry): number {
   return Math.max(messages.length + unreadable.length, 1);
 }
 
-/** The last field of an entry that came back. The gate writes none, and nobody but the pipe sees it. */
+/** The last field of an entry that is tried again. The pipe writes it, the gate does not. */
 const TRIES = 'tries';
 
-/** Never throws: one order that cannot be read takes no other with it. */
+/** Never throws: an order that cannot be read does not affect the others. */
 export function readEntry(saleId: string, id: string, written: EntryFields): Entry {
   let fields = written;
   let tries = 0;
@@ -62,7 +62,7 @@ function readOneByOne(
   return { messages, unreadable };
 }
 
-/** What stands in the sorted set for a message that is to be tried again; read by due.lua. */
+/** The member of the sorted set for a message that is to be tried again; due.lua reads it. */
 export function retryMember(message: OrderMessage, epoch: number, tries: number): string {
   return JSON.stringify([String(tries), String(epoch), encodeEntry(message)]);
 }

@@ -1,6 +1,7 @@
 import { backOffMs } from '../../base/back-off.ts';
 import { detailOf, RedisUnavailableError } from '../../base/redis/link.ts';
 import type { Runtime } from '../../base/runtime.ts';
+import { Seldom } from '../../base/seldom.ts';
 import type { Handle, Handled, Undeliverable } from '../port.ts';
 import type { CatchUp } from './catch-up.ts';
 import { type Entry, sizeOf } from './entry.ts';
@@ -12,13 +13,13 @@ export interface HandoverOptions {
   readonly store: StreamStore;
   readonly catchUp: CatchUp;
   readonly policy: RetryPolicy;
-  /** A batch has one while it is handled; it is lent to others while the batch only waits. */
+  /** A batch occupies a slot while it is handled, and lends it to others while it only waits. */
   readonly slots: Slots;
-  /** A consumer whose handler rejects for so long lets others have its batches, if it can say when it is ready again. */
+  /** A consumer whose handler rejects for so long leaves its batches to others, until its `ready` resolves. */
   readonly rejectedMsMax: number;
-  /** A slot is free for others. */
+  /** A slot has become free for others. */
   lent(): void;
-  /** The handler rejected for long: what is in hand is left, and nothing is to be taken until `back`. */
+  /** The handler rejected for too long: batches in hand are left to others, and nothing more is taken until `back`. */
   away(): void;
   back(): void;
 }
@@ -29,28 +30,29 @@ const READY_MS = 1000;
 const AGAIN_MS_MIN = 25;
 const AGAIN_MS_MAX = 2000;
 const againMs = (failures: number): number => backOffMs(failures, AGAIN_MS_MIN, AGAIN_MS_MAX);
-/** An outage is told of by a try that fails so long after the first one: one that succeeds in between ends it unheard. */
+/** An outage is logged when a try fails so long after the first failure: a success in between ends it unlogged. */
 const OUT_TOLD_MS = 100;
-/** Batches that wait for a ledger to come back beside those that are being handled: bounds what is held in memory. */
+/** How many batches may wait for a ledger to come back without a slot: bounds the memory. */
 const RESTING_MAX = 64;
 
 /**
- * Hands batches over until they are decided: what is the same wherever they came from, a stream or a broker.
+ * Hands batches over until they are decided, whether they came from a stream or from a broker.
  *
- *   stored → decided     when all that follows is done; the next batch may be handed over meanwhile
+ *   stored → decided     when its consequences are done; the next batch may be handed over meanwhile
  *   handled → decided    one script takes the entries out of the stream and puts what is undeliverable elsewhere
  *   rejected → again     after 25 ms … 2 s, for as long as it takes; no try is counted
- *   left                 it stops, or the handler rejected for long: others may have it
+ *   left                 the process stops, or the handler rejected for too long: others may take it
  */
 export class Handover {
   readonly #on: HandoverOptions;
   readonly #runtime: Runtime;
+  readonly #seldom: Seldom;
   #handle: Handle | null = null;
   #ready: (() => Promise<unknown>) | null = null;
   #away = false;
   #stopping = false;
   #resting = 0;
-  /** Who sleeps and is to be woken by stop(). */
+  /** Wakes each sleeper; called by stop(). */
   readonly #sleepers = new Set<() => void>();
   #reason: string | null = null;
   #outSinceMs: number | null = null;
@@ -61,9 +63,10 @@ export class Handover {
   constructor(options: HandoverOptions, runtime: Runtime) {
     this.#on = options;
     this.#runtime = runtime;
+    this.#seldom = new Seldom(runtime.clock);
   }
 
-  /** Messages put aside to be tried again, and those that became dead letters, since the start. */
+  /** Since the start: messages put aside for another try, and messages that became dead letters. */
   get counters(): { retries: number; died: number } {
     return { retries: this.#retries, died: this.#died };
   }
@@ -86,20 +89,20 @@ export class Handover {
     this.#ready = ready;
   }
 
-  /** Nothing is handed over again; who sleeps wakes up. */
+  /** Hands over nothing more and wakes all sleepers. */
   stop(): void {
     this.#stopping = true;
     for (const wake of [...this.#sleepers]) wake();
   }
 
-  /** Returns whether it is decided; else it was left. */
+  /** Resolves with true when the batch is decided, with false when it was left. */
   async settle(stream: StreamName, all: readonly Entry[]): Promise<boolean> {
     return await (await this.begin(stream, all)).decided;
   }
 
   /**
-   * Resolves when the next batch may be handed over: this one is decided, or left, or stored and about to be decided
-   * (`decided`, which tells whether it was). The slot is the caller's again from then on.
+   * Resolves when the next batch may be handed over: this one is decided, or left, or stored and about to be decided (`decided`
+   * resolves with whether it was). From then on the slot belongs to the caller again.
    */
   async begin(stream: StreamName, all: readonly Entry[]): Promise<{ decided: Promise<boolean> }> {
     const sinceMs = this.#runtime.clock.monotonic();
@@ -124,7 +127,7 @@ export class Handover {
     return batch.length === 0 ? [] : ((await this.#handle!(batch)) ?? []);
   }
 
-  /** The rest of a batch that is stored, beside the next one and without a slot. */
+  /** Finishes a stored batch while the next one is handled; needs no slot. */
   async #finish(
     stream: StreamName,
     all: readonly Entry[],
@@ -152,7 +155,7 @@ export class Handover {
         await this.#decide(stream, entries, found, sleep);
         return true;
       } catch {
-        // Told already.
+        // Logged already.
       }
     }
   }
@@ -168,7 +171,7 @@ export class Handover {
     return this.#stopping || this.#away;
   }
 
-  /** Others may be able to do what this consumer cannot. It comes back when it can, too. */
+  /** Leaves the batches to others that may reach the ledger, and comes back when `ready` resolves. */
   #goAway(): void {
     if (this.#away || this.#stopping) return;
     this.#away = true;
@@ -189,7 +192,7 @@ export class Handover {
     void look();
   }
 
-  /** Tried until Redis answers: what has been handled is not to be handled again for want of an acknowledgement. */
+  /** Retries until Redis answers: a batch must not be handled again only because an acknowledgement failed. */
   async #decide(
     stream: StreamName,
     entries: readonly Entry[],
@@ -207,7 +210,7 @@ export class Handover {
       } catch (error) {
         this.noteOutage(error);
       }
-      // It is in the stream still: whoever comes across it handles it again.
+      // The entries are still in the stream: another worker handles them again.
       if (this.#stopping) return;
       await rest(againMs(failures));
     }
@@ -218,7 +221,7 @@ export class Handover {
     catchUp.decided(stream.saleId);
   }
 
-  /** While a batch waits for a ledger or a node that is out, others whose way is free have its turn: some, not all. */
+  /** Sleeps. A batch that waits for a ledger or node lends its slot to others meanwhile, if not too many do so already. */
   async #rest(ms: number): Promise<void> {
     const { slots } = this.#on;
     const aside = this.#resting < RESTING_MAX;
@@ -234,7 +237,7 @@ export class Handover {
     }
   }
 
-  /** Until `ms` are over, or it stops. */
+  /** Resolves after `ms`, or when the handover stops. */
   sleep(ms: number): Promise<void> {
     if (this.#stopping) return Promise.resolve();
     return new Promise((resolve) => {
@@ -248,6 +251,15 @@ export class Handover {
     });
   }
 
+  /** They stay where they are, for as long as it takes: a worker of their version will read them. */
+  noteNewer(where: Partial<StreamName>, count: number): void {
+    if (!this.#seldom.may('newer')) return;
+    this.#runtime.log.error(
+      { ...where, count },
+      'orders of a newer version wait in the pipe; this worker cannot read them: upgrade the workers',
+    );
+  }
+
   noteOutage(error: unknown): void {
     const { log } = this.#runtime;
     if (!(error instanceof RedisUnavailableError)) {
@@ -257,7 +269,7 @@ export class Handover {
     this.#reason = error.message;
     const nowMs = this.#runtime.clock.monotonic();
     this.#outSinceMs ??= nowMs;
-    // What fails in one turn is one try: a process that was late itself has all its answers wait in vain at once.
+    // Failures in one turn count as one try: when this process itself was late, all its commands time out at once.
     if (this.#outTold || this.#stopping || nowMs - this.#outSinceMs < OUT_TOLD_MS) return;
     this.#outTold = true;
     log.error({ reason: error.message, cause: detailOf(error) }, 'the pipe is out');

@@ -2,7 +2,7 @@ import type { OrderMessage } from '../../model/order.ts';
 import { decodeEntry, type EntryFields } from '../../model/stream-entry.ts';
 import type { DeadLetter } from '../port.ts';
 
-/** As it stands in Redis; letter-retry.lua reads it, too. */
+/** The stored form in Redis; letter-retry.lua reads it too. */
 interface StoredLetter {
   diedAtMs: number;
   attempts: number;
@@ -11,7 +11,7 @@ interface StoredLetter {
   fields: EntryFields;
 }
 
-/** Without its opening brace: decide.lua puts the time of death there. */
+/** Without its opening brace: decide.lua adds the time of death first. */
 export function writeLetter(epoch: number, attempts: number, error: string, fields: EntryFields): string {
   const letter: Omit<StoredLetter, 'diedAtMs'> = { attempts, error, epoch: String(epoch), fields };
   return JSON.stringify(letter).slice(1);
@@ -22,7 +22,7 @@ export function readLetter(saleId: string, letterId: string, text: string): Dead
   return { message: messageIn(saleId, letterId, Number(epoch), fields), error, attempts, diedAtMs };
 }
 
-/** Something that a broker brought, and that is no entry of a stream. */
+/** A message from a broker that no relay of ours wrote. */
 interface ForeignLetter {
   diedAtMs: number;
   attempts: number;
@@ -30,7 +30,7 @@ interface ForeignLetter {
   body: string;
 }
 
-/** Enough to see what it was. */
+/** Enough to recognize it. */
 const BODY_MAX = 4096;
 
 export function writeForeign(letter: ForeignLetter): string {
@@ -47,12 +47,12 @@ function messageIn(saleId: string, letterId: string, epoch: number, fields: Entr
     const messages = decodeEntry(saleId, fields);
     if (messages.length === 1) return messages[0]!;
   } catch {
-    // It is a letter because it cannot be read.
+    // An entry that could not be read: show it as it is.
   }
   return unreadable(saleId, letterId, epoch, JSON.stringify(fields));
 }
 
-/** `all`: what is there, for whoever has to find out what it was. */
+/** `all`: the raw content, for the operator. */
 function unreadable(saleId: string, letterId: string, epoch: number, all: string): OrderMessage {
   return {
     orderId: letterId,

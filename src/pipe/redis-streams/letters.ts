@@ -4,10 +4,10 @@ import type { DeadLetter, DeadLetters } from '../port.ts';
 import { compareNewestFirst, readForeign, readLetter, writeForeign } from './letter.ts';
 import type { StreamStore } from './store.ts';
 
-/** Ids of what a broker brought and is not ours begin so. */
+/** The prefix of the ids of foreign messages: a broker brought them, and no relay of ours wrote them. */
 const FOREIGN = 'foreign-';
 
-/** The dead letters of all sales, whatever pipe they were in. Few and rarely asked for: every sale is looked at. */
+/** The dead letters of all sales, whichever pipe they were in. Every sale is searched: letters are few, and calls are rare. */
 export class RedisDeadLetters implements DeadLetters {
   readonly #store: StreamStore;
   readonly #clock: Clock;
@@ -24,12 +24,12 @@ export class RedisDeadLetters implements DeadLetters {
       .filter(({ letterId }) => before === null || compareNewestFirst(before, letterId) < 0)
       .sort((one, other) => compareNewestFirst(one.letterId, other.letterId))
       .slice(0, limit);
-    // One that was dropped since is not there any more.
+    // A letter may have been dropped since.
     const letters = await Promise.all(page.map(({ saleId, letterId }) => this.#read(saleId, letterId)));
     return letters.filter((letter) => letter !== null);
   }
 
-  /** `saleId`: null for what is of no sale. */
+  /** `saleId`: null for a foreign message. */
   async #read(saleId: string | null, letterId: string): Promise<DeadLetter | null> {
     if (saleId === null) return await this.#foreign(letterId);
     const text = await this.#store.letter(saleId, letterId);
@@ -58,7 +58,7 @@ export class RedisDeadLetters implements DeadLetters {
     return saleId !== null && (await this.#store.retryLetter(saleId, orderId));
   }
 
-  /** Read once more: a newer version may know what it is. If it does not, it has died once more. */
+  /** Tries to read it again: a later version may understand it. If this one does not, `attempts` grows by one. */
   async #retryForeign(letterId: string): Promise<boolean> {
     const letter = await this.#foreign(letterId);
     if (letter === null) return false;

@@ -8,13 +8,13 @@ import { writeLetter } from './letter.ts';
 import type { Move, StreamName } from './store.ts';
 
 export interface RetryPolicy {
-  /** A message that was undeliverable so often becomes a dead letter. */
+  /** After so many failed tries an undeliverable message becomes a dead letter. */
   readonly triesMax: number;
-  /** Until the second try; twice as long until the third, and so on. */
+  /** Time until the second try; it doubles with each further try. */
   readonly retryMs: number;
 }
 
-/** Where what cannot be decided goes when its batch is: back into the stream later, or to the dead letters. */
+/** Undecided messages of a batch go back into the stream later, or to the dead letters. */
 export function movesOf(
   { saleId, epoch }: StreamName,
   entries: readonly Entry[],

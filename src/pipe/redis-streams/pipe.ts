@@ -1,6 +1,7 @@
 import { Anchor } from '../../base/anchor.ts';
 import type { RedisTarget } from '../../base/redis/address.ts';
 import type { Runtime } from '../../base/runtime.ts';
+import { isNewerEntry } from '../../model/stream-entry.ts';
 import type { DeadLetters, Handle, PipeCounters, SharedPipe } from '../port.ts';
 import { CatchUp } from './catch-up.ts';
 import { type Entry, readEntry, sizeOf } from './entry.ts';
@@ -18,33 +19,35 @@ export interface RedisStreamsOptions {
   readonly batchMax?: number;
   /** Sales whose batches are handled at the same time. */
   readonly salesMax?: number;
-  /** What its owner did not touch for so long is claimed by another. */
+  /** Another worker claims entries that their owner did not touch for so long. */
   readonly claimIdleMs?: number;
-  /** How often all sales are looked at: for what no wake-up told, what is due again, and what a dead process left. */
+  /** Interval of the sweeps over all sales, for lost wake-ups, messages that are due again, and entries of dead processes. */
   readonly sweepMs?: number;
-  /** A message that was undeliverable so often becomes a dead letter. */
+  /** After so many failed tries an undeliverable message becomes a dead letter. */
   readonly triesMax?: number;
-  /** Until the second try of such a message; twice as long until the third, and so on. */
+  /** Time until the second try of such a message; it doubles with each further try. */
   readonly retryMs?: number;
-  /** The name of a consumer that did nothing for so long is forgotten, if nothing is pending under it. */
+  /** A consumer that did nothing for so long is deleted from the group, if nothing is pending under its name. */
   readonly consumerIdleMs?: number;
-  /** A consumer whose handler rejects for so long lets others have its batches, if it can say when it is ready again. */
+  /** A consumer whose handler rejects for so long leaves its batches to others, until its `ready` resolves. */
   readonly rejectedMsMax?: number;
   readonly anchor?: Anchor;
 }
 
 const OBSERVE_MS = 2000;
-/** What a first read asks for; from then on by the mean size of the entries seen. */
+/** Assumed for the first read; later the mean size of the entries read. */
 const ORDERS_PER_ENTRY = 8;
+/** Entries of one call: about a millisecond of the server's time. */
+const HAND_BACK_MAX = 500;
 
 /** What this process knows of a sale that has something in the pipe. */
 class Sale {
   readonly id: string;
-  /** Epochs whose streams are to be read, to be searched for what others left, and to be asked for what we were sent. */
+  /** Epochs whose streams are to be read, to be claimed from, and to be asked for entries that were sent in a lost reply. */
   readonly toRead = new Set<number>();
   readonly toClaim = new Set<number>();
   readonly unsure = new Set<number>();
-  /** Read, and more than fits into one batch: the next one begins with these. */
+  /** Entries that were read and did not fit into the batch: the next one begins with them. */
   over: Held | null = null;
   inHand: Held | null = null;
   ordersPerEntry = ORDERS_PER_ENTRY;
@@ -59,7 +62,7 @@ class Sale {
   }
 }
 
-/** Entries of one stream that were given to us. */
+/** Entries of one stream that Redis has given to this consumer. */
 interface Held {
   readonly epoch: number;
   readonly entries: Entry[];
@@ -68,16 +71,17 @@ interface Held {
 /**
  * The consumer's side of the pipe on Redis Streams. The gate's script writes the entries; see docs/internals/distributed.md.
  *
- * Nothing blocks in Redis, and nothing is asked about a sale that is quiet but once per sweep: a wake-up names the stream to
- * be read, and a sweep finds what a lost wake-up would have told. A sale is visited by one task at a time, which takes one
- * batch, hands it over and decides it; then it is the turn of the next sale.
+ * It uses no blocking commands, and a quiet sale costs one look per sweep: a wake-up names the stream to read, and a sweep makes up
+ * for lost wake-ups. One task at a time visits a sale: it takes one batch, hands it over and decides it; then the next sale has its
+ * turn.
  *
- *   read, claimed        → in hand: kept young, so that nobody else claims it; a process that dies lets it grow old
+ *   read, claimed        → in hand: touched regularly, so that nobody else claims it; entries of a dead process grow idle
  *   in hand → decided    one script takes the entries out of the stream and puts what is undeliverable elsewhere
  *   in hand → in hand    the handler rejected: again after 25 ms … 2 s, for as long as it takes; no try is counted
  *   in hand → handed back    stop(), or the handler rejected for long: others may have it at once
+ *   read → handed back       a newer version wrote the entry: it waits for a worker that can read it
  *
- * At least once: a process that was stopped for longer than `claimIdleMs` wakes up with a batch that another handles, too.
+ * At least once: a process that was stopped for longer than `claimIdleMs` wakes up with a batch that another has claimed.
  */
 export class RedisStreamsPipe implements SharedPipe {
   readonly letters: DeadLetters;
@@ -94,8 +98,8 @@ export class RedisStreamsPipe implements SharedPipe {
   readonly #slots: Slots;
   #queue: Sale[] = [];
   readonly #handover: Handover;
-  /** Streams that we have read, and when names of consumers were last looked through there. */
-  readonly #streams = new Map<string, StreamName & { tidiedMs: number }>();
+  /** Streams that we have read, when we last looked for names of dead consumers there, and when we may claim there again. */
+  readonly #streams = new Map<string, StreamName & { tidiedMs: number; claimAfterMs: number }>();
   #sweeping: Promise<void> | null = null;
   #cancelTimers: (() => void)[] = [];
   #stopping: Promise<void> | null = null;
@@ -117,7 +121,7 @@ export class RedisStreamsPipe implements SharedPipe {
     const { redis, prefix, commandMs = 2000 } = options;
     this.#store = new StreamStore({ redis, prefix, commandMs, anchor: this.#anchor }, runtime, {
       wake: (saleId, epoch) => this.#wake(saleId, epoch),
-      // What was sent meanwhile is lost, and another server may be there now.
+      // Wake-ups sent meanwhile are lost, and another server may have taken over.
       interrupted: () => this.#sweepSoon(),
     });
     this.#catchUp = new CatchUp(this.#store, runtime, policy.retryMs);
@@ -140,7 +144,7 @@ export class RedisStreamsPipe implements SharedPipe {
     this.letters = new RedisDeadLetters(this.#store, runtime.clock);
   }
 
-  /** This process among those that read the streams. */
+  /** The name of this process in the consumer group. */
   get consumer(): string {
     return this.#store.consumer;
   }
@@ -168,7 +172,7 @@ export class RedisStreamsPipe implements SharedPipe {
     this.#sweepSoon();
   }
 
-  /** Without consuming: looks now and then, so that `counters` and `reason` say what is the case. */
+  /** For a process that does not consume: polls, so that `counters` and `reason` are up to date. */
   observe(): void {
     if (this.#cancelTimers.length > 0 || this.#stopping !== null) return;
     const look = (): void => {
@@ -191,7 +195,7 @@ export class RedisStreamsPipe implements SharedPipe {
     }
   }
 
-  /** `foreign`: what a broker brought and is not ours; also where none is in use any more. */
+  /** `foreign`: foreign messages, counted also where no broker is in use any more. */
   #count(looks: readonly Look[], foreign: number): void {
     this.#depth = looks.reduce((sum, look) => sum + look.waiting + ordersIn(look), 0);
     this.#lettersSeen = looks.reduce((sum, { letters }) => sum + letters, foreign);
@@ -218,12 +222,14 @@ export class RedisStreamsPipe implements SharedPipe {
     await this.#sweeping;
     while (this.#visits.size > 0) await Promise.all(this.#visits);
     cancelKeeping?.();
-    for (const sale of this.#sales.values()) if (sale.over) await this.#handBack(sale, sale.over);
+    for (const sale of this.#sales.values()) {
+      if (sale.over) await this.#handBack(sale, sale.over.epoch, idsOf(sale.over.entries));
+    }
     this.#sales.clear();
     try {
       await this.#store.leave([...this.#streams.values()]);
     } catch (error) {
-      // A name without anything pending is forgotten by others.
+      // Others delete the name of an idle consumer with nothing pending.
       this.#runtime.log.debug({ err: error }, 'could not take the name of this consumer away');
     }
   }
@@ -235,7 +241,7 @@ export class RedisStreamsPipe implements SharedPipe {
     if (this.#ownsAnchor) this.#anchor.close();
   }
 
-  // What is to be read
+  // Which streams to read
 
   #wake(saleId: string, epoch: number): void {
     if (!this.#handover.started || this.#stopping !== null) return;
@@ -252,7 +258,7 @@ export class RedisStreamsPipe implements SharedPipe {
     return sale;
   }
 
-  /** One that is being visited is enqueued at the end of its visit, if there is more by then. */
+  /** A sale that is being visited is enqueued at the end of the visit, if there is more by then. */
   #enqueue(sale: Sale): void {
     if (sale.state !== 'idle' || this.#stopping !== null) return;
     sale.state = 'queued';
@@ -279,13 +285,13 @@ export class RedisStreamsPipe implements SharedPipe {
 
   async #sweep(): Promise<void> {
     try {
-      // Wake-ups are wanted, but who can read goes on without them.
+      // Reading goes on without wake-ups.
       const deaf = await this.#store.listen().catch((error: unknown) => error);
       const saleIds = await this.#store.saleIds();
       const { looks, failure } = await this.#store.look(saleIds);
       this.#count(looks, await this.#store.foreignCount());
       const failures = await Promise.all(looks.map((look) => this.#doFor(look)));
-      // What a visit could not read because Redis was out.
+      // Sales that a visit could not read because Redis was out.
       for (const sale of this.#sales.values()) if (sale.hasMore) this.#enqueue(sale);
       const first = [deaf, failure, ...failures].find((one) => one != null);
       if (first !== undefined) throw first;
@@ -296,12 +302,13 @@ export class RedisStreamsPipe implements SharedPipe {
     }
   }
 
-  /** What a sweep has found to do for one sale. Returns why it could not. */
+  /** Does what a sweep has found for one sale. Returns the error if that failed, else null. */
   async #doFor({ saleId, due, streams }: Look): Promise<unknown> {
     try {
       for (const { epoch, entries } of streams) {
         if (entries > 0) {
-          this.#saleOf(saleId).toClaim.add(epoch);
+          const claimAfterMs = this.#streams.get(`${saleId} ${epoch}`)?.claimAfterMs ?? 0;
+          if (this.#runtime.clock.monotonic() >= claimAfterMs) this.#saleOf(saleId).toClaim.add(epoch);
           this.#wake(saleId, epoch);
         } else if (await this.#store.dropEpoch({ saleId, epoch })) {
           this.#streams.delete(`${saleId} ${epoch}`);
@@ -314,7 +321,7 @@ export class RedisStreamsPipe implements SharedPipe {
     }
   }
 
-  /** Names of consumers that are gone. */
+  /** Deletes the names of consumers that are gone. */
   async #tidy(saleIds: ReadonlySet<string>): Promise<void> {
     const nowMs = this.#runtime.clock.monotonic();
     for (const [name, stream] of this.#streams) {
@@ -327,10 +334,10 @@ export class RedisStreamsPipe implements SharedPipe {
 
   // One sale
 
-  /** One batch; a sale with more goes to the end of the queue, so that no sale waits for the whole of another. */
+  /** Handles one batch. A sale with more goes to the end of the queue, so that no sale waits for all of another. */
   async #visit(sale: Sale): Promise<void> {
     sale.state = 'visited';
-    // A process does not end with a batch in hand because nothing else is to do.
+    // Keeps the process alive while it has a batch in hand.
     this.#anchor.hold();
     let failed = false;
     try {
@@ -349,12 +356,12 @@ export class RedisStreamsPipe implements SharedPipe {
       this.#anchor.drop();
       this.#slots.give();
     }
-    // After a failure the next sweep that gets through brings it back: no loop against a server that is out.
+    // After a failure the next successful sweep enqueues it again, so that nothing loops against a server that is out.
     if (sale.hasMore && !failed) this.#enqueue(sale);
     else if (!sale.hasMore && sale.unsure.size === 0 && this.#sales.get(sale.id) === sale) this.#sales.delete(sale.id);
   }
 
-  /** The next batch, of one stream: the oldest epoch that has something. */
+  /** The next batch, from the stream of the oldest epoch that has entries. */
   async #take(sale: Sale): Promise<Held | null> {
     const epochs = sale.over ? [sale.over.epoch] : [...sale.toRead].sort((one, other) => one - other);
     for (const epoch of epochs) {
@@ -363,7 +370,7 @@ export class RedisStreamsPipe implements SharedPipe {
         held.entries.push(...sale.over.entries.filter(({ lost }) => !lost));
         sale.over = null;
       }
-      // Beforehand: a wake-up that comes while we read is for what we may not see any more.
+      // Before reading: a wake-up that arrives meanwhile may be for an entry that this read misses.
       const wasToRead = sale.toRead.delete(epoch);
       try {
         if (wasToRead) await this.#fill(sale, held);
@@ -378,8 +385,17 @@ export class RedisStreamsPipe implements SharedPipe {
     return null;
   }
 
-  /** Reads until a batch is together or nothing is left. */
+  /** Reads until the batch is full or nothing is left. Hands back what a newer version has written. */
   async #fill(sale: Sale, held: Held): Promise<void> {
+    const newer: string[] = [];
+    try {
+      await this.#gather(sale, held, newer);
+    } finally {
+      if (newer.length > 0) await this.#leaveToNewer(sale, held.epoch, newer);
+    }
+  }
+
+  async #gather(sale: Sale, held: Held, newer: string[]): Promise<void> {
     const stream = { saleId: sale.id, epoch: held.epoch };
     const known = new Set(held.entries.map(({ id }) => id));
     let orders = held.entries.reduce((sum, entry) => sum + sizeOf(entry), 0);
@@ -388,6 +404,10 @@ export class RedisStreamsPipe implements SharedPipe {
       for (const { id, fields } of written) {
         if (known.has(id)) continue;
         known.add(id);
+        if (isNewerEntry(fields)) {
+          newer.push(id);
+          continue;
+        }
         const entry = readEntry(sale.id, id, fields);
         held.entries.push(entry);
         added += sizeOf(entry);
@@ -406,7 +426,7 @@ export class RedisStreamsPipe implements SharedPipe {
         this.#claimed += add(reply.entries);
         cursor = reply.cursor;
       }
-      // The rest of what others left comes with the next batch.
+      // The next batch claims the rest.
       if (cursor !== null) {
         sale.toClaim.add(held.epoch);
         sale.toRead.add(held.epoch);
@@ -424,16 +444,30 @@ export class RedisStreamsPipe implements SharedPipe {
     sale.toRead.add(held.epoch);
   }
 
+  /** Others may claim them at once. This worker does not for a while: it would only be in the way of one that can read them. */
+  async #leaveToNewer(sale: Sale, epoch: number, ids: readonly string[]): Promise<void> {
+    const stream = { saleId: sale.id, epoch };
+    this.#handover.noteNewer(stream, ids.length);
+    this.#remember(stream).claimAfterMs = this.#runtime.clock.monotonic() + this.#claimIdleMs;
+    for (let from = 0; from < ids.length; from += HAND_BACK_MAX) {
+      await this.#handBack(sale, epoch, ids.slice(from, from + HAND_BACK_MAX));
+    }
+  }
+
   #countFor(sale: Sale, orders: number): number {
     return Math.max(Math.ceil((this.#batchMax - orders) / sale.ordersPerEntry), 1);
   }
 
-  #remember(stream: StreamName): void {
+  #remember(stream: StreamName): { claimAfterMs: number } {
     const name = `${stream.saleId} ${stream.epoch}`;
-    if (!this.#streams.has(name)) this.#streams.set(name, { ...stream, tidiedMs: this.#runtime.clock.monotonic() });
+    const known = this.#streams.get(name);
+    if (known) return known;
+    const met = { ...stream, tidiedMs: this.#runtime.clock.monotonic(), claimAfterMs: 0 };
+    this.#streams.set(name, met);
+    return met;
   }
 
-  /** Entries are never divided: what does not fit waits, in hand, for the next batch. */
+  /** Entries are never split: those that do not fit stay in hand for the next batch. */
   #cut(sale: Sale, held: Held): Held {
     let orders = 0;
     let count = 0;
@@ -448,40 +482,42 @@ export class RedisStreamsPipe implements SharedPipe {
   }
 
   async #leave(sale: Sale, held: Held): Promise<void> {
-    await this.#handBack(sale, { epoch: held.epoch, entries: held.entries.filter(({ lost }) => !lost) });
-    if (sale.over) await this.#handBack(sale, sale.over);
+    await this.#handBack(sale, held.epoch, idsOf(held.entries));
+    if (sale.over) await this.#handBack(sale, sale.over.epoch, idsOf(sale.over.entries));
     sale.over = null;
   }
 
-  /** All that is in hand, three times in the span after which others would take it. */
+  /** Touches all entries in hand, three times within the limit after which others claim them. */
   async #keepYoung(): Promise<void> {
     const all = [...this.#sales.values()].flatMap((sale) =>
       [sale.inHand, sale.over].flatMap((held) => (held === null ? [] : [{ sale, held }])),
     );
     await Promise.all(
       all.map(async ({ sale, held: { epoch, entries } }) => {
-        const ids = entries.filter(({ lost }) => !lost).map(({ id }) => id);
+        const ids = idsOf(entries);
         if (ids.length === 0) return;
         try {
           const lost = new Set(await this.#store.keep({ saleId: sale.id, epoch }, ids));
           for (const entry of entries) if (lost.has(entry.id)) entry.lost = true;
         } catch (error) {
-          // At worst another handles them, too.
+          // At worst another worker handles them too.
           this.#handover.noteOutage(error);
         }
       }),
     );
   }
 
-  async #handBack(sale: Sale, { epoch, entries }: Held): Promise<void> {
+  async #handBack(sale: Sale, epoch: number, ids: readonly string[]): Promise<void> {
     try {
-      await this.#store.handBack(
-        { saleId: sale.id, epoch },
-        entries.map(({ id }) => id),
-      );
+      await this.#store.handBack({ saleId: sale.id, epoch }, ids);
     } catch (error) {
-      // Then others claim them when they have been idle for long enough.
+      // Others claim them when they have been idle for `claimIdleMs`.
       this.#runtime.log.debug({ err: error, saleId: sale.id }, 'could not hand a batch back');
     }
   }
+}
+
+/** Ids of the entries that no other worker has claimed. */
+function idsOf(entries: readonly Entry[]): string[] {
+  return entries.filter(({ lost }) => !lost).map(({ id }) => id);
 }

@@ -1,4 +1,4 @@
-/** So many at the same time. Who waits has its turn before who only asks. */
+/** Limits how many run at the same time. Whoever waits in `take` comes before `tryTake`. */
 export class Slots {
   #free: number;
   readonly #waiting: (() => void)[] = [];

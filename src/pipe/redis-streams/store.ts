@@ -7,16 +7,16 @@ import { scriptsBeside } from '../../base/redis/scripts.ts';
 import type { Runtime } from '../../base/runtime.ts';
 import type { EntryFields } from '../../model/stream-entry.ts';
 
-/** Who reads the streams: workers that write what they read, or a relay that carries it to a broker. */
+/** The consumer group of the workers; a relay reads in a group of its own. */
 const WORKERS = 'ledger';
-/** How many sales one script looks at: some tenths of a millisecond of the server's time. */
+/** Sales per call of look.lua: some tenths of a millisecond of the server's time. */
 const LOOK_AT = 64;
-/** Calls on their way at the same time, where one is made per sale. */
+/** Concurrent calls where each sale needs one. */
 const AT_ONCE = 64;
 const DUE_MAX = 256;
-/** Somebody who writes into our queues by mistake does not fill our Redis. */
+/** Bounds what a stranger who writes into our queues by mistake can store in our Redis. */
 const FOREIGN_MAX = 1000;
-/** Of a handed-back entry: older than anybody's limit. */
+/** The idle time of a handed-back entry: above everybody's limit. */
 const LONG_IDLE_MS = 24 * 3600 * 1000;
 
 const scriptNamed = scriptsBeside(import.meta.url);
@@ -26,7 +26,7 @@ export interface StoreOptions {
   readonly prefix: string;
   readonly commandMs: number;
   readonly anchor: Anchor;
-  /** As whom to read; unset: as one of the workers. */
+  /** The group and name to read as; unset: as one of the workers. */
   readonly as?: { readonly group: string; readonly consumer: string };
 }
 
@@ -46,7 +46,7 @@ export interface Written {
   readonly fields: EntryFields;
 }
 
-/** What there is to do for a sale. */
+/** The work that a sale has. */
 export interface Look {
   readonly saleId: string;
   readonly letters: number;
@@ -65,12 +65,12 @@ type Part = Exclude<keyof SaleKeys, 'begin' | 'of'>;
 
 export interface Marks {
   readonly waiting: number;
-  /** How many messages were ever decided; those that were put aside to be tried again, or died, are not among them. */
+  /** How many messages were ever decided, without those that were put aside for another try or became dead letters. */
   readonly decided: number;
   readonly streams: readonly { epoch: number; first: string; last: string }[];
 }
 
-/** What the pipe asks of Redis: one method per command or script, and nothing decided here. */
+/** The pipe's commands to Redis: one method per command or script, without decisions of its own. */
 export class StreamStore {
   readonly consumer: string;
   readonly #group: string;
@@ -96,7 +96,7 @@ export class StreamStore {
     );
   }
 
-  /** What the names of all keys of a sale begin with. */
+  /** The prefix of all keys of a sale. */
   #begin(saleId: string): string {
     return this.#layout.begin(saleId);
   }
@@ -131,7 +131,7 @@ export class StreamStore {
     return replies;
   }
 
-  /** Sales with something to do. `failure`: some could not be asked, where others could (a node of a cluster is out). */
+  /** Sales with work. `failure`: why some could not be asked (a node of a cluster is out). */
   async look(saleIds: readonly string[]): Promise<{ looks: Look[]; failure: unknown }> {
     // In a cluster a script reaches the keys of one sale only.
     const size = this.#link.cluster ? 1 : LOOK_AT;
@@ -152,17 +152,17 @@ export class StreamStore {
     return { looks: looks.flat(), failure };
   }
 
-  /** Entries that nobody has been given yet. Null: there is no such stream. */
+  /** Entries that no consumer was given yet. Null: there is no such stream. */
   async read(stream: StreamName, count: number): Promise<Written[] | null> {
     return writtenIn(await this.#read(stream, count, '>'));
   }
 
-  /** Entries that were given to us before and are not decided: some of them, perhaps, in replies that we did not get. */
+  /** Entries that this consumer was given and has not decided, including those in replies that were lost. */
   async readOwn(stream: StreamName, count: number): Promise<Written[] | null> {
     return writtenIn(await this.#read(stream, count, '0'));
   }
 
-  /** The same from one of them on, with those that are in the stream no more. Null: there is no such stream. */
+  /** The same after a given entry. `gone`: entries that are no longer in the stream. Null: there is no such stream. */
   async readOwnAfter(
     stream: StreamName,
     after: string,
@@ -189,18 +189,18 @@ export class StreamStore {
     }
   }
 
-  /** They stay in the stream, and need not be given to us again. */
+  /** They stay in the stream; this group does not get them again. */
   async acknowledge(stream: StreamName, entryIds: readonly string[]): Promise<void> {
     if (entryIds.length > 0) await this.#link.call('XACK', [this.#stream(stream), this.#group, ...entryIds]);
   }
 
-  /** What is in the stream up to an entry, whoever was given it. */
-  async upTo(stream: StreamName, entryId: string, count: number): Promise<Written[]> {
-    const args = [this.#stream(stream), '-', entryId, 'COUNT', count];
+  /** Entries after one entry (null: from the beginning) and up to another, whichever consumer has them. */
+  async between(stream: StreamName, after: string | null, upTo: string, count: number): Promise<Written[]> {
+    const args = [this.#stream(stream), after === null ? '-' : `(${after}`, upTo, 'COUNT', count];
     return writtenIn((await this.#link.call('XRANGE', args)) as RawEntry[]);
   }
 
-  /** Entries whose owner did not touch them for so long. `cursor`: where to go on, null at the end. */
+  /** Claims entries that their owner did not touch for so long. `cursor`: where to go on, null at the end. */
   async claim(
     stream: StreamName,
     idleMs: number,
@@ -224,7 +224,7 @@ export class StreamStore {
     }
   }
 
-  /** `messages`: how many the entries hold, those that are moved included. */
+  /** `messages`: how many the entries contain, including those that are moved. */
   async decide(
     stream: StreamName,
     entryIds: readonly string[],
@@ -241,7 +241,7 @@ export class StreamStore {
     return (await this.#run('decide', keys, args)) as number;
   }
 
-  /** Those that somebody else owns by now. */
+  /** Touches entries. Resolves with the ids of those that another consumer owns by now. */
   async keep(stream: StreamName, entryIds: readonly string[]): Promise<string[]> {
     return (await this.#run('keep', [this.#stream(stream)], [this.consumer, ...entryIds])) as string[];
   }
@@ -250,7 +250,7 @@ export class StreamStore {
     await this.#run('hand-back', [this.#stream(stream)], [this.consumer, LONG_IDLE_MS, ...entryIds]);
   }
 
-  /** Messages that are due go back into their streams. Returns the epochs of these. */
+  /** Puts messages that are due back into their streams. Returns the epochs of these streams. */
   async moveDue(saleId: string): Promise<number[]> {
     const reply = await this.#run('due', this.#keys(saleId, 'retry', 'epochs'), [this.#begin(saleId), DUE_MAX]);
     return (reply as string[]).map(Number);
@@ -261,14 +261,14 @@ export class StreamStore {
     return (await this.#run('drop-epoch', keys, [stream.epoch])) === 1;
   }
 
-  /** Removes names that were not used for so long and have nothing pending. */
+  /** Removes consumers that were idle for so long and have nothing pending. */
   async forgetConsumers(stream: StreamName, idleMs: number): Promise<number> {
     return (await this.#run('forget', [this.#stream(stream)], [idleMs, ''])) as number;
   }
 
   /** Removes our own name, unless something is pending under it. */
   async leave(streams: readonly StreamName[]): Promise<void> {
-    // A number that no consumer has been idle for.
+    // 2^50 ms: no other consumer was idle for that long.
     await this.#each(streams, (stream) => this.#run('forget', [this.#stream(stream)], [2 ** 50, this.consumer]));
   }
 
@@ -311,7 +311,7 @@ export class StreamStore {
     return (await this.#link.call('HGET', [...this.#keys(saleId, 'dead'), letterId])) as string | null;
   }
 
-  /** Which sale has this letter. */
+  /** The sale of this letter. */
   async saleOfLetter(letterId: string): Promise<string | null> {
     const found = await this.#each(await this.saleIds(), async (saleId) => {
       const there = (await this.#link.call('HEXISTS', [...this.#keys(saleId, 'dead'), letterId])) === 1;
@@ -321,7 +321,7 @@ export class StreamStore {
   }
 
   async retryLetter(saleId: string, letterId: string): Promise<boolean> {
-    // Its own slot in a cluster: written before the first key of the sale, as the gate does.
+    // In a cluster this key is in another slot; it is written before the first key of the sale, as in the gate.
     await this.#link.call('SADD', [this.#layout.sales, saleId]);
     const args = [this.#begin(saleId), letterId, this.#layout.wake, saleId];
     return (await this.#run('letter-retry', this.#keys(saleId, 'dead', 'epochs'), args)) === 1;
@@ -331,9 +331,9 @@ export class StreamStore {
     return (await this.#link.call('HDEL', [...this.#keys(saleId, 'dead'), letterId])) === 1;
   }
 
-  // What a broker brought and nobody can read: of no sale, as far as we can tell
+  // Foreign messages: a broker brought them, no relay of ours wrote them, and they belong to no known sale
 
-  /** Returns false when there are too many already. */
+  /** Returns false if there are too many already. */
   async putForeign(letterId: string, letter: string): Promise<boolean> {
     if ((await this.foreignCount()) >= FOREIGN_MAX && (await this.foreign(letterId)) === null) return false;
     await this.#link.call('HSET', [this.#layout.foreign, letterId, letter]);
@@ -356,7 +356,7 @@ export class StreamStore {
     return (await this.#link.call('HDEL', [this.#layout.foreign, letterId])) === 1;
   }
 
-  /** Back into the stream it was read from, as a new entry. */
+  /** Writes a new entry into the stream that it was read from. */
   async write(stream: StreamName, fields: EntryFields): Promise<void> {
     await this.#link.call('SADD', [this.#layout.sales, stream.saleId]);
     await this.#link.call('SADD', [...this.#keys(stream.saleId, 'epochs'), stream.epoch]);
@@ -369,7 +369,7 @@ export class StreamStore {
   }
 }
 
-/** In the third version of the protocol a map, which ioredis makes flat; in the second a list of pairs. */
+/** RESP3 returns a map, which ioredis flattens; RESP2 a list of pairs. */
 type ReadReply = Stream | [Stream];
 type Stream = [key: string, entries: RawEntry[]];
 
@@ -399,7 +399,7 @@ function lookOf(saleId: string, reply: readonly (number | string)[]): Look {
   return { saleId, letters, waiting, due, streams };
 }
 
-/** By the first of its entries, where a stream is long. */
+/** Estimated from the first entries where a stream is long. */
 export function ordersIn({ streams }: Look): number {
   return streams.reduce((sum, { orders }) => sum + orders, 0);
 }

@@ -2,8 +2,8 @@
   Included by the commands that read holds. Not a command of its own.
 
   All live holds of a buyer are one value: `<order id>,<item number>,<q or s>,<slots with dots>` joined by `;`, oldest
-  first. q: queued, the ledger has not stored the order yet; s: settled. What a crowd takes stands there as the order id alone:
-  the first item, queued, slot 1.
+  first. q: queued, the ledger has not stored the order yet; s: settled. The most common hold (the first item, queued, slot 1) is
+  stored as the order id alone.
 ]]
 local CROWD = ',1,q,1'
 

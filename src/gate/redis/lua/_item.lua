@@ -1,4 +1,4 @@
--- Included by the commands that name an item by its id: its number, or nil. Rare enough to look through all of them.
+-- Included by the commands that name an item by its id. Returns its number, or nil. Searches all items: the call is rare.
 local function numberOf(items, itemId)
   local count = tonumber(redis.call('HGET', items, 'n') or 0)
   if count == 0 then return nil end

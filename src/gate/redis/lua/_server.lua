@@ -1,7 +1,7 @@
--- Included by the commands that must know whether this server still is the one that a gate was opened on, and was its master
--- all the time. A restart has another run id. A server that was demoted and promoted again has its old run id and may have lost
--- its tail: every promotion gives it another replication id and keeps the one before as the second. Both also change when the
--- first replica attaches and when the backlog is freed, but then the second one is all zeros, and nothing was lost.
+-- Included by the commands that must know whether this server is still the one that opened the gate, and was the master all the
+-- time. A restart changes the run id. A server that was demoted and promoted again keeps its run id and may have lost its last
+-- writes: every promotion gives it a new replication id and keeps the old one as the second. Both also change when the first
+-- replica attaches and when the backlog is freed, but then the second is all zeros, and nothing was lost.
 local NO_REPLID = string.rep('0', 40)
 
 local function serverInfo()

@@ -32,7 +32,7 @@
 ]]
 -- @include _server
 
--- Locals are found faster than globals, and these are asked for with every order.
+-- Locals are faster than globals, and these are used for every order.
 local KEYS, ARGV = KEYS, ARGV
 local call, find, match, sub, concat = redis.call, string.find, string.match, string.sub, table.concat
 
@@ -40,7 +40,7 @@ local gate = call('HMGET', KEYS[1], 'epoch', 'run', 'shut', 'opens', 'closes', '
   'replid')
 local epoch, run = gate[1], gate[2]
 if not epoch or not run or gate[3] then return 0 end
--- A restart or a promoted replica may have lost its tail, and looks healthy otherwise.
+-- A restarted server or a promoted replica may have lost its last writes, and looks healthy otherwise.
 if not isServer(run, gate[10] or '') then return 0 end
 if epoch ~= ARGV[1] then return tonumber(epoch) end
 
@@ -60,7 +60,7 @@ local function idOf(i)
   return padded and match(id, '%S+') or id
 end
 
--- What they want: the items, each once.
+-- The items that are wanted, each once.
 local fields = { 'n', 'Q' }
 for i = 1, w do fields[i + 2] = 'c:' .. ARGV[8 + 3 * i] end
 local numbers = call('HMGET', KEYS[2], unpack(fields))
@@ -88,7 +88,7 @@ for i = 1, w do
       }
       items[number] = item
     end
-    -- What a buyer who holds nothing gets.
+    -- The slots of a buyer who holds nothing.
     local slots = '1'
     for slot = 2, quantity do slots = slots .. '.' .. slot end
     wants[i] = { item = item, quantity = quantity, fingerprint = ARGV[10 + 3 * i], slots = slots }
@@ -113,7 +113,7 @@ local perBuyer = tonumber(gate[8])
 
 -- @include _holds
 
--- What a buyer who holds something gets: the lowest free slots, or nil and the buyer's order ids.
+-- The slots of a buyer who holds something: the lowest free ones, or nil and the buyer's order ids.
 local function furtherSlots(mine, quantity)
   local taken, units, orders = {}, 0, {}
   for orderId, slots in string.gmatch(mine, '([^,;]+),%d+,[qs],([%d.]+)') do
@@ -137,7 +137,7 @@ local holds = call('HMGET', KEYS[3], unpack(ARGV, buyersAt + 1, buyersAt + n))
 local bound = keyed and call('HMGET', KEYS[4], unpack(ARGV, keysAt + 1, keysAt + n))
 local boundAt = keyed and ' ' .. string.format('%.0f', nowMs) .. ' '
 
--- What is written in the end.
+-- What is written at the end. The name of the entry's first field is its format: empty for 1 (src/model/formats.ts).
 local holdArgs, added, keyArgs, k = {}, 0, {}, 0
 local entry = { 'NOMKSTREAM', '*', '', epoch .. '\n' .. gate[9] .. '\n' .. ARGV[3] }
 for _, item in pairs(items) do
@@ -145,8 +145,8 @@ for _, item in pairs(items) do
   entry[#entry + 1] = 'i' .. item.number
   entry[#entry + 1] = id .. '\n' .. code .. '\n' .. amount .. '\n' .. currency
 end
--- Admitted orders that are alike stand together, as one field: what they have in common, their ids, and their buyers (with
--- keys: each with its key).
+-- Admitted orders that are alike share one field: what they have in common, their ids, and their buyers (with keys: each buyer
+-- with its key).
 local groupHead, groupIds, groupNames, grouped = nil, {}, {}, 0
 local function writeGroup(count, head, allIds, allNames)
   local e = #entry
@@ -159,7 +159,7 @@ local function beginGroup(head)
   end
   groupHead, grouped = head, 0
 end
--- Where a buyer comes twice, what this batch has changed: later orders of it see earlier ones.
+-- The changes of this batch, so that a buyer's later order sees the earlier one.
 local newHolds, newKeys = {}, {}
 
 local function bind(name, orderId, fingerprint)
@@ -169,7 +169,7 @@ local function bind(name, orderId, fingerprint)
   return binding
 end
 
--- One order, with everything that may be the case.
+-- Decides one order, whatever the case.
 local function judge(i)
   local want = only
   if w > 1 then want = wants[tonumber(ARGV[wantsAt + i])] end
@@ -216,11 +216,11 @@ local function judge(i)
   return '0 ' .. slots
 end
 
--- Replies that are alike stand together, with how many they are: in a crowd mostly one line.
+-- Equal replies in a row become one line with their count: in a crowd mostly a single line.
 local replies, r, last, times = {}, 0, nil, 0
 
--- What happens nearly always: all want the same, nobody comes twice, the sale is open. Those who hold nothing and whose key
--- is new are decided here, without a look at anything that is the same for all of them.
+-- The common case: all want the same, no buyer comes twice, the sale is open. Buyers who hold nothing and whose key is new are
+-- decided here, without checking again what is the same for all of them.
 local quick = only and not repeated and not closedBy and only.quantity <= perBuyer
 local item, quantity, admitted, holdTail, quickHead, fingerprint
 local room, refused, taken = 0, nil, 0
@@ -241,7 +241,7 @@ if quick then
   measure()
 end
 
--- The heart of a crowd: nobody holds anything or has a key, and there is room for all.
+-- The fastest path, for a crowd: nobody holds anything or has a key, and there is room for all.
 local crowd = quick and not keyed and not padded and room >= n
 for i = 1, crowd and n or 0 do
   if holds[i] then

@@ -1,12 +1,12 @@
 --[[
-  Registers an epoch that is going to be built. Takes away what an earlier try has left of it, and what builders of lower epochs
-  have left that never opened: they died, or are overtaken by this one.
+  Registers an epoch that is about to be built. Deletes what an earlier attempt at it has left, and what builders of lower epochs
+  have left that never opened: they died, or this one overtakes them.
 
   KEYS[1..2]  gate, epochs
   KEYS[3..6]  items, holds, keys, house of the new epoch
   ARGV[1]     the new epoch
   ARGV[2]     the builder: a name that nobody else has
-  ARGV[3]     what the names of an epoch's keys begin with; `<epoch>:items` and so on follow
+  ARGV[3]     the prefix of the names of an epoch's keys; `<epoch>:items` and so on follow
 
   Returns {this server's run id and replication id, a blank between}; or a number: the epoch in force, which is not below the
   new one.

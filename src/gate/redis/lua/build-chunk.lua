@@ -22,7 +22,7 @@ local known = call('HMGET', KEYS[2], 'build', lane)
 if call('SISMEMBER', KEYS[1], ARGV[1]) == 0 or known[1] ~= ARGV[2] then return -1 end
 if known[2] then
   local number, added = string.match(known[2], '^(%d+) (%d+)$')
-  -- Nobody waits for the answer to an earlier one than the last.
+  -- Only the last chunk of a writer can be sent again: nobody waits for the reply to an earlier one.
   if tonumber(ARGV[4]) <= tonumber(number) then return tonumber(added) end
 end
 

@@ -1,6 +1,6 @@
 --[[
-  Opens a gate that was built: from now on its epoch is in force. Takes the keys of all lower epochs away, streams excepted:
-  those are drained first.
+  Opens a gate that was built: from now on its epoch is in force. Deletes the keys of all lower epochs except the streams, which
+  are drained first.
 
   KEYS[1..2]  gate, epochs
   KEYS[3..6]  items, holds, keys, stream of the new epoch
@@ -14,8 +14,8 @@
   ARGV[13]    1 if it is to be shut: in place, but not open yet
   then        the lower epochs
 
-  Returns {'opened'}; {'lost'}: what was built is not (all) there, or not of this build any more; {'epochs', …}: others are
-  registered than the caller thought; or a number: the epoch in force, which is not below the new one.
+  Returns {'opened'}; {'lost'}: part of what was built is missing, or belongs to another build; {'epochs', …}: the lower epochs
+  that are registered, which are not those that the caller named; or a number: the epoch in force, which is not below the new one.
 ]]
 -- @include _server
 
@@ -46,7 +46,7 @@ for _, other in ipairs(call('SMEMBERS', KEYS[2])) do
 end
 if not known then return { 'epochs', unpack(lower) } end
 
--- Values and totals that came while this gate was being built went to the one in force. They are newer: they stay.
+-- Values and totals that arrived while this gate was being built went to the gate in force. They are newer: keep them.
 if not values[2] or tonumber(values[2]) <= tonumber(ARGV[6]) then
   for i = 6, 12 do values[i - 4] = ARGV[i] end
 end

@@ -1,7 +1,7 @@
 --[[
-  Takes the prefix for a shop, if no shop has it.
+  Claims the prefix for a shop, unless a shop has it.
 
-  KEYS[1]  which shop has it
+  KEYS[1]  the shop that has the prefix
   ARGV[1]  the shop that asks
 
   Returns the shop that has it.

@@ -1,6 +1,6 @@
 --[[
-  Ends holds: their units and slots are free again. No hold, no effect: that is what makes giving back happen once.
-  With a key the order never came into being, and the key is free again too, if it is bound to this order.
+  Ends holds: their units and slots are free again. Without a hold it does nothing, so units come back once only (P4).
+  With a key, the order never came into being: the key is freed too, if it is bound to this order.
 
   KEYS[1..4]  gate, items, holds, keys
   ARGV[1]     the epoch that the caller believes in force
@@ -29,7 +29,7 @@ for i = 1, n do
   end
   if at then
     local last = at + #orderId + #number + #slots + 3
-    -- Its neighbours, with one separator between them.
+    -- The holds before and after it, with one separator between them.
     local before, behind = string.sub(mine, 1, at - 1), string.sub(mine, last + 2)
     newHolds[buyer] = behind == '' and string.sub(before, 1, -2) or before .. behind
     local units = unitsOf(slots)

@@ -19,8 +19,8 @@ local registered, known = call('SMEMBERS', KEYS[2]), true
 for _, epoch in ipairs(registered) do known = known and expected[epoch] end
 if not known then return { 'epochs', unpack(registered) } end
 
--- An open gate of a sale that is over has seen all that was admitted, and admits nothing more. Its streams are empty, so
--- that the ledger has decided all of it.
+-- An open gate of a sale that is over knows all that was admitted, and admits nothing more. Its streams are empty, so the ledger
+-- has decided all of it.
 local function emptied(epoch, run, replid, shut, closes, closed)
   if tonumber(call('GET', KEYS[6]) or 0) > tonumber(epoch) then return 'removed' end
   local at = expected[epoch]

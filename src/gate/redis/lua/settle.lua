@@ -1,5 +1,5 @@
 --[[
-  The ledger has stored these orders as reserved: their units are not queued any more. No hold, no effect; sent again, none.
+  The ledger has stored these orders as reserved: their units are no longer queued. Does nothing without a hold, or when repeated.
 
   KEYS[1..3]  gate, items, holds
   ARGV[1]     the epoch that the caller believes in force

@@ -14,7 +14,7 @@ const DATA = new Set([
   1048, // NULL where none may be
   1062, // a second row under a unique key
   1064, // syntax: a value that we wrote wrongly into a statement
-  1153, // a packet too large: the batch is, and will be cut
+  1153, // a packet too large: the writer halves the batch
   1264, // a number out of range
   1265, // a value was cut
   1292, // a value that cannot be converted
@@ -28,7 +28,7 @@ const DATA = new Set([
   4025, // CHECK (MariaDB)
 ]);
 
-/** A password, a right or a database that is not there: nothing that waiting would mend. */
+/** A wrong password, a missing right or database: waiting does not help. */
 const REFUSED = new Set([1044, 1045, 1049, 1698]);
 
 function kindOf(error: unknown): ErrorKind {
@@ -46,7 +46,7 @@ export function errnoOf(error: unknown): number | null {
 }
 
 export function driverError(error: unknown): Error {
-  // mysql2 hangs the whole statement on it: hundreds of kilobytes of buyers' names that would go into the log.
+  // mysql2 attaches the whole statement: hundreds of kilobytes of buyers' names that would go into the log.
   if (error instanceof Error && 'sql' in error) delete error.sql;
   return sortedError(error, kindOf(error));
 }

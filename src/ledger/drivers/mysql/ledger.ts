@@ -31,11 +31,11 @@ export async function mysqlDialect(
     settings: `SHOW GLOBAL VARIABLES WHERE Variable_name IN
       ('version', 'innodb_flush_log_at_trx_commit', 'sync_binlog', 'log_bin', 'innodb_doublewrite', 'read_only')`,
     async endLeft(session, left) {
-      // Numbers begin again with the server: one that has not been up for so long has other sessions under them.
+      // Session ids start again with the server: if it started after the session was left, that id is another's now.
       const { rows: status } = await session.query("SHOW GLOBAL STATUS LIKE 'Uptime'");
       const upMs = Number(status[0]?.Value ?? 0) * 1000;
       const ids = left.filter(({ ageMs }) => ageMs < upMs).map(({ id }) => id);
-      // It counts whole seconds: of a server that has just started nobody knows yet.
+      // Uptime is in whole seconds, so for a server that has just started this is not known yet.
       const unsure = left.filter(({ ageMs }) => ageMs >= upMs && ageMs < upMs + 1000).map(({ id }) => id);
       if (ids.length === 0) return unsure;
       const { rows } = await session.query(
@@ -61,18 +61,10 @@ export async function mysqlDialect(
         'the database counts rows that were left as they were: something between it and us sets CLIENT_FOUND_ROWS',
       );
     },
-    async dropStockCheck(session) {
-      // MySQL has no DROP CONSTRAINT IF EXISTS.
-      const { rows } = await session.query(
-        `SELECT 1 FROM information_schema.table_constraints
-         WHERE table_schema = DATABASE() AND table_name = 'items' AND constraint_name = 'items_within_total'`,
-      );
-      if (rows.length > 0) await session.query('ALTER TABLE items DROP CONSTRAINT items_within_total');
-    },
   };
 }
 
-/** GET_LOCK knows no databases: the name has to. Names have at most 64 characters. */
+/** GET_LOCK names are global to the server, so the name contains the database. They have at most 64 characters. */
 function lockName(lock: LockName): string {
   return `CONCAT('doorbuster.${lock}.', MD5(DATABASE()))`;
 }

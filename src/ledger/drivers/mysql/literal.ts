@@ -4,8 +4,8 @@ import type { Value } from '../../works/work.ts';
 const NOT_PLAIN = /[^\x20-\x7e]|['\\]/;
 
 /**
- * A text as a literal. What is not plain goes as hexadecimal digits of its UTF-8: no mode of the server and no character
- * set of the connection can then read anything else into it.
+ * A text as a literal. A text that is not plain is written as the hexadecimal digits of its UTF-8, which no SQL mode of the
+ * server and no character set of the connection can read as anything else.
  */
 export function textLiteral(text: string): string {
   return NOT_PLAIN.test(text) ? hexadecimal(text) : `'${text}'`;
@@ -15,7 +15,7 @@ function hexadecimal(text: string): string {
   return `_utf8mb4 X'${Buffer.from(text, 'utf8').toString('hex')}'`;
 }
 
-/** Values that stand in one expression. Texts of both forms could differ in collation there, and MySQL would not choose. */
+/** Values of one expression. Plain and hexadecimal literals may differ in collation, which MySQL refuses within one expression. */
 export function literalsAlike(values: readonly (string | number | bigint | null)[]): string[] {
   const plain = !values.some((value) => typeof value === 'string' && NOT_PLAIN.test(value));
   return values.map((value) => (typeof value === 'string' && !plain ? hexadecimal(value) : literal(value)));

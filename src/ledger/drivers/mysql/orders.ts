@@ -6,16 +6,16 @@ import type { Session } from '../server/session.ts';
 import { textLiteral } from './literal.ts';
 import { MysqlSteps } from './steps.ts';
 
-/** So many orders in one packet: far below max_allowed_packet, which is 1 MiB where somebody was thrifty. */
+/** Orders in one packet: far below max_allowed_packet, which some set to 1 MiB. */
 const ORDERS_PER_PACKET = 1000;
 
 /**
- * The batch as text, several statements in one packet: the server has no prepared form for a number of rows that changes,
+ * The batch as text, several statements in one packet: the server cannot prepare a statement with a varying number of rows,
  * and one round trip with literals is quicker than several with parameters.
  *
- * `ON DUPLICATE KEY UPDATE id = id` and not INSERT IGNORE, which would also store names that were cut and hide what else is
- * wrong. It counts a row as affected only if it was inserted (without FOUND_ROWS, see session.ts); what bears our `batch`
- * was inserted by us.
+ * `ON DUPLICATE KEY UPDATE id = id` and not INSERT IGNORE, which would store truncated names and hide other errors. It counts a
+ * row as affected only if it was inserted (without FOUND_ROWS, see session.ts). A row with our `batch` number was inserted
+ * by us.
  */
 export class MysqlOrders implements OrderStatements {
   readonly #random: Random;
@@ -26,13 +26,13 @@ export class MysqlOrders implements OrderStatements {
   }
 
   async write(session: Session, rows: BatchRows): Promise<Written> {
-    const { orders, also, taken, nowMs, defences, hopefully } = rows;
+    const { orders, also, taken, nowMs, hopefully } = rows;
     const batch = Math.floor(this.#random.fraction() * Number.MAX_SAFE_INTEGER);
-    const updates = taken.map((units) => takeUnits(units, defences.stock));
+    const updates = taken.map(takeUnits);
     for (let from = 0; from < orders.length; from += ORDERS_PER_PACKET) {
       const some = orders.length <= ORDERS_PER_PACKET ? orders : orders.slice(from, from + ORDERS_PER_PACKET);
       const last = from + ORDERS_PER_PACKET >= orders.length;
-      const { sql, expected } = this.#packet(some, nowMs, batch, defences.claims);
+      const { sql, expected } = this.#packet(some, nowMs, batch);
       const statements = last && also.length === 0 ? [...sql, ...updates] : sql;
       const results = await session.script(statements.join('; '));
       const right = results.every(({ affected }, at) => affected === (expected[at] ?? 1));
@@ -40,17 +40,12 @@ export class MysqlOrders implements OrderStatements {
       if (!hopefully && !(await areOurs(session, some, batch))) return 'hindered';
     }
     if (also.length === 0) return 'written';
-    // Only now that every order is known to be new, and with the hot rows behind it in the same packet.
+    // Only after every order is known to be new; the hot rows follow in the same packet.
     const results = await this.#steps.run(session, [...also, ...updates.map((sql) => query(sql))]);
     return results.slice(also.length).every(({ affected }) => affected === 1) ? 'written' : 'hindered';
   }
 
-  #packet(
-    orders: readonly NewOrder[],
-    nowMs: number,
-    batch: number,
-    withClaims: boolean,
-  ): { sql: string[]; expected: number[] } {
+  #packet(orders: readonly NewOrder[], nowMs: number, batch: number): { sql: string[]; expected: number[] } {
     let orderRows = '';
     const claims: { place: string; row: string }[] = [];
     for (const { message, slots, reason } of orders) {
@@ -61,10 +56,8 @@ export class MysqlOrders implements OrderStatements {
       const keyed = live && key !== null ? textLiteral(key) : null;
       orderRows += `${orderRows === '' ? '' : ','}(${orderId},${saleId},${itemId},${buyer},${quantity},${textLiteral(slots)},${price.amount * quantity},${textLiteral(price.currency)},${live ? "'reserved',NULL" : `'rejected','${reason}'`},${epoch},${keyed ?? 'NULL'},${fingerprint},${nowMs},${nowMs},${live ? nowMs + payWithinSeconds * 1000 : 'NULL'},${batch})`;
       if (!live) continue;
-      if (withClaims) {
-        for (const slot of message.slots) {
-          claims.push({ place: `${saleId} ${message.buyer}`, row: `(${saleId},${buyer},${slot},${orderId})` });
-        }
+      for (const slot of message.slots) {
+        claims.push({ place: `${saleId} ${message.buyer}`, row: `(${saleId},${buyer},${slot},${orderId})` });
       }
     }
     const sql = [
@@ -81,7 +74,7 @@ export class MysqlOrders implements OrderStatements {
   }
 }
 
-/** Where something was in the way, the counts alone are not enough: each row must bear the number of this transaction. */
+/** On the careful path counts are not enough: each row must have the number of this transaction. */
 async function areOurs(session: Session, orders: readonly NewOrder[], batch: number): Promise<boolean> {
   const { rows } = await session.query('SELECT count(*) AS n FROM orders WHERE id IN (?) AND batch = ?', [
     orders.map(({ message }) => BigInt(message.orderId)),
@@ -90,7 +83,7 @@ async function areOurs(session: Session, orders: readonly NewOrder[], batch: num
   return Number(rows[0]!.n) === orders.length;
 }
 
-/** By buyer: writers of other items of the sale insert beside us, and in one order nobody waits in a circle. */
+/** Sorted by buyer: writers of other items of the sale insert claims of the same buyers, and in one order they cannot deadlock. */
 function inOrder(rows: { place: string; row: string }[]): string {
   rows.sort((a, b) => (a.place < b.place ? -1 : a.place > b.place ? 1 : 0));
   let text = rows[0]!.row;
@@ -98,7 +91,6 @@ function inOrder(rows: { place: string; row: string }[]): string {
   return text;
 }
 
-function takeUnits({ itemId, epoch, units }: TakenUnits, guarded: boolean): string {
-  const enough = guarded ? ` AND total - reserved - sold - blocked >= ${units}` : '';
-  return `UPDATE items SET reserved = reserved + ${units}, rev = rev + 1 WHERE id = ${itemId} AND epoch = ${epoch}${enough}`;
+function takeUnits({ itemId, epoch, units }: TakenUnits): string {
+  return `UPDATE items SET reserved = reserved + ${units}, rev = rev + 1 WHERE id = ${itemId} AND epoch = ${epoch} AND total - reserved - sold - blocked >= ${units}`;
 }

@@ -35,11 +35,11 @@ function connectionOptions(url: DatabaseUrl): PoolOptions {
     supportBigNumbers: true,
     bigNumberStrings: true,
     multipleStatements: true,
-    // Values are in the text already (literal.ts); the driver would search all of it for places to put some.
+    // Values are in the text already (literal.ts); the driver would search it for placeholders.
     queryFormat: (sql: string) => sql,
-    // FOUND_ROWS would count a row that an INSERT left as it was, and so call a repeated order a new one.
+    // FOUND_ROWS would count a row that an INSERT left as it was, and a repeated order would pass for a new one.
     flags: ['-FOUND_ROWS', '-LOCAL_FILES'],
-    // VARBINARY is text of ours; mysql2 would give a Buffer.
+    // We store text in VARBINARY columns; mysql2 would return a Buffer.
     typeCast: (field, next) => (TEXTS.has(field.type) ? field.string('utf8') : next()),
   };
 }
@@ -48,7 +48,7 @@ const TEXTS = new Set(['VAR_STRING', 'STRING', 'VARCHAR', 'TINY_BLOB', 'BLOB', '
 
 const IDLE_TRANSACTION = 'idle_transaction_timeout';
 
-/** Variables that only one of MySQL and MariaDB has, or only some versions: set where they are. */
+/** Variables that only MySQL, only MariaDB or only some versions have: set where they exist. */
 const LIMITS: Record<string, number> = {
   innodb_lock_wait_timeout: SESSION_LIMITS.lockWaitMs / 1000,
   /** MariaDB: ends a transaction that does nothing. */
@@ -59,8 +59,8 @@ const LIMITS: Record<string, number> = {
 };
 
 /**
- * How long a connection may do nothing at all. MySQL has no limit for transactions: there this one frees the row that a
- * stopped writer holds, and idle connections of the pool come and go.
+ * How long a connection may be idle. MySQL has no such limit for transactions: there this one frees the row that a hanging
+ * writer has locked, and idle connections of the pool come and go.
  */
 const WAIT_SECONDS = 600;
 const WAIT_SECONDS_MYSQL = 30;
@@ -163,7 +163,7 @@ class MysqlLastingSession extends MysqlSession implements LastingSession {
   }
 }
 
-/** mysql2 keeps its socket there and has no other way to let a process end while connections are idle. */
+/** The only way to mysql2's socket, without which idle connections keep the process alive. */
 function socketOf(connection: Connection): import('node:net').Socket {
   return (connection as unknown as { stream: import('node:net').Socket }).stream;
 }
@@ -176,7 +176,7 @@ export class MysqlConnections implements Connections {
   readonly #pool: Pool;
   readonly #ready = new WeakSet<PoolConnection>();
 
-  /** Asks the server what it has, and settles what every session begins with. */
+  /** Asks the server which variables it has, and decides what every session sets first. */
   static async open(address: string, timers: Timers, isolation: Isolation, poolMax: number): Promise<MysqlConnections> {
     const url = parseDatabaseUrl(address);
     const connection = await connect(url);
@@ -189,11 +189,11 @@ export class MysqlConnections implements Connections {
       const limits = rows.map((row) => `${row.Variable_name} = ${LIMITS[row.Variable_name as string]}`);
       const level = isolation === 'repeatable read' ? 'REPEATABLE READ' : 'READ COMMITTED';
       const settings = [
-        // Strict: a name that does not fit is an error and not another name. No mode that changes what a literal means.
+        // Strict: a name that does not fit is an error and is not truncated. No mode that changes what a literal means.
         `SET SESSION sql_mode = 'STRICT_ALL_TABLES,ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION,ANSI_QUOTES'`,
-        // A statement without a transaction around it is stored, whatever the server's default is.
+        // A statement outside a transaction commits, whatever the server's default is.
         'autocommit = 1',
-        // The hour that a change of the clocks repeats is not an hour of ours.
+        // UTC: in a local time zone one hour comes twice when daylight saving ends.
         `time_zone = '+00:00'`,
         `wait_timeout = ${knows(IDLE_TRANSACTION) ? WAIT_SECONDS : WAIT_SECONDS_MYSQL}`,
       ].join(', ');
@@ -212,7 +212,7 @@ export class MysqlConnections implements Connections {
     this.#limits = limits;
     this.#pool = createPool({ ...connectionOptions(url), connectionLimit: poolMax });
     this.#pool.on('connection', (connection) => {
-      // The pool itself hears only the first error of a connection; a second one would end the process.
+      // The pool listens only to the first error of a connection; a second one would end the process.
       connection.on('error', () => {});
     });
     this.#pool.on('release', (connection) => socketOf(connection).unref());

@@ -4,9 +4,9 @@ import type { StepStatements } from '../server/dialect.ts';
 import type { Session } from '../server/session.ts';
 import { inlined, literal, literalsAlike } from './literal.ts';
 
-/** Far below max_allowed_packet, which is 1 MiB where somebody was thrifty. */
+/** Far below max_allowed_packet, which some set to 1 MiB. */
 const PACKET_CHARACTERS_MAX = 400_000;
-/** A statement with more rows than these is several. */
+/** Rows of one statement; more are split into several statements. */
 const ROWS_MAX = 500;
 const LEAF_MAX = 4;
 
@@ -24,7 +24,7 @@ export const LIFE_DIALECT: LifeDialect = {
   due: { from: 'orders o FORCE INDEX (orders_due)', where: 'o.due_at <= ?', order: 'o.due_at' },
 };
 
-/** A round as text, in one packet: as the batched writer does it, and for the same reason. */
+/** A round as text, in one packet, as in orders.ts and for the same reason. */
 export class MysqlSteps implements StepStatements {
   readonly stopsAtFailure = true;
   readonly commits = false;
@@ -92,8 +92,8 @@ function textOf(step: Extract<Step, { rows: unknown }>): string {
 }
 
 /**
- * The cell of each row, by its id, or the one that all have. Plain SQL that MySQL and MariaDB understand alike, and quicker
- * than a join with a table of literals.
+ * The value of a column for each row, by its id, or the one value that all rows share. MySQL and MariaDB both understand it,
+ * and it is quicker than a join with a table of literals.
  */
 function cellOf(id: string, rows: readonly Cells[], at: number): string {
   const first = rows[0]![at];
@@ -106,7 +106,7 @@ function cellOf(id: string, rows: readonly Cells[], at: number): string {
   );
 }
 
-/** By halves: a CASE is tried from its beginning for every row. */
+/** Nested by halves: a flat CASE would be searched from its beginning for every row. */
 function chosen(id: string, places: readonly { name: bigint; value: string }[]): string {
   if (places.length <= LEAF_MAX) {
     const [last, ...others] = places.toReversed();

@@ -1,9 +1,9 @@
-/** Advisory locks have numbers, and belong to a database. The first number is ours. */
+/** Advisory locks are numbered within a database. The first number marks them as ours. */
 export const OURS = 0x646f6f72;
-/** Of items: numbers of their own. Two items may have the same one, and then wait for each other at most. */
+/** The numbers of items. Two items may share one, and then merely wait for each other. */
 const ITEMS = OURS + 1;
 const ITEM_MASK = 0x7fff_ffffn;
-/** The database has room for some thousand locks: a batch of more items than these says that it is about any. */
+/** The database has room for some thousand locks: a batch of more items than this announces all items at once. */
 const ITEMS_MAX = 64;
 const ANY_ITEM = -1;
 
@@ -11,7 +11,7 @@ function itemNumbers(itemIds: readonly string[]): number[] {
   return [...new Set(itemIds.map((id) => Number(BigInt(id) & ITEM_MASK)))].sort((a, b) => a - b);
 }
 
-/** Until the end of the transaction, always in the same order. */
+/** Locks until the end of the transaction, always in the same order. */
 function take(lock: string, numbers: readonly number[]): string {
   return `SELECT ${numbers.map((number) => `${lock}(${ITEMS}, ${number})`).join(', ')}`;
 }
@@ -21,7 +21,7 @@ export const ANNOUNCED = {
     const numbers = itemNumbers(itemIds);
     return take('pg_advisory_xact_lock_shared', numbers.length > ITEMS_MAX ? [ANY_ITEM] : numbers);
   },
-  // A SELECT has room for some 1 600 columns.
+  // A SELECT may have about 1 600 columns.
   wait(itemIds: readonly string[]): string[] {
     const numbers = [ANY_ITEM, ...itemNumbers(itemIds)];
     const parts: string[] = [];

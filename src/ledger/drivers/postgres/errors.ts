@@ -6,7 +6,7 @@ const DEADLOCK_DETECTED = '40P01';
 const SYNTAX_ERROR = '42601';
 const LOCK_NOT_AVAILABLE = '55P03';
 const UNIQUE_VIOLATION = '23505';
-/** We divide by nothing but a count that is not as expected. */
+/** Division by zero: only `judgedStatement` divides, by a count that is not as expected. */
 const DIVISION_BY_ZERO = '22012';
 
 const CONFLICTS = new Set([SERIALIZATION_FAILURE, DEADLOCK_DETECTED, DIVISION_BY_ZERO]);
@@ -14,7 +14,7 @@ const CONFLICTS = new Set([SERIALIZATION_FAILURE, DEADLOCK_DETECTED, DIVISION_BY
 /** Classes of SQL states: data exceptions, violated constraints, and limits of the program (a value too long for its index). */
 const DATA = /^(22|23|54)/;
 
-/** A password, a right or a database that is not there: nothing that waiting would mend. */
+/** A wrong password, a missing right or database: waiting does not help. */
 const REFUSED = /^(28...|3D000|42501)$/;
 
 function kindOf(error: unknown): ErrorKind {

@@ -19,7 +19,7 @@ export async function postgresDialect(
     clock: 'SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now_ms',
     lockFirst: isolation === 'repeatable read',
     byPrimaryKey: '',
-    // A table that was never analysed looks small. As rows the two columns can be had in order from one index only.
+    // A table that was never analysed looks small. Compared as a row, the two columns can come in order from one index only.
     ordersAfter: (columns, saleId, afterId, limit) => `BEGIN ISOLATION LEVEL READ COMMITTED READ ONLY;
       SET LOCAL enable_sort = off; SET LOCAL enable_bitmapscan = off;
       SELECT ${columns} FROM orders WHERE (sale_id, id) > (${saleId}, ${afterId}) AND sale_id <= ${saleId}
@@ -34,7 +34,7 @@ export async function postgresDialect(
     settings: `SELECT name, setting AS value FROM pg_settings
       WHERE name IN ('server_version', 'fsync', 'synchronous_commit', 'full_page_writes', 'default_transaction_read_only')`,
     async endLeft(session, left) {
-      // Of the same age or older: a number may have been given away again since.
+      // Of the same age or older: the process id may have been reused since.
       const are = left.map(
         ({ id, ageMs }) => `pid = ${id} AND backend_start <= clock_timestamp() - interval '${Math.floor(ageMs)} ms'`,
       );
@@ -47,7 +47,6 @@ export async function postgresDialect(
       return rows.filter(({ at_work }) => Number(at_work) === 1).map(({ pid }) => Number(pid));
     },
     mustCountRightly: async () => {},
-    dropStockCheck: (session) => session.query('ALTER TABLE items DROP CONSTRAINT IF EXISTS items_within_total'),
   };
 }
 

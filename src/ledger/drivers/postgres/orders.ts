@@ -7,9 +7,9 @@ import { PostgresSession, type Prepared, withNumbers } from './session.ts';
 import { judgedStatement, sendStep } from './steps.ts';
 
 /**
- * The rows of a batch, in one statement. Of most orders only id, buyer and key differ: the rest is their *shape*, of which a
- * batch has few, and a row says by number which is its own. What is parsed is then a third of what it would be with an
- * array for each column (measured: the batch takes two thirds of the time).
+ * The rows of a batch, in one statement. Most orders differ only in id, buyer and key. The rest is their *shape*: a batch has
+ * few shapes, and each order names its own by number. The database then parses a third of what an array for each column would
+ * be (measured: the batch takes two thirds of the time).
  *
  *   $1 … $4     orders: id, buyer, key, number of the shape
  *   $5 … $16    shapes: sale, item, quantity, slots, the first slot (NULL: takes no claim), amount, currency, status, reason,
@@ -36,10 +36,10 @@ function insertBatch(name: string, conflict: string, answer: string): Prepared {
   return { name, text };
 }
 
-/** All or nothing: a row that is there already fails the statement. A fifth quicker than the one that leaves it. */
+/** All or nothing: an existing row fails the statement. A fifth quicker than INSERT_NEW. */
 const INSERT_ALL = insertBatch('insert_all', '', '1 AS done');
 
-/** Leaves what is there, and counts the rows that were really inserted. */
+/** Leaves existing rows as they are, and counts those really inserted. */
 const INSERT_NEW = insertBatch(
   'insert_new',
   'ON CONFLICT DO NOTHING RETURNING 1',
@@ -49,31 +49,23 @@ const INSERT_NEW = insertBatch(
 const TAKE_UNITS = `UPDATE items SET reserved = reserved + ?::int, rev = rev + 1
   WHERE id = ? AND epoch = ? AND total - reserved - sold - blocked >= ?::int`;
 
-const TAKE_UNITS_UNGUARDED = `UPDATE items SET reserved = reserved + ?::int, rev = rev + 1
-  WHERE id = ? AND epoch = ? AND ?::int > 0`;
-
-/** Both fail where they do not change their one row. */
+/** Fails where it does not change its one row. */
 const TAKE: Prepared = { name: 'take_units', text: withNumbers(judgedStatement(TAKE_UNITS)) };
-const TAKE_UNGUARDED: Prepared = {
-  name: 'take_units_unguarded',
-  text: withNumbers(judgedStatement(TAKE_UNITS_UNGUARDED)),
-};
 
-/** All that orders have in common that differ in id, buyer and key only. */
+/** What orders have in common that differ only in id, buyer and key. */
 interface Shape {
   readonly like: NewOrder;
   readonly number: number;
 }
 
 /**
- * The batch in one round trip, and with its COMMIT where nobody has looked what is there: whatever stands in the way fails a
- * statement, and the COMMIT behind it takes everything back. So the hot rows of the items are locked for as long as the
- * database takes to commit, and not until our next turn.
+ * The batch in one round trip; on the quick path with its COMMIT: a row in the way fails a statement, and the COMMIT behind it
+ * then rolls back. So the hot rows of the items are locked only while the database commits, and not until our next turn.
  */
 export class PostgresOrders implements OrderStatements {
-  async write(session: Session, { orders, also, taken, nowMs, defences, hopefully }: BatchRows): Promise<Written> {
+  async write(session: Session, { orders, also, taken, nowMs, hopefully }: BatchRows): Promise<Written> {
     if (!(session instanceof PostgresSession)) throw new TypeError('a session of PostgreSQL is needed');
-    // By buyer: writers of other items of the sale insert beside us, and in one order nobody waits in a circle.
+    // Sorted by buyer: writers of other items of the sale insert claims of the same buyers, and in one order they cannot deadlock.
     const sorted = orders.toSorted(byBuyer);
     const shapes = new Map<string, Shape>();
     const numbers: number[] = [];
@@ -90,7 +82,6 @@ export class PostgresOrders implements OrderStatements {
       }
       numbers.push(shape.number);
       if (reason !== null) continue;
-      if (!defences.claims) continue;
       claims += message.slots.length;
       for (let slot = 1; slot < message.slots.length; slot++) {
         more.push({ place: at + 1, slot: message.slots[slot]!, saleId });
@@ -108,7 +99,7 @@ export class PostgresOrders implements OrderStatements {
         bare(all, ({ message }) => message.itemId),
         bare(all, ({ message }) => message.quantity),
         quoted(all, ({ slots }) => slots),
-        bare(all, (order) => (defences.claims ? live(order, order.message.slots[0]!) : null)),
+        bare(all, (order) => live(order, order.message.slots[0]!)),
         bare(all, ({ message }) => message.price.amount * message.quantity),
         quoted(all, ({ message }) => message.price.currency),
         bare(all, (order) => live(order, 'reserved') ?? 'rejected'),
@@ -122,12 +113,10 @@ export class PostgresOrders implements OrderStatements {
         nowMs,
       ]),
       ...also.map((step) => sendStep(session, step)),
-      ...taken.map(({ itemId, epoch, units }) =>
-        session.prepared(defences.stock ? TAKE : TAKE_UNGUARDED, [units, itemId, epoch, units, 1]),
-      ),
+      ...taken.map(({ itemId, epoch, units }) => session.prepared(TAKE, [units, itemId, epoch, units, 1])),
       ...(hopefully ? [session.commit()] : []),
     ]);
-    // All are awaited, whichever fails: those behind it fail with it.
+    // Awaits all of them: those behind one that fails fail, too, and must not be unhandled.
     const results = await Promise.allSettled(sent);
     const failed = results.find((result) => result.status === 'rejected');
     if (failed !== undefined) {
@@ -144,7 +133,7 @@ function byBuyer(a: NewOrder, b: NewOrder): number {
   return a.message.buyer < b.message.buyer ? -1 : a.message.buyer > b.message.buyer ? 1 : 0;
 }
 
-/** An array of what needs no quotes: numbers, ids, our own words. */
+/** An array literal of values that need no quotes: numbers, ids, our own words. */
 function bare<T>(rows: readonly T[], pick: (row: T) => string | number | null): string {
   let text = '{';
   for (let at = 0; at < rows.length; at++) {

@@ -17,8 +17,8 @@ import {
 import { driverError, isRefused } from './errors.ts';
 
 /**
- * Every statement finds its few rows by an index, and is planned so once for each connection. Left to itself the database
- * plans anew, or takes a table for small that was empty when it was analysed last, and scans what a sale has filled since.
+ * Every statement finds its few rows by an index, and is planned once for each connection. By default the database would plan
+ * it again, or scan a table that was empty when last analysed and that a sale has filled since.
  */
 const BY_INDEX = [
   'plan_cache_mode=force_generic_plan',
@@ -39,7 +39,7 @@ function connectionOptions(url: DatabaseUrl): ClientConfig {
   };
   return {
     connectionString: url.bare,
-    // Not said in the address: PGSSLMODE may.
+    // If the address does not say, PGSSLMODE may.
     ...(url.sslmode !== null && { ssl }),
     connectionTimeoutMillis: CONNECT_MS_MAX,
     application_name: 'doorbuster',
@@ -61,13 +61,13 @@ export function withNumbers(sql: string): string {
   if (text === undefined) {
     let count = 0;
     text = sql.replace(/IN \(\?\)|\?/g, (place) => (place === '?' ? `$${++count}` : `= ANY ($${++count})`));
-    // Statements are written out in the source: there are not many.
+    // Bounded: every statement is written out in the source.
     numbered.set(sql, text);
   }
   return text;
 }
 
-/** A prepared statement: the database parses it once for each connection, and soon plans it no more. */
+/** A prepared statement: the database parses it once for each connection, and soon reuses its plan. */
 export interface Prepared {
   name: string;
   text: string;
@@ -79,7 +79,7 @@ export function preparedOf(sql: string): Prepared {
   let statement = prepared.get(sql);
   if (statement === undefined) {
     statement = { name: `s${prepared.size + 1}`, text: withNumbers(sql) };
-    // There are not many: statements are written out in the source, or differ by the columns of a table that they write.
+    // Bounded: statements are written out in the source, or differ by the columns of the table that they write.
     prepared.set(sql, statement);
   }
   return statement;
@@ -108,14 +108,14 @@ export class PostgresSession implements Session {
     return resultOf(await this.#run<QueryResult>({ ...statement, values }));
   }
 
-  /** The database answers a COMMIT of a transaction that has failed, too: it has taken it back then. */
+  /** The database also answers the COMMIT of a failed transaction, with ROLLBACK. */
   async commit(): Promise<Result> {
     const answer = await this.#run<QueryResult>({ text: 'COMMIT' });
     if (answer.command !== 'COMMIT') throw unavailable(`the database has not committed (${answer.command})`);
     return resultOf(answer);
   }
 
-  /** What `send` sends goes out in one write: each would otherwise be a system call, and wake the database, of its own. */
+  /** Sends what `send` sends in one write. Otherwise each would be a system call and wake the database. */
   together<T>(send: () => T): T {
     const { stream } = this.#connection;
     stream.cork();
@@ -138,7 +138,7 @@ export class PostgresSession implements Session {
   }
 
   #giveUp(): void {
-    // The socket, and not end(): that would wait for the answer that does not come.
+    // The socket itself: end() would wait for the answer that does not come.
     this.#connection.stream.destroy();
   }
 
@@ -228,12 +228,12 @@ export class PostgresConnections implements Connections {
       allowExitOnIdle: true,
       idleTimeoutMillis: 60_000,
     });
-    // Connections that end while nobody uses them leave the pool; that is all there is to it.
+    // Idle connections that end leave the pool; nothing else is to be done.
     this.#pool.on('error', () => {});
     this.#pool.on('connect', (client) => {
-      // While somebody uses it the pool does not listen, and an error that nobody hears ends the process.
+      // The pool does not listen while a connection is in use, and an error without a listener ends the process.
       client.on('error', () => {});
-      // In front of whatever whoever gets it will send. Not as an option of the connection: some that stand in between refuse those.
+      // Sent before anything else on this connection. Not as a connection option: some proxies refuse those.
       client.query(BY_INDEX, () => {});
     });
   }

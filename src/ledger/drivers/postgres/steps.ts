@@ -24,7 +24,7 @@ export const LIFE_DIALECT: LifeDialect = {
   due: { from: 'orders o', where: "o.status = 'reserved' AND o.expires_at <= ?", order: 'o.expires_at' },
 };
 
-/** Types of the columns that are written in rows: an array of values does not say what it is of. What is not here is text. */
+/** Types of the columns that are written in rows: an array parameter needs a type. Columns not listed are text. */
 const TYPES: Record<string, 'bigint' | 'int'> = {
   id: 'bigint',
   order_id: 'bigint',
@@ -63,7 +63,7 @@ const TYPES: Record<string, 'bigint' | 'int'> = {
   told: 'int',
 };
 
-/** A round in one go: statements follow each other without waiting for answers, and rows go in as one array for each column. */
+/** A round, pipelined: statements are sent without waiting for answers, and rows as one array for each column. */
 export class PostgresSteps implements StepStatements {
   readonly stopsAtFailure = false;
   readonly commits = true;
@@ -72,7 +72,7 @@ export class PostgresSteps implements StepStatements {
     if (!(session instanceof PostgresSession)) throw new TypeError('a session of PostgreSQL is needed');
     const judged = steps.at(-1)?.do === 'commit';
     const sent = session.together(() => steps.map((step) => (judged ? sendJudged : sendStep)(session, step)));
-    // All are awaited, whichever fails: those behind it fail with it.
+    // Awaits all of them: those behind one that fails fail, too, and must not be unhandled.
     const results = await Promise.allSettled(sent);
     const failed = results.find((result) => result.status === 'rejected');
     if (failed !== undefined) throw failed.reason;
@@ -81,8 +81,8 @@ export class PostgresSteps implements StepStatements {
 }
 
 /**
- * Sent at once, in front of a COMMIT that is on its way too: a count that is not as expected fails the statement, and with
- * it the transaction, whose COMMIT then takes it back.
+ * Sent ahead of a COMMIT that is on its way, too: an unexpected count fails the statement, and with it the transaction, which
+ * the COMMIT then rolls back.
  */
 async function sendJudged(session: PostgresSession, step: Step): Promise<Result> {
   if (step.do === 'commit') return session.commit();
@@ -98,7 +98,7 @@ export function judgedStatement(sql: string): string {
   return `WITH changed AS (${sql} RETURNING 1) SELECT count(*)::int AS affected, 1 / (count(*) = ?)::int AS as_expected FROM changed`;
 }
 
-/** Sent at once, behind what was sent before it. */
+/** Sends the step without waiting for earlier answers. */
 export function sendStep(session: PostgresSession, step: Step): Promise<Result> {
   const { sql, values } = statementOf(step);
   return values.length === 0 ? session.query(sql) : session.prepared(preparedOf(sql), values.map(arrayOf));
@@ -106,7 +106,7 @@ export function sendStep(session: PostgresSession, step: Step): Promise<Result> 
 
 const SPECIAL = /["\\]/;
 
-/** A list as PostgreSQL writes it: the driver is generous with its time where nothing has to be escaped. */
+/** A list as an array literal of PostgreSQL: the driver's own is slow, also where nothing has to be escaped. */
 function arrayOf(value: Value): unknown {
   if (typeof value !== 'object' || value === null) return value;
   let text = '';

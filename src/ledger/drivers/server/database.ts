@@ -6,13 +6,13 @@ import { ConflictError } from '../../works/work.ts';
 import type { Dialect } from './dialect.ts';
 import type { PooledSession, Session } from './session.ts';
 
-/** With each conflict somebody else has got further: so many in a row, with pauses, are no longer bad luck. */
+/** With each conflict another transaction got further: so many in a row, with pauses, are not chance. */
 const ATTEMPTS_MAX = 20;
 const PAUSE_MS_MAX = 50;
 const END_MS_MAX = 2000;
-/** More than a pool has: what is older than these has ended long ago. */
+/** More than a pool has connections: sessions older than the last so many have ended long ago. */
 const LEFT_MAX = 100;
-/** A server says that a session is at work until a moment after its client has the answer; a new one does not know its age. */
+/** A server reports a session as active for a moment after its client has the answer, and counts its uptime in whole seconds. */
 const LOOK_AGAIN_MS = 20;
 const LOOKS_MAX = 60;
 
@@ -51,12 +51,12 @@ export class Database {
     return { sql: `; ${this.dialect.clock}`, read: (now) => Number(now!.rows[0]!.now_ms) };
   }
 
-  /** Statements by themselves. A database that is set to SERIALIZABLE may make even these collide. */
+  /** Statements outside a transaction. With SERIALIZABLE as the database's default even these may collide. */
   read<T>(run: (session: Session) => Promise<T>): Promise<T> {
     return this.attempt(run);
   }
 
-  /** One transaction: begun and committed here. What throws is rolled back. */
+  /** Begins and commits one transaction; rolls back if `run` throws. */
   transaction<T>(run: (session: Session) => Promise<T>, begin = this.dialect.begin): Promise<T> {
     return this.attempt(async (session) => {
       await session.script(begin);
@@ -67,8 +67,8 @@ export class Database {
   }
 
   /**
-   * A transaction that begins and commits by itself, since it does so together with other statements. Tried again while
-   * it collides; whatever it throws, nothing of it is left in the session.
+   * A transaction whose `run` sends BEGIN and COMMIT itself, together with other statements. Retried while it collides;
+   * whatever it throws, nothing of it is left in the session.
    */
   async attempt<T>(run: (session: Session) => Promise<T>): Promise<T> {
     for (let attempts = 1; ; attempts++) {
@@ -80,7 +80,7 @@ export class Database {
           throw new BusyError(`the database was busy: ${attempts} tries collided with others`, error);
         }
         this.runtime.log.debug({ err: error, attempts }, 'a transaction collided and is tried again');
-        // Not at once and not together: those that collided would collide again.
+        // After a random pause: transactions that collided would collide again.
         const pauseMs = this.runtime.random.fraction() * Math.min(PAUSE_MS_MAX, 2 ** attempts);
         await sleep(this.runtime.timers, pauseMs);
       }
@@ -88,8 +88,8 @@ export class Database {
   }
 
   /**
-   * Ends the sessions that an outage has left and that only wait for their client, so that nobody waits for their rows. One
-   * that is at work is left to finish, and remembered: what it does may be over in a moment, or never.
+   * Ends sessions that an outage left behind and that only wait for their client: they would keep their rows locked. A session
+   * that is active is left to finish and remembered, since it may take a moment or for ever.
    */
   async endLeft(): Promise<void> {
     for (let looks = 1; this.#left.size > 0; looks++) {
@@ -111,7 +111,7 @@ export class Database {
     }
   }
 
-  /** Waits for what is under way, but not for a database that hangs: it takes back what is open with its connections. */
+  /** Waits for what is under way, but not for a database that hangs: closing its connections rolls back what is open. */
   end(): Promise<void> {
     this.#ended ??= this.#end();
     return this.#ended;
@@ -156,7 +156,7 @@ async function rolledBack(session: PooledSession): Promise<void> {
     await session.query('ROLLBACK');
     session.release();
   } catch {
-    // With the connection the database takes back what is open in it.
+    // When the connection ends, the database rolls back what is open in it.
     session.destroy();
   }
 }

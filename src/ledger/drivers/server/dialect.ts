@@ -1,12 +1,12 @@
-import type { Defences, NewOrder, TakenUnits } from '../../rules/backstops.ts';
+import type { NewOrder, TakenUnits } from '../../rules/backstops.ts';
 import type { InsertStep, LifeDialect, Result, Step } from '../../works/work.ts';
 import type { Connections, LastingSession, LeftSession, Session } from './session.ts';
 
 export type Isolation = 'read committed' | 'repeatable read';
 
 /**
- * What differs between the databases. Everything else is written once, in SQL that both understand: `?` for values,
- * double quotes around names that one of them reserves.
+ * What differs between the databases. Everything else is written once, in SQL that both understand: `?` for values, double
+ * quotes around names that are reserved in one of them.
  */
 export interface Dialect {
   readonly connections: Connections;
@@ -16,24 +16,24 @@ export interface Dialect {
   readonly beginFresh: string;
   /** The database's clock at this instant, not that of the statement's or transaction's start: `now_ms`. */
   readonly clock: string;
-  /** A batch must lock its items before it writes: what others change after its first look would fail it otherwise. */
+  /** A batch must lock its items before it reads: otherwise a change by another writer after the read fails it. */
   readonly lockFirst: boolean;
-  /** After the name of a table: go by its primary key, so that rows are locked in that order and no others with them. */
+  /** Behind a table's name: use its primary key, so that rows are locked in that order and no others with them. */
   readonly byPrimaryKey: string;
   /**
-   * The next orders of a sale by id, as a script whose only rows they are. It goes by the sale's own index, whatever the
-   * database knows of the table: one that sorts all orders of a sale for every page would take hours for a large one.
+   * A script whose only result rows are the next orders of a sale by id. It forces the sale's index, whatever the statistics
+   * say: a plan that sorts all orders of a large sale for every page would take hours.
    */
   ordersAfter(columns: string, saleId: bigint, afterId: bigint, limit: number): string;
   /**
-   * Where a batch is written and committed in one trip (see `Written`), its COMMIT may be on its way before it has the rows
-   * of its items. So it says beforehand which they are, in the trip before, and whoever must come after it waits for that.
-   * Null: a COMMIT is sent when the rows are locked, and they say as much. Each is a statement without values.
+   * Where a batch is written and committed in one trip (see `Written`), its COMMIT is sent before its items are locked. So the
+   * trip before announces the items, and whoever must come after the batch waits for the announcement. Null: a COMMIT is sent
+   * only after the items are locked, and their locks are enough. Each is a statement without values.
    */
   readonly announced: {
-    /** Until the end of the transaction; holds up nobody but `wait`. */
+    /** Holds until the end of the transaction, and blocks only `wait`. */
     say(itemIds: readonly string[]): string;
-    /** For all that have said so. */
+    /** Waits for every transaction that has announced one of these. */
     wait(itemIds: readonly string[]): string[];
   } | null;
   readonly orders: OrderStatements;
@@ -44,26 +44,23 @@ export interface Dialect {
   /** Settings of the server that a promise rests on: a name and a value in each row. */
   readonly settings: string;
   /**
-   * Ends those of these sessions that are in the middle of a transaction and wait for a client that has gone: they would
-   * keep their rows locked until the server notices. One that is at work is left to finish: a COMMIT that waits for a
-   * replica is not to be hurried. Saves time only: what it cannot see or end, ends by itself. Returns those to look at again:
-   * they are at work, or it cannot be said yet whose they are.
+   * Ends those of these sessions that are idle in a transaction whose client has gone: they would keep their rows locked until
+   * the server notices. An active session is left to finish, since a COMMIT may be waiting for a replica. This only saves
+   * time: sessions that it cannot see or end, end by themselves. Returns the sessions to look at again: they are active, or it
+   * is not known yet whose they are.
    */
   endLeft(session: Session, left: readonly LeftSession[]): Promise<number[]>;
-  /** Fails if the counts of rows do not mean what the writer takes them for. */
+  /** Fails if the database counts rows differently from what the writer relies on. */
   mustCountRightly(session: Session): Promise<void>;
-  /** Takes the CHECK away that holds P1 below every statement: for the test that shows what each defence is for. */
-  dropStockCheck(session: Session): Promise<unknown>;
 }
 
 export interface BatchRows {
   readonly orders: readonly NewOrder[];
-  /** Rows of other tables that go with the orders: written after these, and before the hot rows of the items. */
+  /** Rows of other tables that belong to the orders: written after them, and before the hot rows of the items. */
   readonly also: readonly InsertStep[];
   readonly taken: readonly TakenUnits[];
   readonly nowMs: number;
-  readonly defences: Defences;
-  /** Nobody has looked what is there: most likely nothing, and if something is, it is enough to know that. */
+  /** Nothing was read before: most likely no row is in the way, and if one is, it is enough to report that. */
   readonly hopefully: boolean;
 }
 
@@ -73,10 +70,10 @@ export type Written =
   | 'written'
   /** … and the transaction is committed. */
   | 'committed'
-  /** Something stands in the way: the transaction must be taken back. */
+  /** A row is in the way: the transaction must be rolled back. */
   | 'hindered';
 
-/** The statements of the batched writer, which are shaped for each driver. */
+/** The statements of the batched writer, written for each driver. */
 export interface OrderStatements {
   /**
    * Inserts orders, and the claims, keys and events of those that are reserved, and takes the units. An order that is there
@@ -85,20 +82,20 @@ export interface OrderStatements {
   write(session: Session, rows: BatchRows): Promise<Written>;
 }
 
-/** The steps of work that is written once for every ledger. */
+/** How a driver runs the steps of work. */
 export interface StepStatements {
-  /** Whether a statement that fails keeps those behind it in its round from being run, also outside a transaction. */
+  /** Whether a statement that fails stops the rest of its round, also outside a transaction. */
   readonly stopsAtFailure: boolean;
-  /** Whether a round that ends with `commit` is committed with it if every count is as expected, and taken back if not. */
+  /** Whether a round that ends with `commit` commits in the same trip if every count is as expected, and rolls back if not. */
   readonly commits: boolean;
-  /** A round, in one trip: one result for each step, in which the rows of all its statements count. */
+  /** Runs a round in one trip. Returns one result for each step; it counts the rows of all the step's statements. */
   run(session: Session, steps: readonly Step[]): Promise<Result[]>;
 }
 
-/** A lock of the database that belongs to a connection and goes with it. */
+/** A lock of the database that belongs to a connection and ends with it. */
 export interface NamedLocks {
   tryTake(session: LastingSession, lock: LockName): Promise<boolean>;
-  /** Who has it, as far as we may know: for messages. */
+  /** Who holds it, as far as our rights let us see: for messages. */
   holder(session: LastingSession, lock: LockName): Promise<string | null>;
   /** Waits for it for a while. */
   take(session: LastingSession, lock: LockName, withinMs: number): Promise<boolean>;

@@ -10,18 +10,18 @@ export type ErrorKind =
   | 'busy'
   /** This statement with these values: it would fail again. */
   | 'data'
-  /** Anything else. It never counts against a message: better to wait for somebody who looks than to lose orders. */
+  /** Anything else. It never counts against a message: orders wait for an operator rather than being lost. */
   | 'unavailable';
 
-/** The short name of an error. Its text may hold addresses and values, and what is out is told to buyers. */
+/** The code of an error. Buyers read why the ledger is out, and an error's text may contain addresses and values. */
 export function codeOf(error: unknown): string {
   const { code } = (error ?? {}) as { code?: unknown };
   return typeof code === 'string' ? code : 'unknown';
 }
 
-/** There is no connection now. `place` is `host:port`. */
+/** The database cannot be reached now. `place` is `host:port`. */
 export function notConnected(error: unknown, place: string): RetryableError {
-  // A name with several addresses gives an error without words of its own.
+  // For a name with several addresses Node throws an AggregateError without a message.
   const why = messageOf(error) || codeOf(error);
   return new RetryableError('unavailable', `the database cannot be reached (${codeOf(error)})`, {
     cause: error,
@@ -29,7 +29,7 @@ export function notConnected(error: unknown, place: string): RetryableError {
   });
 }
 
-/** There is none for good: a password, a right, a certificate, or a database that is not there. */
+/** A connection will not succeed until somebody changes something: a password, a right, a certificate, a missing database. */
 export function refused(error: unknown, place: string): TerminalError {
   const words = isTlsRefusal(error)
     ? `TLS with the database at ${place} fails: ${messageOf(error)} (sslmode of DATABASE_URL)`

@@ -3,21 +3,21 @@ import type { Runtime } from '../../../base/runtime.ts';
 import type { Dialect } from './dialect.ts';
 import type { LastingSession } from './session.ts';
 
-/** `unsure`: the connection that held the lock is gone, and another process may have it. `taken`: another has it. */
+/** `unsure`: the connection that held the lock is gone, and another process may hold it now. `taken`: another does. */
 export type ExclusiveState = 'held' | 'unsure' | 'taken';
 
-/** A lock whose connection is silently dead is found by asking. */
+/** A query at this interval finds a connection that died silently, and with it the lock. */
 const ASK_EVERY_MS = 5_000;
 const TRY_EVERY_MS = 500;
 
 /**
- * Keeps a database to one process, whose gate is in its memory: a lock in the database, on a connection of its own, held
- * for as long as the ledger is open.
+ * Reserves a database for one process, whose gate is in its memory, by a lock in the database on a connection of its own,
+ * held for as long as the ledger is open.
  *
- *   held → unsure    its connection was lost, and the lock with it. Writes fail (retryable) until it is clear who has it.
- *   unsure → held    taken again, at once or when the database is back. Another process may have been here meanwhile:
- *                    whoever is told so must rebuild the gate. The epoch is the fence if nobody does.
- *   unsure → taken   another process has it. Every write fails from then on: this process must end.
+ *   held → unsure    its connection was lost, and the lock with it. Writes fail (retryable) until it is known who holds it.
+ *   unsure → held    taken again, at once or when the database is back. Another process may have written meanwhile, so
+ *                    whoever is notified must rebuild the gate. Until then the epoch is the fence.
+ *   unsure → taken   another process holds it. Every write fails from then on: this process must end.
  */
 export class Exclusive {
   readonly #dialect: Dialect;
@@ -74,7 +74,7 @@ export class Exclusive {
     this.#session = null;
   }
 
-  /** Null: it is ours. Otherwise words on who has it. */
+  /** Null: this process holds it. Otherwise a text that says who does. */
   async #take(): Promise<string | null> {
     const session = await this.#dialect.connections.connect(() => {
       if (this.#session === session) this.#lost();

@@ -19,8 +19,6 @@ export interface SqlLedgerOptions {
   poolMax?: number;
   /** The ledger's clock; the database's own if left out. */
   now?: () => number;
-  /** Leaves a backstop out: for the test that shows what each is for. */
-  defences?: { claims?: false; stock?: false };
 }
 
 export const POOL_MAX_DEFAULT = 10;
@@ -34,9 +32,8 @@ export class SqlLedger extends StoredLedger<ServerStore> {
       if (options.exclusive) exclusive = await Exclusive.take(dialect, runtime, options.onExclusive ?? (() => {}));
       if (options.migrate) await migrate(dialect);
       const { shopId, unscopedUpTo } = await database.read(async (session) => {
-        await mustBeCurrent(session, dialect);
+        await mustBeCurrent(session, dialect, !options.exclusive);
         await dialect.mustCountRightly(session);
-        if (options.defences?.stock === false) await dialect.dropStockCheck(session);
         const [unscoped] = (await session.query('SELECT up_to FROM unscoped_keys')).rows;
         return {
           shopId: await shopIdOf(session),
@@ -44,8 +41,7 @@ export class SqlLedger extends StoredLedger<ServerStore> {
         };
       });
       if (shopId === null) throw new TerminalError('ledger_damaged', 'the table shop of the ledger is empty');
-      const defences = { claims: options.defences?.claims ?? true, stock: options.defences?.stock ?? true };
-      return new SqlLedger(new ServerStore(database, exclusive, { shopId, unscopedUpTo }, defences));
+      return new SqlLedger(new ServerStore(database, exclusive, { shopId, unscopedUpTo }));
     } catch (error) {
       exclusive?.release();
       await database.end().catch(() => {});

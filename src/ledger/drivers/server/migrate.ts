@@ -1,36 +1,40 @@
 import { TerminalError, unavailable } from '../../../base/errors.ts';
+import { SCHEMA_AHEAD } from '../../../model/formats.ts';
 import { type Migrated, type Migration, migrations, mustNotBeNewer, nameOf } from '../../schema/migrations.ts';
 import type { Dialect } from './dialect.ts';
 import type { LastingSession, Session } from './session.ts';
 
-/** Another migrator may be at work on a large table; a start that waits longer than this is better told so. */
+/** Another migrator may be working on a large table. A start that would wait longer than this fails and says so. */
 const LOCK_WITHIN_MS = 60_000;
 
-/** A file that says so may be run again where it was applied in part. */
+/** A file with this first line may be run again after it was applied in part. */
 const RERUNNABLE = /^-- rerunnable\b/;
 
-/** 0: nothing of ours is there. Only what is applied as a whole counts. */
+/** The newest migration that was applied whole; 0: there is no ledger yet. */
 export async function schemaVersion(session: Session, dialect: Dialect): Promise<number> {
   if (!(await tablesOf(session, dialect)).has('migrations')) return 0;
   return Math.max(0, ...(await appliedOf(session)).filter(({ whole }) => whole).map(({ version }) => version));
 }
 
-/** Of a ledger whose schema is up to date. Null: somebody has emptied the table. */
+/** Needs a schema that is up to date. Null: somebody has emptied the table. */
 export async function shopIdOf(session: Session): Promise<string | null> {
   const { rows } = await session.query('SELECT id FROM shop WHERE one = 1');
   return (rows[0]?.id as string | undefined) ?? null;
 }
 
-/** Refuses a schema that this program cannot work with. */
-export async function mustBeCurrent(session: Session, dialect: Dialect): Promise<void> {
+/**
+ * Refuses a schema that this program cannot work with. One that is a migration ahead will do where others share the database:
+ * an upgrade has begun, and this process is one of those that are replaced later.
+ */
+export async function mustBeCurrent(session: Session, dialect: Dialect, shared: boolean): Promise<void> {
   const newest = migrations(dialect.migration.folder).at(-1)!.version;
   const version = await schemaVersion(session, dialect);
-  mustNotBeNewer(version, newest);
+  mustNotBeNewer(version, newest, shared ? SCHEMA_AHEAD : 0);
   if (version < newest) {
     const found = version === 0 ? 'no ledger yet' : `a ledger with schema ${version}`;
     throw new TerminalError(
       'schema_old',
-      `the database has ${found}, this doorbuster needs schema ${newest}: run \`doorbuster migrate\``,
+      `the database has ${found}, this doorbuster needs schema ${newest}: run \`doorbuster migrate\` of this version, then start workers, then servers`,
     );
   }
 }
@@ -39,9 +43,9 @@ export async function mustBeCurrent(session: Session, dialect: Dialect): Promise
  * Brings the schema up to date, under a lock of the database: of two racing migrators the second waits and then finds
  * nothing left to do.
  *
- * Where the database can, a file is one transaction with its own row. MySQL commits with every CREATE and ALTER: there the
- * row stands first, with no time in it, and gets its time at the end. A row without a time is a file that was applied in
- * part: run again if the file says that it can be, and otherwise left to somebody who looks.
+ * Where the database supports it, a file and its row are one transaction. MySQL commits with every CREATE and ALTER: there the row is
+ * inserted first, without a time, and gets its time at the end. A row without a time is a file that was applied in part: it is run
+ * again if its first line allows that, and otherwise left to the operator.
  */
 export async function migrate(dialect: Dialect): Promise<Migrated> {
   const all = migrations(dialect.migration.folder);
@@ -54,7 +58,8 @@ export async function migrate(dialect: Dialect): Promise<Migrated> {
     await mustBeOurs(session, dialect);
     await session.query(dialect.migration.createTable);
     const from = await schemaVersion(session, dialect);
-    mustNotBeNewer(from, newest);
+    mustNotBeNewer(from, newest, SCHEMA_AHEAD);
+    if (from > newest) return { from, to: from, applied: [] };
     const begun = new Map((await appliedOf(session)).map(({ version, whole }) => [version, whole]));
     const applied: string[] = [];
     for (const migration of all) {
@@ -64,7 +69,7 @@ export async function migrate(dialect: Dialect): Promise<Migrated> {
     }
     return { from, to: newest, applied };
   } finally {
-    // The lock goes with the connection.
+    // Ending the connection releases the lock.
     session.destroy();
   }
 }
@@ -123,7 +128,7 @@ const TABLES = [
   'shop',
 ];
 
-/** Tables with our names and no record of our migrations are somebody else's. */
+/** Tables with our names and no record of our migrations belong to another application. */
 async function mustBeOurs(session: Session, dialect: Dialect): Promise<void> {
   const tables = await tablesOf(session, dialect);
   if (tables.has('migrations')) {

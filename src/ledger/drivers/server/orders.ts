@@ -5,7 +5,6 @@ import type { AuditNote } from '../../port/audit.ts';
 import { KEY_KEPT_MS, type OrderKeyBinding, type OrderKeyScope } from '../../port/keys.ts';
 import type { OrderFilter, StoredOrder } from '../../port/orders.ts';
 import type { Page } from '../../port/page.ts';
-import type { Defences } from '../../rules/backstops.ts';
 import {
   byId,
   claimPlace,
@@ -30,11 +29,11 @@ import type { Database } from './database.ts';
 import type { Written } from './dialect.ts';
 import type { Session } from './session.ts';
 
-/** What the store lends to its orders. */
+/** What the orders need of their store. */
 interface On {
   mustBeAlone(): void;
   look<T>(work: () => Work<T>): Promise<T>;
-  /** Inside of a transaction that was begun here. */
+  /** Runs work inside the session's open transaction. */
   within<T>(session: Session, work: Work<T>): Promise<T>;
 }
 
@@ -47,29 +46,26 @@ interface Ground {
 /**
  * Orders: the batched insert with its backstops, and reads.
  *
- * What decides are unique keys and conditional updates, and never a look before: claims and keys by their indexes, epoch and
- * units by the update of the item row, in id order.
+ * Unique keys and conditional updates decide, never a read before them: claims and keys by their indexes, epoch and units by
+ * the update of the item row, in id order.
  *
- *   quick     nothing of the batch is in the ledger, as always when nothing is wrong: it is judged so by a look at the items
- *             that locks nothing, and written, the hot rows of the items last. The counts of rows that were really
- *             inserted and changed prove it. Three round trips: look, write, commit; two where the database judges the
- *             counts itself (`Written`). Writers of one item insert side by side, and wait for each other only for the
- *             time of a commit.
- *   careful   they do not, or a backstop has something to say: the items are locked, what is there is read, and all is
- *             judged by that. The counts must agree here, too; if somebody came in between, all is taken back and done
- *             again.
+ *   quick     assumes that nothing of the batch is in the ledger, which is so unless something went wrong. It reads the items
+ *             without locking them, decides, and writes, the hot rows of the items last. The counts of rows really inserted
+ *             and changed prove the assumption. Three round trips: read, write, commit; two where the database checks the
+ *             counts itself (`Written`). Writers of one item insert side by side, and wait for each other only while one
+ *             commits.
+ *   careful   counts disagree, or a backstop refused an order. It locks the items, reads what is stored and decides by that.
+ *             The counts must agree here, too; if another writer came in between, the transaction is rolled back and retried.
  */
 export class Orders implements OrderStore {
   readonly #database: Database;
   readonly #on: On;
-  readonly #defences: Defences;
   /** Claims, keys and lists are written with the order: nothing is left for later. */
   readonly tail = null;
 
-  constructor(database: Database, on: On, defences: Defences) {
+  constructor(database: Database, on: On) {
     this.#database = database;
     this.#on = on;
-    this.#defences = defences;
   }
 
   async commit(batch: readonly OrderMessage[], keepEvents: boolean): Promise<StoredOrder[]> {
@@ -82,16 +78,16 @@ export class Orders implements OrderStore {
       const ground = await this.#lockItems(session, batch);
       const { found, rows, expired } = await this.#find(session, batch, ground.nowMs);
       mustBeSame(batch, rows);
-      const judgement = judge(batch, ground.items, found, this.#defences);
+      const judgement = judge(batch, ground.items, found);
       await this.#forgetKeys(session, judgement, expired);
       return this.#writeFound(session, batch, judgement, ground, rows, keepEvents);
     });
   }
 
-  /** Null: it has to be looked at carefully, and nothing was written. */
+  /** Null: the careful path must decide; nothing was written. */
   async #quickly(session: Session, batch: readonly OrderMessage[], keepEvents: boolean): Promise<StoredOrder[] | null> {
     const ground = await this.#ground(session, batch, this.#database.dialect.lockFirst);
-    const judgement = judge(batch, ground.items, NOTHING_FOUND, this.#defences);
+    const judgement = judge(batch, ground.items, NOTHING_FOUND);
     const stored = judgement.clean ? this.#answers(batch, judgement, ground, new Map()) : null;
     const how = { hopefully: true, keepEvents };
     const written = stored === null ? 'hindered' : await this.#write(session, batch, judgement, ground, how, stored);
@@ -176,11 +172,11 @@ export class Orders implements OrderStore {
       ...(events === null ? [] : [{ ...events, leavePresent: true } as const]),
       ...(notes.length === 0 ? [] : [auditStep(notes, nowMs)]),
     ];
-    const rows = { orders: fresh, also, taken, nowMs, defences: this.#defences, hopefully };
+    const rows = { orders: fresh, also, taken, nowMs, hopefully };
     return this.#database.dialect.orders.write(session, rows);
   }
 
-  /** Writes what was judged by what is there, and commits. */
+  /** Writes what was decided on the careful path, and commits. */
   async #writeFound(
     session: Session,
     batch: readonly OrderMessage[],
@@ -197,7 +193,7 @@ export class Orders implements OrderStore {
     return stored;
   }
 
-  /** All that stands in the way of a batch. */
+  /** Orders, claims and keys that a batch may collide with. */
   async #find(
     session: Session,
     batch: readonly OrderMessage[],
@@ -232,7 +228,7 @@ export class Orders implements OrderStore {
     return { found: { orders: new Set(rows.keys()), claims, keys }, rows, expired };
   }
 
-  /** A key that is over binds the next order, pruned or not. */
+  /** An expired key that is not pruned yet must not keep the next order from binding it. */
   async #forgetKeys(session: Session, { fresh }: Judgement, expired: ReadonlySet<string>): Promise<void> {
     for (const { message, reason } of fresh) {
       const { saleId, buyer, key } = message;

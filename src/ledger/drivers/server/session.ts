@@ -3,8 +3,8 @@ import type { Timers } from '../../../base/timers.ts';
 import type { Result, Value } from '../../works/work.ts';
 
 /**
- * One connection to a database. What its methods throw is sorted already: a ConflictError where the database has taken
- * the transaction back, a RetryableError where it cannot serve, anything else is about the statement and its values.
+ * One connection to a database. Its methods throw a ConflictError if the database rolled the transaction back, a
+ * RetryableError if it cannot serve now, and any other error if the statement or its values are wrong.
  */
 export interface Session {
   /** One statement; `?` stands for a value. */
@@ -14,22 +14,22 @@ export interface Session {
 }
 
 export interface PooledSession extends Session {
-  /** The server's number of it; null where something in between does not tell. */
+  /** The server's id of this session; null if a proxy in between hides it. */
   readonly id: number | null;
   /** Back into the pool. */
   release(): void;
-  /** Ends the connection: what is open in it is taken back by the database. */
+  /** Ends the connection; the database rolls back what is open in it. */
   destroy(): void;
 }
 
-/** A connection outside the pool that lives for as long as something depends on it. */
+/** A connection outside the pool, kept until `destroy`. */
 export interface LastingSession extends Session {
-  /** From now on it does not keep the process alive. */
+  /** The connection no longer keeps the process alive. */
   rest(): void;
   destroy(): void;
 }
 
-/** A session whose client has gone while the server may still have had work of it, and how long ago that is. */
+/** A session whose client left while the server may still have been working for it, and how long ago that was. */
 export interface LeftSession {
   readonly id: number;
   readonly ageMs: number;
@@ -45,24 +45,24 @@ export interface Connections {
 }
 
 /**
- * Longer than any limit that the database itself keeps (30 s for a statement): what is over this has no database at its
- * other end that counts time.
+ * Longer than any limit that the database itself enforces (30 s for a statement): an exchange that takes longer has no
+ * working database at its other end.
  */
 export const ANSWER_MS_MAX = 35_000;
 
 export const CONNECT_MS_MAX = 5_000;
 
-/** Limits that free the hot row of an item when whoever holds it has stopped. */
+/** Limits that free the hot row of an item when the process that locked it hangs. */
 export const SESSION_LIMITS = {
-  /** A transaction that does nothing for so long is ended by the database: its process is stopped, or gone. */
+  /** The database ends a transaction that is idle for so long: its process hangs or is gone. */
   idleTransactionMs: 10_000,
   lockWaitMs: 5_000,
   statementMs: 30_000,
 } as const;
 
 /**
- * Runs one exchange with the database; one that does not answer costs its connection, and not the process. Without timers
- * it has all the time in the world.
+ * Runs one exchange with the database. If it does not answer in time, the connection is given up and the call fails. Without
+ * timers there is no limit.
  */
 export function exchange<T>(
   timers: Timers | null,

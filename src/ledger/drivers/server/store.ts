@@ -1,6 +1,5 @@
 import { invariant } from '../../../base/errors.ts';
 import { Grouped } from '../../../base/grouped.ts';
-import type { Defences } from '../../rules/backstops.ts';
 import type { OrderStore, Store, Together } from '../../store.ts';
 import type { LifeDialect, Result, Step, Work } from '../../works/work.ts';
 import type { Database } from './database.ts';
@@ -8,15 +7,15 @@ import type { Exclusive, ExclusiveState } from './exclusive.ts';
 import { Orders } from './orders.ts';
 import type { Session } from './session.ts';
 
-/** Of one kind: one that the database is slow about does not hold up a crowd of others. */
+/** Groups of one kind under way at once: one that the database is slow about does not hold up the others. */
 const AT_ONCE = { look: 4, statements: 4, change: 2 } as const;
-/** For what is told about when it is: a clock that was set since is noticed soon. */
+/** An `about` time is reckoned from a read at most this old, so that a clock that was set is noticed soon. */
 const RECENT_MS = 1000;
 
-/** What was read when the database was opened, and stays so. */
+/** What is read once, when the database is opened. */
 export type Facts = Pick<Store, 'shopId' | 'unscopedUpTo'>;
 
-/** A database with a server: work is done in rounds, each in one trip. */
+/** A database with a server: each round of work is one trip. */
 export class ServerStore implements Store {
   readonly atOnce = 2;
   readonly shopId: string;
@@ -26,12 +25,12 @@ export class ServerStore implements Store {
   readonly #exclusive: Exclusive | null;
   #now = { ms: 0, readAtMs: Number.NEGATIVE_INFINITY };
 
-  constructor(database: Database, exclusive: Exclusive | null, facts: Facts, defences: Defences) {
+  constructor(database: Database, exclusive: Exclusive | null, facts: Facts) {
     this.#database = database;
     this.#exclusive = exclusive;
     this.shopId = facts.shopId;
     this.unscopedUpTo = facts.unscopedUpTo;
-    this.orders = new Orders(database, this, defences);
+    this.orders = new Orders(database, this);
   }
 
   get dialect(): LifeDialect {
@@ -48,8 +47,8 @@ export class ServerStore implements Store {
   }
 
   /**
-   * Tried again from its beginning while it collides. Each statement sees what was committed before it: what is read after the
-   * lock of an order was waited for must be what the one who had it has left.
+   * Retried from its beginning while it collides. Each statement sees what was committed before it: after waiting for the lock
+   * of an order, it must read what the previous holder committed.
    */
   async change<T>(work: () => Work<T>): Promise<T> {
     this.mustBeAlone();
@@ -70,7 +69,7 @@ export class ServerStore implements Store {
     });
   }
 
-  /** Those that come while others are under way go together. */
+  /** Requests that come while others are under way share the next transaction. */
   together<Q, A>(work: (batch: readonly Q[]) => Work<A[]>, how: Together<Q>): (request: Q) => Promise<A> {
     const doing = (batch: Q[]) => (how.as === 'change' ? this.change(() => work(batch)) : this.look(() => work(batch)));
     const options = { atOnce: AT_ONCE[how.as], about: how.as === 'change' ? how.about : null };
@@ -88,7 +87,7 @@ export class ServerStore implements Store {
 
   async probe(): Promise<void> {
     this.mustBeAlone();
-    // One statement that commits by itself: nobody who is stopped in the middle can hold up the others with it.
+    // One statement that commits by itself: a process that stops in the middle keeps no row locked.
     await this.#database.read((session) => session.query('UPDATE probe SET "at" = "at" + 1'));
   }
 
@@ -97,12 +96,12 @@ export class ServerStore implements Store {
     this.#exclusive?.release();
   }
 
-  /** `first` goes with the first round. */
+  /** `first` is sent with the first round. */
   async #do<T>(session: Session, work: Work<T>, first: readonly Step[]): Promise<{ value: T; committed: boolean }> {
     let ahead = first;
     let committed = false;
     let round = work.next();
-    // What writes must be known to be inside the transaction: a BEGIN that fails would leave it outside.
+    // A write must not be sent with a BEGIN that may fail: it would run outside a transaction.
     if (ahead.length > 0 && !round.done && round.value.some(isWrite) && !this.#database.dialect.steps.stopsAtFailure) {
       await this.#round(session, ahead);
       ahead = [];
@@ -117,7 +116,7 @@ export class ServerStore implements Store {
     return { value: round.value, committed };
   }
 
-  /** Work inside of a transaction that somebody else has begun. */
+  /** Work inside the session's open transaction. */
   async within<T>(session: Session, work: Work<T>): Promise<T> {
     return (await this.#do(session, work, [])).value;
   }

@@ -14,7 +14,7 @@ const OUT: Record<number, string> = {
   [READONLY]: 'the data folder or database is read-only',
   [IOERR]: 'the disk failed or is full (I/O error)',
   [FULL]: 'the disk is full',
-  // Found while it serves: orders must be refused and somebody must look, as for a disk that fails.
+  // Found while serving: orders are refused and an operator must look, as for a failing disk.
   [CORRUPT]: 'the ledger file is damaged: stop, and restore it from a backup',
   [NOTADB]: 'the ledger file is damaged: stop, and restore it from a backup',
   [CANTOPEN]: 'the database file cannot be opened: is the data folder there and writable?',
@@ -25,7 +25,7 @@ function primaryCode(error: unknown): number | null {
   return typeof code === 'number' ? code & 0xff : null;
 }
 
-/** Sorts what SQLite throws while it serves: the ledger is out, or it is a fault of ours. */
+/** What SQLite throws while serving: a RetryableError if the ledger is out; anything else is a bug of ours. */
 export function ledgerError(error: unknown): Error {
   if (error instanceof DoorbusterError) return error;
   const code = primaryCode(error);

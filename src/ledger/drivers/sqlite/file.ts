@@ -9,8 +9,8 @@ import { damaged, isDamaged, ledgerError } from './errors.ts';
 const CHECKED_ON_START_BYTES_MAX = 64 * 1024 * 1024;
 
 /**
- * Opens the ledger, or says that it is damaged and leaves it as it is. The look comes first and through a read-only
- * connection: the last writing one that closes would write the log into the damaged file.
+ * Opens the ledger, or reports that it is damaged and leaves it as it is. A read-only connection checks it first: a writing
+ * one would write the log into the damaged file when it closes.
  */
 export function openLedgerFile(file: string): DatabaseSync {
   let db: DatabaseSync | null = null;
@@ -37,7 +37,7 @@ function sizeOf(file: string): number {
 }
 
 function lookAt(file: string, wholly: boolean): void {
-  // With no log beside it the file is all there is; `immutable` then keeps SQLite from making an empty one.
+  // Without a log the file is complete; `immutable` keeps SQLite from creating an empty one.
   const path = pathToFileURL(file);
   if (!existsSync(`${file}-wal`)) path.search = 'immutable=1';
   const db = new DatabaseSync(path, { readOnly: true, timeout: 1000 });

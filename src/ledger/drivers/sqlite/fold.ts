@@ -11,7 +11,7 @@ const RUN_ORDERS = 8192;
  *   gathering   takes the tail in runs, each sorted by key;
  *   writing     merges the runs and writes their rows in key order; what is written leaves the tail at its commit.
  *
- * `folded.seq` moves when the round is whole. A crash in between repeats it, and rows that are there already stay.
+ * `folded.seq` is raised when the round is complete. After a crash the round is repeated, and rows that exist stay.
  */
 interface Round {
   upTo: number;
@@ -38,7 +38,7 @@ export class Fold {
     this.#claimOf = db.prepare(
       'SELECT CAST(order_id AS TEXT) AS orderId FROM claims WHERE sale_id = ? AND buyer = ? AND slot = ?',
     );
-    // A row that is there may be of a key that has expired and is bound anew: the younger one counts.
+    // An existing row may be of a key that has expired and was bound again: the younger binding counts.
     this.#key = db.prepare(
       `INSERT INTO order_keys (sale_id, buyer, key, fingerprint, order_id, created_at) VALUES (?, ?, ?, ?, ?, ?)
        ON CONFLICT DO UPDATE SET fingerprint = excluded.fingerprint, order_id = excluded.order_id,
@@ -52,7 +52,7 @@ export class Fold {
     return this.#tail.size;
   }
 
-  /** Work that needs no transaction. True: there is something to write. */
+  /** Gathers and sorts, which needs no transaction. True: there is something to write. */
   prepare(lastSeq: number): boolean {
     if (this.#round === null) {
       if (this.#tail.size === 0) return false;
@@ -76,7 +76,7 @@ export class Fold {
     if (orders.length > 0) round.runs.push({ orders: orders.sort(byKey), next: 0 });
   }
 
-  /** Writes for a while, inside the caller's transaction; the returned function is for after its commit. */
+  /** Writes until time is up, inside the caller's transaction. Call the returned function after its commit. */
   write(timeIsUp: () => boolean): () => void {
     const round = this.#round!;
     const before = round.runs.map(({ next }) => next);
@@ -96,7 +96,7 @@ export class Fold {
     whole ||= round.runs.every(({ next, orders }) => next === orders.length);
     if (whole) this.#mark.run(round.upTo);
     const after = round.runs.map(({ next }) => next);
-    // Until the commit nothing has happened: a slice that fails is written again.
+    // Before the commit nothing counts: a slice that fails is written again.
     for (const [at, run] of round.runs.entries()) run.next = before[at]!;
     return () => {
       for (const [at, run] of round.runs.entries()) run.next = after[at]!;
@@ -108,7 +108,7 @@ export class Fold {
   #writeOrder(order: TailOrder): void {
     const id = BigInt(order.orderId);
     const sale = BigInt(order.saleId);
-    // One that has ended holds nothing: another order may have its slots, and be folded already.
+    // An order that has ended holds nothing: another may have its slots, and be folded already.
     for (const slot of order.live ? parseSlots(order.slots) : []) {
       if (this.#claim.run(sale, order.buyer, slot, id).changes === 0) {
         const { orderId } = this.#claimOf.get(sale, order.buyer, slot) as { orderId: string };
@@ -120,7 +120,7 @@ export class Fold {
   }
 }
 
-/** The smallest order of all runs. There are few runs (25 for 200 000 orders), so a look at each is quick. */
+/** The smallest order of all runs. There are few (25 for 200 000 orders), so comparing all of them is quick. */
 function takeFirst(round: Round): TailOrder | null {
   let first: Round['runs'][number] | null = null;
   for (const run of round.runs) {

@@ -14,7 +14,7 @@ export const LOCK_FILE = 'lock.sqlite';
  */
 export function lockDataFolder(folder: string): { unlock(): void } {
   try {
-    // Buyers' names are in it: for its owner only.
+    // Readable by its owner only: it contains buyers' names.
     mkdirSync(folder, { recursive: true, mode: 0o700 });
   } catch (error) {
     throw new RetryableError('unavailable', `the data folder ${folder} cannot be made (${messageOf(error)})`, {
@@ -23,7 +23,7 @@ export function lockDataFolder(folder: string): { unlock(): void } {
   }
   let lock: DatabaseSync | null = null;
   try {
-    // SQLite opens what it may not write for reading, and there an exclusive transaction locks nothing.
+    // SQLite opens a file without write permission read-only, where an exclusive transaction locks nothing.
     accessSync(folder, constants.W_OK);
     if (existsSync(join(folder, LOCK_FILE))) accessSync(join(folder, LOCK_FILE), constants.W_OK);
     makePrivate(join(folder, LOCK_FILE));

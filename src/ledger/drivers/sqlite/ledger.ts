@@ -8,7 +8,7 @@ import { LEDGER_FILE, lockDataFolder } from './folder.ts';
 import { migrate } from './migrate.ts';
 import { SqliteStore } from './store.ts';
 
-/** The ledger in a file of this process' own. */
+/** The ledger in a file that belongs to this process. */
 export class SqliteLedger extends StoredLedger<SqliteStore> {
   /** Takes the folder for this process, opens the ledger in it and brings its schema up to date. */
   static open(folder: string, runtime: Runtime): SqliteLedger {

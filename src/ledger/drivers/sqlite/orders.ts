@@ -8,7 +8,6 @@ import { KEY_KEPT_MS, type OrderKeyBinding, type OrderKeyScope } from '../../por
 import type { OrderFilter, StoredOrder } from '../../port/orders.ts';
 import type { Page } from '../../port/page.ts';
 import {
-  ALL_DEFENCES,
   claimPlace,
   type Found,
   type ItemState,
@@ -38,7 +37,7 @@ const GATE_ROWS = `SELECT CAST(id AS TEXT) AS orderId, CAST(item_id AS TEXT) AS 
   idem_key AS key, fingerprint, created_at AS boundAtMs
   FROM orders INDEXED BY orders_sale WHERE sale_id = ? AND id > ? ORDER BY orders.id LIMIT ?`;
 
-/** Orders of one buyer that are looked through on the event loop: some milliseconds. */
+/** Orders of one buyer that are read on the event loop at most: some milliseconds. */
 export const EXAMINED_MAX = 500;
 
 interface OrderRow extends Omit<OrderRecord, 'amount'> {
@@ -50,17 +49,17 @@ function orderOfRow({ amount, currency, ...row }: OrderRow): OrderRecord {
   return { ...row, amount: { amount, currency } };
 }
 
-/** What the store lends to its orders. */
+/** What the orders need of their store. */
 interface On {
   readonly clock: Clock;
   readonly steps: Steps;
   transaction<T>(run: () => T): T;
   read<T>(run: () => T): T;
-  /** On a thread of its own, for what may take long. */
+  /** On the reader thread, for queries that may take long. */
   readElsewhere(sql: string, values: SQLInputValue[]): Promise<unknown[]>;
 }
 
-/** What a transaction has made, for after its commit. */
+/** What a transaction has written; it counts after the commit. */
 interface Made {
   readonly stored: StoredOrder[];
   readonly tail: TailOrder[];
@@ -100,7 +99,7 @@ export class Orders implements OrderStore {
       `SELECT fingerprint, CAST(order_id AS TEXT) AS orderId, created_at AS createdAtMs FROM order_keys
        WHERE sale_id = ? AND buyer = ? AND key = ?`,
     );
-    // Rejections are rare: they go into the buyer's list at once, and not through the tail.
+    // Rejections are rare: they are written to the buyer's list at once and skip the tail.
     this.#listForBuyer = db.prepare('INSERT INTO buyer_orders (buyer, order_id) VALUES (?, ?)');
     this.#takeUnits = db.prepare(
       `UPDATE items SET reserved = reserved + ?1, rev = rev + 1
@@ -181,14 +180,14 @@ export class Orders implements OrderStore {
     );
   }
 
-  /** In the turn of the commit: the next batch must see the slots and keys of this one. */
+  /** Runs in the turn of the commit: the next batch must see the slots and keys of this one. */
   #keep({ stored, tail, seq }: Made): StoredOrder[] {
     for (const order of tail) this.#tail.add(order);
     this.#seq = seq;
     return stored;
   }
 
-  /** Inserted first, as if nothing were wrong: that says what is there already, and seldom has to be taken back. */
+  /** Inserts before it checks: that tells which orders exist already, and seldom has to be undone. */
   #write(batch: readonly OrderMessage[], nowMs: number): Made {
     /** Places in the batch. */
     const repeats: number[] = [];
@@ -199,7 +198,7 @@ export class Orders implements OrderStore {
     }
     const items = this.#items(batch);
     const found = this.#find(batch, repeats.length === 0 ? NO_ORDERS : presentAmong(batch, repeats), nowMs);
-    const { fresh, taken } = judge(batch, items, found, ALL_DEFENCES);
+    const { fresh, taken } = judge(batch, items, found);
     for (const { itemId, epoch, units } of taken) {
       const { changes } = this.#takeUnits.run(units, BigInt(itemId), epoch);
       invariant(changes === 1, `item ${itemId} has not the ${units} units that it was read with (P1)`);
@@ -240,7 +239,7 @@ export class Orders implements OrderStore {
     return items;
   }
 
-  /** What stands in the way of the batch, in the tables and in the tail. */
+  /** Orders, claims and keys that the batch may collide with, in the tables and in the tail. */
   #find(batch: readonly OrderMessage[], present: ReadonlySet<string>, nowMs: number): Found {
     const claims = new Set<string>();
     const keys = new Set<string>();
@@ -305,7 +304,7 @@ export class Orders implements OrderStore {
     return this.#on.read(() => this.#boundKey(scope, this.#on.clock.now()));
   }
 
-  /** The first page in place: most sales have no second one, and need no thread. */
+  /** Reads the first page on the event loop: most sales have no second one, and need no thread. */
   async page(saleId: string, afterId: string): Promise<GateRow[]> {
     const values = [BigInt(saleId), BigInt(afterId), PAGE_ORDERS];
     if (afterId !== '0') return (await this.#on.readElsewhere(GATE_ROWS, values)) as GateRow[];
@@ -325,8 +324,8 @@ export class Orders implements OrderStore {
   }
 
   /**
-   * A buyer's own orders: few, by index, and through the tail. Null: more would have to be looked through than the event loop
-   * has time for, as by a filter that nothing matches; `#listOfBuyerQuery` then has the same for the reader thread.
+   * A buyer's orders, by index and from the tail. Null: it would have to read more rows than the event loop has time for, as
+   * with a filter that matches nothing; the reader thread then runs `#listOfBuyerQuery`.
    */
   #listOfBuyer(filter: OrderFilter & { buyer: string }, page: Page): OrderRecord[] | null {
     const tail = this.#tail.of(filter.buyer);

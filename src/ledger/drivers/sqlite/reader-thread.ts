@@ -6,7 +6,7 @@ const db = new DatabaseSync((workerData as { file: string }).file, { readOnly: t
 
 parentPort!.on('message', ({ id, sql, values }: { id: number; sql: string; values: SQLInputValue[] }) => {
   try {
-    // As text: a copy of every object costs both threads several times as much.
+    // As text: cloning every object would cost both threads several times as much.
     parentPort!.postMessage({ id, rows: JSON.stringify(db.prepare(sql).all(...values)) });
   } catch (error) {
     parentPort!.postMessage({ id, error: error instanceof Error ? error.message : String(error) });

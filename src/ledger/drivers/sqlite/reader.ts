@@ -22,7 +22,7 @@ export class Reader {
     const id = this.#next++;
     return new Promise((resolve, reject) => {
       this.#waiting.set(id, { resolve, reject });
-      // A program must not end under a query that it awaits, and must end when there is none.
+      // The thread keeps the process alive only while a query is under way.
       this.#worker!.ref();
       this.#worker!.postMessage({ id, sql, values });
     });
@@ -37,7 +37,7 @@ export class Reader {
     const script = import.meta.url.endsWith('.ts') ? './reader-thread.ts' : './reader-thread.js';
     const worker = new Worker(new URL(script, import.meta.url), {
       workerData: { file: this.#file },
-      // Rows are garbage as soon as they are sent: it is collected early, and not let grow to tens of megabytes.
+      // Rows are garbage once they are sent: a small heap collects them before they grow to tens of megabytes.
       resourceLimits: { maxYoungGenerationSizeMb: 4 },
     });
     worker.unref();

@@ -12,7 +12,7 @@ import {
 } from '../../works/work.ts';
 
 export const LIFE_DIALECT: LifeDialect = {
-  // There is one writer, and BEGIN IMMEDIATE has it wait for nobody.
+  // BEGIN IMMEDIATE locks the whole file for the one writer: rows need no locks of their own.
   forUpdate: '',
   byPrimaryKey: '',
   live: {
@@ -21,8 +21,8 @@ export const LIFE_DIALECT: LifeDialect = {
   },
   ended: { from: 'payments q INDEXED BY payments_ended', where: "q.pays = 0 AND q.state <> 'open'" },
   seatsApart: false,
-  // The gate dies with the process and is built from the ledger, and a COMMIT that fails has not happened as far as this
-  // process can see: what may have reached the log is written over, or is found by the next start.
+  // The gate dies with the process and is rebuilt from the ledger. For this process a COMMIT that failed did not happen: what may
+  // have reached the log is overwritten, or is found by the next start.
   gateTasks: false,
   believes: false,
   pruneCallKeys: `DELETE FROM call_keys WHERE (caller, acting_for, operation, subject, key) IN
@@ -66,7 +66,7 @@ function* pruneOrderKeys(beforeMs: number): Work<number> {
   return old.length;
 }
 
-/** Does the rounds of work at once; inside the caller's transaction, where it writes. */
+/** Runs the rounds of work at once; work that writes, inside the caller's transaction. */
 export class Steps {
   readonly #db: DatabaseSync;
   readonly #now: () => number;
@@ -129,10 +129,10 @@ export class Steps {
   #prepare(sql: string): StatementSync {
     let statement = this.#prepared.get(sql);
     if (statement === undefined) {
-      // A list goes in as JSON: the statement is the same for any length.
+      // A list is passed as JSON, so that the statement is the same for any length.
       statement = this.#db.prepare(sql.replaceAll('IN (?)', 'IN (SELECT value FROM json_each(?))'));
       statement.setReadBigInts(true);
-      // Statements are written out in the source: there are not many.
+      // Bounded: every statement is written out in the source.
       this.#prepared.set(sql, statement);
     }
     return statement;
@@ -153,7 +153,7 @@ function isList(value: Value): value is Extract<Value, readonly unknown[]> {
 
 const OF_ONE = new Map<string, string>();
 
-/** The same for a list of one: half of the time that a list takes, and what most are. */
+/** The same for a list of one, which most are: it takes half of the time. */
 function ofOneOf(sql: string): string {
   let text = OF_ONE.get(sql);
   if (text === undefined) {
@@ -168,9 +168,9 @@ function inputOf(value: Value): SQLInputValue {
   return `[${value.map((one) => (typeof one === 'string' ? JSON.stringify(one) : String(one))).join(',')}]`;
 }
 
-/** As the other ledgers have it: 64-bit numbers are text. */
+/** As the other drivers return it: 64-bit numbers are text. */
 function rowOf(row: Record<string, unknown>): Row {
-  // In place: the row is nobody else's, and there are many.
+  // In place, since there are many: nobody else has the row.
   for (const name in row) if (typeof row[name] === 'bigint') row[name] = row[name].toString();
   return row as Row;
 }

@@ -29,7 +29,7 @@ export class SqliteStore implements Store {
   readonly #commit;
   readonly #tail = new Tail();
   readonly #steps: Steps;
-  /** Changes that come in one turn and are small: each by itself would wait for the disk, and the event loop with it. */
+  /** Groups small changes of one turn: each by itself would stop the event loop for a disk write. */
   readonly #small: Grouped<() => unknown, unknown>;
   readonly #reader: Reader;
   #blockedMs = 0;
@@ -100,7 +100,7 @@ export class SqliteStore implements Store {
       this.#begin.run();
       const result = run();
       this.#commit.run();
-      // At once: whoever comes next must find their slots free.
+      // In this turn: the next batch must find their slots free.
       for (const { buyer, orderId } of this.#steps.freed) this.#tail.end(buyer, orderId);
       return result;
     } catch (error) {

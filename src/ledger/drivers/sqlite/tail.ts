@@ -6,7 +6,7 @@
  * instead of about 10). So the commit only appends to `orders`; the tail stands in for the three tables until `fold` writes
  * them in key order, many rows a page. Every lookup asks both. After a crash the tail is read back from `orders`.
  *
- * An order that ends while it is here stays for its key and its place in the buyer's list, and holds no slot any more.
+ * An order that ends while in the tail stays for its key and its place in the buyer's list, and no longer holds slots.
  */
 export interface TailOrder {
   readonly seq: number;
@@ -57,7 +57,7 @@ export class Tail {
     this.#size--;
   }
 
-  /** It has ended, and that is committed. A round of folding that has met it already sees it too: it is the same object. */
+  /** Its end is committed. A round of folding that has gathered it sees this, too: it is the same object. */
   end(buyer: string, orderId: string): void {
     for (const order of this.of(buyer)) if (order.orderId === orderId) order.live = false;
   }
@@ -75,7 +75,7 @@ export class Tail {
     return this.of(buyer).flatMap((order) => (order.live && order.saleId === saleId ? parseSlots(order.slots) : []));
   }
 
-  /** Every order, in no order. Orders added or removed meanwhile may or may not be met. */
+  /** Every order, in no particular order. Orders added or removed meanwhile may be included or not. */
   *all(): Generator<TailOrder> {
     for (const mine of this.#byBuyer.values()) {
       if (Array.isArray(mine)) yield* mine.slice();

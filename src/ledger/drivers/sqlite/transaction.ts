@@ -1,6 +1,6 @@
 import type { DatabaseSync } from 'node:sqlite';
 
-/** Takes back what is open. SQLite rolls back by itself on some errors (disk full) and not on others. */
+/** Rolls back what is open. SQLite rolls back by itself on some errors (disk full) and not on others. */
 export function rollBack(db: DatabaseSync): void {
   if (db.isOpen && db.isTransaction) db.exec('ROLLBACK');
 }

@@ -1,10 +1,10 @@
 --[[
   A batch is decided: its entries leave the stream, and in the same step those of its messages that the ledger cannot take
-  go where they are tried again, or to the dead letters. A message is never in none of these places.
+  go to the retries, or to the dead letters. A message is always in one of these places.
 
-  Who wakes up late, after another has claimed and decided the same entries, changes nothing: a message is moved only with
-  an entry that is still there. So this may be sent again when its reply was lost. Where Redis has forgotten the stream, a
-  message is moved without: it may have come through a broker, and be nowhere else any more.
+  A worker that wakes up late, after another has claimed and decided the same entries, changes nothing: a message is moved only
+  if its entry is still there. So the call may be repeated when its reply was lost. If Redis has lost the stream, a message is moved
+  without its entry: it may have come through a broker, and exist nowhere else.
 
   KEYS[1]  stream
   KEYS[2]  retry
@@ -26,7 +26,7 @@
 local stream, retry, dead = KEYS[1], KEYS[2], KEYS[3]
 local last = tonumber(ARGV[3]) + 4
 
--- Whoever waits for the pipe sees by it that something is done. Not for entries that were gone: with their sale, perhaps.
+-- By this counter a rebuild sees that the pipe makes progress. Entries that were gone do not count: perhaps their sale is gone too.
 local function leave(left)
   if left > 0 and ARGV[4] ~= '0' then redis.call('INCRBY', KEYS[5], ARGV[4]) end
   return left

@@ -26,7 +26,7 @@ for i, member in ipairs(members) do
   if not seen[epoch] then
     seen[epoch] = true
     table.insert(woken, epoch)
-    -- Its stream may have been drained and removed meanwhile.
+    -- The stream may have been drained and removed meanwhile.
     redis.call('SADD', epochs, epoch)
   end
 end

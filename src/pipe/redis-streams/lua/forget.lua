@@ -1,6 +1,6 @@
 --[[
-  Removes names of consumers that have nothing pending; one that lives gets its name back with its next read. Looked at and
-  deleted in one step: what is pending under a name goes with it.
+  Deletes consumers that have nothing pending; a live one is created again by its next read. Checked and deleted in one step:
+  deleting a consumer also deletes what is pending under its name.
 
   KEYS[1]  stream
   ARGV[1]  only those that did nothing for so many ms …

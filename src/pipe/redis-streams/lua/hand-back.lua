@@ -1,10 +1,9 @@
 --[[
-  Gives back entries that were read and not decided: they look as if they had been idle for long, so that the next who
-  looks claims them at once.
+  Hands back entries that were read and not decided: sets a long idle time, so that the next worker that looks claims them.
 
   KEYS[1]  stream
   ARGV[1]  consumer
-  ARGV[2]  how long they are to look idle, in ms
+  ARGV[2]  the idle time to set, in ms
   ARGV[3…] ids of entries
 
   Returns how many.

@@ -1,12 +1,12 @@
 --[[
-  Keeps entries young that their owner has in hand, so that nobody claims them while it works.
+  Resets the idle time of entries that their owner has in hand, so that nobody claims them.
 
   KEYS[1]  stream
   ARGV[1]  consumer
   ARGV[2…] ids of entries
 
-  Returns the ids that have another owner by now. An entry that is not pending at all is not among them: it was decided, or
-  Redis has forgotten it, and to hand it over once more does no harm.
+  Returns the ids that have another owner by now. An entry that is not pending at all is not among them: it was decided, or Redis
+  has lost it, and handing it over once more does no harm.
 ]]
 local stream, consumer = KEYS[1], ARGV[1]
 local lost = {}

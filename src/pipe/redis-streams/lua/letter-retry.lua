@@ -1,5 +1,5 @@
 --[[
-  Puts a dead letter back into the stream of its epoch, with no tries counted.
+  Puts a dead letter back into the stream of its epoch, with its tries reset.
 
   KEYS[1]  dead
   KEYS[2]  epochs

@@ -1,5 +1,5 @@
 --[[
-  What there is to do for some sales. Names of streams follow from the epochs; all keys of a sale share its tag.
+  Finds the work of some sales. The names of streams follow from the epochs; all keys of a sale share its tag.
 
   KEYS[4i-3…]  for sale i: epochs, gate, retry, dead
   ARGV[i]      what the names of its streams begin with; `<epoch>:stream` follows

@@ -1,5 +1,5 @@
 --[[
-  Between which entries a sale's streams are now.
+  Returns the first and last entries of a sale's streams.
 
   KEYS[1]  epochs
   KEYS[2]  retry

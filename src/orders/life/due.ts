@@ -1,65 +1,53 @@
 import { messageOf, RetryableError } from '../../base/errors.ts';
-import type { IdSequence } from '../../base/ids.ts';
-import type { Runtime } from '../../base/runtime.ts';
 import { pages, type Round } from '../../base/sweep.ts';
-import type { DueOrder, DueRefund, OrderLedger, PaymentLedger, Upkeep } from '../../ledger/port.ts';
-import { actor } from '../../model/actor.ts';
+import type { DueRefund } from '../../ledger/port.ts';
 import type { PaymentAttempt } from '../../model/payment.ts';
-import type { PlaceRequest, PlaceResult } from '../place.ts';
-import { type Due, Lanes, type ProviderWatch } from './lanes.ts';
-import type { OrderLife } from './life.ts';
-import { OrderBusyError, type WithOrderLock } from './lock.ts';
-import type { Reached } from './points.ts';
+import { giveBack, giveBackPart, refundAtProvider } from './give-back.ts';
+import { type Due, Lanes } from './lanes.ts';
+import type { Life } from './life.ts';
+import type { ProviderWatch } from './provider.ts';
+import { type Place, revive, SWEEPER } from './revive.ts';
+import { settle } from './settle.ts';
 
-export interface KeepersDependencies {
-  readonly runtime: Runtime;
-  readonly ledger: PaymentLedger & OrderLedger & Upkeep;
-  readonly life: OrderLife;
-  readonly watch: Pick<ProviderWatch, 'isSilent' | 'silentMs'>;
-  readonly withLock: WithOrderLock;
-  readonly auditIds: IdSequence;
-  place(request: PlaceRequest): Promise<PlaceResult>;
-  readonly reached: Reached;
-}
-
-export interface KeepersCounters {
+export interface DueCounters {
   /** Orders whose time is over and whose unit stays held, since the provider does not say whether it has the money. */
   readonly stranded: number;
   /** Money without goods that is not back yet. */
   readonly owedMoney: number;
 }
 
-/** Over all that is due, to its end. */
+/** One walk over all that is due. */
 interface Pass {
-  /** The next one. */
+  /** When the next one may begin. */
   againAtMs: number;
 }
 
-const SWEEPER = actor('system', 'sweeper');
-/** Orders, payments, and payments to count again, that are read at once. */
-const DUE_MAX = 256;
+/** Payments, and payments to count again, that are read at once. */
 const ATTEMPTS_MAX = 200;
 const RECOUNT_MAX = 500;
-/** Between two whole passes over what is due, so many times as long as one takes: reading has a tenth of the time. */
+/** Between two whole passes over what is due, so many times as long as one takes: reading takes a tenth of the time. */
 const PASS_SHARE = 10;
 const RECOUNT_MS = 5000;
 const LOCK_WAIT_MS = 1000;
-/** Between two tries of the same. */
+/** Between two tries of the same payment. */
 const AGAIN_MS_MIN = 1000;
 const AGAIN_MS_MAX = 5 * 60_000;
-/** Kept in the place of a text that the ledger refuses. */
+/** Stored instead of a text that the ledger refuses. */
 const UNSTORABLE = 'what went wrong cannot be stored';
-/** After so many tries, which is about twenty minutes, somebody must look. */
+/** An alert after so many tries, which is about twenty minutes. */
 export const TRIES_ALERT = 12;
 
 /**
- * What happens to orders without anybody's asking: their time is over, or their money is on its way. One process of the
- * cluster does it at a time; twice would do no harm, since every step is a conditional UPDATE or has the attempt's key.
+ * Payments and refunds that somebody must ask their provider about: open, late, on their way back, in doubt. Each is handed to
+ * its provider's lane. Two processes that do this at once do no harm: every step is a conditional UPDATE or carries the
+ * attempt's key.
  */
-export class LifeKeepers {
-  readonly #on: KeepersDependencies;
+export class DuePayments {
+  readonly #life: Life;
+  readonly #watch: Pick<ProviderWatch, 'isSilent' | 'silentMs'>;
+  readonly #place: Place;
   /** Payments that did not settle at the last try, and why that matters. */
-  readonly #unsettled = new Map<string, keyof KeepersCounters>();
+  readonly #unsettled = new Map<string, keyof DueCounters>();
   readonly #alerted = new Set<string>();
   readonly #lanes: Lanes<PaymentAttempt>;
   readonly #refundLanes: Lanes<DueRefund>;
@@ -71,38 +59,18 @@ export class LifeKeepers {
   /** Why the last step of a payment, or of a refund, could not be stored. */
   #failure: unknown = null;
 
-  constructor(dependencies: KeepersDependencies) {
-    this.#on = dependencies;
-    this.#lanes = new Lanes(dependencies.watch, (attempt) => this.#lookAfter(attempt));
-    this.#refundLanes = new Lanes(dependencies.watch, (refund) => this.#refundPart(refund));
+  constructor(life: Life, watch: Pick<ProviderWatch, 'isSilent' | 'silentMs'>, place: Place) {
+    this.#life = life;
+    this.#watch = watch;
+    this.#place = place;
+    this.#lanes = new Lanes(watch, (attempt) => this.#lookAfter(attempt));
+    this.#refundLanes = new Lanes(watch, (refund) => this.#refundPart(refund));
   }
 
-  get counters(): KeepersCounters {
+  get counters(): DueCounters {
     const counters = { stranded: 0, owedMoney: 0 };
     for (const kind of this.#unsettled.values()) counters[kind]++;
     return counters;
-  }
-
-  /**
-   * Ends orders whose time is over, in one pass over all of them: those with an open payment stay as they are, however many
-   * there are, and are looked after below.
-   */
-  async expire(signal?: AbortSignal): Promise<Round> {
-    const { ledger, life, reached, runtime } = this.#on;
-    const read = (limit: number, after?: DueOrder) => ledger.dueOrders(limit, after);
-    let changed = 0;
-    let failure: PromiseRejectedResult | undefined;
-    for await (const due of pages<DueOrder>(runtime.timers, DUE_MAX, read, signal)) {
-      reached('expire:found');
-      // One transaction: they are moved in the same turn.
-      const ready = due.filter(({ paying }) => !paying);
-      const moved = await Promise.allSettled(ready.map(({ orderId }) => life.move(orderId, 'expire', SWEEPER)));
-      reached('expire:committed');
-      changed += moved.filter((end) => end.status === 'fulfilled' && end.value.outcome === 'moved').length;
-      failure ??= moved.find((end) => end.status === 'rejected');
-    }
-    if (failure) throw failure.reason;
-    return { changed, more: false };
   }
 
   /** Another process looks after them now. What is under way is finished. */
@@ -120,7 +88,7 @@ export class LifeKeepers {
 
   /** A webhook, a second click or another process may have settled one of them meanwhile. */
   async #recount(signal?: AbortSignal): Promise<void> {
-    const { ledger, runtime } = this.#on;
+    const { ledger, runtime } = this.#life;
     const nowMs = runtime.clock.monotonic();
     if (this.#unsettled.size === 0 || nowMs - this.#recountedMs < RECOUNT_MS) return;
     this.#recountedMs = nowMs;
@@ -133,27 +101,26 @@ export class LifeKeepers {
   }
 
   /**
-   * Looks after payments that are open, late or on their way back: hands each to its provider's lane, and does not wait for
-   * any of them. What a lane does not take is postponed together.
+   * Hands each payment that is open, late or on its way back to its provider's lane, and does not wait for any of them. Those
+   * of silent providers are postponed together.
    */
   async payments(signal?: AbortSignal): Promise<Round> {
-    const { ledger, watch } = this.#on;
     await this.#canStore();
     await this.#recount(signal);
-    const read = (limit: number, after?: PaymentAttempt) => ledger.dueAttempts(limit, after);
-    const silentMs = ({ provider }: Due): number => watch.silentMs(provider);
+    const read = (limit: number, after?: PaymentAttempt) => this.#life.ledger.dueAttempts(limit, after);
+    const silentMs = ({ provider }: Due): number => this.#watch.silentMs(provider);
     let changed = 0;
     for await (const silent of this.#handed(this.#lanes, read, this.#passes.payments, signal)) {
-      // For as long again as it has been silent: they were not asked about, and need not wait longer than it hung.
+      // For as long again as the provider has been silent: nobody asked about them, so they need not wait longer than that.
       changed += await this.#postpone(silent, 'the provider does not answer', silentMs);
     }
     return { changed, more: false };
   }
 
   /**
-   * Hands all that is due to its lane, page by page, and yields those of silent providers. Behind a page of which no lane has
-   * room there may be payments of a provider whose lane has; but a pass over a large backlog in every round would keep the
-   * process busy with reading. So it goes on behind such a page only when ten times as long as the last whole pass took is over.
+   * Hands all that is due to its lane, page by page, and yields those of silent providers. Behind a page for which no lane has
+   * room there may be payments of a provider whose lane has; but reading a large backlog in every round would keep the process
+   * busy. So it reads on behind such a page only after a pause of ten times as long as the last whole pass took.
    */
   async *#handed<D extends Due>(
     lanes: Lanes<D>,
@@ -161,7 +128,7 @@ export class LifeKeepers {
     pass: Pass,
     signal?: AbortSignal,
   ): AsyncGenerator<D[]> {
-    const { clock, timers } = this.#on.runtime;
+    const { clock, timers } = this.#life.runtime;
     const startedMs = clock.monotonic();
     for await (const due of pages<D>(timers, ATTEMPTS_MAX, read, signal)) {
       const ends = due.map((one) => lanes.take(one));
@@ -174,10 +141,9 @@ export class LifeKeepers {
 
   /** Refunds of a part that a provider has not taken on yet: each in its provider's lane, as payments are. */
   async refunds(signal?: AbortSignal): Promise<Round> {
-    const { ledger, watch } = this.#on;
     await this.#canStore();
-    const read = (limit: number, after?: DueRefund) => ledger.dueRefunds(limit, after);
-    const silentMs = ({ provider }: Due): number => watch.silentMs(provider);
+    const read = (limit: number, after?: DueRefund) => this.#life.ledger.dueRefunds(limit, after);
+    const silentMs = ({ provider }: Due): number => this.#watch.silentMs(provider);
     let changed = 0;
     for await (const silent of this.#handed(this.#refundLanes, read, this.#passes.refunds, signal)) {
       changed += await this.#postponeRefunds(silent, 'the provider does not answer', silentMs);
@@ -186,18 +152,16 @@ export class LifeKeepers {
   }
 
   async #refundPart(was: DueRefund): Promise<void> {
-    const { withLock, ledger, life } = this.#on;
-    try {
-      await withLock(was.orderId, LOCK_WAIT_MS, async (fence) => {
+    const { ledger } = this.#life;
+    await this.#locked(
+      was,
+      (text) => this.#postponeRefunds([was], text),
+      async (fence) => {
         const refund = await ledger.getRefund(was.id);
-        if (refund?.state === 'asked') await life.giveBackPart(refund, SWEEPER, fence);
+        if (refund?.state === 'asked') await giveBackPart(this.#life, refund, { by: SWEEPER, fence });
         this.#unsettled.delete(was.id);
-      });
-    } catch (error) {
-      // Somebody works on that order: that may settle it.
-      if (error instanceof OrderBusyError) return;
-      await this.#failed(was, error, (text) => this.#postponeRefunds([was], text));
-    }
+      },
+    );
   }
 
   async #postponeRefunds(
@@ -206,7 +170,7 @@ export class LifeKeepers {
     forMs: (refund: DueRefund) => number = doubling,
   ): Promise<number> {
     if (some.length === 0) return 0;
-    await this.#on.ledger.postponeRefunds(
+    await this.#life.ledger.postponeRefunds(
       some.map((refund) => ({ refundId: refund.id, error, afterMs: boundedMs(forMs(refund)) })),
     );
     for (const { id, orderId, tries } of some) {
@@ -217,18 +181,18 @@ export class LifeKeepers {
   }
 
   /**
-   * What was done could not be stored, or not even that it was tried: throws until the ledger can store again. To do it again
-   * at once would only ask providers again.
+   * Throws while the ledger cannot store, after a step whose outcome could not be stored: trying it again would only ask the
+   * providers again.
    */
   async #canStore(): Promise<void> {
     const failure = this.#failure;
     if (failure === null) return;
-    await this.#on.ledger.probe();
-    // Unless something else could not be stored while it was asked.
+    await this.#life.ledger.probe();
+    // Unless another step could not be stored meanwhile.
     if (this.#failure === failure) this.#failure = null;
   }
 
-  /** What was done could not be stored: nothing more is begun before the ledger can store again. */
+  /** A step's outcome could not be stored: nothing more is begun before the ledger can store again. */
   #notStored(failure: unknown): void {
     this.#failure = failure;
     this.#lanes.clear();
@@ -236,8 +200,8 @@ export class LifeKeepers {
   }
 
   /**
-   * A step has failed: it is postponed, with why. Where the ledger is well and refuses the text, that goes to the log, and the
-   * step is postponed all the same: else the provider would be asked again in every round.
+   * A step has failed: it is postponed, with the reason. If the ledger is well and refuses that text, the text goes to the log,
+   * and the step is postponed all the same: else the provider would be asked again in every round.
    */
   async #failed(
     { id, orderId, provider }: Due & { readonly orderId: string },
@@ -249,7 +213,7 @@ export class LifeKeepers {
     } catch (failure) {
       if (failure instanceof RetryableError) return this.#notStored(failure);
       const reason = messageOf(failure);
-      this.#on.runtime.log.error(
+      this.#life.runtime.log.error(
         { err: error, id, orderId, provider, reason },
         `a payment did not settle, and ${UNSTORABLE}`,
       );
@@ -258,18 +222,29 @@ export class LifeKeepers {
   }
 
   async #lookAfter(attempt: PaymentAttempt): Promise<void> {
-    const { withLock } = this.#on;
+    await this.#locked(
+      attempt,
+      (text) => this.#postpone([attempt], text),
+      (fence) => this.#step(attempt, fence),
+    );
+  }
+
+  /** Under the order's lock. If that is busy, whoever holds it may settle the payment; else it comes again. */
+  async #locked(
+    due: Due & { readonly orderId: string },
+    postpone: (text: string) => Promise<unknown>,
+    work: (fence: string | null) => Promise<void>,
+  ): Promise<void> {
     try {
-      await withLock(attempt.orderId, LOCK_WAIT_MS, (fence) => this.#step(attempt, fence));
+      await this.#life.lock.run(due.orderId, LOCK_WAIT_MS, work);
     } catch (error) {
-      // Somebody works on that order: that may settle it.
-      if (error instanceof OrderBusyError) return;
-      await this.#failed(attempt, error, (text) => this.#postpone([attempt], text));
+      await this.#failed(due, error, postpone);
     }
   }
 
   async #step(was: PaymentAttempt, fence: string | null): Promise<void> {
-    const { ledger, life, reached, auditIds } = this.#on;
+    const { ledger, reached, auditIds } = this.#life;
+    const acting = { by: SWEEPER, fence };
     // As it is under the lock.
     const attempt = await ledger.getAttempt(was.id);
     if (attempt === null || attempt.nextAtMs === null) {
@@ -279,16 +254,16 @@ export class LifeKeepers {
     switch (attempt.state) {
       case 'open': {
         const order = await ledger.getOrder(attempt.orderId);
-        // It is due at the latest when its order's time is over, by the ledger's clock: so that need not be asked.
+        // It is due at the latest when its order's time is over by the ledger's clock, so that clock need not be read.
         const over = order !== null && order.expiresAtMs !== null && attempt.nextAtMs >= order.expiresAtMs;
-        const settled = await life.settle(attempt, fence, SWEEPER, over);
+        const settled = await settle(this.#life, attempt, acting, over);
         if (settled === 'open') await this.#postpone([attempt], over ? 'the provider does not say' : 'pending');
         else this.#unsettled.delete(attempt.id);
         return;
       }
       case 'late':
         reached('late:found');
-        if (await this.#revive(attempt)) {
+        if (await revive(this.#life, this.#place, attempt)) {
           this.#unsettled.delete(attempt.id);
           return;
         }
@@ -301,60 +276,31 @@ export class LifeKeepers {
         return;
       case 'failed':
       case 'voided':
-        if ((await life.settle(attempt, fence, SWEEPER, true)) !== 'open') this.#unsettled.delete(attempt.id);
+        if ((await settle(this.#life, attempt, acting, true)) !== 'open') this.#unsettled.delete(attempt.id);
         else await this.#postpone([attempt], 'the provider does not say whether it has the money');
     }
   }
 
   async #refund(attempt: PaymentAttempt, fence: string | null): Promise<void> {
-    const { ledger, life, reached } = this.#on;
+    const { ledger, reached } = this.#life;
     if (attempt.pays) {
-      await life.giveBack(attempt, SWEEPER, fence);
+      await giveBack(this.#life, attempt, { by: SWEEPER, fence });
     } else {
-      const { reference } = await life.refundAtProvider(attempt);
+      const { reference } = await refundAtProvider(this.#life, attempt);
       await ledger.finishRefund(attempt.id, reference);
       reached('late:refunded');
     }
     this.#unsettled.delete(attempt.id);
   }
 
-  /**
-   * Late money gets its goods if there are any: by a new order of the same buyer, through gate, pipe and ledger like every
-   * other, under a key of the attempt's own, so that a second try finds the first one's order. Only for an order that
-   * expired: whoever cancelled does not want it, and whose order is paid has it.
-   */
-  async #revive(attempt: PaymentAttempt): Promise<boolean> {
-    const { ledger, life, place, reached } = this.#on;
-    const order = await ledger.getOrder(attempt.orderId);
-    if (order?.status !== 'expired') return false;
-    const { saleId, itemCode, buyer, quantity, amount } = order;
-    if (amount.amount !== attempt.amount.amount || amount.currency !== attempt.amount.currency) return false;
-    const placed = await place({
-      saleId,
-      itemCode,
-      buyer,
-      quantity,
-      key: `revive-${attempt.id}`,
-      by: SWEEPER,
-      keyOf: 'shop',
-    });
-    if (!placed.ok) return false;
-    reached('late:placed');
-    if (placed.order.status === 'queued') throw new Error('the order that revives it is not decided yet');
-    const money = { capture: attempt.id, reference: attempt.reference, amount };
-    const { outcome } = await life.move(placed.order.id, 'pay', SWEEPER, { money, revives: order.id });
-    reached('late:committed');
-    return outcome === 'moved' || outcome === 'repeat';
-  }
-
-  /** In one transaction. Counts those that goods or money hang on, and not only a buyer's patience. */
+  /** In one transaction. Counts those that hold goods or money back, and not those that only keep a buyer waiting. */
   async #postpone(
     some: readonly PaymentAttempt[],
     error: string,
     forMs: (attempt: PaymentAttempt) => number = doubling,
   ): Promise<number> {
     if (some.length === 0) return 0;
-    const postponed = await this.#on.ledger.postponeAttempts(
+    const postponed = await this.#life.ledger.postponeAttempts(
       some.map((attempt) => ({ attemptId: attempt.id, error, afterMs: boundedMs(forMs(attempt)) })),
     );
     for (const { attempt, over } of postponed) {
@@ -366,12 +312,12 @@ export class LifeKeepers {
     return postponed.length;
   }
 
-  /** `tries`: with the one that has just failed. */
+  /** `tries`: including the one that has just failed. */
   #alert(of: { id: string; orderId: string; tries: number }, named: Record<string, string>, error: string): void {
     const { id, orderId, tries } = of;
     if (tries < TRIES_ALERT || this.#alerted.has(id)) return;
     this.#alerted.add(id);
-    this.#on.runtime.log.error(
+    this.#life.runtime.log.error(
       { ...named, orderId, tries, error },
       'a payment needs somebody: it does not settle by itself',
     );

@@ -1,11 +1,12 @@
 import type { Logger } from '../../base/logger.ts';
+import type { Runtime } from '../../base/runtime.ts';
 import type { Money } from '../../model/money.ts';
 import { plainText, textFault } from '../../model/text.ts';
 import type { CaptureResult, PaymentProvider, ProviderState, RefundResult } from '../../payments/port.ts';
 
 type Captured = Extract<CaptureResult, { state: 'captured' }>;
 
-/** A captured payment may have no reference: the one that the adapter gave cannot be stored. */
+/** A captured payment may have no reference: that of the adapter may be unfit to be stored. */
 export type CheckedCapture =
   | Exclude<CaptureResult, Captured>
   | (Omit<Captured, 'reference'> & { readonly reference: string | null });
@@ -18,13 +19,61 @@ export interface CheckedProvider extends Pick<PaymentProvider, 'name' | 'partial
   void(attemptId: string): Promise<CheckedState>;
 }
 
-/** As wide as the narrowest column for it (MariaDB); as news by webhook have it. */
+/** As wide as the narrowest column for it (MariaDB), and as the schema of webhooks allows. */
 const REFERENCE_BYTES_MAX = 512;
 const REASON_MAX = 500;
 const CURRENCY = /^[A-Za-z]{3}$/;
+/** A provider that has answered no question for so long counts as silent. */
+export const SILENT_MS = 2000;
 
 type Call = 'capture' | 'query' | 'void' | 'refund';
 type Answer = Readonly<Record<string, unknown>>;
+
+/**
+ * Whether providers answer. A question that nobody answers takes seconds: a thousand payments of a provider that hangs would
+ * take minutes of them, again and again. Captures do not count: some wait for the buyer.
+ */
+export class ProviderWatch {
+  readonly #runtime: Runtime;
+  /** When the first question since the last answer was asked, by provider. */
+  readonly #unansweredMs = new Map<string, number>();
+
+  constructor(runtime: Runtime) {
+    this.#runtime = runtime;
+  }
+
+  /** How long the provider has not answered any question. */
+  silentMs(provider: string): number {
+    const sinceMs = this.#unansweredMs.get(provider);
+    return sinceMs === undefined ? 0 : this.#runtime.clock.monotonic() - sinceMs;
+  }
+
+  isSilent(provider: string): boolean {
+    return this.silentMs(provider) >= SILENT_MS;
+  }
+
+  /** The same provider, watched, and its answers checked. A failure counts as an answer: it came soon. */
+  over(provider: PaymentProvider): CheckedProvider {
+    const { name } = provider;
+    const check = new AnswerCheck(name, this.#runtime.log);
+    const watched = async <T>(asked: () => Promise<T>): Promise<T> => {
+      if (!this.#unansweredMs.has(name)) this.#unansweredMs.set(name, this.#runtime.clock.monotonic());
+      try {
+        return await asked();
+      } finally {
+        this.#unansweredMs.delete(name);
+      }
+    };
+    return {
+      ...(provider.partialRefunds !== undefined && { partialRefunds: provider.partialRefunds }),
+      name,
+      capture: async (request) => check.capture(await provider.capture(request), request.attemptId),
+      query: async (id) => check.state('query', await watched(() => provider.query(id)), id),
+      void: async (id) => check.state('void', await watched(() => provider.void(id)), id),
+      refund: async (request) => check.refund(await watched(() => provider.refund(request)), request.attemptId),
+    };
+  }
+}
 
 /**
  * Judges what an adapter answers, before anything of it reaches the ledger. Adapters are other people's code: an answer that
@@ -34,7 +83,7 @@ type Answer = Readonly<Record<string, unknown>>;
  * again. The reason of a decline is made storable. A reference that cannot be stored is left out: it is only a name (the
  * attempt's id is the key of every call), and whether an order is paid must never depend on it.
  */
-export class AnswerCheck {
+class AnswerCheck {
   readonly #provider: string;
   readonly #log: Logger;
 
@@ -74,7 +123,7 @@ export class AnswerCheck {
     switch (state) {
       case 'captured': {
         const amount = moneyOf(said.amount) ?? this.#fail(call, attemptId, '`amount` is no money');
-        // Of money that came there must be one: none at all is logged, too.
+        // A captured payment must have one: that it has none is logged, too.
         const reference = this.#reference(call, said.reference ?? undefined, attemptId);
         if ((said.refunded ?? null) === null) return { state, reference, amount };
         const refunded = moneyOf(said.refunded) ?? this.#fail(call, attemptId, '`refunded` is no money');

@@ -1,0 +1,32 @@
+/**
+ * The numbers of what the processes of one shop write for each other (docs/internals/formats.md). A version reads its own
+ * format and the one before; the numbers tell it when it meets anything else.
+ */
+export interface Format {
+  /** What this version reads: both of these and whatever lies between. */
+  readonly oldest: number;
+  readonly newest: number;
+}
+
+/**
+ * Everything in Redis and at the broker, taken together. `P:format` says which number is in force: what any process may
+ * write now. A prefix without that key has format 1.
+ */
+export const SHARED: Format = { oldest: 1, newest: 1 };
+
+/** An entry of a stream. Its number is the name of its first field; the empty name stands for 1. */
+export const ENTRY: Format = { oldest: 1, newest: 1 };
+
+/** A parcel at a broker. Its number is its first element. 1 was never released. */
+export const PARCEL: Format = { oldest: 2, newest: 2 };
+
+/**
+ * How far the schema of a shared database may be ahead of the program: each migration leaves the schema usable by the
+ * version before, so that its processes can still start in the middle of an upgrade.
+ */
+export const SCHEMA_AHEAD = 1;
+
+/** For messages: `1`, or `1 and 2`. */
+export function readsOf({ oldest, newest }: Format): string {
+  return oldest === newest ? `${newest}` : `${oldest} and ${newest}`;
+}

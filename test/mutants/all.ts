@@ -1,0 +1,12 @@
+import { GATE } from './gate.ts';
+import { LEDGER } from './ledger.ts';
+import { LIFE } from './life.ts';
+import type { Mutant } from './mutant.ts';
+import { WRITER } from './writer.ts';
+
+export const MUTANTS: Readonly<Record<string, readonly Mutant[]>> = {
+  gate: GATE,
+  ledger: LEDGER,
+  writer: WRITER,
+  life: LIFE,
+};
