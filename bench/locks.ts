@@ -2,6 +2,7 @@ import { spawnSync } from 'node:child_process';
 import { existsSync, statSync, utimesSync } from 'node:fs';
 import { join } from 'node:path';
 import type { LockAdapter } from './locks/adapter.ts';
+import { away } from './locks/away.ts';
 import { type Chosen, type Crowd, excludes, measure, type Outcome } from './locks/crowd.ts';
 import { Server } from './locks/server.ts';
 import { median, ROOT, report } from './support.ts';
@@ -268,23 +269,16 @@ interface Verdict {
   verdict: 'pass' | 'miss' | 'not measured' | 'no target';
 }
 
-/** What one client can do in a second that is alone, in a process of its own: see round-trips.ts. */
-interface Limits {
-  /** Asks for nothing. */
-  trips: number;
-  /** Calls the script of a hand-over. */
-  passes: number;
-}
-
-function limits(server: Server, durationMs: number): Limits {
+/** Round trips a second of one client that is alone, in a process of its own: see round-trips.ts. */
+function tripsAlone(server: Server, durationMs: number): number {
   const file = join(ROOT, 'bench/locks/round-trips.ts');
   const { port } = new URL(server.url);
   const child = spawnSync(process.execPath, [file, port, String(durationMs)], { encoding: 'utf8' });
   if (child.status !== 0) throw new Error(`round-trips.ts failed: ${child.stderr}`);
-  return JSON.parse(child.stdout) as Limits;
+  return Number(child.stdout);
 }
 
-function targets(measurements: Measurement[], costs: Record<string, unknown>[], { trips, passes }: Limits): Verdict[] {
+function targets(measurements: Measurement[], costs: Record<string, unknown>[], trips: number): Verdict[] {
   const verdicts: Verdict[] = [];
   const judge = (target: string, figure: number | null, passes: (figure: number) => boolean): void => {
     const verdict = figure === null ? 'not measured' : passes(figure) ? 'pass' : 'miss';
@@ -320,17 +314,11 @@ function targets(measurements: Measurement[], costs: Record<string, unknown>[], 
     if (kind === 'uncontended') continue;
     // A hand-over needs a release to reach Redis and its news to reach the next: one round trip.
     const handed = measurement.of(measurement.leader(HAND_OVERS, OURS), HAND_OVERS);
-    const shares: [string, number][] = [
-      ['that asks for nothing', trips],
-      ['that hands over to itself, and does nothing else', passes],
-    ];
-    for (const [who, perSecond] of shares) {
-      verdicts.push({
-        target: `${title}: hand-overs/s as a share of the round trips/s of one client alone ${who}`,
-        figure: handed === null ? null : fixed(handed / perSecond, 3),
-        verdict: 'no target',
-      });
-    }
+    verdicts.push({
+      target: `${title}: hand-overs/s as a share of the round trips/s of one client alone`,
+      figure: handed === null ? null : fixed(handed / trips, 3),
+      verdict: 'no target',
+    });
     const p50Ms = measurement.of(measurement.leader(HAND_OVERS, OURS), (outcome) => outcome.p50Ms);
     judge(`${title}: hand-over p50 at most 1.5 ms`, p50Ms, (ms) => ms <= 1.5);
   }
@@ -347,6 +335,7 @@ function targets(measurements: Measurement[], costs: Record<string, unknown>[], 
 }
 
 export async function run(args: string[]): Promise<void> {
+  if (args.includes('--away')) return await away(args);
   const quick = args.includes('--quick');
   // For work on one adapter: --only=redlock,doorbuster (the floor always runs, or there is nothing to compare with).
   const only = args
@@ -392,14 +381,10 @@ export async function run(args: string[]): Promise<void> {
     await measurement.tryAll(server, tried, tryWarmMs, tryMs);
     if (measurement.waiters === 20) few = measurement;
   }
-  const alone: Limits[] = [];
+  const alone: number[] = [];
   for (let round = 1; round <= rounds.uncontended; round++) {
-    const { trips, passes } = limits(server, durationMs / 3);
-    alone.push({ trips, passes });
-    const [asking, handing] = [trips.toFixed(0), passes.toFixed(0)];
-    console.error(
-      `round ${round}: one client alone, round trips/s: ${asking} that ask for nothing, ${handing} hand-overs`,
-    );
+    alone.push(tripsAlone(server, durationMs / 3));
+    console.error(`round ${round}: one client alone, round trips/s: ${alone.at(-1)!.toFixed(0)}`);
     for (const measurement of measurements) {
       if (round > rounds[measurement.kind]) continue;
       console.error(`round ${round} of ${rounds[measurement.kind]}: ${measurement.title}`);
@@ -411,12 +396,12 @@ export async function run(args: string[]): Promise<void> {
     }
   }
 
-  const limit = { trips: median(alone.map(({ trips }) => trips)), passes: median(alone.map(({ passes }) => passes)) };
+  const trips = median(alone);
   const libraries = [...new Set(settings.map(({ library }) => library))];
   const tables = Object.fromEntries(measurements.map((measurement) => [measurement.title, measurement.rows()]));
   const costs = costRows(measurements, libraries);
   tables['cost of a grant'] = costs;
-  tables.targets = targets(measurements, costs, limit).map((verdict) => ({ ...verdict }));
+  tables.targets = targets(measurements, costs, trips).map((verdict) => ({ ...verdict }));
   if (leftOut.length > 0) tables['left out'] = leftOut;
   report(
     'locks',
@@ -432,7 +417,7 @@ export async function run(args: string[]): Promise<void> {
       rounds,
       durationMs,
       tryMs,
-      alonePerSecond: limit,
+      alonePerSecond: trips,
       tried: measurements.flatMap((measurement) => measurement.tried()),
       outcomes: measurements.flatMap((measurement) => measurement.rounds()),
     },

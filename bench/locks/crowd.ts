@@ -2,8 +2,7 @@ import { type ChildProcess, fork } from 'node:child_process';
 import { once } from 'node:events';
 import { readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { fileURLToPath } from 'node:url';
-import { adopt, temporaryFolder } from '../support.ts';
+import { adopt, ROOT, temporaryFolder } from '../support.ts';
 import type { Server } from './server.ts';
 import type { WorkerJob, WorkerReport } from './worker.ts';
 
@@ -41,7 +40,6 @@ export interface Outcome {
   trouble: string | null;
 }
 
-const WORKER = fileURLToPath(new URL('worker.ts', import.meta.url));
 /** Time for a process to come up or to hand its records over; a swamped one is given this much and no more. */
 const PATIENCE_MS = 20_000;
 
@@ -50,8 +48,8 @@ class Worker {
   readonly #gone: Promise<never>;
   #stderr = '';
 
-  constructor(job: WorkerJob) {
-    const child = fork(WORKER, [JSON.stringify(job)], {
+  constructor(job: WorkerJob, root: string) {
+    const child = fork(join(root, 'bench/locks/worker.ts'), [JSON.stringify(job)], {
       serialization: 'advanced',
       stdio: ['ignore', 'ignore', 'pipe', 'ipc'],
       env: { ...process.env, NODE_NO_WARNINGS: '1' },
@@ -92,27 +90,30 @@ class Worker {
   }
 }
 
-function workers(server: Server, adapter: Chosen, crowd: Pick<Crowd, 'processes' | 'waiters' | 'names'>, base: bigint) {
+function workers(url: string, adapter: Chosen, crowd: Pick<Crowd, 'processes' | 'waiters' | 'names'>, base: bigint) {
   const { processes, waiters, names } = crowd;
   return Array.from({ length: processes }, (_, at) => {
     const first = Math.floor((waiters * at) / processes);
     const loops = Math.floor((waiters * (at + 1)) / processes) - first;
     const { file, index } = adapter;
-    return { file, index, url: server.url, first, loops, names, base: String(base) } satisfies WorkerJob;
+    return { file, index, url, first, loops, names, base: String(base) } satisfies WorkerJob;
   });
 }
 
 export interface Chosen {
+  /** The adapter's module, below `bench/`. */
   file: string;
   index: number;
+  /** The tree that it is taken from; this one if none is given. */
+  root?: string;
 }
 
-/** Lets a crowd at the locks for a while, and says what came of it. */
-export async function measure(server: Server, adapter: Chosen, crowd: Crowd): Promise<Outcome> {
+/** Lets a crowd at the locks for a while, and says what came of it. `url`: another way to the same server. */
+export async function measure(server: Server, adapter: Chosen, crowd: Crowd, url = server.url): Promise<Outcome> {
   await server.clear();
   const base = process.hrtime.bigint();
   const now = (): number => Number(process.hrtime.bigint() - base);
-  const started = workers(server, adapter, crowd, base).map((job) => new Worker(job));
+  const started = workers(url, adapter, crowd, base).map((job) => new Worker(job, adapter.root ?? ROOT));
   try {
     await Promise.all(started.map((worker) => worker.message('did not come up', PATIENCE_MS)));
     for (const worker of started) worker.send('go');
@@ -230,8 +231,8 @@ export async function excludes(server: Server, adapter: Chosen): Promise<{ raise
   const counter = join(temporaryFolder(), 'counter');
   writeFileSync(counter, '0');
   await server.clear();
-  const jobs = workers(server, adapter, crowd, process.hrtime.bigint());
-  const started = jobs.map((job) => new Worker({ ...job, counter }));
+  const jobs = workers(server.url, adapter, crowd, process.hrtime.bigint());
+  const started = jobs.map((job) => new Worker({ ...job, counter }, adapter.root ?? ROOT));
   try {
     await Promise.all(started.map((worker) => worker.message('did not come up', PATIENCE_MS)));
     for (const worker of started) worker.send('go');

@@ -1,6 +1,6 @@
-import { LostError, NotOwnerError, UnavailableError } from './errors.ts';
-import { Grant } from './grant.ts';
-import type { Hold } from './hold.ts';
+import { LostError, NotOwnerError, UnavailableError } from './client/errors.ts';
+import { Grant } from './client/grant.ts';
+import type { Hold } from './client/hold.ts';
 
 /**
  * Several grants that stand for one: all of them (multi), or a majority (quorum). Each part renews itself and knows its own
@@ -12,7 +12,7 @@ export class CompositeGrant {
   readonly token: bigint;
   readonly #parts: Grant[];
   readonly #needed: number;
-  /** So many parts that could not be given back do not keep others from taking the whole. */
+  /** How many parts may fail to be given back without keeping others from taking the whole. */
   readonly #spare: number;
   #controller: AbortController | null = null;
   #released = false;
@@ -39,7 +39,7 @@ export class CompositeGrant {
     return { name: this.name, token: String(this.token), held: this.held, parts: this.#parts.length };
   }
 
-  /** A master that answered late. */
+  /** Adds the grant of a master that answered late. False: released already. */
   static add(grant: CompositeGrant, part: Grant): boolean {
     if (grant.#released) return false;
     grant.#parts.push(part);
@@ -102,7 +102,7 @@ export class CompositeGrant {
     throw new UnavailableError(`"${this.name}" was extended on ${extended} of ${this.#needed} parts`);
   }
 
-  /** Gives every part back, the first one last: those who wait for the whole wait there. Throws LostError as Grant does. */
+  /** Gives every part back, the first one last: whoever wants the whole waits there. Throws LostError as Grant does. */
   async release(): Promise<void> {
     if (this.#released) return;
     const lost = this.#isHeld() ? null : this.#loss();

@@ -1,22 +1,22 @@
 import { AsyncLocalStorage } from 'node:async_hooks';
-import type { Hold } from './hold.ts';
+import type { Hold } from './client/hold.ts';
 
-/** One `run(fn)` that is going on, and those around it. */
+/** A `run(fn)` that is in progress, and those around it. */
 export interface Frame {
   readonly holds: readonly Hold[];
   readonly outer: Frame | null;
-  /** Ends when fn settles: work that it left behind is outside, though it still carries this frame. */
+  /** False once fn has settled: work that it left behind still carries this frame, but is outside. */
   active: boolean;
 }
 
 const frames = new AsyncLocalStorage<Frame | null>();
 
-/** What the present code runs inside of, innermost first. Frames whose function has settled are left out. */
+/** The frames around the running code, innermost first, without those whose function has settled. */
 export function* framesAround(): Generator<Frame> {
   for (let frame = frames.getStore() ?? null; frame; frame = frame.outer) if (frame.active) yield frame;
 }
 
-/** Whether the present code is inside any run(fn): cheap, for the path of every acquire. */
+/** Whether the running code is inside any run(fn). Cheap: every acquire asks. */
 export function isInside(): boolean {
   return frames.getStore() != null;
 }

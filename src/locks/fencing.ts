@@ -14,8 +14,8 @@ import { createHash } from 'node:crypto';
 import { fileURLToPath } from 'node:url';
 import { messageOf, TerminalError } from '../base/errors.ts';
 import { loadScripts } from '../base/redis/scripts.ts';
-import { StaleFenceError } from './errors.ts';
-import { checkedSpan, refuseUnknown } from './options.ts';
+import { checkedSpan, refuseUnknown } from './client/checks.ts';
+import { StaleFenceError } from './client/errors.ts';
 
 /** A grant's token, or its decimal digits. */
 export type FenceToken = bigint | string;
@@ -136,7 +136,7 @@ export function fenceSql(token: FenceToken, options: FenceSqlOptions = {}): Fenc
   if (!/^(\?|\$[1-9]\d*)$/.test(parameter)) {
     throw new TerminalError('invalid_argument', `a parameter is ? or $1, $2, …, not "${parameter}"`);
   }
-  // SET takes no table's name in PostgreSQL and SQLite.
+  // PostgreSQL and SQLite allow no table name in SET.
   const bare = column.slice(column.indexOf('.') + 1);
   return { set: `${bare} = ${parameter}`, where: `${column} <= ${parameter}`, value: digits(token) };
 }

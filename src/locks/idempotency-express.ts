@@ -69,7 +69,7 @@ function watch(response: ServerResponse, run: Run): void {
       chunks.push(typeof chunk === 'string' ? Buffer.from(chunk, encodingOf(encoding)) : Buffer.from(chunk));
       return;
     }
-    // Who waits for it need not wait for the rest.
+    // A repeat that waits for the answer need not wait for the rest.
     chunks.length = 0;
     void tell(false);
   };
@@ -82,7 +82,7 @@ function watch(response: ServerResponse, run: Run): void {
 
   response.write = function (this: ServerResponse, ...args: unknown[]) {
     if (ending) {
-      // Too late: Node says so itself, after the end that it belongs behind.
+      // Too late: Node itself reports it, once the end has been sent.
       ending.then(() => write.apply(response, args as never)).catch(fail);
       return false;
     }
@@ -96,10 +96,10 @@ function watch(response: ServerResponse, run: Run): void {
       ending.then(() => end.apply(response, args as never)).catch(fail);
       return response;
     }
-    // What Node refuses it must refuse now, to the one who sent it.
+    // What Node would refuse must be refused now, to the code that sent it.
     if (!isChunk(args[0])) return end.apply(response, args as never);
     see(args[0], args[1]);
-    // For the handler it is sent: code that asks must not send a second answer.
+    // To the handler the answer counts as sent: code that asks must not send a second one.
     const sent = { configurable: true, get: () => true };
     Object.defineProperties(response, { headersSent: sent, writableEnded: sent });
     ending = tell(bytes <= run.answerBytesMax).then(() => {

@@ -28,18 +28,18 @@ import type { IncomingHttpHeaders, OutgoingHttpHeaders } from 'node:http';
 import { RetryableError, TerminalError } from '../base/errors.ts';
 import { bodyFingerprint } from '../base/idempotency.ts';
 import type { Logger } from '../base/logger.ts';
-import type { Desk } from './desk.ts';
-import { HeldError, TimeoutError, UnavailableError } from './errors.ts';
+import { checkedCount, checkedSpan, refuseUnknown } from './client/checks.ts';
+import type { LockClient } from './client/client.ts';
+import { HeldError, TimeoutError, UnavailableError } from './client/errors.ts';
 import { Locks } from './locks.ts';
 import { type OnceOptions, once } from './once.ts';
-import { checkedCount, checkedSpan, refuseUnknown } from './options.ts';
 
 export interface IdempotencyOptions<Request> {
   /** The request header with the client's key. Default `idempotency-key`. */
   header?: string;
   /** Answer 400 to a request without it. */
   required?: boolean;
-  /** Methods that are looked at. Default POST and PATCH: the others may be repeated anyway. */
+  /** Methods that are protected. Default POST and PATCH: the others may be repeated anyway. */
   methods?: readonly string[];
   /** Who asks: keys of different callers never meet. */
   caller?: (request: Request) => string | undefined;
@@ -101,7 +101,7 @@ export interface Reply {
   readonly body: Buffer;
 }
 
-/** `pass`: as if we were not here. `run`: carry it out and tell the run its answer. `reply`: it is answered already. */
+/** `pass`: not protected. `run`: carry it out and tell the run its answer. `reply`: send this answer. */
 export type Opening =
   | { readonly go: 'pass' }
   | { readonly go: 'run'; readonly run: Run }
@@ -159,7 +159,7 @@ const PROBLEMS = {
 class NotKept extends Error {}
 
 export class Idempotency<Request> {
-  readonly #desk: Desk;
+  readonly #client: LockClient;
   readonly #log: Logger;
   readonly #options: IdempotencyOptions<Request>;
   readonly #header: string;
@@ -171,8 +171,8 @@ export class Idempotency<Request> {
   constructor(locks: Locks, options: IdempotencyOptions<Request> = {}) {
     if (!(locks instanceof Locks)) throw new TerminalError('invalid_argument', 'locks must come from createLocks');
     refuseUnknown(options, OPTIONS, 'the idempotency middleware');
-    this.#desk = Locks.deskOf(locks);
-    this.#log = this.#desk.runtime.log;
+    this.#client = Locks.clientOf(locks);
+    this.#log = this.#client.runtime.log;
     this.#options = options;
     this.#header = (options.header ?? 'idempotency-key').toLowerCase();
     this.#methods = new Set((options.methods ?? ['POST', 'PATCH']).map((each) => each.toUpperCase()));
@@ -242,7 +242,7 @@ export class Idempotency<Request> {
         resolve({ go: 'run', run });
         return answer;
       };
-      const ended = once<Kept>(this.#desk, name, first, { ...this.#once, signal: gone }).then(
+      const ended = once<Kept>(this.#client, name, first, { ...this.#once, signal: gone }).then(
         // What this very call ran is resolved already.
         ({ value }) => resolve(replay(value, same)),
         (error: unknown) => {
@@ -276,7 +276,7 @@ export class Idempotency<Request> {
     if (error instanceof TimeoutError || error instanceof HeldError) {
       return problem('idempotency_in_flight', 'the answer to the first request is not there yet', 1);
     }
-    // Only if it cannot be asked: a repeat whose client has left must not run beside the first.
+    // Only if the store cannot be reached: a repeat whose client has left must not run beside the first.
     if (error instanceof UnavailableError && this.#options.onOutage === 'pass') return PASS;
     const seconds = error instanceof RetryableError ? error.retryAfterSeconds : 1;
     return problem('unavailable', 'the store of the locks cannot be reached', seconds);

@@ -1,9 +1,11 @@
 import '../base/node-version.ts';
 
 export { DoorbusterError, RetryableError, TerminalError } from '../base/errors.ts';
+export * from './client/errors.ts';
+export type { JobOutcome, JobSkip, LockEvent, LockEvents } from './client/events.ts';
+export type { Grant } from './client/grant.ts';
+export type { LockKind } from './client/port.ts';
 export type { CompositeGrant } from './composite.ts';
-export * from './errors.ts';
-export type { JobOutcome, JobSkip, LockEvent, LockEvents } from './events.ts';
 export {
   assertFenced,
   type Fence,
@@ -17,7 +19,6 @@ export {
   type RedisCaller,
   runFenced,
 } from './fencing.ts';
-export type { Grant } from './grant.ts';
 export type { IdempotencyOptions } from './idempotency.ts';
 export { expressIdempotency } from './idempotency-express.ts';
 export { type FastifyIdempotencyOptions, fastifyIdempotency } from './idempotency-fastify.ts';
@@ -38,7 +39,6 @@ export { observeLocks } from './metrics.ts';
 export type { MultiLock } from './multi.ts';
 export type { OnceOptions } from './once.ts';
 export type { AcquireOptions, HoldOptions } from './options.ts';
-export type { LockKind } from './port.ts';
 export type { Quorum, QuorumLock } from './quorum.ts';
 export type { ReadWriteLock } from './read-write.ts';
 export type { Schedule, ScheduleContext, ScheduleOptions, ScheduleWork } from './schedule.ts';

@@ -1,12 +1,14 @@
 import { Anchor } from '../base/anchor.ts';
 import { RetryableError, TerminalError } from '../base/errors.ts';
 import { Seldom } from '../base/seldom.ts';
+import { checkedSpan, refuseUnknown } from './client/checks.ts';
+import type { LockClient } from './client/client.ts';
+import { AbortedError } from './client/errors.ts';
+import type { JobOutcome, JobSkip } from './client/events.ts';
+import type { Grant } from './client/grant.ts';
+import type { Terms } from './client/wanted.ts';
 import { outside } from './context.ts';
-import type { Desk, Terms } from './desk.ts';
-import { AbortedError } from './errors.ts';
-import type { JobOutcome, JobSkip } from './events.ts';
-import type { Grant } from './grant.ts';
-import { type AcquireOptions, checkedSpan, refuseUnknown, termsOf } from './options.ts';
+import { type AcquireOptions, termsOf } from './options.ts';
 
 export interface JobOptions extends Pick<AcquireOptions, 'lease' | 'label'> {
   /** The job's lock is kept at least so many milliseconds from its beginning, also when the work ends sooner. */
@@ -34,7 +36,7 @@ const SCHEDULE_OPTIONS: ReadonlySet<string> = new Set([...LEADER_OPTIONS, 'timeZ
 
 /** Checks what a caller passed, once, at the edge. */
 export function jobTerms(
-  desk: Desk,
+  client: LockClient,
   options: JobOptions,
   atLeast: { least: number; byDefault: number },
   call: 'leader' | 'schedule',
@@ -51,10 +53,10 @@ export function jobTerms(
     ...(options.label === undefined ? {} : { label: options.label }),
     ...(atMostMs === Infinity ? {} : { maxHold: atMostMs }),
   };
-  return { atLeastMs, terms: termsOf(desk, hold, 0) };
+  return { atLeastMs, terms: termsOf(client, hold, 0) };
 }
 
-/** How a job that was asked to end and goes on is noticed. */
+/** A job that goes on for so long after its signal has aborted is logged. */
 const HEED_MS_MAX = 10_000;
 
 /**
@@ -64,14 +66,14 @@ const HEED_MS_MAX = 10_000;
  */
 export abstract class Job implements AsyncDisposable {
   readonly name: string;
-  protected readonly desk: Desk;
+  protected readonly client: LockClient;
   readonly #stopper = new AbortController();
   readonly #seldom: Seldom;
   #over: Promise<void> = Promise.resolve();
 
-  constructor(desk: Desk, name: string) {
-    this.desk = desk;
-    this.#seldom = new Seldom(desk.runtime.clock);
+  constructor(client: LockClient, name: string) {
+    this.client = client;
+    this.#seldom = new Seldom(client.runtime.clock);
     this.name = name;
   }
 
@@ -80,14 +82,14 @@ export abstract class Job implements AsyncDisposable {
 
   /** For our own modules. */
   static start(job: Job, onEnd: () => void): void {
-    if (job.desk.closed) throw new AbortedError('the locks are closed');
+    if (job.client.closed) throw new AbortedError('the locks are closed');
     const anchor = new Anchor();
     anchor.hold();
     const over = async (): Promise<void> => {
       try {
         await job.live();
       } catch (error) {
-        job.desk.runtime.log.error({ err: error, job: job.name }, 'a job of the locks has ended by a fault of ours');
+        job.client.runtime.log.error({ err: error, job: job.name }, 'a job of the locks has ended by a fault of ours');
       } finally {
         anchor.drop();
         anchor.close();
@@ -103,8 +105,8 @@ export abstract class Job implements AsyncDisposable {
   }
 
   /**
-   * No more of it: the signal of work that runs aborts, and it is waited for. Not to be awaited by the work itself, which
-   * would wait for its own end.
+   * Stops the job: aborts the signal of running work and waits until it has settled. Work must not await its own stop():
+   * it would wait for itself.
    */
   stop(): Promise<void> {
     if (!this.stopped.aborted) this.#stopper.abort(new AbortedError(`job "${this.name}" was stopped`));
@@ -116,16 +118,16 @@ export abstract class Job implements AsyncDisposable {
   }
 
   protected skip(reason: JobSkip): void {
-    this.desk.runtime.log.debug({ job: this.name, reason }, 'a job was skipped');
-    this.desk.emitter.tell('skipped', { kind: 'job', name: this.name, reason });
+    this.client.runtime.log.debug({ job: this.name, reason }, 'a job was skipped');
+    this.client.emitter.tell('skipped', { kind: 'job', name: this.name, reason });
   }
 
   /** Runs the work under its lock. Never rejects. */
   protected async work(grant: Grant, run: (context: JobContext) => unknown): Promise<JobOutcome> {
-    const { runtime, emitter } = this.desk;
+    const { runtime, emitter } = this.client;
     const event = { kind: 'job', name: this.name, token: grant.token } as const;
     const signal = AbortSignal.any([grant.signal, this.stopped]);
-    const beganMs = this.desk.nowMs();
+    const beganMs = this.client.nowMs();
     let stopWatch: (() => void) | null = null;
     const watch = (): void => {
       stopWatch = runtime.timers.after(HEED_MS_MAX, () => {
@@ -144,19 +146,19 @@ export abstract class Job implements AsyncDisposable {
     signal.removeEventListener('abort', watch);
     (stopWatch as (() => void) | null)?.();
 
-    // What work throws because it was told to end is no failure of it.
+    // An error that work throws because its signal aborted is not a failure.
     const told = failure !== null && signal.aborted && isAbort(failure.error, signal);
     const failed = failure !== null && !told;
     const outcome = failed ? 'failed' : this.stopped.aborted ? 'stopped' : grant.held ? 'done' : 'lost';
     if (failed) this.#tellFailure(failure!.error);
-    const ranMs = this.desk.nowMs() - beganMs;
+    const ranMs = this.client.nowMs() - beganMs;
     emitter.tell('ended', { ...event, outcome, ranMs, ...(failed ? { error: failure!.error } : {}) });
     return outcome;
   }
 
   /** An outage is no bug: no stack, and not at every try. */
   #tellFailure(error: unknown): void {
-    const { log } = this.desk.runtime;
+    const { log } = this.client.runtime;
     if (!(error instanceof RetryableError)) log.error({ err: error, job: this.name }, 'a job failed');
     else if (this.#seldom.may('')) {
       log.warn({ job: this.name, reason: error.message }, 'a job failed; it is tried again');
@@ -169,7 +171,7 @@ export abstract class Job implements AsyncDisposable {
     try {
       await grant.release();
     } catch (error) {
-      this.desk.runtime.log.debug({ err: error, job: this.name }, 'the lock of a job could not be given back');
+      this.client.runtime.log.debug({ err: error, job: this.name }, 'the lock of a job could not be given back');
     }
   }
 }

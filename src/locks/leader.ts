@@ -1,11 +1,12 @@
 import { messageOf } from '../base/errors.ts';
 import { pause } from '../base/timers.ts';
-import type { Desk, Wanted } from './desk.ts';
-import type { Grant } from './grant.ts';
+import { checkedFunction, checkedName } from './client/checks.ts';
+import type { LockClient } from './client/client.ts';
+import type { Grant } from './client/grant.ts';
+import type { Wanted } from './client/wanted.ts';
 import { Job, type JobContext, type JobOptions, type JobTerms, jobTerms } from './job.ts';
-import { checkedFunction, checkedName } from './options.ts';
 
-/** `atLeast`: default 1 000 ms, and not less than 10: work that ends at once must not spin round the cluster. */
+/** `atLeast`: default 1 000 ms, at least 10: leadership must not race round the cluster when work ends at once. */
 export type LeaderOptions = JobOptions;
 
 export type LeaderWork = (context: JobContext) => Promise<unknown> | unknown;
@@ -35,12 +36,12 @@ export class Leader extends Job {
   readonly #run: LeaderWork;
   #grant: Grant | null = null;
 
-  constructor(desk: Desk, job: string, run: LeaderWork, options: LeaderOptions = {}) {
-    super(desk, checkedName(job));
+  constructor(client: LockClient, job: string, run: LeaderWork, options: LeaderOptions = {}) {
+    super(client, checkedName(job));
     checkedFunction(run, 'leader');
     const name = checkedName(`leader:${job}`);
     this.#wanted = { kind: 'fair', name, mode: 'write', permits: 1, limit: 1 };
-    this.#terms = jobTerms(desk, options, { least: 10, byDefault: 1000 }, 'leader');
+    this.#terms = jobTerms(client, options, { least: 10, byDefault: 1000 }, 'leader');
     this.#run = run;
   }
 
@@ -55,49 +56,49 @@ export class Leader extends Job {
   }
 
   protected async live(): Promise<void> {
-    const { timers, log } = this.desk.runtime;
+    const { timers, log } = this.client.runtime;
     let outages = 0;
     let failures = 0;
-    while (!this.stopped.aborted && !this.desk.closed) {
+    while (!this.stopped.aborted && !this.client.closed) {
       try {
         this.#grant = await this.#elected();
         outages = 0;
       } catch (error) {
-        if (this.stopped.aborted || this.desk.closed) return;
-        // Once for an outage: there may be many jobs, and it may be long.
+        if (this.stopped.aborted || this.client.closed) return;
+        // One line per outage: there may be many jobs, and it may be long.
         if (outages === 0) {
           log.warn({ job: this.name, reason: messageOf(error) }, 'cannot campaign for the leadership; trying on');
         }
         await pause(timers, this.#retryMs(outages++), this.stopped);
         continue;
       }
-      const beganMs = this.desk.nowMs();
+      const beganMs = this.client.nowMs();
       const outcome = await this.#lead(this.#grant, beganMs);
       this.#grant = null;
-      if (this.desk.nowMs() - beganMs >= RETRY_MS_MAX || outcome !== 'failed') failures = 0;
+      if (this.client.nowMs() - beganMs >= RETRY_MS_MAX || outcome !== 'failed') failures = 0;
       if (outcome === 'failed') await pause(timers, this.#retryMs(failures++), this.stopped);
     }
   }
 
   async #elected(): Promise<Grant> {
     const terms = { ...this.#terms.terms, signal: this.stopped };
-    const atOnce = await this.desk.tryAcquire(this.#wanted, { ...terms, waitMs: 0 });
+    const atOnce = await this.client.tryAcquire(this.#wanted, { ...terms, waitMs: 0 });
     if (atOnce) return atOnce;
     this.skip('led elsewhere');
-    return await this.desk.acquire(this.#wanted, { ...terms, waitMs: Infinity });
+    return await this.client.acquire(this.#wanted, { ...terms, waitMs: Infinity });
   }
 
   async #lead(grant: Grant, beganMs: number): Promise<string> {
     const outcome = await this.work(grant, this.#run);
-    const leftMs = beganMs + this.#terms.atLeastMs - this.desk.nowMs();
-    if (leftMs > 0 && grant.held) await pause(this.desk.runtime.timers, leftMs, this.stopped, grant.signal);
+    const leftMs = beganMs + this.#terms.atLeastMs - this.client.nowMs();
+    if (leftMs > 0 && grant.held) await pause(this.client.runtime.timers, leftMs, this.stopped, grant.signal);
     await this.giveBack(grant);
     return outcome;
   }
 
-  /** Not all at once: what failed for one of many failed for all of them in the same moment. */
+  /** Spread out: what failed for one instance failed for all of them at the same moment. */
   #retryMs(times: number): number {
     const ms = Math.min(RETRY_MS_MIN * 2 ** Math.min(times, 20), RETRY_MS_MAX);
-    return ms * (0.75 + this.desk.runtime.random.fraction() / 2);
+    return ms * (0.75 + this.client.runtime.random.fraction() / 2);
   }
 }

@@ -1,19 +1,13 @@
+import { checkedFunction, refuseUnknown } from './client/checks.ts';
+import type { LockClient } from './client/client.ts';
+import { HeldError, NotOwnerError } from './client/errors.ts';
+import { Grant } from './client/grant.ts';
+import type { Hold } from './client/hold.ts';
+import type { HolderState, LockState } from './client/port.ts';
+import type { Wanted } from './client/wanted.ts';
 import { framesAround, isInside } from './context.ts';
-import type { Desk, Wanted } from './desk.ts';
-import { HeldError, NotOwnerError } from './errors.ts';
-import { Grant } from './grant.ts';
-import type { Hold } from './hold.ts';
-import {
-  ACQUIRE_OPTIONS,
-  type AcquireOptions,
-  checkedFunction,
-  NO_OPTIONS,
-  refuseUnknown,
-  TRY_OPTIONS,
-  termsOf,
-} from './options.ts';
+import { ACQUIRE_OPTIONS, type AcquireOptions, NO_OPTIONS, TRY_OPTIONS, termsOf } from './options.ts';
 import type { OrderWatch } from './order.ts';
-import type { HolderState, LockState } from './port.ts';
 import { runHolding } from './run.ts';
 
 /** What a lock shows of itself. Tokens are bigint, as on grants. */
@@ -25,7 +19,7 @@ export function shown(state: LockState): Inspection {
   return { ...state, holders: state.holders.map(holderShown) };
 }
 
-/** As JSON its token is a string, as that of a grant: JSON.stringify refuses a bigint. Not seen by who prints or compares it. */
+/** As JSON its token is a string, like that of a grant: JSON.stringify refuses a bigint. `toJSON` is not enumerable. */
 function holderShown(state: HolderState): Inspection['holders'][number] {
   const holder = { ...state, token: BigInt(state.token) };
   const toJSON = (): object => ({ ...holder, token: String(holder.token) });
@@ -35,53 +29,53 @@ function holderShown(state: HolderState): Inspection['holders'][number] {
 /** What every kind of lock has in common: to be taken, waited for, held, given back. */
 export class Lock {
   readonly name: string;
-  protected readonly desk: Desk;
+  protected readonly client: LockClient;
   protected readonly wanted: Wanted;
   readonly #order: OrderWatch;
 
-  constructor(desk: Desk, order: OrderWatch, wanted: Wanted) {
+  constructor(client: LockClient, order: OrderWatch, wanted: Wanted) {
     this.name = wanted.name;
-    this.desk = desk;
+    this.client = client;
     this.wanted = wanted;
     this.#order = order;
   }
 
-  /** One order for all locks everywhere: what is taken together is taken in it. */
+  /** The same order of locks in every process: multi-locks are taken in it. */
   get rank(): string {
-    return `${this.desk.store.place} ${this.wanted.kind} ${this.name}`;
+    return `${this.client.store.place} ${this.wanted.kind} ${this.name}`;
   }
 
   get writes(): boolean {
     return this.wanted.mode === 'write';
   }
 
-  /** It is about to be taken after that one: the order of a multi-lock, for the watch over crossed orders. */
+  /** Notes that a multi-lock takes it after `grant`, to notice crossed orders. */
   noteAfter(grant: Grant): void {
-    this.#order.noteAfter(this.desk.store.place, grant, this.wanted);
+    this.#order.noteAfter(this.client.store.place, grant, this.wanted);
   }
 
   /** Takes it if it is free now, else null. Never re-enters, unless told `within` which grant. */
   async tryAcquire(options: Omit<AcquireOptions, 'wait'> = {}): Promise<Grant | null> {
     refuseUnknown(options, TRY_OPTIONS, 'tryAcquire');
     if (options.within) return this.#enter(options.within);
-    const terms = termsOf(this.desk, options, 0);
-    if (isInside()) this.#order.note(this.desk.store.place, this.wanted);
-    return await this.desk.tryAcquire(this.wanted, { ...terms, waitMs: 0 });
+    const terms = termsOf(this.client, options, 0);
+    if (isInside()) this.#order.note(this.client.store.place, this.wanted);
+    return await this.client.tryAcquire(this.wanted, { ...terms, waitMs: 0 });
   }
 
   /** Takes it, waiting for as long as `wait` says. HeldError (`wait: 0`), TimeoutError, AbortedError, UnavailableError. */
   acquire(options: AcquireOptions = NO_OPTIONS): Promise<Grant> {
-    // Not an async function: each layer of promises costs as much as a tenth of the way to Redis and back.
+    // Not an async function: each layer of promises costs a tenth of a round trip to Redis.
     try {
-      // Whoever has no compiler may pass null: termsOf refuses it in words.
+      // JavaScript callers may pass null: termsOf refuses it with a message.
       const within = (options as AcquireOptions | null)?.within;
       if (within) {
         refuseUnknown(options, ACQUIRE_OPTIONS, 'acquire');
         return Promise.resolve(this.#enter(within));
       }
-      const terms = termsOf(this.desk, options, Infinity);
-      if (isInside()) this.#order.note(this.desk.store.place, this.wanted);
-      return this.desk.acquire(this.wanted, terms);
+      const terms = termsOf(this.client, options, Infinity);
+      if (isInside()) this.#order.note(this.client.store.place, this.wanted);
+      return this.client.acquire(this.wanted, terms);
     } catch (error) {
       return Promise.reject(error);
     }
@@ -95,7 +89,7 @@ export class Lock {
   async run<T>(fn: (grant: Grant) => Promise<T> | T, options: AcquireOptions = NO_OPTIONS): Promise<T> {
     checkedFunction(fn, 'run');
     const grant = this.reenter() ?? (await this.acquire(options));
-    return await runHolding(grant, [Grant.holdOf(grant)], fn, this.desk.runtime.log);
+    return await runHolding(grant, [Grant.holdOf(grant)], fn, this.client.runtime.log);
   }
 
   /** Whether run() inside run() enters the same hold again. */
@@ -109,10 +103,10 @@ export class Lock {
   }
 
   #isMine(hold: Hold): boolean {
-    return hold.kind === this.wanted.kind && hold.name === this.name && hold.of === this.desk;
+    return hold.kind === this.wanted.kind && hold.name === this.name && hold.of === this.client;
   }
 
-  /** The hold of a run(fn) around the present code, entered once more; null outside. For our own modules. */
+  /** The hold of a run(fn) around the running code, entered once more; null outside. For our own modules. */
   reenter(): Grant | null {
     if (!isInside()) return null;
     for (const frame of framesAround()) {
@@ -142,29 +136,29 @@ export class Lock {
   #share(hold: Hold): Grant {
     if (!hold.isHeld()) throw hold.loss ?? new NotOwnerError(`${hold.kind} "${hold.name}" was released`);
     hold.count++;
-    return new Grant(this.desk, hold);
+    return new Grant(this.client, hold);
   }
 
   async isLocked(): Promise<boolean> {
-    return (await this.desk.open.inspect(this.wanted)).holders.length > 0;
+    return (await this.client.open.inspect(this.wanted)).holders.length > 0;
   }
 
   /** Whether this process (this `createLocks`) holds it. Another process's locks, and those of other clients here, do not count. */
   isHeldByMe(): boolean {
-    return this.desk.holdsOf(this.wanted).some((hold) => this.covers(hold));
+    return this.client.holdsOf(this.wanted).some((hold) => this.covers(hold));
   }
 
   /** Takes it from whoever has it. Their signal aborts; the first in the queue gets it. The holders it was taken from. */
   async forceRelease(): Promise<Inspection['holders']> {
-    const { handOverMs } = this.desk.settings;
-    const taken = await this.desk.open.force(this.wanted, handOverMs, this.wanted.limit);
+    const { handOverMs } = this.client.settings;
+    const taken = await this.client.open.force(this.wanted, handOverMs, this.wanted.limit);
     return taken.map(holderShown);
   }
 
   async inspect(): Promise<Inspection> {
-    return shown(await this.desk.open.inspect(this.wanted));
+    return shown(await this.client.open.inspect(this.wanted));
   }
 }
 
-/** One holder at a time: `mutex`, which goes to a neighbour first, and `fair`, which is first come, first served. */
+/** One holder at a time: `mutex`, and `fair`, which promises first come, first served. */
 export class Mutex extends Lock {}

@@ -4,10 +4,12 @@ import { TerminalError } from '../base/errors.ts';
 import { type Logger, silentLog } from '../base/logger.ts';
 import type { RedisTarget } from '../base/redis/address.ts';
 import { type Runtime, systemRuntime } from '../base/runtime.ts';
+import { checkedCount, checkedDuration, checkedFlag, checkedName, refuseUnknown } from './client/checks.ts';
+import { LockClient } from './client/client.ts';
+import { Emitter, type LockEvents } from './client/events.ts';
+import type { Grant } from './client/grant.ts';
+import type { LockKind } from './client/port.ts';
 import { outside } from './context.ts';
-import { Desk } from './desk.ts';
-import { Emitter, type LockEvents } from './events.ts';
-import type { Grant } from './grant.ts';
 import { Job } from './job.ts';
 import { Latch, type LatchOptions } from './latch.ts';
 import { Leader, type LeaderOptions, type LeaderWork } from './leader.ts';
@@ -15,9 +17,7 @@ import { type Inspection, Lock, Mutex, shown } from './lock.ts';
 import { MemoryLockStore, MemorySpace, processSpace } from './memory/store.ts';
 import { MultiLock } from './multi.ts';
 import { type OnceOptions, once } from './once.ts';
-import { checkedCount, checkedDuration, checkedFlag, checkedName, refuseUnknown } from './options.ts';
 import { OrderWatch } from './order.ts';
-import type { LockKind } from './port.ts';
 import { Quorum } from './quorum.ts';
 import { ReadWriteLock } from './read-write.ts';
 import { RedisLockStore } from './redis/store.ts';
@@ -44,9 +44,8 @@ export interface LocksOptions {
   /** How long acquire and release go on while Redis cannot be reached. Default 5 000. */
   outageMs?: number;
   /**
-   * Whether the process stays awake for a moment (some 60 µs at most) while Redis is about to answer, instead of falling
-   * asleep and being woken: twice as fast where Redis is on the same machine. Elsewhere it notices that it is in vain. Default
-   * true.
+   * Keeps the event loop turning for a moment (some 60 µs at most) while Redis is about to answer, instead of sleeping. Only
+   * for a Redis on the same machine: there one lock at a time is nearly twice as fast. Default false.
    */
   attentive?: boolean;
   /** Where warnings and failures go: pino, `console`, or whatever has these four. Silent if left out. */
@@ -93,7 +92,7 @@ function checkedKind(kind: unknown): LockKind {
 
 /** Locks of every kind, on one Redis or in this process. Make one for each process, and close it at the end. */
 export class Locks {
-  readonly #desk: Desk;
+  readonly #client: LockClient;
   readonly #order: OrderWatch;
   readonly #emitter: Emitter;
   readonly #jobs = new Set<Job>();
@@ -131,25 +130,25 @@ export class Locks {
       owner: `${hostname()}/${process.pid}`,
     };
     const anchor = new Anchor(runtime.timers);
-    const attentive = checkedFlag(options.attentive ?? true, 'attentive');
-    this.#desk = new Desk(settings, runtime, this.#emitter, anchor);
+    const attentive = checkedFlag(options.attentive ?? false, 'attentive');
+    this.#client = new LockClient(settings, runtime, this.#emitter, anchor);
     this.#order = new OrderWatch(this.#emitter, (first, second, here, there) => {
       log.warn({ first, second, here, there }, 'locks are taken in crossed order: one day each waits for the other');
     });
-    this.#desk.attach(
+    this.#client.attach(
       options.redis === undefined
-        ? new MemoryLockStore(options.space ?? processSpace(runtime.clock), prefix, runtime, this.#desk)
+        ? new MemoryLockStore(options.space ?? processSpace(runtime.clock), prefix, runtime, this.#client)
         : new RedisLockStore(
             { target: options.redis, prefix, commandMs, handOverMs: settings.handOverMs, attentive, anchor },
             runtime,
-            this.#desk,
+            this.#client,
           ),
     );
   }
 
   /** For our own modules. */
-  static deskOf(locks: Locks): Desk {
-    return locks.#desk;
+  static clientOf(locks: Locks): LockClient {
+    return locks.#client;
   }
 
   /** One holder at a time. */
@@ -163,24 +162,24 @@ export class Locks {
   }
 
   #mutex(kind: 'mutex' | 'fair', name: string): Mutex {
-    return new Mutex(this.#desk, this.#order, { kind, name: checkedName(name), mode: 'write', permits: 1, limit: 1 });
+    return new Mutex(this.#client, this.#order, { kind, name: checkedName(name), mode: 'write', permits: 1, limit: 1 });
   }
 
   /** Many readers or one writer. */
   readWrite(name: string): ReadWriteLock {
-    return new ReadWriteLock(this.#desk, this.#order, checkedName(name));
+    return new ReadWriteLock(this.#client, this.#order, checkedName(name));
   }
 
   /** At most `permits` at a time. */
   semaphore(name: string, options: { permits: number }): Semaphore {
     refuseUnknown(options, SEMAPHORE_OPTIONS, 'semaphore');
     const permits = checkedCount(options.permits, 'permits', 1);
-    return new Semaphore(this.#desk, this.#order, checkedName(name), permits);
+    return new Semaphore(this.#client, this.#order, checkedName(name), permits);
   }
 
   /** Waits until so many things have happened. */
   latch(name: string, options: LatchOptions = {}): Latch {
-    return new Latch(this.#desk, checkedName(name), options);
+    return new Latch(this.#client, checkedName(name), options);
   }
 
   /** All of several locks, or none: names of mutexes, mutexes, sides of a `readWrite`, also of other `createLocks`. */
@@ -189,7 +188,7 @@ export class Locks {
       throw new TerminalError('invalid_argument', "multi takes one array of names or locks: multi(['a', 'b'])");
     }
     return new MultiLock(
-      this.#desk,
+      this.#client,
       locks.map((each: unknown) => {
         if (typeof each === 'string') return this.mutex(each);
         if (each instanceof Lock) return each;
@@ -203,22 +202,22 @@ export class Locks {
 
   /** Runs `fn` once in the cluster; whoever asks meanwhile or later gets the same result. */
   async once<T>(key: string, fn: (grant: Grant) => Promise<T> | T, options: OnceOptions = {}): Promise<T> {
-    return (await once(this.#desk, key, fn, options)).value;
+    return (await once(this.#client, key, fn, options)).value;
   }
 
   /** Drops the kept result of a `once`: the next call runs it again. True if there was one. */
   async forget(key: string): Promise<boolean> {
-    return await this.#desk.patiently(() => this.#desk.open.forget(checkedName(key)));
+    return await this.#client.patiently(() => this.#client.open.forget(checkedName(key)));
   }
 
   /** One instance of the cluster leads and runs `work`; the others stand in line. */
   leader(job: string, work: LeaderWork, options: LeaderOptions = {}): Leader {
-    return this.#start(new Leader(this.#desk, job, work, options));
+    return this.#start(new Leader(this.#client, job, work, options));
   }
 
   /** Runs `work` at the times that `cron` names, each time once in the cluster. */
   schedule(name: string, cron: string, work: ScheduleWork, options: ScheduleOptions = {}): Schedule {
-    return this.#start(new Schedule(this.#desk, name, cron, work, options));
+    return this.#start(new Schedule(this.#client, name, cron, work, options));
   }
 
   #start<J extends Job>(job: J): J {
@@ -239,18 +238,18 @@ export class Locks {
   /** Every lock that is held or waited for, of every process. Walks the whole key space: for people, not for loops. */
   async list(kinds: readonly LockKind[] = KINDS): Promise<Inspection[]> {
     if (!Array.isArray(kinds)) throw new TerminalError('invalid_argument', "list takes an array of kinds: ['mutex']");
-    return (await this.#desk.open.list(kinds.map(checkedKind))).map(shown);
+    return (await this.#client.open.list(kinds.map(checkedKind))).map(shown);
   }
 
   async inspect(kind: LockKind, name: string): Promise<Inspection> {
-    return shown(await this.#desk.open.inspect({ kind: checkedKind(kind), name: checkedName(name) }));
+    return shown(await this.#client.open.inspect({ kind: checkedKind(kind), name: checkedName(name) }));
   }
 
-  /** Rejects who waits (AbortedError), gives back what is held, ends connections and timers. */
+  /** Rejects calls that wait (AbortedError), gives back what is held, ends connections and timers. */
   async close(): Promise<void> {
-    // Told to end, not waited for: work that does not listen must not hold this up.
+    // Not awaited: work that ignores its signal must not hold this up.
     for (const job of this.#jobs) void job.stop();
-    await this.#desk.close();
+    await this.#client.close();
   }
 
   [Symbol.asyncDispose](): Promise<void> {
@@ -280,7 +279,7 @@ export function createQuorum(quorum: QuorumOptions): Quorum {
     return locks;
   });
   return new Quorum(
-    all.map((locks) => Locks.deskOf(locks)),
+    all.map((locks) => Locks.clientOf(locks)),
     () => Promise.all(made.map((locks) => locks.close())),
   );
 }

@@ -98,9 +98,9 @@ class LockMetrics {
       registers,
     });
     const { observed } = this;
-    gauge('doorbuster_lock_held', 'Locks that this process holds', (locks) => Locks.deskOf(locks).holding);
+    gauge('doorbuster_lock_held', 'Locks that this process holds', (locks) => Locks.clientOf(locks).holding.count);
     gauge('doorbuster_lock_waiting', 'Calls of this process that wait for a lock', (locks) => {
-      return Locks.deskOf(locks).waiting;
+      return Locks.clientOf(locks).asking.count;
     });
 
     function gauge(name: string, help: string, read: (locks: Locks) => number): void {

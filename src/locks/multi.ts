@@ -1,18 +1,12 @@
 import { TerminalError } from '../base/errors.ts';
 import { sleep } from '../base/timers.ts';
+import { checkedFunction, checkedSpan, refuseUnknown } from './client/checks.ts';
+import type { LockClient } from './client/client.ts';
+import { HeldError } from './client/errors.ts';
+import { Grant } from './client/grant.ts';
 import { CompositeGrant } from './composite.ts';
-import type { Desk } from './desk.ts';
-import { HeldError } from './errors.ts';
-import { Grant } from './grant.ts';
 import type { Lock } from './lock.ts';
-import {
-  type AcquireOptions,
-  checkedFunction,
-  checkedSpan,
-  MULTI_OPTIONS,
-  refuseUnknown,
-  withoutWait,
-} from './options.ts';
+import { type AcquireOptions, MULTI_OPTIONS, withoutWait } from './options.ts';
 import { runHolding } from './run.ts';
 
 const TRY_OPTIONS = withoutWait(MULTI_OPTIONS);
@@ -26,15 +20,15 @@ const GIVE_BACK_MS = 100;
  */
 export class MultiLock {
   readonly name: string;
-  readonly #desk: Desk;
+  readonly #client: LockClient;
   readonly #locks: readonly Lock[];
 
-  constructor(desk: Desk, locks: readonly Lock[]) {
+  constructor(client: LockClient, locks: readonly Lock[]) {
     if (locks.length === 0 || locks.length > PARTS_MAX) {
       throw new TerminalError('invalid_argument', `a multi-lock needs 1 to ${PARTS_MAX} locks`);
     }
-    this.#desk = desk;
-    // The same lock twice is one: it would wait for itself. To write is also to read.
+    this.#client = client;
+    // A lock that is named twice is taken once: it would wait for itself. A write grant covers a read.
     const byRank = new Map<string, Lock>();
     for (const lock of locks) if (!byRank.get(lock.rank)?.writes) byRank.set(lock.rank, lock);
     this.#locks = [...byRank].sort(([one], [other]) => (one < other ? -1 : 1)).map(([, lock]) => lock);
@@ -62,20 +56,20 @@ export class MultiLock {
   ): Promise<T> {
     checkedFunction(fn, 'run');
     const grant = await this.#take(options, true);
-    return await runHolding(grant, grant.parts.map(Grant.holdOf), fn, this.#desk.runtime.log);
+    return await runHolding(grant, grant.parts.map(Grant.holdOf), fn, this.#client.runtime.log);
   }
 
   async #take(options: Omit<AcquireOptions, 'within'>, reenters: boolean): Promise<CompositeGrant> {
     refuseUnknown(options, MULTI_OPTIONS, 'acquire of a multi-lock');
     const waitMs = options.wait === undefined ? Infinity : checkedSpan(options.wait, 'wait', 0);
-    const untilMs = this.#desk.nowMs() + waitMs;
+    const untilMs = this.#client.nowMs() + waitMs;
     const grants: Grant[] = [];
     try {
       for (const lock of this.#locks) {
         const again = reenters ? lock.reenter() : null;
         for (const grant of grants) lock.noteAfter(grant);
-        // All share one patience; a wait of 0 stays 0.
-        const wait = waitMs === 0 ? 0 : Math.max(1, Math.floor(untilMs - this.#desk.nowMs()));
+        // All parts share one `wait`; 0 stays 0.
+        const wait = waitMs === 0 ? 0 : Math.max(1, Math.floor(untilMs - this.#client.nowMs()));
         grants.push(again ?? (await lock.acquire({ ...options, wait })));
       }
       // A fixed lease began for the first while the others were still waited for.
@@ -86,9 +80,9 @@ export class MultiLock {
       composite.assertHeld();
       return composite;
     } catch (error) {
-      // Mostly done at once; while Redis is out it goes on behind the caller, who has waited for long enough.
+      // Usually done at once. While Redis is out it goes on in the background: the caller has waited long enough.
       const back = Promise.allSettled(grants.reverse().map((grant) => grant.release()));
-      await Promise.race([back, sleep(this.#desk.runtime.timers, GIVE_BACK_MS)]);
+      await Promise.race([back, sleep(this.#client.runtime.timers, GIVE_BACK_MS)]);
       throw error;
     }
   }

@@ -1,17 +1,11 @@
 import { TerminalError } from '../base/errors.ts';
+import { checkedDuration, checkedFunction, checkedName } from './client/checks.ts';
+import type { LockClient } from './client/client.ts';
+import { HeldError, LostError } from './client/errors.ts';
+import { Grant } from './client/grant.ts';
+import { Hold } from './client/hold.ts';
 import { framesAround, runInside } from './context.ts';
-import type { Desk } from './desk.ts';
-import { HeldError, LostError } from './errors.ts';
-import { Grant } from './grant.ts';
-import { Hold } from './hold.ts';
-import {
-  type AcquireOptions,
-  checkedDuration,
-  checkedFunction,
-  checkedName,
-  ONCE_OPTIONS,
-  termsOf,
-} from './options.ts';
+import { type AcquireOptions, ONCE_OPTIONS, termsOf } from './options.ts';
 
 export interface OnceOptions extends Pick<AcquireOptions, 'wait' | 'signal' | 'lease' | 'renew' | 'maxHold' | 'label'> {
   /** For how long the result is kept, in milliseconds. Default a day. */
@@ -20,11 +14,11 @@ export interface OnceOptions extends Pick<AcquireOptions, 'wait' | 'signal' | 'l
 
 export interface OnceResult<T> {
   readonly value: T;
-  /** It was run by this very call. */
+  /** This call ran fn itself. */
   readonly ran: boolean;
 }
 
-/** What a result may weigh: it is kept in memory, for everybody, for as long as `keep` says. */
+/** The largest result: Redis keeps it in memory for as long as `keep` says. */
 const RESULT_CHARS_MAX = 1_000_000;
 
 /**
@@ -36,26 +30,26 @@ const RESULT_CHARS_MAX = 1_000_000;
  * and the next one runs fn again: make it safe to repeat, or fence its writes with the grant's token.
  */
 export async function once<T>(
-  desk: Desk,
+  client: LockClient,
   key: string,
   fn: (grant: Grant) => Promise<T> | T,
   options: OnceOptions = {},
 ): Promise<OnceResult<T>> {
   const name = checkedName(key);
   checkedFunction(fn, 'once');
-  const terms = termsOf(desk, options, Infinity, 'once', ONCE_OPTIONS);
+  const terms = termsOf(client, options, Infinity, 'once', ONCE_OPTIONS);
   const keepMs = checkedDuration(options.keep ?? 86_400_000, 'keep', 1);
   const wanted = { kind: 'once', name, mode: 'write', permits: 1, limit: 1 } as const;
   for (const frame of framesAround()) {
-    if (frame.holds.some((hold) => hold.kind === 'once' && hold.name === name && hold.of === desk)) {
+    if (frame.holds.some((hold) => hold.kind === 'once' && hold.name === name && hold.of === client)) {
       throw new HeldError(`once "${name}" would wait for itself`);
     }
   }
-  const end = await desk.take(wanted, terms);
+  const end = await client.take(wanted, terms);
   if (end === null) throw new HeldError(`once "${name}" is being run`);
   if (!(end instanceof Hold)) return { value: decoded<T>(end.result), ran: false };
 
-  const grant = new Grant(desk, end);
+  const grant = new Grant(client, end);
   let result: string;
   try {
     result = encoded(name, await runInside([end], () => fn(grant)));
@@ -66,9 +60,9 @@ export async function once<T>(
   grant.assertHeld();
   let kept: boolean;
   try {
-    kept = await desk.patiently(() => desk.store.finish(name, end.rid, result, keepMs));
+    kept = await client.patiently(() => client.store.finish(name, end.rid, result, keepMs));
   } catch (error) {
-    // Not kept, as far as we know: it must not be held, and renewed, for nobody.
+    // The result was not kept, as far as we know: without a release the lock would be renewed for nobody.
     await grant.release().catch(() => undefined);
     throw error;
   }
@@ -76,9 +70,9 @@ export async function once<T>(
     end.lose('refused');
     throw end.loss ?? new LostError(`once "${name}" was lost before its result could be kept`, 'refused');
   }
-  desk.retire(end);
+  client.retire(end);
   Grant.retire(grant);
-  // As the others will read it: a Date that only the runner gets as a Date would work in every test with one process.
+  // Parsed as the others will read it: a Date that only the runner gets as a Date would pass every test with one process.
   return { value: decoded<T>(result), ran: true };
 }
 

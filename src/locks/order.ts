@@ -1,12 +1,12 @@
+import type { Emitter } from './client/events.ts';
+import type { Address } from './client/port.ts';
 import { framesAround } from './context.ts';
-import type { Emitter } from './events.ts';
-import type { Address } from './port.ts';
 
 const EDGES_MAX = 10_000;
 
 /**
- * Notices locks that are taken in crossed order: B while A is held here, A while B is held there. Nothing waits for ever
- * as long as it does not happen at the same moment, so that tests pass; the warning comes without the moment.
+ * Notices locks that are taken in crossed order: B while A is held here, A while B is held there. Both wait for ever if that
+ * happens at the same moment, which tests hardly ever meet; the warning does not need that moment.
  */
 export class OrderWatch {
   /** `first\nsecond` → where it was taken so for the first time. */

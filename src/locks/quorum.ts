@@ -1,21 +1,15 @@
 import { TerminalError } from '../base/errors.ts';
+import { checkedFunction, checkedName, refuseUnknown } from './client/checks.ts';
+import type { LockClient } from './client/client.ts';
+import { AbortedError, HeldError, TimeoutError, UnavailableError } from './client/errors.ts';
+import { Grant } from './client/grant.ts';
+import { Hold } from './client/hold.ts';
+import type { Terms } from './client/wanted.ts';
 import { CompositeGrant } from './composite.ts';
-import type { Desk, Terms } from './desk.ts';
-import { AbortedError, HeldError, TimeoutError, UnavailableError } from './errors.ts';
-import { Grant } from './grant.ts';
-import { Hold } from './hold.ts';
-import {
-  type AcquireOptions,
-  CHANGE_OPTIONS,
-  checkedFunction,
-  checkedName,
-  refuseUnknown,
-  termsOf,
-  withoutWait,
-} from './options.ts';
+import { type AcquireOptions, CHANGE_OPTIONS, termsOf, withoutWait } from './options.ts';
 import { runHolding } from './run.ts';
 
-/** When the rest is not to be had although the waiting master let us in: the last holder is still giving back. */
+/** One master let us in and the others did not: the last holder is still giving back. Tried so often, so far apart. */
 const TRIES = 4;
 const TRY_MS = 20;
 const TRY_OPTIONS = withoutWait(CHANGE_OPTIONS);
@@ -36,17 +30,17 @@ interface Round {
  */
 export class QuorumLock {
   readonly name: string;
-  readonly #desks: readonly Desk[];
+  readonly #clients: readonly LockClient[];
   readonly #majority: number;
 
-  constructor(desks: readonly Desk[], name: string) {
+  constructor(clients: readonly LockClient[], name: string) {
     this.name = checkedName(name);
-    this.#desks = desks;
-    this.#majority = Math.floor(desks.length / 2) + 1;
+    this.#clients = clients;
+    this.#majority = Math.floor(clients.length / 2) + 1;
   }
 
-  get #first(): Desk {
-    return this.#desks[0]!;
+  get #first(): LockClient {
+    return this.#clients[0]!;
   }
 
   async tryAcquire(options: Omit<AcquireOptions, 'wait' | 'within' | 'replicas'> = {}): Promise<CompositeGrant | null> {
@@ -64,10 +58,10 @@ export class QuorumLock {
     for (;;) {
       const leftMs = untilMs - this.#first.nowMs();
       if (leftMs <= 0) throw new TimeoutError(`quorum "${this.name}" was not had within ${terms.waitMs} ms`);
-      const [desk, grant] = await this.#queue({ ...terms, waitMs: Math.max(1, Math.floor(leftMs)) });
-      const had = await this.#once(terms, [desk, grant]);
+      const [client, grant] = await this.#queue({ ...terms, waitMs: Math.max(1, Math.floor(leftMs)) });
+      const had = await this.#once(terms, [client, grant]);
       if (had) return had;
-      // Two that wait at different masters (one of them seems down to one of us) must not go on in step.
+      // Two callers that wait at different masters (one master seems down to one of them) must not retry in step.
       await this.#pause(TRY_MS * (1 + 4 * this.#first.runtime.random.fraction()), terms.signal);
     }
   }
@@ -91,35 +85,35 @@ export class QuorumLock {
   }
 
   /** Waits in the queue of the first master that can be asked. */
-  async #queue(terms: Terms): Promise<[Desk, Grant]> {
+  async #queue(terms: Terms): Promise<[LockClient, Grant]> {
     const failures: unknown[] = [];
-    for (const desk of this.#desks) {
+    for (const client of this.#clients) {
       try {
-        return [desk, await desk.acquire(this.#wanted, terms)];
+        return [client, await client.acquire(this.#wanted, terms)];
       } catch (error) {
         if (!(error instanceof UnavailableError)) throw error;
         failures.push(error);
-        if (failures.length > this.#desks.length - this.#majority) throw this.#tooFew(failures);
+        if (failures.length > this.#clients.length - this.#majority) throw this.#tooFew(failures);
       }
     }
     throw this.#tooFew(failures);
   }
 
   #tooFew(failures: readonly unknown[]): UnavailableError {
-    const answered = this.#desks.length - failures.length;
+    const answered = this.#clients.length - failures.length;
     return new UnavailableError(
-      `quorum "${this.name}": ${answered} of ${this.#desks.length} masters answered, ${this.#majority} are needed`,
+      `quorum "${this.name}": ${answered} of ${this.#clients.length} masters answered, ${this.#majority} are needed`,
       { cause: new AggregateError(failures) },
     );
   }
 
   /** One try. With `admitted`, the part of the master at which we waited. Null: held by others, everything given back. */
-  async #once(terms: Terms, admitted: [Desk, Grant] | null): Promise<CompositeGrant | null> {
+  async #once(terms: Terms, admitted: [LockClient, Grant] | null): Promise<CompositeGrant | null> {
     const grants: Grant[] = admitted ? [admitted[1]] : [];
-    let rest = this.#desks.filter((desk) => desk !== admitted?.[0]);
+    let rest = this.#clients.filter((client) => client !== admitted?.[0]);
     let failures: unknown[] = [];
     let composite: CompositeGrant | null = null;
-    // Masters that answer when enough others had: the more hold it, the more may fail.
+    // Masters that answer after a majority has granted it: the more hold it, the more may fail.
     let waiting: Grant[] | null = [];
     const late = (grant: Grant): void => {
       if (waiting) waiting.push(grant);
@@ -139,7 +133,7 @@ export class QuorumLock {
         const aborted = failures.find((failure) => failure instanceof AbortedError);
         if (aborted) throw aborted;
         if (grants.length >= this.#majority) break;
-        rest = rest.filter((desk) => !grants.some((grant) => Grant.holdOf(grant).of === desk));
+        rest = rest.filter((client) => !grants.some((grant) => Grant.holdOf(grant).of === client));
       }
       if (grants.length >= this.#majority) {
         composite = await this.#fenced(grants);
@@ -155,29 +149,29 @@ export class QuorumLock {
     }
     settleLate();
     await this.#giveBack(grants);
-    if (failures.length > this.#desks.length - this.#majority) throw this.#tooFew(failures);
+    if (failures.length > this.#clients.length - this.#majority) throw this.#tooFew(failures);
     return null;
   }
 
   /** Asks the masters side by side; is done when enough have granted it, or all have answered. */
-  #ask(desks: readonly Desk[], terms: Terms, needed: number, late: (grant: Grant) => void): Promise<Round> {
+  #ask(clients: readonly LockClient[], terms: Terms, needed: number, late: (grant: Grant) => void): Promise<Round> {
     return new Promise((resolve) => {
       const grants: Grant[] = [];
       const failures: unknown[] = [];
       let refused = 0;
-      let open = desks.length;
+      let open = clients.length;
       let done = false;
       const settle = (): void => {
         if (done || (grants.length < needed && open > 0)) return;
         done = true;
         resolve({ grants, refused, failures });
       };
-      for (const desk of desks) {
-        desk.take(this.#wanted, { ...terms, waitMs: 0 }).then(
+      for (const client of clients) {
+        client.take(this.#wanted, { ...terms, waitMs: 0 }).then(
           (end) => {
             open--;
             if (end instanceof Hold) {
-              const grant = new Grant(desk, end);
+              const grant = new Grant(client, end);
               if (done) late(grant);
               else grants.push(grant);
             } else refused++;
@@ -199,23 +193,29 @@ export class QuorumLock {
    * master mints more than it was told: the quorum's tokens grow although its masters' clocks differ.
    */
   async #fenced(grants: Grant[]): Promise<CompositeGrant | null> {
-    // Given back in this order, the first one last: there the others wait.
-    const rank = (grant: Grant): number => this.#desks.findIndex((desk) => desk === Grant.holdOf(grant).of);
+    // Given back in this order, the first one last: that is where the others wait.
+    const rank = (grant: Grant): number => this.#clients.findIndex((client) => client === Grant.holdOf(grant).of);
     grants.sort((one, other) => rank(one) - rank(other));
     let token = 0n;
     for (const grant of grants) if (grant.token > token) token = grant.token;
     const raised = await Promise.allSettled(
       grants.map(async (grant) => {
         const hold = Grant.holdOf(grant);
-        const desk = this.#desks.find((each) => each === hold.of)!;
-        if (!(await desk.patiently(() => desk.store.raise(this.#wanted, hold.rid, Number(token)))))
+        const client = this.#clients.find((each) => each === hold.of)!;
+        if (!(await client.patiently(() => client.store.raise(this.#wanted, hold.rid, Number(token)))))
           hold.lose('refused');
       }),
     );
-    // Masters that went away since they granted it: nobody else has it, and so it is not `held`.
+    // Masters became unreachable after they granted it. Nobody else has it, so it is not `held`.
     const failures = raised.flatMap((end) => (end.status === 'rejected' ? [end.reason as unknown] : []));
     if (grants.length - failures.length < this.#majority) throw this.#tooFew(failures);
-    const composite = new CompositeGrant(this.name, token, grants, this.#majority, this.#desks.length - this.#majority);
+    const composite = new CompositeGrant(
+      this.name,
+      token,
+      grants,
+      this.#majority,
+      this.#clients.length - this.#majority,
+    );
     return composite.held ? composite : null;
   }
 
@@ -235,19 +235,19 @@ export class QuorumLock {
 
 /** Locks over several independent masters. */
 export class Quorum {
-  readonly #desks: readonly Desk[];
+  readonly #clients: readonly LockClient[];
   readonly #close: () => Promise<unknown>;
 
-  constructor(desks: readonly Desk[], close: () => Promise<unknown>) {
-    if (desks.length === 0) throw new TerminalError('invalid_argument', 'a quorum needs masters');
-    const places = new Set(desks.map((desk) => desk.store.place));
-    if (places.size < desks.length) throw new TerminalError('invalid_argument', 'a quorum needs different masters');
-    this.#desks = desks;
+  constructor(clients: readonly LockClient[], close: () => Promise<unknown>) {
+    if (clients.length === 0) throw new TerminalError('invalid_argument', 'a quorum needs masters');
+    const places = new Set(clients.map((client) => client.store.place));
+    if (places.size < clients.length) throw new TerminalError('invalid_argument', 'a quorum needs different masters');
+    this.#clients = clients;
     this.#close = close;
   }
 
   mutex(name: string): QuorumLock {
-    return new QuorumLock(this.#desks, name);
+    return new QuorumLock(this.#clients, name);
   }
 
   async close(): Promise<void> {

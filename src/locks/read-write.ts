@@ -1,7 +1,7 @@
-import type { Desk } from './desk.ts';
-import { HeldError, NotOwnerError } from './errors.ts';
-import { Grant } from './grant.ts';
-import { Hold } from './hold.ts';
+import type { LockClient } from './client/client.ts';
+import { HeldError, NotOwnerError } from './client/errors.ts';
+import { Grant } from './client/grant.ts';
+import { Hold } from './client/hold.ts';
 import { Lock } from './lock.ts';
 import { type AcquireOptions, CHANGE_OPTIONS, termsOf } from './options.ts';
 import type { OrderWatch } from './order.ts';
@@ -27,14 +27,14 @@ export class ReadWriteLock {
   readonly name: string;
   readonly read: Lock;
   readonly write: Lock;
-  readonly #desk: Desk;
+  readonly #client: LockClient;
 
-  constructor(desk: Desk, order: OrderWatch, name: string) {
+  constructor(client: LockClient, order: OrderWatch, name: string) {
     this.name = name;
-    this.#desk = desk;
+    this.#client = client;
     const wanted = { kind: 'readwrite', name, permits: 1, limit: 1 } as const;
-    this.read = new ReadLock(desk, order, { ...wanted, mode: 'read' });
-    this.write = new WriteLock(desk, order, { ...wanted, mode: 'write' });
+    this.read = new ReadLock(client, order, { ...wanted, mode: 'read' });
+    this.write = new WriteLock(client, order, { ...wanted, mode: 'write' });
   }
 
   /**
@@ -59,7 +59,7 @@ export class ReadWriteLock {
 
   async #change(grant: Grant, from: 'read' | 'write', to: 'read' | 'write', options: AcquireOptions): Promise<Grant> {
     const hold = Grant.holdOf(grant);
-    const mine = hold.kind === 'readwrite' && hold.name === this.name && hold.of === this.#desk && hold.mode === from;
+    const mine = hold.kind === 'readwrite' && hold.name === this.name && hold.of === this.#client && hold.mode === from;
     if (!mine || Grant.isReleased(grant)) {
       throw new NotOwnerError(`not a grant to ${from} readwrite "${this.name}"`);
     }
@@ -68,13 +68,13 @@ export class ReadWriteLock {
     const wanted = { kind: 'readwrite', name: this.name, mode: to, permits: 1, limit: 1 } as const;
     const more = { ...options, label: options.label ?? hold.label };
     const call = to === 'write' ? 'upgrade' : 'downgrade';
-    const terms = termsOf(this.#desk, more, Infinity, call, CHANGE_OPTIONS);
-    const end = await this.#desk.take(wanted, terms, hold);
+    const terms = termsOf(this.#client, more, Infinity, call, CHANGE_OPTIONS);
+    const end = await this.#client.take(wanted, terms, hold);
     if (!(end instanceof Hold))
       throw new HeldError(`readwrite "${this.name}" cannot be upgraded: there are other readers`);
-    this.#desk.retire(hold);
+    this.#client.retire(hold);
     Grant.retire(grant);
-    return new Grant(this.#desk, end);
+    return new Grant(this.#client, end);
   }
 
   /** Whether anybody reads or writes. */

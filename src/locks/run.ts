@@ -1,7 +1,7 @@
 import type { Logger } from '../base/logger.ts';
+import { UnavailableError } from './client/errors.ts';
+import type { Hold } from './client/hold.ts';
 import { runInside } from './context.ts';
-import { UnavailableError } from './errors.ts';
-import type { Hold } from './hold.ts';
 
 /** Runs `fn` with what was granted, and gives it back: the end of every run(fn), of one lock, several, or a quorum. */
 export async function runHolding<G extends { readonly name: string; release(): Promise<void> }, T>(
@@ -14,14 +14,14 @@ export async function runHolding<G extends { readonly name: string; release(): P
   try {
     result = await runInside(holds, () => fn(grant));
   } catch (error) {
-    // The error of the work is the one to be told.
+    // The caller gets the error of its own work.
     await grant.release().catch(() => undefined);
     throw error;
   }
   try {
     await grant.release();
   } catch (error) {
-    // The work was done while the lock was ours; it could only not be given back, and ends with its lease.
+    // The work was done under the lock. Only the release failed: the lock ends with its lease.
     if (!(error instanceof UnavailableError)) throw error;
     log.warn({ err: error, name: grant.name }, 'a lock could not be given back; its lease will end');
   }

@@ -1,13 +1,14 @@
 import type * as Croner from 'croner';
 import { messageOf, TerminalError } from '../base/errors.ts';
 import { pause } from '../base/timers.ts';
-import type { Desk, Wanted } from './desk.ts';
-import { HeldError } from './errors.ts';
-import { Grant } from './grant.ts';
+import { checkedFunction, checkedName } from './client/checks.ts';
+import type { LockClient } from './client/client.ts';
+import { HeldError } from './client/errors.ts';
+import { Grant } from './client/grant.ts';
+import type { Wanted } from './client/wanted.ts';
 import { Job, type JobContext, type JobOptions, type JobTerms, jobTerms } from './job.ts';
 import { once } from './once.ts';
 import { optionalPackage } from './optional.ts';
-import { checkedFunction, checkedName } from './options.ts';
 
 export interface ScheduleOptions extends JobOptions {
   /** An IANA name (`Asia/Shanghai`). Default `UTC`: the zones of machines differ, and the slots must not. */
@@ -21,7 +22,7 @@ export interface ScheduleContext extends JobContext {
 
 export type ScheduleWork = (context: ScheduleContext) => Promise<unknown> | unknown;
 
-/** The wall clock may be set while we wait for it: looked at this often. */
+/** The wall clock may be set while we wait: it is read this often. */
 const HOP_MS_MAX = 30_000;
 /** A slot whose moment was so long ago (the machine slept, the process was stopped) counts as missed. */
 const LATE_MS_MAX = 30_000;
@@ -54,13 +55,13 @@ export class Schedule extends Job {
   #next: Date | null = null;
   #running: Promise<void> | null = null;
 
-  constructor(desk: Desk, name: string, cron: string, run: ScheduleWork, options: ScheduleOptions = {}) {
-    super(desk, checkedName(name));
+  constructor(client: LockClient, name: string, cron: string, run: ScheduleWork, options: ScheduleOptions = {}) {
+    super(client, checkedName(name));
     checkedFunction(run, 'schedule');
     checkedName(claimName(name, new Date(0)));
-    this.#cron = cronOf(cron, options.timeZone ?? 'UTC', desk.runtime.clock.now());
+    this.#cron = cronOf(cron, options.timeZone ?? 'UTC', client.runtime.clock.now());
     this.#wanted = { kind: 'mutex', name: `schedule:${name}`, mode: 'write', permits: 1, limit: 1 };
-    this.#terms = jobTerms(desk, options, { least: 0, byDefault: 0 }, 'schedule');
+    this.#terms = jobTerms(client, options, { least: 0, byDefault: 0 }, 'schedule');
     this.#run = run;
   }
 
@@ -69,15 +70,15 @@ export class Schedule extends Job {
     return this.#next;
   }
 
-  /** A run is going on here. */
+  /** A run is in progress here. */
   get isRunning(): boolean {
     return this.#running !== null;
   }
 
   protected async live(): Promise<void> {
-    const { clock, timers, log } = this.desk.runtime;
+    const { clock, timers, log } = this.client.runtime;
     let lastMs = clock.now();
-    while (!this.stopped.aborted && !this.desk.closed) {
+    while (!this.stopped.aborted && !this.client.closed) {
       const nowMs = clock.now();
       if (nowMs < lastMs - BACK_MS_MAX) lastMs = nowMs;
       this.#next = this.#cron.nextRun(new Date(lastMs));
@@ -92,7 +93,7 @@ export class Schedule extends Job {
       }
       const slot = this.#latest(this.#next, nowMs);
       lastMs = slot.getTime();
-      // Only the newest of those that went by while nobody looked.
+      // Of the slots that passed while the process was stopped, only the newest.
       if (lastMs > slotMs || nowMs - lastMs > LATE_MS_MAX) this.skip('missed');
       if (nowMs - lastMs <= LATE_MS_MAX) this.#begin(slot);
     }
@@ -102,7 +103,7 @@ export class Schedule extends Job {
   #latest(slot: Date, nowMs: number): Date {
     const next = this.#cron.nextRun(slot);
     if (next === null || next.getTime() > nowMs) return slot;
-    // Croner counts whole seconds, and looks before the one it is given.
+    // Croner counts whole seconds, and searches from before the one it is given.
     const after = new Date((Math.floor(nowMs / 1000) + 1) * 1000);
     return this.#cron.previousRuns(1, after)[0] ?? slot;
   }
@@ -121,9 +122,9 @@ export class Schedule extends Job {
   async #runSlot(slot: Date): Promise<void> {
     const grant = await this.#claim(slot);
     if (!grant) return;
-    const beganMs = this.desk.nowMs();
+    const beganMs = this.client.nowMs();
     await this.work(grant, (context) => this.#run({ ...context, slot }));
-    const leftMs = Math.ceil(beganMs + this.#terms.atLeastMs - this.desk.nowMs());
+    const leftMs = Math.ceil(beganMs + this.#terms.atLeastMs - this.client.nowMs());
     if (leftMs > 0 && grant.held) await this.#leave(grant, leftMs);
     else await this.giveBack(grant);
   }
@@ -136,18 +137,19 @@ export class Schedule extends Job {
     let grant: Grant | null = null;
     try {
       const claim = async (): Promise<string> => {
-        grant = await this.desk.tryAcquire(this.#wanted, this.#terms.terms);
-        // Not claimed, then: an instance that comes later may find the lock free.
+        grant = await this.client.tryAcquire(this.#wanted, this.#terms.terms);
+        // The slot stays unclaimed: an instance that comes later may find the lock free.
         if (!grant) throw new HeldError(`${this.name} is running`);
-        return this.desk.settings.owner;
+        return this.client.settings.owner;
       };
-      const { ran } = await once(this.desk, claimName(this.name, slot), claim, { keep, wait: 0 });
+      const { ran } = await once(this.client, claimName(this.name, slot), claim, { keep, wait: 0 });
       if (!ran) this.skip('done elsewhere');
       return grant;
     } catch (error) {
       if (grant) await this.giveBack(grant);
       if (this.stopped.aborted) return null;
-      if (!(error instanceof HeldError)) this.desk.runtime.log.warn({ err: error, job: this.name }, 'claiming a slot');
+      if (!(error instanceof HeldError))
+        this.client.runtime.log.warn({ err: error, job: this.name }, 'claiming a slot');
       this.skip(error instanceof HeldError ? 'running elsewhere' : 'unavailable');
       return null;
     }
@@ -158,9 +160,12 @@ export class Schedule extends Job {
     try {
       await grant.extend(leftMs);
     } catch (error) {
-      this.desk.runtime.log.warn({ err: error, job: this.name }, 'atLeast could not be set; the lease ends by itself');
+      this.client.runtime.log.warn(
+        { err: error, job: this.name },
+        'atLeast could not be set; the lease ends by itself',
+      );
     }
-    this.desk.retire(Grant.holdOf(grant));
+    this.client.retire(Grant.holdOf(grant));
     Grant.retire(grant);
   }
 }

@@ -1,8 +1,9 @@
-import type { Desk } from './desk.ts';
-import type { Grant } from './grant.ts';
-import type { Hold } from './hold.ts';
+import { checkedCount, refuseUnknown } from './client/checks.ts';
+import type { LockClient } from './client/client.ts';
+import type { Grant } from './client/grant.ts';
+import type { Hold } from './client/hold.ts';
 import { Lock } from './lock.ts';
-import { type AcquireOptions, checkedCount, PERMIT_OPTIONS, refuseUnknown, withoutWait } from './options.ts';
+import { type AcquireOptions, PERMIT_OPTIONS, withoutWait } from './options.ts';
 import type { OrderWatch } from './order.ts';
 
 const TRY_OPTIONS = withoutWait(PERMIT_OPTIONS);
@@ -13,26 +14,26 @@ export interface PermitOptions extends Omit<AcquireOptions, 'within'> {
 }
 
 /**
- * At most `permits` at a time. First come, first served: who wants many is not passed by those who want few. The permits
+ * At most `permits` at a time. First come, first served: small requests do not overtake a large one. The permits
  * of a holder that died come back when its lease ends. Not re-entrant: each acquire takes permits.
  */
 export class Semaphore {
   readonly name: string;
   /** The size, unless `resize` stored another one for everybody. */
   readonly permits: number;
-  readonly #desk: Desk;
+  readonly #client: LockClient;
   readonly #order: OrderWatch;
 
-  constructor(desk: Desk, order: OrderWatch, name: string, permits: number) {
+  constructor(client: LockClient, order: OrderWatch, name: string, permits: number) {
     this.name = name;
     this.permits = permits;
-    this.#desk = desk;
+    this.#client = client;
     this.#order = order;
   }
 
   #lock(permits: number): Lock {
     const wanted = { kind: 'semaphore', name: this.name, mode: 'write', limit: this.permits } as const;
-    return new PermitLock(this.#desk, this.#order, { ...wanted, permits: checkedCount(permits, 'permits', 1) });
+    return new PermitLock(this.#client, this.#order, { ...wanted, permits: checkedCount(permits, 'permits', 1) });
   }
 
   async tryAcquire(options: Omit<PermitOptions, 'wait'> = {}): Promise<Grant | null> {
@@ -53,10 +54,10 @@ export class Semaphore {
     return await this.#lock(permits).run(fn, rest);
   }
 
-  /** Sets the size for everybody, until it is set again; null goes back to what each caller says. Who holds permits keeps them. */
+  /** Sets the size for everybody, until it is set again; null goes back to what each caller says. Holders keep their permits. */
   async resize(permits: number | null): Promise<void> {
     const limit = permits === null ? null : checkedCount(permits, 'permits', 0);
-    await this.#desk.open.resize(this.name, limit, this.permits, this.#desk.settings.handOverMs);
+    await this.#client.open.resize(this.name, limit, this.permits, this.#client.settings.handOverMs);
   }
 
   /** Permits that are free now, as the store sees it; negative after it was made smaller. */

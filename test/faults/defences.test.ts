@@ -5,7 +5,7 @@ import { MemoryGate } from '../../src/gate/memory.ts';
 import type { AdmitRequest } from '../../src/gate/port.ts';
 import type { Isolation } from '../../src/ledger/drivers/server/dialect.ts';
 import type { SqlLedger } from '../../src/ledger/drivers/server/ledger.ts';
-import { LostError } from '../../src/locks/errors.ts';
+import { LostError } from '../../src/locks/client/errors.ts';
 import { createLocks, type Locks } from '../../src/locks/locks.ts';
 import { actor } from '../../src/model/actor.ts';
 import { type OrderMessage, orderFingerprint } from '../../src/model/order.ts';

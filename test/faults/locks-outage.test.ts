@@ -421,9 +421,9 @@ describeWithRedis('locks: outage', () => {
       const second = take();
       await until('it waits', 5000, async () => (await locks.mutex('m').inspect()).waiting === 1);
       await first.release();
-      // It goes round here: these have not asked.
       const held = await second;
       const waiting = [take(), take(), take()];
+      await until('they wait', 5000, async () => (await locks.mutex('m').inspect()).waiting === 3);
       await redis.command('CONFIG', 'SET', 'maxmemory', '1');
       expect((await ending(held.release())).failed).toBeNull();
       for (const each of waiting) {

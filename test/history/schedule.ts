@@ -131,7 +131,7 @@ export function scheduleOf(seed: number): Schedule {
     outageMs: dice.pick([500, 1500]),
     persistence: dice.pick(['none', 'aof']),
   };
-  // Many in few processes want one mutex for a moment each, so that it goes round in one of them.
+  // Many in few processes want one mutex for a moment each.
   const rush = dice.chance(0.2);
   const locks = rush ? RUSH_LOCKS.slice(0, dice.between(1, 2)) : drawLocks(dice);
   const count = dice.between(2, 4);

@@ -5,7 +5,8 @@ import { afterAll, beforeAll, expect, it } from 'vitest';
 import { Anchor } from '../../src/base/anchor.ts';
 import { RedisLink } from '../../src/base/redis/link.ts';
 import { systemRuntime } from '../../src/base/runtime.ts';
-import { type AcquireOptions, createLocks, type Locks } from '../../src/locks/index.ts';
+import { systemTimers } from '../../src/base/timers.ts';
+import { type AcquireOptions, createLocks, type Locks, type LocksOptions } from '../../src/locks/index.ts';
 import { until } from '../support/fault-wait.ts';
 import { cleanUpServers } from '../support/servers/clean-up.ts';
 import { describeWithRedis } from '../support/servers/describe.ts';
@@ -79,6 +80,32 @@ describeWithRedis('locks: a client that is given', () => {
     expect(await link.call('PING', [])).toBe('PONG');
     link.close();
     anchor.close();
+  });
+});
+
+describeWithRedis('locks: while Redis is about to answer', () => {
+  /** Turns of the event loop that ten locks asked for, one after the other. */
+  async function turnsOf(redis: RedisServer, options: LocksOptions): Promise<number> {
+    let turns = 0;
+    const nextTurn = (run: () => void): void => {
+      turns++;
+      systemTimers.nextTurn(run);
+    };
+    await using locks = createLocks({
+      redis: redis.url,
+      runtime: { timers: { ...systemTimers, nextTurn } },
+      ...options,
+    });
+    await locks.mutex('m').run(() => undefined);
+    turns = 0;
+    for (let i = 0; i < 10; i++) await locks.mutex('m').run(() => undefined);
+    return turns;
+  }
+
+  it('the process sleeps, and keeps its event loop turning only if it is attentive', async () => {
+    const redis = await startRedis();
+    expect(await turnsOf(redis, {})).toBe(0);
+    expect(await turnsOf(redis, { attentive: true })).toBeGreaterThanOrEqual(20);
   });
 });
 

@@ -2,7 +2,7 @@ import { DatabaseSync } from 'node:sqlite';
 import { Cluster, Redis } from 'ioredis';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { TerminalError } from '../../src/base/errors.ts';
-import { StaleFenceError } from '../../src/locks/errors.ts';
+import { StaleFenceError } from '../../src/locks/client/errors.ts';
 import { assertFenced, fencedScript, fencedSet, fenceSql, runFenced } from '../../src/locks/fencing.ts';
 import { createLocks } from '../../src/locks/locks.ts';
 import { cleanUpServers } from '../support/servers/clean-up.ts';

@@ -3,9 +3,9 @@ import { Redis } from 'ioredis';
 import { afterAll, beforeAll, expect, it } from 'vitest';
 import { Anchor } from '../../src/base/anchor.ts';
 import { systemRuntime } from '../../src/base/runtime.ts';
+import type { LockKind, LockStore, Mode, StoreEvents, Wake } from '../../src/locks/client/port.ts';
 import { MemorySpace } from '../../src/locks/memory/space.ts';
 import { MemoryLockStore } from '../../src/locks/memory/store.ts';
-import type { LockKind, LockStore, Mode, StoreEvents, Wake } from '../../src/locks/port.ts';
 import { RedisLockStore } from '../../src/locks/redis/store.ts';
 import { until } from '../support/fault-wait.ts';
 import { cleanUpServers } from '../support/servers/clean-up.ts';
@@ -155,14 +155,8 @@ async function take(
       const { client, number, mode, permits } = asked[at.pick % asked.length]!;
       const store = side.stores[client]!;
       const held = { ...address, ...terms, mode, permits, rid: side.ridOf({ client, number }) };
-      const release = () =>
-        store.release({ ...held, ambiguous: false, backTo: '', next: nextOf(at.pick), nextQueued: true });
+      const release = () => store.release({ ...held, ambiguous: false, backTo: '' });
       const acquire = () => store.acquire({ ...address, ...terms, ...at, rid: side.ridOf(fresh) });
-      const nextOf = (pick: number): string => {
-        if (kind !== 'mutex' || pick % 3 !== 0) return '';
-        const other = asked.findLast((each) => each.client === client && each.number !== number);
-        return other ? side.ridOf(other) : '';
-      };
       const [first, second] = at.askFirst ? [acquire, release] : [release, acquire];
       const replies = await Promise.all([first(), second()]);
       return replies.map((reply) => {
@@ -185,16 +179,7 @@ async function take(
         return reply.outcome === 'done' ? reply : reply.outcome;
       }
       if (at.do === 'release') {
-        // Sometimes to another of the same client, past the queue; also to one that is not in the queue, or never asked.
-        const others = [
-          asked.findLast(({ client, number }) => client === one.client && number !== one.number),
-          fresh,
-          undefined,
-        ];
-        const other = others[at.pick % 3];
-        const next = kind === 'mutex' && other ? side.ridOf(other) : '';
-        const nextQueued = other !== fresh && at.pick % 2 === 0;
-        const reply = await store.release({ ...request, ambiguous: at.pick % 5 === 0, backTo: '', next, nextQueued });
+        const reply = await store.release({ ...request, ambiguous: at.pick % 5 === 0, backTo: '' });
         return typeof reply === 'object' ? `given to ${side.plain(reply.to)}` : reply;
       }
       if (at.do === 'renew') return await store.renew({ ...request, exactly: false });
@@ -216,7 +201,7 @@ async function knownScripts(side: Side, kind: LockKind, name: string): Promise<v
   const at = { kind, name: `${name}-known`, rid: side.ridOf({ client: 0, number: 0 }), mode: 'write' as const };
   const terms = { permits: 1, limit: 3, leaseMs: LEASE_MS, handOverMs: HANDOVER_MS, info: 'test', ticket: 0 };
   await side.stores[0]!.acquire({ ...at, ...terms, queue: false });
-  await side.stores[0]!.release({ ...at, ...terms, ambiguous: false, backTo: '', next: '', nextQueued: false });
+  await side.stores[0]!.release({ ...at, ...terms, ambiguous: false, backTo: '' });
 }
 
 async function shown(side: Side, kind: LockKind, name: string): Promise<unknown> {
@@ -290,7 +275,7 @@ describeWithAnyRedis('the two stores', () => {
                 });
                 continue;
               }
-              const picks = at.do === 'change' || at.do === 'both' || at.do === 'release';
+              const picks = at.do === 'change' || at.do === 'both';
               const from = at.do === 'acquire' ? at : picks ? asked[at.pick % asked.length] : null;
               if (at.do === 'both' && !from) continue;
               if (from && !redis.isOpen(from.client)) continue;

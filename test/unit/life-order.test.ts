@@ -10,7 +10,7 @@ import { MemoryGate } from '../../src/gate/memory.ts';
 import type { Gate } from '../../src/gate/port.ts';
 import { SqliteLedger } from '../../src/ledger/drivers/sqlite/ledger.ts';
 import type { Ledger, Move, NewAttempt } from '../../src/ledger/port.ts';
-import { UnavailableError } from '../../src/locks/errors.ts';
+import { UnavailableError } from '../../src/locks/client/errors.ts';
 import { createLocks, type Locks } from '../../src/locks/locks.ts';
 import { MemorySpace } from '../../src/locks/memory/space.ts';
 import { actor } from '../../src/model/actor.ts';

@@ -1,8 +1,8 @@
 import { beforeEach, describe, expect, it } from 'vitest';
-import { UnavailableError } from '../../src/locks/errors.ts';
+import { UnavailableError } from '../../src/locks/client/errors.ts';
+import type { AcquireReply, AcquireRequest, LockKind, Mode, ReleaseReply, Wake } from '../../src/locks/client/port.ts';
 import { WaitQueue } from '../../src/locks/memory/queue.ts';
 import { MemoryLockStore, MemorySpace, processSpace } from '../../src/locks/memory/store.ts';
-import type { AcquireReply, AcquireRequest, LockKind, Mode, ReleaseReply, Wake } from '../../src/locks/port.ts';
 import { type ManualRuntime, manualRuntime, settled, T0 } from '../contract/manual.ts';
 
 const LEASE_MS = 1000;
@@ -64,8 +64,6 @@ class Client {
       handOverMs: HAND_OVER_MS,
       ambiguous,
       backTo: '',
-      next: '',
-      nextQueued: false,
     });
   }
 

@@ -1,8 +1,9 @@
 import { fileURLToPath } from 'node:url';
 import { Redis } from 'ioredis';
 import { Anchor } from '../../../src/base/anchor.ts';
-import { bulk, RedisLink } from '../../../src/base/redis/link.ts';
+import { RedisLink } from '../../../src/base/redis/link.ts';
 import { loadScripts } from '../../../src/base/redis/scripts.ts';
+import { bulk } from '../../../src/base/redis/sent-script.ts';
 import { systemRuntime } from '../../../src/base/runtime.ts';
 
 const scripts = loadScripts(fileURLToPath(new URL('./', import.meta.url)));

@@ -1,4 +1,4 @@
-import { Cluster, type ClusterOptions, Redis, type RedisOptions } from 'ioredis';
+import { Cluster, type ClusterNode, type ClusterOptions, Redis, type RedisOptions } from 'ioredis';
 import { TerminalError } from '../errors.ts';
 
 /**
@@ -119,10 +119,18 @@ export function redisClient(target: RedisTarget, options: Settings, cluster: Clu
 /** Identifies a Redis: the same in every process that uses the same address. Contains no secrets. */
 export function placeOf(client: Redis | Cluster): string {
   if (client instanceof Cluster) {
-    const { startupNodes } = client as unknown as { startupNodes: { host?: string; port?: number }[] };
-    return `cluster/${startupNodes.map(({ host, port }) => `${host}:${port}`).join(',')}`;
+    const { startupNodes } = client as unknown as { startupNodes: ClusterNode[] };
+    return `cluster/${startupNodes.map(nodeOf).join(',')}`;
   }
   const { sentinels, name, path, host, port, db } = client.options;
   if (sentinels) return `sentinel/${name}/${db ?? 0}`;
   return `${path ?? `${host}:${port}`}/${db ?? 0}`;
+}
+
+/** A caller's Cluster may name a node by an address, whose password must not be repeated, or by its port alone. */
+function nodeOf(node: ClusterNode): string {
+  if (typeof node === 'number') return `127.0.0.1:${node}`;
+  if (typeof node === 'object') return `${node.host}:${node.port}`;
+  const { hostname, port } = new URL(node.includes('://') ? node : `redis://${node}`);
+  return `${hostname}:${port || 6379}`;
 }

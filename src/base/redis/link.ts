@@ -4,7 +4,9 @@ import { messageOf, RetryableError, TerminalError } from '../errors.ts';
 import type { Runtime } from '../runtime.ts';
 import { placeOf, type RedisTarget, redisClient } from './address.ts';
 import type { Script } from './scripts.ts';
-import { Vigil } from './vigil.ts';
+import { type Asker, answer, bulk, partsOf, SentScript } from './sent-script.ts';
+import { SpinWait } from './spin-wait.ts';
+import { UnderWay } from './under-way.ts';
 
 /** Redis cannot be reached: the command may or may not have been executed. */
 export class RedisUnavailableError extends RetryableError {
@@ -27,7 +29,7 @@ export interface LinkOptions {
   readonly commandMs: number;
   /** In a cluster: subscribes to PUBLISH, which reaches every node, instead of SPUBLISH on the channel's own node. */
   readonly broadcast?: boolean;
-  /** Stays awake for a moment while a script's answer is about to come, see vigil.ts. */
+  /** Stays awake for a moment while a script's answer is about to come, see spin-wait.ts. */
   readonly attentive?: boolean;
 }
 
@@ -78,7 +80,7 @@ export class RedisLink {
   readonly #client: Redis | Cluster;
   readonly #anchor: Anchor;
   readonly #underWay: UnderWay;
-  readonly #vigil: Vigil | null;
+  readonly #spinWait: SpinWait | null;
   /** Channels to subscribe to again with each new connection. */
   readonly #channels = new Set<string>();
   readonly #listening = new Map<string, Promise<void>>();
@@ -98,10 +100,13 @@ export class RedisLink {
     this.#runtime = runtime;
     this.#anchor = anchor;
     this.#options = options;
-    this.#underWay = new UnderWay(runtime, options.commandMs, () => {
-      if (this.#client instanceof Redis && !this.#closed) this.#client.disconnect(true);
+    this.#underWay = new UnderWay(runtime, options.commandMs, {
+      late: () => new RedisUnavailableError(`no answer to EVALSHA within ${options.commandMs} ms`),
+      dead: () => {
+        if (this.#client instanceof Redis && !this.#closed) this.#client.disconnect(true);
+      },
     });
-    this.#vigil = options.attentive ? new Vigil(runtime.timers, () => this.#underWay.isEmpty) : null;
+    this.#spinWait = options.attentive ? new SpinWait(runtime.timers, () => this.#underWay.isEmpty) : null;
     this.#events = events;
     this.#target = target;
     this.#client = this.#connect('commands');
@@ -227,10 +232,7 @@ export class RedisLink {
     });
   }
 
-  /**
-   * The same for the hot path: `wire` holds the keys and arguments, each written by `bulk`. ioredis' own commands make a promise
-   * and encode their arguments one by one, which takes longer than Redis takes to answer.
-   */
+  /** The same, for admissions and locks: `wire` are the keys and arguments, each as `bulk` writes it (sent-script.ts). */
   send(script: Script, keys: number, parts: number, wire: string, sentMs: number, asker: Asker): void {
     const client = this.#client;
     if (client instanceof Cluster || client.status !== 'ready') {
@@ -244,13 +246,13 @@ export class RedisLink {
       this.#corked = (client as unknown as { stream: Corkable }).stream;
       this.#corked.cork();
     }
-    if (this.#vigil) sent.vigil = this.#vigil.sent();
+    if (this.#spinWait) sent.spin = this.#spinWait.sent();
     void client.sendCommand(sent as unknown as Parameters<Redis['sendCommand']>[0]);
   }
 
   readonly #finish = (sent: SentScript, error: Error | null, reply: unknown): void => {
     this.#anchor.drop();
-    this.#vigil?.answered(sent.vigil);
+    this.#spinWait?.answered(sent.spin);
     if (error === null) answer(sent.asker, reply);
     else if (error.message.startsWith('NOSCRIPT')) this.#sendSlowly(sent.script, sent.keys, sent.wire, sent.asker);
     else sent.asker.failed(this.failure(error, 'EVALSHA'));
@@ -504,187 +506,6 @@ function reasonOf(error: unknown): string {
 interface Corkable {
   cork(): void;
   uncork(): void;
-}
-
-/** Receives the outcome of a script. */
-export interface Asker {
-  answered(reply: unknown): void;
-  failed(error: unknown): void;
-}
-
-/** A reply that cannot be read fails its request. Thrown into ioredis, the error would end the process and leave the request open. */
-function answer(asker: Asker, reply: unknown): void {
-  try {
-    asker.answered(reply);
-  } catch (error) {
-    asker.failed(error);
-  }
-}
-
-/** One key or argument in wire format. */
-export function bulk(text: string): string {
-  return `$${Buffer.byteLength(text)}\r\n${text}\r\n`;
-}
-
-/** Reads back what `bulk` wrote. */
-export function partsOf(wire: string): string[] {
-  const parts: string[] = [];
-  const bytes = Buffer.from(wire);
-  for (let at = 0; at < bytes.length; ) {
-    const end = bytes.indexOf('\r\n', at);
-    const length = Number(bytes.toString('latin1', at + 1, end));
-    parts.push(bytes.toString('utf8', end + 2, end + 2 + length));
-    at = end + 2 + length + 2;
-  }
-  return parts;
-}
-
-/** A script under way. To ioredis it is a command like any other. */
-class SentScript {
-  readonly name = 'evalsha';
-  readonly args: readonly string[] = NO_ARGS;
-  readonly promise = undefined;
-  /** Tracing would wrap it in promises again. */
-  readonly isTraced = true;
-  asker: Asker;
-  readonly script: Script;
-  readonly keys: number;
-  readonly parts: number;
-  wire: string;
-  readonly sentMs: number;
-  /** When it was sent, for the vigil. */
-  vigil = 0;
-  open = true;
-  readonly #finish: (sent: SentScript, error: Error | null, reply: unknown) => void;
-
-  constructor(
-    finish: (sent: SentScript, error: Error | null, reply: unknown) => void,
-    asker: Asker,
-    script: Script,
-    keys: number,
-    parts: number,
-    wire: string,
-    sentMs: number,
-  ) {
-    this.#finish = finish;
-    this.asker = asker;
-    this.script = script;
-    this.keys = keys;
-    this.parts = parts;
-    this.wire = wire;
-    this.sentMs = sentMs;
-  }
-
-  setReplyContext(): void {}
-
-  toWritable(): string {
-    const count = String(this.keys);
-    return `*${3 + this.parts}\r\n$7\r\nEVALSHA\r\n$40\r\n${this.script.sha}\r\n$${count.length}\r\n${count}\r\n${this.wire}`;
-  }
-
-  resolve(reply: unknown): void {
-    this.#close(null, asText(reply));
-  }
-
-  reject(error: Error): void {
-    this.#close(error, null);
-  }
-
-  #close(error: Error | null, reply: unknown): void {
-    if (!this.open) return;
-    this.open = false;
-    this.#finish(this, error, reply);
-    // The command stays in the list for a while. Whatever it still referenced would be promoted to V8's old generation.
-    this.asker = NOBODY;
-    this.wire = '';
-  }
-}
-
-const NOBODY: Asker = { answered: () => undefined, failed: () => undefined };
-
-const NO_ARGS: readonly string[] = [];
-
-/** Replies come as buffers inside arrays. */
-function asText(reply: unknown): unknown {
-  if (typeof reply === 'number') return reply;
-  if (Buffer.isBuffer(reply)) return reply.toString();
-  if (!Array.isArray(reply)) return reply;
-  for (let i = 0; i < reply.length; i++) if (typeof reply[i] !== 'number') reply[i] = asText(reply[i]);
-  return reply;
-}
-
-/** A connection that answered nothing for this many time limits counts as dead. */
-const SILENT_LIMITS = 3;
-
-/** Unanswered scripts, oldest first. All have the same time limit, so one timer is enough. */
-class UnderWay {
-  readonly #runtime: Runtime;
-  readonly #limitMs: number;
-  readonly #dead: () => void;
-  #sent: SentScript[] = [];
-  #first = 0;
-  #stop: (() => void) | null = null;
-  #silent = 0;
-
-  constructor(runtime: Runtime, limitMs: number, dead: () => void) {
-    this.#runtime = runtime;
-    this.#limitMs = limitMs;
-    this.#dead = dead;
-  }
-
-  #skip(): void {
-    while (this.#first < this.#sent.length && !this.#sent[this.#first]!.open) {
-      this.#first++;
-      this.#silent = 0;
-    }
-    if (this.#first === this.#sent.length) {
-      this.#sent.length = 0;
-      this.#first = 0;
-    }
-  }
-
-  get isEmpty(): boolean {
-    this.#skip();
-    return this.#sent.length === 0;
-  }
-
-  add(sent: SentScript): void {
-    if (this.#first > 1000) {
-      this.#sent = this.#sent.slice(this.#first);
-      this.#first = 0;
-    }
-    this.#sent.push(sent);
-    this.#stop ??= this.#runtime.timers.after(this.#limitMs, this.#expire);
-  }
-
-  readonly #expire = (): void => {
-    this.#stop = null;
-    this.#skip();
-    const nowMs = this.#runtime.clock.monotonic();
-    let expired = false;
-    while (this.#first < this.#sent.length) {
-      const sent = this.#sent[this.#first]!;
-      if (sent.open) {
-        const leftMs = sent.sentMs + this.#limitMs - nowMs;
-        if (leftMs > 0.5) {
-          this.#stop = this.#runtime.timers.after(leftMs, this.#expire);
-          break;
-        }
-        expired = true;
-        sent.reject(new RedisUnavailableError(`no answer to EVALSHA within ${this.#limitMs} ms`));
-      }
-      this.#first++;
-    }
-    // A slow server answers later; a connection whose peer vanished silently never does.
-    if (expired && ++this.#silent >= SILENT_LIMITS) {
-      this.#silent = 0;
-      this.#dead();
-    }
-  };
-
-  close(): void {
-    this.#stop?.();
-  }
 }
 
 /** An idle connection must not keep the process alive. */

@@ -1,8 +1,9 @@
 import { InvariantError, TerminalError, unavailable } from '../../base/errors.ts';
 import { isId } from '../../base/ids.ts';
 import { keyName, type Layout } from '../../base/redis/layout.ts';
-import { type Asker, bulk, detailOf, type RedisLink, RedisUnavailableError, UNREACHED } from '../../base/redis/link.ts';
+import { detailOf, type RedisLink, RedisUnavailableError, UNREACHED } from '../../base/redis/link.ts';
 import type { Script } from '../../base/redis/scripts.ts';
+import { type Asker, bulk } from '../../base/redis/sent-script.ts';
 import type { Runtime } from '../../base/runtime.ts';
 import type { OrderMessage } from '../../model/order.ts';
 import { OUTCOMES, type Outcome } from '../../model/outcome.ts';

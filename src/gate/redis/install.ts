@@ -1,6 +1,7 @@
 import { invariant, unavailable } from '../../base/errors.ts';
 import { keyName, type Layout } from '../../base/redis/layout.ts';
-import { bulk, type RedisLink } from '../../base/redis/link.ts';
+import type { RedisLink } from '../../base/redis/link.ts';
+import { bulk } from '../../base/redis/sent-script.ts';
 import type { Runtime } from '../../base/runtime.ts';
 import type { SaleSnapshot, SaleValues, SnapshotPage } from '../../model/snapshot.ts';
 import { scriptNamed } from './scripts.ts';

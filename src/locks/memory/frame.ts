@@ -7,16 +7,16 @@ import type {
   ReleaseRequest,
   RenewRequest,
   WaiterState,
-} from '../port.ts';
+} from '../client/port.ts';
 
 /** How long a request that was given up is remembered, as in `_frame.lua`. */
 export const GONE_MS = 120_000;
-/** A queue that nobody tends any more goes by itself; who waits joins again at least three times in this span. */
+/** A queue that nobody tends is dropped after this; a live waiter joins again at least three times in this span. */
 export const QUEUE_MS = 60_000;
 /** When to look again where no lease will end. */
 export const RETRY_MS = 10_000;
 
-/** Who made a request id: the part before the first point. */
+/** The client that made a request id: the part before the first point. */
 export function clientOf(rid: string): string {
   const end = rid.indexOf('.');
   return end === -1 ? rid : rid.slice(0, end);
@@ -55,7 +55,7 @@ export interface LockCell {
   renew(frame: Frame, request: RenewRequest): boolean;
   force(frame: Frame, handOverMs: number, limit: number): readonly HolderState[];
   inspect(nowMs: number): Sight;
-  /** Forgets what is over. Lets nobody in: a lease that ended is seen to by the next command that may. */
+  /** Forgets what is over. Lets nobody in: the next command that may does. */
   prune(nowMs: number): void;
   readonly isEmpty: boolean;
 }

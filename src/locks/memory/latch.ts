@@ -1,4 +1,4 @@
-import type { LatchState } from '../port.ts';
+import type { LatchState } from '../client/port.ts';
 import type { Frame } from './frame.ts';
 
 /** A count that goes down to 0, once for each id, and those who wait for that. */

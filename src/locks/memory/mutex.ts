@@ -6,7 +6,7 @@ import type {
   ReleaseReply,
   ReleaseRequest,
   RenewRequest,
-} from '../port.ts';
+} from '../client/port.ts';
 import {
   clientOf,
   type Frame,
@@ -60,7 +60,7 @@ export class MutexCell implements LockCell {
     this.prune(frame.nowMs);
     const { rid, leaseMs, handOverMs, info } = request;
     if (this.holder?.rid === rid) {
-      // One that was handed over is confirmed by this.
+      // This confirms a hand-over.
       renewHold(this.holder, frame.nowMs, leaseMs, this.holder.info === '' ? info : '');
       return { outcome: 'granted', token: this.holder.token };
     }
@@ -79,18 +79,16 @@ export class MutexCell implements LockCell {
     return request.queue ? { outcome: 'queued', retryMs, ticket } : { outcome: 'held', retryMs, ticket: 0 };
   }
 
-  release(frame: Frame, { rid, handOverMs, ambiguous, next, nextQueued }: ReleaseRequest): ReleaseReply {
+  release(frame: Frame, { rid, handOverMs, ambiguous }: ReleaseRequest): ReleaseReply {
     this.prune(frame.nowMs);
     let reply: ReleaseReply;
     // A copy of its acquire may have come after it was given to it.
     if (this.holder?.rid === rid && ambiguous) this.queue.leave(rid);
-    if (this.holder?.rid === rid && next !== '' && (this.queue.leave(next) || !nextQueued)) {
-      reply = { given: this.#hold(frame, next, handOverMs, ''), to: next };
-    } else if (this.holder?.rid === rid) {
+    if (this.holder?.rid === rid) {
       reply = this.#handOver(frame, handOverMs, null, rid) ?? (this.holder ? 'handed' : 'released');
     } else {
       reply = this.queue.leave(rid) ? 'dequeued' : 'absent';
-      // Its lease had run out, or that of another: whoever comes by sees to the queue.
+      // Its own lease or another's has run out: whichever command comes next moves the queue on.
       if (!this.holder) {
         this.#handOver(frame, handOverMs, null);
         if (this.holder) reply = 'moved';
@@ -116,7 +114,7 @@ export class MutexCell implements LockCell {
     return [holderOf(holder, 'write', frame.nowMs)];
   }
 
-  /** The caller sees to it that what is minted next is larger. */
+  /** The caller makes sure that the next number minted is larger. */
   raise(nowMs: number, rid: string, token: number): boolean {
     this.prune(nowMs);
     if (this.holder?.rid !== rid) return false;

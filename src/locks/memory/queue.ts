@@ -4,11 +4,11 @@ export interface Place {
   readonly rid: string;
   readonly ticket: number;
   readonly permits: number;
-  /** Left from the middle: still in the row, until it is its turn or the row is packed. */
+  /** It left from the middle: it stays in the row until its turn comes or the row is packed. */
   left: boolean;
 }
 
-/** Before this many, packing the row is not worth it. */
+/** Below this many, packing the row is not worth it. */
 const PACK_MIN = 32;
 
 /** By ticket, and the same ticket by id, as a sorted set has it. */

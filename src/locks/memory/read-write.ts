@@ -9,7 +9,7 @@ import type {
   ReleaseRequest,
   RenewRequest,
   WaiterState,
-} from '../port.ts';
+} from '../client/port.ts';
 import {
   type Frame,
   type Hold,
@@ -96,7 +96,7 @@ export class ReadWriteCell implements LockCell {
       if (writeRid === asker?.rid || frame.hears(writeRid)) {
         if (this.#readers.size > 1) return false;
         this.#upgrade = null;
-        // Until its read lease would have ended it may believe that, having heard of nothing.
+        // If it misses the news, it goes on believing in its read lease: the write hold lasts at least as long.
         const leftMs = (this.#readers.get(readRid)?.endMs ?? 0) - frame.nowMs;
         this.#readers.remove(readRid);
         return this.#letIn(frame, writeRid, 'write', Math.max(handOverMs, leftMs), asker);
@@ -187,7 +187,7 @@ export class ReadWriteCell implements LockCell {
       reply = this.#settle(frame, 'read', handOverMs) ? 'handed' : 'released';
     } else {
       reply = this.#leaveQueues(rid) ? 'dequeued' : 'absent';
-      // A writer that no longer waits is in no reader's way; and a lease may have run out.
+      // A writer that no longer waits blocks no reader; and a lease may have run out.
       if (this.#settle(frame, 'unknown', handOverMs)) reply = 'moved';
     }
     if (ambiguous) frame.rememberGone(rid);
@@ -227,7 +227,7 @@ export class ReadWriteCell implements LockCell {
     if (!this.#readers.get(rid)) return { outcome: 'absent' };
     // Each would wait for the other to stop reading.
     const other = this.#upgrade && this.#upgrade.readRid !== rid ? this.#upgrade : null;
-    // One that died while it waited is in nobody's way.
+    // One that died while it waited blocks nobody.
     if (other && frame.hears(other.writeRid)) return { outcome: 'busy' };
     if (this.#readers.size === 1) {
       this.#upgrade = null;

@@ -1,4 +1,11 @@
-import type { AcquireReply, AcquireRequest, HolderState, ReleaseReply, ReleaseRequest, RenewRequest } from '../port.ts';
+import type {
+  AcquireReply,
+  AcquireRequest,
+  HolderState,
+  ReleaseReply,
+  ReleaseRequest,
+  RenewRequest,
+} from '../client/port.ts';
 import { type Frame, holderOf, type LockCell, RETRY_MS, renewHold, type Sight } from './frame.ts';
 import { Holds } from './holds.ts';
 import { WaitQueue } from './queue.ts';

@@ -14,7 +14,7 @@ import type {
   RenewRequest,
   StoreEvents,
   Wake,
-} from '../port.ts';
+} from '../client/port.ts';
 import { clientOf, type Frame, GONE_MS, type LockCell } from './frame.ts';
 import { LatchCell } from './latch.ts';
 import { MutexCell, OnceCell } from './mutex.ts';
@@ -196,7 +196,7 @@ export class Realm implements Frame {
   #wake(wake: Wake): boolean {
     const client = clientOf(wake.rid);
     if (!this.#clients.has(client)) return false;
-    // Never inside the command: who is told may send the next one at once.
+    // Never inside the command: the waiter may send its next command at once.
     queueMicrotask(() => this.#clients.get(client)?.wake(wake));
     return true;
   }

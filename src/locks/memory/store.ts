@@ -1,6 +1,6 @@
 import { type Clock, systemClock } from '../../base/clock.ts';
 import type { Runtime } from '../../base/runtime.ts';
-import { UnavailableError } from '../errors.ts';
+import { UnavailableError } from '../client/errors.ts';
 import type {
   AcquireReply,
   AcquireRequest,
@@ -17,14 +17,14 @@ import type {
   ReleaseRequest,
   RenewRequest,
   StoreEvents,
-} from '../port.ts';
+} from '../client/port.ts';
 import { MemorySpace, type Realm } from './space.ts';
 
 export { MemorySpace };
 
 const processSpaces = new WeakMap<Clock, MemorySpace>();
 
-/** The space that all of this process share. Who has another clock (a test) lives in a world of its own. */
+/** The space that this process shares. A client with a clock of its own (a test) gets a space of its own. */
 export function processSpace(clock: Clock = systemClock): MemorySpace {
   let space = processSpaces.get(clock);
   if (!space) {
@@ -74,7 +74,7 @@ export class MemoryLockStore implements LockStore {
   }
 
   async listen(_address: Address | { readonly kind: 'latch'; readonly name: string }): Promise<void> {
-    // A client is heard of from the moment it is there.
+    // A client hears wake-ups from the moment it joins.
     void this.#open;
   }
 

@@ -1,5 +1,6 @@
-import { type Asker, bulk, type RedisLink } from '../../base/redis/link.ts';
+import type { RedisLink } from '../../base/redis/link.ts';
 import type { Script } from '../../base/redis/scripts.ts';
+import { type Asker, bulk } from '../../base/redis/sent-script.ts';
 import type { Runtime } from '../../base/runtime.ts';
 import type { Layout } from './layout.ts';
 
@@ -13,21 +14,6 @@ export interface Command<Address> {
   readonly args: number;
   writeKeys(bucket: number, address: Address): string;
   failed(error: unknown): unknown;
-  /** A shorter way for some requests, if they go alone. */
-  readonly shortcut?: Shortcut;
-}
-
-/** A script for one request. It answers with a number as the long way would, or with 0: to be sent the long way. */
-export interface Shortcut {
-  readonly script: Script;
-  // biome-ignore lint/suspicious/noExplicitAny: as for AnyVerb.
-  write(bucket: number, verb: AnyVerb, request: any): Written | null;
-}
-
-export interface Written {
-  readonly keys: number;
-  readonly parts: number;
-  readonly wire: string;
 }
 
 /** What can be asked of a script: how a request is put to it, and how its reply is read. */
@@ -40,7 +26,7 @@ export interface Verb<Request, Reply> {
 }
 
 // biome-ignore lint/suspicious/noExplicitAny: requests of several kinds stand in one batch, each beside the verb that knows it.
-export type AnyVerb = Verb<any, any>;
+type AnyVerb = Verb<any, any>;
 
 interface Entry<Address> {
   readonly verb: AnyVerb;
@@ -95,8 +81,8 @@ export class Batches<Address> {
       this.#waiting[bucket] = [entry];
       if (this.#buckets.push(bucket) > 1) return;
       this.#link.expect();
-      // With nothing under way there is nobody to wait for but those who go on by the same answer as we did. A tick that is
-      // asked for by a promise's callback runs when all of these have.
+      // With nothing under way, company can only come from callers that the same reply has resumed. A tick that is requested
+      // in a promise's callback runs after all of them.
       if (this.#link.idle) process.nextTick(this.#flush);
       else this.#runtime.timers.nextTurn(this.#flush);
     });
@@ -120,25 +106,6 @@ export class Batches<Address> {
   };
 
   #call(bucket: number, entries: Entry<Address>[]): void {
-    if (entries.length > 1 || !this.#short(bucket, entries)) this.#long(bucket, entries);
-  }
-
-  #short(bucket: number, entries: Entry<Address>[]): boolean {
-    const { shortcut } = this.#command;
-    if (!shortcut) return false;
-    const { verb, request } = entries[0]!;
-    const written = shortcut.write(bucket, verb, request);
-    if (!written) return false;
-    const sentMs = this.#runtime.clock.monotonic();
-    const asker: Asker = {
-      answered: (reply) => (reply === 0 ? this.#long(bucket, entries) : this.answered(entries, sentMs, reply)),
-      failed: (error) => this.failed(bucket, entries, error),
-    };
-    this.#link.send(shortcut.script, written.keys, written.parts, written.wire, sentMs, asker);
-    return true;
-  }
-
-  #long(bucket: number, entries: Entry<Address>[]): void {
     const command = this.#command;
     let { keys, args } = this.#frameOf(bucket);
     for (const { verb, request } of entries) {
@@ -180,16 +147,16 @@ export class Batches<Address> {
       const failure = failureIn(replies[i]);
       if (failure === null) resolve(verb.read(replies[i], request));
       else reject(this.#command.failed(this.#link.failure(failure, 'EVALSHA')));
-      // As for an error that is an answer of its own: whoever is master now is found by connecting anew.
+      // As for an error reply to a whole call: a new connection finds the present master.
       if (failure?.message.startsWith('READONLY')) this.#link.reconnect();
     }
   }
 
   /** For our own calls. */
   failed(bucket: number, entries: readonly Entry<Address>[], error: unknown): void {
-    // One key that we may not touch: Redis has refused the whole call before it began.
+    // There is a key that we have no rights to: Redis refused the whole call before it began.
     if (entries.length > 1 && error instanceof Error && error.message.startsWith('NOPERM')) {
-      for (const entry of entries) this.#long(bucket, [entry]);
+      for (const entry of entries) this.#call(bucket, [entry]);
       return;
     }
     for (const entry of entries) entry.reject(this.#command.failed(error));
@@ -202,7 +169,7 @@ export function failureIn(reply: unknown): Error | null {
   return Object.assign(new Error(String(reply[1])), { name: 'ReplyError' });
 }
 
-/** One call under way: one object, where two closures would be three. */
+/** One call under way: one object instead of two closures and their context. */
 class Call<Address> implements Asker {
   readonly #batches: Batches<Address>;
   readonly #bucket: number;

@@ -1,4 +1,4 @@
-import type { Address, HolderState, LockState, Mode, WaiterState } from '../port.ts';
+import type { Address, HolderState, LockState, Mode, WaiterState } from '../client/port.ts';
 
 /** Reads the reply that every `…-inspect.lua` gives. */
 export function inspectionOf(address: Address, reply: readonly unknown[]): LockState {

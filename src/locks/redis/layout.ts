@@ -1,4 +1,4 @@
-import type { LockKind } from '../port.ts';
+import type { LockKind } from '../client/port.ts';
 
 interface Frame {
   readonly begin: string;

@@ -1,10 +1,11 @@
 import type { Anchor } from '../../base/anchor.ts';
 import { InvariantError, TerminalError } from '../../base/errors.ts';
 import type { RedisTarget } from '../../base/redis/address.ts';
-import { bulk, partsOf, RedisLink, RedisUnavailableError } from '../../base/redis/link.ts';
+import { RedisLink, RedisUnavailableError } from '../../base/redis/link.ts';
 import { scriptsBeside } from '../../base/redis/scripts.ts';
+import { bulk, partsOf } from '../../base/redis/sent-script.ts';
 import type { Runtime } from '../../base/runtime.ts';
-import { UnavailableError } from '../errors.ts';
+import { UnavailableError } from '../client/errors.ts';
 import type {
   AcquireReply,
   AcquireRequest,
@@ -22,8 +23,8 @@ import type {
   RenewRequest,
   StoreEvents,
   Wake,
-} from '../port.ts';
-import { Batches, type Command, failureIn, type Verb as Question, type Shortcut } from './batches.ts';
+} from '../client/port.ts';
+import { Batches, type Command, failureIn, type Verb as Question } from './batches.ts';
 import { inspectionOf } from './inspection.ts';
 import { Layout } from './layout.ts';
 
@@ -64,10 +65,10 @@ const TELLING: Record<LockKind, readonly string[]> = {
   readwrite: ['writer', 'readers', 'read-queue', 'write-queue'],
   semaphore: ['holders', 'queue'],
 };
-/** By the script's number; a larger one is a token. */
+/** By the script's number. */
 const RELEASED: readonly ReleaseReply[] = ['absent', 'released', 'handed', 'dequeued', 'moved'];
 
-/** A reading that took longer on its way says less about the server's clock; but an old one drifts. */
+/** A reading with a longer round trip says less about the server's clock, but an old one drifts: replaced after this. */
 const READING_MS_MAX = 10_000;
 
 const scriptNamed = scriptsBeside(import.meta.url);
@@ -161,7 +162,6 @@ export class RedisLockStore implements LockStore {
       args: ARGS[verb](kind),
       writeKeys: (bucket, { name }) => this.#writeKeys(bucket, kind, parts, name),
       failed: asLockError,
-      ...(kind === 'mutex' && verb === 'acquire' ? { shortcut: this.#passing() } : {}),
     };
     return new Batches(this.#link, this.#layout, this.#runtime, command, this.#read);
   }
@@ -173,24 +173,6 @@ export class RedisLockStore implements LockStore {
       wire += `$${begin.length + bytes}\r\n${begin}${name}\r\n`;
     }
     return wire;
-  }
-
-  /** From one request of this process to the next. */
-  #passing(): Shortcut {
-    const script = scriptNamed('mutex-pass');
-    const [, parts] = MUTEX.release;
-    const clocks: (string | undefined)[] = [];
-    const grace = plain(String(this.#graceMs));
-    return {
-      script,
-      write: (bucket, verb, request: ReleaseRequest) => {
-        if (verb !== RELEASE || request.next === '' || request.ambiguous) return null;
-        const { name, rid, next, nextQueued } = request;
-        clocks[bucket] ??= bulk(this.#layout.clock(bucket));
-        const wire = clocks[bucket] + this.#writeKeys(bucket, 'mutex', parts, name) + plain(rid) + plain(next) + grace;
-        return nextQueued ? { keys: 3, parts: 7, wire: `${wire}$1\r\n1\r\n` } : { keys: 3, parts: 6, wire };
-      },
-    };
   }
 
   acquire(request: AcquireRequest): Promise<AcquireReply> {
@@ -390,7 +372,7 @@ const ARGS: Record<BatchedVerb, (kind: LockKind) => number> = {
 /** Plain characters only, so that their number is their length on the wire. */
 const plain = (text: string): string => `$${text.length}\r\n${text}\r\n`;
 
-/** What follows the id is nearly always what it was the last time. */
+/** What follows the id is nearly always the same as the last time. */
 let tail = { leaseMs: 0, place: '', info: '', wire: '' };
 
 function acquireArgs(request: AcquireRequest): string {
@@ -429,18 +411,14 @@ function releaseArgs(request: ReleaseRequest): string {
     if (kind === 'readwrite') return wire + plain(request.backTo);
     return wire + plain(String(request.permits)) + plain(String(request.limit));
   }
-  const next = `${plain(request.next)}${request.next === '' || request.nextQueued ? '$0\r\n\r\n' : '$1\r\n>\r\n'}`;
-  return `${plain(rid)}${ambiguous ? '$1\r\n!\r\n' : '$1\r\n-\r\n'}${next}`;
+  // As many as to take: both go in one call.
+  return `${plain(rid)}${ambiguous ? '$1\r\n!\r\n' : '$1\r\n-\r\n'}$0\r\n\r\n$0\r\n\r\n`;
 }
 
-function releaseReply(reply: unknown, { next }: ReleaseRequest): ReleaseReply {
-  if (typeof reply === 'object') {
-    const [given, to] = reply as [number, string];
-    return { given, to };
-  }
-  // Not by looking a token up: so large an index is looked up as a text.
-  const number = reply as number;
-  return number < RELEASED.length ? RELEASED[number]! : { given: number, to: next };
+function releaseReply(reply: unknown): ReleaseReply {
+  if (typeof reply === 'number') return RELEASED[reply]!;
+  const [given, to] = reply as [number, string];
+  return { given, to };
 }
 
 function renewArgs(request: RenewRequest): string {

@@ -11,8 +11,7 @@
   KEYS[2i+1..]   for request i: lock, queue
   ARGV[1..3]     channel, publish, grace (see _frame.lua)
   ARGV[4i..]     for request i, to take: rid, lease ms, place ('' do not queue, 0 a new one, else the ticket it had), info;
-                 to give back: rid, '-' (or '!' to remember the id as gone), a request of the same client that is to
-                 have it next if it waits ('' whoever is first), '' (or '>' to give it to that one even if it does not)
+                 to give back: rid, '-' (or '!' to remember the id as gone), '', ''
 
   Returns {TIME in microseconds (0: not asked for), reply of request 1, …}, or, for one request that is answered by a
   number, that number alone. A reply to taking is
@@ -27,7 +26,6 @@
     3  left the queue
     0  neither held nor queued
     4  not held, and somebody else was let in who has yet to confirm
-    token         released, and the request that was to have it next has it
     {token, rid}  released, and that request of the same client has it
 ]]
 
@@ -91,12 +89,11 @@ if takes or gives then
       return {tonumber(now), {0, redis.call('PTTL', lock), ticket}}
     end
   else
-    local giver, wanted = ARGV[gives], ARGV[gives + 2]
+    local giver = ARGV[gives]
     local value = redis.call('GET', lock)
     local owned = value and string.find(value, giver .. ' ', 1, true) == 1
     if owned and not (takes and redis.call('ZSCORE', gone, rid)) then
-      local head = wanted ~= '' and (redis.call('ZREM', queue, wanted) == 1 or ARGV[gives + 3] == '>') and wanted
-      head = head or redis.call('ZPOPMIN', queue)[1]
+      local head = redis.call('ZPOPMIN', queue)[1]
       if not head and not takes then
         redis.call('DEL', lock)
         return 1
@@ -111,8 +108,7 @@ if takes or gives then
         local client = string.match(head, '^[^.]+')
         -- Not by what PUBLISH returns: that counts those who listen to every channel, too.
         if string.find(giver, client .. '.', 1, true) == 1 then
-          given = hold(head, token, ARGV[3], '')
-          if head ~= wanted then given = {given, head} end
+          given = {hold(head, token, ARGV[3], ''), head}
         elseif ARGV[2] == 'SPUBLISH' or redis.call('PUBSUB', 'NUMSUB', ARGV[1] .. client)[2] > 0 then
           hold(head, token, ARGV[3], '')
           local message = 'granted ' .. head .. ' ' .. token .. ' ' .. now
@@ -134,15 +130,13 @@ end
 -- @include _mutex-take
 
 local function giveBack(lock, queue, a)
-  local rid, wanted = ARGV[a], ARGV[a + 2]
+  local rid = ARGV[a]
   local owner = ownerOf(redis.call('GET', lock))
   local reply
   if owner == rid then
     -- A copy of its acquire may have come after it was given to it.
     if ARGV[a + 1] == '!' then redis.call('ZREM', queue, rid) end
-    if wanted ~= '' and (redis.call('ZREM', queue, wanted) == 1 or ARGV[a + 3] == '>') then
-      reply = hold(lock, wanted, graceMs, '')
-    elseif redis.call('EXISTS', queue) == 0 then
+    if redis.call('EXISTS', queue) == 0 then
       redis.call('DEL', lock)
       reply = 1
     else

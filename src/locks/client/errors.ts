@@ -1,8 +1,8 @@
-import { RetryableError, TerminalError } from '../base/errors.ts';
+import { RetryableError, TerminalError } from '../../base/errors.ts';
 
 /**
- * How a lock can fail, each with a class of its own (one error for held, expired and unreachable is what callers of other
- * libraries have to take apart by message). Retryable or terminal is the base class, as everywhere here.
+ * How a lock can fail, each with a class of its own: callers need not tell held, lost and unreachable apart by message.
+ * Retryable or terminal is the base class, as everywhere here.
  */
 
 /** It is held, and the call said not to wait (`wait: 0`), or waiting could never succeed. */
@@ -12,7 +12,7 @@ export class HeldError extends RetryableError {
   }
 }
 
-/** It was not had within `wait`. */
+/** The lock was not acquired within `wait`. */
 export class TimeoutError extends RetryableError {
   constructor(message: string) {
     super('lock_timeout', message);
@@ -31,7 +31,7 @@ export type LossReason =
   /** `close()` was called while it was held. */
   | 'closed';
 
-/** It was ours and is not any more. What was written since may have met another holder's writes: the fence decides. */
+/** It was ours and is not any more. Writes since then may have met another holder's: the fence decides. */
 export class LostError extends TerminalError {
   readonly reason: LossReason;
 

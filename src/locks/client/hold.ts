@@ -2,8 +2,8 @@ import { type LossReason, LostError } from './errors.ts';
 import { marginMs } from './margin.ts';
 import type { LockKind, Mode, ReleaseRequest } from './port.ts';
 
-/** What a hold asks of the desk that gave it. */
-export interface HoldKeeper {
+/** What a hold asks of the client that it belongs to. */
+export interface HoldClient {
   nowMs(): number;
   /** The hold is over by its own loss; timers are stopped. */
   onLost(hold: Hold, reason: LossReason): void;
@@ -50,7 +50,7 @@ export class Hold implements ReleaseRequest {
   /** Grants that share it. */
   count = 1;
   loss: LostError | null = null;
-  /** Ends the timers of the keeper, once there are some. */
+  /** Stops its timers (renewals.ts), once there are some. */
   disarm: (() => void) | null = null;
   /** A renewal is under way. */
   renewing = false;
@@ -63,20 +63,14 @@ export class Hold implements ReleaseRequest {
   ambiguous: boolean;
   readonly handOverMs: number;
   readonly backTo = '';
-  next = '';
-  nextQueued = false;
-  /** Grants that went from one request of this process to the next before this one, past those who wait elsewhere. */
-  inARow = 0;
-  /** Since when. */
-  rowSinceMs: number;
-  /** The desk that keeps it: grants of other clients are not ours to share. */
-  readonly of: HoldKeeper;
+  /** Grants of another client cannot share it. */
+  readonly of: HoldClient;
   #controller: AbortController | null = null;
 
   /** Sent at `sentMs` (monotonic), granted for `leaseMs` from some moment after that. */
-  constructor(keeper: HoldKeeper, granted: Granted, token: number, sentMs: number, leaseMs: number) {
+  constructor(client: HoldClient, granted: Granted, token: number, sentMs: number, leaseMs: number) {
     const { terms } = granted;
-    this.of = keeper;
+    this.of = client;
     this.kind = granted.kind;
     this.name = granted.name;
     this.mode = granted.mode;
@@ -89,9 +83,8 @@ export class Hold implements ReleaseRequest {
     this.renews = terms.renews;
     this.leaseMs = terms.leaseMs;
     this.#token = token;
-    // Reckoned from when it was sent: a little more than the truth, and no second look at the clock.
+    // Counted from when it was sent: slightly too long, and the clock need not be read again.
     this.sinceMs = sentMs;
-    this.rowSinceMs = sentMs;
     this.untilMs = sentMs + terms.maxHoldMs;
     this.deadlineMs = Math.min(sentMs + leaseMs - marginMs(leaseMs), this.untilMs);
   }
@@ -100,18 +93,12 @@ export class Hold implements ReleaseRequest {
     return BigInt(this.#token);
   }
 
-  /** It was had from one of the same process, past those who wait elsewhere. */
-  follow(before: Hold): void {
-    this.inARow = before.inARow + 1;
-    this.rowSinceMs = before.rowSinceMs;
-  }
-
   changesWith(change: Promise<unknown>): void {
     const done = (): void => undefined;
     this.changing = change.then(done, done);
   }
 
-  /** Looks at the clock, too: after a stall of the event loop the deadline has passed before its timer could run. */
+  /** Reads the clock, too: after a stall of the event loop the deadline has passed before its timer could run. */
   isHeld(): boolean {
     if (this.state !== 'held') return false;
     const nowMs = this.of.nowMs();
@@ -124,7 +111,7 @@ export class Hold implements ReleaseRequest {
     return this.isHeld() ? this.deadlineMs - this.of.nowMs() : 0;
   }
 
-  /** Made when first asked for: most locks are held for a moment and nobody looks. */
+  /** Made when first asked for: most locks are held for a moment, and nobody reads it. */
   get signal(): AbortSignal {
     if (!this.#controller) {
       this.#controller = new AbortController();

@@ -1,7 +1,7 @@
 import { EventEmitter } from 'node:events';
-import { TerminalError } from '../base/errors.ts';
+import { TerminalError } from '../../base/errors.ts';
+import { checkedFunction } from './checks.ts';
 import type { LossReason } from './errors.ts';
-import { checkedFunction } from './options.ts';
 import type { LockKind, Mode } from './port.ts';
 
 export interface LockEvent {
@@ -9,6 +9,11 @@ export interface LockEvent {
   readonly name: string;
   readonly mode?: Mode;
   readonly label?: string;
+}
+
+/** The event of a call or of a hold. */
+export function eventOf({ kind, name, mode, label }: Required<LockEvent>): LockEvent {
+  return { kind, name, mode, ...(label === '' ? {} : { label }) };
 }
 
 /** Why a job (`leader`, `schedule`) did not run here. */
@@ -21,7 +26,7 @@ export type JobSkip =
   | 'running elsewhere'
   /** This instance still runs a slot before it. */
   | 'still running here'
-  /** Nobody looked when its time came: the process was stopped, the machine slept. */
+  /** The process was stopped, or the machine slept, when its time came. */
   | 'missed'
   /** The store could not be reached. */
   | 'unavailable';
@@ -79,7 +84,7 @@ export class Emitter {
     this.#emitter.setMaxListeners(0);
   }
 
-  /** Whether anybody ever listened to anything: asked on the way of every lock. */
+  /** Whether anybody ever listened to anything: every lock asks. */
   used = false;
 
   on<E extends keyof LockEvents>(event: E, listener: (...args: LockEvents[E]) => void): () => void {
@@ -95,7 +100,7 @@ export class Emitter {
     return () => void this.#emitter.off(event, any);
   }
 
-  /** Whether anybody listens: what is told is not even made for nobody. */
+  /** Whether anybody listens: without a listener the event is not even made. */
   hears(event: keyof LockEvents): boolean {
     return this.used && this.#emitter.listenerCount(event) > 0;
   }

@@ -1,7 +1,7 @@
-import type { Runtime } from '../base/runtime.ts';
+import type { Runtime } from '../../base/runtime.ts';
 import type { Hold } from './hold.ts';
 
-/** Most locks are given back within a few milliseconds, and in a rush within a tenth of a second: they never need a timer. */
+/** Most locks are given back within 10 ms, and under load within 100 ms: they never need a timer of their own. */
 const YOUNG_MS = 10;
 const YOUNG_LEASE_MS_MIN = 200;
 const SETTLED_MS = 100;
@@ -9,8 +9,8 @@ const SETTLED_LEASE_MS_MIN = 2000;
 const RETRY_MS_MIN = 50;
 const RETRY_MS_MAX = 1000;
 
-/** What the keeper asks of the desk. */
-export interface KeptBy {
+/** What the renewals need. */
+export interface RenewsFor {
   /** False: not renewed, for whatever reason. */
   renew(hold: Hold, leaseMs: number): Promise<boolean>;
   /** Held for longer than a moment. */
@@ -21,19 +21,19 @@ export interface KeptBy {
  * The timers of what is held: a renewal at a third of the lease, and the deadline at which a hold is over here. A renewal
  * that fails is tried again until the deadline; one failure is not the end.
  */
-export class Keeper {
+export class Renewals {
   readonly #runtime: Runtime;
   readonly #renew: (hold: Hold, leaseMs: number) => Promise<boolean>;
   readonly #young: Ward;
   readonly #settled: Ward;
 
-  constructor(runtime: Runtime, desk: KeptBy) {
+  constructor(runtime: Runtime, holding: RenewsFor) {
     this.#runtime = runtime;
-    this.#renew = desk.renew;
+    this.#renew = holding.renew;
     this.#young = new Ward(runtime, YOUNG_MS, (hold) => {
       if (this.#leftMs(hold) < SETTLED_LEASE_MS_MIN) this.#arm(hold);
       else this.#settled.add(hold);
-      desk.onOld(hold);
+      holding.onOld(hold);
     });
     this.#settled = new Ward(runtime, SETTLED_MS, (hold) => this.#arm(hold));
   }
@@ -92,7 +92,7 @@ export class Keeper {
   }
 }
 
-/** Holds that are looked at together, once, after a while; those that are over by then, or have their timers, not at all. */
+/** Holds that are visited together, once, after a while. Those that are over by then, or have timers, are left out. */
 class Ward {
   readonly #runtime: Runtime;
   readonly #afterMs: number;

@@ -1,19 +1,19 @@
 import { describe, expect, it } from 'vitest';
-import { Vigil } from '../../src/base/redis/vigil.ts';
+import { SpinWait } from '../../src/base/redis/spin-wait.ts';
 import { systemTimers, type Timers } from '../../src/base/timers.ts';
 
 /** A link whose answers come after so many turns; turns are run by hand. */
 class Link {
   readonly #turns: (() => void)[] = [];
   readonly #timers: Timers = { ...systemTimers, nextTurn: (run) => this.#turns.push(run) };
-  readonly vigil = new Vigil(this.#timers, () => !this.waiting);
+  readonly spinWait = new SpinWait(this.#timers, () => !this.waiting);
   waiting = false;
   #sentAt = 0;
 
   /** Sends something that is answered after `turns` turns; how many turns it stayed awake for it. */
   ask(turns: number): number {
     this.waiting = true;
-    this.#sentAt = this.vigil.sent();
+    this.#sentAt = this.spinWait.sent();
     let awake = 0;
     for (; this.#turns.length > 0; awake++) {
       if (awake === turns) this.#answer();
@@ -25,13 +25,13 @@ class Link {
 
   #answer(): void {
     this.waiting = false;
-    this.vigil.answered(this.#sentAt);
+    this.spinWait.answered(this.#sentAt);
   }
 }
 
 const NEVER = Number.MAX_SAFE_INTEGER;
 
-describe('Vigil', () => {
+describe('SpinWait', () => {
   it('stays awake until the answer is there, and not for longer', () => {
     const link = new Link();
     expect(link.ask(20)).toBe(21);
@@ -55,12 +55,12 @@ describe('Vigil', () => {
   it('notices that it is in vain also where something is always being sent', () => {
     const turns: (() => void)[] = [];
     let awake = 0;
-    const vigil = new Vigil({ ...systemTimers, nextTurn: (run) => turns.push(run) }, () => false);
+    const spinWait = new SpinWait({ ...systemTimers, nextTurn: (run) => turns.push(run) }, () => false);
     // Something is sent in every tenth turn and answered a hundred turns after.
     const answers: { at: number; sentAt: number }[] = [];
     for (let now = 0; now < 10_000; now++) {
-      if (now % 10 === 0) answers.push({ at: now + 100, sentAt: vigil.sent() });
-      if (answers[0]?.at === now) vigil.answered(answers.shift()!.sentAt);
+      if (now % 10 === 0) answers.push({ at: now + 100, sentAt: spinWait.sent() });
+      if (answers[0]?.at === now) spinWait.answered(answers.shift()!.sentAt);
       if (turns.length > 0) awake++;
       turns.shift()?.();
     }
@@ -70,13 +70,13 @@ describe('Vigil', () => {
 
   it('what is sent meanwhile has its own 64 turns', () => {
     const turns: (() => void)[] = [];
-    const vigil = new Vigil({ ...systemTimers, nextTurn: (run) => turns.push(run) }, () => false);
+    const spinWait = new SpinWait({ ...systemTimers, nextTurn: (run) => turns.push(run) }, () => false);
     const turn = (times: number): void => {
       for (let i = 0; i < times; i++) turns.shift()?.();
     };
-    vigil.sent();
+    spinWait.sent();
     turn(60);
-    vigil.sent();
+    spinWait.sent();
     turn(63);
     expect(turns).toHaveLength(1);
     turn(1);

@@ -61,13 +61,6 @@ export interface ReleaseRequest extends Address {
   readonly ambiguous: boolean;
   /** An upgrade that is given up: should it have come true, it becomes the read hold of this id again. Else ''. */
   readonly backTo: string;
-  /**
-   * Another request of this client that wants the same lock: it gets it before the head of the queue does, and hears
-   * of it by the reply. '' : whoever is first. Only a mutex asks for it, and not for long.
-   */
-  readonly next: string;
-  /** It stands in the queue, or has given up if it does not. Else the store has not heard of it before. */
-  readonly nextQueued: boolean;
 }
 
 /**

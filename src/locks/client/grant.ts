@@ -1,10 +1,10 @@
+import { checkedLease } from './checks.ts';
 import { NotOwnerError } from './errors.ts';
 import type { Hold } from './hold.ts';
-import { checkedLease } from './options.ts';
 import type { LockKind, Mode } from './port.ts';
 
-/** What the desk does for a grant. */
-export interface GrantDesk {
+/** What the client does for a grant. */
+export interface GrantClient {
   giveBack(hold: Hold): Promise<void>;
   extend(hold: Hold, leaseMs: number): Promise<void>;
 }
@@ -14,12 +14,12 @@ export interface GrantDesk {
  * Send `token` with every write that the lock protects: it only grows, and the resource refuses a smaller one.
  */
 export class Grant {
-  readonly #desk: GrantDesk;
+  readonly #client: GrantClient;
   readonly #hold: Hold;
   #released = false;
 
-  constructor(desk: GrantDesk, hold: Hold) {
-    this.#desk = desk;
+  constructor(client: GrantClient, hold: Hold) {
+    this.#client = client;
     this.#hold = hold;
   }
 
@@ -68,14 +68,14 @@ export class Grant {
   /** Makes the lease last `leaseMs` from now. */
   async extend(leaseMs: number): Promise<void> {
     this.assertHeld();
-    await this.#desk.extend(this.#hold, checkedLease(leaseMs, 'the lease that extend() is given'));
+    await this.#client.extend(this.#hold, checkedLease(leaseMs, 'the lease that extend() is given'));
   }
 
-  /** Gives it back; again is no effect. Throws LostError when it was not ours any more: what was done may not have been alone. */
+  /** Gives it back; a second call does nothing. Throws LostError if it was lost: others may have worked at the same time. */
   release(): Promise<void> {
     if (this.#released) return Promise.resolve();
     this.#released = true;
-    return this.#desk.giveBack(this.#hold);
+    return this.#client.giveBack(this.#hold);
   }
 
   [Symbol.asyncDispose](): Promise<void> {
@@ -94,7 +94,7 @@ export class Grant {
     return grant.#hold;
   }
 
-  /** The hold has changed hands (upgrade, downgrade): this grant is done with, without giving anything back. */
+  /** An upgrade or downgrade has replaced the hold: this grant ends without giving anything back. */
   static retire(grant: Grant): void {
     grant.#released = true;
   }

@@ -1,24 +1,24 @@
 import type { Timers } from '../timers.ts';
 
-/** A turn of the event loop in which nothing happens takes about a microsecond, an answer from the same machine some twenty. */
+/** An idle turn of the event loop takes about a microsecond, an answer from the same machine some twenty. */
 const TURNS_MAX = 64;
-/** After so many failures in a row it is only tried now and then. */
+/** After so many answers in a row that came too late, it spins only for one command of `SKIPPED_MAX`. */
 const WORTH_MAX = 8;
 const SKIPPED_MAX = 64;
-/** Returned by `sent` when the loop is not kept awake. */
-const UNATTENDED = -1;
+/** Of a command for which it did not spin. */
+const SKIPPED = -1;
 
 /**
- * Keeps the event loop awake for a moment while a reply is about to come. A process that sleeps until its reply arrives pays
- * for falling asleep and for waking up, and so does Redis, whose core is idle meanwhile: together that takes longer than the
- * reply itself. So the event loop spins briefly before it sleeps; everything else goes on as usual. Where replies take longer
- * (Redis is remote, busy, or shares our only core) spinning does not pay, and the vigil notices and stops it.
+ * Keeps the event loop turning for a moment while Redis is about to answer, instead of sleeping until the answer is there.
+ * To fall asleep and to be woken takes longer than an answer from the same machine. Everything else goes on as usual
+ * meanwhile. Where answers take longer (Redis is on another machine, is busy, or shares our only core) spinning is in vain;
+ * this notices, and hardly ever spins.
  */
-export class Vigil {
+export class SpinWait {
   readonly #timers: Timers;
-  /** Whether no reply is awaited. */
+  /** Whether nothing is under way. */
   readonly #over: () => boolean;
-  /** Turns of the loop so far; a sleep counts as very many. */
+  /** Turns so far; a sleep in between counts as `TURNS_MAX` of them. */
   #turns = 0;
   #until = 0;
   #turning = false;
@@ -32,7 +32,7 @@ export class Vigil {
 
   /** A command was sent. Pass the returned value to `answered`. */
   sent(): number {
-    if (this.#worth === 0 && ++this.#skipped < SKIPPED_MAX) return UNATTENDED;
+    if (this.#worth === 0 && ++this.#skipped < SKIPPED_MAX) return SKIPPED;
     this.#skipped = 0;
     this.#until = this.#turns + TURNS_MAX;
     if (!this.#turning) {
@@ -44,7 +44,7 @@ export class Vigil {
 
   /** Its reply came: soon enough, or too late for spinning to pay. */
   answered(sentAt: number): void {
-    if (sentAt === UNATTENDED) return;
+    if (sentAt === SKIPPED) return;
     const soon = this.#turns - sentAt <= TURNS_MAX;
     this.#worth = soon ? Math.min(this.#worth + 1, WORTH_MAX) : Math.max(this.#worth - 1, 0);
   }
