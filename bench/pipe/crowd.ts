@@ -1,11 +1,11 @@
 // The load: a process that only admits orders, through our gate or in the way of the sources.
 import { readFileSync } from 'node:fs';
 import { Redis } from 'ioredis';
-import { Anchor } from '../../src/base/anchor.ts';
+import { KeepAlive } from '../../src/base/keep-alive.ts';
 import { systemRuntime } from '../../src/base/runtime.ts';
 import { RedisGate } from '../../src/gate/redis/gate.ts';
 import type { OrderMessage } from '../../src/model/order.ts';
-import { OrderWire } from '../../src/orders/redis/wire.ts';
+import { DecisionChannel } from '../../src/orders/redis/decision-channel.ts';
 import type { Publisher } from '../baselines/pipe/broker.ts';
 import { jobOf, nowMs, serve } from './child.ts';
 import {
@@ -56,12 +56,12 @@ interface Shop {
 async function ourGate(): Promise<Shop> {
   const { redis, prefix } = job;
   const runtime = systemRuntime();
-  const anchor = new Anchor(runtime.timers);
-  anchor.hold();
+  const keepAlive = new KeepAlive(runtime.timers);
+  keepAlive.hold();
   const process = 'crowd';
   const gate = new RedisGate({ target: redis, prefix, process, commandMs: 10_000 }, runtime);
-  const wire = new OrderWire(
-    { target: redis, prefix, process, commandMs: 10_000, anchor },
+  const wire = new DecisionChannel(
+    { target: redis, prefix, process, commandMs: 10_000, keepAlive },
     runtime,
     (id, { status }) => {
       if (status !== 'reserved') throw new Error(`order ${id} is ${status}`);
@@ -80,7 +80,7 @@ async function ourGate(): Promise<Shop> {
     async end() {
       wire.close();
       gate.close();
-      anchor.close();
+      keepAlive.close();
     },
   };
 }

@@ -1,5 +1,5 @@
 // The engine's own worker, with probes at its ledger and its carrier.
-import { Anchor } from '../../src/base/anchor.ts';
+import { KeepAlive } from '../../src/base/keep-alive.ts';
 import { createLog } from '../../src/base/log.ts';
 import { systemRuntime } from '../../src/base/runtime.ts';
 import { DistributedShop } from '../../src/engine/distributed.ts';
@@ -73,8 +73,8 @@ async function work(job: WorkerJob): Promise<void> {
   const runtime = systemRuntime(createLog('warn'));
   const track = new Track();
   const counts = { batches: 0, parcels: 0, commitMs: 0 };
-  const anchor = new Anchor(runtime.timers);
-  anchor.hold();
+  const keepAlive = new KeepAlive(runtime.timers);
+  keepAlive.hold();
   const ledger = await openSqlLedger(database, runtime, { migrate: false, exclusive: false });
   listenAtLedger(ledger, track, counts);
   const carrier = pipeUrl === null ? null : await carrierOf(pipeUrl, prefix, runtime);

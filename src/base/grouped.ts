@@ -1,6 +1,6 @@
 import { BusyError, RetryableError } from './errors.ts';
+import { InFlight } from './in-flight.ts';
 import type { Runtime } from './runtime.ts';
-import { Tally } from './tally.ts';
 
 /** Requests per transaction: bounds how long it locks the rows of hot items, and how much one read returns. */
 const BATCH_MAX = 256;
@@ -38,7 +38,7 @@ export class Grouped<Q, A> {
   readonly #about: ((request: Q) => string) | null;
   #waiting: Waiting<Q, A>[] = [];
   #turn: Promise<void> | null = null;
-  readonly #underWay = new Tally();
+  readonly #underWay = new InFlight();
   /** When the last transaction started. */
   #startedMs = 0;
   #looking = false;

@@ -1,6 +1,6 @@
-import { Anchor } from '../base/anchor.ts';
 import type { Config } from '../base/config.ts';
 import { messageInFull, messageOf, RetryableError } from '../base/errors.ts';
+import { KeepAlive } from '../base/keep-alive.ts';
 import { Layout } from '../base/redis/layout.ts';
 import { RedisLink } from '../base/redis/link.ts';
 import { type Runtime, systemRuntime } from '../base/runtime.ts';
@@ -57,9 +57,9 @@ async function examineBroker(url: string, prefix: string, runtime: Runtime): Pro
 }
 
 async function examineRedis(url: string, prefix: string, runtime: Runtime): Promise<Check[]> {
-  const anchor = new Anchor(runtime.timers);
+  const keepAlive = new KeepAlive(runtime.timers);
   const ignore = { message: () => undefined, interrupted: () => undefined };
-  const link = new RedisLink(url, { commandMs: COMMAND_MS }, runtime, anchor, ignore);
+  const link = new RedisLink(url, { commandMs: COMMAND_MS }, runtime, keepAlive, ignore);
   const checks: Check[] = [];
   let listening = 0;
   try {
@@ -98,7 +98,7 @@ async function examineRedis(url: string, prefix: string, runtime: Runtime): Prom
     checks.push(check('redis', 'wrong', messageOf(failure) + ask));
   } finally {
     link.close();
-    anchor.close();
+    keepAlive.close();
   }
   return checks;
 }

@@ -1,5 +1,5 @@
-import { Anchor } from '../base/anchor.ts';
 import { messageInFull, RetryableError, TerminalError } from '../base/errors.ts';
+import { KeepAlive } from '../base/keep-alive.ts';
 import { announce, createLog, tellWaiting } from '../base/log.ts';
 import { systemRuntime } from '../base/runtime.ts';
 import { sleep, within } from '../base/timers.ts';
@@ -44,8 +44,8 @@ ${settingHelp(SETTINGS)}
     for (const signal of ['SIGTERM', 'SIGINT'] as const) process.on(signal, () => ending.resolve());
     whenNpmEnds(runtime.timers, () => ending.resolve());
     // The shop's own timers do not keep the process alive.
-    const anchor = new Anchor(runtime.timers);
-    anchor.hold();
+    const keepAlive = new KeepAlive(runtime.timers);
+    keepAlive.hold();
     try {
       for (let told = false; ; told = true) {
         try {
@@ -70,7 +70,7 @@ ${settingHelp(SETTINGS)}
         }
       }
     } finally {
-      anchor.close();
+      keepAlive.close();
     }
   },
 };

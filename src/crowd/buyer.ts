@@ -1,7 +1,7 @@
 import type { Random } from '../base/random.ts';
 import type { Runtime } from '../base/runtime.ts';
 import { codeOf, type Reply, retryAfterMs } from './client.ts';
-import { type Answer, isComeBack } from './evidence.ts';
+import { type BuyerAnswer, isComeBack } from './evidence.ts';
 import type { Fleet } from './fleet.ts';
 import { pause } from './pause.ts';
 import { orderOf } from './remote-shop.ts';
@@ -39,7 +39,7 @@ export interface Visit {
   stop: AbortSignal;
   /** The next tick of the crowd's counter. */
   tick: () => number;
-  heard: (answer: Answer, tookMs: number | null) => void;
+  heard: (answer: BuyerAnswer, tookMs: number | null) => void;
 }
 
 export interface Buyer {
@@ -97,11 +97,11 @@ async function order(click: Click, on: Visit): Promise<void> {
 async function ask(
   { buyer, bearer, key, door }: Click,
   { fleet, runtime, path, body, tick, heard }: Visit,
-): Promise<{ answer: Answer; reply: Reply }> {
+): Promise<{ answer: BuyerAnswer; reply: Reply }> {
   const sentAt = tick();
   const sentMs = runtime.clock.monotonic();
   const reply = await fleet.client(door).call('POST', path, { bearer, key, body });
-  const answer: Answer = {
+  const answer: BuyerAnswer = {
     buyer,
     key,
     sentAt,

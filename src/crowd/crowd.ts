@@ -2,10 +2,10 @@ import { type Random, seededRandom } from '../base/random.ts';
 import type { Runtime } from '../base/runtime.ts';
 import { planTries, type Try, type Visit, visitShop } from './buyer.ts';
 import { Ear } from './ear.ts';
-import type { Answer, Following, ItemView, SaleView } from './evidence.ts';
+import type { BuyerAnswer, Following, ItemView, SaleView } from './evidence.ts';
 import { Fleet } from './fleet.ts';
 import { Follower } from './follower.ts';
-import { newTally, type Tally } from './progress.ts';
+import { type InFlight, newTally } from './progress.ts';
 import { cannotStart, RemoteShop } from './remote-shop.ts';
 import { type TokenOf, tokensFor } from './tokens.ts';
 import { Turnstile } from './turnstile.ts';
@@ -74,7 +74,7 @@ export interface Watching {
   /** Called once, before anything takes time. */
   begins(report: Pick<CrowdReport, 'sale' | 'item' | 'freeBefore' | 'topUpAdded'>): void;
   /** Called once after that, with a function that returns the progress. */
-  progress(tally: () => Tally): void;
+  progress(inFlight: () => InFlight): void;
 }
 
 /** Sends a crowd into a sale and checks whether the promises held. */
@@ -150,7 +150,7 @@ interface Going {
 
 interface Gone {
   buyerPrefix: string;
-  answers: Answer[];
+  answers: BuyerAnswer[];
   following: Following;
   latenciesMs: number[];
   entered: number;
@@ -176,8 +176,8 @@ async function goIn({ options, item, fleet, followers, width, watching, runtime 
   const buyerPrefix = `crowd-${options.seed.toString(36)}-${runtime.clock.now().toString(36)}-`;
   const people = peopleOf(buyerPrefix, options, random);
 
-  const tally = newTally(options.buyers);
-  watching.progress(() => tally);
+  const inFlight = newTally(options.buyers);
+  watching.progress(() => inFlight);
   const tokenOf = await tokensFor(
     people.map(({ name }) => name),
     {
@@ -188,14 +188,14 @@ async function goIn({ options, item, fleet, followers, width, watching, runtime 
       authSecret: options.authSecret,
       stop: stop.signal,
       asked: (tokens) => {
-        tally.done = tokens;
+        inFlight.done = tokens;
       },
     },
   );
-  Object.assign(tally, { stage: 'orders', done: 0 });
+  Object.assign(inFlight, { stage: 'orders', done: 0 });
 
   const follower = new Follower({ fleet: followers, width, runtime, decided: (order) => ear.decided(order) });
-  const ear = new Ear({ runtime, tally, follower, tokenOf, silent: end });
+  const ear = new Ear({ runtime, inFlight, follower, tokenOf, silent: end });
   const visit: Visit = {
     fleet,
     turnstile: new Turnstile(runtime, connections, options.ratePerSecond, stop.signal),
@@ -208,11 +208,11 @@ async function goIn({ options, item, fleet, followers, width, watching, runtime 
     heard: (answer, tookMs) => ear.hear(answer, tookMs),
   };
   const startedMs = runtime.clock.monotonic();
-  const entered = await visitAll(shuffled(people, random), { visit, tokenOf, connections, tally });
+  const entered = await visitAll(shuffled(people, random), { visit, tokenOf, connections, inFlight });
   const seconds = (runtime.clock.monotonic() - startedMs) / 1000;
 
   const { size, left } = follower;
-  if (left > 0) Object.assign(tally, { stage: 'queued', done: size - left, of: size });
+  if (left > 0) Object.assign(inFlight, { stage: 'queued', done: size - left, of: size });
   const following = await follower.finish(options.waitSeconds * 1000, watching.interrupt);
   const { answers, latenciesMs } = ear;
   return { buyerPrefix, answers, following, latenciesMs, entered, seconds, endedEarly };
@@ -242,18 +242,21 @@ interface Visiting {
   visit: Visit;
   tokenOf: TokenOf;
   connections: number;
-  tally: Tally;
+  inFlight: InFlight;
 }
 
 /** Runs the visits, a bounded number at a time; returns how many were started. */
-async function visitAll(people: readonly Person[], { visit, tokenOf, connections, tally }: Visiting): Promise<number> {
+async function visitAll(
+  people: readonly Person[],
+  { visit, tokenOf, connections, inFlight }: Visiting,
+): Promise<number> {
   const { stop, fleet, runtime } = visit;
   let entered = 0;
   const oneAfterAnother = async (): Promise<void> => {
     while (entered < people.length && !stop.aborted) {
       const { name, tries, firstDoor } = people[entered++]!;
       await visitShop({ buyer: name, bearer: tokenOf(name), firstDoor }, tries, visit);
-      if (!stop.aborted) tally.done++;
+      if (!stop.aborted) inFlight.done++;
     }
   };
   const inside = Math.min(people.length, connections * INSIDE_PER_CONNECTION);
@@ -283,7 +286,7 @@ function itemOf(sale: SaleView, code: string): ItemView {
   return sale.items.find((item) => item.code === code)!;
 }
 
-function byStatus(answers: readonly Answer[]): Record<string, number> {
+function byStatus(answers: readonly BuyerAnswer[]): Record<string, number> {
   const counts: Record<string, number> = {};
   for (const { status, code } of answers) {
     const name = status === null ? 'none' : code === null ? String(status) : `${status} ${code}`;

@@ -8,7 +8,7 @@ export interface Evidence {
   /** The item that every buyer orders. */
   item: string;
   quantity: number;
-  answers: readonly Answer[];
+  answers: readonly BuyerAnswer[];
   /** What became of the orders that were answered 202. */
   following: Following;
   /** The sale before the crowd entered (after a top-up), and after everything had settled. */
@@ -24,7 +24,7 @@ export interface Evidence {
  * The answer to one request. `sentAt` and `answeredAt` are ticks of one counter for the whole crowd. They tell "sent after the
  * buyer had seen that answer" from "at the same time" without trusting a clock.
  */
-export interface Answer {
+export interface BuyerAnswer {
   buyer: string;
   key: string;
   sentAt: number;
@@ -92,6 +92,6 @@ export interface SaleView {
 export const IN_FLIGHT = 'idempotency_in_flight';
 
 /** True if the server asks the client to come back later: the same key is sent again. */
-export function isComeBack({ status, code }: Pick<Answer, 'status' | 'code'>): boolean {
+export function isComeBack({ status, code }: Pick<BuyerAnswer, 'status' | 'code'>): boolean {
   return status === 429 || status === 503 || (status === 409 && code === IN_FLIGHT);
 }

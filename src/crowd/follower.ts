@@ -13,7 +13,7 @@ const TICK_MS = 50;
 /** A thousand reads a second: polling must not slow the shop down. */
 const LOOKS_PER_TICK = 50;
 
-interface Entry extends Followed {
+interface FollowedOrder extends Followed {
   bearer: string;
   door: Door;
   sinceMs: number;
@@ -33,11 +33,11 @@ export interface FollowerOptions {
 /** Polls orders that were answered 202, at a bounded rate and with their owners' tokens, until each is decided. */
 export class Follower {
   readonly #on: FollowerOptions;
-  readonly #orders = new Map<string, Entry>();
+  readonly #orders = new Map<string, FollowedOrder>();
   /** Undecided orders that are not being read. After a read an order goes to the end, so that each gets its turn. */
-  readonly #waiting = new Set<Entry>();
+  readonly #waiting = new Set<FollowedOrder>();
   /** Due, waiting for a free read. */
-  #due: Entry[] = [];
+  #due: FollowedOrder[] = [];
   readonly #odd: Record<string, number> = {};
   readonly #stopTicks: () => void;
   #looking = 0;
@@ -62,7 +62,7 @@ export class Follower {
   add(id: string, bearer: string): void {
     if (this.#orders.has(id)) return;
     const sinceMs = this.#on.runtime.clock.monotonic();
-    const entry: Entry = {
+    const entry: FollowedOrder = {
       id,
       bearer,
       door: this.#on.fleet.door(this.#orders.size),
@@ -123,7 +123,7 @@ export class Follower {
     }
   }
 
-  async #look(entry: Entry): Promise<void> {
+  async #look(entry: FollowedOrder): Promise<void> {
     const { clock } = this.#on.runtime;
     const reply = await entry.door.call('GET', `/v1/orders/${encodeURIComponent(entry.id)}`, { bearer: entry.bearer });
     this.#looking--;
@@ -141,7 +141,7 @@ export class Follower {
     this.#waiting.add(entry);
   }
 
-  #note(entry: Entry, reply: Reply): void {
+  #note(entry: FollowedOrder, reply: Reply): void {
     // The server is down or busy: that says nothing about the order, so the earlier finding stands.
     if (!reply.ok || reply.status === 503 || reply.status === 429) return;
     const order = reply.status === 200 ? orderOf(reply.body) : null;

@@ -2,7 +2,7 @@ import type { Runtime } from '../base/runtime.ts';
 import { grouped } from './words.ts';
 
 /** The progress of a crowd. */
-export interface Tally {
+export interface InFlight {
   /** What it is doing: getting tokens, ordering, or waiting for the orders that were answered 202. */
   stage: 'tokens' | 'orders' | 'queued';
   done: number;
@@ -16,7 +16,7 @@ export interface Tally {
   requests: number;
 }
 
-export function newTally(of: number): Tally {
+export function newTally(of: number): InFlight {
   return { stage: 'tokens', done: 0, of, sold: 0, refused: 0, queued: 0, rejected: 0, requests: 0 };
 }
 
@@ -31,13 +31,13 @@ const LINE_EVERY_MS = 1_000;
 const BAR_WIDTH = 24;
 
 /** Draws a bar on a terminal, or a line per second anywhere else. The returned function ends it. */
-export function showProgress(screen: Screen, tally: () => Tally, { timers, clock }: Runtime): () => void {
+export function showProgress(screen: Screen, inFlight: () => InFlight, { timers, clock }: Runtime): () => void {
   const tty = screen.isTTY === true;
   let lastMs = clock.monotonic();
   let lastRequests = 0;
   let perSecond = 0;
   const draw = (): void => {
-    const now = tally();
+    const now = inFlight();
     const nowMs = clock.monotonic();
     // Averaged over a second; otherwise the figure would flicker.
     if (nowMs - lastMs >= LINE_EVERY_MS) {
@@ -56,12 +56,12 @@ export function showProgress(screen: Screen, tally: () => Tally, { timers, clock
   };
 }
 
-function bar({ done, of }: Tally): string {
+function bar({ done, of }: InFlight): string {
   const filled = of === 0 ? 0 : Math.floor((done / of) * BAR_WIDTH);
   return `[${'█'.repeat(filled)}${'░'.repeat(BAR_WIDTH - filled)}]`;
 }
 
-function wordsOf({ stage, done, of, sold, refused, queued, rejected }: Tally, perSecond: number): string {
+function wordsOf({ stage, done, of, sold, refused, queued, rejected }: InFlight, perSecond: number): string {
   const far = `${grouped(done)} of ${grouped(of)}`;
   if (stage === 'tokens') return `${far} tokens`;
   const later = rejected > 0 ? `, ${grouped(rejected)} rejected later` : '';

@@ -1,5 +1,5 @@
 import { isLive, ORDER_STATUSES, type OrderStatus } from '../model/order.ts';
-import type { Answer, Evidence, OrderView } from './evidence.ts';
+import type { BuyerAnswer, Evidence, OrderView } from './evidence.ts';
 
 /** An order that a buyer got by a 201 or a 202, and what became of it. */
 export interface Told {
@@ -37,7 +37,7 @@ export function toldOrders({ answers, orders, following }: Evidence): ToldOrders
   return told;
 }
 
-function hear(told: Map<string, Told>, { buyer, key, status }: Answer, order: OrderView): void {
+function hear(told: Map<string, Told>, { buyer, key, status }: BuyerAnswer, order: OrderView): void {
   let entry = told.get(order.id);
   if (entry === undefined) {
     entry = { order, by: [], confirmed: false, queued: false, seen: null, stored: null, fate: 'undecided' };

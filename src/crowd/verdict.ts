@@ -1,5 +1,5 @@
 import { REJECT_REASONS } from '../model/outcome.ts';
-import { type Answer, type Evidence, IN_FLIGHT, type ItemView, isComeBack, type OrderView } from './evidence.ts';
+import { type BuyerAnswer, type Evidence, IN_FLIGHT, type ItemView, isComeBack, type OrderView } from './evidence.ts';
 import { isMissing, live, type Told, type ToldOrders, toldOrders } from './told.ts';
 import { count, grouped } from './words.ts';
 
@@ -243,7 +243,7 @@ function idsOf(ids: readonly string[]): string {
 
 /** P5. */
 function judgeKeys(
-  answers: readonly Answer[],
+  answers: readonly BuyerAnswer[],
   told: ToldOrders,
 ): { finding: Finding; duplicates: number; undecided: number } {
   const faults = new Faults();
@@ -287,7 +287,7 @@ function judgeKeys(
 }
 
 /** A final answer to the order: the connection held, and the server did not ask to come back. */
-function isAnswer(answer: Answer): boolean {
+function isAnswer(answer: BuyerAnswer): boolean {
   return answer.status !== null && !isComeBack(answer);
 }
 
@@ -295,7 +295,7 @@ function isAnswer(answer: Answer): boolean {
  * A key is free again once its order is rejected. So all but one of a key's orders must be rejected, and an order that has a
  * successor must not be answered again.
  */
-function followOneAnother(byId: ReadonlyMap<string, readonly Answer[]>, told: ToldOrders): boolean {
+function followOneAnother(byId: ReadonlyMap<string, readonly BuyerAnswer[]>, told: ToldOrders): boolean {
   const orders = [...byId].map(([id, answers]) => ({
     stands: told.get(id)!.fate === 'sold',
     knownAt: Math.min(...answers.map(({ answeredAt }) => answeredAt)),
@@ -388,23 +388,23 @@ function judgeContract(evidence: Evidence, told: ToldOrders): { finding: Finding
   };
 }
 
-function keysOf(answers: readonly Answer[]): ReadonlySet<string> {
+function keysOf(answers: readonly BuyerAnswer[]): ReadonlySet<string> {
   return new Set(answers.map(({ buyer, key }) => `${buyer}\n${key}`));
 }
 
 /** True if the answer leaves open whether there is an order. */
-function isInDoubt({ status, code }: Answer): boolean {
+function isInDoubt({ status, code }: BuyerAnswer): boolean {
   return status === null || status >= 500 || code === IN_FLIGHT;
 }
 
-function mayHaveVanished(answer: Answer, told: ToldOrders): boolean {
+function mayHaveVanished(answer: BuyerAnswer, told: ToldOrders): boolean {
   // `overloaded` is answered before any unit is taken.
   if (answer.order === null) return isInDoubt(answer) && answer.code !== 'overloaded';
   return told.get(answer.order.id)!.fate === 'undecided';
 }
 
 /** `lagging`: keys that may have been answered 202. A repeat of such a key shows the order in its current state. */
-function isExplained(answer: Answer, { item, quantity }: Evidence, lagging: ReadonlySet<string>): boolean {
+function isExplained(answer: BuyerAnswer, { item, quantity }: Evidence, lagging: ReadonlySet<string>): boolean {
   const { status, code, order, buyer, key, replayed } = answer;
   if (status === null || status === 429) return true;
   if (status === 503) return code === 'overloaded' || code === 'unavailable';
@@ -416,15 +416,15 @@ function isExplained(answer: Answer, { item, quantity }: Evidence, lagging: Read
   return asItIs && (live(order) || order.status === 'expired') && order.status !== 'queued';
 }
 
-function wordsOf({ status, code, order }: Answer): string {
+function wordsOf({ status, code, order }: BuyerAnswer): string {
   if (status !== 201 && status !== 202) return `${status} ${code ?? 'without a code'}`;
   return order === null ? `${status} without an order` : `${status} with an order that was not asked for`;
 }
 
 /** True for sold_out on a new key of a buyer who had already used up the limit: limit_reached takes precedence. */
 function isLimitMissed(
-  answer: Answer,
-  theirs: readonly Answer[],
+  answer: BuyerAnswer,
+  theirs: readonly BuyerAnswer[],
   told: ToldOrders,
   perBuyer: number,
   quantity: number,

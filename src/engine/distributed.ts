@@ -1,5 +1,5 @@
-import { Anchor } from '../base/anchor.ts';
 import { BusyError, messageOf, RetryableError, unavailable } from '../base/errors.ts';
+import { KeepAlive } from '../base/keep-alive.ts';
 import type { RedisTarget } from '../base/redis/address.ts';
 import { Layout } from '../base/redis/layout.ts';
 import type { Runtime } from '../base/runtime.ts';
@@ -12,8 +12,8 @@ import { Writer } from '../ledger/writer.ts';
 import { createLocks, type Locks } from '../locks/locks.ts';
 import type { OrderMessage } from '../model/order.ts';
 import type { SaleRecord } from '../model/sale.ts';
-import { Owed } from '../orders/owed.ts';
-import { OrderWire } from '../orders/redis/wire.ts';
+import { QueuedOrders } from '../orders/queued-orders.ts';
+import { DecisionChannel } from '../orders/redis/decision-channel.ts';
 import { BrokerPipe } from '../pipe/brokers/pipe.ts';
 import type { Carrier } from '../pipe/brokers/port.ts';
 import type { DeadLetters, SharedPipe, Undeliverable } from '../pipe/port.ts';
@@ -66,7 +66,7 @@ const CLAIM_EVERY_MS = 1000;
  *
  *     place ──▶ gate ═══▶ pipe ──▶ (a worker, here or elsewhere) writer ──▶ ledger
  *                 ▲                                   │ commit, then gate, then acknowledge
- *                 └──────────── settle ───────────────┴──▶ wire ──▶ acks ──▶ the answer
+ *                 └──────────── settle ───────────────┴──▶ wire ──▶ pending ──▶ the answer
  */
 export class DistributedShop extends Shop {
   declare readonly deadLetters: DeadLetters;
@@ -74,11 +74,11 @@ export class DistributedShop extends Shop {
   readonly #pipe: SharedPipe;
   readonly #locks: Locks;
   readonly #orderLocks: Locks;
-  readonly #wire: OrderWire;
-  readonly #owed: Owed;
+  readonly #decisions: DecisionChannel;
+  readonly #queuedOrders: QueuedOrders;
   readonly #writer: Writer;
   readonly #leftInPipe: LeftInPipe;
-  readonly #anchor: Anchor;
+  readonly #keepAlive: KeepAlive;
   readonly #options: DistributedOptions;
   readonly #stopTimers: (() => void)[] = [];
   readonly #claim: PrefixClaim;
@@ -93,7 +93,7 @@ export class DistributedShop extends Shop {
     try {
       await shop.#claim.ask();
       await shop.webhooks.open();
-      await shop.#wire.listen();
+      await shop.#decisions.listen();
       // So that it can take orders also when the ledger goes out before the first.
       await shop.prefetchIds();
       await shop.#openBroker();
@@ -113,13 +113,13 @@ export class DistributedShop extends Shop {
 
   private constructor(ledger: Ledger, options: DistributedOptions, runtime: Runtime) {
     const process = runtime.random.secret(8);
-    const anchor = new Anchor(runtime.timers);
+    const keepAlive = new KeepAlive(runtime.timers);
     const common = {
       target: options.redis,
       prefix: options.prefix,
       process,
       commandMs: options.commandMs ?? COMMAND_MS,
-      anchor,
+      keepAlive,
     };
     const gate = new RedisGate({ ...common, shopId: ledger.shopId, pipeMax: options.pipeMax }, runtime);
     const lockPrefix = new Layout(options.prefix).locks;
@@ -161,9 +161,9 @@ export class DistributedShop extends Shop {
         cluster: {
           process,
           locks,
-          tell: (other, orders) => void this.#wire.tell(other, orders),
-          owed: (orderId) => this.#owed.get(orderId),
-          ticket: (orderId) => this.#wire.readTicket(orderId),
+          tell: (other, orders) => void this.#decisions.tell(other, orders),
+          owed: (orderId) => this.#queuedOrders.get(orderId),
+          ticket: (orderId) => this.#decisions.readTicket(orderId),
         },
         locks: orderLocks,
         life: options.life ?? NO_PAYMENTS,
@@ -173,7 +173,7 @@ export class DistributedShop extends Shop {
           pipeDepth: () => pipe.counters.depth,
           ledgerBacklog: () => ledger.backlog,
           unresolved: () => 0,
-          owed: () => this.#owed.size,
+          owed: () => this.#queuedOrders.size,
           deadLetters: () => pipe.counters.letters,
           ...(pipe instanceof BrokerPipe && {
             relay: () => {
@@ -186,14 +186,16 @@ export class DistributedShop extends Shop {
       runtime,
     );
     this.#options = options;
-    this.#anchor = anchor;
+    this.#keepAlive = keepAlive;
     this.#gate = gate;
     this.#claim = new PrefixClaim(() => gate.claim());
     this.#pipe = pipe;
     this.#locks = locks;
     this.#orderLocks = orderLocks;
-    this.#wire = new OrderWire(common, runtime, (orderId, decision) => this.acks.heard(orderId, decision));
-    this.#owed = new Owed({
+    this.#decisions = new DecisionChannel(common, runtime, (orderId, decision) =>
+      this.pending.heard(orderId, decision),
+    );
+    this.#queuedOrders = new QueuedOrders({
       runtime,
       gate,
       ledger,
@@ -358,8 +360,8 @@ export class DistributedShop extends Shop {
 
   /** An order that is answered as queued is owed to its buyer: this process sees to its end. */
   async #remember(message: OrderMessage): Promise<void> {
-    this.#owed.add(message);
-    await this.#wire.writeTicket(message.orderId, message.saleId, message.buyer);
+    this.#queuedOrders.add(message);
+    await this.#decisions.writeTicket(message.orderId, message.saleId, message.buyer);
   }
 
   /** Other processes may change sales that are watched here. */
@@ -387,15 +389,18 @@ export class DistributedShop extends Shop {
     // A batch whose database hangs is left in the pipe: another worker takes it over.
     await within(this.runtime.timers, this.#pipe.stop(), STOP_MS_MAX);
     // The orders that we answered 202 are looked at once more: those that are decided by now need not be remembered.
-    await within(this.runtime.timers, this.#owed.look(), OWED_MS_MAX);
-    if (this.#owed.size > 0) {
-      this.runtime.log.warn({ orders: this.#owed.size }, 'closing with queued orders: the pipe carries them on');
+    await within(this.runtime.timers, this.#queuedOrders.look(), OWED_MS_MAX);
+    if (this.#queuedOrders.size > 0) {
+      this.runtime.log.warn(
+        { orders: this.#queuedOrders.size },
+        'closing with queued orders: the pipe carries them on',
+      );
     }
-    this.#owed.close();
+    this.#queuedOrders.close();
     await Promise.all([this.#locks.close(), this.#orderLocks.close()]);
-    this.#wire.close();
+    this.#decisions.close();
     void this.#pipe.close();
     this.#gate.close();
-    this.#anchor.close();
+    this.#keepAlive.close();
   }
 }

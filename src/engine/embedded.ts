@@ -21,7 +21,7 @@ const EMPTIED_MS_MAX = 1000;
  *
  *     place ──▶ gate ──▶ pipe ──▶ writer ──▶ ledger
  *                ▲                  │ commit, then gate, then acknowledge
- *                └──── settle ──────┴──▶ acks ──▶ the answer
+ *                └──── settle ──────┴──▶ pending ──▶ the answer
  *
  * Its ledger is SQLite, or a database that it has for itself (DATABASE_URL without REDIS_URL).
  */
@@ -89,7 +89,7 @@ export class EmbeddedShop extends Shop {
     this.#unresolved = new Unresolved(ledger, runtime, {
       decided,
       withdrawn: (message) => gate.withdraw(message.saleId, message),
-      failed: ({ orderId }, error) => this.acks.failed(orderId, error),
+      failed: ({ orderId }, error) => this.pending.failed(orderId, error),
     });
     const committed = (orders: number, durationMs: number): void => this.metrics.commit(orders, durationMs);
     this.#writer = new Writer(ledger, runtime, { decided, committed }, this.#unresolved);

@@ -1,7 +1,7 @@
 import { fileURLToPath } from 'node:url';
-import { Anchor } from '../base/anchor.ts';
 import type { Config } from '../base/config.ts';
 import { messageOf, TerminalError } from '../base/errors.ts';
+import { KeepAlive } from '../base/keep-alive.ts';
 import { RedisLink, RedisUnavailableError } from '../base/redis/link.ts';
 import type { Runtime } from '../base/runtime.ts';
 import { openSqlLedger } from '../ledger/drivers/open.ts';
@@ -162,8 +162,8 @@ export function redisFailure(error: unknown): TerminalError | RedisUnavailableEr
 
 /** What each server says of itself (INFO), by section. */
 export async function redisInfo(redisUrl: string, sections: readonly string[], runtime: Runtime): Promise<string[]> {
-  const anchor = new Anchor(runtime.timers);
-  const link = new RedisLink(redisUrl, { commandMs: CHECK_MS }, runtime, anchor, {
+  const keepAlive = new KeepAlive(runtime.timers);
+  const link = new RedisLink(redisUrl, { commandMs: CHECK_MS }, runtime, keepAlive, {
     message: () => undefined,
     interrupted: () => undefined,
   });
@@ -178,7 +178,7 @@ export async function redisInfo(redisUrl: string, sections: readonly string[], r
     throw redisFailure(error);
   } finally {
     link.close();
-    anchor.close();
+    keepAlive.close();
   }
   return infos;
 }

@@ -27,7 +27,6 @@ import type { PaymentAttempt } from '../model/payment.ts';
 import type { NewSale, SalePatch, SaleRecord } from '../model/sale.ts';
 import { isCode } from '../model/text.ts';
 import { type MetricSources, Metrics } from '../observe/metrics.ts';
-import { Acks } from '../orders/acks.ts';
 import { DecideDeadLetters } from '../orders/dead-letters.ts';
 import { Decisions } from '../orders/decisions.ts';
 import { FindOrder, type Queue } from '../orders/find.ts';
@@ -39,6 +38,7 @@ import { type AroundPay, confirm, type PayResult, pay } from '../orders/life/pay
 import type { Reached } from '../orders/life/points.ts';
 import { type RefundOf, refund } from '../orders/life/refund.ts';
 import type { Sweeper } from '../orders/life/sweeper.ts';
+import { PendingDecisions } from '../orders/pending-decisions.ts';
 import { type Patience, PlaceOrder, type PlaceRequest, type PlaceResult } from '../orders/place.ts';
 import type { ProviderNews } from '../payments/port.ts';
 import type { DeadLetters, Pipe } from '../pipe/port.ts';
@@ -125,7 +125,7 @@ export abstract class Shop {
   readonly webhooks: ShopWebhooks;
   protected readonly ledger: Ledger;
   protected readonly gate: KeptGate;
-  protected readonly acks = new Acks();
+  protected readonly pending = new PendingDecisions();
   protected readonly board: Board;
   protected readonly events: Events;
   protected readonly decisions: Decisions;
@@ -199,7 +199,7 @@ export abstract class Shop {
     this.decisions = new Decisions({
       runtime,
       gate,
-      acks: this.acks,
+      pending: this.pending,
       process: cluster?.process,
       tell: (process, orders) => cluster!.tell(process, orders),
       rebuild: (saleId, epoch) => void this.rebuilder.rebuild(saleId, epoch),
@@ -223,7 +223,7 @@ export abstract class Shop {
       runtime,
       gate,
       ledger,
-      acks: this.acks,
+      pending: this.pending,
       orderIds: this.#orderIds,
       auditIds,
       patience,

@@ -8,7 +8,7 @@ import type { HttpContext } from './context.ts';
 import { HttpProblem, PROBLEM_TYPE, PROBLEMS } from './problem.ts';
 import { keyedBy } from './request.ts';
 
-export type Answer =
+export type KeyedAnswer =
   | { readonly status: number; readonly body: unknown }
   /** As it was written. */
   | { readonly status: number; readonly problem: string };
@@ -18,9 +18,9 @@ type Deed = Pick<KeyedCall, 'operation' | 'subject'>;
 
 /** An act that has its answer already: the first one's, or one that is bound. */
 class Answered {
-  readonly answer: Answer;
+  readonly answer: KeyedAnswer;
 
-  constructor(answer: Answer) {
+  constructor(answer: KeyedAnswer) {
     this.answer = answer;
   }
 }
@@ -34,9 +34,9 @@ interface Run<Seen, Result> extends Deed {
     call: KeyedCall | null,
     once: (act: () => Promise<Result>) => Promise<Result | Answered>,
   ) => Promise<Result | Answered>;
-  answer: (result: Result) => Promise<Answer>;
+  answer: (result: Result) => Promise<KeyedAnswer>;
   /** What a repeat of a 202 gets: how it stands by then. */
-  now?: () => Promise<Answer>;
+  now?: () => Promise<KeyedAnswer>;
 }
 
 /** A repeat waits this long for the first try, then is told to come back. */
@@ -106,15 +106,15 @@ export class Keyed {
       const result = await act(seen, null, (acting) => acting());
       return send(reply, result instanceof Answered ? result.answer : await answer(result));
     }
-    const find = async (): Promise<Answer | null> => {
+    const find = async (): Promise<KeyedAnswer | null> => {
       const bound = await shop.get().boundAnswer(call);
       if (bound === null) return null;
       if (bound.fingerprint !== call.fingerprint && bound.fingerprint !== formerFingerprint(request.body)) {
         throw new HttpProblem('idempotency_key_reused');
       }
-      return JSON.parse(bound.answer) as Answer;
+      return JSON.parse(bound.answer) as KeyedAnswer;
     };
-    const bind = async (result: Result): Promise<Answer> => {
+    const bind = async (result: Result): Promise<KeyedAnswer> => {
       const given = await decided(() => answer(result));
       await shop.get().bindAnswer(call, JSON.stringify(given));
       return given;
@@ -141,7 +141,7 @@ export function callDigest({ caller, actingFor, operation, subject, key }: Keyed
 }
 
 /** A declined payment is an answer; a buyer who wants to try again takes another key. */
-async function decided(answer: () => Promise<Answer>): Promise<Answer> {
+async function decided(answer: () => Promise<KeyedAnswer>): Promise<KeyedAnswer> {
   try {
     return await answer();
   } catch (error) {
@@ -150,7 +150,7 @@ async function decided(answer: () => Promise<Answer>): Promise<Answer> {
   }
 }
 
-function send(reply: FastifyReply, answer: Answer): FastifyReply {
+function send(reply: FastifyReply, answer: KeyedAnswer): FastifyReply {
   reply.code(answer.status);
   return 'problem' in answer
     ? reply.header('content-type', PROBLEM_TYPE).send(answer.problem)
@@ -161,7 +161,7 @@ function send(reply: FastifyReply, answer: Answer): FastifyReply {
  * To the letter: an answer that an older version gave may lack what the route's schema demands today, and must not become a 500
  * for that.
  */
-function sendAgain(reply: FastifyReply, answer: Answer): FastifyReply {
+function sendAgain(reply: FastifyReply, answer: KeyedAnswer): FastifyReply {
   if ('problem' in answer) return send(reply, answer);
   reply.code(answer.status).header('content-type', 'application/json; charset=utf-8');
   return reply.serializer(String).send(JSON.stringify(answer.body));

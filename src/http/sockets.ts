@@ -31,7 +31,7 @@ const STATE = Symbol('doorbuster.socket');
 const QUEUED = Symbol('doorbuster.queued');
 
 type Tracked = Socket & { [STATE]?: SocketState };
-type Answer = ServerResponse & { [QUEUED]?: number };
+type TrackedResponse = ServerResponse & { [QUEUED]?: number };
 
 /**
  * Bounds what one socket may request at a time, and what all sockets may leave unread. HTTP/1.1 answers in order, so one slow
@@ -80,7 +80,7 @@ export class Sockets {
     this.#unsent.add(socket, response, ANSWER_BYTES + (isKept ? 0 : bytes), isKept ? body.length : bytes);
     // The first answer in the queue writes to the socket directly, and Node stops reading requests while its buffer is full.
     if (goesOut) return;
-    (response as Answer)[QUEUED] = bytes;
+    (response as TrackedResponse)[QUEUED] = bytes;
     state.queuedBytes += bytes;
     if (state.queuedBytes > QUEUED_BYTES_MAX) cut(socket, state);
   }
@@ -117,7 +117,7 @@ function leave(this: ServerResponse): void {
   const state = (this.req.socket as Tracked)[STATE];
   if (state === undefined) return;
   state.outstanding--;
-  state.queuedBytes -= (this as Answer)[QUEUED] ?? 0;
+  state.queuedBytes -= (this as TrackedResponse)[QUEUED] ?? 0;
 }
 
 /** `Sockets.enter` without counting the request in flight, for requests that no hook sees. */

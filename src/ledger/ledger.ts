@@ -43,12 +43,12 @@ import type {
 import type { Store } from './store.ts';
 import { WebhookBook } from './webhook-ledger.ts';
 import * as audit from './works/audit.ts';
-import { ItemFacts } from './works/book.ts';
 import { unblockPayments } from './works/declines.ts';
 import * as events from './works/events.ts';
 import { takeIdBlock } from './works/ids.ts';
 import * as keys from './works/keys.ts';
 import { moveOrders } from './works/moves.ts';
+import { ItemFacts } from './works/order-batch.ts';
 import * as orders from './works/orders.ts';
 import * as payments from './works/payments.ts';
 import * as refunds from './works/refunds.ts';

@@ -1,5 +1,5 @@
-import { Anchor } from '../base/anchor.ts';
 import { RetryableError, TerminalError } from '../base/errors.ts';
+import { KeepAlive } from '../base/keep-alive.ts';
 import { Seldom } from '../base/seldom.ts';
 import { checkedSpan, refuseUnknown } from './client/checks.ts';
 import type { LockClient } from './client/client.ts';
@@ -83,16 +83,16 @@ export abstract class Job implements AsyncDisposable {
   /** For our own modules. */
   static start(job: Job, onEnd: () => void): void {
     if (job.client.closed) throw new AbortedError('the locks are closed');
-    const anchor = new Anchor();
-    anchor.hold();
+    const keepAlive = new KeepAlive();
+    keepAlive.hold();
     const over = async (): Promise<void> => {
       try {
         await job.live();
       } catch (error) {
         job.client.runtime.log.error({ err: error, job: job.name }, 'a job of the locks has ended by a fault of ours');
       } finally {
-        anchor.drop();
-        anchor.close();
+        keepAlive.drop();
+        keepAlive.close();
         onEnd();
       }
     };

@@ -1,6 +1,6 @@
 import { hostname } from 'node:os';
-import { Anchor } from '../base/anchor.ts';
 import { TerminalError } from '../base/errors.ts';
+import { KeepAlive } from '../base/keep-alive.ts';
 import { type Logger, silentLog } from '../base/logger.ts';
 import type { RedisTarget } from '../base/redis/address.ts';
 import { type Runtime, systemRuntime } from '../base/runtime.ts';
@@ -129,9 +129,9 @@ export class Locks {
       outageMs: checkedDuration(options.outageMs ?? 5000, 'outageMs', 0),
       owner: `${hostname()}/${process.pid}`,
     };
-    const anchor = new Anchor(runtime.timers);
+    const keepAlive = new KeepAlive(runtime.timers);
     const attentive = checkedFlag(options.attentive ?? false, 'attentive');
-    this.#client = new LockClient(settings, runtime, this.#emitter, anchor);
+    this.#client = new LockClient(settings, runtime, this.#emitter, keepAlive);
     this.#order = new OrderWatch(this.#emitter, (first, second, here, there) => {
       log.warn({ first, second, here, there }, 'locks are taken in crossed order: one day each waits for the other');
     });
@@ -139,7 +139,7 @@ export class Locks {
       options.redis === undefined
         ? new MemoryLockStore(options.space ?? processSpace(runtime.clock), prefix, runtime, this.#client)
         : new RedisLockStore(
-            { target: options.redis, prefix, commandMs, handOverMs: settings.handOverMs, attentive, anchor },
+            { target: options.redis, prefix, commandMs, handOverMs: settings.handOverMs, attentive, keepAlive },
             runtime,
             this.#client,
           ),

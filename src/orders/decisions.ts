@@ -3,12 +3,12 @@ import type { Gate } from '../gate/port.ts';
 import type { StoredOrder } from '../ledger/port.ts';
 import { hasGivenBack, type OrderMessage, type OrderRecord } from '../model/order.ts';
 import type { RejectReason } from '../model/outcome.ts';
-import type { Acks } from './acks.ts';
+import type { PendingDecisions } from './pending-decisions.ts';
 
 export interface DecisionsDependencies {
   readonly runtime: Runtime;
   readonly gate: Gate;
-  readonly acks: Acks;
+  readonly pending: PendingDecisions;
   /** This process, as the messages of orders that it admitted name it; undefined where there is no other. */
   readonly process: string | undefined;
   /** Orders that another process admitted, and waits for. */
@@ -34,7 +34,7 @@ export class Decisions {
 
   /** May be called again for the same messages: after a failure the pipe brings them again. */
   async follow(stored: readonly StoredOrder[], messages: readonly OrderMessage[]): Promise<void> {
-    const { gate, acks, process, tell, rebuild, touched, announce } = this.#on;
+    const { gate, pending, process, tell, rebuild, touched, announce } = this.#on;
     const reserved = new Map<string, OrderMessage[]>();
     const ended: OrderRecord[] = [];
     const refused: { order: OrderRecord; message: OrderMessage; inserted: boolean }[] = [];
@@ -53,7 +53,7 @@ export class Decisions {
         if (inserted) announce('order.reserved', order);
       }
       // Whoever waits in this process hears of the commit at once: the order stands, whatever becomes of the gate.
-      if (message.from === process) acks.decided(order);
+      if (message.from === process) pending.decided(order);
       else if (message.from !== undefined) gather(elsewhere, message.from, order);
     }
     const wrong = this.#refused(refused);

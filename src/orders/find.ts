@@ -5,7 +5,7 @@ import { sleep, within } from '../base/timers.ts';
 import type { Gate } from '../gate/port.ts';
 import type { OrderLedger } from '../ledger/port.ts';
 import type { OrderMessage, OrderRecord } from '../model/order.ts';
-import { queuedOrder } from './acks.ts';
+import { queuedOrder } from './pending-decisions.ts';
 
 /** Where orders that the ledger has not decided are known. */
 export interface Queue {

@@ -9,7 +9,7 @@ import { type Actor, actorText } from '../model/actor.ts';
 import { type OrderMessage, type OrderRecord, orderFingerprint, type PlacedBy } from '../model/order.ts';
 import type { RejectReason } from '../model/outcome.ts';
 import { type SaleRecord, windowRefusal } from '../model/sale.ts';
-import { type Acks, decidedOrder, queuedOrder } from './acks.ts';
+import { decidedOrder, type PendingDecisions, queuedOrder } from './pending-decisions.ts';
 
 export interface PlaceRequest {
   saleId: string;
@@ -56,7 +56,7 @@ export interface PlaceDependencies {
   runtime: Runtime;
   gate: Gate;
   ledger: OrderLedger & SaleLedger & KeyLedger;
-  acks: Acks;
+  pending: PendingDecisions;
   orderIds: IdSequence;
   auditIds: IdSequence;
   /** Why no order can be taken now, or null. */
@@ -100,7 +100,7 @@ export class PlaceOrder {
   }
 
   async place(asked: PlaceRequest): Promise<PlaceResult> {
-    const { gate, acks, orderIds, closedBecause } = this.#on;
+    const { gate, pending, orderIds, closedBecause } = this.#on;
     const request = scoped(asked);
     const closed = closedBecause();
     // The ledger is out and cannot store the order. It may still be readable, and answer a repeat.
@@ -127,13 +127,13 @@ export class PlaceOrder {
         throw error;
       }
     }
-    const decision = acks.expect(orderId);
+    const decision = pending.expect(orderId);
     let verdict: Verdict;
     try {
       const { signal } = request;
       verdict = await gate.admit({ saleId, orderId, itemCode, buyer, quantity, key, fingerprint, placedBy, signal });
     } catch (error) {
-      acks.forget(orderId);
+      pending.forget(orderId);
       if (error instanceof NotAdmittedError) this.#giveBack(orderId, placedBy);
       throw error;
     }
@@ -141,7 +141,7 @@ export class PlaceOrder {
       if (this.#on.patience === null) return this.#answer(decidedOrder(verdict.message, await decision), false);
       return this.#patiently(verdict.message, decision, this.#on.patience);
     }
-    acks.forget(orderId);
+    pending.forget(orderId);
     // Refusing must cost nothing that is scarce: a crowd before a sold-out item would use up the ids of those who can buy.
     if (verdict.uncertain === undefined) this.#giveBack(orderId, placedBy);
     return this.#refuse(verdict, request, fingerprint);
@@ -197,13 +197,13 @@ export class PlaceOrder {
   /** Waits for the commit. If it does not come in time, looks once whether it was missed, and whether the hold stands. */
   async #patiently(
     message: OrderMessage,
-    decision: ReturnType<Acks['expect']>,
+    decision: ReturnType<PendingDecisions['expect']>,
     { answerWithinMs, queued }: Patience,
   ): Promise<PlaceResult> {
-    const { runtime, acks, gate } = this.#on;
+    const { runtime, pending, gate } = this.#on;
     const decided = await within(runtime.timers, decision, answerWithinMs);
     if (decided !== null) return this.#answer(decidedOrder(message, decided), false);
-    acks.forget(message.orderId);
+    pending.forget(message.orderId);
     // The hold first: with the ledger first, the order could be decided between the two looks, and be seen by neither.
     const held = await gate.holdOf(message.saleId, message);
     const stored = await this.#lookInLedger(message.orderId);
@@ -250,9 +250,9 @@ export class PlaceOrder {
 
   /** The first answer again: the order as it was when it was reserved. */
   async #replay(orderId: string, request: PlaceRequest): Promise<PlaceResult> {
-    const { runtime, acks, ledger, patience } = this.#on;
+    const { runtime, pending, ledger, patience } = this.#on;
     if (patience !== null) return this.#replayPatiently(orderId, request, patience);
-    const decision = acks.of(orderId);
+    const decision = pending.of(orderId);
     if (decision !== null) {
       const order = await within(runtime.timers, decision, REPEAT_WAIT_MS);
       if (order === null) return { ok: false, code: 'idempotency_in_flight', retryAfterSeconds: 1 };

@@ -34,7 +34,7 @@ export type SaleEvent = { type: 'stock'; id: string; item: Item } | { type: 'sta
 /** All who watch get the same array: whoever writes it as text does so once. */
 export type HearSale = (events: readonly SaleEvent[]) => void;
 
-interface Entry {
+interface BoardRow {
   sale: Sale;
   eventId: string;
   stamp: SaleStamp;
@@ -57,8 +57,8 @@ export class Board {
   readonly #runtime: Runtime;
   readonly #ledger: SaleLedger;
   readonly #gate: Gate;
-  readonly #entries = new Map<string, Entry>();
-  readonly #reading = new Map<string, Promise<Entry | null>>();
+  readonly #entries = new Map<string, BoardRow>();
+  readonly #reading = new Map<string, Promise<BoardRow | null>>();
   readonly #watchers = new Map<string, Watched>();
   readonly #pace: Pace;
   readonly #asked = new Map<string, PromiseWithResolvers<boolean>>();
@@ -78,7 +78,7 @@ export class Board {
     this.#pace = new Pace(runtime);
   }
 
-  async read(saleId: string): Promise<Entry | null> {
+  async read(saleId: string): Promise<BoardRow | null> {
     const kept = this.#entries.get(saleId);
     if (kept && this.#runtime.clock.monotonic() - kept.readAtMs < FRESH_MS) return kept;
     // One read serves all who wait.
@@ -111,14 +111,14 @@ export class Board {
     return entry.answer;
   }
 
-  async readNow(saleId: string): Promise<Entry | null> {
+  async readNow(saleId: string): Promise<BoardRow | null> {
     const changes = this.#changes;
     const record = await this.#ledger.getSale(saleId);
     return record && this.#keep(record, await this.present(record), changes);
   }
 
   /** For public reads: ids that are made up do not reach the ledger as fast as they are asked for. */
-  async #readAny(saleId: string): Promise<Entry | null> {
+  async #readAny(saleId: string): Promise<BoardRow | null> {
     if (this.#known.has(saleId)) return this.readNow(saleId);
     const missingUntilMs = this.#missing.get(saleId) ?? 0;
     if (this.#runtime.clock.monotonic() < missingUntilMs) return null;
@@ -249,7 +249,7 @@ export class Board {
     this.#watchers.clear();
   }
 
-  #keep(record: SaleRecord, sale: Sale, changes: number): Entry {
+  #keep(record: SaleRecord, sale: Sale, changes: number): BoardRow {
     this.#know(record.id);
     const stamp = stampOf(record);
     const nowMs = this.#runtime.clock.now();
@@ -257,7 +257,7 @@ export class Board {
     const rev = stamp.rev + 4 * stamp.version + phase;
     const eventId = `${stamp.epoch}.${rev}`;
     const readAtMs = this.#runtime.clock.monotonic();
-    const entry: Entry = { sale, eventId, stamp, readAtMs, answer: null, snapshot: null };
+    const entry: BoardRow = { sale, eventId, stamp, readAtMs, answer: null, snapshot: null };
     if (changes !== this.#changes) return entry;
     if (this.#entries.size >= KEPT_SALES_MAX) this.#entries.clear();
     this.#entries.set(record.id, entry);
@@ -299,14 +299,14 @@ class Watched {
   readonly listeners = new Set<HearSale>();
   readonly #runtime: Runtime;
   readonly #pace: Pace;
-  readonly #read: () => Promise<Entry | null>;
-  #seen: Entry;
+  readonly #read: () => Promise<BoardRow | null>;
+  #seen: BoardRow;
   #looking: Promise<void> | null = null;
   #stopped = false;
   #cancelRead: (() => void) | null = null;
   #cancelWindow: (() => void) | null = null;
 
-  constructor(runtime: Runtime, pace: Pace, seen: Entry, read: () => Promise<Entry | null>) {
+  constructor(runtime: Runtime, pace: Pace, seen: BoardRow, read: () => Promise<BoardRow | null>) {
     this.#runtime = runtime;
     this.#pace = pace;
     this.#seen = seen;
@@ -315,7 +315,7 @@ class Watched {
   }
 
   /** What all who watch have been told. */
-  get seen(): Entry {
+  get seen(): BoardRow {
     return this.#seen;
   }
 
@@ -366,7 +366,7 @@ class Watched {
     });
   }
 
-  #saw(now: Entry): void {
+  #saw(now: BoardRow): void {
     this.#seen = now;
     if (!this.#stopped) this.#waitForWindow();
   }
@@ -386,14 +386,14 @@ class Watched {
   }
 }
 
-function snapshotEvents({ sale, eventId }: Entry): SaleEvent[] {
+function snapshotEvents({ sale, eventId }: BoardRow): SaleEvent[] {
   return [
     { type: 'state', id: eventId, state: sale.state },
     ...sale.items.map((item): SaleEvent => ({ type: 'stock', id: eventId, item })),
   ];
 }
 
-function changes(before: Entry, now: Entry): SaleEvent[] {
+function changes(before: BoardRow, now: BoardRow): SaleEvent[] {
   const events: SaleEvent[] = [];
   for (const [index, item] of now.sale.items.entries()) {
     if (JSON.stringify(item) !== JSON.stringify(before.sale.items[index])) {

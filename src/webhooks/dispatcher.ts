@@ -83,7 +83,7 @@ const FAILED_MS_MAX = 2000;
 export class Dispatcher {
   readonly #on: DispatcherDependencies;
   readonly #options: DispatcherOptions;
-  readonly #lanes = new Map<string, Lane>();
+  readonly #lanes = new Map<string, EndpointQueue>();
   /** Ids of deliveries that are read ahead, running or not yet settled. */
   readonly #known = new Set<string>();
   readonly #sending = new Set<Promise<void>>();
@@ -211,12 +211,12 @@ export class Dispatcher {
     }
   }
 
-  #drop({ endpoint, ahead }: Lane): void {
+  #drop({ endpoint, ahead }: EndpointQueue): void {
     this.#lanes.delete(endpoint.id);
     for (const { id } of ahead.splice(0)) this.#known.delete(id);
   }
 
-  #fill(lane: Lane): void {
+  #fill(lane: EndpointQueue): void {
     while (!this.#ending && lane.sending < (lane.failures < FAILURES_CAREFUL ? AT_ONCE : 1)) {
       const delivery = lane.ahead.shift();
       if (delivery === undefined) return;
@@ -231,7 +231,7 @@ export class Dispatcher {
     }
   }
 
-  async #send(lane: Lane, { id, tries, body }: WebhookDelivery): Promise<void> {
+  async #send(lane: EndpointQueue, { id, tries, body }: WebhookDelivery): Promise<void> {
     const { endpoint } = lane;
     const { giveUpMs } = this.#options;
     let sent: Sent;
@@ -304,7 +304,7 @@ export class Dispatcher {
 }
 
 /** The deliveries of one endpoint. */
-interface Lane {
+interface EndpointQueue {
   readonly endpoint: WebhookEndpoint;
   /** Due deliveries that were read ahead. */
   readonly ahead: WebhookDelivery[];

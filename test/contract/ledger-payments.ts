@@ -1,7 +1,7 @@
 import { describe, expect, it } from 'vitest';
 import { DECLINED_MAX } from '../../src/ledger/port/payments.ts';
 import type { Move, NewRefund } from '../../src/ledger/port.ts';
-import { liveAttempts, newestEnded } from '../../src/ledger/works/book.ts';
+import { liveAttempts, newestEnded } from '../../src/ledger/works/order-batch.ts';
 import { openByClaims } from '../../src/ledger/works/payments.ts';
 import { actor } from '../../src/model/actor.ts';
 import type { Money } from '../../src/model/money.ts';

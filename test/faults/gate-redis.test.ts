@@ -1,6 +1,6 @@
 import { Redis } from 'ioredis';
 import { afterAll, afterEach, beforeEach, describe, expect, it } from 'vitest';
-import { Anchor } from '../../src/base/anchor.ts';
+import { KeepAlive } from '../../src/base/keep-alive.ts';
 import { Layout } from '../../src/base/redis/layout.ts';
 import { RedisLink } from '../../src/base/redis/link.ts';
 import { partsOf } from '../../src/base/redis/sent-script.ts';
@@ -473,10 +473,10 @@ describeWithRedis('the gate in Redis', () => {
 
     it('buyers are told that Redis cannot be reached, not what the client library says; that is the cause', async () => {
       const runtime = systemRuntime();
-      const anchor = new Anchor(runtime.timers);
+      const keepAlive = new KeepAlive(runtime.timers);
       const events = { message: () => undefined, interrupted: () => undefined };
       const target = `redis://${proxy.host}:${proxy.port}`;
-      const link = new RedisLink(target, { commandMs: 5000 }, runtime, anchor, events);
+      const link = new RedisLink(target, { commandMs: 5000 }, runtime, keepAlive, events);
       try {
         await link.call('GET', ['nothing']);
         const before = proxy.counters().repliesDropped;
@@ -493,7 +493,7 @@ describeWithRedis('the gate in Redis', () => {
       } finally {
         proxy.dropReplies(0);
         link.close();
-        anchor.close();
+        keepAlive.close();
       }
     });
 
@@ -916,9 +916,9 @@ describeWithRedis('the gate in Redis', () => {
             super.send(script, keys, parts, wire, sentMs, asker);
           }
         }
-        const anchor = new Anchor();
+        const keepAlive = new KeepAlive();
         const events = { message: () => undefined, interrupted: () => undefined };
-        const link = new Repeating(server.url, { commandMs: 5000 }, systemRuntime(), anchor, events);
+        const link = new Repeating(server.url, { commandMs: 5000 }, systemRuntime(), keepAlive, events);
         const holds = [1, 2].flatMap((slot) =>
           manyHolds(1000).map((hold) => ({ ...hold, orderId: `${slot}${hold.orderId}`, slots: [slot] })),
         );
@@ -935,7 +935,7 @@ describeWithRedis('the gate in Redis', () => {
           expect(await install(on, snapshot({ perBuyer: 3, items, holds, keys }), false)).toBe(1);
         } finally {
           link.close();
-          anchor.close();
+          keepAlive.close();
         }
         const held = await eye.hgetall(`${PREFIX}:{7:0}:1:holds`);
         expect(Object.keys(held)).toHaveLength(1000);
@@ -993,9 +993,9 @@ describeWithRedis('the gate in Redis', () => {
       const sale = new Layout(PREFIX).sale(SALE);
       const { holds, keys } = sale.of(1);
       const [bound, before] = [await eye.hget(keys, 'x\nk'), '999 5 voucher x1'];
-      const anchor = new Anchor();
+      const keepAlive = new KeepAlive();
       const events = { message: () => undefined, interrupted: () => undefined };
-      const link = new RedisLink(server.url, { commandMs: 5000 }, systemRuntime(), anchor, events);
+      const link = new RedisLink(server.url, { commandMs: 5000 }, systemRuntime(), keepAlive, events);
       try {
         const prune = (binding: string) =>
           link.script(scriptNamed('prune-keys'), [sale.gate, holds, keys], ['1', 'x\nk', binding]);
@@ -1004,7 +1004,7 @@ describeWithRedis('the gate in Redis', () => {
         expect(await prune(bound!)).toBe('1');
       } finally {
         link.close();
-        anchor.close();
+        keepAlive.close();
       }
     });
 

@@ -2,8 +2,8 @@ import { type ChildProcess, fork } from 'node:child_process';
 import { fileURLToPath } from 'node:url';
 import { Redis } from 'ioredis';
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, it } from 'vitest';
-import { Anchor } from '../../src/base/anchor.ts';
 import { RetryableError, TerminalError } from '../../src/base/errors.ts';
+import { KeepAlive } from '../../src/base/keep-alive.ts';
 import { systemRuntime } from '../../src/base/runtime.ts';
 import { LeftInPipe } from '../../src/ledger/left-in-pipe.ts';
 import { Writer } from '../../src/ledger/writer.ts';
@@ -524,9 +524,9 @@ describeWithRedis('the pipe on Redis Streams, when something goes wrong', () => 
     });
 
     it('whether a stream may go is judged in the step that removes it', async () => {
-      const anchor = new Anchor();
+      const keepAlive = new KeepAlive();
       const events = { wake: () => undefined, interrupted: () => undefined };
-      const store = new StreamStore({ redis: server.url, prefix, commandMs: 2000, anchor }, runtime, events);
+      const store = new StreamStore({ redis: server.url, prefix, commandMs: 2000, keepAlive }, runtime, events);
       await feeder.writeEach(messages(1, { epoch: 2 }));
       for (const epoch of ['1', '3', '4']) await client.sadd(feeder.key('1', 'epochs'), epoch);
       expect(await store.dropEpoch({ saleId: '1', epoch: 1 }), 'no gate is known').toBe(false);
@@ -539,7 +539,7 @@ describeWithRedis('the pipe on Redis Streams, when something goes wrong', () => 
       expect(await store.dropEpoch({ saleId: '1', epoch: 2 })).toBe(true);
       expect((await client.smembers(feeder.key('1', 'epochs'))).toSorted()).toEqual(['3', '4']);
       store.close();
-      anchor.close();
+      keepAlive.close();
     });
 
     it('without a gate in force no stream is removed', async () => {

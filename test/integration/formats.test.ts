@@ -1,6 +1,6 @@
 import { Redis } from 'ioredis';
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, it } from 'vitest';
-import { Anchor } from '../../src/base/anchor.ts';
+import { KeepAlive } from '../../src/base/keep-alive.ts';
 import { RedisLink } from '../../src/base/redis/link.ts';
 import { systemRuntime } from '../../src/base/runtime.ts';
 import { DistributedShop } from '../../src/engine/distributed.ts';
@@ -90,12 +90,12 @@ describeWithAnyRedis('formats', () => {
 
     /** A process of a version that reads these. */
     function process(reads: Format): PrefixFormat {
-      const anchor = new Anchor(runtime.timers);
+      const keepAlive = new KeepAlive(runtime.timers);
       const ignore = { message: () => undefined, interrupted: () => undefined };
-      const link = new RedisLink(target, { commandMs: 1000 }, runtime, anchor, ignore);
+      const link = new RedisLink(target, { commandMs: 1000 }, runtime, keepAlive, ignore);
       ends.push(() => {
         link.close();
-        anchor.close();
+        keepAlive.close();
       });
       return new PrefixFormat(link, `${prefix}:format`, reads, `p${++processes}`, SILENT_MS);
     }

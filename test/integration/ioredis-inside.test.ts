@@ -2,7 +2,7 @@ import { once } from 'node:events';
 import { Socket } from 'node:net';
 import { Cluster, Redis } from 'ioredis';
 import { afterAll, beforeAll, beforeEach, expect, it, vi } from 'vitest';
-import { Anchor } from '../../src/base/anchor.ts';
+import { KeepAlive } from '../../src/base/keep-alive.ts';
 import { placeOf } from '../../src/base/redis/address.ts';
 import { RedisLink } from '../../src/base/redis/link.ts';
 import { SentScript } from '../../src/base/redis/sent-script.ts';
@@ -106,12 +106,12 @@ describeWithRedis('ioredis inside', () => {
     stranger.disconnect();
     expect(error.command.name).toBe('hello');
 
-    const anchor = new Anchor();
+    const keepAlive = new KeepAlive();
     const ignore = { message: () => undefined, interrupted: () => undefined };
     const url = `redis+cluster://127.0.0.1:${await freePort()}`;
-    const link = new RedisLink(url, { commandMs: 300 }, systemRuntime(), anchor, ignore);
+    const link = new RedisLink(url, { commandMs: 300 }, systemRuntime(), keepAlive, ignore);
     await expect(link.call('PING', [])).rejects.toThrow(/Failed to refresh slots cache\. \w+/);
     link.close();
-    anchor.close();
+    keepAlive.close();
   });
 });

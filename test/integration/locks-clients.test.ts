@@ -2,7 +2,7 @@ import { readFileSync } from 'node:fs';
 import { inspect } from 'node:util';
 import { Cluster, Redis, type RedisOptions } from 'ioredis';
 import { afterAll, beforeAll, expect, it } from 'vitest';
-import { Anchor } from '../../src/base/anchor.ts';
+import { KeepAlive } from '../../src/base/keep-alive.ts';
 import { RedisLink } from '../../src/base/redis/link.ts';
 import { systemRuntime } from '../../src/base/runtime.ts';
 import { systemTimers } from '../../src/base/timers.ts';
@@ -64,9 +64,9 @@ describeWithRedis('locks: a client that is given', () => {
   });
 
   it('a reply that cannot be read fails its request and nothing else', async () => {
-    const anchor = new Anchor();
+    const keepAlive = new KeepAlive();
     const ignore = { message: () => undefined, interrupted: () => undefined };
-    const link = new RedisLink(redis.url, { commandMs: 1000 }, systemRuntime(), anchor, ignore);
+    const link = new RedisLink(redis.url, { commandMs: 1000 }, systemRuntime(), keepAlive, ignore);
     const script = { name: 'one', lua: 'return 1', sha: 'e0e1f9fabfc9d4800c877a703b823ac0578ff8db' };
     const ask = (): Promise<unknown> =>
       new Promise((_, failed) => {
@@ -79,7 +79,7 @@ describeWithRedis('locks: a client that is given', () => {
     for (let i = 0; i < 3; i++) await expect(ask()).rejects.toThrow('of another shape');
     expect(await link.call('PING', [])).toBe('PONG');
     link.close();
-    anchor.close();
+    keepAlive.close();
   });
 });
 

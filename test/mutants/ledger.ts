@@ -373,8 +373,8 @@ export const LEDGER: readonly Mutant[] = [
   {
     name: 'moves: the time of an order goes back with the clock',
     file: `${WORKS}/moves.ts`,
-    find: 'updatedAtMs: Math.max(book.nowMs, before.updatedAtMs),',
-    replace: 'updatedAtMs: book.nowMs,',
+    find: 'updatedAtMs: Math.max(loaded.nowMs, before.updatedAtMs),',
+    replace: 'updatedAtMs: loaded.nowMs,',
     tests: LIFE,
     only: 'the clock goes back',
   },
@@ -533,7 +533,7 @@ export const LEDGER: readonly Mutant[] = [
   {
     name: 'refunds: a part that is under way is given back behind the whole',
     file: `${WORKS}/moves.ts`,
-    find: 'if (this.#back.length > 0) writes.add(voidRefundsOf(this.#back, book.nowMs), null);',
+    find: 'if (this.#back.length > 0) writes.add(voidRefundsOf(this.#back, loaded.nowMs), null);',
     replace: '',
     tests: LIFE,
     only: 'ends a part that is under way',

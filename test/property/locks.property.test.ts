@@ -1,7 +1,7 @@
 import fc from 'fast-check';
 import { Redis } from 'ioredis';
 import { afterAll, beforeAll, expect, it } from 'vitest';
-import { Anchor } from '../../src/base/anchor.ts';
+import { KeepAlive } from '../../src/base/keep-alive.ts';
 import { systemRuntime } from '../../src/base/runtime.ts';
 import type { LockKind, LockStore, Mode, StoreEvents, Wake } from '../../src/locks/client/port.ts';
 import { MemorySpace } from '../../src/locks/memory/space.ts';
@@ -244,7 +244,7 @@ describeWithAnyRedis('the two stores', () => {
           const runtime = systemRuntime();
           const space = new MemorySpace(runtime.clock);
           const memory = new Side((events) => new MemoryLockStore(space, 'model', runtime, events));
-          const anchor = new Anchor();
+          const keepAlive = new KeepAlive();
           const redis = new Side((events) => {
             const options = {
               target: url,
@@ -252,7 +252,7 @@ describeWithAnyRedis('the two stores', () => {
               commandMs: 2000,
               attentive: true,
               handOverMs: HANDOVER_MS,
-              anchor,
+              keepAlive,
             };
             return new RedisLockStore(options, runtime, events);
           });

@@ -2,7 +2,7 @@ import { systemRuntime } from '../../src/base/runtime.ts';
 import { type RedisStreamsOptions, RedisStreamsPipe } from '../../src/pipe/redis-streams/pipe.ts';
 
 /** A process that consumes a pipe, and can be killed and stopped. Prints what it gets; `hang`: never decides it. */
-export interface PipeAgentOptions extends Omit<RedisStreamsOptions, 'redis' | 'anchor'> {
+export interface PipeAgentOptions extends Omit<RedisStreamsOptions, 'redis' | 'keepAlive'> {
   redis: string;
   hang?: boolean;
   handleMs?: number;

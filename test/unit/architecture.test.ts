@@ -264,7 +264,7 @@ describe('the checker finds', () => {
     ['gate/memory.ts', "export { Writer } from '../ledger/writer.ts';"],
     ['orders/place.ts', "const sqlite = await import('../ledger/drivers/sqlite/ledger.ts');"],
     ['orders/place.ts', "import type { Shop } from '../engine/shop.ts';"],
-    ['ledger/drivers/sqlite/orders.ts', "import { Acks } from '../../../orders/acks.ts';"],
+    ['ledger/drivers/sqlite/orders.ts', "import { PendingDecisions } from '../../../orders/pending-decisions.ts';"],
     ['ledger/writer.ts', "import { Metrics } from '../observe/metrics.ts';"],
     ['observe/metrics.ts', "import type { Ledger } from '../ledger/port.ts';"],
     ['http/context.ts', "import { EmbeddedShop } from '../engine/embedded.ts';"],

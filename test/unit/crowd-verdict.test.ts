@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest';
-import type { Answer, Evidence, Followed, ItemView, OrderView } from '../../src/crowd/evidence.ts';
+import type { BuyerAnswer, Evidence, Followed, ItemView, OrderView } from '../../src/crowd/evidence.ts';
 import { judge, type Subject } from '../../src/crowd/verdict.ts';
 
 const ITEM = 'voucher';
@@ -16,7 +16,7 @@ function order(id: string, buyer: string, more: Partial<OrderView> = {}): OrderV
 let ticks = 0;
 
 /** An answer to a request that was sent after all earlier answers. */
-function answer(buyer: string, key: string, more: Partial<Answer> = {}): Answer {
+function answer(buyer: string, key: string, more: Partial<BuyerAnswer> = {}): BuyerAnswer {
   ticks += 2;
   return {
     buyer,
@@ -31,11 +31,11 @@ function answer(buyer: string, key: string, more: Partial<Answer> = {}): Answer 
   };
 }
 
-function yes(buyer: string, key: string, id: string, more: Partial<Answer> = {}): Answer {
+function yes(buyer: string, key: string, id: string, more: Partial<BuyerAnswer> = {}): BuyerAnswer {
   return answer(buyer, key, { status: 201, order: order(id, buyer), ...more });
 }
 
-function no(buyer: string, key: string, code: string): Answer {
+function no(buyer: string, key: string, code: string): BuyerAnswer {
   return answer(buyer, key, { code });
 }
 
@@ -58,7 +58,7 @@ function honest(change: Partial<Evidence> = {}): Evidence {
   };
 }
 
-function honestAnswers(): Answer[] {
+function honestAnswers(): BuyerAnswer[] {
   return [
     yes(ANN, 'a1', '11'),
     yes(ANN, 'a1', '11', { replayed: true }),
@@ -77,7 +77,7 @@ function following(orders: Followed[] = [], more: Partial<Evidence['following']>
 }
 
 /** A 202. */
-function later(buyer: string, key: string, id: string, more: Partial<Answer> = {}): Answer {
+function later(buyer: string, key: string, id: string, more: Partial<BuyerAnswer> = {}): BuyerAnswer {
   return answer(buyer, key, { status: 202, order: order(id, buyer, { status: 'queued' }), ...more });
 }
 
@@ -315,7 +315,7 @@ function lagging(change: Partial<Evidence> = {}): Evidence {
   });
 }
 
-function laggingAnswers(): Answer[] {
+function laggingAnswers(): BuyerAnswer[] {
   return [
     yes(ANN, 'a1', '11'),
     later(BOB, 'b1', '12'),
@@ -522,7 +522,7 @@ describe('a 202 is seen broken', () => {
 
 describe('a key of a 202', () => {
   /** Cat's key, after its order 13 was rejected. */
-  function again(more: () => Answer[]): Evidence {
+  function again(more: () => BuyerAnswer[]): Evidence {
     const orders = [order('11', ANN), rejected('13', CAT), order('14', CAT)];
     return lagging({
       answers: [yes(ANN, 'a1', '11'), later(CAT, 'c1', '13'), ...more()],
@@ -583,7 +583,7 @@ describe('a key of a 202', () => {
   });
 
   it('does not go back to the order that was rejected', () => {
-    const back = (): Answer => later(CAT, 'c1', '13', { replayed: true });
+    const back = (): BuyerAnswer => later(CAT, 'c1', '13', { replayed: true });
     expect(broken(again(() => [yes(CAT, 'c1', '14'), back()]))).toEqual(['P5']);
     const both = again(() => [later(CAT, 'c1', '15'), back()]);
     const orders = [order('11', ANN), order('14', BOB), rejected('13', CAT), rejected('15', CAT)];

@@ -2,8 +2,8 @@ import { beforeEach, describe, expect, it } from 'vitest';
 import type { StoredOrder } from '../../src/ledger/port.ts';
 import { firstRecord, type OrderMessage, type OrderStatus } from '../../src/model/order.ts';
 import type { RejectReason } from '../../src/model/outcome.ts';
-import { Acks } from '../../src/orders/acks.ts';
 import { Decisions, type DecisionsDependencies } from '../../src/orders/decisions.ts';
+import { PendingDecisions } from '../../src/orders/pending-decisions.ts';
 import { manualRuntime, settled, T0 } from '../contract/manual.ts';
 import { orderMessage } from '../support/streams.ts';
 
@@ -17,12 +17,12 @@ function stored(message: OrderMessage, status: OrderStatus, reason: RejectReason
 describe('what follows from the decisions of the ledger', () => {
   let happened: string[];
   let gateFails: Error | null;
-  let acks: Acks;
+  let pending: PendingDecisions;
 
   beforeEach(() => {
     happened = [];
     gateFails = null;
-    acks = new Acks();
+    pending = new PendingDecisions();
   });
 
   function decisions(process: string | undefined): Decisions {
@@ -37,7 +37,7 @@ describe('what follows from the decisions of the ledger', () => {
     return new Decisions({
       runtime: manualRuntime(),
       gate: gate as unknown as DecisionsDependencies['gate'],
-      acks,
+      pending,
       process,
       tell: (other, orders) => happened.push(`tell ${other} ${orders.map(({ id }) => id).join(' ')}`),
       rebuild: (saleId, epoch) => happened.push(`rebuild ${saleId} above ${epoch}`),
@@ -48,7 +48,7 @@ describe('what follows from the decisions of the ledger', () => {
   }
 
   const wait = (orderId: string): void =>
-    void acks.expect(orderId).then((order) => happened.push(`answered ${orderId}: ${order.status}`));
+    void pending.expect(orderId).then((order) => happened.push(`answered ${orderId}: ${order.status}`));
 
   it('P3: in one process the gate has settled before anybody is answered, one call for each sale', async () => {
     const messages = [orderMessage('1'), orderMessage('2', { saleId: '9' }), orderMessage('3')];

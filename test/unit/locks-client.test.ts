@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest';
-import { Anchor } from '../../src/base/anchor.ts';
+import { KeepAlive } from '../../src/base/keep-alive.ts';
 import { systemRuntime } from '../../src/base/runtime.ts';
 import { LockClient } from '../../src/locks/client/client.ts';
 import { UnavailableError } from '../../src/locks/client/errors.ts';
@@ -58,7 +58,7 @@ const WANTED: Wanted = { kind: 'fair', name: 'f', mode: 'write', permits: 1, lim
 
 function open(handOverMs = 500): { client: LockClient; store: Store } {
   const settings = { leaseMs: 30_000, handOverMs, outageMs: 5000, owner: 'host/1' };
-  const client = new LockClient(settings, systemRuntime(), new Emitter(() => undefined), new Anchor());
+  const client = new LockClient(settings, systemRuntime(), new Emitter(() => undefined), new KeepAlive());
   const store = new Store();
   client.attach(store as unknown as LockStore);
   return { client, store };

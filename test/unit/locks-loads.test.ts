@@ -34,11 +34,11 @@ const IOREDIS = [
   'standard-as-callback',
 ];
 const BASE = [
-  'src/base/anchor.ts',
   'src/base/bounded-log.ts',
   'src/base/clock.ts',
   'src/base/errors.ts',
   'src/base/idempotency.ts',
+  'src/base/keep-alive.ts',
   'src/base/logger.ts',
   'src/base/node-version.ts',
   'src/base/random.ts',

@@ -7,7 +7,7 @@ import { KEY_KEPT_MS, type Ledger, type OrderKeyBinding } from '../../src/ledger
 import { type Actor, actor } from '../../src/model/actor.ts';
 import { type OrderRecord, orderFingerprint } from '../../src/model/order.ts';
 import type { SaleRecord } from '../../src/model/sale.ts';
-import { Acks } from '../../src/orders/acks.ts';
+import { PendingDecisions } from '../../src/orders/pending-decisions.ts';
 import { PlaceOrder, type PlaceResult } from '../../src/orders/place.ts';
 import { type ManualRuntime, manualRuntime, settled, T0 } from '../contract/manual.ts';
 
@@ -30,7 +30,7 @@ const ORDER: OrderRecord = {
 
 describe('placing an order', () => {
   let runtime: ManualRuntime;
-  let acks: Acks;
+  let pending: PendingDecisions;
   let verdict: Verdict | Error;
   let rows: Map<string, OrderRecord>;
   let keys: Map<string, OrderKeyBinding>;
@@ -49,7 +49,7 @@ describe('placing an order', () => {
 
   beforeEach(() => {
     runtime = manualRuntime();
-    acks = new Acks();
+    pending = new PendingDecisions();
     verdict = { outcome: 'sold_out' };
     rows = new Map();
     keys = new Map();
@@ -97,7 +97,7 @@ describe('placing an order', () => {
       runtime,
       gate: gate as unknown as Gate,
       ledger: ledger as unknown as Ledger,
-      acks,
+      pending,
       orderIds,
       auditIds: new IdSequence('audit', () => block(), runtime.clock, 100),
       patience: null,
@@ -112,7 +112,7 @@ describe('placing an order', () => {
 
   /** The gate has admitted the first try under id 1, and the ledger has not decided it yet. */
   function firstTryRunning(): void {
-    void acks.expect('1').catch(() => {});
+    void pending.expect('1').catch(() => {});
     verdict = { outcome: 'replayed', orderId: '1' };
   }
 
@@ -121,7 +121,7 @@ describe('placing an order', () => {
       firstTryRunning();
       const repeat = order();
       await settled();
-      acks.decided(ORDER);
+      pending.decided(ORDER);
       expect(await repeat).toEqual({ ok: true, order: ORDER, replayed: true });
     });
 
@@ -138,7 +138,7 @@ describe('placing an order', () => {
       firstTryRunning();
       const repeat = order();
       await settled();
-      acks.failed('1', unavailable('the disk is full'));
+      pending.failed('1', unavailable('the disk is full'));
       await expect(repeat).rejects.toThrow('the disk is full');
     });
 
@@ -146,7 +146,7 @@ describe('placing an order', () => {
       firstTryRunning();
       const repeat = order();
       await settled();
-      acks.decided({ ...ORDER, status: 'rejected', reason: 'sold_out' });
+      pending.decided({ ...ORDER, status: 'rejected', reason: 'sold_out' });
       expect(await repeat).toEqual({ ok: false, code: 'sold_out' });
     });
 
@@ -201,10 +201,10 @@ describe('placing an order', () => {
       keysInGate.set('k', { fingerprint, orderId: '1' });
       keys.clear();
       rows.clear();
-      void acks.expect('1').catch(() => {});
+      void pending.expect('1').catch(() => {});
       const repeat = order({ by });
       await settled();
-      acks.decided(ORDER);
+      pending.decided(ORDER);
       expect(await repeat).toEqual({ ok: true, order: ORDER, replayed: true });
       expect(await order({ by, quantity: 2 })).toEqual({ ok: false, code: 'idempotency_key_reused' });
       expect(admitted).toBe(0);
@@ -341,7 +341,7 @@ describe('placing an order', () => {
     });
 
     async function leaveIds(SIZE: number, by?: Actor): Promise<void> {
-      const gate = new MemoryGate(runtime, ({ orderId }) => acks.decided({ ...ORDER, id: orderId }));
+      const gate = new MemoryGate(runtime, ({ orderId }) => pending.decided({ ...ORDER, id: orderId }));
       const item = { price: { amount: 1, currency: 'CNY' }, blocked: 0, rev: 1 };
       await gate.install({
         ...{ saleId: '5', epoch: 1, version: 1, opensAtMs: T0, closesAtMs: T0 + 1000, paused: false, closed: false },
@@ -364,7 +364,7 @@ describe('placing an order', () => {
       const [orderIds, auditIds] = [idsOf('order'), idsOf('audit')];
       const ledger = { findKey: async () => null } as unknown as Ledger;
       const shop = new PlaceOrder({
-        ...{ runtime, gate, ledger, acks, orderIds, auditIds, patience: null },
+        ...{ runtime, gate, ledger, pending, orderIds, auditIds, patience: null },
         closedBecause: () => null,
         rebuild: () => undefined,
         isEmptied: async () => true,
@@ -388,6 +388,6 @@ describe('placing an order', () => {
 
   it('a refused order is not waited for', async () => {
     expect(await order()).toEqual({ ok: false, code: 'sold_out' });
-    expect(acks.of('1')).toBeNull();
+    expect(pending.of('1')).toBeNull();
   });
 });

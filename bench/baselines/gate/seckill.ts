@@ -1,6 +1,6 @@
 import { fileURLToPath } from 'node:url';
 import { Redis } from 'ioredis';
-import { Anchor } from '../../../src/base/anchor.ts';
+import { KeepAlive } from '../../../src/base/keep-alive.ts';
 import { RedisLink } from '../../../src/base/redis/link.ts';
 import { loadScripts } from '../../../src/base/redis/scripts.ts';
 import { bulk } from '../../../src/base/redis/sent-script.ts';
@@ -37,7 +37,7 @@ export async function onePerCall(url: string, parallel: number, autoPipelining: 
 /** The same script over a batch, as bare as possible: no promise per order, and the command encoded by hand, like ours. */
 export async function batched(url: string, size: number, inFlight: number): Promise<Baseline> {
   const script = scripts.get('seckill-batch')!;
-  const link = new RedisLink(url, { commandMs: 5000 }, systemRuntime(), new Anchor(), DEAF);
+  const link = new RedisLink(url, { commandMs: 5000 }, systemRuntime(), new KeepAlive(), DEAF);
   await link.call('SET', ['seckill:stock:7', 1_000_000_000]);
   const run: Baseline['run'] = async (orders, untilMs) => {
     let [next, accepted] = [0, 0];

@@ -1,6 +1,6 @@
 import { Cluster, type ClusterOptions, Redis, type RedisOptions } from 'ioredis';
-import type { Anchor } from '../anchor.ts';
 import { messageOf, RetryableError, TerminalError } from '../errors.ts';
+import type { KeepAlive } from '../keep-alive.ts';
 import type { Runtime } from '../runtime.ts';
 import { placeOf, type RedisTarget, redisClient } from './address.ts';
 import type { Script } from './scripts.ts';
@@ -78,7 +78,7 @@ export class RedisLink {
   readonly #events: LinkEvents;
   readonly #target: RedisTarget;
   readonly #client: Redis | Cluster;
-  readonly #anchor: Anchor;
+  readonly #keepAlive: KeepAlive;
   readonly #underWay: UnderWay;
   readonly #spinWait: SpinWait | null;
   /** Channels to subscribe to again with each new connection. */
@@ -96,9 +96,9 @@ export class RedisLink {
   readonly #reasons = new WeakMap<Redis | Cluster, string>();
   #refusal: TerminalError | null = null;
 
-  constructor(target: RedisTarget, options: LinkOptions, runtime: Runtime, anchor: Anchor, events: LinkEvents) {
+  constructor(target: RedisTarget, options: LinkOptions, runtime: Runtime, keepAlive: KeepAlive, events: LinkEvents) {
     this.#runtime = runtime;
-    this.#anchor = anchor;
+    this.#keepAlive = keepAlive;
     this.#options = options;
     this.#underWay = new UnderWay(runtime, options.commandMs, {
       late: () => new RedisUnavailableError(`no answer to EVALSHA within ${options.commandMs} ms`),
@@ -240,7 +240,7 @@ export class RedisLink {
       return;
     }
     const sent = new SentScript(this.#finish, asker, script, keys, parts, wire, sentMs);
-    this.#anchor.hold();
+    this.#keepAlive.hold();
     this.#underWay.add(sent);
     if (this.#expected > 1 && !this.#corked) {
       this.#corked = (client as unknown as { stream: Corkable }).stream;
@@ -251,7 +251,7 @@ export class RedisLink {
   }
 
   readonly #finish = (sent: SentScript, error: Error | null, reply: unknown): void => {
-    this.#anchor.drop();
+    this.#keepAlive.drop();
     this.#spinWait?.answered(sent.spin);
     if (error === null) answer(sent.asker, reply);
     else if (error.message.startsWith('NOSCRIPT')) this.#sendSlowly(sent.script, sent.keys, sent.wire, sent.asker);
@@ -276,14 +276,14 @@ export class RedisLink {
   }
 
   async call(command: string, args: readonly (string | number)[]): Promise<unknown> {
-    this.#anchor.hold();
+    this.#keepAlive.hold();
     try {
       if (this.#client.status !== 'ready') await this.#ready(this.#client);
       return await this.#within(this.#client.call(command, ...args) as Promise<unknown>, command);
     } catch (error) {
       throw this.failure(error, command);
     } finally {
-      this.#anchor.drop();
+      this.#keepAlive.drop();
     }
   }
 
@@ -292,7 +292,7 @@ export class RedisLink {
    * Names are in lower case: they are methods of a pipeline.
    */
   async inARow(calls: readonly (readonly [string, ...(string | number)[]])[], limitMs: number): Promise<unknown[]> {
-    this.#anchor.hold();
+    this.#keepAlive.hold();
     const client = this.#connect('in-a-row');
     try {
       await this.#ready(client);
@@ -306,13 +306,13 @@ export class RedisLink {
       throw this.failure(error, calls[0]![0]);
     } finally {
       client.disconnect();
-      this.#anchor.drop();
+      this.#keepAlive.drop();
     }
   }
 
   /** Calls `visit` with every node that holds keys. */
   async eachNode(visit: (node: Redis) => Promise<void>): Promise<void> {
-    this.#anchor.hold();
+    this.#keepAlive.hold();
     try {
       if (this.#client.status !== 'ready') await this.#ready(this.#client);
       for (const node of this.#client instanceof Cluster ? this.#client.nodes('master') : [this.#client])
@@ -320,7 +320,7 @@ export class RedisLink {
     } catch (error) {
       throw this.failure(error, 'SCAN');
     } finally {
-      this.#anchor.drop();
+      this.#keepAlive.drop();
     }
   }
 
@@ -341,7 +341,7 @@ export class RedisLink {
   }
 
   async #listen(channel: string): Promise<void> {
-    this.#anchor.hold();
+    this.#keepAlive.hold();
     try {
       this.#channels.add(channel);
       this.#subscriber ??= this.#openSubscriber();
@@ -352,7 +352,7 @@ export class RedisLink {
     } catch (error) {
       throw this.failure(error, 'SUBSCRIBE');
     } finally {
-      this.#anchor.drop();
+      this.#keepAlive.drop();
     }
   }
 

@@ -26,7 +26,7 @@ const FULL = /\bOOM\b/;
 const KEYS = 5;
 const HEAD_ARGS = 5;
 
-interface Entry {
+interface Admission {
   readonly request: AdmitRequest;
   resolve(verdict: Verdict): void;
   reject(error: unknown): void;
@@ -40,9 +40,9 @@ interface Want {
 }
 
 /** The orders of one sale. */
-interface Lane {
+interface SaleQueue {
   readonly saleId: string;
-  waiting: Entry[];
+  waiting: Admission[];
   /**
    * Batches under way, at most IN_FLIGHT_MAX. Not a Set: V8 allocates a new table every few additions, and the old tables keep
    * each other and their contents alive longer than the young generation.
@@ -82,8 +82,8 @@ const WORDS = new Map<number, Outcome>(
  */
 export class Admissions {
   readonly #on: AdmissionsOn;
-  readonly #lanes = new Map<string, Lane>();
-  readonly #due = new Set<Lane>();
+  readonly #lanes = new Map<string, SaleQueue>();
+  readonly #due = new Set<SaleQueue>();
   /** Orders whose verdict was read in this turn of the event loop, and replies that wait for the next turn. */
   #readInTurn = 0;
   readonly #unread: { batch: Batch; reply: unknown }[] = [];
@@ -122,7 +122,7 @@ export class Admissions {
     });
   }
 
-  #schedule(lane: Lane): void {
+  #schedule(lane: SaleQueue): void {
     const { link, runtime } = this.#on;
     if (this.#due.has(lane)) return;
     this.#due.add(lane);
@@ -145,7 +145,7 @@ export class Admissions {
   };
 
   /** Sends the orders that wait. */
-  #next(lane: Lane): void {
+  #next(lane: SaleQueue): void {
     let entries = lane.waiting;
     lane.waiting = [];
     if (entries.some(({ request }) => request.signal?.aborted)) {
@@ -177,7 +177,7 @@ export class Admissions {
     );
   }
 
-  #frame(lane: Lane, epoch: number): void {
+  #frame(lane: SaleQueue, epoch: number): void {
     const { layout, pipeMax, process } = this.#on;
     const sale = layout.sale(lane.saleId);
     const { items, holds, keys, stream } = sale.of(epoch);
@@ -279,7 +279,7 @@ export class Admissions {
   }
 
   /** A batch is done, or there was nothing to send: sends the next one. */
-  #settle(lane: Lane, batch?: Batch): void {
+  #settle(lane: SaleQueue, batch?: Batch): void {
     const at = batch ? lane.inFlight.indexOf(batch) : -1;
     if (at >= 0) lane.inFlight.splice(at, 1);
     if (lane.waiting.length > 0) {
@@ -313,8 +313,8 @@ export class Admissions {
 
 /** Orders that are sent in one call, and their wire format. */
 class Batch implements Asker {
-  readonly lane: Lane;
-  readonly entries: readonly Entry[];
+  readonly lane: SaleQueue;
+  readonly entries: readonly Admission[];
   readonly wants: Want[] = [];
   /** For each order the place of what it wants in `wants`. */
   readonly places: number[] = [];
@@ -330,7 +330,7 @@ class Batch implements Asker {
   readonly breaks: number;
   readonly #admissions: Admissions;
 
-  constructor(admissions: Admissions, lane: Lane, entries: readonly Entry[], sentMs: number, breaks: number) {
+  constructor(admissions: Admissions, lane: SaleQueue, entries: readonly Admission[], sentMs: number, breaks: number) {
     this.#admissions = admissions;
     this.breaks = breaks;
     this.lane = lane;

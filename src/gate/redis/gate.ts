@@ -1,5 +1,5 @@
-import { Anchor } from '../../base/anchor.ts';
 import { TerminalError, unavailable } from '../../base/errors.ts';
+import { KeepAlive } from '../../base/keep-alive.ts';
 import type { RedisTarget } from '../../base/redis/address.ts';
 import { type EpochKeys, keyName, Layout, type SaleKeys } from '../../base/redis/layout.ts';
 import { RedisLink } from '../../base/redis/link.ts';
@@ -62,7 +62,7 @@ const TRIES_MAX = 8;
  */
 export class RedisGate implements SharedGate {
   readonly #runtime: Runtime;
-  readonly #anchor: Anchor;
+  readonly #keepAlive: KeepAlive;
   readonly #link: RedisLink;
   readonly #layout: Layout;
   readonly #shopId: string | null;
@@ -84,10 +84,10 @@ export class RedisGate implements SharedGate {
       pipeMax = 100_000,
     } = options;
     this.#runtime = runtime;
-    this.#anchor = new Anchor(runtime.timers);
+    this.#keepAlive = new KeepAlive(runtime.timers);
     this.#layout = new Layout(prefix);
     this.#shopId = options.shopId ?? null;
-    this.#link = new RedisLink(target, { commandMs }, runtime, this.#anchor, {
+    this.#link = new RedisLink(target, { commandMs }, runtime, this.#keepAlive, {
       message: () => undefined,
       interrupted: () => {
         if (this.#link.lost) this.#breakers.trip(null, 'the connection to Redis is lost');
@@ -408,7 +408,7 @@ export class RedisGate implements SharedGate {
     this.#room.close();
     this.#admissions.close();
     this.#link.close();
-    this.#anchor.close();
+    this.#keepAlive.close();
   }
 }
 

@@ -181,7 +181,7 @@ export interface StoredContent {
 }
 
 /**
- * The same id with other content is a fault, whether it was stored before or comes earlier in the batch. Slots are not compared
+ * The same id with other content is a fault, whether it was stored before or comes earlier in the batch. Limiter are not compared
  * for an order that has ended: a copy of its admission that the gate executed late may have been given others.
  */
 export function mustBeSame(batch: readonly OrderMessage[], rows: ReadonlyMap<string, StoredContent>): void {

@@ -9,8 +9,8 @@ import { byId } from '../rules/backstops.ts';
 import type { StoredRefund } from '../rules/decide.ts';
 import { CONFIRM, type Decision, decideMove, type MoneyState } from '../rules/decide.ts';
 import { auditStep } from './audit.ts';
-import { Book, type Entry, type ItemFacts, raiseFence, type Wanted } from './book.ts';
 import { eventStep } from './events.ts';
+import { type BatchOrder, type ItemFacts, OrderBatch, raiseFence, type Wanted } from './order-batch.ts';
 import { writePayments } from './payments.ts';
 import { doneRefunds, toldRefunds, voidRefundsOf } from './refunds.ts';
 import { type Cells, ConflictError, type LifeDialect, query, type Work, Writes } from './work.ts';
@@ -36,22 +36,22 @@ export function* moveOrders(
   { keepEvents, believing }: MoveOptions,
 ): Work<Moved[]> {
   if (batch.length === 0) return [];
-  const book = yield* Book.open(dialect, items, wantedBy(batch, believing));
+  const loaded = yield* OrderBatch.open(dialect, items, wantedBy(batch, believing));
   const changes = new Changes();
   const moved = batch.map((move): Moved => {
-    const entry = book.entry(move.orderId);
-    const part = book.refundOf(move);
-    const decision = decideMove(move, entry && book.stateOf(entry), moneyOf(book, move), book.nowMs, part);
+    const entry = loaded.entry(move.orderId);
+    const part = loaded.refundOf(move);
+    const decision = decideMove(move, entry && loaded.stateOf(entry), moneyOf(loaded, move), loaded.nowMs, part);
     // Only a move proves what it believed, by the rows that it changes. Any other outcome must be decided by what is read; also
     // since another attempt may have the reference, which was not looked for.
     if (believing && move.money !== undefined && decision.outcome !== 'moved') {
       throw new ConflictError(`order ${move.orderId} is not as believed: ${decision.outcome}`);
     }
-    if (entry !== null) changes.note(move, decision, entry, book);
+    if (entry !== null) changes.note(move, decision, entry, loaded);
     return { outcome: decision.outcome, order: entry?.order ?? null, attempt: decision.attempt };
   });
   const writes = new Writes();
-  changes.write(writes, book, dialect, keepEvents);
+  changes.write(writes, loaded, dialect, keepEvents);
   yield* writes.last();
   return moved;
 }
@@ -87,11 +87,11 @@ function wantedBy(batch: readonly Move[], believing: boolean): Wanted {
   return wanted;
 }
 
-function moneyOf(book: Book, { money }: Move): MoneyState {
+function moneyOf(loaded: OrderBatch, { money }: Move): MoneyState {
   if (money === undefined) return { named: null, referenced: null };
   return 'capture' in money
-    ? book.moneyOf(money.capture, null, money.reference)
-    : book.moneyOf(money.attemptId, CONFIRM, money.taken);
+    ? loaded.moneyOf(money.capture, null, money.reference)
+    : loaded.moneyOf(money.attemptId, CONFIRM, money.taken);
 }
 
 /** What the ledger's clock must say of the order's time, in the UPDATE itself: by the move that took it out of `reserved`. */
@@ -102,7 +102,7 @@ const CONDITIONS: Record<Timed, string | null> = { over: 't.expires_at <= ?', le
 /** What a batch has changed, and how that is written. */
 class Changes {
   /** By the first move of each. */
-  readonly #orders = new Map<Entry, Timed>();
+  readonly #orders = new Map<BatchOrder, Timed>();
   readonly #audit: AuditNote[] = [];
   readonly #versions: { readonly order: OrderRecord; readonly type: WebhookEvent }[] = [];
   readonly #done: { readonly id: string; readonly reference: string | null }[] = [];
@@ -110,15 +110,15 @@ class Changes {
   /** Attempts whose money is back as a whole. */
   readonly #back: string[] = [];
 
-  note(move: Move, { to, attempt, stores, outcome, revives }: Decision, entry: Entry, book: Book): void {
+  note(move: Move, { to, attempt, stores, outcome, revives }: Decision, entry: BatchOrder, loaded: OrderBatch): void {
     const { orderId, auditId, by, event } = move;
     const before = entry.order;
     const subject = `order:${orderId}`;
     const named = attempt === null ? {} : { attempt: attempt.id, provider: attempt.provider };
-    const given = to === null ? {} : this.#noteRefund(move, attempt, book);
+    const given = to === null ? {} : this.#noteRefund(move, attempt, loaded);
     if (stores && attempt !== null) {
-      if (book.has(attempt.id)) book.put(attempt);
-      else book.open(attempt, by, null);
+      if (loaded.has(attempt.id)) loaded.put(attempt);
+      else loaded.open(attempt, by, null);
     }
     if (to !== null) {
       if (!this.#orders.has(entry)) this.#orders.set(entry, timed(move));
@@ -127,7 +127,7 @@ class Changes {
         status: to,
         version: before.version + 1,
         // It never goes back, whatever the clock does: events of an order are told by their time.
-        updatedAtMs: Math.max(book.nowMs, before.updatedAtMs),
+        updatedAtMs: Math.max(loaded.nowMs, before.updatedAtMs),
         revives: revives ?? before.revives,
       };
       if (move.fence !== null) raiseFence(entry, BigInt(move.fence));
@@ -141,11 +141,11 @@ class Changes {
   }
 
   /** What goes back with it, for the audit. */
-  #noteRefund(move: Move, attempt: PaymentAttempt | null, book: Book): { amount?: Money; refunded?: Money } {
+  #noteRefund(move: Move, attempt: PaymentAttempt | null, loaded: OrderBatch): { amount?: Money; refunded?: Money } {
     const { event, part, orderId } = move;
     if (attempt === null || (event !== 'refund' && event !== 'refund_part')) return {};
     const { currency } = attempt.amount;
-    const before = book.attempt(attempt.id)?.refunded ?? 0;
+    const before = loaded.attempt(attempt.id)?.refunded ?? 0;
     const given = {
       amount: { amount: attempt.refunded - before, currency },
       refunded: { amount: attempt.refunded, currency },
@@ -155,37 +155,37 @@ class Changes {
       return given;
     }
     if ('own' in part) {
-      const stored = book.refundOf(move)!;
-      book.putRefund({ ...stored, state: 'done', nextAtMs: null });
+      const stored = loaded.refundOf(move)!;
+      loaded.putRefund({ ...stored, state: 'done', nextAtMs: null });
       this.#done.push({ id: stored.id, reference: part.reference });
       return { ...given, amount: stored.amount };
     }
     if ('told' in part) {
       const refund: StoredRefund = {
         ...{ id: part.id, attemptId: attempt.id, orderId, amount: part.amount, backBefore: before },
-        ...{ state: 'done', madeWith: part.told, error: null, nextAtMs: null, tries: 0, createdAtMs: book.nowMs },
+        ...{ state: 'done', madeWith: part.told, error: null, nextAtMs: null, tries: 0, createdAtMs: loaded.nowMs },
       };
-      book.putRefund(refund);
+      loaded.putRefund(refund);
       this.#told.push({ refund, move });
     }
     return given;
   }
 
-  get freed(): Entry[] {
+  get freed(): BatchOrder[] {
     return [...this.#orders.keys()].filter(({ order }) => unitsAt(order.status) === null);
   }
 
-  write(writes: Writes, book: Book, { seatsApart }: LifeDialect, keepEvents: boolean): void {
+  write(writes: Writes, loaded: OrderBatch, { seatsApart }: LifeDialect, keepEvents: boolean): void {
     // By id, as they are locked where they are read: no deadlock.
     const entries = [...this.#orders.keys()].sort((a, b) => byId(a.order.id, b.order.id));
     for (const time of ['over', 'left', 'any'] as const) {
       const some = entries.filter((entry) => this.#orders.get(entry) === time);
-      writes.addRows(updateOrders(some, CONDITIONS[time], book.nowMs));
+      writes.addRows(updateOrders(some, CONDITIONS[time], loaded.nowMs));
     }
-    writePayments(writes, book);
-    writes.addRows(doneRefunds(this.#done, book.nowMs));
-    writes.addRows(toldRefunds(this.#told, book.nowMs));
-    if (this.#back.length > 0) writes.add(voidRefundsOf(this.#back, book.nowMs), null);
+    writePayments(writes, loaded);
+    writes.addRows(doneRefunds(this.#done, loaded.nowMs));
+    writes.addRows(toldRefunds(this.#told, loaded.nowMs));
+    if (this.#back.length > 0) writes.add(voidRefundsOf(this.#back, loaded.nowMs), null);
     const { freed } = this;
     writes.addRows({ do: 'delete', table: 'claims', match: CLAIM, rows: claimsOf(freed) }, false);
     const seated = seatsApart ? freed.filter((entry) => entry.seated).map(({ order }) => BigInt(order.id)) : [];
@@ -193,7 +193,7 @@ class Changes {
     if (freed.length > 0) {
       writes.add({ do: 'freed', orders: freed.map(({ order }) => ({ orderId: order.id, buyer: order.buyer })) }, null);
     }
-    writes.addRows(auditStep(this.#audit, book.nowMs));
+    writes.addRows(auditStep(this.#audit, loaded.nowMs));
     if (keepEvents) writes.addRows(eventStep(this.#versions));
     for (const [itemId, { reserved, sold }] of unitsOf(entries)) {
       const move = 'UPDATE items SET reserved = reserved + ?, sold = sold + ?, rev = rev + 1 WHERE id = ?';
@@ -226,7 +226,7 @@ function timed({ event, money }: Move): Timed {
   return money !== undefined && 'taken' in money ? 'left' : 'any';
 }
 
-function updateOrders(entries: readonly Entry[], condition: string | null, nowMs: number) {
+function updateOrders(entries: readonly BatchOrder[], condition: string | null, nowMs: number) {
   // Both are rare: a token that the attempt does not have already, and late money.
   const fenced = entries.some(({ fence, first }) => fence !== first.fence);
   const revives = entries.some(({ order }) => order.revives !== null);
@@ -254,7 +254,7 @@ function updateOrders(entries: readonly Entry[], condition: string | null, nowMs
 const CLAIM = ['sale_id', 'buyer', 'slot', 'order_id'];
 
 /** Exactly their own claims, and sorted: no deadlock. */
-function claimsOf(entries: readonly Entry[]): Cells[] {
+function claimsOf(entries: readonly BatchOrder[]): Cells[] {
   return entries
     .flatMap(({ order, slots }) =>
       slots.split(',').map((slot) => ({ saleId: order.saleId, buyer: order.buyer, slot: Number(slot), id: order.id })),
@@ -264,7 +264,7 @@ function claimsOf(entries: readonly Entry[]): Cells[] {
 }
 
 /** How many units of each item go where, items in the order of their ids. */
-function unitsOf(entries: readonly Entry[]): [string, { reserved: number; sold: number }][] {
+function unitsOf(entries: readonly BatchOrder[]): [string, { reserved: number; sold: number }][] {
   const units = new Map<string, { reserved: number; sold: number }>();
   for (const { order, first } of entries) {
     const from = unitsAt(first.status);

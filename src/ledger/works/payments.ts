@@ -17,8 +17,8 @@ import {
 import { decideOpening, refunded } from '../rules/decide.ts';
 import type { Audited } from './audit.ts';
 import { auditStep } from './audit.ts';
-import { Book, type Entry, type ItemFacts, liveAttempts, newestEnded } from './book.ts';
 import { declineSteps } from './declines.ts';
+import { type BatchOrder, type ItemFacts, liveAttempts, newestEnded, OrderBatch } from './order-batch.ts';
 import { ATTEMPT_COLUMNS, attemptOfRow, cellsOfAttempt, SELECT_ATTEMPTS } from './rows.ts';
 import {
   type Cells,
@@ -47,14 +47,14 @@ const NOT_REFUNDED = NEW_COLUMNS.slice(0, -1);
 const ALWAYS_WRITTEN = new Set(['error', 'next_at', 'tries', 'updated_at']);
 
 /** New attempts, and those that have changed, each only as it was when it was read. */
-export function writePayments(writes: Writes, book: Book): void {
+export function writePayments(writes: Writes, loaded: OrderBatch): void {
   const fresh: Cells[] = [];
   let anyRefunded = false;
   const changed: Changed[] = [];
-  for (const { before, now } of book.changedAttempts()) {
-    const fence = book.fenceOf(now);
+  for (const { before, now } of loaded.changedAttempts()) {
+    const fence = loaded.fenceOf(now);
     if (before === null) {
-      const by = book.beginnerOf(now.id);
+      const by = loaded.beginnerOf(now.id);
       fresh.push([actorText(by), by.origin, ...cellsOfAttempt(now, fence)]);
       if (now.refunded > 0) anyRefunded = true;
     } else {
@@ -101,25 +101,25 @@ export function* openAttempts(
   tail: Tail | null,
 ): Work<AttemptOpened[]> {
   if (batch.length === 0) return [];
-  const book = yield* Book.open(dialect, items, {
+  const loaded = yield* OrderBatch.open(dialect, items, {
     orderIds: new Set(batch.map(({ orderId }) => orderId)),
     attemptIds: new Set(),
     references: new Set(),
     declines: true,
   });
-  const open = yield* openOfBuyers(batch, book, dialect, tail);
+  const open = yield* openOfBuyers(batch, loaded, dialect, tail);
   const answers = batch.map((wanted): AttemptOpened => {
-    const entry = book.entry(wanted.orderId);
-    const { named } = book.moneyOf(wanted.id, null, null);
-    const declined = entry === null ? undefined : { ...book.declinedOf(entry), open: open.of(entry.order) };
-    const answer = decideOpening(wanted, entry && book.stateOf(entry), named, book.nowMs, declined);
+    const entry = loaded.entry(wanted.orderId);
+    const { named } = loaded.moneyOf(wanted.id, null, null);
+    const declined = entry === null ? undefined : { ...loaded.declinedOf(entry), open: open.of(entry.order) };
+    const answer = decideOpening(wanted, entry && loaded.stateOf(entry), named, loaded.nowMs, declined);
     if (answer.outcome !== 'opened' || answer.attempt === named) return answer;
-    book.open(answer.attempt, wanted.by, wanted.fence);
+    loaded.open(answer.attempt, wanted.by, wanted.fence);
     open.add(answer.order);
     return answer;
   });
   const writes = new Writes();
-  writePayments(writes, book);
+  writePayments(writes, loaded);
   yield* writes.last();
   return answers;
 }
@@ -157,15 +157,15 @@ class OpenOfBuyers {
  */
 function* openOfBuyers(
   batch: readonly NewAttempt[],
-  book: Book,
+  loaded: OrderBatch,
   dialect: LifeDialect,
   tail: Tail | null,
 ): Work<OpenOfBuyers> {
   const open = new OpenOfBuyers();
   const bySale = new Map<string, Set<string>>();
   for (const { orderId } of batch) {
-    const entry = book.entry(orderId);
-    if (entry === null || !mayHaveOthers(entry, book)) continue;
+    const entry = loaded.entry(orderId);
+    if (entry === null || !mayHaveOthers(entry, loaded)) continue;
     const { saleId, buyer } = entry.order;
     const buyers = bySale.get(saleId);
     if (buyers === undefined) bySale.set(saleId, new Set([buyer]));
@@ -203,8 +203,8 @@ export function openByClaims({ live }: LifeDialect, saleId: string, buyers: read
   );
 }
 
-function mayHaveOthers(entry: Entry, book: Book): boolean {
-  const { order, buyer } = book.declinedOf(entry);
+function mayHaveOthers(entry: BatchOrder, loaded: OrderBatch): boolean {
+  const { order, buyer } = loaded.declinedOf(entry);
   // Blocked, however many are open.
   if (order >= DECLINED_MAX.order || buyer >= DECLINED_MAX.buyer) return false;
   return entry.slots !== '1' || buyer > 0;

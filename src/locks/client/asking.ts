@@ -49,7 +49,7 @@ export class Asking {
       return;
     }
     const waiter = new Waiter(client, wanted, terms, from, resolve, reject);
-    client.anchor.hold();
+    client.keepAlive.hold();
     this.#waiters.set(waiter.rid, waiter);
     if (client.emitter.hears('asked')) client.emitter.tell('asked', eventOf(waiter));
     if (terms.waitMs > 0 && terms.waitMs !== Infinity) this.#limit(waiter);
@@ -94,13 +94,13 @@ export class Asking {
 
   /** The call ends. Everything that it had here is gone before its caller hears of it. */
   settle(waiter: Waiter, end: Hold | Done | null, error: unknown = undefined): void {
-    const { anchor, emitter, waiting } = this.#client;
+    const { keepAlive, emitter, waiting } = this.#client;
     waiter.settled = true;
     this.#waiters.delete(waiter.rid);
     if (waiter.line) waiting.leave(waiter, waiter.line);
     waiter.stopTimer?.();
     waiter.stopSignal?.();
-    anchor.drop();
+    keepAlive.drop();
     if (emitter.used) this.#tellEnd(waiter, end, error);
     if (error !== undefined) waiter.reject(error);
     else waiter.resolve(end);

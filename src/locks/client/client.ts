@@ -1,4 +1,4 @@
-import type { Anchor } from '../../base/anchor.ts';
+import type { KeepAlive } from '../../base/keep-alive.ts';
 import type { Runtime } from '../../base/runtime.ts';
 import { sleep } from '../../base/timers.ts';
 import { Asking } from './asking.ts';
@@ -36,7 +36,7 @@ export class LockClient implements StoreEvents, HoldClient, GrantClient {
   readonly settings: ClientSettings;
   readonly runtime: Runtime;
   readonly emitter: Emitter;
-  readonly anchor: Anchor;
+  readonly keepAlive: KeepAlive;
   readonly asking: Asking;
   readonly waiting: Waiting;
   readonly handingOver: HandingOver;
@@ -50,11 +50,11 @@ export class LockClient implements StoreEvents, HoldClient, GrantClient {
   #closing: Promise<void> | null = null;
   #ended = false;
 
-  constructor(settings: ClientSettings, runtime: Runtime, emitter: Emitter, anchor: Anchor) {
+  constructor(settings: ClientSettings, runtime: Runtime, emitter: Emitter, keepAlive: KeepAlive) {
     this.settings = settings;
     this.runtime = runtime;
     this.emitter = emitter;
-    this.anchor = anchor;
+    this.keepAlive = keepAlive;
     this.plainTerms = {
       waitMs: Infinity,
       leaseMs: Math.ceil(settings.leaseMs),
@@ -178,9 +178,9 @@ export class LockClient implements StoreEvents, HoldClient, GrantClient {
   /** Calls `run` when the store wakes `rid` without granting it anything (latches), and when wake-ups may have been missed. */
   onLook(rid: string, run: () => void): () => void {
     this.#looks.set(rid, run);
-    this.anchor.hold();
+    this.keepAlive.hold();
     return () => {
-      if (this.#looks.delete(rid)) this.anchor.drop();
+      if (this.#looks.delete(rid)) this.keepAlive.drop();
     };
   }
 
@@ -202,11 +202,11 @@ export class LockClient implements StoreEvents, HoldClient, GrantClient {
    * code 13, in the middle of its caller's await.
    */
   async rest(ms: number): Promise<void> {
-    this.anchor.hold();
+    this.keepAlive.hold();
     try {
       await sleep(this.runtime.timers, ms);
     } finally {
-      this.anchor.drop();
+      this.keepAlive.drop();
     }
   }
 
@@ -218,7 +218,7 @@ export class LockClient implements StoreEvents, HoldClient, GrantClient {
 
   async #close(): Promise<void> {
     // Our timers alone would let the process end before this is done.
-    this.anchor.hold();
+    this.keepAlive.hold();
     this.asking.close();
     this.holding.close();
     for (const look of this.#looks.values()) look();
@@ -227,7 +227,7 @@ export class LockClient implements StoreEvents, HoldClient, GrantClient {
     await this.handingOver.close();
     this.#ended = true;
     await this.#store.close();
-    this.anchor.drop();
-    this.anchor.close();
+    this.keepAlive.drop();
+    this.keepAlive.close();
   }
 }

@@ -28,7 +28,7 @@ export interface Verb<Request, Reply> {
 // biome-ignore lint/suspicious/noExplicitAny: requests of several kinds stand in one batch, each beside the verb that knows it.
 type AnyVerb = Verb<any, any>;
 
-interface Entry<Address> {
+interface Asked<Address> {
   readonly verb: AnyVerb;
   readonly request: Address;
   resolve(reply: unknown): void;
@@ -51,8 +51,8 @@ export class Batches<Address> {
   readonly #runtime: Runtime;
   readonly #command: Command<Address>;
   readonly #onTime: (sentMs: number, storeUs: number) => void;
-  /** By bucket, and which buckets these are. No Map: each one that is cleared would keep what stood in it, see base/tally.ts. */
-  readonly #waiting: (Entry<Address>[] | undefined)[] = [];
+  /** By bucket, and which buckets these are. No Map: each one that is cleared would keep what stood in it, see base/in-flight.ts. */
+  readonly #waiting: (Asked<Address>[] | undefined)[] = [];
   #buckets: number[] = [];
   readonly #frames = new Map<number, { keys: string; args: string }>();
 
@@ -72,7 +72,7 @@ export class Batches<Address> {
 
   send<Request extends Address, Reply>(bucket: number, verb: Verb<Request, Reply>, request: Request): Promise<Reply> {
     return new Promise((resolve, reject) => {
-      const entry: Entry<Address> = { verb, request, resolve: resolve as (reply: unknown) => void, reject };
+      const entry: Asked<Address> = { verb, request, resolve: resolve as (reply: unknown) => void, reject };
       const batch = this.#waiting[bucket];
       if (batch) {
         batch.push(entry);
@@ -105,7 +105,7 @@ export class Batches<Address> {
     }
   };
 
-  #call(bucket: number, entries: Entry<Address>[]): void {
+  #call(bucket: number, entries: Asked<Address>[]): void {
     const command = this.#command;
     let { keys, args } = this.#frameOf(bucket);
     for (const { verb, request } of entries) {
@@ -133,7 +133,7 @@ export class Batches<Address> {
   }
 
   /** For our own calls. */
-  answered(entries: readonly Entry<Address>[], sentMs: number, reply: unknown): void {
+  answered(entries: readonly Asked<Address>[], sentMs: number, reply: unknown): void {
     if (typeof reply === 'number') {
       const { verb, request, resolve } = entries[0]!;
       if (verb.timed) this.#onTime(sentMs, reply);
@@ -153,7 +153,7 @@ export class Batches<Address> {
   }
 
   /** For our own calls. */
-  failed(bucket: number, entries: readonly Entry<Address>[], error: unknown): void {
+  failed(bucket: number, entries: readonly Asked<Address>[], error: unknown): void {
     // There is a key that we have no rights to: Redis refused the whole call before it began.
     if (entries.length > 1 && error instanceof Error && error.message.startsWith('NOPERM')) {
       for (const entry of entries) this.#call(bucket, [entry]);
@@ -173,10 +173,10 @@ export function failureIn(reply: unknown): Error | null {
 class Call<Address> implements Asker {
   readonly #batches: Batches<Address>;
   readonly #bucket: number;
-  readonly #entries: readonly Entry<Address>[];
+  readonly #entries: readonly Asked<Address>[];
   readonly #sentMs: number;
 
-  constructor(batches: Batches<Address>, bucket: number, entries: readonly Entry<Address>[], sentMs: number) {
+  constructor(batches: Batches<Address>, bucket: number, entries: readonly Asked<Address>[], sentMs: number) {
     this.#batches = batches;
     this.#bucket = bucket;
     this.#entries = entries;

@@ -1,5 +1,5 @@
-import type { Anchor } from '../../base/anchor.ts';
 import { InvariantError, TerminalError } from '../../base/errors.ts';
+import type { KeepAlive } from '../../base/keep-alive.ts';
 import type { RedisTarget } from '../../base/redis/address.ts';
 import { RedisLink, RedisUnavailableError } from '../../base/redis/link.ts';
 import { scriptsBeside } from '../../base/redis/scripts.ts';
@@ -79,7 +79,7 @@ export interface RedisStoreOptions {
   readonly commandMs: number;
   readonly handOverMs: number;
   readonly attentive: boolean;
-  readonly anchor: Anchor;
+  readonly keepAlive: KeepAlive;
 }
 
 export class RedisLockStore implements LockStore {
@@ -104,7 +104,7 @@ export class RedisLockStore implements LockStore {
     this.#commandMs = options.commandMs;
     this.#graceMs = options.handOverMs;
     const linkOptions = { commandMs: options.commandMs, attentive: options.attentive };
-    this.#link = new RedisLink(options.target, linkOptions, runtime, options.anchor, {
+    this.#link = new RedisLink(options.target, linkOptions, runtime, options.keepAlive, {
       message: (channel, message) => this.#heard(channel, message),
       interrupted: () => {
         // It may be another server now, with another clock.

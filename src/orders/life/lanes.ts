@@ -1,4 +1,4 @@
-import { Tally } from '../../base/tally.ts';
+import { InFlight } from '../../base/in-flight.ts';
 import type { ProviderWatch } from './provider.ts';
 
 /** Payments of one provider that are worked on at once. */
@@ -28,7 +28,7 @@ export class Lanes<D extends Due> {
   readonly #watch: Pick<ProviderWatch, 'isSilent'>;
   readonly #work: (attempt: D) => Promise<void>;
   readonly #lanes = new Map<string, Lane<D>>();
-  readonly #underWay = new Tally();
+  readonly #underWay = new InFlight();
 
   /** `work` handles its own failures. */
   constructor(watch: Pick<ProviderWatch, 'isSilent'>, work: (attempt: D) => Promise<void>) {

@@ -27,7 +27,7 @@ const CURRENCY = /^[A-Za-z]{3}$/;
 export const SILENT_MS = 2000;
 
 type Call = 'capture' | 'query' | 'void' | 'refund';
-type Answer = Readonly<Record<string, unknown>>;
+type RawAnswer = Readonly<Record<string, unknown>>;
 
 /**
  * Whether providers answer. A question that nobody answers takes seconds: a thousand payments of a provider that hangs would
@@ -118,7 +118,7 @@ class AnswerCheck {
     return { reference: this.#reference('refund', said.reference ?? null, attemptId) };
   }
 
-  #capture(call: Call, said: Answer, attemptId: string): CheckedCapture {
+  #capture(call: Call, said: RawAnswer, attemptId: string): CheckedCapture {
     const { state } = said;
     switch (state) {
       case 'captured': {
@@ -156,8 +156,8 @@ class AnswerCheck {
     return null;
   }
 
-  #object(call: Call, answer: unknown, attemptId: string): Answer {
-    if (typeof answer === 'object' && answer !== null) return answer as Answer;
+  #object(call: Call, answer: unknown, attemptId: string): RawAnswer {
+    if (typeof answer === 'object' && answer !== null) return answer as RawAnswer;
     return this.#fail(call, attemptId, 'no object');
   }
 

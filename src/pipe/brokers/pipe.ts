@@ -1,15 +1,15 @@
-import { Anchor } from '../../base/anchor.ts';
+import { KeepAlive } from '../../base/keep-alive.ts';
 import type { RedisTarget } from '../../base/redis/address.ts';
 import type { Runtime } from '../../base/runtime.ts';
 import { isNewerEntry } from '../../model/stream-entry.ts';
 import { isNewerParcel } from '../parcel.ts';
 import type { DeadLetters, Handle, PipeCounters, SharedPipe } from '../port.ts';
 import { CatchUp } from '../redis-streams/catch-up.ts';
+import { BatchDelivery } from '../redis-streams/delivery.ts';
 import { type Entry, readEntry, sizeOf } from '../redis-streams/entry.ts';
-import { Handover } from '../redis-streams/handover.ts';
 import { writeForeign } from '../redis-streams/letter.ts';
 import { RedisDeadLetters } from '../redis-streams/letters.ts';
-import { Slots } from '../redis-streams/slots.ts';
+import { Limiter } from '../redis-streams/limiter.ts';
 import { type Look, ordersIn, type StreamName, StreamStore } from '../redis-streams/store.ts';
 import type { Carrier, Delivery } from './port.ts';
 import { type Lead, Relay, type RelayCounters } from './relay.ts';
@@ -35,7 +35,7 @@ export interface BrokerPipeOptions {
   readonly rejectedMsMax?: number;
   /** A probe is sent when a stream's oldest entry has not moved for so long: the broker may have lost it. */
   readonly probeMs?: number;
-  readonly anchor?: Anchor;
+  readonly keepAlive?: KeepAlive;
 }
 
 export interface BrokerPipeCounters extends PipeCounters, RelayCounters {
@@ -82,12 +82,12 @@ export class BrokerPipe implements SharedPipe {
   readonly #store: StreamStore;
   readonly #catchUp: CatchUp;
   readonly #runtime: Runtime;
-  readonly #anchor: Anchor;
+  readonly #keepAlive: KeepAlive;
   readonly #ownsAnchor: boolean;
   readonly #carrier: Carrier;
   readonly #relay: Relay;
-  readonly #handover: Handover;
-  readonly #slots: Slots;
+  readonly #delivery: BatchDelivery;
+  readonly #limiter: Limiter;
   readonly #batchMax: number;
   readonly #sales = new Map<string, Sale>();
   #queue: Sale[] = [];
@@ -103,13 +103,19 @@ export class BrokerPipe implements SharedPipe {
     this.#runtime = runtime;
     this.#carrier = carrier;
     this.#batchMax = options.batchMax ?? 512;
-    this.#slots = new Slots(options.salesMax ?? 8);
-    this.#ownsAnchor = options.anchor === undefined;
-    this.#anchor = options.anchor ?? new Anchor(runtime.timers);
+    this.#limiter = new Limiter(options.salesMax ?? 8);
+    this.#ownsAnchor = options.keepAlive === undefined;
+    this.#keepAlive = options.keepAlive ?? new KeepAlive(runtime.timers);
     const policy = { triesMax: options.triesMax ?? 5, retryMs: options.retryMs ?? 1000 };
     this.#store = new StreamStore(
       // One group per broker: a broker that is new gets everything that is undecided, whichever pipe had it before.
-      { redis, prefix, commandMs, anchor: this.#anchor, as: { group: `relay:${carrier.name}`, consumer: 'relay' } },
+      {
+        redis,
+        prefix,
+        commandMs,
+        keepAlive: this.#keepAlive,
+        as: { group: `relay:${carrier.name}`, consumer: 'relay' },
+      },
       runtime,
       {
         wake: (saleId, epoch) => this.#relay.wake(saleId, epoch),
@@ -117,12 +123,12 @@ export class BrokerPipe implements SharedPipe {
       },
     );
     this.#catchUp = new CatchUp(this.#store, runtime, policy.retryMs);
-    this.#handover = new Handover(
+    this.#delivery = new BatchDelivery(
       {
         store: this.#store,
         catchUp: this.#catchUp,
         policy,
-        slots: this.#slots,
+        limiter: this.#limiter,
         rejectedMsMax: options.rejectedMsMax ?? 5000,
         lent: () => this.#pump(),
         away: () => void this.#giveBack(),
@@ -138,8 +144,8 @@ export class BrokerPipe implements SharedPipe {
         sweepMs: options.sweepMs ?? 1000,
         probeMs: options.probeMs ?? 10_000,
         looked: (looks, foreign) => this.#count(looks, foreign),
-        outage: (error) => this.#handover.noteOutage(error),
-        back: () => this.#handover.noteBack(),
+        outage: (error) => this.#delivery.noteOutage(error),
+        back: () => this.#delivery.noteBack(),
       },
       runtime,
     );
@@ -147,7 +153,7 @@ export class BrokerPipe implements SharedPipe {
   }
 
   get reason(): string | null {
-    return this.#handover.reason ?? this.#carrier.reason;
+    return this.#delivery.reason ?? this.#carrier.reason;
   }
 
   get counters(): BrokerPipeCounters {
@@ -156,7 +162,7 @@ export class BrokerPipe implements SharedPipe {
       letters: this.#lettersSeen,
       claimed: 0,
       recovered: this.#recovered,
-      ...this.#handover.counters,
+      ...this.#delivery.counters,
       ...this.#relay.counters,
     };
   }
@@ -173,8 +179,8 @@ export class BrokerPipe implements SharedPipe {
   }
 
   consume(handle: Handle, ready: (() => Promise<unknown>) | null = null): void {
-    const started = this.#handover.started;
-    this.#handover.start(handle, ready);
+    const started = this.#delivery.started;
+    this.#delivery.start(handle, ready);
     if (started || this.#stopping !== null) return;
     this.open().then(
       () => this.#receive(),
@@ -202,7 +208,7 @@ export class BrokerPipe implements SharedPipe {
 
   async #stop(): Promise<void> {
     this.#queue = [];
-    this.#handover.stop();
+    this.#delivery.stop();
     const relayed = this.#relay.stop();
     while (this.#visits.size > 0) await Promise.all(this.#visits);
     await this.#giveBack();
@@ -214,7 +220,7 @@ export class BrokerPipe implements SharedPipe {
     await this.stop();
     await this.#carrier.close();
     this.#store.close();
-    if (this.#ownsAnchor) this.#anchor.close();
+    if (this.#ownsAnchor) this.#keepAlive.close();
   }
 
   #count(looks: readonly Look[], foreign: number): void {
@@ -245,7 +251,7 @@ export class BrokerPipe implements SharedPipe {
   }
 
   #arrived(delivery: Delivery): void {
-    if (this.#stopping !== null || this.#handover.isAway) return;
+    if (this.#stopping !== null || this.#delivery.isAway) return;
     const { parcel } = delivery;
     if (parcel === null) {
       if (isNewerParcel(delivery.body)) this.#leaveToNewer(delivery);
@@ -274,7 +280,7 @@ export class BrokerPipe implements SharedPipe {
 
   /** The broker brought a copy. The entry stays in the stream, and a probe brings it to a worker that can read it. */
   #leaveToNewer({ parcel, done }: Delivery): void {
-    this.#handover.noteNewer(parcel === null ? {} : { saleId: parcel.saleId, epoch: parcel.epoch }, 1);
+    this.#delivery.noteNewer(parcel === null ? {} : { saleId: parcel.saleId, epoch: parcel.epoch }, 1);
     done();
   }
 
@@ -290,9 +296,9 @@ export class BrokerPipe implements SharedPipe {
         done();
         return;
       } catch (error) {
-        this.#handover.noteOutage(error);
+        this.#delivery.noteOutage(error);
       }
-      await this.#handover.sleep(1000);
+      await this.#delivery.sleep(1000);
       // The broker delivers it again.
       if (this.#stopping !== null) return;
     }
@@ -308,7 +314,7 @@ export class BrokerPipe implements SharedPipe {
   }
 
   #pump(): void {
-    while (!this.#handover.isAway && this.#queue.length > 0 && this.#slots.tryTake()) {
+    while (!this.#delivery.isAway && this.#queue.length > 0 && this.#limiter.tryTake()) {
       const visit = this.#visit(this.#queue.shift()!).finally(() => {
         this.#visits.delete(visit);
         this.#pump();
@@ -319,7 +325,7 @@ export class BrokerPipe implements SharedPipe {
 
   async #visit(sale: Sale): Promise<void> {
     sale.state = 'visited';
-    this.#anchor.hold();
+    this.#keepAlive.hold();
     try {
       // Entries that arrive in one turn share a batch.
       await new Promise<void>((resolve) => this.#runtime.timers.nextTurn(resolve));
@@ -327,11 +333,11 @@ export class BrokerPipe implements SharedPipe {
       if (first?.entry === null) await this.#answer(sale, sale.queue.shift()!);
       else if (first) await this.#handOver(sale, this.#take(sale, first.epoch));
     } catch (error) {
-      this.#handover.noteOutage(error);
+      this.#delivery.noteOutage(error);
     } finally {
       sale.state = 'idle';
-      this.#anchor.drop();
-      this.#slots.give();
+      this.#keepAlive.drop();
+      this.#limiter.give();
     }
     if (sale.queue.length > 0) this.#enqueue(sale);
     else this.#forget(sale);
@@ -353,7 +359,7 @@ export class BrokerPipe implements SharedPipe {
   /** The next batch is stored while this one is being decided: one ahead, not more. */
   async #handOver(sale: Sale, batch: readonly Arrived[]): Promise<void> {
     const stream = { saleId: sale.id, epoch: batch[0]!.epoch };
-    const { decided } = await this.#handover.begin(
+    const { decided } = await this.#delivery.begin(
       stream,
       batch.map(({ entry }) => entry!),
     );
@@ -382,7 +388,7 @@ export class BrokerPipe implements SharedPipe {
       if (!(await this.#lookFor(sale, probe))) return;
     } catch (error) {
       // Redis is out; another probe follows.
-      this.#handover.noteOutage(error);
+      this.#delivery.noteOutage(error);
     }
     for (const each of probe.done) each();
   }
@@ -397,7 +403,7 @@ export class BrokerPipe implements SharedPipe {
       if (page.length === 0) return true;
       after = page.at(-1)!.id;
       const lost = page.filter(({ fields }) => !isNewerEntry(fields));
-      if (lost.length < page.length) this.#handover.noteNewer(stream, page.length - lost.length);
+      if (lost.length < page.length) this.#delivery.noteNewer(stream, page.length - lost.length);
       if (lost.length === 0) continue;
       this.#recovered += lost.length;
       this.#runtime.log.warn(
@@ -409,7 +415,7 @@ export class BrokerPipe implements SharedPipe {
       for (let orders = 0, at = 0; at < entries.length; at++) {
         orders += sizeOf(entries[at]!);
         if (at + 1 < entries.length && orders < this.#batchMax) continue;
-        if (!(await this.#handover.settle(stream, entries.slice(from, at + 1)))) return false;
+        if (!(await this.#delivery.settle(stream, entries.slice(from, at + 1)))) return false;
         from = at + 1;
         orders = 0;
       }

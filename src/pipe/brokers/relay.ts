@@ -2,7 +2,7 @@ import { backOffMs } from '../../base/back-off.ts';
 import { messageOf } from '../../base/errors.ts';
 import type { Runtime } from '../../base/runtime.ts';
 import { type Parcel, partitionOf } from '../parcel.ts';
-import { Slots } from '../redis-streams/slots.ts';
+import { Limiter } from '../redis-streams/limiter.ts';
 import type { Look, Marks, StreamStore, Written } from '../redis-streams/store.ts';
 import type { Carrier } from './port.ts';
 
@@ -75,7 +75,7 @@ export class Relay {
   readonly #runtime: Runtime;
   readonly #leading = new Map<number, AbortSignal>();
   readonly #sales = new Map<string, Sale>();
-  readonly #slots = new Slots(SALES_AT_ONCE);
+  readonly #limiter = new Limiter(SALES_AT_ONCE);
   readonly #visits = new Map<Promise<void>, number>();
   readonly #jobs: { stop(): Promise<void> }[] = [];
   #partitions = 0;
@@ -167,11 +167,11 @@ export class Relay {
   }
 
   #pump(): void {
-    while (this.#queue.length > 0 && this.#slots.tryTake()) {
+    while (this.#queue.length > 0 && this.#limiter.tryTake()) {
       const sale = this.#queue.shift()!;
       const visit = this.#visit(sale).finally(() => {
         this.#visits.delete(visit);
-        this.#slots.give();
+        this.#limiter.give();
         this.#pump();
       });
       this.#visits.set(visit, sale.partition);

@@ -1,13 +1,13 @@
-import { Anchor } from '../../base/anchor.ts';
 import { backOffMs } from '../../base/back-off.ts';
 import { TerminalError, unavailable } from '../../base/errors.ts';
+import { KeepAlive } from '../../base/keep-alive.ts';
 import type { Runtime } from '../../base/runtime.ts';
 import { pause } from '../../base/timers.ts';
 import type { Carrier, CarrierOptions, Delivery } from '../brokers/port.ts';
 import type { Parcel } from '../parcel.ts';
 import { nameFrom, parseAddress } from './address.ts';
 import { answered, Clients, drop, isOutage, reasonOf, refusalOf } from './client.ts';
-import { Lane } from './lane.ts';
+import { PartitionProducer } from './partition-producer.ts';
 import { Receiver, type Side } from './receiver.ts';
 import { prepareTopic } from './topic.ts';
 
@@ -45,7 +45,7 @@ export class KafkaCarrier implements Carrier {
   readonly #inHandMax: number;
   readonly #sessionMs: number;
   readonly #closing = new AbortController();
-  readonly #lanes = new Map<number, Lane>();
+  readonly #lanes = new Map<number, PartitionProducer>();
   readonly #out = new Map<Part, { readonly reason: string; readonly lastMs: number }>();
   #opening: Promise<number> | null = null;
   #isOpen = false;
@@ -125,10 +125,10 @@ export class KafkaCarrier implements Carrier {
     await this.giveBack();
   }
 
-  #laneOf(partition: number): Lane {
+  #laneOf(partition: number): PartitionProducer {
     const known = this.#lanes.get(partition);
     if (known) return known;
-    const lane = new Lane(
+    const lane = new PartitionProducer(
       {
         clients: this.#clients,
         topic: this.#topic,
@@ -150,14 +150,14 @@ export class KafkaCarrier implements Carrier {
   // The topic
 
   async #open(): Promise<number> {
-    const anchor = new Anchor(this.#runtime.timers);
+    const keepAlive = new KeepAlive(this.#runtime.timers);
     // Between two tries only a timer exists, which does not keep the process alive.
-    anchor.hold();
+    keepAlive.hold();
     try {
       return await this.#untilOpen();
     } finally {
-      anchor.drop();
-      anchor.close();
+      keepAlive.drop();
+      keepAlive.close();
     }
   }
 

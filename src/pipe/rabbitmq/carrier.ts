@@ -1,5 +1,5 @@
-import { Anchor } from '../../base/anchor.ts';
 import { unavailable } from '../../base/errors.ts';
+import { KeepAlive } from '../../base/keep-alive.ts';
 import type { Runtime } from '../../base/runtime.ts';
 import type { Carrier, CarrierOptions, Delivery } from '../brokers/port.ts';
 import type { Parcel } from '../parcel.ts';
@@ -27,7 +27,7 @@ export class RabbitCarrier implements Carrier {
   readonly #answerMs: number;
   readonly #inHandMax: number;
   readonly #runtime: Runtime;
-  readonly #anchor: Anchor;
+  readonly #keepAlive: KeepAlive;
   readonly #topology: Topology;
   readonly #sender: Sender;
   readonly #sending: Link;
@@ -43,7 +43,7 @@ export class RabbitCarrier implements Carrier {
     this.#answerMs = answerMs;
     this.#inHandMax = inHandMax;
     this.#runtime = runtime;
-    this.#anchor = new Anchor(runtime.timers);
+    this.#keepAlive = new KeepAlive(runtime.timers);
     this.#topology = new Topology(prefix, queues, runtime.log);
     this.#sender = new Sender(this.#topology, answerMs, runtime, () => this.#changed());
     this.#sending = this.#link(this.#sender);
@@ -72,11 +72,11 @@ export class RabbitCarrier implements Carrier {
   async #open(): Promise<number> {
     if (this.#closing !== null) throw unavailable('RabbitMQ is closed');
     // Between two tries only a timer exists, which does not keep the process alive.
-    this.#anchor.hold();
+    this.#keepAlive.hold();
     try {
       await this.#sending.open();
     } finally {
-      this.#anchor.drop();
+      this.#keepAlive.drop();
     }
     return this.#topology.queues.length;
   }
@@ -114,7 +114,7 @@ export class RabbitCarrier implements Carrier {
 
   async #close(): Promise<void> {
     await Promise.all([this.giveBack(), this.#sending.close()]);
-    this.#anchor.close();
+    this.#keepAlive.close();
   }
 
   /** Logged once per outage, not per try. */

@@ -13,7 +13,7 @@ interface Sending {
 }
 
 /** The channel into one queue. */
-interface Lane {
+interface QueueChannel {
   readonly session: Session;
   readonly channel: Channel;
   readonly sendings: Set<Sending>;
@@ -30,7 +30,7 @@ export class Sender implements LinkUser {
   readonly #topology: Topology;
   readonly #answerMs: number;
   readonly #runtime: Runtime;
-  #lanes: (Lane | null)[] = [];
+  #lanes: (QueueChannel | null)[] = [];
   #blocked: string | null = null;
 
   constructor(topology: Topology, answerMs: number, runtime: Runtime, changed: () => void) {
@@ -62,7 +62,7 @@ export class Sender implements LinkUser {
     this.#blocked = null;
   }
 
-  async #lane(session: Session, channel: Channel): Promise<Lane> {
+  async #lane(session: Session, channel: Channel): Promise<QueueChannel> {
     await session.ask(channel.confirmSelect());
     const sendings = new Set<Sending>();
     channel.on('basic.return', () => {
@@ -121,7 +121,7 @@ export class Sender implements LinkUser {
    * Drops the channel with what the broker has not confirmed. Opens a new one at once if only the queue does not answer; if the
    * broker does not, drops the connection.
    */
-  #renew(partition: number, lane: Lane): void {
+  #renew(partition: number, lane: QueueChannel): void {
     if (this.#lanes[partition] !== lane) return;
     const lanes = this.#lanes;
     lanes[partition] = null;

@@ -1,13 +1,13 @@
-import { Anchor } from '../../base/anchor.ts';
+import { KeepAlive } from '../../base/keep-alive.ts';
 import type { RedisTarget } from '../../base/redis/address.ts';
 import type { Runtime } from '../../base/runtime.ts';
 import { isNewerEntry } from '../../model/stream-entry.ts';
 import type { DeadLetters, Handle, PipeCounters, SharedPipe } from '../port.ts';
 import { CatchUp } from './catch-up.ts';
+import { BatchDelivery } from './delivery.ts';
 import { type Entry, readEntry, sizeOf } from './entry.ts';
-import { Handover } from './handover.ts';
 import { RedisDeadLetters } from './letters.ts';
-import { Slots } from './slots.ts';
+import { Limiter } from './limiter.ts';
 import { type Look, ordersIn, type StreamName, StreamStore, type Written } from './store.ts';
 
 export interface RedisStreamsOptions {
@@ -31,7 +31,7 @@ export interface RedisStreamsOptions {
   readonly consumerIdleMs?: number;
   /** A consumer whose handler rejects for so long leaves its batches to others, until its `ready` resolves. */
   readonly rejectedMsMax?: number;
-  readonly anchor?: Anchor;
+  readonly keepAlive?: KeepAlive;
 }
 
 const OBSERVE_MS = 2000;
@@ -88,16 +88,16 @@ export class RedisStreamsPipe implements SharedPipe {
   readonly #store: StreamStore;
   readonly #catchUp: CatchUp;
   readonly #runtime: Runtime;
-  readonly #anchor: Anchor;
+  readonly #keepAlive: KeepAlive;
   readonly #ownsAnchor: boolean;
   readonly #batchMax: number;
   readonly #claimIdleMs: number;
   readonly #sweepMs: number;
   readonly #consumerIdleMs: number;
   readonly #sales = new Map<string, Sale>();
-  readonly #slots: Slots;
+  readonly #limiter: Limiter;
   #queue: Sale[] = [];
-  readonly #handover: Handover;
+  readonly #delivery: BatchDelivery;
   /** Streams that we have read, when we last looked for names of dead consumers there, and when we may claim there again. */
   readonly #streams = new Map<string, StreamName & { tidiedMs: number; claimAfterMs: number }>();
   #sweeping: Promise<void> | null = null;
@@ -115,22 +115,22 @@ export class RedisStreamsPipe implements SharedPipe {
     this.#sweepMs = options.sweepMs ?? 1000;
     const policy = { triesMax: options.triesMax ?? 5, retryMs: options.retryMs ?? 1000 };
     this.#consumerIdleMs = options.consumerIdleMs ?? 60_000;
-    this.#slots = new Slots(options.salesMax ?? 8);
-    this.#ownsAnchor = options.anchor === undefined;
-    this.#anchor = options.anchor ?? new Anchor(runtime.timers);
+    this.#limiter = new Limiter(options.salesMax ?? 8);
+    this.#ownsAnchor = options.keepAlive === undefined;
+    this.#keepAlive = options.keepAlive ?? new KeepAlive(runtime.timers);
     const { redis, prefix, commandMs = 2000 } = options;
-    this.#store = new StreamStore({ redis, prefix, commandMs, anchor: this.#anchor }, runtime, {
+    this.#store = new StreamStore({ redis, prefix, commandMs, keepAlive: this.#keepAlive }, runtime, {
       wake: (saleId, epoch) => this.#wake(saleId, epoch),
       // Wake-ups sent meanwhile are lost, and another server may have taken over.
       interrupted: () => this.#sweepSoon(),
     });
     this.#catchUp = new CatchUp(this.#store, runtime, policy.retryMs);
-    this.#handover = new Handover(
+    this.#delivery = new BatchDelivery(
       {
         store: this.#store,
         catchUp: this.#catchUp,
         policy,
-        slots: this.#slots,
+        limiter: this.#limiter,
         rejectedMsMax: options.rejectedMsMax ?? 5000,
         lent: () => this.#pump(),
         away: () => undefined,
@@ -151,20 +151,20 @@ export class RedisStreamsPipe implements SharedPipe {
 
   /** Why Redis cannot be reached, or null while it can. */
   get reason(): string | null {
-    return this.#handover.reason;
+    return this.#delivery.reason;
   }
 
   get counters(): PipeCounters {
     return {
       depth: this.#depth,
       letters: this.#lettersSeen,
-      ...this.#handover.counters,
+      ...this.#delivery.counters,
       claimed: this.#claimed,
     };
   }
 
   consume(handle: Handle, ready: (() => Promise<unknown>) | null = null): void {
-    this.#handover.start(handle, ready);
+    this.#delivery.start(handle, ready);
     if (this.#cancelTimers.length > 0 || this.#stopping !== null) return;
     const { timers } = this.#runtime;
     this.#cancelTimers.push(timers.every(this.#sweepMs, () => this.#sweepSoon()));
@@ -189,9 +189,9 @@ export class RedisStreamsPipe implements SharedPipe {
       const { looks, failure } = await this.#store.look(await this.#store.saleIds());
       this.#count(looks, await this.#store.foreignCount());
       if (failure != null) throw failure;
-      this.#handover.noteBack();
+      this.#delivery.noteBack();
     } catch (error) {
-      this.#handover.noteOutage(error);
+      this.#delivery.noteOutage(error);
     }
   }
 
@@ -218,7 +218,7 @@ export class RedisStreamsPipe implements SharedPipe {
     const [cancelSweeps, cancelKeeping] = this.#cancelTimers;
     cancelSweeps?.();
     this.#queue = [];
-    this.#handover.stop();
+    this.#delivery.stop();
     await this.#sweeping;
     while (this.#visits.size > 0) await Promise.all(this.#visits);
     cancelKeeping?.();
@@ -238,13 +238,13 @@ export class RedisStreamsPipe implements SharedPipe {
     this.#catchUp.close();
     await this.stop();
     this.#store.close();
-    if (this.#ownsAnchor) this.#anchor.close();
+    if (this.#ownsAnchor) this.#keepAlive.close();
   }
 
   // Which streams to read
 
   #wake(saleId: string, epoch: number): void {
-    if (!this.#handover.started || this.#stopping !== null) return;
+    if (!this.#delivery.started || this.#stopping !== null) return;
     const sale = this.#saleOf(saleId);
     sale.toRead.add(epoch);
     this.#enqueue(sale);
@@ -267,7 +267,7 @@ export class RedisStreamsPipe implements SharedPipe {
   }
 
   #pump(): void {
-    while (!this.#handover.isAway && this.#queue.length > 0 && this.#slots.tryTake()) {
+    while (!this.#delivery.isAway && this.#queue.length > 0 && this.#limiter.tryTake()) {
       const visit = this.#visit(this.#queue.shift()!).finally(() => {
         this.#visits.delete(visit);
         this.#pump();
@@ -277,7 +277,7 @@ export class RedisStreamsPipe implements SharedPipe {
   }
 
   #sweepSoon(): void {
-    if (!this.#handover.started || this.#stopping !== null) return;
+    if (!this.#delivery.started || this.#stopping !== null) return;
     this.#sweeping ??= this.#sweep().finally(() => {
       this.#sweeping = null;
     });
@@ -296,9 +296,9 @@ export class RedisStreamsPipe implements SharedPipe {
       const first = [deaf, failure, ...failures].find((one) => one != null);
       if (first !== undefined) throw first;
       await this.#tidy(new Set(saleIds));
-      this.#handover.noteBack();
+      this.#delivery.noteBack();
     } catch (error) {
-      this.#handover.noteOutage(error);
+      this.#delivery.noteOutage(error);
     }
   }
 
@@ -338,23 +338,23 @@ export class RedisStreamsPipe implements SharedPipe {
   async #visit(sale: Sale): Promise<void> {
     sale.state = 'visited';
     // Keeps the process alive while it has a batch in hand.
-    this.#anchor.hold();
+    this.#keepAlive.hold();
     let failed = false;
     try {
       const held = await this.#take(sale);
       if (held !== null) {
         sale.inHand = held;
         const stream = { saleId: sale.id, epoch: held.epoch };
-        if (!(await this.#handover.settle(stream, held.entries))) await this.#leave(sale, held);
+        if (!(await this.#delivery.settle(stream, held.entries))) await this.#leave(sale, held);
       }
     } catch (error) {
       failed = true;
-      this.#handover.noteOutage(error);
+      this.#delivery.noteOutage(error);
     } finally {
       sale.inHand = null;
       sale.state = 'idle';
-      this.#anchor.drop();
-      this.#slots.give();
+      this.#keepAlive.drop();
+      this.#limiter.give();
     }
     // After a failure the next successful sweep enqueues it again, so that nothing loops against a server that is out.
     if (sale.hasMore && !failed) this.#enqueue(sale);
@@ -378,7 +378,7 @@ export class RedisStreamsPipe implements SharedPipe {
         sale.toRead.add(epoch);
         sale.unsure.add(epoch);
         if (held.entries.length === 0) throw error;
-        this.#handover.noteOutage(error);
+        this.#delivery.noteOutage(error);
       }
       if (held.entries.length > 0) return this.#cut(sale, held);
     }
@@ -447,7 +447,7 @@ export class RedisStreamsPipe implements SharedPipe {
   /** Others may claim them at once. This worker does not for a while: it would only be in the way of one that can read them. */
   async #leaveToNewer(sale: Sale, epoch: number, ids: readonly string[]): Promise<void> {
     const stream = { saleId: sale.id, epoch };
-    this.#handover.noteNewer(stream, ids.length);
+    this.#delivery.noteNewer(stream, ids.length);
     this.#remember(stream).claimAfterMs = this.#runtime.clock.monotonic() + this.#claimIdleMs;
     for (let from = 0; from < ids.length; from += HAND_BACK_MAX) {
       await this.#handBack(sale, epoch, ids.slice(from, from + HAND_BACK_MAX));
@@ -501,7 +501,7 @@ export class RedisStreamsPipe implements SharedPipe {
           for (const entry of entries) if (lost.has(entry.id)) entry.lost = true;
         } catch (error) {
           // At worst another worker handles them too.
-          this.#handover.noteOutage(error);
+          this.#delivery.noteOutage(error);
         }
       }),
     );

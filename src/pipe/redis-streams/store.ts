@@ -1,5 +1,5 @@
-import type { Anchor } from '../../base/anchor.ts';
 import { messageOf } from '../../base/errors.ts';
+import type { KeepAlive } from '../../base/keep-alive.ts';
 import type { RedisTarget } from '../../base/redis/address.ts';
 import { Layout, type SaleKeys } from '../../base/redis/layout.ts';
 import { RedisLink } from '../../base/redis/link.ts';
@@ -25,7 +25,7 @@ export interface StoreOptions {
   readonly redis: RedisTarget;
   readonly prefix: string;
   readonly commandMs: number;
-  readonly anchor: Anchor;
+  readonly keepAlive: KeepAlive;
   /** The group and name to read as; unset: as one of the workers. */
   readonly as?: { readonly group: string; readonly consumer: string };
 }
@@ -85,7 +85,7 @@ export class StreamStore {
       options.redis,
       { commandMs: options.commandMs, broadcast: true },
       runtime,
-      options.anchor,
+      options.keepAlive,
       {
         message: (_, message) => {
           const [saleId, epoch] = message.split(' ');

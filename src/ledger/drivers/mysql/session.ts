@@ -69,7 +69,7 @@ interface ResultHeader {
   affectedRows: number;
 }
 
-type Answer = ResultHeader | Row[] | (ResultHeader | Row[])[];
+type QueryResult = ResultHeader | Row[] | (ResultHeader | Row[])[];
 
 class MysqlSession implements Session {
   readonly #connection: Connection;
@@ -91,12 +91,12 @@ class MysqlSession implements Session {
     return several ? (answer as (ResultHeader | Row[])[]).map(resultOf) : [resultOf(answer as ResultHeader | Row[])];
   }
 
-  #run(sql: string): Promise<Answer> {
-    return exchange<Answer>(
+  #run(sql: string): Promise<QueryResult> {
+    return exchange<QueryResult>(
       this.#timers,
       () => this.#connection.destroy(),
       (done) => {
-        this.#connection.query(sql, (error, answer) => done(error, answer as unknown as Answer));
+        this.#connection.query(sql, (error, answer) => done(error, answer as unknown as QueryResult));
       },
       driverError,
     );

@@ -1,6 +1,6 @@
 import { BusyError, DoorbusterError, unavailable } from '../../../base/errors.ts';
+import { InFlight } from '../../../base/in-flight.ts';
 import type { Runtime } from '../../../base/runtime.ts';
-import { Tally } from '../../../base/tally.ts';
 import { sleep, within } from '../../../base/timers.ts';
 import { ConflictError } from '../../works/work.ts';
 import type { Dialect } from './dialect.ts';
@@ -21,7 +21,7 @@ export class Database {
   readonly dialect: Dialect;
   readonly runtime: Runtime;
   readonly #nowMs: (() => number) | null;
-  readonly #running = new Tally();
+  readonly #running = new InFlight();
   /** When each was left, by the server's number: sessions that ended with an outage, perhaps in the middle of a COMMIT. */
   readonly #left = new Map<number, number>();
   #ended: Promise<void> | null = null;

@@ -68,7 +68,7 @@ export class Tail {
     return Array.isArray(mine) ? mine : [mine];
   }
 
-  /** Slots that live orders of this buyer have in the sale. */
+  /** Limiter that live orders of this buyer have in the sale. */
   slotsOf(saleId: string, buyer: string): readonly number[] {
     const mine = this.#byBuyer.get(buyer);
     if (mine === undefined) return NO_SLOTS;

@@ -8,7 +8,7 @@ const LOOK_AT_MAX = 500;
 /** A message of the gate before the rebuild may still be on its way to the ledger, which then rejects it itself. */
 const GRACE_MS = 3000;
 
-export interface OwedDependencies {
+export interface QueuedOrdersDependencies {
   runtime: Runtime;
   gate: Gate;
   ledger: OrderLedger & SaleLedger;
@@ -24,14 +24,14 @@ export interface OwedDependencies {
  * of it, and writes it as `rejected: admission_lost`. From the rebuild's commit on, its admission is of an older epoch and
  * could only be rejected, so that this contradicts nobody.
  */
-export class Owed {
-  readonly #on: OwedDependencies;
+export class QueuedOrders {
+  readonly #on: QueuedOrdersDependencies;
   readonly #orders = new Map<string, { message: OrderMessage; lostSinceMs: number | null }>();
   #cancel: (() => void) | null = null;
   #looking: Promise<void> | null = null;
   #lost = 0;
 
-  constructor(dependencies: OwedDependencies) {
+  constructor(dependencies: QueuedOrdersDependencies) {
     this.#on = dependencies;
   }
 

@@ -7,7 +7,7 @@ import { ATTEMPT_COLUMNS, attemptOfRow, orderOfRow, refundOfRow, SELECT_ATTEMPTS
 import { CLOCK, type LifeDialect, nowOf, query, type Row, type Step, type Work } from './work.ts';
 
 /** An order of the batch: as it was read, and as it will be. */
-export interface Entry {
+export interface BatchOrder {
   readonly first: { readonly status: OrderStatus; readonly version: number; readonly fence: bigint };
   order: OrderRecord;
   /** The highest token under which the order was moved or one of its attempts opened. */
@@ -17,7 +17,7 @@ export interface Entry {
   readonly seated: boolean;
 }
 
-export function raiseFence(entry: Entry, token: bigint): void {
+export function raiseFence(entry: BatchOrder, token: bigint): void {
   if (token > entry.fence) entry.fence = token;
 }
 
@@ -86,9 +86,9 @@ const NONE = new Map<never, never>();
  * decided. Rows of orders are locked in the order of their ids, before anything else is: every change of a payment that
  * counts for a move of its order is made under that lock, or is conditional on the state that was read.
  */
-export class Book {
+export class OrderBatch {
   readonly nowMs: number;
-  readonly #orders: ReadonlyMap<string, Entry>;
+  readonly #orders: ReadonlyMap<string, BatchOrder>;
   readonly #attempts = new Map<string, PaymentAttempt>();
   /** Those that are or were of an order. */
   readonly #byOrder = new Map<string, Set<string>>();
@@ -106,7 +106,7 @@ export class Book {
     dialect: LifeDialect,
     items: ItemFacts,
     { orderIds, attemptIds, references, believed = NONE, declines = false, refunds }: Wanted,
-  ): Work<Book> {
+  ): Work<OrderBatch> {
     const ids = [...orderIds].map(BigInt);
     const steps: Step[] = [];
     if (ids.length > 0) {
@@ -177,7 +177,7 @@ export class Book {
     }
     yield* items.learn(new Set(orders.map((row) => row.item_id as string)));
 
-    const entries = new Map<string, Entry>();
+    const entries = new Map<string, BatchOrder>();
     for (const row of orders) {
       const { code, seated } = items.of(row.item_id as string);
       row.item_code = code;
@@ -193,13 +193,13 @@ export class Book {
       // A capture frees nothing; and nobody's token was stored after that of an attempt that is still open.
       entries.set(order.id, { first: { status, version, fence }, order, fence, slots: '', seated: false });
     }
-    const book = new Book(entries, attempts, fences, declined, nowMs);
-    for (const { rows } of besides) for (const row of rows) book.putRefund(refundOfRow(row));
-    return book;
+    const loaded = new OrderBatch(entries, attempts, fences, declined, nowMs);
+    for (const { rows } of besides) for (const row of rows) loaded.putRefund(refundOfRow(row));
+    return loaded;
   }
 
   private constructor(
-    orders: ReadonlyMap<string, Entry>,
+    orders: ReadonlyMap<string, BatchOrder>,
     attempts: ReadonlyMap<string, PaymentAttempt>,
     fences: Map<string, bigint>,
     declines: ReadonlyMap<string, readonly DeclinedRow[]>,
@@ -213,11 +213,11 @@ export class Book {
     for (const attempt of this.#stored.values()) this.put(attempt);
   }
 
-  entry(orderId: string): Entry | null {
+  entry(orderId: string): BatchOrder | null {
     return this.#orders.get(orderId) ?? null;
   }
 
-  stateOf({ order, fence }: Entry): OrderState {
+  stateOf({ order, fence }: BatchOrder): OrderState {
     let open: PaymentAttempt | null = null;
     let paying: PaymentAttempt | null = null;
     for (const id of this.#byOrder.get(order.id) ?? []) {
@@ -239,7 +239,7 @@ export class Book {
   }
 
   /** Of an order and its buyer, within the time that counts. */
-  declinedOf({ order }: Entry): Omit<Declined, 'open'> {
+  declinedOf({ order }: BatchOrder): Omit<Declined, 'open'> {
     const counted = (this.#declines.get(order.id) ?? []).filter(
       ({ atMs }) => atMs > this.nowMs - DECLINED_MAX.withinMs,
     );

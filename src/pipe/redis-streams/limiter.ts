@@ -1,5 +1,5 @@
 /** Limits how many run at the same time. Whoever waits in `take` comes before `tryTake`. */
-export class Slots {
+export class Limiter {
   #free: number;
   readonly #waiting: (() => void)[] = [];
 

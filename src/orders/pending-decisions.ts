@@ -22,7 +22,7 @@ interface Waiter {
  * single dead table that has reached the old generation keeps all later ones, and what they hold, alive until the next full
  * collection. A waiter that was told is therefore emptied, not only removed.
  */
-export class Acks {
+export class PendingDecisions {
   readonly #waiting = new Map<string, Waiter>();
 
   /** Called before the admission, so that no decision comes before its waiter. */

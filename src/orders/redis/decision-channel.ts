@@ -1,20 +1,20 @@
-import type { Anchor } from '../../base/anchor.ts';
 import { messageOf } from '../../base/errors.ts';
+import type { KeepAlive } from '../../base/keep-alive.ts';
 import type { RedisTarget } from '../../base/redis/address.ts';
 import { Layout } from '../../base/redis/layout.ts';
 import { RedisLink } from '../../base/redis/link.ts';
 import type { Runtime } from '../../base/runtime.ts';
 import type { OrderRecord } from '../../model/order.ts';
 import type { RejectReason } from '../../model/outcome.ts';
-import type { Decision } from '../acks.ts';
+import type { Decision } from '../pending-decisions.ts';
 
-export interface WireOptions {
+export interface DecisionChannelOptions {
   readonly target: RedisTarget;
   readonly prefix: string;
   /** This process, as the messages of orders that it admitted name it. */
   readonly process: string;
   readonly commandMs: number;
-  readonly anchor: Anchor;
+  readonly keepAlive: KeepAlive;
 }
 
 /** As long as an order's key is kept. */
@@ -26,14 +26,14 @@ const LISTEN_RETRY_MS = 500;
  * tickets, by which any process finds an order that was answered as queued. Both may be lost: without its decision a 201
  * becomes a 202, and without its ticket other processes do not know a queued order until it is decided.
  */
-export class OrderWire {
+export class DecisionChannel {
   readonly #link: RedisLink;
   readonly #runtime: Runtime;
   readonly #layout: Layout;
   readonly #channel: string;
   #closed = false;
 
-  constructor(options: WireOptions, runtime: Runtime, hear: (orderId: string, decision: Decision) => void) {
+  constructor(options: DecisionChannelOptions, runtime: Runtime, hear: (orderId: string, decision: Decision) => void) {
     this.#runtime = runtime;
     this.#layout = new Layout(options.prefix);
     this.#channel = this.#layout.acks(options.process);
@@ -41,7 +41,7 @@ export class OrderWire {
       options.target,
       { commandMs: options.commandMs, broadcast: true },
       runtime,
-      options.anchor,
+      options.keepAlive,
       {
         message: (_, message) => {
           for (const line of message.split('\n')) {

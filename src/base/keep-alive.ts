@@ -10,7 +10,7 @@ const LINGER_MS = 20;
  * It lets go only some milliseconds after the last caller, because the next one usually follows at once and each change
  * costs a call into the event loop.
  */
-export class Anchor {
+export class KeepAlive {
   readonly #timers: Timers;
   readonly #port = new MessageChannel().port1;
   #needs = 0;

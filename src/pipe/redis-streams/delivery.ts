@@ -5,16 +5,16 @@ import { Seldom } from '../../base/seldom.ts';
 import type { Handle, Handled, Undeliverable } from '../port.ts';
 import type { CatchUp } from './catch-up.ts';
 import { type Entry, sizeOf } from './entry.ts';
+import type { Limiter } from './limiter.ts';
 import { movesOf, type RetryPolicy } from './moves.ts';
-import type { Slots } from './slots.ts';
 import type { StreamName, StreamStore } from './store.ts';
 
-export interface HandoverOptions {
+export interface BatchDeliveryOptions {
   readonly store: StreamStore;
   readonly catchUp: CatchUp;
   readonly policy: RetryPolicy;
   /** A batch occupies a slot while it is handled, and lends it to others while it only waits. */
-  readonly slots: Slots;
+  readonly limiter: Limiter;
   /** A consumer whose handler rejects for so long leaves its batches to others, until its `ready` resolves. */
   readonly rejectedMsMax: number;
   /** A slot has become free for others. */
@@ -43,8 +43,8 @@ const RESTING_MAX = 64;
  *   rejected → again     after 25 ms … 2 s, for as long as it takes; no try is counted
  *   left                 the process stops, or the handler rejected for too long: others may take it
  */
-export class Handover {
-  readonly #on: HandoverOptions;
+export class BatchDelivery {
+  readonly #on: BatchDeliveryOptions;
   readonly #runtime: Runtime;
   readonly #seldom: Seldom;
   #handle: Handle | null = null;
@@ -60,7 +60,7 @@ export class Handover {
   #retries = 0;
   #died = 0;
 
-  constructor(options: HandoverOptions, runtime: Runtime) {
+  constructor(options: BatchDeliveryOptions, runtime: Runtime) {
     this.#on = options;
     this.#runtime = runtime;
     this.#seldom = new Seldom(runtime.clock);
@@ -223,21 +223,21 @@ export class Handover {
 
   /** Sleeps. A batch that waits for a ledger or node lends its slot to others meanwhile, if not too many do so already. */
   async #rest(ms: number): Promise<void> {
-    const { slots } = this.#on;
+    const { limiter } = this.#on;
     const aside = this.#resting < RESTING_MAX;
     if (aside) {
       this.#resting++;
-      slots.give();
+      limiter.give();
       this.#on.lent();
     }
     await this.sleep(ms);
     if (aside) {
       this.#resting--;
-      await slots.take();
+      await limiter.take();
     }
   }
 
-  /** Resolves after `ms`, or when the handover stops. */
+  /** Resolves after `ms`, or when the delivery stops. */
   sleep(ms: number): Promise<void> {
     if (this.#stopping) return Promise.resolve();
     return new Promise((resolve) => {

@@ -4,7 +4,7 @@
  * Not a Set of promises: V8 allocates a new table for a small Set every few additions, and old tables keep the later ones, with
  * the results of all promises in them, alive until a full garbage collection.
  */
-export class Tally {
+export class InFlight {
   #count = 0;
   #idle: PromiseWithResolvers<void> | null = null;
 

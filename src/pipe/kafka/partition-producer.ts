@@ -4,7 +4,7 @@ import type { Timers } from '../../base/timers.ts';
 import { type Parcel, writeParcel } from '../parcel.ts';
 import { type Clients, noAnswer, reasonOf } from './client.ts';
 
-export interface LaneOptions {
+export interface PartitionOptions {
   readonly clients: Clients;
   readonly topic: string;
   readonly partition: number;
@@ -32,8 +32,8 @@ const MESSAGE_BYTES = 64;
  * Each lane has its own producer. A shared producer restarts its sequence numbers for all partitions when one fails; a batch that is
  * about to be sent with an old number then looks like one that the broker already has: confirmed, and never written.
  */
-export class Lane {
-  readonly #on: LaneOptions;
+export class PartitionProducer {
+  readonly #on: PartitionOptions;
   readonly #timers: Timers;
   #producer: Producer | null = null;
   #queue: Call[] = [];
@@ -43,7 +43,7 @@ export class Lane {
   /** The offset after what this producer has written. */
   #end = 0n;
 
-  constructor(options: LaneOptions, timers: Timers) {
+  constructor(options: PartitionOptions, timers: Timers) {
     this.#on = options;
     this.#timers = timers;
   }
