@@ -42,7 +42,7 @@ beforeAll(async () => {
 afterAll(async () => {
   await cleanUp();
   await cleanUpServers();
-});
+}, 120_000);
 
 const SELL = `
 import { createDoorbuster } from 'doorbuster';

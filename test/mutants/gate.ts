@@ -472,6 +472,6 @@ export const GATE: readonly Mutant[] = [
     find: 'tonumber(epoch) <= tonumber(ARGV[1])',
     replace: 'tonumber(epoch) < tonumber(ARGV[1])',
     tests: REDIS,
-    only: 'a shut gate',
+    only: 'shuts an epoch',
   },
 ];

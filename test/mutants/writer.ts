@@ -55,7 +55,8 @@ export const WRITER: readonly Mutant[] = [
     name: 'writer: the gate is told before the commit',
     file: WRITER_FILE,
     find: 'stored = await this.#ledger.commitOrders(batch);',
-    replace: 'void this.#effects.decided([], batch);\n      stored = await this.#ledger.commitOrders(batch);',
+    replace:
+      "void this.#effects.decided(batch.map((m) => ({ order: { ...m, id: m.orderId, status: 'reserved' }, inserted: true })), batch);\n      stored = await this.#ledger.commitOrders(batch);",
     tests: [...STREAM, ...EMBEDDED],
   },
   {

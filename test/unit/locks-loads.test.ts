@@ -38,6 +38,7 @@ const BASE = [
   'src/base/bounded-log.ts',
   'src/base/clock.ts',
   'src/base/errors.ts',
+  'src/base/idempotency.ts',
   'src/base/logger.ts',
   'src/base/node-version.ts',
   'src/base/random.ts',
