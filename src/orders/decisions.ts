@@ -65,7 +65,8 @@ export class Decisions {
     // Shut before the message is acknowledged: should this process die, others find the gate so and rebuild it. A gate of a
     // higher epoch than the message's is not the one that admitted it.
     for (const [saleId, epoch] of wrong) telling.push(gate.shut(saleId, epoch));
-    await Promise.all(telling);
+    if (telling.length === 1) await telling[0];
+    else await Promise.all(telling);
     for (const [saleId, epoch] of wrong) rebuild(saleId, epoch);
     for (const [other, orders] of elsewhere) tell(other, orders);
     for (const saleId of reserved.keys()) touched(saleId);
