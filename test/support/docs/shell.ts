@@ -151,7 +151,7 @@ serving() {
   local pid=$! tries
   SERVERS+=("$pid")
   for tries in $(seq ${READY_WITHIN_MS / 50}); do
-    if [ "$1" = worker ]; then grep -q working .served && break
+    if [ "$1" = worker ]; then grep -q 'worker started' .served && break
     elif command curl -sf -o /dev/null "http://127.0.0.1:$1/readyz"; then break; fi
     if ! kill -0 "$pid" 2>/dev/null || [ "$tries" -eq ${READY_WITHIN_MS / 50} ]; then cat .served; echo "(it does not serve)"; stop 1; fi
     sleep 0.05
