@@ -11,7 +11,8 @@ export function lead(
   if (locks !== null) return locks.leader(job, ({ signal }) => work(signal, false), options);
   // Does not keep the process alive, as a leader would.
   const ended = new AbortController();
-  const done = work(ended.signal, true);
+  // A job that fails must not take the process down with it.
+  const done = work(ended.signal, true).catch(() => undefined);
   return {
     stop: () => {
       ended.abort();

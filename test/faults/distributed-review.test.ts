@@ -16,6 +16,7 @@ import type { PlaceResult } from '../../src/orders/place.ts';
 import { RedisStreamsPipe } from '../../src/pipe/redis-streams/pipe.ts';
 import { streamed } from '../contract/gate-redis-world.ts';
 import { until } from '../support/fault-wait.ts';
+import { createSaleIn } from '../support/new-sale.ts';
 import { cleanUpServers } from '../support/servers/clean-up.ts';
 import { describeWithPostgres, describeWithRedis } from '../support/servers/describe.ts';
 import { postgresUrl } from '../support/servers/postgres.ts';
@@ -97,21 +98,8 @@ function openLocks(): Locks {
   return locks;
 }
 
-async function createSale(shop: DistributedShop, { stock = 100, perBuyer = 5 } = {}): Promise<string> {
-  const nowMs = Date.now();
-  const change = await shop.createSale(
-    {
-      name: 'Doorbuster',
-      opensAtMs: nowMs - 60_000,
-      closesAtMs: nowMs + 3_600_000,
-      perBuyer,
-      payWithinSeconds: 900,
-      items: [{ code: 'voucher', name: 'Voucher', price: { amount: 100, currency: 'EUR' }, stock }],
-    },
-    CALLER,
-  );
-  if (change.outcome !== 'changed') throw new Error(change.outcome);
-  return change.sale.id;
+function createSale(shop: DistributedShop, { stock = 100, perBuyer = 5 } = {}): Promise<string> {
+  return createSaleIn(shop, { stock, perBuyer });
 }
 
 let buyers = 0;

@@ -3,9 +3,9 @@ import { afterAll, expect, it } from 'vitest';
 import { systemRuntime } from '../../src/base/runtime.ts';
 import { DistributedShop } from '../../src/engine/distributed.ts';
 import { SqliteLedger } from '../../src/ledger/drivers/sqlite/ledger.ts';
-import { actor } from '../../src/model/actor.ts';
 import type { OrderRecord } from '../../src/model/order.ts';
 import { sleep, until } from '../support/fault-wait.ts';
+import { createSaleIn } from '../support/new-sale.ts';
 import { temporaryFolder } from '../support/server.ts';
 import { cleanUpServers } from '../support/servers/clean-up.ts';
 import { describeWithRedis } from '../support/servers/describe.ts';
@@ -47,18 +47,6 @@ describeWithRedis('a rebuild and what is in the pipe', () => {
     return { redis, ledger, open, commits };
   }
 
-  async function createSale(shop: DistributedShop): Promise<string> {
-    const nowMs = Date.now();
-    const items = [{ code: 'voucher', name: 'Voucher', price: { amount: 100, currency: 'EUR' }, stock: 100_000 }];
-    const sale = { name: 'Doorbuster', opensAtMs: nowMs - 60_000, closesAtMs: nowMs + 3_600_000, items };
-    const change = await shop.createSale(
-      { ...sale, perBuyer: 1, payWithinSeconds: 900 },
-      { by: actor('admin', 'admin'), keyed: null },
-    );
-    if (change.outcome !== 'changed') throw new Error(change.outcome);
-    return change.sale.id;
-  }
-
   function place(shop: DistributedShop, saleId: string, buyer: string) {
     return shop.place({ saleId, itemCode: 'voucher', buyer, quantity: 1, key: null });
   }
@@ -94,7 +82,7 @@ describeWithRedis('a rebuild and what is in the pipe', () => {
     const { redis, ledger, open, commits } = await world();
     const shop = await open(true);
     try {
-      const saleId = await createSale(shop);
+      const saleId = await createSaleIn(shop, { stock: 100_000 });
       await until('it sells', 15_000, async () => (await place(shop, saleId, 'first')).ok);
       const back = Promise.withResolvers<void>();
       commits(() => back.promise);
@@ -128,7 +116,7 @@ describeWithRedis('a rebuild and what is in the pipe', () => {
     const api = await open(false);
     let worker: DistributedShop | null = null;
     try {
-      const saleId = await createSale(api);
+      const saleId = await createSaleIn(api, { stock: 100_000 });
       const ids = await until('the gate is open', 15_000, () => queue(api, saleId, 40).catch(() => null));
       await redis.restart();
       const startedMs = performance.now();

@@ -4,8 +4,8 @@ import { afterAll, afterEach, beforeAll, beforeEach, expect, it } from 'vitest';
 import { systemRuntime } from '../../src/base/runtime.ts';
 import { DistributedShop } from '../../src/engine/distributed.ts';
 import { openSqlLedger } from '../../src/ledger/drivers/open.ts';
-import { actor } from '../../src/model/actor.ts';
 import { until } from '../support/fault-wait.ts';
+import { createSaleIn } from '../support/new-sale.ts';
 import { ADMIN_KEY, AUTH_SECRET, run } from '../support/server.ts';
 import { cleanUpServers } from '../support/servers/clean-up.ts';
 import { describeWithAnyRedis, describeWithPostgres } from '../support/servers/describe.ts';
@@ -53,19 +53,6 @@ describeWithAnyRedis('two shops on one prefix of Redis', () => {
       return shop;
     }
 
-    async function createSale(shop: DistributedShop): Promise<string> {
-      const made = await shop.createSale(
-        {
-          ...{ name: 'S', opensAtMs: Date.now() - 60_000, closesAtMs: Date.now() + 3_600_000, perBuyer: 1 },
-          payWithinSeconds: 900,
-          items: [{ code: 'voucher', name: 'V', price: { amount: 100, currency: 'EUR' }, stock: 1000 }],
-        },
-        { by: actor('admin', 'admin'), keyed: null },
-      );
-      if (made.outcome !== 'changed') throw new Error(made.outcome);
-      return made.sale.id;
-    }
-
     let buyers = 0;
     const buy = (shop: DistributedShop, saleId: string): Promise<string> =>
       shop.place({ saleId, itemCode: 'voucher', buyer: `buyer-${++buyers}`, quantity: 1, key: null }).then(
@@ -84,7 +71,7 @@ describeWithAnyRedis('two shops on one prefix of Redis', () => {
       const first = await start(ours);
       const owner = (await client.get(`${prefix}:shop`))!;
       expect(owner).toMatch(/^[0-9a-f]{32}$/);
-      const saleId = await createSale(first);
+      const saleId = await createSaleIn(first);
       expect(await buy(first, saleId)).toBe('reserved');
 
       await expect(start(theirs)).rejects.toMatchObject({
@@ -118,7 +105,7 @@ describeWithAnyRedis('two shops on one prefix of Redis', () => {
 
     it('P3: a Redis that is out at the start is asked when it is back, before anything is sold or carried', async () => {
       const first = await start(ours, { worker: false });
-      const saleId = await createSale(first);
+      const saleId = await createSaleIn(first);
       await proxy.refuse(true);
       const [late, foreign] = await Promise.all([
         start(ours, { redisAt: through() }),
@@ -132,7 +119,7 @@ describeWithAnyRedis('two shops on one prefix of Redis', () => {
       await until('it is told', 10_000, () => foreign.readiness().parts.gate.includes(`${prefix}:shop`));
       await until('ours sells', 10_000, async () => (await buy(late, saleId)) === 'reserved');
       expect(['reserved', 'queued']).toContain(await queued);
-      await expect(createSale(foreign)).rejects.toThrow(`${prefix}:shop`);
+      await expect(createSaleIn(foreign)).rejects.toThrow(`${prefix}:shop`);
       const known = (await first.listSales({ limit: 100, before: null })).map(({ id }) => id);
       for (const id of await client.smembers(`${prefix}:sales`)) expect(known, 'of ours only').toContain(id);
       expect(await first.deadLetters.list(10, null)).toEqual([]);
@@ -140,7 +127,7 @@ describeWithAnyRedis('two shops on one prefix of Redis', () => {
 
     it('a Redis that has forgotten whose it is hears it again; one that is another’s by now is left alone', async () => {
       const shop = await start(ours);
-      const saleId = await createSale(shop);
+      const saleId = await createSaleIn(shop);
       expect(await buy(shop, saleId)).toBe('reserved');
       const owner = await client.get(`${prefix}:shop`);
       await client.del(`${prefix}:shop`);

@@ -11,6 +11,7 @@ import { actor } from '../../src/model/actor.ts';
 import type { Format } from '../../src/model/formats.ts';
 import { until } from '../support/fault-wait.ts';
 import { format1, MESSAGES } from '../support/formats/format-1.ts';
+import { createSaleIn } from '../support/new-sale.ts';
 import { ADMIN_KEY, AUTH_SECRET, run } from '../support/server.ts';
 import { cleanUpServers } from '../support/servers/clean-up.ts';
 import { describeWithAnyRedis, describeWithPostgres } from '../support/servers/describe.ts';
@@ -178,19 +179,6 @@ describeWithAnyRedis('formats', () => {
       return shop;
     }
 
-    async function createSale(shop: DistributedShop): Promise<string> {
-      const made = await shop.createSale(
-        {
-          ...{ name: 'S', opensAtMs: Date.now() - 60_000, closesAtMs: Date.now() + 3_600_000, perBuyer: 1 },
-          payWithinSeconds: 900,
-          items: [{ code: 'voucher', name: 'V', price: { amount: 100, currency: 'EUR' }, stock: 1000 }],
-        },
-        { by: actor('admin', 'admin'), keyed: null },
-      );
-      if (made.outcome !== 'changed') throw new Error(made.outcome);
-      return made.sale.id;
-    }
-
     let buyers = 0;
     let bought = '';
     const buy = (shop: DistributedShop, saleId: string): Promise<string> =>
@@ -205,7 +193,7 @@ describeWithAnyRedis('formats', () => {
 
     it('of before there was a number goes on, and has one then; a newer one ends it, and no start is possible', async () => {
       const first = await start();
-      const saleId = await createSale(first);
+      const saleId = await createSaleIn(first);
       // As a version leaves it that knows of no number.
       await client.del(`${prefix}:format`);
       const second = await start({ worker: false });

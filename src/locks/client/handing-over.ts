@@ -1,6 +1,7 @@
 import { sleep } from '../../base/timers.ts';
 import type { LockClient } from './client.ts';
 import type { Address, Given, Wake } from './port.ts';
+import type { Waiter } from './waiter.ts';
 import { keyOf, type Wanted, wantedOf } from './wanted.ts';
 
 const CLOSING_LOOK_MS = 20;
@@ -23,7 +24,7 @@ export class HandingOver {
 
   /** The store tells us that a request of ours has the lock. */
   granted({ rid, token, atUs }: Extract<Wake, { event: 'granted' }>): void {
-    const { asking, holding, settings } = this.#client;
+    const { asking, settings } = this.#client;
     const waiter = asking.waiter(rid);
     // Given up at the same moment: its clean-up is under way. Or ours already: the reply to an acquire told us, too.
     if (!waiter) return;
@@ -37,7 +38,12 @@ export class HandingOver {
       asking.ask(waiter);
       return;
     }
-    const hold = holding.add(waiter, token, atMs, graceMs);
+    this.#take(waiter, token, atMs, graceMs);
+  }
+
+  #take(waiter: Waiter, token: number, sinceMs: number, graceMs: number): void {
+    const { asking, holding } = this.#client;
+    const hold = holding.add(waiter, token, sinceMs, graceMs);
     // A command that is under way for it may still arrive after its release.
     if (waiter.asking) hold.ambiguous = true;
     asking.settle(waiter, hold);
@@ -73,10 +79,7 @@ export class HandingOver {
       asking.ask(waiter);
       return;
     }
-    const hold = holding.add(waiter, given, sentMs, handOverMs);
-    if (waiter.asking) hold.ambiguous = true;
-    asking.settle(waiter, hold);
-    holding.confirm(hold, waiter.terms);
+    this.#take(waiter, given, sentMs, handOverMs);
   }
 
   /**
