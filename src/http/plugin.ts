@@ -2,7 +2,6 @@ import { isUtf8 } from 'node:buffer';
 import type { IncomingMessage } from 'node:http';
 import cors from '@fastify/cors';
 import swagger from '@fastify/swagger';
-import fastJsonStringify from 'fast-json-stringify';
 import type { FastifyError, FastifyInstance, FastifyReply, FastifyRequest, onResponseHookHandler } from 'fastify';
 import { boundedLog } from '../base/bounded-log.ts';
 import { DoorbusterError, RetryableError, unavailable } from '../base/errors.ts';
@@ -29,6 +28,7 @@ import { paymentRoutes } from './routes/payments.ts';
 import { saleRoutes } from './routes/sales.ts';
 import { systemRoutes, timeRoutes } from './routes/system.ts';
 import { webhookRoutes } from './routes/webhooks.ts';
+import { Serializers } from './serializers.ts';
 import { SignIns } from './sign-ins.ts';
 import { Sockets } from './sockets.ts';
 import { EventStreams } from './sse.ts';
@@ -81,7 +81,8 @@ export async function doorbusterRoutes(app: FastifyInstance, { shop, http, runti
         ? compileQuery(schema as object)
         : compile(schema as object),
   );
-  app.setSerializerCompiler(({ schema }) => fastJsonStringify(schema as never));
+  const serializers = new Serializers();
+  app.setSerializerCompiler(({ schema }) => serializers.of(schema as object));
   app.setErrorHandler((error, request, reply) => {
     if (!(error instanceof SlowedProblem)) return answerError(error as FastifyError, request, reply, log);
     // While the answer is delayed the request causes no work, so it must not count as in flight.

@@ -104,6 +104,8 @@ function suite(database: () => Promise<string>, whole: boolean): void {
 
   /** The client is gone, and the COMMIT has not reached the server yet. */
   async function commitHeld(call: () => Promise<unknown>): Promise<unknown> {
+    // Otherwise the COMMIT that is held may be that of the new sale's task.
+    await until('the task of the sale is done', 5_000, async () => (await tasks()) === 0);
     const held = proxy.holdRequest(isCommit);
     const calling = call();
     await held;

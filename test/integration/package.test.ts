@@ -3,6 +3,7 @@ import { once } from 'node:events';
 import { existsSync, mkdirSync, readdirSync, readFileSync, symlinkSync, writeFileSync } from 'node:fs';
 import { basename, dirname, join, relative, sep } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { until } from '../support/fault-wait.ts';
 import { LONG } from '../support/long.ts';
 import { execute, freshClone, type Installed, installed, OLD_NODE, succeed, unpacked } from '../support/package.ts';
 import { ADMIN_KEY, AUTH_SECRET, cleanUp, ROOT, temporaryFolder, track } from '../support/server.ts';
@@ -112,7 +113,11 @@ async function served({ folder }: Installed): Promise<{ status: number; code: nu
     }
     void exit.then(([code]) => reject(new Error(`the server ended with ${code}: ${output}`)));
   });
-  const { status } = await fetch(`${url}/readyz`);
+  // On a busy machine its event loop may be late for a moment after the start.
+  const status = await until('it is ready', 10_000, async () => {
+    const { status } = await fetch(`${url}/readyz`);
+    return status === 200 ? status : false;
+  });
   child.kill('SIGTERM');
   const [code] = (await exit) as [number];
   return { status, code };
