@@ -3,7 +3,7 @@ import { LIKE_ENTRIES } from '../model/like-entry.ts';
 import type { Channels } from './channels.ts';
 
 const CHANNEL = /^likes:\d+$/;
-/** With names of common length about 5 MB of Redis' memory for each shard. */
+/** 1 to 3 MB of Redis' memory for each shard, measured. */
 const BOUND = 50_000;
 
 /** Likes, and likes taken back: a few channels that always exist. A subject has one of them (`likeShard`). */

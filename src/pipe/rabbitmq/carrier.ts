@@ -24,7 +24,8 @@ export interface RabbitOptions extends CarrierOptions {
 export class RabbitCarrier implements Carrier {
   readonly name: string;
   readonly #address: RabbitAddress;
-  readonly #prefix: string;
+  /** Connections are named after it. */
+  readonly #owner: string;
   readonly #answerMs: number;
   readonly #inHandMax: number;
   readonly #runtime: Runtime;
@@ -40,12 +41,12 @@ export class RabbitCarrier implements Carrier {
   constructor(options: RabbitOptions, runtime: Runtime) {
     const { url, prefix, kind = ORDERS.kind, queues = 8, answerMs = 5000, inHandMax = 512 } = options;
     this.#address = parseRabbitUrl(url);
-    this.#prefix = prefix;
     this.#answerMs = answerMs;
     this.#inHandMax = inHandMax;
     this.#runtime = runtime;
     this.#keepAlive = new KeepAlive(runtime.timers);
     this.#topology = new Topology(prefix, kind, queues, runtime.log);
+    this.#owner = kind === ORDERS.kind ? prefix : this.#topology.exchange;
     this.#sender = new Sender(this.#topology, answerMs, runtime, () => this.#changed());
     this.#sending = this.#link(this.#sender);
     // Two virtual hosts are two brokers.
@@ -54,7 +55,7 @@ export class RabbitCarrier implements Carrier {
   }
 
   #link(user: LinkUser): Link {
-    return new Link(this.#address, this.#prefix, this.#answerMs, this.#runtime, user);
+    return new Link(this.#address, this.#owner, this.#answerMs, this.#runtime, user);
   }
 
   get reason(): string | null {
