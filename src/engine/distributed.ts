@@ -16,6 +16,9 @@ import { QueuedOrders } from '../orders/queued-orders.ts';
 import { DecisionChannel } from '../orders/redis/decision-channel.ts';
 import { BrokerPipe } from '../pipe/brokers/pipe.ts';
 import type { Carrier } from '../pipe/brokers/port.ts';
+import type { Lead } from '../pipe/brokers/relay.ts';
+import type { Channels } from '../pipe/channels.ts';
+import { ORDERS } from '../pipe/orders.ts';
 import type { DeadLetters, SharedPipe, Undeliverable } from '../pipe/port.ts';
 import { RedisStreamsPipe } from '../pipe/redis-streams/pipe.ts';
 import { presentOrder } from '../views/present.ts';
@@ -69,9 +72,9 @@ const CLAIM_EVERY_MS = 1000;
  *                 └──────────── settle ───────────────┴──▶ wire ──▶ pending ──▶ the answer
  */
 export class DistributedShop extends Shop {
-  declare readonly deadLetters: DeadLetters;
+  declare readonly deadLetters: DeadLetters<OrderMessage>;
   readonly #gate: RedisGate;
-  readonly #pipe: SharedPipe;
+  readonly #pipe: SharedPipe<OrderMessage>;
   readonly #locks: Locks;
   readonly #orderLocks: Locks;
   readonly #decisions: DecisionChannel;
@@ -121,7 +124,8 @@ export class DistributedShop extends Shop {
       commandMs: options.commandMs ?? COMMAND_MS,
       keepAlive,
     };
-    const gate = new RedisGate({ ...common, shopId: ledger.shopId, pipeMax: options.pipeMax }, runtime);
+    const orders: Channels<OrderMessage> = { ...ORDERS, bound: options.pipeMax };
+    const gate = new RedisGate({ ...common, shopId: ledger.shopId, pipeMax: orders.bound }, runtime);
     const lockPrefix = new Layout(options.prefix).locks;
     const locks = createLocks({
       redis: options.redis,
@@ -130,19 +134,7 @@ export class DistributedShop extends Shop {
       runtime,
     });
     const { carrier = null, worker } = options;
-    const pipe =
-      carrier !== null && worker
-        ? new BrokerPipe(
-            {
-              ...common,
-              redis: options.redis,
-              carrier,
-              // A short lease: two that lead only make duplicates, and a dead one is missed soon.
-              lead: (job, work) => locks.leader(job, ({ signal }) => work(signal), { lease: RELAY_LEASE_MS }),
-            },
-            runtime,
-          )
-        : new RedisStreamsPipe({ ...common, redis: options.redis }, runtime);
+    const pipe = sharedPipe(orders, worker ? carrier : null, { ...common, redis: options.redis, locks, runtime });
     // An order's lock only saves work: a call that does not get it soon goes on without it.
     const orderLocks = createLocks({
       redis: options.redis,
@@ -273,8 +265,8 @@ export class DistributedShop extends Shop {
   }
 
   /** No other worker writes orders of these buyers meanwhile (docs/concepts/sources.md, 000). No promise needs this. */
-  async #writeLocked(batch: OrderMessage[]): Promise<readonly Undeliverable[]> {
-    const undeliverable: Undeliverable[] = [];
+  async #writeLocked(batch: OrderMessage[]): Promise<readonly Undeliverable<OrderMessage>[]> {
+    const undeliverable: Undeliverable<OrderMessage>[] = [];
     // A multi-lock takes no more names at once.
     for (let from = 0; from < batch.length; from += LOCKED_MAX) {
       const some = batch.slice(from, from + LOCKED_MAX);
@@ -403,4 +395,23 @@ export class DistributedShop extends Shop {
     this.#gate.close();
     this.#keepAlive.close();
   }
+}
+
+interface PipeGround {
+  readonly redis: RedisTarget;
+  readonly prefix: string;
+  readonly commandMs: number;
+  readonly keepAlive: KeepAlive;
+  readonly locks: Locks;
+  readonly runtime: Runtime;
+}
+
+/** The pipe for one kind of message. `carrier`: the broker of this kind; null: the process reads the streams, or carries nothing. */
+function sharedPipe<M>(channels: Channels<M>, carrier: Carrier | null, on: PipeGround): SharedPipe<M> {
+  const { redis, prefix, commandMs, keepAlive, locks, runtime } = on;
+  const common = { channels, redis, prefix, commandMs, keepAlive };
+  if (carrier === null) return new RedisStreamsPipe(common, runtime);
+  // A short lease: two that lead only make duplicates, and a dead one is missed soon.
+  const lead: Lead = (job, work) => locks.leader(job, ({ signal }) => work(signal), { lease: RELAY_LEASE_MS });
+  return new BrokerPipe({ ...common, carrier, lead }, runtime);
 }

@@ -7,9 +7,11 @@ import { Unresolved } from '../ledger/unresolved.ts';
 import { Writer, type WriterEffects } from '../ledger/writer.ts';
 import { createLocks, type Locks } from '../locks/locks.ts';
 import { MemorySpace } from '../locks/memory/space.ts';
+import { saleChannel } from '../model/channel.ts';
 import type { OrderMessage } from '../model/order.ts';
 import type { SaleRecord } from '../model/sale.ts';
 import { MemoryPipe } from '../pipe/memory.ts';
+import { ORDERS } from '../pipe/orders.ts';
 import { type LifeOptions, NO_PAYMENTS, type Readiness, Shop } from './shop.ts';
 
 const ORDER_ID_BLOCK = 20_000;
@@ -26,7 +28,7 @@ const EMPTIED_MS_MAX = 1000;
  * Its ledger is SQLite, or a database that it has for itself (DATABASE_URL without REDIS_URL).
  */
 export class EmbeddedShop extends Shop {
-  readonly #pipe: MemoryPipe;
+  readonly #pipe: MemoryPipe<OrderMessage>;
   readonly #writer: Writer;
   readonly #unresolved: Unresolved;
   readonly #maintenance: Maintenance;
@@ -60,7 +62,7 @@ export class EmbeddedShop extends Shop {
     // Of this shop alone: another one in this process has other orders.
     const space = new MemorySpace(runtime.clock);
     const locks = createLocks({ space, log: runtime.log, runtime });
-    const pipe = new MemoryPipe(runtime);
+    const pipe = new MemoryPipe(ORDERS, runtime);
     const gate = new MemoryGate(runtime, (message) => pipe.push(message));
     super(
       {
@@ -138,12 +140,12 @@ export class EmbeddedShop extends Shop {
 
   /** What was admitted before is committed; then the gate lets the sale go. Its end stands in the ledger. */
   protected override async saleClosed(saleId: string): Promise<void> {
-    await this.#pipe.caughtUp(saleId);
+    await this.#pipe.caughtUp(saleChannel(saleId));
     await this.gate.retire(saleId);
   }
 
   protected override async isEmptied({ id }: SaleRecord): Promise<boolean> {
-    return (await this.#pipe.caughtUp(id, EMPTIED_MS_MAX)) && this.#unresolved.size === 0;
+    return (await this.#pipe.caughtUp(saleChannel(id), EMPTIED_MS_MAX)) && this.#unresolved.size === 0;
   }
 
   protected override async finish(): Promise<void> {

@@ -10,6 +10,7 @@ import type { Reached } from '../orders/life/points.ts';
 import type { PaymentProvider } from '../payments/port.ts';
 import { providersFault } from '../payments/providers.ts';
 import type { Carrier } from '../pipe/brokers/port.ts';
+import { ORDERS } from '../pipe/orders.ts';
 import { DistributedShop } from './distributed.ts';
 import { EmbeddedShop } from './embedded.ts';
 import type { LifeOptions, Shop } from './shop.ts';
@@ -122,14 +123,14 @@ export async function openShop(settings: Deployment, options: OpenOptions, runti
   }
 }
 
-/** The broker that the address names. Loaded only where it is used: its client is not small. */
-export async function carrierOf(url: string, prefix: string, runtime: Runtime): Promise<Carrier> {
+/** The broker that the address names, for one kind of message. Loaded only where it is used: its client is not small. */
+export async function carrierOf(url: string, prefix: string, runtime: Runtime, kind = ORDERS.kind): Promise<Carrier> {
   if (url.startsWith('kafka')) {
     const { KafkaCarrier } = await import('../pipe/kafka/carrier.ts');
-    return new KafkaCarrier({ url, prefix }, runtime);
+    return new KafkaCarrier({ url, prefix, kind }, runtime);
   }
   const { RabbitCarrier } = await import('../pipe/rabbitmq/carrier.ts');
-  return new RabbitCarrier({ url, prefix }, runtime);
+  return new RabbitCarrier({ url, prefix, kind }, runtime);
 }
 
 /** The gate is in this process: it is right as long as nobody else writes to the database. */

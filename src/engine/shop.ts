@@ -22,7 +22,7 @@ import type { Locks } from '../locks/locks.ts';
 import { actor } from '../model/actor.ts';
 import type { CheckReport } from '../model/finding.ts';
 import type { Money } from '../model/money.ts';
-import type { OrderRecord } from '../model/order.ts';
+import type { OrderMessage, OrderRecord } from '../model/order.ts';
 import type { PaymentAttempt } from '../model/payment.ts';
 import type { NewSale, SalePatch, SaleRecord } from '../model/sale.ts';
 import { isCode } from '../model/text.ts';
@@ -67,9 +67,9 @@ export interface Readiness {
 export interface ShopParts {
   readonly ledger: Ledger;
   readonly gate: KeptGate & Partial<SharedGate>;
-  readonly pipe: Pipe;
+  readonly pipe: Pipe<OrderMessage>;
   /** Messages that the ledger could not take; absent where there can be none. */
-  readonly letters?: DeadLetters;
+  readonly letters?: DeadLetters<OrderMessage>;
   readonly patience: Patience | null;
   readonly rebuild: RebuildOptions;
   /** Where several processes share the shop. */
@@ -132,7 +132,7 @@ export abstract class Shop {
   protected readonly rebuilder: Rebuilder;
   protected readonly upkeep: GateUpkeep;
   /** Messages that the ledger could not take; null where there can be none. */
-  readonly deadLetters: DeadLetters | null;
+  readonly deadLetters: DeadLetters<OrderMessage> | null;
   readonly #sweeper: Sweeper;
   readonly #life: Life;
   readonly #saleList: SaleList;

@@ -3,6 +3,8 @@ import { messageOf } from '../base/errors.ts';
 import type { Runtime } from '../base/runtime.ts';
 import { sleep } from '../base/timers.ts';
 import type { Rebuilding, ReleaseLedger, SaleLedger, Upkeep } from '../ledger/port.ts';
+import { saleChannel } from '../model/channel.ts';
+import type { OrderMessage } from '../model/order.ts';
 import { mayAdmit } from '../model/sale.ts';
 import type { SaleSnapshot, SnapshotPage } from '../model/snapshot.ts';
 import type { Pipe } from '../pipe/port.ts';
@@ -17,7 +19,7 @@ export interface RebuildDependencies {
   runtime: Runtime;
   /** One that ends with this process keeps no note about finished sales. */
   gate: Gate & Partial<Pick<SharedGate, 'emptiedAt' | 'setEmptied'>>;
-  pipe: Pick<Pipe, 'caughtUp' | 'depthOf'>;
+  pipe: Pick<Pipe<OrderMessage>, 'caughtUp' | 'depthOf'>;
   ledger: SaleLedger & ReleaseLedger & Upkeep;
   /** Null: another process is building this gate. The lock only saves work: the ledger's epoch is the fence. */
   lock: (saleId: string) => Promise<{ release(): Promise<unknown> } | null>;
@@ -222,10 +224,10 @@ export class Rebuilder {
   /** Whether all that was in the pipe is decided. Gives up its slot meanwhile: waiting may take long, and costs little. */
   async #drain(saleId: string, task: Task): Promise<boolean> {
     const { pipe, drainMsMax, drainIdleMsMax } = this.#on;
-    if (await pipe.caughtUp(saleId, 0)) return true;
+    if (await pipe.caughtUp(saleChannel(saleId), 0)) return true;
     this.#leaveSlot();
     try {
-      return await pipe.caughtUp(saleId, drainMsMax, drainIdleMsMax);
+      return await pipe.caughtUp(saleChannel(saleId), drainMsMax, drainIdleMsMax);
     } finally {
       await this.#slot(task);
     }
@@ -233,7 +235,7 @@ export class Rebuilder {
 
   async #logLeft(saleId: string): Promise<void> {
     const { runtime, pipe } = this.#on;
-    const orders = await pipe.depthOf(saleId).catch(() => null);
+    const orders = await pipe.depthOf(saleChannel(saleId)).catch(() => null);
     runtime.log.error({ saleId, orders }, 'orders in the pipe are not waited for any longer: they end gate_rebuilt');
   }
 

@@ -41,7 +41,7 @@ export class LeftInPipe implements Undecided {
   }
 
   /** A ledger that can store nothing at all is no reason to give up on a message: the outage may only look like its fault. */
-  async unstorable(message: OrderMessage, error: Error): Promise<Undeliverable> {
+  async unstorable(message: OrderMessage, error: Error): Promise<Undeliverable<OrderMessage>> {
     try {
       await this.#ledger.probe();
     } catch (out) {

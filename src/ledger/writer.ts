@@ -23,7 +23,7 @@ export interface Undecided {
   /** A commit failed, and may have happened all the same. Throws where the pipe has to bring the batch again. */
   unknown(batch: readonly OrderMessage[], error: RetryableError): void;
   /** The ledger cannot store this message as it is. Returned: the pipe tries it again apart from the others. */
-  unstorable(message: OrderMessage, error: Error): Promise<Undeliverable | null>;
+  unstorable(message: OrderMessage, error: Error): Promise<Undeliverable<OrderMessage> | null>;
   /** A commit succeeded. */
   worked(): void;
 }
@@ -56,15 +56,19 @@ export class Writer {
   }
 
   /** Resolves when the batch is stored or kept; `told` when all that follows from it is done, too. */
-  async write(batch: readonly OrderMessage[]): Promise<Handled> {
-    const undeliverable: Undeliverable[] = [];
+  async write(batch: readonly OrderMessage[]): Promise<Handled<OrderMessage>> {
+    const undeliverable: Undeliverable<OrderMessage>[] = [];
     const tells: Promise<void>[] = [];
     await this.#write(batch, undeliverable, tells);
     return { undeliverable, told: tells.length === 1 ? tells[0]! : Promise.all(tells).then(() => undefined) };
   }
 
   /** One half after the other, so that the order of messages is kept. */
-  async #write(batch: readonly OrderMessage[], undeliverable: Undeliverable[], tells: Promise<void>[]): Promise<void> {
+  async #write(
+    batch: readonly OrderMessage[],
+    undeliverable: Undeliverable<OrderMessage>[],
+    tells: Promise<void>[],
+  ): Promise<void> {
     if (batch.length === 0 || this.#undecided.keeps(batch)) return;
     const startedMs = this.#runtime.clock.monotonic();
     let stored: StoredOrder[];

@@ -14,11 +14,16 @@ export interface Format {
  */
 export const SHARED: Format = { oldest: 1, newest: 1 };
 
-/** An entry of a stream. Its number is the name of its first field; the empty name stands for 1. */
+/** An entry of orders in a stream. Its number is the name of its first field; the empty name stands for 1. */
 export const ENTRY: Format = { oldest: 1, newest: 1 };
 
-/** A parcel at a broker. Its number is its first element. 1 was never released. */
-export const PARCEL: Format = { oldest: 2, newest: 2 };
+/** An entry of likes, numbered in the same way. */
+export const LIKE_ENTRY: Format = { oldest: 1, newest: 1 };
+
+/**
+ * A parcel at a broker. Its number is its first element. 1 was never released; 2 names a sale by its id, 3 names any channel.
+ */
+export const PARCEL: Format = { oldest: 2, newest: 3 };
 
 /**
  * How far the schema of a shared database may be ahead of the program: each migration leaves the schema usable by the

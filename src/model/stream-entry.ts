@@ -1,4 +1,6 @@
 import { ACTOR_KINDS, type ActorKind } from './actor.ts';
+import { saleOf } from './channel.ts';
+import type { EntryCodec, EntryFields } from './entry.ts';
 import { ENTRY } from './formats.ts';
 import type { OrderMessage, PlacedBy } from './order.ts';
 
@@ -13,16 +15,6 @@ import type { OrderMessage, PlacedBy } from './order.ts';
  *   by          whoever placed some of them for their buyers, as JSON: [order id, audit id, kind, name, origin] of each. It
  *               comes last, and may name orders that were not admitted
  */
-
-/** Field and value, one after the other, as they stand in an entry. */
-export type EntryFields = readonly string[];
-
-const NUMBER = /^[1-9]\d{0,5}$/;
-
-/** Whether a newer version has written this: then it is left to a worker of that version, and is no dead letter. */
-export function isNewerEntry(fields: EntryFields): boolean {
-  return NUMBER.test(fields[0] ?? '') && Number(fields[0]) > ENTRY.newest;
-}
 
 /** Orders that are alike, as they stand in one field. */
 interface Group {
@@ -153,10 +145,7 @@ export function decodeEntry(saleId: string, fields: EntryFields): OrderMessage[]
 }
 
 /** Splits an entry into one per order. `rest`: the fields that could not be split; null if there are none. */
-export function splitEntry(fields: EntryFields): {
-  orders: { orderId: string; fields: EntryFields }[];
-  rest: EntryFields | null;
-} {
+export function splitEntry(fields: EntryFields): ReturnType<EntryCodec<OrderMessage>['split']> {
   const common: string[] = [];
   const strange: string[] = [];
   const groups: Group[] = [];
@@ -173,11 +162,11 @@ export function splitEntry(fields: EntryFields): {
       strange.push(...pair);
     }
   }
-  const orders = groups.flatMap((group) =>
+  const messages = groups.flatMap((group) =>
     group.orders.map((order) => {
       const by = placedBy.get(order.orderId);
       return {
-        orderId: order.orderId,
+        id: order.orderId,
         fields: [
           ...common,
           ...encodeGroup({ common: group.common, orders: [order] }),
@@ -186,9 +175,32 @@ export function splitEntry(fields: EntryFields): {
       };
     }),
   );
-  const isAll = strange.length === 0 && orders.length > 0;
-  return { orders, rest: isAll ? null : [...common, ...strange] };
+  const isAll = strange.length === 0 && messages.length > 0;
+  return { messages, rest: isAll ? null : [...common, ...strange] };
 }
+
+export const ORDER_ENTRIES: EntryCodec<OrderMessage> = {
+  format: ENTRY,
+  decode: (channel, fields) => decodeEntry(saleOf(channel)!, fields),
+  encode: encodeEntry,
+  split: splitEntry,
+  idOf: ({ orderId }) => orderId,
+  // It orders nothing: whoever handles a letter sees by it that there is no order.
+  unreadable: (channel, id, epoch, raw) => ({
+    orderId: id,
+    saleId: channel === null ? '' : saleOf(channel)!,
+    itemId: '',
+    itemCode: '',
+    buyer: '',
+    quantity: 0,
+    slots: [],
+    price: { amount: 0, currency: '' },
+    payWithinSeconds: 0,
+    epoch,
+    key: null,
+    fingerprint: raw,
+  }),
+};
 
 function partsOf(value: string, count: 3): [string, string, string];
 function partsOf(value: string, count: 4): [string, string, string, string];

@@ -1,7 +1,7 @@
 import { type IdSequence, isId } from '../base/ids.ts';
 import type { Gate } from '../gate/port.ts';
 import type { Actor, AuditLedger, AuditNote, OrderLedger, SaleLedger } from '../ledger/port.ts';
-import type { OrderRecord } from '../model/order.ts';
+import type { OrderMessage, OrderRecord } from '../model/order.ts';
 import type { DeadLetter, DeadLetters } from '../pipe/port.ts';
 
 export interface DecideDeadLettersDependencies {
@@ -15,10 +15,10 @@ export interface DecideDeadLettersDependencies {
 
 /** What an operator decides about messages that the ledger could not take. */
 export class DecideDeadLetters {
-  readonly #letters: DeadLetters;
+  readonly #letters: DeadLetters<OrderMessage>;
   readonly #on: DecideDeadLettersDependencies;
 
-  constructor(letters: DeadLetters, dependencies: DecideDeadLettersDependencies) {
+  constructor(letters: DeadLetters<OrderMessage>, dependencies: DecideDeadLettersDependencies) {
     this.#letters = letters;
     this.#on = dependencies;
   }
@@ -54,7 +54,7 @@ export class DecideDeadLetters {
     return true;
   }
 
-  async #note(action: 'retry' | 'delete', { message, error }: DeadLetter, by: Actor): Promise<AuditNote> {
+  async #note(action: 'retry' | 'delete', { message, error }: DeadLetter<OrderMessage>, by: Actor): Promise<AuditNote> {
     const { orderId, saleId, buyer } = message;
     // A message that nobody could read has an id of its own, of up to 300 characters.
     const subject = isId(orderId) ? `order:${orderId}` : `dead_letter:${orderId.slice(0, 100)}`;

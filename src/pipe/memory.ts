@@ -1,7 +1,7 @@
 import { backOffMs } from '../base/back-off.ts';
 import { invariant } from '../base/errors.ts';
 import type { Runtime } from '../base/runtime.ts';
-import type { OrderMessage } from '../model/order.ts';
+import type { Channels } from './channels.ts';
 import type { Handled, Pipe } from './port.ts';
 
 /** Bounds one transaction, so that a burst does not become one commit that everybody waits for. */
@@ -11,30 +11,33 @@ const AGAIN_MS_MAX = 2000;
 
 /** There are no dead letters here: whoever handles a batch decides every message of it, or rejects the whole. */
 // biome-ignore lint/suspicious/noConfusingVoidType: who decides everything has nothing to return
-type HandleAll = (batch: OrderMessage[]) => Promise<Handled | void>;
+type HandleAll<M> = (batch: M[]) => Promise<Handled<M> | void>;
 
 /**
- * The in-process pipe. The gate calls `push` inside the admission itself: there is no instant in which stock is taken and
- * no message exists. A batch is cut at the next turn of the event loop, so all requests that arrived in one turn share
- * one commit, and a lone request waits for nobody. The pipe does not survive the process: what is lost was never answered 201.
+ * The in-process pipe. Whoever decides calls `push` inside the decision itself, as the gate does inside an admission: there is no
+ * instant in which stock is taken and no message exists. A batch is cut at the next turn of the event loop, so all requests that
+ * arrived in one turn share one commit, and a lone request waits for nobody. The pipe does not survive the process: what is lost was
+ * never answered 201.
  *
- * All sales share one queue, so that a sale has caught up when all have.
+ * All channels share one queue, so that a channel has caught up when all have.
  */
-export class MemoryPipe implements Pipe {
+export class MemoryPipe<M> implements Pipe<M> {
+  readonly #channels: Channels<M>;
   readonly #runtime: Runtime;
-  #waiting: OrderMessage[] = [];
-  #inHand: OrderMessage[] = [];
+  #waiting: M[] = [];
+  #inHand: M[] = [];
   #handling: Promise<void> | null = null;
   #scheduled = false;
   #stopped = false;
-  #handle: HandleAll | null = null;
+  #handle: HandleAll<M> | null = null;
   /** How many messages have entered and left the queue. A waiter is resolved when `left` reaches its mark. */
   #entered = 0;
   #left = 0;
   #waiters: { mark: number; resolve: () => void; moved: () => void }[] = [];
   #endRest: (() => void) | null = null;
 
-  constructor(runtime: Runtime) {
+  constructor(channels: Channels<M>, runtime: Runtime) {
+    this.#channels = channels;
     this.#runtime = runtime;
   }
 
@@ -42,13 +45,18 @@ export class MemoryPipe implements Pipe {
     return this.#waiting.length + this.#inHand.length;
   }
 
-  push(message: OrderMessage): void {
+  /** Whether whoever decides must refuse: the ledger does not keep up. */
+  get isFull(): boolean {
+    return this.depth >= this.#channels.bound;
+  }
+
+  push(message: M): void {
     this.#waiting.push(message);
     this.#entered++;
     this.#schedule();
   }
 
-  consume(handle: HandleAll): void {
+  consume(handle: HandleAll<M>): void {
     this.#handle = handle;
     if (this.#waiting.length > 0) this.#schedule();
   }
@@ -57,7 +65,7 @@ export class MemoryPipe implements Pipe {
     while (this.depth > 0) await this.caughtUp();
   }
 
-  caughtUp(_saleId?: string, withinMs = Infinity, idleMs = Infinity): Promise<boolean> {
+  caughtUp(_channel?: string, withinMs = Infinity, idleMs = Infinity): Promise<boolean> {
     if (this.depth === 0) return Promise.resolve(true);
     if (withinMs <= 0) return Promise.resolve(false);
     return new Promise((resolve) => {
@@ -80,9 +88,9 @@ export class MemoryPipe implements Pipe {
     });
   }
 
-  async depthOf(saleId: string): Promise<number> {
+  async depthOf(channel: string): Promise<number> {
     const all = [...this.#waiting, ...this.#inHand];
-    return all.reduce((count, message) => (message.saleId === saleId ? count + 1 : count), 0);
+    return all.reduce((count, message) => (this.#channels.channelOf(message) === channel ? count + 1 : count), 0);
   }
 
   async stop(): Promise<void> {
@@ -118,7 +126,7 @@ export class MemoryPipe implements Pipe {
   }
 
   /** Hands a batch over until it is decided. False: the pipe was stopped first. */
-  async #handOver(batch: OrderMessage[]): Promise<boolean> {
+  async #handOver(batch: M[]): Promise<boolean> {
     for (let failures = 0; ; failures++) {
       try {
         const handled = await this.#handle!(batch);
@@ -127,7 +135,8 @@ export class MemoryPipe implements Pipe {
         invariant(handled.undeliverable.length === 0, 'in memory nothing is undeliverable');
         return true;
       } catch (error) {
-        this.#runtime.log.error({ err: error, orders: batch.length }, 'a batch is handed over again');
+        const { kind } = this.#channels;
+        this.#runtime.log.error({ err: error, [kind]: batch.length }, 'a batch is handed over again');
       }
       if (this.#stopped) return false;
       await new Promise<void>((resolve) => {

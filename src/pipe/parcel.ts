@@ -1,10 +1,11 @@
 import { crc32 } from 'node:zlib';
+import { CHANNEL_PATTERN, channelWritten, saleOf, writtenName } from '../model/channel.ts';
+import type { EntryFields } from '../model/entry.ts';
 import { PARCEL } from '../model/formats.ts';
-import type { EntryFields } from '../model/stream-entry.ts';
 
-/** What goes through a broker: a copy of one entry of a sale's stream, or a probe. */
+/** What goes through a broker: a copy of one entry of a channel's stream, or a probe. */
 export interface Parcel {
-  readonly saleId: string;
+  readonly channel: string;
   readonly epoch: number;
   /** The entry's id in the stream: `<ms>-<number>`. */
   readonly entryId: string;
@@ -18,20 +19,26 @@ export interface Parcel {
 const ENTRY_ID = /^\d+-\d+$/;
 const SALE_ID = /^\d+$/;
 
-export function writeParcel({ saleId, epoch, entryId, fields }: Parcel): string {
-  return JSON.stringify([PARCEL.newest, saleId, epoch, entryId, fields]);
+/** Orders keep the number that every worker reads (docs/internals/formats.md, rule 3). */
+const OF_SALES = 2;
+const OF_CHANNELS = 3;
+
+export function writeParcel({ channel, epoch, entryId, fields }: Parcel): string {
+  const format = saleOf(channel) === null ? OF_CHANNELS : OF_SALES;
+  return JSON.stringify([format, writtenName(channel), epoch, entryId, fields]);
 }
 
 /** Null: no parcel of ours, or one in a format that this version does not read. */
 export function readParcel(body: string): Parcel | null {
   const parts = partsOf(body);
   if (parts === null || parts.length !== 5) return null;
-  const [format, saleId, epoch, entryId, fields] = parts as [number, string, ...unknown[]];
+  const [format, name, epoch, entryId, fields] = parts as [number, string, ...unknown[]];
   if (format < PARCEL.oldest || format > PARCEL.newest) return null;
+  if (format === OF_SALES ? !SALE_ID.test(name) : SALE_ID.test(name)) return null;
   if (!Number.isSafeInteger(epoch) || (epoch as number) < 0) return null;
   if (typeof entryId !== 'string' || !ENTRY_ID.test(entryId)) return null;
   if (fields !== null && !isFields(fields)) return null;
-  return { saleId, epoch: epoch as number, entryId, fields };
+  return { channel: channelWritten(name), epoch: epoch as number, entryId, fields };
 }
 
 /** Whether a newer version has written this. Its entry is in the stream, from which a worker that can read it takes it. */
@@ -40,12 +47,12 @@ export function isNewerParcel(body: string): boolean {
   return parts !== null && (parts[0] as number) > PARCEL.newest;
 }
 
-/** Every format begins with its number and the id of a sale. Null: this does not. */
+/** Every format begins with its number and the id of a sale or the name of a channel. Null: this does not. */
 function partsOf(body: string): unknown[] | null {
   try {
     const parts: unknown = JSON.parse(body);
-    if (!Array.isArray(parts) || !Number.isSafeInteger(parts[0])) return null;
-    return typeof parts[1] === 'string' && SALE_ID.test(parts[1]) ? parts : null;
+    if (!Array.isArray(parts) || !Number.isSafeInteger(parts[0]) || typeof parts[1] !== 'string') return null;
+    return SALE_ID.test(parts[1]) || CHANNEL_PATTERN.test(parts[1]) ? parts : null;
   } catch {
     return null;
   }
@@ -61,6 +68,6 @@ function isFields(fields: unknown): fields is EntryFields {
 }
 
 /** Every process must compute the same partition. */
-export function partitionOf(saleId: string, partitions: number): number {
-  return crc32(saleId) % partitions;
+export function partitionOf(channel: string, partitions: number): number {
+  return crc32(writtenName(channel)) % partitions;
 }

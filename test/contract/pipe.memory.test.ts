@@ -1,13 +1,14 @@
 import { describe, expect, it } from 'vitest';
 import { systemRuntime } from '../../src/base/runtime.ts';
 import { MemoryPipe } from '../../src/pipe/memory.ts';
-import { orderMessage } from '../support/streams.ts';
+import { ORDERS } from '../../src/pipe/orders.ts';
+import { orderMessage, type TestKind } from '../support/streams.ts';
 import { settled } from './manual.ts';
 import { type PipeUnderTest, pipeContract } from './pipe.ts';
 
-async function memoryPipe(): Promise<PipeUnderTest> {
-  const pipe = new MemoryPipe(systemRuntime());
-  const push = async (messages: Parameters<MemoryPipe['push']>[0][]): Promise<void> => {
+async function memoryPipe<M>({ channels }: TestKind<M>): Promise<PipeUnderTest<M>> {
+  const pipe = new MemoryPipe(channels, systemRuntime());
+  const push = async (messages: M[]): Promise<void> => {
     for (const message of messages) pipe.push(message);
   };
   return { pipe, letters: null, push, pushEach: push, batchMax: 512, end: () => pipe.stop() };
@@ -22,7 +23,7 @@ describe('the pipe in memory', () => {
   };
 
   it('is drained when nothing is in it: at once if it is empty, else after the last batch is handled', async () => {
-    const pipe = new MemoryPipe(systemRuntime());
+    const pipe = new MemoryPipe(ORDERS, systemRuntime());
     await pipe.drained();
     const open: (() => void)[] = [];
     pipe.consume(() => new Promise((resolve) => open.push(() => resolve())));
@@ -43,8 +44,8 @@ describe('the pipe in memory', () => {
     await pipe.drained();
   });
 
-  it('has one queue: what arrives in one turn shares a batch, whatever its sale', async () => {
-    const pipe = new MemoryPipe(systemRuntime());
+  it('has one queue: what arrives in one turn shares a batch, whatever its channel', async () => {
+    const pipe = new MemoryPipe(ORDERS, systemRuntime());
     const batches: string[][] = [];
     pipe.consume(async (batch) => void batches.push(batch.map(({ saleId }) => saleId)));
     for (const saleId of ['1', '2', '1']) pipe.push(orderMessage('1', { saleId }));
@@ -52,12 +53,23 @@ describe('the pipe in memory', () => {
     expect(batches).toEqual([['1', '2', '1']]);
   });
 
-  it('a waiter that gave up is not in the way of others', async () => {
-    const pipe = new MemoryPipe(systemRuntime());
+  it('P10: is full when as many wait as its kind allows, and has room again when they have left', async () => {
+    const pipe = new MemoryPipe({ ...ORDERS, bound: 2 }, systemRuntime());
     pipe.push(orderMessage('1'));
-    const patient = pipe.caughtUp('1');
-    expect(await pipe.caughtUp('1', 5)).toBe(false);
-    const another = pipe.caughtUp('1');
+    expect(pipe.isFull).toBe(false);
+    pipe.push(orderMessage('2', { saleId: '9' }));
+    expect(pipe.isFull).toBe(true);
+    pipe.consume(async () => undefined);
+    await pipe.drained();
+    expect(pipe.isFull).toBe(false);
+  });
+
+  it('a waiter that gave up is not in the way of others', async () => {
+    const pipe = new MemoryPipe(ORDERS, systemRuntime());
+    pipe.push(orderMessage('1'));
+    const patient = pipe.caughtUp('sale:1');
+    expect(await pipe.caughtUp('sale:1', 5)).toBe(false);
+    const another = pipe.caughtUp('sale:1');
     pipe.consume(async () => undefined);
     expect(await Promise.all([patient, another])).toEqual([true, true]);
   });

@@ -1,7 +1,7 @@
 import { afterAll, beforeAll } from 'vitest';
 import { systemRuntime } from '../../src/base/runtime.ts';
 import { RabbitCarrier } from '../../src/pipe/rabbitmq/carrier.ts';
-import { brokerPipe } from '../support/broker-pipe.ts';
+import { brokerPipeOf } from '../support/broker-pipe.ts';
 import { cleanUpServers } from '../support/servers/clean-up.ts';
 import { describeWithRabbitmq } from '../support/servers/describe.ts';
 import { rabbitmqUrl } from '../support/servers/rabbitmq.ts';
@@ -16,19 +16,24 @@ describeWithRabbitmq('the pipe through RabbitMQ', () => {
   });
   afterAll(cleanUpServers);
 
-  pipeContract('rabbitmq', async () => {
-    const runtime = systemRuntime();
-    const name = `pipe-${runtime.random.secret(6)}`;
-    const carrier = (prefix: string) => new RabbitCarrier({ url, prefix }, runtime);
-    const { pipe, feeder, end } = brokerPipe(redis, name, carrier, { retryMs: RETRY_MS, triesMax: TRIES_MAX });
-    return {
-      pipe,
-      letters: pipe.letters,
-      push: (messages) => feeder.write(messages),
-      pushEach: (messages) => feeder.writeEach(messages),
-      batchMax: 512,
-      fillsBatches: false,
-      end,
-    };
-  });
+  pipeContract(
+    'rabbitmq',
+    async (kind) => {
+      const runtime = systemRuntime();
+      const name = `pipe-${runtime.random.secret(6)}`;
+      const carrier = (prefix: string, of: string) => new RabbitCarrier({ url, prefix, kind: of }, runtime);
+      const options = { retryMs: RETRY_MS, triesMax: TRIES_MAX };
+      const { pipe, feeder, end } = brokerPipeOf(kind, redis, name, carrier, options);
+      return {
+        pipe,
+        letters: pipe.letters,
+        push: (messages) => feeder.write(messages),
+        pushEach: (messages) => feeder.writeEach(messages),
+        batchMax: 512,
+        fillsBatches: false,
+        end,
+      };
+    },
+    { fewOfLikes: true },
+  );
 });

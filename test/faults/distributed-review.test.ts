@@ -13,6 +13,7 @@ import { createLocks, type Locks } from '../../src/locks/locks.ts';
 import { actor } from '../../src/model/actor.ts';
 import { orderFingerprint } from '../../src/model/order.ts';
 import type { PlaceResult } from '../../src/orders/place.ts';
+import { ORDERS } from '../../src/pipe/orders.ts';
 import { RedisStreamsPipe } from '../../src/pipe/redis-streams/pipe.ts';
 import { streamed } from '../contract/gate-redis-world.ts';
 import { until } from '../support/fault-wait.ts';
@@ -567,7 +568,7 @@ describeWithRedis('the distributed shop, reviewed', () => {
     function keeperOf(ledger: Ledger, gate = openGate(), laterMs = 0): GateUpkeep {
       const clock = { now: () => Date.now() + laterMs, monotonic: () => performance.now() };
       const runtime = { ...systemRuntime(), clock };
-      const pipe = new RedisStreamsPipe({ redis: redis.url, prefix }, runtime);
+      const pipe = new RedisStreamsPipe({ channels: ORDERS, redis: redis.url, prefix }, runtime);
       const locks = openLocks();
       const rebuilder = new Rebuilder({
         runtime,

@@ -7,7 +7,9 @@ import { KeepAlive } from '../../src/base/keep-alive.ts';
 import { systemRuntime } from '../../src/base/runtime.ts';
 import { LeftInPipe } from '../../src/ledger/left-in-pipe.ts';
 import { Writer } from '../../src/ledger/writer.ts';
+import { saleChannel } from '../../src/model/channel.ts';
 import type { OrderMessage } from '../../src/model/order.ts';
+import { ORDERS } from '../../src/pipe/orders.ts';
 import { type RedisStreamsOptions, RedisStreamsPipe } from '../../src/pipe/redis-streams/pipe.ts';
 import { StreamStore } from '../../src/pipe/redis-streams/store.ts';
 import { sleep, until } from '../support/fault-wait.ts';
@@ -29,7 +31,7 @@ describeWithRedis('the pipe on Redis Streams, when something goes wrong', () => 
   let client: Redis;
   let feeder: StreamFeeder;
   let prefix: string;
-  let pipes: RedisStreamsPipe[];
+  let pipes: RedisStreamsPipe<OrderMessage>[];
   let children: ChildProcess[];
   let lastId: number;
 
@@ -60,8 +62,11 @@ describeWithRedis('the pipe on Redis Streams, when something goes wrong', () => 
     expect(rejections.splice(0)).toEqual([]);
   });
 
-  function pipeWith(options: Partial<RedisStreamsOptions> = {}): RedisStreamsPipe {
-    const pipe = new RedisStreamsPipe({ redis: server.url, prefix, sweepMs: 50, ...options }, runtime);
+  function pipeWith(options: Partial<RedisStreamsOptions<OrderMessage>> = {}): RedisStreamsPipe<OrderMessage> {
+    const pipe = new RedisStreamsPipe(
+      { channels: ORDERS, redis: server.url, prefix, sweepMs: 50, ...options },
+      runtime,
+    );
     pipes.push(pipe);
     return pipe;
   }
@@ -74,7 +79,7 @@ describeWithRedis('the pipe on Redis Streams, when something goes wrong', () => 
   const sorted = (ids: readonly string[]): string[] => ids.toSorted((one, other) => Number(one) - Number(other));
 
   /** Accepts every message at once. */
-  function collect(pipe: RedisStreamsPipe): string[] {
+  function collect(pipe: RedisStreamsPipe<OrderMessage>): string[] {
     const seen: string[] = [];
     pipe.consume(async (batch) => void seen.push(...idsOf(batch)));
     return seen;
@@ -111,10 +116,10 @@ describeWithRedis('the pipe on Redis Streams, when something goes wrong', () => 
       await sleep(1000);
       expect(seen, 'it lives, and keeps them young').toEqual([]);
       child.kill('SIGKILL');
-      expect(await pipe.caughtUp('1', 5000)).toBe(true);
+      expect(await pipe.caughtUp('sale:1', 5000)).toBe(true);
       expect(sorted(seen)).toEqual(idsOf(sent));
       expect(pipe.counters.claimed).toBe(20);
-      expect(await pipe.depthOf('1')).toBe(0);
+      expect(await pipe.depthOf('sale:1')).toBe(0);
     });
 
     it('P3: that is stopped and wakes up: both handle, nothing is lost, nothing moves twice', async () => {
@@ -129,7 +134,7 @@ describeWithRedis('the pipe on Redis Streams, when something goes wrong', () => 
         seen.push(...idsOf(batch));
         return [{ message: batch[0]!, error: new Error('poison') }];
       });
-      expect(await pipe.caughtUp('1', 5000)).toBe(true);
+      expect(await pipe.caughtUp('sale:1', 5000)).toBe(true);
       expect(seen).toEqual(['1', '2', '3']);
       expect(await pipe.letters.drop('1')).toBe(true);
       child.kill('SIGCONT');
@@ -137,11 +142,11 @@ describeWithRedis('the pipe on Redis Streams, when something goes wrong', () => 
       const later = messages(1);
       await feeder.write(later);
       await until('and takes new ones', 5000, () => seen.includes('4') || said.decided.includes('4'));
-      expect(await pipe.caughtUp('1', 5000)).toBe(true);
+      expect(await pipe.caughtUp('sale:1', 5000)).toBe(true);
       expect(await pipe.letters.list(10, null), 'what was dropped does not come back').toEqual(
         seen.includes('4') ? [expect.objectContaining({ message: expect.objectContaining({ orderId: '4' }) })] : [],
       );
-      expect(await pipe.depthOf('1')).toBe(0);
+      expect(await pipe.depthOf('sale:1')).toBe(0);
     });
 
     it('that works for longer than the claim limit keeps what it has, also while it waits for the ledger', async () => {
@@ -157,7 +162,7 @@ describeWithRedis('the pipe on Redis Streams, when something goes wrong', () => 
       await until('it is in hand', 5000, () => handed > 0);
       const other = pipeWith({ claimIdleMs: 150 });
       const seen = collect(other);
-      expect(await slow.caughtUp('1', 5000)).toBe(true);
+      expect(await slow.caughtUp('sale:1', 5000)).toBe(true);
       expect(seen).toEqual([]);
       expect(other.counters.claimed).toBe(0);
     });
@@ -176,7 +181,7 @@ describeWithRedis('the pipe on Redis Streams, when something goes wrong', () => 
       await first.stop();
       const second = pipeWith({ claimIdleMs: 60_000 });
       const seen = collect(second);
-      expect(await second.caughtUp('1', 3000)).toBe(true);
+      expect(await second.caughtUp('sale:1', 3000)).toBe(true);
       expect(sorted(seen)).toEqual(idsOf(sent));
     });
 
@@ -195,7 +200,7 @@ describeWithRedis('the pipe on Redis Streams, when something goes wrong', () => 
         await feeder.writeEach(sent.slice(at, at + 50));
         await sleep(2);
       }
-      expect(await all[0]!.caughtUp('1', 10_000)).toBe(true);
+      expect(await all[0]!.caughtUp('sale:1', 10_000)).toBe(true);
       expect(sorted(seen.flat())).toEqual(idsOf(sent));
       for (const mine of seen) expect(mine.length).toBeGreaterThan(0);
       for (const mine of seen) expect(mine, 'in order within one consumer').toEqual(sorted(mine));
@@ -215,7 +220,7 @@ describeWithRedis('the pipe on Redis Streams, when something goes wrong', () => 
       });
       expect(await consumersOf(feeder.stream())).toContain('dead-busy');
       expect(seen).toEqual(['3']);
-      expect(await pipe.caughtUp('1', 5000)).toBe(true);
+      expect(await pipe.caughtUp('sale:1', 5000)).toBe(true);
       expect(sorted(seen)).toEqual(['1', '2', '3']);
       await until('the other one, too, when its messages were claimed', 5000, async () => {
         return !(await consumersOf(feeder.stream())).includes('dead-busy');
@@ -247,7 +252,7 @@ describeWithRedis('the pipe on Redis Streams, when something goes wrong', () => 
       pipe.consume((batch) => writer.write(batch));
       await until('all others are stored', 10_000, () => stored.length === 2998);
       expect(commits, 'not one by one').toBeLessThan(80);
-      expect(await pipe.caughtUp('1', 10_000)).toBe(true);
+      expect(await pipe.caughtUp('sale:1', 10_000)).toBe(true);
       expect(sorted(stored)).toEqual(idsOf(sent).filter((id) => !poison.has(id)));
       expect(pipe.counters).toMatchObject({ retries: 4, died: 2 });
       const letters = await pipe.letters.list(10, null);
@@ -257,7 +262,7 @@ describeWithRedis('the pipe on Redis Streams, when something goes wrong', () => 
       ]);
       poison.clear();
       expect(await pipe.letters.retry('777')).toBe(true);
-      expect(await pipe.caughtUp('1', 5000)).toBe(true);
+      expect(await pipe.caughtUp('sale:1', 5000)).toBe(true);
       expect(stored.at(-1)).toBe('777');
       expect(await pipe.letters.drop('2500')).toBe(true);
       expect(await client.exists(feeder.key('1', 'dead'), feeder.key('1', 'retry'))).toBe(0);
@@ -279,9 +284,9 @@ describeWithRedis('the pipe on Redis Streams, when something goes wrong', () => 
       await feeder.writeEach(sent.slice(0, 600));
       await feeder.writeEach(sent.slice(600));
       await sleep(2000);
-      expect(await pipe.depthOf('1')).toBe(600);
+      expect(await pipe.depthOf('sale:1')).toBe(600);
       out = false;
-      for (const saleId of ['1', '2']) expect(await pipe.caughtUp(saleId, 6000)).toBe(true);
+      for (const saleId of ['1', '2']) expect(await pipe.caughtUp(saleChannel(saleId), 6000)).toBe(true);
       expect(sorted([...stored])).toEqual(idsOf(sent));
       expect(await pipe.letters.list(10, null)).toEqual([]);
       expect(pipe.counters).toMatchObject({ retries: 0, died: 0 });
@@ -307,7 +312,7 @@ describeWithRedis('the pipe on Redis Streams, when something goes wrong', () => 
       const pipe = pipeWith({ triesMax: 1 });
       pipe.consume((batch) => writer.write(batch));
       await feeder.write(messages(2));
-      expect(await pipe.caughtUp('1', 5000)).toBe(true);
+      expect(await pipe.caughtUp('sale:1', 5000)).toBe(true);
       expect(told).toBe(4);
       expect([...rows]).toEqual([
         ['1', 4],
@@ -329,7 +334,7 @@ describeWithRedis('the pipe on Redis Streams, when something goes wrong', () => 
       await add(...header, ...item, 'k2', '1\n1\nf\n6\nb\nkey', ...good('7'), 'o1', '1\n1\nf\nno id\nb', ...good('8'));
       await feeder.write([orderMessage('5')]);
       const seen = collect(pipe);
-      expect(await pipe.caughtUp('1', 5000)).toBe(true);
+      expect(await pipe.caughtUp('sale:1', 5000)).toBe(true);
       expect(seen).toEqual(['1', '3', '7', '8', '5']);
       const letters = await pipe.letters.list(10, null);
       expect(letters.map(({ message }) => message.orderId)).toEqual([
@@ -393,7 +398,7 @@ describeWithRedis('the pipe on Redis Streams, when something goes wrong', () => 
       await garbage.exec();
       await feeder.write(messages(1));
       const seen = collect(pipe);
-      expect(await pipe.caughtUp('1', 15_000)).toBe(true);
+      expect(await pipe.caughtUp('sale:1', 15_000)).toBe(true);
       expect(seen).toEqual(['1']);
       expect(await client.hlen(feeder.key('1', 'dead'))).toBe(10_000);
       expect((await pipe.letters.list(3, null)).length).toBe(3);
@@ -412,7 +417,7 @@ describeWithRedis('the pipe on Redis Streams, when something goes wrong', () => 
           .hlen(feeder.key('1', 'dead'))
           .exec()) as [null, number][] as [[null, number], [null, number], [null, number]];
         expect(entries + waiting + dead).toBe(5);
-        expect(await pipe.depthOf('1')).toBe(5 - dead);
+        expect(await pipe.depthOf('sale:1')).toBe(5 - dead);
       }
     });
   });
@@ -437,13 +442,13 @@ describeWithRedis('the pipe on Redis Streams, when something goes wrong', () => 
         sizes.push(batch.length);
         seen.push(...idsOf(batch));
       });
-      expect(await pipe.caughtUp('1', 5000)).toBe(true);
+      expect(await pipe.caughtUp('sale:1', 5000)).toBe(true);
       expect(seen).toEqual(idsOf(sent));
       expect(sizes).toEqual([6, 8, 12, 10, 1]);
     });
 
     it('a bounded number of sales is handled at the same time; one whose batch waits lets others pass', async () => {
-      const pipe = pipeWith({ salesMax: 3 });
+      const pipe = pipeWith({ channelsMax: 3 });
       let now = 0;
       let most = 0;
       const stored = new Set<string>();
@@ -465,10 +470,10 @@ describeWithRedis('the pipe on Redis Streams, when something goes wrong', () => 
       const pipe = pipeWith();
       await feeder.writeEach(messages(3));
       const seen = collect(pipe);
-      expect(await pipe.caughtUp('1', 5000)).toBe(true);
+      expect(await pipe.caughtUp('sale:1', 5000)).toBe(true);
       await client.xgroup('DESTROY', feeder.stream(), 'ledger');
       await feeder.writeEach(messages(2));
-      expect(await pipe.caughtUp('1', 5000)).toBe(true);
+      expect(await pipe.caughtUp('sale:1', 5000)).toBe(true);
       expect(seen).toEqual(['1', '2', '3', '4', '5']);
       expect(await client.xlen(feeder.stream())).toBe(0);
     });
@@ -515,7 +520,7 @@ describeWithRedis('the pipe on Redis Streams, when something goes wrong', () => 
       await client.sadd(feeder.key('1', 'epochs'), '1', '4');
       const pipe = pipeWith({ sweepMs: 50 });
       const seen = collect(pipe);
-      expect(await pipe.caughtUp('1', 5000)).toBe(true);
+      expect(await pipe.caughtUp('sale:1', 5000)).toBe(true);
       expect(seen).toEqual(['3', '4', '1', '2', '5', '6']);
       await until('the old ones are gone', 3000, async () => (await client.scard(feeder.key('1', 'epochs'))) === 3);
       expect((await client.smembers(feeder.key('1', 'epochs'))).toSorted()).toEqual(['10', '3', '4']);
@@ -526,17 +531,21 @@ describeWithRedis('the pipe on Redis Streams, when something goes wrong', () => 
     it('whether a stream may go is judged in the step that removes it', async () => {
       const keepAlive = new KeepAlive();
       const events = { wake: () => undefined, interrupted: () => undefined };
-      const store = new StreamStore({ redis: server.url, prefix, commandMs: 2000, keepAlive }, runtime, events);
+      const store = new StreamStore(
+        { channels: ORDERS, redis: server.url, prefix, commandMs: 2000, keepAlive },
+        runtime,
+        events,
+      );
       await feeder.writeEach(messages(1, { epoch: 2 }));
       for (const epoch of ['1', '3', '4']) await client.sadd(feeder.key('1', 'epochs'), epoch);
-      expect(await store.dropEpoch({ saleId: '1', epoch: 1 }), 'no gate is known').toBe(false);
+      expect(await store.dropEpoch({ channel: 'sale:1', epoch: 1 }), 'no gate is known').toBe(false);
       await feeder.open('1', 3);
-      expect(await store.dropEpoch({ saleId: '1', epoch: 2 }), 'it is not empty').toBe(false);
-      expect(await store.dropEpoch({ saleId: '1', epoch: 3 }), 'it is in force').toBe(false);
-      expect(await store.dropEpoch({ saleId: '1', epoch: 4 }), 'it is being built').toBe(false);
-      expect(await store.dropEpoch({ saleId: '1', epoch: 1 })).toBe(true);
+      expect(await store.dropEpoch({ channel: 'sale:1', epoch: 2 }), 'it is not empty').toBe(false);
+      expect(await store.dropEpoch({ channel: 'sale:1', epoch: 3 }), 'it is in force').toBe(false);
+      expect(await store.dropEpoch({ channel: 'sale:1', epoch: 4 }), 'it is being built').toBe(false);
+      expect(await store.dropEpoch({ channel: 'sale:1', epoch: 1 })).toBe(true);
       await client.xtrim(feeder.stream('1', 2), 'MAXLEN', 0);
-      expect(await store.dropEpoch({ saleId: '1', epoch: 2 })).toBe(true);
+      expect(await store.dropEpoch({ channel: 'sale:1', epoch: 2 })).toBe(true);
       expect((await client.smembers(feeder.key('1', 'epochs'))).toSorted()).toEqual(['3', '4']);
       store.close();
       keepAlive.close();
@@ -546,7 +555,7 @@ describeWithRedis('the pipe on Redis Streams, when something goes wrong', () => 
       await feeder.writeEach(messages(1));
       const pipe = pipeWith();
       collect(pipe);
-      expect(await pipe.caughtUp('1', 5000)).toBe(true);
+      expect(await pipe.caughtUp('sale:1', 5000)).toBe(true);
       await sleep(200);
       expect(await client.exists(feeder.stream())).toBe(1);
     });
@@ -563,7 +572,7 @@ describeWithRedis('the pipe on Redis Streams, when something goes wrong', () => 
       await until('it waits', 3000, async () => (await client.zcard(feeder.key('1', 'retry'))) === 1);
       await feeder.open('1', 2);
       await until('its stream is gone', 3000, async () => (await client.exists(feeder.stream())) === 0);
-      expect(await pipe.caughtUp('1', 5000)).toBe(true);
+      expect(await pipe.caughtUp('sale:1', 5000)).toBe(true);
       expect(epochs).toEqual([1, 1]);
       await until('and goes again', 3000, async () => (await client.exists(feeder.stream())) === 0);
       expect(await client.smembers(feeder.key('1', 'epochs'))).toEqual(['2']);
@@ -591,7 +600,7 @@ describeWithRedis('the pipe on Redis Streams, when something goes wrong', () => 
         await many.write(messages(1, { saleId: '1234' }));
         await sleep(20);
       }
-      expect(await pipe.caughtUp('1234', 5000)).toBe(true);
+      expect(await pipe.caughtUp('sale:1234', 5000)).toBe(true);
       const stats = await direct.info('commandstats');
       const calls = (command: string): number =>
         Number(new RegExp(`cmdstat_${command}:calls=(\\d+)`).exec(stats)?.[1] ?? 0);
@@ -625,18 +634,18 @@ describeWithRedis('the pipe on Redis Streams, when something goes wrong', () => 
       await own.kill();
       await until('it says why', 5000, () => pipe.reason !== null);
       held.resolve();
-      expect(await pipe.caughtUp('1', 300)).toBe(false);
+      expect(await pipe.caughtUp('sale:1', 300)).toBe(false);
       const cpu = process.cpuUsage();
       await sleep(1000);
       const { user, system } = process.cpuUsage(cpu);
       expect((user + system) / 1000, 'ms of work in a second without Redis').toBeLessThan(400);
       await own.start();
       await until('it is back', 5000, () => pipe.reason === null);
-      expect(await pipe.caughtUp('1', 5000)).toBe(true);
+      expect(await pipe.caughtUp('sale:1', 5000)).toBe(true);
       expect(seen, 'it was handled, and is not handed over again').toEqual(['1', '2', '3']);
       await until('the feeder is back', 5000, () => direct.status === 'ready');
       await there.writeEach(messages(2));
-      expect(await pipe.caughtUp('1', 5000)).toBe(true);
+      expect(await pipe.caughtUp('sale:1', 5000)).toBe(true);
       expect(seen).toEqual(['1', '2', '3', '4', '5']);
       direct.disconnect();
       await pipe.close();
@@ -658,13 +667,13 @@ describeWithRedis('the pipe on Redis Streams, when something goes wrong', () => 
       await direct.flushall();
       held.resolve();
       await there.writeEach(messages(2));
-      expect(await pipe.caughtUp('1', 5000)).toBe(true);
+      expect(await pipe.caughtUp('sale:1', 5000)).toBe(true);
       expect(seen).toEqual(['1', '2', '3', '4', '5']);
       await direct.flushall();
       await own.restart();
       await until('the feeder is back', 5000, () => direct.status === 'ready');
       await there.writeEach(messages(1));
-      expect(await pipe.caughtUp('1', 5000)).toBe(true);
+      expect(await pipe.caughtUp('sale:1', 5000)).toBe(true);
       expect(seen.at(-1)).toBe('6');
       direct.disconnect();
       await pipe.close();
@@ -708,7 +717,7 @@ describeWithRedis('the pipe on Redis Streams, when something goes wrong', () => 
       });
       await feeder.writeEach(messages(3));
       await until('it is read again', 5000, () => seen.length === 3);
-      expect(await pipe.caughtUp('1', 5000)).toBe(true);
+      expect(await pipe.caughtUp('sale:1', 5000)).toBe(true);
       expect(drops, 'replies with entries were lost').toBeLessThanOrEqual(0);
 
       // The reply to a decision is lost, and the letter is dropped before the decision is sent again.
@@ -724,7 +733,7 @@ describeWithRedis('the pipe on Redis Streams, when something goes wrong', () => 
       const drop = async (): Promise<boolean> => (await client.hdel(feeder.key('1', 'dead'), '5')) === 1;
       if ((await dropped) === 0) await until('it is a dead letter', 5000, drop);
       await feeder.write(messages(1));
-      expect(await pipe.caughtUp('1', 5000)).toBe(true);
+      expect(await pipe.caughtUp('sale:1', 5000)).toBe(true);
       expect(sorted(seen)).toEqual(['1', '2', '3', '4', '5', '6']);
       expect((await pipe.letters.list(10, null)).map(({ message }) => message.orderId)).toEqual(['2']);
     });
@@ -738,12 +747,12 @@ describeWithRedis('the pipe on Redis Streams, when something goes wrong', () => 
         const seen = collect(pipe);
         const before = new Redis(servers.master.url);
         await new StreamFeeder(before, prefix).writeEach(messages(3));
-        expect(await pipe.caughtUp('1', 5000)).toBe(true);
+        expect(await pipe.caughtUp('sale:1', 5000)).toBe(true);
         before.disconnect();
         await servers.failover('kill');
         const after = new Redis(servers.master.url);
         await new StreamFeeder(after, prefix).writeEach(messages(2));
-        expect(await pipe.caughtUp('1', 20_000)).toBe(true);
+        expect(await pipe.caughtUp('sale:1', 20_000)).toBe(true);
         await until('it has them', 20_000, () => seen.length === 5);
         after.disconnect();
         await pipe.close();

@@ -2,9 +2,11 @@ import { Redis } from 'ioredis';
 import { afterAll, afterEach, beforeAll, beforeEach, expect, it } from 'vitest';
 import { RetryableError } from '../../src/base/errors.ts';
 import { systemRuntime } from '../../src/base/runtime.ts';
+import { saleChannel } from '../../src/model/channel.ts';
 import type { OrderMessage } from '../../src/model/order.ts';
 import { BrokerPipe, type BrokerPipeCounters, type BrokerPipeOptions } from '../../src/pipe/brokers/pipe.ts';
 import type { Carrier } from '../../src/pipe/brokers/port.ts';
+import { ORDERS } from '../../src/pipe/orders.ts';
 import { partitionOf } from '../../src/pipe/parcel.ts';
 import type { Pipe, SharedPipe } from '../../src/pipe/port.ts';
 import { RedisStreamsPipe } from '../../src/pipe/redis-streams/pipe.ts';
@@ -18,7 +20,7 @@ import {
   PARTITIONS,
   prepare,
 } from '../support/broker-kinds.ts';
-import { brokerPipe } from '../support/broker-pipe.ts';
+import { brokerPipe, brokerPipeOf } from '../support/broker-pipe.ts';
 import { below, oneOf, seedOf } from '../support/crowd-record.ts';
 import { sleep, until } from '../support/fault-wait.ts';
 import { LONG } from '../support/long.ts';
@@ -26,11 +28,12 @@ import { cleanUpServers } from '../support/servers/clean-up.ts';
 import { describeWithRedis } from '../support/servers/describe.ts';
 import { type FaultProxy, startProxy } from '../support/servers/proxy.ts';
 import { type RedisServer, startRedis } from '../support/servers/redis.ts';
-import { orderMessage, StreamFeeder } from '../support/streams.ts';
+import { likeEvent, orderMessage, StreamFeeder, subjectIn, TEST_LIKES } from '../support/streams.ts';
 
 /** One or more workers in this process, on a broker that loses, repeats, restarts and delivers messages that are not ours. */
 
-type Lead = BrokerPipeOptions['lead'];
+type Options = Partial<BrokerPipeOptions<OrderMessage>>;
+type Lead = BrokerPipeOptions<OrderMessage>['lead'];
 
 const CUTS_MS = LONG ? 20_000 : 2_500;
 const runtime = systemRuntime();
@@ -51,13 +54,13 @@ function messages(count: number, over: Partial<OrderMessage> = {}): OrderMessage
   return Array.from({ length: count }, () => orderMessage(String(++lastId), over));
 }
 
-function collect(pipe: Pipe): string[] {
+function collect(pipe: Pipe<OrderMessage>): string[] {
   const seen: string[] = [];
   pipe.consume(async (batch) => void seen.push(...idsOf(batch)));
   return seen;
 }
 
-async function worker(kind: BrokerKind, options: Partial<BrokerPipeOptions> = {}): Promise<BrokerPipe> {
+async function worker(kind: BrokerKind, options: Options = {}): Promise<BrokerPipe<OrderMessage>> {
   const carrier = options.carrier ?? (await carrierAt(kind, servers.get(kind)!, prefix));
   const { pipe, end } = brokerPipe(redis.url, prefix, () => carrier, options);
   ends.push(end);
@@ -92,9 +95,10 @@ const always = (): Lead => {
 
 /** Another sale that shares its partition. */
 function neighbourOf(saleId: string): string {
-  const partition = partitionOf(saleId, PARTITIONS);
+  const partition = partitionOf(saleChannel(saleId), PARTITIONS);
   for (let other = 1; ; other++) {
-    if (String(other) !== saleId && partitionOf(String(other), PARTITIONS) === partition) return String(other);
+    if (String(other) !== saleId && partitionOf(saleChannel(String(other)), PARTITIONS) === partition)
+      return String(other);
   }
 }
 
@@ -184,13 +188,13 @@ function suite(kind: BrokerKind): void {
     await tool.lose();
     expect(await tool.waiting()).toBeLessThan(50);
     const seen = collect(pipe);
-    expect(await pipe.caughtUp('1', 5000)).toBe(true);
+    expect(await pipe.caughtUp('sale:1', 5000)).toBe(true);
     expect(seen).toEqual(idsOf(lost));
     expect(pipe.counters.recovered).toBe(50);
     // From here on everything is normal.
     const later = messages(20);
     await feeder.writeEach(later);
-    expect(await pipe.caughtUp('1', 5000)).toBe(true);
+    expect(await pipe.caughtUp('sale:1', 5000)).toBe(true);
     expect(seen).toEqual(idsOf([...lost, ...later]));
     expect(pipe.counters.recovered).toBe(50);
   });
@@ -208,9 +212,9 @@ function suite(kind: BrokerKind): void {
     await until('they are sent', 5000, () => pipe.counters.relayed === 200);
     await tool.lose();
     held.resolve();
-    expect(await pipe.caughtUp('1', 8000)).toBe(true);
+    expect(await pipe.caughtUp('sale:1', 8000)).toBe(true);
     expect(firsts(seen)).toEqual(idsOf(sent));
-    expect(await pipe.depthOf('1')).toBe(0);
+    expect(await pipe.depthOf('sale:1')).toBe(0);
   });
 
   it('P3: queues or topic are deleted while it works: they are made anew, and nothing is lost', async () => {
@@ -218,18 +222,18 @@ function suite(kind: BrokerKind): void {
     const seen = collect(pipe);
     const first = messages(20);
     await feeder.writeEach(first);
-    expect(await pipe.caughtUp('1', 5000)).toBe(true);
+    expect(await pipe.caughtUp('sale:1', 5000)).toBe(true);
     await tool.remove();
     const second = messages(20);
     await feeder.writeEach(second);
-    expect(await pipe.caughtUp('1', 15_000)).toBe(true);
+    expect(await pipe.caughtUp('sale:1', 15_000)).toBe(true);
     expect(firsts(seen)).toEqual(idsOf([...first, ...second]));
     // Soon entries go through the broker again, and are not only found by the probe.
     await until('the broker carries again', 10_000, async () => {
       const { recovered } = pipe.counters;
       const more = messages(20);
       await feeder.writeEach(more);
-      expect(await pipe.caughtUp('1', 5000)).toBe(true);
+      expect(await pipe.caughtUp('sale:1', 5000)).toBe(true);
       expect(firsts(seen).slice(-20)).toEqual(idsOf(more));
       return pipe.counters.recovered === recovered;
     });
@@ -243,7 +247,7 @@ function suite(kind: BrokerKind): void {
       await feeder.writeEach(sent.slice(at, at + 50));
       await sleep(5);
     }
-    expect(await pipes[0]!.caughtUp('1', 8000)).toBe(true);
+    expect(await pipes[0]!.caughtUp('sale:1', 8000)).toBe(true);
     expect(sorted(new Set(seen.flat()))).toEqual(idsOf(sent));
     expect(pipes[0]!.counters.relayed + pipes[1]!.counters.relayed).toBeGreaterThanOrEqual(600);
     for (const { counters } of pipes) expect(counters).toMatchObject({ recovered: 0, died: 0, retries: 0 });
@@ -279,7 +283,7 @@ function suite(kind: BrokerKind): void {
     await until('the next one has sent the rest', 5000, () => next.counters.relayed === 600 - relayed);
     expect(next.counters.resent).toBe(unsure);
     const seen = collect(next);
-    expect(await next.caughtUp('1', 8000)).toBe(true);
+    expect(await next.caughtUp('sale:1', 8000)).toBe(true);
     expect(firsts(seen)).toEqual(idsOf(sent));
     expect(next.counters).toMatchObject({ resent: unsure, recovered: 0 });
   });
@@ -321,7 +325,7 @@ function suite(kind: BrokerKind): void {
     await until('it is stored', 3000, () => seen.includes('5'));
     expect(await pipe.letters.drop('6')).toBe(true);
     expect(await pipe.letters.list(10, null)).toEqual([]);
-    expect(await pipe.depthOf('1')).toBe(0);
+    expect(await pipe.depthOf('sale:1')).toBe(0);
     expect(pipe.counters).toMatchObject({ retries: 4, died: 2, recovered: 0 });
   });
 
@@ -342,7 +346,7 @@ function suite(kind: BrokerKind): void {
     }
     const sent = messages(40);
     for (const [at, one] of sent.entries()) await feeder.write([{ ...one, saleId: String(1 + (at % 10)) }]);
-    for (let sale = 1; sale <= 10; sale++) expect(await pipe.caughtUp(String(sale), 5000)).toBe(true);
+    for (let sale = 1; sale <= 10; sale++) expect(await pipe.caughtUp(saleChannel(String(sale)), 5000)).toBe(true);
     expect(sorted(seen)).toEqual(idsOf(sent));
     const letters = await until('all are letters', 5000, async () => {
       const all = await pipe.letters.list(100, null);
@@ -377,14 +381,53 @@ function suite(kind: BrokerKind): void {
     // A relay of the newer version has carried one that this version could read.
     const inParcel = messages(1, { saleId: '9' });
     await feeder.write(inParcel, { wake: false });
-    await tool.publish(partitionOf('9', PARTITIONS), '[3,"9","whatever comes next"]');
-    expect(await pipe.caughtUp('9', 5000)).toBe(true);
+    await tool.publish(partitionOf('sale:9', PARTITIONS), '[4,"9","whatever comes next"]');
+    expect(await pipe.caughtUp('sale:9', 5000)).toBe(true);
     await until('all are handled', 5000, () => firsts(seen).length === 21);
     expect(sorted(firsts(seen))).toEqual(sorted(idsOf([...sent, ...inParcel])));
     await until('it was probed for', 5000, () => pipe.counters.probes > 1);
     expect((await client.xrange(feeder.stream(), '-', '+')).map(([id]) => id)).toEqual([entryId]);
     expect(await pipe.letters.list(10, null)).toEqual([]);
     expect(pipe.counters.recovered).toBe(0);
+  });
+
+  it('P10: likes have their own way through the broker: those that nobody can write delay no order', async () => {
+    const orders = await worker(kind);
+    const carrier = await carrierAt(kind, server, prefix, undefined, 'likes');
+    const { pipe: likes, feeder: likesFeeder, end } = brokerPipeOf(TEST_LIKES, redis.url, prefix, () => carrier);
+    ends.push(end);
+    const held = Promise.withResolvers<void>();
+    const liked: number[] = [];
+    likes.consume(async (batch) => {
+      await held.promise;
+      liked.push(...batch.map(({ n }) => n));
+    });
+    const subject = subjectIn('likes:1');
+    const storm = Array.from({ length: 700 }, (_, at) => likeEvent(at, { subject }));
+    await likesFeeder.writeEach(storm);
+    await until('they are sent', 5000, () => likes.counters.relayed === 700);
+    const seen = collect(orders);
+    const sent = messages(20);
+    await feeder.writeEach(sent);
+    expect(await orders.caughtUp('sale:1', 5000)).toBe(true);
+    expect(seen).toEqual(idsOf(sent));
+    expect(orders.counters).toMatchObject({ relayed: 20, letters: 0 });
+    expect([liked, await likes.depthOf('likes:1')]).toEqual([[], 700]);
+    held.resolve();
+    expect(await likes.caughtUp('likes:1', 5000)).toBe(true);
+    expect(liked).toEqual(storm.map(({ n }) => n));
+
+    // In a queue of orders a like is a foreign message, and stays one when it is retried.
+    await tool.publish(0, '[3,"likes:1",1,"7-0",["","1\\n1","l1","post:1\\n1\\n+a"]]');
+    const [letter] = await until('it is put aside', 5000, async () => {
+      const all = await orders.letters.list(10, null);
+      return all.length > 0 ? all : null;
+    });
+    expect(letter!.id).toBe('foreign-likes.1-7-0');
+    expect(await orders.letters.retry(letter!.id)).toBe(true);
+    expect(await orders.letters.get(letter!.id)).toMatchObject({ attempts: 2, message: { saleId: '', quantity: 0 } });
+    expect(await orders.letters.drop(letter!.id)).toBe(true);
+    expect(await likes.letters.list(10, null)).toEqual([]);
   });
 
   it('P3: a worker that cannot write for long lets another have its messages, and comes back', async () => {
@@ -405,7 +448,7 @@ function suite(kind: BrokerKind): void {
     await until('it has them in hand', 5000, () => handed > 0);
     const second = await worker(kind);
     const others = collect(second);
-    expect(await second.caughtUp('1', 15_000)).toBe(true);
+    expect(await second.caughtUp('sale:1', 15_000)).toBe(true);
     expect(seen).toEqual([]);
     expect(firsts(others)).toEqual(idsOf(sent));
     expect(second.counters.recovered, 'the broker gave them to another').toBe(0);
@@ -440,7 +483,7 @@ function suite(kind: BrokerKind): void {
     const others = collect(second);
     await until('the next worker has them', 15_000, () => others.length >= 10);
     expect(firsts(others).filter((id) => Number(id) <= 10)).toEqual(idsOf(stuck));
-    expect(await second.caughtUp('1', 5000)).toBe(true);
+    expect(await second.caughtUp('sale:1', 5000)).toBe(true);
     expect(second.counters.recovered).toBe(0);
   });
 
@@ -463,19 +506,19 @@ function suite(kind: BrokerKind): void {
     }
     await sleep(200);
     expect(batches).toEqual(sent.slice(0, 2));
-    expect(await pipe.depthOf('1'), 'none is decided').toBe(6);
+    expect(await pipe.depthOf('sale:1'), 'none is decided').toBe(6);
     // The gate could not be updated: the batch is delivered again, and is already stored.
     follows[0]!.reject(new Error('Redis is out'));
     await until('it comes again', 5000, () => batches.length >= 3);
     expect(batches[2]).toEqual(sent[0]);
-    expect(await pipe.depthOf('1')).toBe(6);
+    expect(await pipe.depthOf('sale:1')).toBe(6);
     follows[1]!.resolve();
     follows[2]!.resolve();
     await until('the third is handed over', 5000, () => batches.length === 4);
     expect(batches[3]).toEqual(sent[2]);
-    await until('two are decided', 5000, async () => (await pipe.depthOf('1')) === 2);
+    await until('two are decided', 5000, async () => (await pipe.depthOf('sale:1')) === 2);
     follows[3]!.resolve();
-    expect(await pipe.caughtUp('1', 5000)).toBe(true);
+    expect(await pipe.caughtUp('sale:1', 5000)).toBe(true);
     expect(batches.length).toBe(4);
   });
 
@@ -502,7 +545,9 @@ function suite(kind: BrokerKind): void {
       );
     }
     await until('all is handled', 10_000, async () => {
-      return (await Promise.all(sales.map((saleId) => pipes[0]!.depthOf(saleId)))).every((depth) => depth === 0);
+      return (await Promise.all(sales.map((saleId) => pipes[0]!.depthOf(saleChannel(saleId))))).every(
+        (depth) => depth === 0,
+      );
     });
     for (const saleId of sales) expect(firsts(seen.get(saleId)!), saleId).toEqual(sent.get(saleId));
   });
@@ -540,7 +585,9 @@ function suite(kind: BrokerKind): void {
       cuts++;
     }
     await until(`${label}: all is handled`, 15_000, async () => {
-      return (await Promise.all([...sent.keys()].map((saleId) => pipes[0]!.depthOf(saleId)))).every((n) => n === 0);
+      return (await Promise.all([...sent.keys()].map((saleId) => pipes[0]!.depthOf(saleChannel(saleId))))).every(
+        (n) => n === 0,
+      );
     });
     for (const [saleId, ids] of sent) expect(firsts(seen.get(saleId)!), `${label}, sale ${saleId}`).toEqual(ids);
     const { relayed, resent, recovered } = sum(pipes.map(({ counters }) => counters));
@@ -564,7 +611,7 @@ function suite(kind: BrokerKind): void {
     }
     expect(restarting).not.toBeNull();
     await restarting;
-    expect(await pipe.caughtUp('1', 15_000)).toBe(true);
+    expect(await pipe.caughtUp('sale:1', 15_000)).toBe(true);
     expect(firsts(seen)).toEqual(idsOf(sent));
     expect(pipe.counters.recovered, 'it came through the broker').toBe(0);
   });
@@ -574,8 +621,11 @@ function suite(kind: BrokerKind): void {
 async function moves(): Promise<void> {
   const { random, label } = seedOf('moving');
   const [rabbitmq, kafka] = BROKER_KINDS as [BrokerKind, BrokerKind];
-  const streams = async (): Promise<SharedPipe> => {
-    const pipe = new RedisStreamsPipe({ redis: redis.url, prefix, sweepMs: 50, claimIdleMs: 1000 }, runtime);
+  const streams = async (): Promise<SharedPipe<OrderMessage>> => {
+    const pipe = new RedisStreamsPipe(
+      { channels: ORDERS, redis: redis.url, prefix, sweepMs: 50, claimIdleMs: 1000 },
+      runtime,
+    );
     ends.push(() => pipe.close());
     return pipe;
   };
@@ -584,10 +634,10 @@ async function moves(): Promise<void> {
     rabbitmq: () => worker(rabbitmq),
     kafka: () => worker(kafka),
   };
-  const brokers: BrokerPipe[] = [];
+  const brokers: BrokerPipe<OrderMessage>[] = [];
   const way = ['streams', 'rabbitmq', 'kafka', 'streams', 'kafka', 'rabbitmq', 'streams'] as const;
   const seen: string[] = [];
-  const open = (pipe: SharedPipe): void =>
+  const open = (pipe: SharedPipe<OrderMessage>): void =>
     pipe.consume(async (batch) => {
       // There are always entries in the pipe.
       await sleep(40);
@@ -632,7 +682,7 @@ async function moves(): Promise<void> {
   }
   over = true;
   await writing;
-  for (let sale = 1; sale <= 7; sale++) expect(await now.caughtUp(String(sale), 10_000), label).toBe(true);
+  for (let sale = 1; sale <= 7; sale++) expect(await now.caughtUp(saleChannel(String(sale)), 10_000), label).toBe(true);
   expect(sorted(new Set(seen)), label).toEqual(sorted(sent));
   expect(await now.letters.list(10, null), label).toEqual([]);
   // Each pipe gets every undecided entry, whichever pipe had it before: no probe has to find it.

@@ -6,6 +6,7 @@ import { pino } from 'pino';
 import { afterAll, afterEach, beforeAll, expect, it } from 'vitest';
 import { TerminalError } from '../../src/base/errors.ts';
 import { systemRuntime } from '../../src/base/runtime.ts';
+import { saleChannel } from '../../src/model/channel.ts';
 import type { Delivery } from '../../src/pipe/brokers/port.ts';
 import { KafkaCarrier, type KafkaOptions } from '../../src/pipe/kafka/carrier.ts';
 import { type Parcel, writeParcel } from '../../src/pipe/parcel.ts';
@@ -68,7 +69,7 @@ describeWithOwnKafka('carried by Kafka', () => {
   const topic = (): string => `${prefix}.orders`;
 
   function parcel(number: number, saleId = '7'): Parcel {
-    return { saleId, epoch: 0, entryId: `${number}-0`, fields: ['1', `order ${number}`] };
+    return { channel: saleChannel(saleId), epoch: 0, entryId: `${number}-0`, fields: ['1', `order ${number}`] };
   }
 
   function parcels(from: number, to: number, saleId?: string): Parcel[] {
@@ -230,7 +231,7 @@ describeWithOwnKafka('carried by Kafka', () => {
     for (const partition of partitions) {
       const own = deliveries.filter((each) => partitionOf(each) === partition);
       expect(own.map(numberOf)).toEqual(inOrder(1, 200));
-      expect(new Set(own.map(({ parcel }) => parcel!.saleId))).toEqual(new Set([String(partition)]));
+      expect(new Set(own.map(({ parcel }) => parcel!.channel))).toEqual(new Set([`sale:${partition}`]));
     }
     await sleep(COMMITTED_MS);
     await all.giveBack();

@@ -60,7 +60,7 @@ describeWithOwnRabbitmq('carried by RabbitMQ', () => {
   }
 
   function parcel(number: number): Parcel {
-    return { saleId: '7', epoch: 0, entryId: `${number}-0`, fields: ['1', `order ${number}`] };
+    return { channel: 'sale:7', epoch: 0, entryId: `${number}-0`, fields: ['1', `order ${number}`] };
   }
 
   function parcels(from: number, to: number): Parcel[] {
@@ -135,8 +135,8 @@ describeWithOwnRabbitmq('carried by RabbitMQ', () => {
     const partitions = [0, 1, 2, 3];
     await Promise.all(
       partitions.map(async (partition) => {
-        const own = parcels(2, 400).map((each) => ({ ...each, saleId: String(partition) }));
-        await all.send(partition, [{ ...big, saleId: String(partition) }, ...own.slice(0, 199)]);
+        const own = parcels(2, 400).map((each) => ({ ...each, channel: `sale:${partition}` }));
+        await all.send(partition, [{ ...big, channel: `sale:${partition}` }, ...own.slice(0, 199)]);
         await all.send(partition, own.slice(199));
       }),
     );
@@ -147,7 +147,7 @@ describeWithOwnRabbitmq('carried by RabbitMQ', () => {
     });
     await arrive(deliveries, 4 * 400);
     for (const partition of partitions) {
-      const own = deliveries.filter(({ parcel }) => parcel?.saleId === String(partition));
+      const own = deliveries.filter(({ parcel }) => parcel?.channel === `sale:${partition}`);
       expect(numbers(own)).toEqual(inOrder(1, 400));
     }
     expect(deliveries.find(({ parcel }) => parcel?.entryId === '1-0')?.parcel?.fields).toEqual(big.fields);

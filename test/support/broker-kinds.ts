@@ -86,8 +86,15 @@ function brokerAt(url: string): Broker {
 
 export const BROKER_KINDS = [RABBITMQ_KIND, KAFKA_KIND];
 
-export function carrierAt(kind: BrokerKind, server: Broker, prefix: string, port?: number): Promise<Carrier> {
-  return carrierOf(kind.pipeUrl(server, prefix, port), prefix, systemRuntime());
+/** `of`: the kind of message. */
+export function carrierAt(
+  kind: BrokerKind,
+  server: Broker,
+  prefix: string,
+  port?: number,
+  of?: string,
+): Promise<Carrier> {
+  return carrierOf(kind.pipeUrl(server, prefix, port), prefix, systemRuntime(), of);
 }
 
 /** Creates the queues or the topic of a shop with this prefix. */

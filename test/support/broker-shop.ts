@@ -1,6 +1,7 @@
 import { inspect } from 'node:util';
 import { expect } from 'vitest';
 import { createLocks } from '../../src/locks/locks.ts';
+import { saleChannel } from '../../src/model/channel.ts';
 import { partitionOf } from '../../src/pipe/parcel.ts';
 import { type Broker, type BrokerKind, type BrokerServer, carrierAt, PARTITIONS, prepare } from './broker-kinds.ts';
 import { undecided } from './crowd-judge.ts';
@@ -152,7 +153,7 @@ export class BrokerShop {
     const { redis, kind, broker } = this.ground;
     const carrier = await carrierAt(kind, broker, this.prefix);
     await using locks = createLocks({ redis: redis.url, prefix: `${this.prefix}:lock` });
-    const leadership = `leader:relay:${carrier.name}:${partitionOf(saleId, PARTITIONS)}`;
+    const leadership = `leader:relay:${carrier.name}:${partitionOf(saleChannel(saleId), PARTITIONS)}`;
     await carrier.close();
     return await until(
       'somebody relays',

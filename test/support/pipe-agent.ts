@@ -1,8 +1,10 @@
 import { systemRuntime } from '../../src/base/runtime.ts';
+import type { OrderMessage } from '../../src/model/order.ts';
+import { ORDERS } from '../../src/pipe/orders.ts';
 import { type RedisStreamsOptions, RedisStreamsPipe } from '../../src/pipe/redis-streams/pipe.ts';
 
 /** A process that consumes a pipe, and can be killed and stopped. Prints what it gets; `hang`: never decides it. */
-export interface PipeAgentOptions extends Omit<RedisStreamsOptions, 'redis' | 'keepAlive'> {
+export interface PipeAgentOptions extends Omit<RedisStreamsOptions<OrderMessage>, 'channels' | 'redis' | 'keepAlive'> {
   redis: string;
   hang?: boolean;
   handleMs?: number;
@@ -14,7 +16,7 @@ const { hang = false, handleMs = 0, ...options } = JSON.parse(process.argv[2]!) 
 const say = (what: PipeAgentSays): void => void process.send!(what);
 
 process.on('unhandledRejection', (error) => say({ rejection: String(error) }));
-const pipe = new RedisStreamsPipe(options, systemRuntime());
+const pipe = new RedisStreamsPipe({ channels: ORDERS, ...options }, systemRuntime());
 // A consumer that waits for work does not keep its process alive.
 setInterval(() => undefined, 1000);
 say({ consumer: pipe.consumer });

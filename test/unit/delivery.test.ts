@@ -11,7 +11,7 @@ describe('an outage of the pipe', () => {
     log.error = ((_: unknown, text: string) => void lines.push(text)) as typeof log.error;
     log.info = ((text: string) => void lines.push(text)) as typeof log.info;
     // Only its log is tested here.
-    const delivery = new BatchDelivery({} as BatchDeliveryOptions, { ...runtime, log });
+    const delivery = new BatchDelivery({} as BatchDeliveryOptions<never>, { ...runtime, log });
     const out = (): void => delivery.noteOutage(new RedisUnavailableError('no answer to SMEMBERS within 1000 ms'));
     return { runtime, lines, delivery, out };
   }

@@ -31,10 +31,10 @@ describe('an entry of a stream', () => {
       fc.property(fc.uniqueArray(message, { minLength: 1, maxLength: 8, selector: (m) => m.orderId }), (messages) => {
         const fields = entryOf(messages);
         expect(decodeEntry('1', fields)).toEqual(messages);
-        const { orders, rest } = splitEntry(fields);
+        const { messages: parts, rest } = splitEntry(fields);
         expect(rest).toBeNull();
-        expect(orders.map(({ orderId }) => orderId)).toEqual(messages.map(({ orderId }) => orderId));
-        expect(orders.flatMap((each) => decodeEntry('1', each.fields))).toEqual(messages);
+        expect(parts.map(({ id }) => id)).toEqual(messages.map(({ orderId }) => orderId));
+        expect(parts.flatMap((each) => decodeEntry('1', each.fields))).toEqual(messages);
       }),
     );
   });
@@ -70,9 +70,9 @@ describe('an entry of a stream', () => {
   it('what cannot be taken apart is what is left', () => {
     const good = encodeEntry(orderMessage('5'));
     const odd = ['o9', 'x', 'what', 'is this', 'o1', '1\n1\nf\nno id\nb'];
-    const { orders, rest } = splitEntry([...good, ...odd]);
-    expect(orders).toEqual([{ orderId: '5', fields: good }]);
+    const { messages, rest } = splitEntry([...good, ...odd]);
+    expect(messages).toEqual([{ id: '5', fields: good }]);
     expect(rest).toEqual([...good.slice(0, 4), ...odd]);
-    expect(splitEntry(['what', 'is this'])).toEqual({ orders: [], rest: ['what', 'is this'] });
+    expect(splitEntry(['what', 'is this'])).toEqual({ messages: [], rest: ['what', 'is this'] });
   });
 });

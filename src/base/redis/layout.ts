@@ -7,17 +7,36 @@ export interface EpochKeys {
   readonly stream: string;
 }
 
-/** The keys of a sale; all share a hash tag, so that one script may touch them in a cluster. */
-export interface SaleKeys {
-  /** The prefix of the names of an epoch's keys: `<epoch>:items` and so on follow. */
+/** The pipe's keys of a channel; all share a hash tag, so that one script may touch them in a cluster. */
+export interface ChannelKeys {
+  /** The prefix of the names of an epoch's keys: `<epoch>:stream` and so on follow. */
   readonly begin: string;
-  readonly gate: string;
+  /** A hash whose field `epoch` is the epoch in force. */
+  readonly head: string;
   readonly epochs: string;
   readonly retry: string;
   readonly dead: string;
   readonly decided: string;
+}
+
+/** The keys of a sale, of which the pipe uses some. Its head is the gate. */
+export interface SaleKeys extends ChannelKeys {
+  readonly gate: string;
   readonly emptied: string;
   of(epoch: number | string): EpochKeys;
+}
+
+/** Where the channels of one kind stand. */
+export interface ChannelPlaces {
+  /** The Pub/Sub channel that announces new entries: `<name> <epoch>`. */
+  readonly wake: string;
+  /** Messages of a broker that nobody can read. */
+  readonly foreign: string;
+  /** The set of the names of the channels that have keys. Null: the channels are always the same. */
+  readonly list: string | null;
+  /** What all keys of a channel begin with. `name`: as it is written in Redis; for a sale its id. */
+  begin(name: string): string;
+  keys(name: string): ChannelKeys;
 }
 
 /**
@@ -34,10 +53,12 @@ export class Layout {
   readonly format: string;
   /** The channel that announces new entries in a sale's stream. */
   readonly wake: string;
-  /** Messages of a broker that nobody can read. */
-  readonly foreign: string;
   /** The prefix of the locks. */
   readonly locks: string;
+  /** What the pipe knows of sales. */
+  readonly orders: ChannelPlaces;
+  /** The shards of the likes. Apart from the orders, so that no process is woken for what it does not carry. */
+  readonly likes: ChannelPlaces;
 
   constructor(prefix: string) {
     this.#prefix = prefix;
@@ -45,8 +66,22 @@ export class Layout {
     this.shop = `${prefix}:shop`;
     this.format = `${prefix}:format`;
     this.wake = `${prefix}:wake`;
-    this.foreign = `${prefix}:foreign`;
     this.locks = `${prefix}:lock`;
+    this.orders = {
+      wake: this.wake,
+      foreign: `${prefix}:foreign`,
+      list: this.sales,
+      begin: (saleId) => this.begin(saleId),
+      keys: (saleId) => this.sale(saleId),
+    };
+    const shard = (name: string): string => `${prefix}:{${name}}:`;
+    this.likes = {
+      wake: `${prefix}:wake:likes`,
+      foreign: `${prefix}:foreign:likes`,
+      list: null,
+      begin: shard,
+      keys: (name) => shardKeys(shard(name)),
+    };
   }
 
   /** What all keys of a sale begin with. */
@@ -70,9 +105,11 @@ export class Layout {
 
   sale(saleId: string): SaleKeys {
     const begin = this.begin(saleId);
+    const gate = `${begin}gate`;
     return {
       begin,
-      gate: `${begin}gate`,
+      gate,
+      head: gate,
       epochs: `${begin}epochs`,
       retry: `${begin}retry`,
       dead: `${begin}dead`,
@@ -92,6 +129,17 @@ export class Layout {
   probe(saleId: string | null): string {
     return saleId === null ? `${this.#prefix}:probe` : `${this.begin(saleId)}probe`;
   }
+}
+
+function shardKeys(begin: string): ChannelKeys {
+  return {
+    begin,
+    head: `${begin}head`,
+    epochs: `${begin}epochs`,
+    retry: `${begin}retry`,
+    dead: `${begin}dead`,
+    decided: `${begin}decided`,
+  };
 }
 
 /** A key belongs to its buyer. Names hold no control characters, so that a line feed separates. */

@@ -1,6 +1,7 @@
 import type { FastifyInstance, FastifyRequest } from 'fastify';
 import Type from 'typebox';
 import * as S from '../../contract/schemas.ts';
+import type { OrderMessage } from '../../model/order.ts';
 import type { DeadLetter as Letter } from '../../pipe/port.ts';
 import { iso, presentReport } from '../../views/present.ts';
 import type { HttpContext } from '../context.ts';
@@ -183,7 +184,7 @@ function unknown(): HttpProblem {
   return new HttpProblem('not_found', 'there is no such dead letter');
 }
 
-function presentLetter({ message, error, attempts, diedAtMs }: Letter) {
+function presentLetter({ message, error, attempts, diedAtMs }: Letter<OrderMessage>) {
   const { orderId: id, saleId, buyer, itemCode: item, quantity } = message;
   // A message that is not ours belongs to no sale.
   return { id, saleId: saleId || null, buyer, item, quantity, error, attempts, diedAt: iso(diedAtMs) };

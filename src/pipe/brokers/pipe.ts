@@ -1,7 +1,8 @@
 import { KeepAlive } from '../../base/keep-alive.ts';
 import type { RedisTarget } from '../../base/redis/address.ts';
 import type { Runtime } from '../../base/runtime.ts';
-import { isNewerEntry } from '../../model/stream-entry.ts';
+import { isNewerEntry } from '../../model/entry.ts';
+import type { Channels } from '../channels.ts';
 import { isNewerParcel } from '../parcel.ts';
 import type { DeadLetters, Handle, PipeCounters, SharedPipe } from '../port.ts';
 import { CatchUp } from '../redis-streams/catch-up.ts';
@@ -10,22 +11,24 @@ import { type Entry, readEntry, sizeOf } from '../redis-streams/entry.ts';
 import { writeForeign } from '../redis-streams/letter.ts';
 import { RedisDeadLetters } from '../redis-streams/letters.ts';
 import { Limiter } from '../redis-streams/limiter.ts';
-import { type Look, ordersIn, type StreamName, StreamStore } from '../redis-streams/store.ts';
+import { type Look, messagesIn, type StreamName, StreamStore } from '../redis-streams/store.ts';
 import type { Carrier, Delivery } from './port.ts';
 import { type Lead, Relay, type RelayCounters } from './relay.ts';
 
-export interface BrokerPipeOptions {
+export interface BrokerPipeOptions<M> {
+  readonly channels: Channels<M>;
   readonly redis: RedisTarget;
   readonly prefix: string;
+  /** Of this kind alone: another one has other queues or another topic. */
   readonly carrier: Carrier;
   readonly lead: Lead;
   /** How long one command to Redis may take. */
   readonly commandMs?: number;
-  /** Orders of one batch: bounds one transaction. */
+  /** Messages of one batch: bounds one transaction. */
   readonly batchMax?: number;
-  /** Sales whose batches are handled at the same time. */
-  readonly salesMax?: number;
-  /** Interval of the sweeps over all sales, for lost wake-ups and messages that are due again. */
+  /** Channels whose batches are handled at the same time. */
+  readonly channelsMax?: number;
+  /** Interval of the sweeps over all channels, for lost wake-ups and messages that are due again. */
   readonly sweepMs?: number;
   /** After so many failed tries an undeliverable message becomes a dead letter. */
   readonly triesMax?: number;
@@ -44,25 +47,25 @@ export interface BrokerPipeCounters extends PipeCounters, RelayCounters {
 }
 
 /** An entry that came through the broker; `done` has one callback for each copy that came. */
-interface Arrived {
+interface Arrived<M> {
   readonly epoch: number;
   readonly entryId: string;
   /** Null: a probe. */
-  readonly entry: Entry | null;
+  readonly entry: Entry<M> | null;
   readonly done: (() => void)[];
 }
 
-class Sale {
-  readonly id: string;
-  queue: Arrived[] = [];
+class Channel<M> {
+  readonly name: string;
+  queue: Arrived<M>[] = [];
   /** All entries that wait or are in hand, by epoch and id: a second copy joins the first. */
-  readonly known = new Map<string, Arrived>();
+  readonly known = new Map<string, Arrived<M>>();
   /** The batch that is stored and about to be decided. */
   ending: Promise<void> = Promise.resolve();
   state: 'idle' | 'queued' | 'visited' = 'idle';
 
-  constructor(id: string) {
-    this.id = id;
+  constructor(name: string) {
+    this.name = name;
   }
 }
 
@@ -74,23 +77,24 @@ class Sale {
  *               └───────────── what the broker has lost: `probe` ──────────┘
  *
  * The stream stays the truth: an entry leaves it when it is decided, not when the broker has it. So depth, catching up, retries,
- * dead letters and the gate's bound are those of Redis Streams, whichever broker is used; a broker that loses everything loses no
- * order; and a shop moves to another pipe by a change of its settings.
+ * dead letters and the writer's bound are those of Redis Streams, whichever broker is used; a broker that loses everything loses no
+ * message; and a shop moves to another pipe by a change of its settings.
  */
-export class BrokerPipe implements SharedPipe {
-  readonly letters: DeadLetters;
-  readonly #store: StreamStore;
-  readonly #catchUp: CatchUp;
+export class BrokerPipe<M> implements SharedPipe<M> {
+  readonly letters: DeadLetters<M>;
+  readonly #channels: Channels<M>;
+  readonly #store: StreamStore<M>;
+  readonly #catchUp: CatchUp<M>;
   readonly #runtime: Runtime;
   readonly #keepAlive: KeepAlive;
   readonly #ownsAnchor: boolean;
   readonly #carrier: Carrier;
-  readonly #relay: Relay;
-  readonly #delivery: BatchDelivery;
+  readonly #relay: Relay<M>;
+  readonly #delivery: BatchDelivery<M>;
   readonly #limiter: Limiter;
   readonly #batchMax: number;
-  readonly #sales = new Map<string, Sale>();
-  #queue: Sale[] = [];
+  readonly #active = new Map<string, Channel<M>>();
+  #queue: Channel<M>[] = [];
   readonly #visits = new Set<Promise<void>>();
   #opening: Promise<void> | null = null;
   #stopping: Promise<void> | null = null;
@@ -98,18 +102,20 @@ export class BrokerPipe implements SharedPipe {
   #lettersSeen = 0;
   #recovered = 0;
 
-  constructor(options: BrokerPipeOptions, runtime: Runtime) {
-    const { redis, prefix, commandMs = 2000, carrier, lead } = options;
+  constructor(options: BrokerPipeOptions<M>, runtime: Runtime) {
+    const { channels, redis, prefix, commandMs = 2000, carrier, lead } = options;
+    this.#channels = channels;
     this.#runtime = runtime;
     this.#carrier = carrier;
     this.#batchMax = options.batchMax ?? 512;
-    this.#limiter = new Limiter(options.salesMax ?? 8);
+    this.#limiter = new Limiter(options.channelsMax ?? 8);
     this.#ownsAnchor = options.keepAlive === undefined;
     this.#keepAlive = options.keepAlive ?? new KeepAlive(runtime.timers);
     const policy = { triesMax: options.triesMax ?? 5, retryMs: options.retryMs ?? 1000 };
     this.#store = new StreamStore(
       // One group per broker: a broker that is new gets everything that is undecided, whichever pipe had it before.
       {
+        channels,
         redis,
         prefix,
         commandMs,
@@ -118,13 +124,14 @@ export class BrokerPipe implements SharedPipe {
       },
       runtime,
       {
-        wake: (saleId, epoch) => this.#relay.wake(saleId, epoch),
+        wake: (channel, epoch) => this.#relay.wake(channel, epoch),
         interrupted: () => this.#relay.sweepSoon(),
       },
     );
     this.#catchUp = new CatchUp(this.#store, runtime, policy.retryMs);
     this.#delivery = new BatchDelivery(
       {
+        channels,
         store: this.#store,
         catchUp: this.#catchUp,
         policy,
@@ -138,6 +145,7 @@ export class BrokerPipe implements SharedPipe {
     );
     this.#relay = new Relay(
       {
+        kind: channels.kind,
         store: this.#store,
         carrier,
         lead,
@@ -149,7 +157,7 @@ export class BrokerPipe implements SharedPipe {
       },
       runtime,
     );
-    this.letters = new RedisDeadLetters(this.#store, runtime.clock);
+    this.letters = new RedisDeadLetters(channels, this.#store, runtime.clock);
   }
 
   get reason(): string | null {
@@ -178,7 +186,7 @@ export class BrokerPipe implements SharedPipe {
     return this.#opening;
   }
 
-  consume(handle: Handle, ready: (() => Promise<unknown>) | null = null): void {
+  consume(handle: Handle<M>, ready: (() => Promise<unknown>) | null = null): void {
     const started = this.#delivery.started;
     this.#delivery.start(handle, ready);
     if (started || this.#stopping !== null) return;
@@ -193,12 +201,12 @@ export class BrokerPipe implements SharedPipe {
   /** A process that does not consume needs no broker: it uses RedisStreamsPipe. */
   observe(): void {}
 
-  depthOf(saleId: string): Promise<number> {
-    return this.#store.depth(saleId);
+  depthOf(channel: string): Promise<number> {
+    return this.#store.depth(channel);
   }
 
-  caughtUp(saleId: string, withinMs = Infinity, idleMs = Infinity): Promise<boolean> {
-    return this.#catchUp.wait(saleId, withinMs, idleMs);
+  caughtUp(channel: string, withinMs = Infinity, idleMs = Infinity): Promise<boolean> {
+    return this.#catchUp.wait(channel, withinMs, idleMs);
   }
 
   stop(): Promise<void> {
@@ -224,7 +232,7 @@ export class BrokerPipe implements SharedPipe {
   }
 
   #count(looks: readonly Look[], foreign: number): void {
-    this.#depth = looks.reduce((sum, look) => sum + look.waiting + ordersIn(look), 0);
+    this.#depth = looks.reduce((sum, look) => sum + look.waiting + messagesIn(look), 0);
     this.#lettersSeen = looks.reduce((sum, { letters }) => sum + letters, foreign);
   }
 
@@ -237,11 +245,11 @@ export class BrokerPipe implements SharedPipe {
   /** Gives back what is not in hand. Others also get what is in hand, a second time. */
   async #giveBack(): Promise<void> {
     this.#queue = [];
-    for (const sale of this.#sales.values()) {
-      for (const { epoch, entryId } of sale.queue) sale.known.delete(`${epoch} ${entryId}`);
-      sale.queue = [];
-      if (sale.state === 'queued') sale.state = 'idle';
-      this.#forget(sale);
+    for (const channel of this.#active.values()) {
+      for (const { epoch, entryId } of channel.queue) channel.known.delete(`${epoch} ${entryId}`);
+      channel.queue = [];
+      if (channel.state === 'queued') channel.state = 'idle';
+      this.#forget(channel);
     }
     try {
       await this.#carrier.giveBack();
@@ -253,40 +261,43 @@ export class BrokerPipe implements SharedPipe {
   #arrived(delivery: Delivery): void {
     if (this.#stopping !== null || this.#delivery.isAway) return;
     const { parcel } = delivery;
-    if (parcel === null) {
-      if (isNewerParcel(delivery.body)) this.#leaveToNewer(delivery);
+    // A parcel of another kind is in the wrong queue: no relay of ours sent it there.
+    if (parcel === null || !this.#channels.has(parcel.channel)) {
+      if (parcel === null && isNewerParcel(delivery.body)) this.#leaveToNewer(delivery);
       else void this.#putAside(delivery);
       return;
     }
-    const { saleId, epoch, entryId, fields } = parcel;
-    if (fields !== null && isNewerEntry(fields)) {
+    const { codec } = this.#channels;
+    const { channel: name, epoch, entryId, fields } = parcel;
+    if (fields !== null && isNewerEntry(fields, codec.format)) {
       this.#leaveToNewer(delivery);
       return;
     }
-    const sale = this.#sales.get(saleId) ?? new Sale(saleId);
-    this.#sales.set(saleId, sale);
-    const name = `${epoch} ${entryId}`;
-    const known = fields === null ? undefined : sale.known.get(name);
+    const channel = this.#active.get(name) ?? new Channel<M>(name);
+    this.#active.set(name, channel);
+    const place = `${epoch} ${entryId}`;
+    const known = fields === null ? undefined : channel.known.get(place);
     if (known) {
       known.done.push(delivery.done);
       return;
     }
-    const entry = fields === null ? null : readEntry(saleId, entryId, fields);
+    const entry = fields === null ? null : readEntry(codec, name, entryId, fields);
     const arrived = { epoch, entryId, entry, done: [delivery.done] };
-    if (entry) sale.known.set(name, arrived);
-    sale.queue.push(arrived);
-    this.#enqueue(sale);
+    if (entry) channel.known.set(place, arrived);
+    channel.queue.push(arrived);
+    this.#enqueue(channel);
   }
 
   /** The broker brought a copy. The entry stays in the stream, and a probe brings it to a worker that can read it. */
   #leaveToNewer({ parcel, done }: Delivery): void {
-    this.#delivery.noteNewer(parcel === null ? {} : { saleId: parcel.saleId, epoch: parcel.epoch }, 1);
+    this.#delivery.noteNewer(parcel === null ? {} : { channel: parcel.channel, epoch: parcel.epoch }, 1);
     done();
   }
 
   /** A foreign message: it is kept for the operator to see. */
-  async #putAside({ id, body, done }: Delivery): Promise<void> {
+  async #putAside({ parcel, id: given, body, done }: Delivery): Promise<void> {
     const { log, clock } = this.#runtime;
+    const id = parcel === null ? given : `${parcel.channel.replace(':', '.')}-${parcel.entryId}`;
     for (;;) {
       try {
         const error = 'not written by a relay';
@@ -304,12 +315,12 @@ export class BrokerPipe implements SharedPipe {
     }
   }
 
-  // One sale after the other, as in the pipe on Redis Streams
+  // One channel after the other, as in the pipe on Redis Streams
 
-  #enqueue(sale: Sale): void {
-    if (sale.state !== 'idle' || this.#stopping !== null) return;
-    sale.state = 'queued';
-    this.#queue.push(sale);
+  #enqueue(channel: Channel<M>): void {
+    if (channel.state !== 'idle' || this.#stopping !== null) return;
+    channel.state = 'queued';
+    this.#queue.push(channel);
     this.#pump();
   }
 
@@ -323,69 +334,69 @@ export class BrokerPipe implements SharedPipe {
     }
   }
 
-  async #visit(sale: Sale): Promise<void> {
-    sale.state = 'visited';
+  async #visit(channel: Channel<M>): Promise<void> {
+    channel.state = 'visited';
     this.#keepAlive.hold();
     try {
       // Entries that arrive in one turn share a batch.
       await new Promise<void>((resolve) => this.#runtime.timers.nextTurn(resolve));
-      const first = sale.queue[0];
-      if (first?.entry === null) await this.#answer(sale, sale.queue.shift()!);
-      else if (first) await this.#handOver(sale, this.#take(sale, first.epoch));
+      const first = channel.queue[0];
+      if (first?.entry === null) await this.#answer(channel, channel.queue.shift()!);
+      else if (first) await this.#handOver(channel, this.#take(channel, first.epoch));
     } catch (error) {
       this.#delivery.noteOutage(error);
     } finally {
-      sale.state = 'idle';
+      channel.state = 'idle';
       this.#keepAlive.drop();
       this.#limiter.give();
     }
-    if (sale.queue.length > 0) this.#enqueue(sale);
-    else this.#forget(sale);
+    if (channel.queue.length > 0) this.#enqueue(channel);
+    else this.#forget(channel);
   }
 
   /** Whole entries of one stream, up to the next probe. */
-  #take(sale: Sale, epoch: number): Arrived[] {
-    let orders = 0;
+  #take(channel: Channel<M>, epoch: number): Arrived<M>[] {
+    let messages = 0;
     let count = 0;
-    for (const { entry, epoch: of } of sale.queue) {
+    for (const { entry, epoch: of } of channel.queue) {
       if (entry === null || of !== epoch) break;
-      orders += sizeOf(entry);
-      if (count > 0 && orders > this.#batchMax) break;
+      messages += sizeOf(entry);
+      if (count > 0 && messages > this.#batchMax) break;
       count++;
     }
-    return sale.queue.splice(0, count);
+    return channel.queue.splice(0, count);
   }
 
   /** The next batch is stored while this one is being decided: one ahead, not more. */
-  async #handOver(sale: Sale, batch: readonly Arrived[]): Promise<void> {
-    const stream = { saleId: sale.id, epoch: batch[0]!.epoch };
+  async #handOver(channel: Channel<M>, batch: readonly Arrived<M>[]): Promise<void> {
+    const stream = { channel: channel.name, epoch: batch[0]!.epoch };
     const { decided } = await this.#delivery.begin(
       stream,
       batch.map(({ entry }) => entry!),
     );
-    await sale.ending;
+    await channel.ending;
     const ending = decided.then((isDecided) => {
       for (const { epoch, entryId, done } of batch) {
-        sale.known.delete(`${epoch} ${entryId}`);
+        channel.known.delete(`${epoch} ${entryId}`);
         if (isDecided) for (const each of done) each();
       }
     });
-    sale.ending = ending;
+    channel.ending = ending;
     const visit = ending.finally(() => {
       this.#visits.delete(visit);
-      this.#forget(sale);
+      this.#forget(channel);
     });
     this.#visits.add(visit);
   }
 
-  #forget(sale: Sale): void {
-    const idle = sale.state === 'idle' && sale.queue.length === 0 && sale.known.size === 0;
-    if (idle && this.#sales.get(sale.id) === sale) this.#sales.delete(sale.id);
+  #forget(channel: Channel<M>): void {
+    const idle = channel.state === 'idle' && channel.queue.length === 0 && channel.known.size === 0;
+    if (idle && this.#active.get(channel.name) === channel) this.#active.delete(channel.name);
   }
 
-  async #answer(sale: Sale, probe: Arrived): Promise<void> {
+  async #answer(channel: Channel<M>, probe: Arrived<M>): Promise<void> {
     try {
-      if (!(await this.#lookFor(sale, probe))) return;
+      if (!(await this.#lookFor(channel, probe))) return;
     } catch (error) {
       // Redis is out; another probe follows.
       this.#delivery.noteOutage(error);
@@ -394,30 +405,31 @@ export class BrokerPipe implements SharedPipe {
   }
 
   /** Everything before the probe has arrived: the broker has lost what is still in the stream. Handles that. False: left. */
-  async #lookFor(sale: Sale, { epoch, entryId: upTo }: Arrived): Promise<boolean> {
-    const stream: StreamName = { saleId: sale.id, epoch };
-    await sale.ending;
+  async #lookFor(channel: Channel<M>, { epoch, entryId: upTo }: Arrived<M>): Promise<boolean> {
+    const { codec } = this.#channels;
+    const stream: StreamName = { channel: channel.name, epoch };
+    await channel.ending;
     let after: string | null = null;
     for (;;) {
       const page = await this.#store.between(stream, after, upTo, this.#batchMax);
       if (page.length === 0) return true;
       after = page.at(-1)!.id;
-      const lost = page.filter(({ fields }) => !isNewerEntry(fields));
+      const lost = page.filter(({ fields }) => !isNewerEntry(fields, codec.format));
       if (lost.length < page.length) this.#delivery.noteNewer(stream, page.length - lost.length);
       if (lost.length === 0) continue;
       this.#recovered += lost.length;
       this.#runtime.log.warn(
-        { saleId: sale.id, epoch, entries: lost.length },
+        { channel: channel.name, epoch, entries: lost.length },
         'the broker has lost entries of the stream',
       );
-      const entries = lost.map(({ id, fields }) => readEntry(sale.id, id, fields));
+      const entries = lost.map(({ id, fields }) => readEntry(codec, channel.name, id, fields));
       let from = 0;
-      for (let orders = 0, at = 0; at < entries.length; at++) {
-        orders += sizeOf(entries[at]!);
-        if (at + 1 < entries.length && orders < this.#batchMax) continue;
+      for (let messages = 0, at = 0; at < entries.length; at++) {
+        messages += sizeOf(entries[at]!);
+        if (at + 1 < entries.length && messages < this.#batchMax) continue;
         if (!(await this.#delivery.settle(stream, entries.slice(from, at + 1)))) return false;
         from = at + 1;
-        orders = 0;
+        messages = 0;
       }
     }
   }

@@ -1,10 +1,10 @@
 import type { Parcel } from '../parcel.ts';
 
 /**
- * A broker between the stream that the gate writes and the workers. It carries copies: an entry stays in its stream until
+ * A broker between the streams and the workers, for messages of one kind. It carries copies: an entry stays in its stream until
  * it is decided, so that a broker may carry it twice, late, or (its queue was purged, its disk is gone) not at all.
  *
- * Parcels of one sale go into one partition and come out in the same order, to one worker at a time, as far as the broker can tell
+ * Parcels of one channel go into one partition and come out in the same order, to one worker at a time, as far as the broker can tell
  * which workers are alive.
  */
 export interface Carrier {
@@ -47,6 +47,8 @@ export interface Delivery {
 /** The options that all carriers share. */
 export interface CarrierOptions {
   readonly url: string;
+  /** What the messages are called (`Channels.kind`): part of names at the broker. Unset: orders. */
+  readonly kind?: string;
   /** Names at the broker begin with it, if the URL does not say otherwise. */
   readonly prefix: string;
   /** How long the broker may take for one answer. */

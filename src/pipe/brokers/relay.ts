@@ -9,9 +9,11 @@ import type { Carrier } from './port.ts';
 /** Runs `work` in one process of the shop at a time. A second one would only make duplicates. */
 export type Lead = (job: string, work: (signal: AbortSignal) => Promise<void>) => { stop(): Promise<void> };
 
-export interface RelayOptions {
+export interface RelayOptions<M> {
+  /** What the messages are called. */
+  readonly kind: string;
   /** Reads under the name of the relay, whichever process leads: a new leader is given again what the last one had. */
-  readonly store: StreamStore;
+  readonly store: StreamStore<M>;
   readonly carrier: Carrier;
   readonly lead: Lead;
   readonly sweepMs: number;
@@ -30,9 +32,9 @@ export interface RelayCounters {
   readonly probes: number;
 }
 
-/** Entries of one sale that are sent at a time. */
+/** Entries of one channel that are sent at a time. */
 const ENTRIES_MAX = 128;
-const SALES_AT_ONCE = 16;
+const CHANNELS_AT_ONCE = 16;
 const PROBE_MS_MAX = 60_000;
 const AGAIN_MS_MIN = 50;
 const AGAIN_MS_MAX = 2000;
@@ -40,9 +42,9 @@ const AGAIN_MS_MAX = 2000;
 /** Not confirmed by the broker: distinguished from failures of Redis. */
 class BrokerError extends Error {}
 
-/** What the leader knows of a sale's streams. */
-class Sale {
-  readonly id: string;
+/** What the leader knows of a channel's streams. */
+class Channel {
+  readonly name: string;
   readonly partition: number;
   readonly toSend = new Set<number>();
   /** Epochs whose pending entries this leader has sent again. It knows itself what it was given since. */
@@ -52,15 +54,15 @@ class Sale {
   readonly oldest = new Map<number, { first: string; sinceMs: number; askMs: number }>();
   state: 'idle' | 'queued' | 'visited' = 'idle';
 
-  constructor(id: string, partition: number) {
-    this.id = id;
+  constructor(name: string, partition: number) {
+    this.name = name;
     this.partition = partition;
   }
 }
 
 /**
- * Carries entries from the streams that the gate writes to a broker. The streams are the outbox, so there is no moment in which an
- * admitted order is stored nowhere. An entry is acknowledged (in the relay's group) when the broker has
+ * Carries entries from the streams to a broker. The streams, which the gate writes for orders, are the outbox: there is no moment in
+ * which an admitted order is stored nowhere. An entry is acknowledged (in the relay's group) when the broker has
  * confirmed it, and stays in its stream until a worker has decided it.
  *
  *   given → sent → confirmed → acknowledged
@@ -70,26 +72,26 @@ class Sale {
  * One process leads a partition. The leader also puts back messages that are due for another try, removes empty streams of old
  * epochs, and looks for entries that the broker has lost (`probe`).
  */
-export class Relay {
-  readonly #on: RelayOptions;
+export class Relay<M> {
+  readonly #on: RelayOptions<M>;
   readonly #runtime: Runtime;
   readonly #leading = new Map<number, AbortSignal>();
-  readonly #sales = new Map<string, Sale>();
-  readonly #limiter = new Limiter(SALES_AT_ONCE);
+  readonly #active = new Map<string, Channel>();
+  readonly #limiter = new Limiter(CHANNELS_AT_ONCE);
   readonly #visits = new Map<Promise<void>, number>();
   readonly #jobs: { stop(): Promise<void> }[] = [];
   #partitions = 0;
-  #queue: Sale[] = [];
+  #queue: Channel[] = [];
   #sweeping: Promise<void> | null = null;
   #cancelSweeps = (): void => {};
   readonly #stopped = new AbortController();
-  /** Partitions for which the broker refused parcels. While one waits, nothing of its sales is sent. */
+  /** Partitions for which the broker refused parcels. While one waits, nothing of its channels is sent. */
   readonly #troubles = new Map<number, { failures: number; waiting: boolean }>();
   #relayed = 0;
   #resent = 0;
   #probes = 0;
 
-  constructor(options: RelayOptions, runtime: Runtime) {
+  constructor(options: RelayOptions<M>, runtime: Runtime) {
     this.#on = options;
     this.#runtime = runtime;
   }
@@ -125,7 +127,7 @@ export class Relay {
 
   async #lead(partition: number, signal: AbortSignal): Promise<void> {
     // The entries of the last leader are given to this one.
-    for (const sale of this.#sales.values()) if (sale.partition === partition) this.#sales.delete(sale.id);
+    for (const channel of this.#active.values()) if (channel.partition === partition) this.#active.delete(channel.name);
     this.#leading.set(partition, signal);
     this.sweepSoon();
     try {
@@ -141,40 +143,40 @@ export class Relay {
   }
 
   /** There are new entries in this stream. */
-  wake(saleId: string, epoch: number): void {
+  wake(name: string, epoch: number): void {
     if (this.#stopped.signal.aborted || this.#leading.size === 0) return;
-    const partition = partitionOf(saleId, this.#partitions);
+    const partition = partitionOf(name, this.#partitions);
     if (!this.#leading.has(partition)) return;
-    const sale = this.#saleOf(saleId, partition);
-    sale.toSend.add(epoch);
-    this.#enqueue(sale);
+    const channel = this.#channelOf(name, partition);
+    channel.toSend.add(epoch);
+    this.#enqueue(channel);
   }
 
-  #saleOf(saleId: string, partition: number): Sale {
-    const known = this.#sales.get(saleId);
+  #channelOf(name: string, partition: number): Channel {
+    const known = this.#active.get(name);
     if (known) return known;
-    const sale = new Sale(saleId, partition);
-    this.#sales.set(saleId, sale);
-    return sale;
+    const channel = new Channel(name, partition);
+    this.#active.set(name, channel);
+    return channel;
   }
 
-  #enqueue(sale: Sale): void {
-    if (sale.state !== 'idle' || this.#stopped.signal.aborted) return;
-    if (this.#troubles.get(sale.partition)?.waiting) return;
-    sale.state = 'queued';
-    this.#queue.push(sale);
+  #enqueue(channel: Channel): void {
+    if (channel.state !== 'idle' || this.#stopped.signal.aborted) return;
+    if (this.#troubles.get(channel.partition)?.waiting) return;
+    channel.state = 'queued';
+    this.#queue.push(channel);
     this.#pump();
   }
 
   #pump(): void {
     while (this.#queue.length > 0 && this.#limiter.tryTake()) {
-      const sale = this.#queue.shift()!;
-      const visit = this.#visit(sale).finally(() => {
+      const channel = this.#queue.shift()!;
+      const visit = this.#visit(channel).finally(() => {
         this.#visits.delete(visit);
         this.#limiter.give();
         this.#pump();
       });
-      this.#visits.set(visit, sale.partition);
+      this.#visits.set(visit, channel.partition);
     }
   }
 
@@ -190,15 +192,15 @@ export class Relay {
     const { store, looked, back, outage } = this.#on;
     try {
       const deaf = await store.listen().catch((error: unknown) => error);
-      const saleIds = await store.saleIds();
-      const { looks, failure } = await store.look(saleIds);
+      const names = await store.channelNames();
+      const { looks, failure } = await store.look(names);
       looked(looks, await store.foreignCount());
       const failures = await Promise.all(looks.map((look) => this.#doFor(look)));
       const first = [deaf, failure, ...failures].find((one) => one != null);
       if (first !== undefined) throw first;
-      const kept = new Set(saleIds);
-      for (const sale of this.#sales.values()) {
-        if (!kept.has(sale.id) && sale.state === 'idle') this.#sales.delete(sale.id);
+      const kept = new Set(names);
+      for (const channel of this.#active.values()) {
+        if (!kept.has(channel.name) && channel.state === 'idle') this.#active.delete(channel.name);
       }
       back();
     } catch (error) {
@@ -206,101 +208,105 @@ export class Relay {
     }
   }
 
-  async #doFor({ saleId, due, streams }: Look): Promise<unknown> {
-    const partition = partitionOf(saleId, this.#partitions);
+  async #doFor({ channel: name, due, streams }: Look): Promise<unknown> {
+    const partition = partitionOf(name, this.#partitions);
     if (!this.#leading.has(partition)) return null;
     const { store } = this.#on;
     try {
       for (const { epoch, entries } of streams) {
         if (entries > 0) {
-          this.#saleOf(saleId, partition).look = true;
-          this.wake(saleId, epoch);
-        } else if (await store.dropEpoch({ saleId, epoch })) {
-          const sale = this.#sales.get(saleId);
-          sale?.sure.delete(epoch);
-          sale?.oldest.delete(epoch);
+          this.#channelOf(name, partition).look = true;
+          this.wake(name, epoch);
+        } else if (await store.dropEpoch({ channel: name, epoch })) {
+          const channel = this.#active.get(name);
+          channel?.sure.delete(epoch);
+          channel?.oldest.delete(epoch);
         }
       }
-      if (due > 0) for (const epoch of await store.moveDue(saleId)) this.wake(saleId, epoch);
+      if (due > 0) for (const epoch of await store.moveDue(name)) this.wake(name, epoch);
       return null;
     } catch (error) {
       return error;
     }
   }
 
-  // One sale
+  // One channel
 
-  async #visit(sale: Sale): Promise<void> {
-    sale.state = 'visited';
+  async #visit(channel: Channel): Promise<void> {
+    channel.state = 'visited';
     let failed = false;
     try {
       // Read before sending: when everything is sent, all entries up to these marks have been sent.
-      const marks = sale.look ? await this.#on.store.marks(sale.id) : null;
-      sale.look = false;
+      const marks = channel.look ? await this.#on.store.marks(channel.name) : null;
+      channel.look = false;
       let sentAll = true;
-      for (const epoch of [...sale.toSend].sort((one, other) => one - other)) {
+      for (const epoch of [...channel.toSend].sort((one, other) => one - other)) {
         // Before reading: a wake-up that arrives meanwhile may be for an entry that this read misses.
-        sale.toSend.delete(epoch);
-        if (!(await this.#sendAll(sale, epoch))) sentAll = false;
+        channel.toSend.delete(epoch);
+        if (!(await this.#sendAll(channel, epoch))) sentAll = false;
       }
-      if (marks && sentAll) await this.#probe(sale, marks);
+      if (marks && sentAll) await this.#probe(channel, marks);
     } catch (error) {
-      if (error instanceof BrokerError) this.#failed(sale.partition, error.cause);
+      if (error instanceof BrokerError) this.#failed(channel.partition, error.cause);
       else this.#on.outage(error);
       failed = true;
     } finally {
-      sale.state = 'idle';
+      channel.state = 'idle';
     }
     // After a failure it is enqueued when its partition is tried again, or by the next successful sweep.
-    if (sale.toSend.size > 0 && !failed && this.#leads(sale)) this.#enqueue(sale);
+    if (channel.toSend.size > 0 && !failed && this.#leads(channel)) this.#enqueue(channel);
   }
 
-  #leads(sale: Sale): boolean {
-    return this.#leading.has(sale.partition) && this.#sales.get(sale.id) === sale && !this.#stopped.signal.aborted;
+  #leads(channel: Channel): boolean {
+    return (
+      this.#leading.has(channel.partition) &&
+      this.#active.get(channel.name) === channel &&
+      !this.#stopped.signal.aborted
+    );
   }
 
   /** Returns whether everything was sent. */
-  async #sendAll(sale: Sale, epoch: number): Promise<boolean> {
+  async #sendAll(channel: Channel, epoch: number): Promise<boolean> {
     const { store } = this.#on;
-    const stream = { saleId: sale.id, epoch };
+    const stream = { channel: channel.name, epoch };
     try {
-      if (!sale.sure.has(epoch)) {
+      if (!channel.sure.has(epoch)) {
         let after = '0';
         for (;;) {
-          if (!this.#leads(sale)) return false;
+          if (!this.#leads(channel)) return false;
           const own = await store.readOwnAfter(stream, after, ENTRIES_MAX);
           if (own === null || own.last === after) break;
           await store.acknowledge(stream, own.gone);
-          await this.#send(sale, epoch, own.entries);
+          await this.#send(channel, epoch, own.entries);
           this.#resent += own.entries.length;
           after = own.last;
         }
-        sale.sure.add(epoch);
+        channel.sure.add(epoch);
       }
       for (;;) {
-        if (!this.#leads(sale)) return false;
+        if (!this.#leads(channel)) return false;
         const entries = await store.read(stream, ENTRIES_MAX);
         if (entries === null || entries.length === 0) return true;
-        await this.#send(sale, epoch, entries);
+        await this.#send(channel, epoch, entries);
       }
     } catch (error) {
       // Entries may have been given to us in a lost reply, or sent and not confirmed: send the pending ones again.
-      sale.sure.delete(epoch);
-      sale.toSend.add(epoch);
+      channel.sure.delete(epoch);
+      channel.toSend.add(epoch);
       throw error;
     }
   }
 
-  async #send(sale: Sale, epoch: number, entries: readonly Written[]): Promise<void> {
+  async #send(channel: Channel, epoch: number, entries: readonly Written[]): Promise<void> {
     if (entries.length === 0) return;
     const { store } = this.#on;
-    const parcels = entries.map(({ id, fields }) => ({ saleId: sale.id, epoch, entryId: id, fields }));
-    await this.#carry(sale.partition, parcels);
+    const parcels = entries.map(({ id, fields }) => ({ channel: channel.name, epoch, entryId: id, fields }));
+    await this.#carry(channel.partition, parcels);
     this.#relayed += entries.length;
     const ids = entries.map(({ id }) => id);
     // Not awaited: if it fails, they are sent again.
-    store.acknowledge({ saleId: sale.id, epoch }, ids).catch((error: unknown) => {
-      sale.sure.delete(epoch);
+    store.acknowledge({ channel: channel.name, epoch }, ids).catch((error: unknown) => {
+      channel.sure.delete(epoch);
       this.#on.outage(error);
     });
   }
@@ -315,28 +321,28 @@ export class Relay {
   }
 
   /** The oldest entry has not moved for long: it is on its way, or the broker has lost it. A probe on the same way finds out. */
-  async #probe(sale: Sale, { streams }: Marks): Promise<void> {
+  async #probe(channel: Channel, { streams }: Marks): Promise<void> {
     const { probeMs } = this.#on;
     const nowMs = this.#runtime.clock.monotonic();
     for (const { epoch, first, last } of streams) {
-      const known = sale.oldest.get(epoch);
+      const known = channel.oldest.get(epoch);
       if (known?.first !== first) {
-        sale.oldest.set(epoch, { first, sinceMs: nowMs, askMs: nowMs + probeMs });
+        channel.oldest.set(epoch, { first, sinceMs: nowMs, askMs: nowMs + probeMs });
         continue;
       }
       if (nowMs < known.askMs) continue;
       known.askMs = nowMs + Math.min(2 * (nowMs - known.sinceMs), Math.max(PROBE_MS_MAX, probeMs));
-      await this.#carry(sale.partition, [{ saleId: sale.id, epoch, entryId: last, fields: null }]);
+      await this.#carry(channel.partition, [{ channel: channel.name, epoch, entryId: last, fields: null }]);
       this.#probes++;
     }
   }
 
-  // The broker is out: entries wait in the stream, and the gate slows down
+  // The broker is out: entries wait in the stream, and whoever writes it slows down
 
   #failed(partition: number, error: unknown): void {
     const { log, timers } = this.#runtime;
     if (this.#troubles.size === 0 && !this.#stopped.signal.aborted) {
-      log.error({ reason: messageOf(error) }, 'the broker takes nothing; orders wait in the stream');
+      log.error({ reason: messageOf(error) }, `the broker takes nothing; ${this.#on.kind} wait in the stream`);
     }
     const before = this.#troubles.get(partition);
     if (before?.waiting) return;
@@ -345,14 +351,14 @@ export class Relay {
     this.#troubles.set(partition, trouble);
     timers.after(backOffMs(failures, AGAIN_MS_MIN, AGAIN_MS_MAX), () => {
       trouble.waiting = false;
-      for (const sale of this.#sales.values()) {
-        if (sale.partition === partition && sale.toSend.size > 0 && this.#leads(sale)) this.#enqueue(sale);
+      for (const channel of this.#active.values()) {
+        if (channel.partition === partition && channel.toSend.size > 0 && this.#leads(channel)) this.#enqueue(channel);
       }
     });
   }
 
   #worked(partition: number): void {
     if (this.#troubles.delete(partition) && this.#troubles.size === 0)
-      this.#runtime.log.info('the broker takes orders again');
+      this.#runtime.log.info(`the broker takes ${this.#on.kind} again`);
   }
 }

@@ -4,6 +4,7 @@ import { KeepAlive } from '../../base/keep-alive.ts';
 import type { Runtime } from '../../base/runtime.ts';
 import { pause } from '../../base/timers.ts';
 import type { Carrier, CarrierOptions, Delivery } from '../brokers/port.ts';
+import { ORDERS } from '../orders.ts';
 import type { Parcel } from '../parcel.ts';
 import { nameFrom, parseAddress } from './address.ts';
 import { answered, Clients, drop, isOutage, reasonOf, refusalOf } from './client.ts';
@@ -29,8 +30,8 @@ const PREPARE_ANSWERS = 4;
 const QUIET_MS = 3000;
 
 /**
- * Carries parcels through a topic of Kafka: its partitions are the carrier's, the record key is the sale, and the workers are one
- * consumer group. An offset is committed when everything before it is done, never by a timer.
+ * Carries parcels through a topic of Kafka: its partitions are the carrier's, the record key is the channel (of a sale its id), and
+ * the workers are one consumer group. An offset is committed when everything before it is done, never by a timer.
  *
  * A client that has failed is thrown away and made anew, with growing delays.
  */
@@ -54,12 +55,22 @@ export class KafkaCarrier implements Carrier {
   #leaving: Promise<void> = Promise.resolve();
 
   constructor(options: KafkaOptions, runtime: Runtime) {
-    const { url, prefix, partitions = 8, answerMs = 5000, inHandMax = 512, sessionMs = 10_000 } = options;
+    const {
+      url,
+      prefix,
+      kind = ORDERS.kind,
+      partitions = 8,
+      answerMs = 5000,
+      inHandMax = 512,
+      sessionMs = 10_000,
+    } = options;
     const address = parseAddress(url);
     const own = nameFrom(prefix);
-    this.#topic = address.topic ?? `${own}.orders`;
+    const isOrders = kind === ORDERS.kind;
+    if (address.topic === null) this.#topic = `${own}.${kind}`;
+    else this.#topic = isOrders ? address.topic : `${address.topic}.${kind}`;
     // The topic is part of the name: two shops with different topics and the same prefix must not share a group.
-    this.#groupId = address.topic === null ? `${own}-ledger` : `${own}-ledger-${address.topic}`;
+    this.#groupId = isOrders && address.topic === null ? `${own}-ledger` : `${own}-ledger-${this.#topic}`;
     this.name = `kafka:${this.#topic}`;
     this.#clients = new Clients(address, own);
     this.#partitions = partitions;

@@ -1,6 +1,7 @@
 import type { MessageToProduce, Producer } from '@platformatic/kafka';
 import { unavailable } from '../../base/errors.ts';
 import type { Timers } from '../../base/timers.ts';
+import { writtenName } from '../../model/channel.ts';
 import { type Parcel, writeParcel } from '../parcel.ts';
 import { type Clients, noAnswer, reasonOf } from './client.ts';
 
@@ -52,7 +53,12 @@ export class PartitionProducer {
     if (parcels.length === 0) return Promise.resolve();
     const { topic, partition, answerMs } = this.#on;
     const messages = parcels.map((parcel) => {
-      return { topic, partition, key: Buffer.from(parcel.saleId), value: Buffer.from(writeParcel(parcel)) };
+      return {
+        topic,
+        partition,
+        key: Buffer.from(writtenName(parcel.channel)),
+        value: Buffer.from(writeParcel(parcel)),
+      };
     });
     const bytes = messages.reduce((sum, message) => sum + sizeOf(message), 0);
     return new Promise((resolve, reject) => {

@@ -2,6 +2,7 @@ import { unavailable } from '../../base/errors.ts';
 import { KeepAlive } from '../../base/keep-alive.ts';
 import type { Runtime } from '../../base/runtime.ts';
 import type { Carrier, CarrierOptions, Delivery } from '../brokers/port.ts';
+import { ORDERS } from '../orders.ts';
 import type { Parcel } from '../parcel.ts';
 import { parseRabbitUrl, type RabbitAddress } from './address.ts';
 import { Link, type LinkUser } from './link.ts';
@@ -23,7 +24,8 @@ export interface RabbitOptions extends CarrierOptions {
 export class RabbitCarrier implements Carrier {
   readonly name: string;
   readonly #address: RabbitAddress;
-  readonly #prefix: string;
+  /** Connections are named after it. */
+  readonly #owner: string;
   readonly #answerMs: number;
   readonly #inHandMax: number;
   readonly #runtime: Runtime;
@@ -37,23 +39,23 @@ export class RabbitCarrier implements Carrier {
   #isOut = false;
 
   constructor(options: RabbitOptions, runtime: Runtime) {
-    const { url, prefix, queues = 8, answerMs = 5000, inHandMax = 512 } = options;
+    const { url, prefix, kind = ORDERS.kind, queues = 8, answerMs = 5000, inHandMax = 512 } = options;
     this.#address = parseRabbitUrl(url);
-    this.#prefix = prefix;
     this.#answerMs = answerMs;
     this.#inHandMax = inHandMax;
     this.#runtime = runtime;
     this.#keepAlive = new KeepAlive(runtime.timers);
-    this.#topology = new Topology(prefix, queues, runtime.log);
+    this.#topology = new Topology(prefix, kind, queues, runtime.log);
+    this.#owner = kind === ORDERS.kind ? prefix : this.#topology.exchange;
     this.#sender = new Sender(this.#topology, answerMs, runtime, () => this.#changed());
     this.#sending = this.#link(this.#sender);
     // Two virtual hosts are two brokers.
     const { vhost } = this.#address;
-    this.name = `amqp:${vhost === '/' ? '' : `${vhost}/`}${this.#topology.orders}`;
+    this.name = `amqp:${vhost === '/' ? '' : `${vhost}/`}${this.#topology.exchange}`;
   }
 
   #link(user: LinkUser): Link {
-    return new Link(this.#address, this.#prefix, this.#answerMs, this.#runtime, user);
+    return new Link(this.#address, this.#owner, this.#answerMs, this.#runtime, user);
   }
 
   get reason(): string | null {

@@ -77,7 +77,7 @@ export class Sender implements LinkUser {
   }
 
   async send(partition: number, parcels: readonly Parcel[]): Promise<void> {
-    const exchange = this.#topology.orders;
+    const { exchange } = this.#topology;
     const routingKey = this.#topology.routingKey(partition);
     const lane = this.#lanes[partition];
     if (lane === undefined) throw unavailable('RabbitMQ is not connected');

@@ -1,5 +1,6 @@
 import type { Channel } from 'rabbitmq-client';
 import type { Logger } from '../../base/logger.ts';
+import { ORDERS } from '../orders.ts';
 import { codeOf, refused, wordsOf } from './answers.ts';
 import type { Ask } from './link.ts';
 
@@ -15,21 +16,24 @@ const FINAL = new Set(['PRECONDITION_FAILED', 'RESOURCE_LOCKED', 'ACCESS_REFUSED
  *                        ▼
  *                      dead (fanout) ──▶ dead
  *
+ * Each kind of message has its own: `likes`, `likes.0` …, `likes-dead`. A process that does not carry a kind does not know them.
+ *
  * Quorum queues: a confirm means that a majority has it on disk. Dead letters travel at most once: a parcel that is lost on the way
  * is still in its stream in Redis, and a foreign message does not matter. At-least-once needs more of the server (3.10, a feature
  * flag, another overflow mode) and would keep them in the memory of the queue that they left.
  */
 export class Topology {
-  readonly orders: string;
+  readonly exchange: string;
   readonly dead: string;
   readonly queues: readonly string[];
   readonly #log: Logger;
   #quorum = true;
 
-  constructor(prefix: string, queues: number, log: Logger) {
-    this.orders = `${prefix}.orders`;
-    this.dead = `${prefix}.dead`;
-    this.queues = Array.from({ length: queues }, (_, at) => `${this.orders}.${at}`);
+  constructor(prefix: string, kind: string, queues: number, log: Logger) {
+    this.exchange = `${prefix}.${kind}`;
+    // With a dash: a shop whose own prefix is `<prefix>.likes` has a queue `<prefix>.likes.dead`.
+    this.dead = kind === ORDERS.kind ? `${prefix}.dead` : `${prefix}.${kind}-dead`;
+    this.queues = Array.from({ length: queues }, (_, at) => `${this.exchange}.${at}`);
     this.#log = log;
   }
 
@@ -39,14 +43,14 @@ export class Topology {
 
   /** Creates what is missing. Throws a TerminalError if something incompatible exists. */
   async declare(channel: Channel, ask: Ask): Promise<void> {
-    const { orders, dead } = this;
+    const { exchange, dead } = this;
     const durable = true;
     await made(`exchange ${dead}`, ask(channel.exchangeDeclare({ exchange: dead, type: 'fanout', durable })));
-    await made(`exchange ${orders}`, ask(channel.exchangeDeclare({ exchange: orders, type: 'direct', durable })));
+    await made(`exchange ${exchange}`, ask(channel.exchangeDeclare({ exchange, type: 'direct', durable })));
     await this.#queue(dead, dead, '', {}, channel, ask);
     for (const [partition, queue] of this.queues.entries()) {
       const toDead = { 'x-dead-letter-exchange': dead };
-      await this.#queue(queue, orders, this.routingKey(partition), toDead, channel, ask);
+      await this.#queue(queue, exchange, this.routingKey(partition), toDead, channel, ask);
     }
   }
 

@@ -6,27 +6,27 @@ const POLL_MS_MIN = 5;
 const POLL_MS_MAX = 100;
 
 /**
- * Waits until all that is in a sale's pipe has left it. Entries leave a stream when they are decided, so the stream's first entry
+ * Waits until all that is in a channel has left it. Entries leave a stream when they are decided, so the stream's first entry
  * shows how far it has come. A message that is tried again enters the stream anew: while there are such messages, the mark moves on
  * with the stream.
  */
-export class CatchUp {
-  readonly #store: StreamStore;
+export class CatchUp<M> {
+  readonly #store: StreamStore<M>;
   readonly #runtime: Runtime;
   /** The shortest time after which a message that left the stream can come back. */
   readonly #retryMs: number;
-  /** Waiters by sale: they look again when a batch of the sale was decided here. */
+  /** Waiters by channel: they look again when a batch of the channel was decided here. */
   readonly #watchers = new Map<string, Set<() => void>>();
 
   #closed = false;
 
-  constructor(store: StreamStore, runtime: Runtime, retryMs: number) {
+  constructor(store: StreamStore<M>, runtime: Runtime, retryMs: number) {
     this.#store = store;
     this.#runtime = runtime;
     this.#retryMs = retryMs;
   }
 
-  async wait(saleId: string, withinMs: number, idleMs = Infinity): Promise<boolean> {
+  async wait(channel: string, withinMs: number, idleMs = Infinity): Promise<boolean> {
     const { clock } = this.#runtime;
     const untilMs = clock.monotonic() + withinMs;
     let movedMs = clock.monotonic();
@@ -36,7 +36,7 @@ export class CatchUp {
     let seenMs = 0;
     let pollMs = POLL_MS_MIN;
     for (;;) {
-      const now = await this.#look(saleId);
+      const now = await this.#look(channel);
       const nowMs = clock.monotonic();
       // While Redis is out nobody can decide anything, so that time does not count as idle.
       if (now === null || now.decided !== decided) movedMs = nowMs;
@@ -51,14 +51,14 @@ export class CatchUp {
       if (this.#closed) return false;
       const leftMs = Math.min(untilMs, movedMs + idleMs) - clock.monotonic();
       if (leftMs <= 0) return false;
-      await this.#watch(saleId, Math.min(pollMs, leftMs));
+      await this.#watch(channel, Math.min(pollMs, leftMs));
       pollMs = Math.min(pollMs * 2, POLL_MS_MAX, this.#retryMs / 4);
     }
   }
 
-  /** A batch of this sale was decided here. */
-  decided(saleId: string): void {
-    for (const look of this.#watchers.get(saleId) ?? []) look();
+  /** A batch of this channel was decided here. */
+  decided(channel: string): void {
+    for (const look of this.#watchers.get(channel) ?? []) look();
   }
 
   /** Nobody waits any longer. */
@@ -68,23 +68,23 @@ export class CatchUp {
   }
 
   /** Null: Redis cannot be asked now. */
-  async #look(saleId: string): Promise<Marks | null> {
+  async #look(channel: string): Promise<Marks | null> {
     try {
-      return await this.#store.marks(saleId);
+      return await this.#store.marks(channel);
     } catch (error) {
       if (error instanceof RedisUnavailableError) return null;
       throw error;
     }
   }
 
-  #watch(saleId: string, ms: number): Promise<void> {
+  #watch(channel: string, ms: number): Promise<void> {
     return new Promise((resolve) => {
-      const watchers = this.#watchers.get(saleId) ?? new Set();
-      this.#watchers.set(saleId, watchers);
+      const watchers = this.#watchers.get(channel) ?? new Set();
+      this.#watchers.set(channel, watchers);
       const done = (): void => {
         cancel();
         watchers.delete(done);
-        if (watchers.size === 0 && this.#watchers.get(saleId) === watchers) this.#watchers.delete(saleId);
+        if (watchers.size === 0 && this.#watchers.get(channel) === watchers) this.#watchers.delete(channel);
         resolve();
       };
       const cancel = this.#runtime.timers.after(ms, done);

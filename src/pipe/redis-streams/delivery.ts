@@ -2,6 +2,7 @@ import { backOffMs } from '../../base/back-off.ts';
 import { detailOf, RedisUnavailableError } from '../../base/redis/link.ts';
 import type { Runtime } from '../../base/runtime.ts';
 import { Seldom } from '../../base/seldom.ts';
+import type { Channels } from '../channels.ts';
 import type { Handle, Handled, Undeliverable } from '../port.ts';
 import type { CatchUp } from './catch-up.ts';
 import { type Entry, sizeOf } from './entry.ts';
@@ -9,9 +10,10 @@ import type { Limiter } from './limiter.ts';
 import { movesOf, type RetryPolicy } from './moves.ts';
 import type { StreamName, StreamStore } from './store.ts';
 
-export interface BatchDeliveryOptions {
-  readonly store: StreamStore;
-  readonly catchUp: CatchUp;
+export interface BatchDeliveryOptions<M> {
+  readonly channels: Channels<M>;
+  readonly store: StreamStore<M>;
+  readonly catchUp: CatchUp<M>;
   readonly policy: RetryPolicy;
   /** A batch occupies a slot while it is handled, and lends it to others while it only waits. */
   readonly limiter: Limiter;
@@ -43,11 +45,11 @@ const RESTING_MAX = 64;
  *   rejected → again     after 25 ms … 2 s, for as long as it takes; no try is counted
  *   left                 the process stops, or the handler rejected for too long: others may take it
  */
-export class BatchDelivery {
-  readonly #on: BatchDeliveryOptions;
+export class BatchDelivery<M> {
+  readonly #on: BatchDeliveryOptions<M>;
   readonly #runtime: Runtime;
   readonly #seldom: Seldom;
-  #handle: Handle | null = null;
+  #handle: Handle<M> | null = null;
   #ready: (() => Promise<unknown>) | null = null;
   #away = false;
   #stopping = false;
@@ -60,7 +62,7 @@ export class BatchDelivery {
   #retries = 0;
   #died = 0;
 
-  constructor(options: BatchDeliveryOptions, runtime: Runtime) {
+  constructor(options: BatchDeliveryOptions<M>, runtime: Runtime) {
     this.#on = options;
     this.#runtime = runtime;
     this.#seldom = new Seldom(runtime.clock);
@@ -84,7 +86,7 @@ export class BatchDelivery {
     return this.#away;
   }
 
-  start(handle: Handle, ready: (() => Promise<unknown>) | null): void {
+  start(handle: Handle<M>, ready: (() => Promise<unknown>) | null): void {
     this.#handle = handle;
     this.#ready = ready;
   }
@@ -96,7 +98,7 @@ export class BatchDelivery {
   }
 
   /** Resolves with true when the batch is decided, with false when it was left. */
-  async settle(stream: StreamName, all: readonly Entry[]): Promise<boolean> {
+  async settle(stream: StreamName, all: readonly Entry<M>[]): Promise<boolean> {
     return await (await this.begin(stream, all)).decided;
   }
 
@@ -104,7 +106,7 @@ export class BatchDelivery {
    * Resolves when the next batch may be handed over: this one is decided, or left, or stored and about to be decided (`decided`
    * resolves with whether it was). From then on the slot belongs to the caller again.
    */
-  async begin(stream: StreamName, all: readonly Entry[]): Promise<{ decided: Promise<boolean> }> {
+  async begin(stream: StreamName, all: readonly Entry<M>[]): Promise<{ decided: Promise<boolean> }> {
     const sinceMs = this.#runtime.clock.monotonic();
     for (let failures = 0; ; failures++) {
       const entries = all.filter(({ lost }) => !lost);
@@ -122,7 +124,7 @@ export class BatchDelivery {
     }
   }
 
-  async #handOver(entries: readonly Entry[]): Promise<readonly Undeliverable[] | Handled> {
+  async #handOver(entries: readonly Entry<M>[]): Promise<readonly Undeliverable<M>[] | Handled<M>> {
     const batch = entries.flatMap(({ messages }) => messages);
     return batch.length === 0 ? [] : ((await this.#handle!(batch)) ?? []);
   }
@@ -130,9 +132,9 @@ export class BatchDelivery {
   /** Finishes a stored batch while the next one is handled; needs no slot. */
   async #finish(
     stream: StreamName,
-    all: readonly Entry[],
-    stored: readonly Entry[],
-    { undeliverable, told }: Handled,
+    all: readonly Entry<M>[],
+    stored: readonly Entry<M>[],
+    { undeliverable, told }: Handled<M>,
   ): Promise<boolean> {
     const sleep = (ms: number): Promise<void> => this.sleep(ms);
     try {
@@ -160,9 +162,9 @@ export class BatchDelivery {
     }
   }
 
-  #again({ saleId }: StreamName, entries: readonly Entry[], error: unknown): void {
-    const orders = entries.reduce((sum, { messages }) => sum + messages.length, 0);
-    this.#runtime.log.warn({ err: error, saleId, orders }, 'a batch is handed over again');
+  #again({ channel }: StreamName, entries: readonly Entry<M>[], error: unknown): void {
+    const count = entries.reduce((sum, { messages }) => sum + messages.length, 0);
+    this.#runtime.log.warn({ err: error, channel, [this.#on.channels.kind]: count }, 'a batch is handed over again');
   }
 
   #leave(sinceMs: number): boolean {
@@ -195,12 +197,12 @@ export class BatchDelivery {
   /** Retries until Redis answers: a batch must not be handled again only because an acknowledgement failed. */
   async #decide(
     stream: StreamName,
-    entries: readonly Entry[],
-    undeliverable: readonly Undeliverable[],
+    entries: readonly Entry<M>[],
+    undeliverable: readonly Undeliverable<M>[],
     rest: (ms: number) => Promise<void>,
   ): Promise<void> {
-    const { store, policy, catchUp } = this.#on;
-    const moves = movesOf(stream, entries, undeliverable, policy, this.#runtime.log);
+    const { channels, store, policy, catchUp } = this.#on;
+    const moves = movesOf(channels.codec, stream, entries, undeliverable, policy, this.#runtime.log);
     const ids = entries.map(({ id }) => id);
     const messages = entries.reduce((sum, entry) => sum + sizeOf(entry), 0);
     for (let failures = 0; ; failures++) {
@@ -218,7 +220,7 @@ export class BatchDelivery {
       if (move.to === 'retry') this.#retries++;
       else this.#died++;
     }
-    catchUp.decided(stream.saleId);
+    catchUp.decided(stream.channel);
   }
 
   /** Sleeps. A batch that waits for a ledger or node lends its slot to others meanwhile, if not too many do so already. */
@@ -256,7 +258,7 @@ export class BatchDelivery {
     if (!this.#seldom.may('newer')) return;
     this.#runtime.log.error(
       { ...where, count },
-      'orders of a newer version wait in the pipe; this worker cannot read them: upgrade the workers',
+      `${this.#on.channels.kind} of a newer version wait in the pipe; this worker cannot read them: upgrade the workers`,
     );
   }
 

@@ -1,12 +1,11 @@
 import { messageOf } from '../../base/errors.ts';
-import type { OrderMessage } from '../../model/order.ts';
-import { decodeEntry, type EntryFields, encodeEntry, splitEntry } from '../../model/stream-entry.ts';
+import type { EntryCodec, EntryFields } from '../../model/entry.ts';
 
 /** An entry of a stream, as far as it could be read. */
-export interface Entry {
+export interface Entry<M> {
   readonly id: string;
-  readonly messages: readonly OrderMessage[];
-  /** How often its message was tried before; 0 for an entry that the gate wrote. */
+  readonly messages: readonly M[];
+  /** How often its message was tried before; 0 for an entry that comes as it was first written. */
   readonly tries: number;
   /** Parts that cannot be read; they become dead letters unchanged. */
   readonly unreadable: readonly Unreadable[];
@@ -20,16 +19,16 @@ export interface Unreadable {
   readonly error: string;
 }
 
-/** The size of an entry in a batch. One without orders counts as 1, so that many of them do not make an endless batch. */
-export function sizeOf({ messages, unreadable }: Entry): number {
+/** The size of an entry in a batch. One without messages counts as 1, so that many of them do not make an endless batch. */
+export function sizeOf<M>({ messages, unreadable }: Entry<M>): number {
   return Math.max(messages.length + unreadable.length, 1);
 }
 
-/** The last field of an entry that is tried again. The pipe writes it, the gate does not. */
+/** The last field of an entry that is tried again. Only the pipe writes it. */
 const TRIES = 'tries';
 
-/** Never throws: an order that cannot be read does not affect the others. */
-export function readEntry(saleId: string, id: string, written: EntryFields): Entry {
+/** Never throws: a message that cannot be read does not affect the others. */
+export function readEntry<M>(codec: EntryCodec<M>, channel: string, id: string, written: EntryFields): Entry<M> {
   let fields = written;
   let tries = 0;
   if (fields.at(-2) === TRIES) {
@@ -37,32 +36,33 @@ export function readEntry(saleId: string, id: string, written: EntryFields): Ent
     fields = fields.slice(0, -2);
   }
   try {
-    return { id, messages: decodeEntry(saleId, fields), tries, unreadable: [], lost: false };
+    return { id, messages: codec.decode(channel, fields), tries, unreadable: [], lost: false };
   } catch (error) {
-    return { id, tries, lost: false, ...readOneByOne(saleId, id, fields, messageOf(error)) };
+    return { id, tries, lost: false, ...readOneByOne(codec, channel, id, fields, messageOf(error)) };
   }
 }
 
-function readOneByOne(
-  saleId: string,
+function readOneByOne<M>(
+  codec: EntryCodec<M>,
+  channel: string,
   id: string,
   fields: EntryFields,
   error: string,
-): Pick<Entry, 'messages' | 'unreadable'> {
-  const { orders, rest } = splitEntry(fields);
-  const messages: OrderMessage[] = [];
+): Pick<Entry<M>, 'messages' | 'unreadable'> {
+  const { messages: parts, rest } = codec.split(fields);
+  const messages: M[] = [];
   const unreadable: Unreadable[] = rest === null ? [] : [{ letterId: `entry-${id}`, fields: rest, error }];
-  for (const { orderId, fields: alone } of orders) {
+  for (const { id: letterId, fields: alone } of parts) {
     try {
-      messages.push(...decodeEntry(saleId, alone));
+      messages.push(...codec.decode(channel, alone));
     } catch (own) {
-      unreadable.push({ letterId: orderId, fields: alone, error: messageOf(own) });
+      unreadable.push({ letterId, fields: alone, error: messageOf(own) });
     }
   }
   return { messages, unreadable };
 }
 
 /** The member of the sorted set for a message that is to be tried again; due.lua reads it. */
-export function retryMember(message: OrderMessage, epoch: number, tries: number): string {
-  return JSON.stringify([String(tries), String(epoch), encodeEntry(message)]);
+export function retryMember(fields: EntryFields, epoch: number, tries: number): string {
+  return JSON.stringify([String(tries), String(epoch), fields]);
 }

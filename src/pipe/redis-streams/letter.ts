@@ -1,5 +1,4 @@
-import type { OrderMessage } from '../../model/order.ts';
-import { decodeEntry, type EntryFields } from '../../model/stream-entry.ts';
+import type { EntryCodec, EntryFields } from '../../model/entry.ts';
 import type { DeadLetter } from '../port.ts';
 
 /** The stored form in Redis; letter-retry.lua reads it too. */
@@ -17,9 +16,9 @@ export function writeLetter(epoch: number, attempts: number, error: string, fiel
   return JSON.stringify(letter).slice(1);
 }
 
-export function readLetter(saleId: string, letterId: string, text: string): DeadLetter {
+export function readLetter<M>(codec: EntryCodec<M>, channel: string, id: string, text: string): DeadLetter<M> {
   const { diedAtMs, attempts, error, epoch, fields } = JSON.parse(text) as StoredLetter;
-  return { message: messageIn(saleId, letterId, Number(epoch), fields), error, attempts, diedAtMs };
+  return { id, message: messageIn(codec, channel, id, Number(epoch), fields), error, attempts, diedAtMs };
 }
 
 /** A message from a broker that no relay of ours wrote. */
@@ -37,46 +36,34 @@ export function writeForeign(letter: ForeignLetter): string {
   return JSON.stringify({ ...letter, body: letter.body.slice(0, BODY_MAX) });
 }
 
-export function readForeign(letterId: string, text: string): DeadLetter & { body: string } {
+export function readForeign<M>(codec: EntryCodec<M>, id: string, text: string): DeadLetter<M> & { body: string } {
   const { diedAtMs, attempts, error, body } = JSON.parse(text) as ForeignLetter;
-  return { message: unreadable('', letterId, 0, body), error, attempts, diedAtMs, body };
+  return { id, message: codec.unreadable(null, id, 0, body), error, attempts, diedAtMs, body };
 }
 
-function messageIn(saleId: string, letterId: string, epoch: number, fields: EntryFields): OrderMessage {
+function messageIn<M>(codec: EntryCodec<M>, channel: string, id: string, epoch: number, fields: EntryFields): M {
   try {
-    const messages = decodeEntry(saleId, fields);
+    const messages = codec.decode(channel, fields);
     if (messages.length === 1) return messages[0]!;
   } catch {
     // An entry that could not be read: show it as it is.
   }
-  return unreadable(saleId, letterId, epoch, JSON.stringify(fields));
+  return codec.unreadable(channel, id, epoch, JSON.stringify(fields));
 }
 
-/** `all`: the raw content, for the operator. */
-function unreadable(saleId: string, letterId: string, epoch: number, all: string): OrderMessage {
-  return {
-    orderId: letterId,
-    saleId,
-    itemId: '',
-    itemCode: '',
-    buyer: '',
-    quantity: 0,
-    slots: [],
-    price: { amount: 0, currency: '' },
-    payWithinSeconds: 0,
-    epoch,
-    key: null,
-    fingerprint: all,
-  };
-}
-
-/** Newest first. Ids are numbers in text; a letter without an order (an entry nobody could read) comes last. */
+/**
+ * Newest first, by the numbers that ids begin with: an order's id, a like's time, epoch and number. A letter without a message (an entry
+ * nobody could read) comes last.
+ */
 export function compareNewestFirst(one: string, other: string): number {
-  const [a, b] = [rank(one), rank(other)];
-  if (a !== b) return a > b ? -1 : 1;
+  const [a, b] = [numbersOf(one), numbersOf(other)];
+  for (let at = 0; at < a.length || at < b.length; at++) {
+    const [mine, its] = [a[at] ?? -1n, b[at] ?? -1n];
+    if (mine !== its) return mine > its ? -1 : 1;
+  }
   return one < other ? 1 : one > other ? -1 : 0;
 }
 
-function rank(id: string): bigint {
-  return /^\d+$/.test(id) ? BigInt(id) : -1n;
+function numbersOf(id: string): bigint[] {
+  return (/^\d+(?:-\d+)*/.exec(id)?.[0].split('-') ?? []).map(BigInt);
 }

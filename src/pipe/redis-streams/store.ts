@@ -1,17 +1,19 @@
 import { messageOf } from '../../base/errors.ts';
 import type { KeepAlive } from '../../base/keep-alive.ts';
 import type { RedisTarget } from '../../base/redis/address.ts';
-import { Layout, type SaleKeys } from '../../base/redis/layout.ts';
+import { type ChannelKeys, type ChannelPlaces, Layout } from '../../base/redis/layout.ts';
 import { RedisLink } from '../../base/redis/link.ts';
 import { scriptsBeside } from '../../base/redis/scripts.ts';
 import type { Runtime } from '../../base/runtime.ts';
-import type { EntryFields } from '../../model/stream-entry.ts';
+import { channelWritten, writtenName } from '../../model/channel.ts';
+import type { EntryFields } from '../../model/entry.ts';
+import type { Channels } from '../channels.ts';
 
 /** The consumer group of the workers; a relay reads in a group of its own. */
 const WORKERS = 'ledger';
-/** Sales per call of look.lua: some tenths of a millisecond of the server's time. */
+/** Channels per call of look.lua: some tenths of a millisecond of the server's time. */
 const LOOK_AT = 64;
-/** Concurrent calls where each sale needs one. */
+/** Concurrent calls where each channel needs one. */
 const AT_ONCE = 64;
 const DUE_MAX = 256;
 /** Bounds what a stranger who writes into our queues by mistake can store in our Redis. */
@@ -21,7 +23,8 @@ const LONG_IDLE_MS = 24 * 3600 * 1000;
 
 const scriptNamed = scriptsBeside(import.meta.url);
 
-export interface StoreOptions {
+export interface StoreOptions<M> {
+  readonly channels: Channels<M>;
   readonly redis: RedisTarget;
   readonly prefix: string;
   readonly commandMs: number;
@@ -31,13 +34,13 @@ export interface StoreOptions {
 }
 
 export interface StoreEvents {
-  wake(saleId: string, epoch: number): void;
+  wake(channel: string, epoch: number): void;
   interrupted(): void;
 }
 
-/** A stream of a sale. */
+/** A stream of a channel. */
 export interface StreamName {
-  readonly saleId: string;
+  readonly channel: string;
   readonly epoch: number;
 }
 
@@ -46,22 +49,19 @@ export interface Written {
   readonly fields: EntryFields;
 }
 
-/** The work that a sale has. */
+/** The work that a channel has. */
 export interface Look {
-  readonly saleId: string;
+  readonly channel: string;
   readonly letters: number;
   readonly waiting: number;
   readonly due: number;
-  readonly streams: readonly { epoch: number; entries: number; orders: number }[];
+  readonly streams: readonly { epoch: number; entries: number; messages: number }[];
 }
 
 export type Move = { entry: number } & (
   | { to: 'retry'; inMs: number; member: string }
   | { to: 'dead'; letterId: string; letter: string }
 );
-
-/** Keys of a sale that are not of one epoch. */
-type Part = Exclude<keyof SaleKeys, 'begin' | 'of'>;
 
 export interface Marks {
   readonly waiting: number;
@@ -71,16 +71,18 @@ export interface Marks {
 }
 
 /** The pipe's commands to Redis: one method per command or script, without decisions of its own. */
-export class StreamStore {
+export class StreamStore<M> {
   readonly consumer: string;
   readonly #group: string;
   readonly #link: RedisLink;
-  readonly #layout: Layout;
+  readonly #channels: Channels<M>;
+  readonly #places: ChannelPlaces;
 
-  constructor(options: StoreOptions, runtime: Runtime, events: StoreEvents) {
+  constructor(options: StoreOptions<M>, runtime: Runtime, events: StoreEvents) {
     this.consumer = options.as?.consumer ?? `${process.pid}-${runtime.random.secret(6)}`;
     this.#group = options.as?.group ?? WORKERS;
-    this.#layout = new Layout(options.prefix);
+    this.#channels = options.channels;
+    this.#places = options.channels.places(new Layout(options.prefix));
     this.#link = new RedisLink(
       options.redis,
       { commandMs: options.commandMs, broadcast: true },
@@ -88,26 +90,21 @@ export class StreamStore {
       options.keepAlive,
       {
         message: (_, message) => {
-          const [saleId, epoch] = message.split(' ');
-          if (saleId && /^\d+$/.test(epoch ?? '')) events.wake(saleId, Number(epoch));
+          const [name, epoch] = message.split(' ') as [string, string?];
+          const channel = channelWritten(name);
+          if (options.channels.has(channel) && /^\d+$/.test(epoch ?? '')) events.wake(channel, Number(epoch));
         },
         interrupted: () => events.interrupted(),
       },
     );
   }
 
-  /** The prefix of all keys of a sale. */
-  #begin(saleId: string): string {
-    return this.#layout.begin(saleId);
+  #keys(channel: string): ChannelKeys {
+    return this.#places.keys(writtenName(channel));
   }
 
-  #keys(saleId: string, ...parts: Part[]): string[] {
-    const keys = this.#layout.sale(saleId);
-    return parts.map((part) => keys[part]);
-  }
-
-  #stream({ saleId, epoch }: StreamName): string {
-    return this.#layout.stream(saleId, epoch);
+  #stream({ channel, epoch }: StreamName): string {
+    return `${this.#places.begin(writtenName(channel))}${epoch}:stream`;
   }
 
   #run(name: string, keys: readonly string[], args: readonly (string | number)[]): Promise<unknown> {
@@ -115,11 +112,20 @@ export class StreamStore {
   }
 
   listen(): Promise<void> {
-    return this.#link.listen(this.#layout.wake);
+    return this.#link.listen(this.#places.wake);
   }
 
-  async saleIds(): Promise<string[]> {
-    return (await this.#link.call('SMEMBERS', [this.#layout.sales])) as string[];
+  /** All channels that may have something. */
+  async channelNames(): Promise<readonly string[]> {
+    const { list } = this.#places;
+    if (list === null) return this.#channels.names ?? [];
+    return ((await this.#link.call('SMEMBERS', [list])) as string[]).map(channelWritten);
+  }
+
+  /** Before the first key of a channel is written; in a cluster the list is in another slot. */
+  async #enlist(channel: string): Promise<void> {
+    const { list } = this.#places;
+    if (list !== null) await this.#link.call('SADD', [list, writtenName(channel)]);
   }
 
   /** Calls `ask` for every one of `all`, some at a time. */
@@ -131,18 +137,23 @@ export class StreamStore {
     return replies;
   }
 
-  /** Sales with work. `failure`: why some could not be asked (a node of a cluster is out). */
-  async look(saleIds: readonly string[]): Promise<{ looks: Look[]; failure: unknown }> {
-    // In a cluster a script reaches the keys of one sale only.
+  /** Channels with work. `failure`: why some could not be asked (a node of a cluster is out). */
+  async look(names: readonly string[]): Promise<{ looks: Look[]; failure: unknown }> {
+    // In a cluster a script reaches the keys of one channel only.
     const size = this.#link.cluster ? 1 : LOOK_AT;
     const groups: string[][] = [];
-    for (let at = 0; at < saleIds.length; at += size) groups.push(saleIds.slice(at, at + size));
+    for (let at = 0; at < names.length; at += size) groups.push(names.slice(at, at + size));
     let failure: unknown = null;
     const looks = await this.#each(groups, async (group) => {
-      const keys = group.flatMap((saleId) => this.#keys(saleId, 'epochs', 'gate', 'retry', 'dead'));
-      const args = group.map((saleId) => this.#begin(saleId));
+      const keys: string[] = [];
+      const begins: string[] = [];
+      for (const channel of group) {
+        const { begin, epochs, head, retry, dead } = this.#keys(channel);
+        keys.push(epochs, head, retry, dead);
+        begins.push(begin);
+      }
       try {
-        const replies = (await this.#run('look', keys, args)) as (0 | (number | string)[])[];
+        const replies = (await this.#run('look', keys, begins)) as (0 | (number | string)[])[];
         return replies.flatMap((reply, at) => (reply === 0 ? [] : [lookOf(group[at]!, reply)]));
       } catch (error) {
         failure = error;
@@ -184,8 +195,8 @@ export class StreamStore {
       } catch (error) {
         if (tries > 1 || !messageOf(error).startsWith('NOGROUP')) throw error;
       }
-      const epochs = this.#keys(stream.saleId, 'epochs');
-      if ((await this.#run('group', [key, ...epochs], [stream.epoch, this.#group])) === 0) return null;
+      const { epochs } = this.#keys(stream.channel);
+      if ((await this.#run('group', [key, epochs], [stream.epoch, this.#group])) === 0) return null;
     }
   }
 
@@ -231,7 +242,8 @@ export class StreamStore {
     messages: number,
     moves: readonly Move[],
   ): Promise<number> {
-    const keys = [this.#stream(stream), ...this.#keys(stream.saleId, 'retry', 'dead', 'epochs', 'decided')];
+    const { retry, dead, epochs, decided: counter } = this.#keys(stream.channel);
+    const keys = [this.#stream(stream), retry, dead, epochs, counter];
     const decided = Math.max(messages - moves.length, 0);
     const args: (string | number)[] = [this.#group, stream.epoch, entryIds.length, decided, ...entryIds];
     for (const move of moves) {
@@ -251,14 +263,15 @@ export class StreamStore {
   }
 
   /** Puts messages that are due back into their streams. Returns the epochs of these streams. */
-  async moveDue(saleId: string): Promise<number[]> {
-    const reply = await this.#run('due', this.#keys(saleId, 'retry', 'epochs'), [this.#begin(saleId), DUE_MAX]);
+  async moveDue(channel: string): Promise<number[]> {
+    const { begin, retry, epochs } = this.#keys(channel);
+    const reply = await this.#run('due', [retry, epochs], [begin, DUE_MAX]);
     return (reply as string[]).map(Number);
   }
 
   async dropEpoch(stream: StreamName): Promise<boolean> {
-    const keys = [this.#stream(stream), ...this.#keys(stream.saleId, 'epochs', 'gate')];
-    return (await this.#run('drop-epoch', keys, [stream.epoch])) === 1;
+    const { epochs, head } = this.#keys(stream.channel);
+    return (await this.#run('drop-epoch', [this.#stream(stream), epochs, head], [stream.epoch])) === 1;
   }
 
   /** Removes consumers that were idle for so long and have nothing pending. */
@@ -272,24 +285,22 @@ export class StreamStore {
     await this.#each(streams, (stream) => this.#run('forget', [this.#stream(stream)], [2 ** 50, this.consumer]));
   }
 
-  async depth(saleId: string): Promise<number> {
+  async depth(channel: string): Promise<number> {
+    const { begin, epochs, retry } = this.#keys(channel);
     let total = 0;
     let from = ['', ''];
     do {
-      const args = [this.#begin(saleId), ...from];
-      const [count, ...next] = (await this.#run('depth', this.#keys(saleId, 'epochs', 'retry'), args)) as [
-        number,
-        string,
-        string,
-      ];
+      const reply = await this.#run('depth', [epochs, retry], [begin, ...from]);
+      const [count, ...next] = reply as [number, string, string];
       total += count;
       from = next;
     } while (from[0] !== '');
     return total;
   }
 
-  async marks(saleId: string): Promise<Marks> {
-    const reply = await this.#run('marks', this.#keys(saleId, 'epochs', 'retry', 'decided'), [this.#begin(saleId)]);
+  async marks(channel: string): Promise<Marks> {
+    const { begin, epochs, retry, decided: counter } = this.#keys(channel);
+    const reply = await this.#run('marks', [epochs, retry, counter], [begin]);
     const [waiting, decided, ...rest] = reply as [number, number, ...string[]];
     const streams: { epoch: number; first: string; last: string }[] = [];
     for (let at = 0; at < rest.length; at += 3) {
@@ -298,70 +309,70 @@ export class StreamStore {
     return { waiting, decided, streams };
   }
 
-  /** Ids of dead letters, with the sale of each. */
-  async letterIds(): Promise<{ saleId: string; letterId: string }[]> {
-    const found = await this.#each(await this.saleIds(), async (saleId) => {
-      const ids = (await this.#link.call('HKEYS', this.#keys(saleId, 'dead'))) as string[];
-      return ids.map((letterId) => ({ saleId, letterId }));
+  /** Ids of dead letters, with the channel of each. */
+  async letterIds(): Promise<{ channel: string; letterId: string }[]> {
+    const found = await this.#each(await this.channelNames(), async (channel) => {
+      const ids = (await this.#link.call('HKEYS', [this.#keys(channel).dead])) as string[];
+      return ids.map((letterId) => ({ channel, letterId }));
     });
     return found.flat();
   }
 
-  async letter(saleId: string, letterId: string): Promise<string | null> {
-    return (await this.#link.call('HGET', [...this.#keys(saleId, 'dead'), letterId])) as string | null;
+  async letter(channel: string, letterId: string): Promise<string | null> {
+    return (await this.#link.call('HGET', [this.#keys(channel).dead, letterId])) as string | null;
   }
 
-  /** The sale of this letter. */
-  async saleOfLetter(letterId: string): Promise<string | null> {
-    const found = await this.#each(await this.saleIds(), async (saleId) => {
-      const there = (await this.#link.call('HEXISTS', [...this.#keys(saleId, 'dead'), letterId])) === 1;
-      return there ? saleId : null;
+  /** The channel of this letter. */
+  async channelOfLetter(letterId: string): Promise<string | null> {
+    const found = await this.#each(await this.channelNames(), async (channel) => {
+      const there = (await this.#link.call('HEXISTS', [this.#keys(channel).dead, letterId])) === 1;
+      return there ? channel : null;
     });
-    return found.find((saleId) => saleId !== null) ?? null;
+    return found.find((channel) => channel !== null) ?? null;
   }
 
-  async retryLetter(saleId: string, letterId: string): Promise<boolean> {
-    // In a cluster this key is in another slot; it is written before the first key of the sale, as in the gate.
-    await this.#link.call('SADD', [this.#layout.sales, saleId]);
-    const args = [this.#begin(saleId), letterId, this.#layout.wake, saleId];
-    return (await this.#run('letter-retry', this.#keys(saleId, 'dead', 'epochs'), args)) === 1;
+  async retryLetter(channel: string, letterId: string): Promise<boolean> {
+    await this.#enlist(channel);
+    const { begin, dead, epochs } = this.#keys(channel);
+    const args = [begin, letterId, this.#places.wake, writtenName(channel)];
+    return (await this.#run('letter-retry', [dead, epochs], args)) === 1;
   }
 
-  async dropLetter(saleId: string, letterId: string): Promise<boolean> {
-    return (await this.#link.call('HDEL', [...this.#keys(saleId, 'dead'), letterId])) === 1;
+  async dropLetter(channel: string, letterId: string): Promise<boolean> {
+    return (await this.#link.call('HDEL', [this.#keys(channel).dead, letterId])) === 1;
   }
 
-  // Foreign messages: a broker brought them, no relay of ours wrote them, and they belong to no known sale
+  // Foreign messages: a broker brought them, no relay of ours wrote them, and they belong to no known channel
 
   /** Returns false if there are too many already. */
   async putForeign(letterId: string, letter: string): Promise<boolean> {
     if ((await this.foreignCount()) >= FOREIGN_MAX && (await this.foreign(letterId)) === null) return false;
-    await this.#link.call('HSET', [this.#layout.foreign, letterId, letter]);
+    await this.#link.call('HSET', [this.#places.foreign, letterId, letter]);
     return true;
   }
 
   async foreignCount(): Promise<number> {
-    return (await this.#link.call('HLEN', [this.#layout.foreign])) as number;
+    return (await this.#link.call('HLEN', [this.#places.foreign])) as number;
   }
 
   async foreignIds(): Promise<string[]> {
-    return (await this.#link.call('HKEYS', [this.#layout.foreign])) as string[];
+    return (await this.#link.call('HKEYS', [this.#places.foreign])) as string[];
   }
 
   async foreign(letterId: string): Promise<string | null> {
-    return (await this.#link.call('HGET', [this.#layout.foreign, letterId])) as string | null;
+    return (await this.#link.call('HGET', [this.#places.foreign, letterId])) as string | null;
   }
 
   async dropForeign(letterId: string): Promise<boolean> {
-    return (await this.#link.call('HDEL', [this.#layout.foreign, letterId])) === 1;
+    return (await this.#link.call('HDEL', [this.#places.foreign, letterId])) === 1;
   }
 
   /** Writes a new entry into the stream that it was read from. */
   async write(stream: StreamName, fields: EntryFields): Promise<void> {
-    await this.#link.call('SADD', [this.#layout.sales, stream.saleId]);
-    await this.#link.call('SADD', [...this.#keys(stream.saleId, 'epochs'), stream.epoch]);
+    await this.#enlist(stream.channel);
+    await this.#link.call('SADD', [this.#keys(stream.channel).epochs, stream.epoch]);
     await this.#link.call('XADD', [this.#stream(stream), '*', ...fields]);
-    await this.#link.call('PUBLISH', [this.#layout.wake, `${stream.saleId} ${stream.epoch}`]);
+    await this.#link.call('PUBLISH', [this.#places.wake, `${writtenName(stream.channel)} ${stream.epoch}`]);
   }
 
   close(): void {
@@ -390,16 +401,16 @@ function writtenIn(raw: readonly RawEntry[] | null): Written[] | null {
   return entries;
 }
 
-function lookOf(saleId: string, reply: readonly (number | string)[]): Look {
+function lookOf(channel: string, reply: readonly (number | string)[]): Look {
   const [letters, waiting, due, ...rest] = reply.map(Number) as [number, number, number, ...number[]];
-  const streams: { epoch: number; entries: number; orders: number }[] = [];
+  const streams: { epoch: number; entries: number; messages: number }[] = [];
   for (let at = 0; at < rest.length; at += 3) {
-    streams.push({ epoch: rest[at]!, entries: rest[at + 1]!, orders: rest[at + 2]! });
+    streams.push({ epoch: rest[at]!, entries: rest[at + 1]!, messages: rest[at + 2]! });
   }
-  return { saleId, letters, waiting, due, streams };
+  return { channel, letters, waiting, due, streams };
 }
 
 /** Estimated from the first entries where a stream is long. */
-export function ordersIn({ streams }: Look): number {
-  return streams.reduce((sum, { orders }) => sum + orders, 0);
+export function messagesIn({ streams }: Look): number {
+  return streams.reduce((sum, { messages }) => sum + messages, 0);
 }

@@ -26,7 +26,7 @@
 local stream, retry, dead = KEYS[1], KEYS[2], KEYS[3]
 local last = tonumber(ARGV[3]) + 4
 
--- By this counter a rebuild sees that the pipe makes progress. Entries that were gone do not count: perhaps their sale is gone too.
+-- By this counter a rebuild sees that the pipe makes progress. Entries that were gone do not count: perhaps their channel is gone too.
 local function leave(left)
   if left > 0 and ARGV[4] ~= '0' then redis.call('INCRBY', KEYS[5], ARGV[4]) end
   return left

@@ -3,7 +3,7 @@
 
   KEYS[1]  stream
   KEYS[2]  epochs
-  KEYS[3]  gate
+  KEYS[3]  head: its field `epoch` is the one in force; for a sale this is the gate
   ARGV[1]  the epoch
 
   Returns 1, or 0: it stays.

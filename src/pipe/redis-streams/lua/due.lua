@@ -4,7 +4,7 @@
 
   KEYS[1]  retry
   KEYS[2]  epochs
-  ARGV[1]  what the names of the sale's streams begin with; `<epoch>:stream` follows
+  ARGV[1]  what the names of the channel's streams begin with; `<epoch>:stream` follows
   ARGV[2]  at most so many
 
   Returns the epochs whose streams got some.

@@ -3,10 +3,10 @@
 
   KEYS[1]  dead
   KEYS[2]  epochs
-  ARGV[1]  what the names of the sale's streams begin with; `<epoch>:stream` follows
+  ARGV[1]  what the names of the channel's streams begin with; `<epoch>:stream` follows
   ARGV[2]  id of the letter
-  ARGV[3]  channel of wake-ups
-  ARGV[4]  the sale's id
+  ARGV[3]  Pub/Sub channel of wake-ups
+  ARGV[4]  the channel's name as it is written in wake-ups; for a sale its id
 
   Returns 1, or 0: there is no such letter.
 ]]

@@ -1,14 +1,14 @@
 --[[
-  Finds the work of some sales. The names of streams follow from the epochs; all keys of a sale share its tag.
+  Finds the work of some channels. The names of streams follow from the epochs; all keys of a channel share its tag.
 
-  KEYS[4i-3…]  for sale i: epochs, gate, retry, dead
+  KEYS[4i-3…]  for channel i: epochs, head, retry, dead
   ARGV[i]      what the names of its streams begin with; `<epoch>:stream` follows
 
-  Returns for each sale 0 (nothing), or
+  Returns for each channel 0 (nothing), or
     letters, messages that wait to be tried again, those of them that are due,
-    then for each stream that has entries, or may be removed: epoch, entries, orders (by the first of its entries)
+    then for each stream that has entries, or may be removed: epoch, entries, messages (by the first of its entries)
 ]]
--- @include _orders
+-- @include _messages
 
 local SAMPLE = 4
 local nowMs
@@ -22,7 +22,7 @@ end
 
 local all = {}
 for i = 1, #ARGV do
-  local epochs, gate, retry, dead = unpack(KEYS, i * 4 - 3, i * 4)
+  local epochs, head, retry, dead = unpack(KEYS, i * 4 - 3, i * 4)
   local letters = redis.call('HLEN', dead)
   local waiting = redis.call('ZCARD', retry)
   local found = { letters, waiting, waiting > 0 and dueIn(retry) or 0 }
@@ -34,9 +34,9 @@ for i = 1, #ARGV do
       local sample = redis.call('XRANGE', stream, '-', '+', 'COUNT', SAMPLE)
       table.insert(found, epoch)
       table.insert(found, length)
-      table.insert(found, math.ceil(ordersIn(sample) * length / #sample))
+      table.insert(found, math.ceil(messagesIn(sample) * length / #sample))
     else
-      inForce = inForce or tonumber(redis.call('HGET', gate, 'epoch') or nil) or -1
+      inForce = inForce or tonumber(redis.call('HGET', head, 'epoch') or nil) or -1
       if tonumber(epoch) < inForce then
         table.insert(found, epoch)
         table.insert(found, 0)

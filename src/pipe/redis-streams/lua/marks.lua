@@ -1,10 +1,10 @@
 --[[
-  Returns the first and last entries of a sale's streams.
+  Returns the first and last entries of a channel's streams.
 
   KEYS[1]  epochs
   KEYS[2]  retry
   KEYS[3]  decided
-  ARGV[1]  what the names of the sale's streams begin with; `<epoch>:stream` follows
+  ARGV[1]  what the names of the channel's streams begin with; `<epoch>:stream` follows
 
   Returns how many messages wait to be tried again, how many were ever decided, then for each stream that has entries: epoch, id
   of the first, of the last.
