@@ -1,0 +1,48 @@
+import { crc32 } from 'node:zlib';
+
+/** What can be liked. */
+export type LikedKind = 'post' | 'comment';
+
+/** What is liked, as it is named in Redis, in messages and in logs: `post:<id>` or `comment:<id>`. */
+export type Subject = `${LikedKind}:${string}`;
+
+export interface Pair {
+  readonly subject: Subject;
+  readonly user: string;
+}
+
+/**
+ * One decided change of a pair. Its number is `epoch × 2^40 + n`: the deciding script counts n, and the ledger raises the epoch whenever
+ * Redis may have lost its count. So numbers of one pair only grow, and of two events the one with the larger number is the newer.
+ */
+export interface LikeEvent {
+  readonly subject: Subject;
+  readonly user: string;
+  readonly liked: boolean;
+  readonly epoch: number;
+  readonly n: number;
+  /** When it was decided, by Redis' clock. */
+  readonly atMs: number;
+}
+
+export const N_MAX = 2 ** 40;
+
+export function numberOf({ epoch, n }: Pick<LikeEvent, 'epoch' | 'n'>): bigint {
+  return BigInt(epoch) * BigInt(N_MAX) + BigInt(n);
+}
+
+/** Every process must compute the same shard: a subject's events stay in order because all of them go through one. */
+export const LIKE_SHARDS = 8;
+
+export function shardOf(subject: Subject): number {
+  return crc32(subject) % LIKE_SHARDS;
+}
+
+export function subjectOf(kind: LikedKind, id: string): Subject {
+  return `${kind}:${id}`;
+}
+
+export function partsOf(subject: Subject): { kind: LikedKind; id: string } {
+  const colon = subject.indexOf(':');
+  return { kind: subject.slice(0, colon) as LikedKind, id: subject.slice(colon + 1) };
+}
