@@ -28,8 +28,8 @@ const PAUSE_MS = 1000;
  *
  * A name that does not exist is limited like one that does. Nobody can lock the owner of an account out: at the address of a sign-in
  * that succeeded in the last 24 hours the limit of the name does not apply. At any other address the owner has to wait while somebody
- * guesses, and for at most half a minute after that. Local addresses have no limit of their own, since one of them may be a proxy that
- * hides its clients; the limit of the name applies there, too.
+ * guesses, and for at most half a minute after that. Local addresses have no limit of their own and are never excepted from that of
+ * the name, since one of them may be a proxy that hides its clients.
  */
 export class PasswordLimits {
   readonly #log: Pick<Logger, 'warn'>;
@@ -53,7 +53,8 @@ export class PasswordLimits {
     const from = addressKey(address);
     const pair = `${from} ${name}`;
     const counted: [Pauses, string][] = [[this.#names, name]];
-    if (!isLocalAddress(address)) counted.push([this.#addresses, from]);
+    const isLocal = isLocalAddress(address);
+    if (!isLocal) counted.push([this.#addresses, from]);
     const isTrusted = this.#trusted.has(pair);
     const bounding = counted.filter(([pauses]) => !isTrusted || pauses !== this.#names);
     refuse(Math.max(0, ...bounding.map(([pauses, key]) => pauses.waitMs(key))), 'too many wrong passwords');
@@ -61,7 +62,8 @@ export class PasswordLimits {
     try {
       const result = await judge();
       if (result !== null) {
-        this.#trusted.add(pair);
+        // A local address may stand for everybody behind a proxy.
+        if (!isLocal) this.#trusted.add(pair);
         return result;
       }
       const [failures] = counted.map(([pauses, key]) => pauses.failed(key));

@@ -33,6 +33,8 @@ const STORED = /^\$scrypt\$ln=(\d{1,2}),r=(\d{1,2}),p=(\d{1,2})\$([A-Za-z0-9+/]{
  * Passwords hashed by scrypt, in Node's thread pool: the event loop never waits for it. DNS, files and other cryptography use the same
  * few threads, so whoever calls must bound how many hashes are under way (accounts.ts).
  *
+ * Passwords must not contain NUL, which contract/schemas.ts refuses: to scrypt a password with NULs at its end is the same password.
+ *
  * The hash names its own parameters, so that SCRYPT_COST can be raised later. Hashes made before stay valid and keep their cost; from
  * then on the time of a sign-in tells an old account from a name that does not exist, until such hashes are renewed at a sign-in.
  */
