@@ -95,6 +95,19 @@ describe('wrong passwords for one name', () => {
   });
 });
 
+describe('memory', () => {
+  it('is bounded, and a crowd of sign-ins that were refused unjudged pushes out no name that failed', async () => {
+    await times(5, (n) => wrong(address(n)));
+    const refused = (n: number) =>
+      limits.signIn(LOCAL, `crowd-${n}`, async () => Promise.reject(new Error('overloaded')));
+    for (let n = 0; n < 10_100; n++) await refused(n).catch(() => null);
+    expect(await wrong(address(9))).toBe(1);
+    // Judged ones do, each at the price of a hash.
+    for (let n = 0; n < 10_000; n++) await wrong(LOCAL, `other-${n}`);
+    expect(await wrong(address(9))).toBe('wrong');
+  });
+});
+
 describe('wrong passwords from one address', () => {
   it('twenty, for whatever names, then a pause up to 15 s; a right one between them changes nothing', async () => {
     const from = '203.0.113.1';
