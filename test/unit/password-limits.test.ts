@@ -77,7 +77,8 @@ describe('wrong passwords for one name', () => {
     expect(await right(home)).toBe('right');
     await times(8, (n) => wrong(address(n)));
     expect([await right(home), await right('198.51.100.5')]).toEqual(['right', 1]);
-    expect(await right(home, 'ben'), 'this says nothing of other accounts').toBe('right');
+    const theirs = '203.0.113.50';
+    expect([await right(theirs, 'mallory'), await right(theirs)], 'of that account only').toEqual(['right', 1]);
     clock.advance(DAY_MS);
     await times(8, (n) => wrong(address(n)));
     expect(await right(home)).toBe(1);
