@@ -1,4 +1,4 @@
-// Compiles src to dist and copies what is not TypeScript (SQL, Lua, pages) beside it.
+// Compiles src to dist and copies what is not TypeScript (SQL, Lua, pages, lists) beside it.
 // --if-stale: only if dist is missing or older than the sources.
 import { spawnSync } from 'node:child_process';
 import { cpSync, existsSync, readdirSync, renameSync, rmSync, statSync } from 'node:fs';
@@ -32,7 +32,7 @@ const tsc = spawnSync(
 if (tsc.status !== 0) process.exit(tsc.status ?? 1);
 cpSync(join(root, 'src'), part, {
   recursive: true,
-  filter: (path) => extname(path) === '' || ['.sql', '.lua', '.html', '.css', '.js'].includes(extname(path)),
+  filter: (path) => extname(path) === '' || ['.sql', '.lua', '.html', '.css', '.js', '.txt'].includes(extname(path)),
 });
 rmSync(dist, { recursive: true, force: true });
 renameSync(part, dist);

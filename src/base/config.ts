@@ -195,6 +195,13 @@ export const SETTINGS = {
     '`on`: refuse buyers’ tokens without `exp`; `auto`: on, unless HOST is a loopback address',
     word('on', 'off', 'auto'),
   ),
+  accounts: setting(
+    'ACCOUNTS',
+    'accounts',
+    'off',
+    '`on`: people may register and sign in with a password (demo: on)',
+    (value) => word('on', 'off')(value) === 'on',
+  ),
   demoHosts: setting(
     'DEMO_HOSTS',
     'demo-hosts',

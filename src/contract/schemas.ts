@@ -1,5 +1,6 @@
 import Type, { type Static } from 'typebox';
 import { ID_PATTERN } from '../base/ids.ts';
+import { ACCOUNT_BOUNDS, EMAIL_PATTERN } from '../model/account.ts';
 import { CHECKS } from '../model/finding.ts';
 import { AMOUNT_MAX } from '../model/money.ts';
 import { ORDER_STATUSES } from '../model/order.ts';
@@ -308,6 +309,58 @@ export type NewSaleBody = Static<typeof NewSale>;
 export type SalePatchBody = Static<typeof SalePatch>;
 export type StockChangeBody = Static<typeof StockChange>;
 export type NewOrderBody = Static<typeof NewOrder>;
+
+const BYTEWISE = 'Compared bytewise: `Ann` is not `ann`';
+const Username = Type.String({
+  minLength: 1,
+  maxLength: ACCOUNT_BOUNDS.usernameMax,
+  pattern: NAME_PATTERN,
+  description: BYTEWISE,
+});
+const Password = Type.String({ minLength: 1, maxLength: ACCOUNT_BOUNDS.passwordMax, pattern: TEXT_PATTERN });
+
+export const NewAccount = Type.Object(
+  {
+    username: Type.String({
+      ...Username,
+      description: `${BYTEWISE}. In Unicode form NFKC, without invisible characters`,
+    }),
+    email: Type.String({
+      minLength: 3,
+      maxLength: ACCOUNT_BOUNDS.emailMax,
+      pattern: EMAIL_PATTERN,
+      description: 'Compared bytewise, but for the case of its domain',
+    }),
+    password: Type.String({
+      ...Password,
+      minLength: ACCOUNT_BOUNDS.passwordMin,
+      description: 'Not a common one, nor the username or the e-mail address. Hashed in Unicode form NFKC',
+    }),
+  },
+  { ...strict, examples: [{ username: 'ann', email: 'ann@example.com', password: 'nine purple teapots' }] },
+);
+
+export const NewSession = Type.Object(
+  { username: Username, password: Password },
+  { ...strict, examples: [{ username: 'ann', password: 'nine purple teapots' }] },
+);
+
+export const SignedIn = Type.Object({
+  account: Type.Object({
+    id: Id,
+    subject: Type.String({
+      description: '`account:<id>`: the buyer of its orders',
+      examples: ['account:253585859977150465'],
+    }),
+    username: Type.String(),
+    email: Type.String(),
+    createdAt: Time,
+  }),
+  token: Type.String({ description: 'A buyer’s token, valid for 24 hours' }),
+});
+
+export type NewAccountBody = Static<typeof NewAccount>;
+export type NewSessionBody = Static<typeof NewSession>;
 
 export function listOf<T extends Type.TSchema>(of: T) {
   return Type.Object({ data: Type.Array(of), nextCursor: nullable(Type.String()) });

@@ -19,6 +19,7 @@ import type {
   SaleChange,
 } from '../ledger/port.ts';
 import type { Locks } from '../locks/locks.ts';
+import type { AccountRecord } from '../model/account.ts';
 import { actor } from '../model/actor.ts';
 import type { CheckReport } from '../model/finding.ts';
 import type { Money } from '../model/money.ts';
@@ -43,6 +44,8 @@ import { type Patience, PlaceOrder, type PlaceRequest, type PlaceResult } from '
 import type { ProviderNews } from '../payments/port.ts';
 import type { DeadLetters, Pipe } from '../pipe/port.ts';
 import { type Caller, ManageSales } from '../sales/manage.ts';
+import { Accounts, type Registered, type Registration } from '../social/accounts/accounts.ts';
+import { type PasswordHasher, ScryptHasher } from '../social/accounts/password.ts';
 import { Board, type HearSale, type SaleEvent } from '../views/board.ts';
 import { Events, type OrderEvent, type ShopEvents } from '../views/events.ts';
 import { OrderList } from '../views/order-list.ts';
@@ -98,6 +101,8 @@ export interface Cluster extends Queue {
 export interface LifeOptions {
   readonly payments: PaymentOptions;
   readonly webhooks?: WebhookOptions;
+  /** How passwords of accounts are hashed; if left out, by scrypt. Tests take less time. */
+  readonly passwords?: PasswordHasher;
   /** For tests that end the process between two steps. */
   readonly reached?: Reached;
 }
@@ -143,6 +148,7 @@ export abstract class Shop {
   readonly #place: PlaceOrder;
   readonly #find: FindOrder;
   readonly #manage: ManageSales;
+  readonly #accounts: Accounts;
   readonly #queuedMsMax: number;
   #checked: CheckReport | null = null;
   #closing: string | null = null;
@@ -259,6 +265,13 @@ export abstract class Shop {
       auditIds,
       options: life.webhooks ?? NO_PRIVATE_WEBHOOKS,
       lead: (work) => lead(cluster?.locks ?? null, 'webhooks', work),
+    });
+    this.#accounts = new Accounts({
+      ledger: ledger.accounts,
+      accountIds: ids('user'),
+      auditIds,
+      hasher: life.passwords ?? new ScryptHasher(runtime.random),
+      watched: (work) => this.watched(work),
     });
     this.#manage = new ManageSales({
       runtime,
@@ -462,6 +475,21 @@ export abstract class Shop {
   /** Calls `hear` with the order as it is and then at every change. The returned function ends it. */
   watchOrder(orderId: string, hear: (order: Order) => void): Promise<(() => void) | null> {
     return this.events.watch(orderId, hear, () => this.getOrder(orderId));
+  }
+
+  // Accounts
+
+  registerAccount(registration: Registration, origin: string | null): Promise<Registered> {
+    return this.#living(() => this.#accounts.register(registration, origin));
+  }
+
+  /** Null: no such account, or another password. */
+  signIn(username: string, password: string): Promise<AccountRecord | null> {
+    return this.#living(() => this.#accounts.signIn(username, password));
+  }
+
+  isRegistered(username: string, email: string): Promise<boolean> {
+    return this.#accounts.isRegistered(username, email);
   }
 
   // Sales

@@ -1,8 +1,10 @@
 import { createHash, timingSafeEqual } from 'node:crypto';
 import { createVerifier } from 'fast-jwt';
 import type { FastifyRequest } from 'fastify';
+import { ACCOUNT_PREFIX } from '../model/account.ts';
 import { BOUNDS } from '../model/sale.ts';
 import { nameFault } from '../model/text.ts';
+import { accountKeys } from './account-tokens.ts';
 import { addressOf } from './address.ts';
 import { HttpProblem, invalid, SlowedProblem } from './problem.ts';
 import { headerOnce } from './request.ts';
@@ -28,6 +30,8 @@ export interface AuthOptions {
   requireExp?: boolean;
   /** The secret that signs demo tokens; null outside a demo. */
   demo?: { secret: string } | null;
+  /** Whether tokens of accounts are accepted. */
+  accounts?: boolean;
 }
 
 const DENIED = { 'www-authenticate': 'Bearer realm="doorbuster"' };
@@ -43,8 +47,15 @@ const CLAIM_FLAWS: Record<string, string | undefined> = {
   FAST_JWT_INVALID_CLAIM_VALUE: 'the token is for another issuer or audience (iss, aud)',
 };
 
-function denied(detail: string): HttpProblem {
+/** A 401 for a caller without valid credentials. */
+export function denied(detail: string): HttpProblem {
   return new HttpProblem('unauthenticated', detail, undefined, DENIED);
+}
+
+interface Verifier {
+  readonly verify: (token: string) => { sub?: unknown };
+  /** Whether its key signs tokens of accounts, and of nobody else. */
+  readonly ofAccounts: boolean;
 }
 
 /**
@@ -52,16 +63,14 @@ function denied(detail: string): HttpProblem {
  * constant time.
  */
 export class Auth {
-  readonly #verifiers: ((token: string) => { sub?: unknown })[];
+  readonly #verifiers: Verifier[];
   readonly #admins: { name: string; digest: Buffer }[];
   /** True if an admin key contains a dot. */
   readonly #dotted: boolean;
   readonly #signIns: SignIns;
 
-  constructor(
-    { authSecrets, adminKeys, issuer = null, audience = null, requireExp = false, demo = null }: AuthOptions,
-    signIns: SignIns,
-  ) {
+  constructor(options: AuthOptions, signIns: SignIns) {
+    const { authSecrets, adminKeys, issuer = null, audience = null, requireExp = false, demo = null } = options;
     this.#signIns = signIns;
     this.#dotted = adminKeys.some(({ key }) => key.includes('.'));
     // fast-jwt checks allowedIss and allowedAud only if the claim is present: a token without it would pass.
@@ -76,10 +85,13 @@ export class Auth {
       ...(requiredClaims.length > 0 && { requiredClaims }),
     };
     // No token cache: a crowd is many buyers with one request each, so an entry costs more than it saves.
-    this.#verifiers = authSecrets.map((key) => createVerifier({ key, algorithms: ['HS256'], cache: false, ...claims }));
-    if (demo !== null) {
-      this.#verifiers.push(createVerifier({ key: demo.secret, algorithms: ['HS256'], cache: false }));
-    }
+    const verifier = (key: string, ofAccounts: boolean, required: object = claims): Verifier => ({
+      verify: createVerifier({ key, algorithms: ['HS256'], cache: false, ...required }),
+      ofAccounts,
+    });
+    this.#verifiers = authSecrets.map((key) => verifier(key, false));
+    if (demo !== null) this.#verifiers.push(verifier(demo.secret, false, {}));
+    if (options.accounts) this.#verifiers.push(...accountKeys(options).map((key) => verifier(key, true)));
     // Also accepted as `name:key`, the form of DOORBUSTER_ADMIN_KEY, because people copy the setting into a call.
     this.#admins = adminKeys.flatMap(({ name, key }) =>
       [key, `${name}:${key}`].map((text) => ({ name, digest: digest(text) })),
@@ -136,7 +148,7 @@ export class Auth {
     // A JWT has dots; anything else is not worth a signature check.
     if (token.indexOf('.') < 0) return null;
     let flaw: string | undefined;
-    for (const verify of this.#verifiers) {
+    for (const { verify, ofAccounts } of this.#verifiers) {
       let sub: unknown;
       try {
         ({ sub } = verify(token));
@@ -146,6 +158,10 @@ export class Auth {
       }
       if (typeof sub !== 'string' || nameFault(sub, BOUNDS.buyerLengthMax) !== null) {
         throw denied('the token’s sub must name a buyer');
+      }
+      // Otherwise a shop whose own sign-in lets people choose their id would let them act as somebody's account.
+      if (sub.startsWith(ACCOUNT_PREFIX) !== ofAccounts) {
+        throw denied(`a sub that begins with ${ACCOUNT_PREFIX} is for accounts that registered here`);
       }
       return sub;
     }

@@ -3,6 +3,7 @@ import type { Readiness, Shop } from '../engine/shop.ts';
 import type { Auth } from './auth.ts';
 import type { BuyerLimits } from './buyer-limits.ts';
 import type { Overload } from './overload.ts';
+import type { PasswordLimits } from './password-limits.ts';
 import type { EventStreams } from './sse.ts';
 
 /** The largest body, unless the route allows more. */
@@ -28,6 +29,8 @@ export interface HttpOptions {
   requireExp: boolean;
   /** Demo: anybody gets a token, signed with a secret that is used for nothing else. */
   demo: { secret: string; hosts: readonly string[] } | null;
+  /** People may register and sign in: their tokens are accepted. */
+  accounts: boolean;
   /** Orders per buyer and second. */
   rateLimitBuyer: number;
   /** Other calls that change something, per buyer and second. */
@@ -59,6 +62,7 @@ export const HTTP_DEFAULTS: HttpOptions = {
   audience: null,
   requireExp: false,
   demo: null,
+  accounts: false,
   rateLimitBuyer: 20,
   rateLimitBuyerWrites: 10,
   rateLimitBuyerReads: 50,
@@ -85,4 +89,5 @@ export interface HttpContext {
   overload: Overload;
   streams: EventStreams;
   buyerLimits: BuyerLimits;
+  passwordLimits: PasswordLimits;
 }

@@ -17,9 +17,11 @@ import { BuyerLimits } from './buyer-limits.ts';
 import { BODY_BYTES_MAX, type HttpContext, type HttpOptions, type ShopSource } from './context.ts';
 import { OPENAPI, openApiOf } from './openapi.ts';
 import { Overload } from './overload.ts';
+import { PasswordLimits } from './password-limits.ts';
 import { HttpProblem, PROBLEM_TYPE, PROBLEMS, type ProblemCode, SlowedProblem } from './problem.ts';
 import { RateLimit } from './rate-limit.ts';
 import { SECURE_HEADERS, sendProblem } from './reply.ts';
+import { accountRoutes } from './routes/accounts.ts';
 import { documentRoutes } from './routes/documents.ts';
 import { opsRoutes } from './routes/ops.ts';
 import { orderRoutes } from './routes/orders.ts';
@@ -66,6 +68,7 @@ export async function doorbusterRoutes(app: FastifyInstance, { shop, http, runti
     overload,
     streams,
     buyerLimits: new BuyerLimits(runtime.clock, http),
+    passwordLimits: new PasswordLimits(runtime.clock, log),
   };
   app.addHook('preClose', async () => streams.close());
   app.addHook('onClose', async () => {
@@ -133,6 +136,7 @@ export async function doorbusterRoutes(app: FastifyInstance, { shop, http, runti
     paymentRoutes(api, context);
     opsRoutes(api, context);
     webhookRoutes(api, context);
+    if (http.accounts) accountRoutes(api, context);
     pageRoutes(api);
     await documentRoutes(api, () => openApiOf(app));
   });

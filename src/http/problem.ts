@@ -23,6 +23,8 @@ export const PROBLEMS = {
   order_not_cancellable: { status: 409, title: 'The order cannot be cancelled' },
   order_not_refundable: { status: 409, title: 'The order cannot be refunded' },
   webhook_gone: { status: 409, title: 'The endpoint has unsubscribed' },
+  username_taken: { status: 409, title: 'An account has this username already' },
+  email_taken: { status: 409, title: 'An account has this e-mail address already' },
   idempotency_in_flight: { status: 409, title: 'The first request with this Idempotency-Key is still running' },
   body_too_large: { status: 413, title: 'The body is too large' },
   unsupported_media_type: { status: 415, title: 'The body must be application/json' },

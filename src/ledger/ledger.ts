@@ -5,6 +5,7 @@ import type { OrderMessage, OrderRecord } from '../model/order.ts';
 import type { PartRefund, PaymentAttempt, SandboxIntent } from '../model/payment.ts';
 import type { NewSale, SalePatch, SaleRecord, SaleStamp } from '../model/sale.ts';
 import type { SaleSnapshot } from '../model/snapshot.ts';
+import { AccountBook } from './account-ledger.ts';
 import type {
   Actor,
   AdminCall,
@@ -65,6 +66,7 @@ type Ask<Q, A> = (request: Q) => Promise<A>;
  */
 export class StoredLedger<S extends Store = Store> implements Ledger {
   readonly webhooks: WebhookBook;
+  readonly accounts: AccountBook;
   keepEvents = false;
   protected readonly store: S;
   readonly #items = new ItemFacts();
@@ -82,6 +84,7 @@ export class StoredLedger<S extends Store = Store> implements Ledger {
     this.store = store;
     const { dialect } = store;
     this.webhooks = new WebhookBook(store);
+    this.accounts = new AccountBook(store);
     this.#bind = store.together(keys.bindFirst, { as: 'statements' });
     this.#release = store.together(
       function* (batch) {

@@ -1,4 +1,5 @@
 import type { IdBlock, IdKind } from '../base/ids.ts';
+import type { AccountLedger } from './port/accounts.ts';
 import type { AuditLedger } from './port/audit.ts';
 import type { EventLedger } from './port/events.ts';
 import type { KeyLedger } from './port/keys.ts';
@@ -33,6 +34,8 @@ export interface Ledger
     Upkeep {
   /** Webhook endpoints, and the deliveries each has yet to get. */
   readonly webhooks: WebhookLedger;
+  /** Accounts that people register themselves. */
+  readonly accounts: AccountLedger;
 }
 
 export interface IdBlocks {
@@ -55,6 +58,7 @@ export interface Upkeep {
 }
 
 export type { Actor } from '../model/actor.ts';
+export type * from './port/accounts.ts';
 export type * from './port/audit.ts';
 export type * from './port/events.ts';
 export * from './port/keys.ts';

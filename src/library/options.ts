@@ -135,6 +135,7 @@ const HTTP: Record<keyof HttpSettings, Check> = {
   issuer: orNull(string),
   audience: orNull(string),
   requireExp: flag,
+  accounts: flag,
   rateLimitBuyer: number('rateLimitBuyer'),
   rateLimitBuyerWrites: number('rateLimitBuyerWrites'),
   rateLimitBuyerReads: number('rateLimitBuyerReads'),

@@ -1,6 +1,6 @@
 import type { EntryCodec, EntryFields } from './entry.ts';
 import { LIKE_ENTRY } from './formats.ts';
-import { LIKE_SUBJECT, type LikeEvent } from './like.ts';
+import { LIKE_SUBJECT, type LikeEvent, type Subject } from './like.ts';
 
 /**
  * How the likes that one call has decided stand in the stream of their shard: one entry, whose fields a script writes and the pipe
@@ -52,7 +52,7 @@ function eventIn({ epoch, atMs }: Header, subject: string, n: string, signed: st
   if (signed.length < 2 || !(liked || signed.startsWith('-'))) {
     throw new Error(`${JSON.stringify(signed)} is nobody who likes or takes it back`);
   }
-  return { subject, user: signed.slice(1), liked, epoch, n: numberIn(n), atMs };
+  return { subject: subject as Subject, user: signed.slice(1), liked, epoch, n: numberIn(n), atMs };
 }
 
 function decode(_: string, fields: EntryFields): LikeEvent[] {
@@ -112,5 +112,5 @@ export const LIKE_ENTRIES: EntryCodec<LikeEvent> = {
   split,
   idOf,
   // Nothing can be liked that has no name: whoever handles a letter sees by it that there is no like.
-  unreadable: (_channel, _id, epoch, _raw) => ({ subject: '', user: '', liked: false, epoch, n: 0, atMs: 0 }),
+  unreadable: (_channel, _id, epoch, _raw) => ({ subject: 'post:', user: '', liked: false, epoch, n: 0, atMs: 0 }),
 };

@@ -41,6 +41,7 @@ const TABLES = [
   'sandbox_intents',
   'webhook_endpoints',
   'webhook_deliveries',
+  'users',
   'gate_tasks',
   'id_blocks',
   'audit',

@@ -19,6 +19,7 @@ import { BOUNDS, type ItemRecord, type NewSale, type SaleRecord, stampOf } from 
 import type { SnapshotPage } from '../../src/model/snapshot.ts';
 import { whole, wholeSnapshot } from '../support/snapshot.ts';
 import { countTests } from './count.ts';
+import { accountContract } from './ledger-accounts.ts';
 import { webhookContract } from './ledger-webhooks.ts';
 import { type ManualRuntime, T0 } from './manual.ts';
 
@@ -155,6 +156,8 @@ export function ledgerContract(name: string, make: () => Promise<LedgerUnderTest
     function commit(...batch: OrderMessage[]): Promise<StoredOrder[]> {
       return world.ledger.commitOrders(batch);
     }
+
+    accountContract({ world: () => world });
 
     webhookContract({
       world: () => world,

@@ -73,9 +73,10 @@ describe('docs/guides', () => {
     expect(outputOf(told, 'check')).not.toBe('');
   }, 60_000);
 
-  it('payments.md and webhooks.md: requests to a shop with an order', async () => {
+  it('payments.md, webhooks.md and accounts.md: requests to a shop with an order', async () => {
     const key = 'a-key-of-forty-eight-hexadecimal-characters-1234';
-    const server = await startServer({ env: { DOORBUSTER_ADMIN_KEY: `alice:${key}`, WEBHOOKS_PRIVATE: 'on' } });
+    const env = { DOORBUSTER_ADMIN_KEY: `alice:${key}`, WEBHOOKS_PRIVATE: 'on', ACCOUNTS: 'on' };
+    const server = await startServer({ env });
     const admin = {
       ...server,
       call: (method: string, path: string, given = {}) => server.call(method, path, { ...given, bearer: key }),
@@ -92,6 +93,7 @@ describe('docs/guides', () => {
     });
     expect(outputOf(told, '/confirm')).toContain('"status":"paid"');
     expect(outputOf(told, '/v1/ops/webhooks')).toContain('"secret":');
+    expect(outputOf(told, '/v1/sessions')).toContain('"token":');
   }, 60_000);
 });
 

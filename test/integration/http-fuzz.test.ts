@@ -6,6 +6,7 @@ import {
   BUYERS,
   Contract,
   type Document,
+  isCostly,
   type Operation,
   operationsOf,
   type Plan,
@@ -121,6 +122,8 @@ const ROUNDS_MAX = 20;
 function canWork(operation: string): boolean {
   // An embedded shop has no dead letters: see distributed-dead-letters.test.ts.
   if (operation.includes('/dead-letters/{id}')) return false;
+  // It needs the password of an account: see accounts.test.ts.
+  if (operation.endsWith('/v1/sessions')) return false;
   // They need the order's exact amount, or a signature: see life.test.ts.
   return !/\/confirm$|\/webhooks\/payments\//.test(operation);
 }
@@ -131,7 +134,10 @@ function hasWorked(operation: string): boolean {
 
 it(`${REQUESTS} requests made of the document, over all its routes`, { timeout: LONG ? 600_000 : 60_000 }, async () => {
   console.log(`fuzz of ${operations.length} operations, seed ${SEED}: replay with FC_SEED=${SEED}`);
-  const weights = operations.map(({ body, parameters }) => 1 + (body ? 3 : 0) + (parameters.length > 0 ? 1 : 0));
+  const weights = operations.map((operation) => {
+    const { body, parameters } = operation;
+    return isCostly(operation) ? 1 : 1 + (body ? 3 : 0) + (parameters.length > 0 ? 1 : 0);
+  });
   const all = weights.reduce((sum, weight) => sum + weight, 0);
   const faults: string[] = [];
   for (const [index, operation] of operations.entries()) {

@@ -93,6 +93,14 @@ describe('a buyer’s token', () => {
     expect((await asked(endless, 'x'.repeat(32))).body.detail).toBe('the token or key is not valid, or has expired');
   });
 
+  it('of an account is not accepted by default, from whomever: accounts are off, and their routes are not there', async () => {
+    expect(await status({ ...good, sub: 'account:1' })).toBe(401);
+    const body = { username: 'ann', email: 'ann@example.com', password: 'nine purple teapots' };
+    expectProblem(await server.call('POST', '/v1/accounts', { body }), 404, 'not_found');
+    expectProblem(await server.call('POST', '/v1/sessions', { body }), 404, 'not_found');
+    expect(Object.keys((await server.call('GET', '/openapi.json')).body.paths)).not.toContain('/v1/accounts');
+  });
+
   it('a provider with a secret of its own is believed with no other, and speaks for no other', async () => {
     const amount = { amount: 8000, currency: 'CNY' };
     const body = JSON.stringify({ id: 'n1', type: 'payment.captured', orderId: '4711', reference: 'r', amount });
@@ -122,6 +130,15 @@ describe('--demo', () => {
     const { adminKey, authSecret } = JSON.parse(readFileSync(join(server.data, 'demo-keys.json'), 'utf8'));
     expect(server.output()).not.toContain(adminKey);
     expect(createVerifier({ key: authSecret })(body.token)).toMatchObject({ sub: 'ann' });
+
+    // Accounts are on, and a token for trying things out is nobody's account.
+    const ann = { username: 'ann', email: 'ann@example.com', password: 'nine purple teapots' };
+    const registered = await server.call('POST', '/v1/accounts', { body: ann });
+    expect(registered.status).toBe(201);
+    expect((await server.call('GET', '/v1/orders', { bearer: registered.body.token })).status).toBe(200);
+    const { subject } = registered.body.account;
+    expectProblem(await server.call('POST', '/v1/demo/tokens', { body: { user: subject } }), 422, 'invalid_request');
+    expectProblem(await server.call('GET', '/v1/orders', { buyer: subject }), 401, 'unauthenticated');
 
     const { port } = new URL(server.url);
     const named = (host: string, path: string): Promise<number> =>

@@ -1,5 +1,5 @@
 import type { Cluster, Redis } from 'ioredis';
-import { type LikeEvent, likeChannel, likeShard } from '../../src/model/like.ts';
+import { type LikeEvent, likeChannel, type Subject, shardOf } from '../../src/model/like.ts';
 import { LIKE_ENTRIES } from '../../src/model/like-entry.ts';
 import type { OrderMessage } from '../../src/model/order.ts';
 import { encodeEntry, encodePlacedBy } from '../../src/model/stream-entry.ts';
@@ -34,10 +34,10 @@ export function entryOf(messages: readonly OrderMessage[]): string[] {
 }
 
 /** A subject whose likes go through this channel. */
-export function subjectIn(channel: string): string {
+export function subjectIn(channel: string): Subject {
   for (let post = 1; ; post++) {
-    const subject = `post:${post}`;
-    if (likeChannel(likeShard(subject)) === channel) return subject;
+    const subject = `post:${post}` as const;
+    if (likeChannel(shardOf(subject)) === channel) return subject;
   }
 }
 
@@ -123,12 +123,12 @@ export const TEST_LIKES: TestKind<LikeEvent> = {
   }),
   entryOf: likeEntryOf,
   placeOf: (prefix, { subject, epoch }) => {
-    const begin = `${prefix}:{likes:${likeShard(subject)}}:`;
+    const begin = `${prefix}:{likes:${shardOf(subject)}}:`;
     return {
       listed: null,
       epochs: `${begin}epochs`,
       stream: `${begin}${epoch}:stream`,
-      wake: [`${prefix}:wake:likes`, `likes:${likeShard(subject)} ${epoch}`],
+      wake: [`${prefix}:wake:likes`, `likes:${shardOf(subject)} ${epoch}`],
       epoch,
     };
   },

@@ -97,6 +97,7 @@ describe('docs/reference', () => {
     const http = {
       ...HTTP_DEFAULTS,
       demo: { secret: 'a secret of the demo', hosts: [] },
+      accounts: true,
       authSecrets: ['secret'],
       adminKeys: [{ name: 'admin', key: 'key' }],
     };

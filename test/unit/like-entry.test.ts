@@ -1,6 +1,6 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
-import { LIKE_SHARDS, likeShard } from '../../src/model/like.ts';
+import { LIKE_SHARDS, shardOf } from '../../src/model/like.ts';
 import { LIKE_ENTRIES } from '../../src/model/like-entry.ts';
 import { LIKES } from '../../src/pipe/likes.ts';
 import { compareNewestFirst } from '../../src/pipe/redis-streams/letter.ts';
@@ -76,9 +76,9 @@ describe('an entry of likes', () => {
 
 describe('the shards of likes', () => {
   it('are always the same, and every one has its share', () => {
-    expect(['post:1', 'post:2', 'comment:1', 'post:18446744073709551615'].map(likeShard)).toEqual([2, 7, 7, 6]);
+    expect(['post:1', 'post:2', 'comment:1', 'post:18446744073709551615'].map(shardOf)).toEqual([2, 7, 7, 6]);
     const counts = Array<number>(LIKE_SHARDS).fill(0);
-    for (let post = 0; post < 8000; post++) counts[likeShard(`post:${post}`)]!++;
+    for (let post = 0; post < 8000; post++) counts[shardOf(`post:${post}`)]!++;
     expect(Math.min(...counts)).toBeGreaterThan(800);
     expect(Math.max(...counts)).toBeLessThan(1200);
   });

@@ -3,8 +3,10 @@ import { createSigner } from 'fast-jwt';
 import type { FastifyInstance } from 'fastify';
 import Type from 'typebox';
 import { Buyer, NoQuery } from '../../contract/schemas.ts';
+import { ACCOUNT_PREFIX } from '../../model/account.ts';
 import { iso } from '../../views/present.ts';
 import type { HttpContext } from '../context.ts';
+import { invalid } from '../problem.ts';
 import { problems, systemProblems } from '../responses.ts';
 
 const DEMO_TOKEN_SECONDS = 24 * 3600;
@@ -125,7 +127,11 @@ export function timeRoutes(app: FastifyInstance, { options, runtime }: HttpConte
           },
         },
       },
-      (request, reply) => reply.code(201).send({ token: sign({ sub: request.body.user }) }),
+      (request, reply) => {
+        const { user } = request.body;
+        if (user.startsWith(ACCOUNT_PREFIX)) throw invalid('/user', `must not begin with ${ACCOUNT_PREFIX}`);
+        return reply.code(201).send({ token: sign({ sub: user }) });
+      },
     );
   }
 }

@@ -33,6 +33,7 @@ const SESSIONS: readonly (readonly [page: string, heading: RegExp, session: Sess
   ['docs/guides/operate.md', /./, 'operate'],
   ['docs/guides/payments.md', /./, 'requests'],
   ['docs/guides/webhooks.md', /./, 'requests'],
+  ['docs/guides/accounts.md', /./, 'requests'],
   ['docs/guides/distributed.md', /^Dead letters$/, 'dead letters'],
   ['docs/guides/distributed.md', /./, 'several machines'],
   ['docs/guides/pipes.md', /^(?:Rights|Start|Look|Move a live shop)$/, 'brokers'],

@@ -126,6 +126,7 @@ const TABLES = [
   'audit',
   'probe',
   'shop',
+  'users',
 ];
 
 /** Tables with our names and no record of our migrations belong to another application. */

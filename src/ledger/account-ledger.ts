@@ -1,0 +1,24 @@
+import type { AccountRecord } from '../model/account.ts';
+import type { AccountCreated, AccountLedger, AccountWithHash, NewAccount } from './port/accounts.ts';
+import type { Doing } from './webhook-ledger.ts';
+import * as accounts from './works/accounts.ts';
+
+export class AccountBook implements AccountLedger {
+  readonly #on: Doing;
+
+  constructor(doing: Doing) {
+    this.#on = doing;
+  }
+
+  createAccount(account: NewAccount): Promise<AccountCreated> {
+    return this.#on.change(() => accounts.createAccount(account));
+  }
+
+  accountByName(username: string): Promise<AccountWithHash | null> {
+    return this.#on.look(() => accounts.accountByName(username));
+  }
+
+  accountById(accountId: string): Promise<AccountRecord | null> {
+    return this.#on.look(() => accounts.accountById(accountId));
+  }
+}

@@ -1,0 +1,61 @@
+import type { LikeEvent, Pair, Subject } from '../../model/like.ts';
+
+/** Likes: one row for each pair that was ever liked, and a count in the subject's row. */
+export interface LikeLedger {
+  /**
+   * Likes or unlikes in one transaction, which requests that come together share; durable when it resolves. This is the whole of it
+   * in one process, and with LIKES=direct. Fails with `unavailable` while the ledger says that likes are counted in Redis.
+   */
+  setLike(request: Pair & { readonly liked: boolean }): Promise<LikeSet>;
+  /** The rows as committed, read from the primary, in the order of the pairs; null: never liked. */
+  likeRows(pairs: readonly Pair[]): Promise<(boolean | null)[]>;
+  /**
+   * Stores a batch of one shard in one transaction: of each pair the event with the largest number, if that is larger than the row's.
+   * Moves each count by the rows that really changed. Repeated, reordered or cut differently, a batch changes nothing more. Events
+   * of an epoch below the shard's are dropped: whoever opened that epoch has read the rows, and its decisions rest on them.
+   */
+  settleLikes(shard: number, events: readonly LikeEvent[]): Promise<SettledLikes>;
+  /** The counts as committed; a subject that is missing or deleted is not in the map. */
+  likeCounts(subjects: readonly Subject[]): Promise<Map<Subject, LikeBase>>;
+  /** Users that have a row for this subject, liked or not, after `after` in bytewise order: to rebuild a filter. */
+  likeUsers(subject: Subject, after: string | null, limit: number): Promise<string[]>;
+  /** The shard's epoch. */
+  likeEpoch(shard: number): Promise<number>;
+  /** Raises the shard's epoch above `above` and above the stored one, and returns it. From this commit older events are dropped. */
+  raiseLikeEpoch(shard: number, above: number): Promise<number>;
+  /**
+   * How likes are decided from now on. A change raises every epoch, so that what Redis still has is not trusted. Returns whether
+   * it was different before.
+   */
+  setLikeMode(mode: LikeMode): Promise<boolean>;
+}
+
+export type LikeMode = 'direct' | 'counted';
+
+export type LikeSet =
+  | {
+      readonly outcome: 'ok';
+      readonly liked: boolean;
+      /** Whether this call changed it. */
+      readonly changed: boolean;
+      readonly count: number;
+      /** When that was committed, by the ledger's clock. */
+      readonly atMs: number;
+    }
+  | { readonly outcome: 'not_found' };
+
+/** A count with the number of its change: the larger `rev` is the newer. */
+export interface LikeBase {
+  readonly count: number;
+  readonly rev: number;
+  readonly atMs: number;
+}
+
+export interface SettledLikes {
+  readonly bases: ReadonlyMap<Subject, LikeBase>;
+  /** The shard's epoch and mode at the commit: whoever decides in an older epoch, or in another mode, must stop. */
+  readonly epoch: number;
+  readonly mode: LikeMode;
+  /** Events that were dropped because their epoch is over, or their subject does not exist. */
+  readonly dropped: number;
+}
