@@ -10,8 +10,8 @@ import { actor } from '../../src/model/actor.ts';
 import type { OrderMessage, OrderRecord } from '../../src/model/order.ts';
 import type { PaymentAttempt } from '../../src/model/payment.ts';
 import { judgeLife } from '../support/life-judge.ts';
+import { databaseAlone, emptyDatabase, type Product, queryDatabase } from '../support/sql-databases.ts';
 import { judgeTables } from '../support/sql-judge.ts';
-import { databaseAlone, emptyDatabase, type Product, queryDatabase } from './ledger.sql.ts';
 
 const SALE = '500';
 const ITEMS = ['501', '502'];

@@ -22,8 +22,8 @@ import { until } from '../support/fault-wait.ts';
 import { expectFormerKeys, formerRows } from '../support/former-keys.ts';
 import { cleanUpServers } from '../support/servers/clean-up.ts';
 import { wholeSnapshot } from '../support/snapshot.ts';
+import { emptyDatabase, freshDatabase, type Product, queryDatabase } from '../support/sql-databases.ts';
 import { judgeTables } from '../support/sql-judge.ts';
-import { emptyDatabase, freshDatabase, type Product, queryDatabase } from './ledger.sql.ts';
 
 const SALE = '500';
 const VOUCHER = '501';

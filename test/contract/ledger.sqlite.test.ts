@@ -2,7 +2,7 @@ import { afterEach, describe, expect, it, onTestFinished } from 'vitest';
 import { EXAMINED_MAX } from '../../src/ledger/drivers/sqlite/orders.ts';
 import { actor } from '../../src/model/actor.ts';
 import { orderFingerprint } from '../../src/model/order.ts';
-import { type SqliteUnderTest, sqliteUnderTest } from './ledger.sqlite.ts';
+import { type SqliteUnderTest, sqliteUnderTest } from '../support/sqlite-ledger.ts';
 import { ledgerContract } from './ledger.ts';
 import { T0 } from './manual.ts';
 

@@ -6,7 +6,6 @@ import type { Gate } from '../../src/gate/port.ts';
 import { openSqlLedger } from '../../src/ledger/drivers/open.ts';
 import type { SaleChange } from '../../src/ledger/port.ts';
 import { actor } from '../../src/model/actor.ts';
-import { emptyDatabase, queryDatabase } from '../contract/ledger.sql.ts';
 import { until } from '../support/fault-wait.ts';
 import { LONG } from '../support/long.ts';
 import { cleanUpServers } from '../support/servers/clean-up.ts';
@@ -14,6 +13,7 @@ import { describeWithMysql, describeWithPostgres } from '../support/servers/desc
 import { mysqlUrl } from '../support/servers/mariadb.ts';
 import { postgresUrl } from '../support/servers/postgres.ts';
 import { type FaultProxy, saysCommitted, startProxy } from '../support/servers/proxy.ts';
+import { emptyDatabase, queryDatabase } from '../support/sql-databases.ts';
 
 /** Within this time gate and ledger agree, however the call ended. */
 const CONVERGED_MS = 4_000;

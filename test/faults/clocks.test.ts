@@ -8,13 +8,13 @@ import { GateUpkeep } from '../../src/gate/upkeep.ts';
 import { openSqlLedger } from '../../src/ledger/drivers/open.ts';
 import { actor } from '../../src/model/actor.ts';
 import type { PaymentProvider } from '../../src/payments/port.ts';
-import { freshDatabase, type Product, queryDatabase } from '../contract/ledger.sql.ts';
 import { sleep } from '../support/fault-wait.ts';
 import { LONG } from '../support/long.ts';
 import { cleanUp } from '../support/server.ts';
 import { cleanUpServers } from '../support/servers/clean-up.ts';
 import { describeWithMysql, describeWithPostgres, describeWithRedis } from '../support/servers/describe.ts';
 import { type RedisServer, startRedis } from '../support/servers/redis.ts';
+import { freshDatabase, type Product, queryDatabase } from '../support/sql-databases.ts';
 
 /** A process whose clock is wrong: what is old, over or due is judged by the clock of the store that has it. */
 

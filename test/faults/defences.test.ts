@@ -10,12 +10,12 @@ import { createLocks, type Locks } from '../../src/locks/locks.ts';
 import { actor } from '../../src/model/actor.ts';
 import { type OrderMessage, orderFingerprint } from '../../src/model/order.ts';
 import type { SaleRecord } from '../../src/model/sale.ts';
-import { freshDatabase, type Product, queryDatabase } from '../contract/ledger.sql.ts';
 import { type Backstop, ledgersWithout, type WeakLedgers } from '../mutants/defences.ts';
 import { below, seedOf, shuffled } from '../support/crowd-record.ts';
 import { LONG } from '../support/long.ts';
 import { cleanUpServers } from '../support/servers/clean-up.ts';
 import { describeWithMysql, describeWithPostgres } from '../support/servers/describe.ts';
+import { freshDatabase, type Product, queryDatabase } from '../support/sql-databases.ts';
 
 /**
  * The defence matrix. Four things stand between a crowd and an oversold sale; the test takes each away, alone and in every

@@ -5,7 +5,6 @@ import { DistributedShop } from '../../src/engine/distributed.ts';
 import { openSqlLedger } from '../../src/ledger/drivers/open.ts';
 import { actor } from '../../src/model/actor.ts';
 import type { Order } from '../../src/views/present.ts';
-import type { Product } from '../contract/ledger.sql.ts';
 import { below, crowdOf, oneOf, seedOf } from '../support/crowd-record.ts';
 import { startShop, type TestShop } from '../support/distributed.ts';
 import { sleep, until } from '../support/fault-wait.ts';
@@ -32,6 +31,7 @@ import { cleanUp, type TestServer, temporaryFolder } from '../support/server.ts'
 import { cleanUpServers } from '../support/servers/clean-up.ts';
 import { describeWithMysql, describeWithPostgres, describeWithRedis } from '../support/servers/describe.ts';
 import { type RedisServer, startRedis } from '../support/servers/redis.ts';
+import type { Product } from '../support/sql-databases.ts';
 
 /** The life of orders in a shop of several processes: on Redis, and on MariaDB and PostgreSQL. */
 

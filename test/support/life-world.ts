@@ -15,11 +15,11 @@ import { LEDGER_FILE } from '../../src/ledger/drivers/sqlite/folder.ts';
 import { SqliteLedger } from '../../src/ledger/drivers/sqlite/ledger.ts';
 import { actor } from '../../src/model/actor.ts';
 import type { Point } from '../../src/orders/life/points.ts';
-import { temporary } from '../contract/ledger.sqlite.ts';
 import { settled, T0 } from '../contract/manual.ts';
 import { Bank, type BankOptions } from './life-bank.ts';
 import { judgeLife } from './life-judge.ts';
 import { judgeMoney, unfinished } from './life-money.ts';
+import { temporary } from './sqlite-ledger.ts';
 
 export const PRICE = { amount: 8000, currency: 'CNY' };
 export const BY = actor('system', 'test');

@@ -10,8 +10,8 @@ import { HTTP_DEFAULTS } from '../../src/http/context.ts';
 import { createServer } from '../../src/http/server.ts';
 import { sourceOf } from '../../src/library/doorbuster.ts';
 import { actor } from '../../src/model/actor.ts';
-import { temporary } from '../contract/ledger.sqlite.ts';
 import { until } from '../support/fault-wait.ts';
+import { temporary } from '../support/sqlite-ledger.ts';
 
 /** A repeat of a key whose first call is under way: the gate of this shop takes units out only when it is told to. */
 

@@ -25,9 +25,9 @@ import { settle } from '../../src/orders/life/settle.ts';
 import type { Sweeper } from '../../src/orders/life/sweeper.ts';
 import type { PlaceRequest, PlaceResult } from '../../src/orders/place.ts';
 import type { PaymentProvider, ProviderNews } from '../../src/payments/port.ts';
-import { temporary } from '../contract/ledger.sqlite.ts';
 import { settled, T0 } from '../contract/manual.ts';
 import { Bank, type Plan } from '../support/life-bank.ts';
+import { temporary } from '../support/sqlite-ledger.ts';
 
 /**
  * The order of locks and effects in every flow, as it happens (docs/internals/order-life.md, Flows): the order's lock first and last; the attempt

@@ -7,7 +7,7 @@ import type { Rebuilder } from '../../src/gate/rebuild.ts';
 import { SqliteLedger } from '../../src/ledger/drivers/sqlite/ledger.ts';
 import { actor } from '../../src/model/actor.ts';
 import type { NewSale, SaleRecord } from '../../src/model/sale.ts';
-import { temporary } from '../contract/ledger.sqlite.ts';
+import { temporary } from '../support/sqlite-ledger.ts';
 
 /** The whole embedded shop in this process, with the system's own clock and timers. */
 describe('the embedded shop', () => {

@@ -4,8 +4,8 @@ import { actor } from '../../src/model/actor.ts';
 import type { OrderRecord } from '../../src/model/order.ts';
 import { DISPATCHER_DEFAULTS, Dispatcher, type DispatcherOptions } from '../../src/webhooks/dispatcher.ts';
 import type { Sent } from '../../src/webhooks/sender.ts';
-import { type SqliteUnderTest, sqliteUnderTest } from '../contract/ledger.sqlite.ts';
 import { settled, T0 } from '../contract/manual.ts';
+import { type SqliteUnderTest, sqliteUnderTest } from '../support/sqlite-ledger.ts';
 
 /** The dispatcher on a real ledger, with a manual clock and a fake endpoint. */
 const BY = actor('system', 'test');

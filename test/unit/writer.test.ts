@@ -8,8 +8,8 @@ import { Writer } from '../../src/ledger/writer.ts';
 import { actor } from '../../src/model/actor.ts';
 import { type OrderMessage, type OrderRecord, orderFingerprint } from '../../src/model/order.ts';
 import type { RejectReason } from '../../src/model/outcome.ts';
-import { sqliteUnderTest } from '../contract/ledger.sqlite.ts';
 import { type ManualRuntime, manualRuntime, settled, T0 } from '../contract/manual.ts';
+import { sqliteUnderTest } from '../support/sqlite-ledger.ts';
 
 const PROBE_MS = 500;
 
