@@ -126,6 +126,12 @@ const TABLES = [
   'audit',
   'probe',
   'shop',
+  'users',
+  'posts',
+  'post_likes',
+  'comments',
+  'comment_likes',
+  'like_shards',
 ];
 
 /** Tables with our names and no record of our migrations belong to another application. */
