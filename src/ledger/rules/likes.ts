@@ -30,7 +30,8 @@ export class LikeTally {
   readonly #counts: Map<Subject, StoredCount>;
   readonly #likes: Map<string, StoredLike>;
   readonly #written = new Map<string, WrittenLike>();
-  readonly #moved = new Set<Subject>();
+  /** By how much each count has to be moved. */
+  readonly #moved = new Map<Subject, number>();
 
   /** `counts`: of every subject that exists. Both maps become this tally's own. */
   constructor(counts: Map<Subject, StoredCount>, likes: Map<string, StoredLike>) {
@@ -59,20 +60,21 @@ export class LikeTally {
     this.#written.set(key, like);
     if (before === liked) return;
     const { count, rev } = this.#counts.get(subject)!;
-    // One rev for a transaction, however many of its pairs change.
-    const next = this.#moved.has(subject) ? rev : rev + 1;
+    const moved = this.#moved.get(subject);
     // A stored count that is too low must not stop the pipe. It stays wrong, and the check of counts reports it.
-    this.#counts.set(subject, { count: Math.max(0, count + (liked ? 1 : -1)), rev: next });
-    this.#moved.add(subject);
+    const by = liked ? 1 : count > 0 ? -1 : 0;
+    // One rev for a transaction, however many of its pairs change.
+    this.#counts.set(subject, { count: count + by, rev: moved === undefined ? rev + 1 : rev });
+    this.#moved.set(subject, (moved ?? 0) + by);
   }
 
   get written(): WrittenLike[] {
     return [...this.#written.values()];
   }
 
-  /** Subjects whose count has to be written. */
-  get moved(): Subject[] {
-    return [...this.#moved];
+  /** Subjects whose count or rev has to be written, and by how much the count moves. */
+  get moved(): ReadonlyMap<Subject, number> {
+    return this.#moved;
   }
 }
 

@@ -14,7 +14,7 @@ export interface Shard {
   readonly mode: LikeMode;
 }
 
-/** For a settle. Settles of one shard run one after another, so that its pairs and counts can be read without locks of their own. */
+/** For a settle. Those of one shard run one after another: two workers that got the same events do not wait for each other's rows. */
 export function lockShard(shard: number, { forUpdate }: LifeDialect): Step {
   return query(`SELECT epoch, mode FROM like_shards WHERE shard = ? ${forUpdate}`, shard);
 }

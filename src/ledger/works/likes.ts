@@ -34,21 +34,11 @@ export function tablesOf(kind: LikedKind): LikeTables {
 
 export type LikeRequest = Pair & { readonly liked: boolean };
 
-/**
- * Several requests in one transaction, each answered as if they came one after another. Each subject's row is locked before its pairs
- * are read: so two transactions cannot both find a pair missing.
- */
+/** Several requests in one transaction, each answered as if they came one after another. */
 export function* setLikes(batch: readonly LikeRequest[], dialect: LifeDialect): Work<LikeSet[]> {
   const shards = new Set(batch.map(({ subject }) => shardOf(subject)));
   const wanted = new Wanted(batch);
-  const lock = `${dialect.byPrimaryKey} WHERE id IN (?) ORDER BY id ${dialect.forUpdate}`;
-  const [shared, ...found] = yield [
-    shareShards([...shards], dialect),
-    ...wanted.counts(lock),
-    ...wanted.likes(),
-    // After the locks: times of one subject do not go back.
-    CLOCK,
-  ];
+  const [shared, ...found] = yield [shareShards([...shards], dialect), ...wanted.read(dialect)];
   if (shared!.rows.some((row) => shardOfRow(row).mode !== 'direct')) {
     throw unavailable('likes are counted in Redis now: this process decides them in the database (LIKES)');
   }
@@ -64,7 +54,6 @@ export function* setLikes(batch: readonly LikeRequest[], dialect: LifeDialect): 
   return answers;
 }
 
-/** The shard's row is locked for this settle alone, so that pairs and counts are read without locks and written as computed. */
 export function* settleLikes(
   shard: number,
   events: readonly LikeEvent[],
@@ -75,12 +64,7 @@ export function* settleLikes(
     `events of one batch are of one shard (${shard})`,
   );
   const wanted = new Wanted(events);
-  const [locked, ...found] = yield [
-    lockShard(shard, dialect),
-    ...wanted.counts('WHERE id IN (?)'),
-    ...wanted.likes(),
-    CLOCK,
-  ];
+  const [locked, ...found] = yield [lockShard(shard, dialect), ...wanted.read(dialect)];
   const { epoch, mode } = shardOfRow(locked!.rows[0]!);
   const atMs = nowOf(found.pop());
   const tally = wanted.tally(found);
@@ -93,7 +77,10 @@ export function* settleLikes(
   return { bases, epoch, mode, dropped: events.length - known.length + over };
 }
 
-/** The counts and rows that a batch needs. */
+/**
+ * The counts and rows that a batch needs. The row of a subject is the lock of its pairs: it is locked before they are read, so that no
+ * two transactions find the same pair missing, and a count stays as it was read until it is written.
+ */
 class Wanted {
   readonly #ids = new Map<LikedKind, Set<string>>();
   readonly #pairs = new Map<LikedKind, Map<string, Cells>>();
@@ -110,22 +97,24 @@ class Wanted {
     return TABLES.filter(({ kind }) => this.#ids.has(kind));
   }
 
-  /** `where`: with a place for the ids. */
-  counts(where: string): Step[] {
-    return this.#tables.map(({ kind, subjects }) => {
-      const ids = [...this.#ids.get(kind)!].map(BigInt);
-      return query(`SELECT id, likes_count, likes_rev, status FROM ${subjects} ${where}`, ids.sort(byNumber));
+  /** Posts before comments, each by id. Whoever comments locks in the same order. */
+  read({ byPrimaryKey, forUpdate }: LifeDialect): Step[] {
+    const counts = this.#tables.map(({ kind, subjects }) => {
+      const ids = [...this.#ids.get(kind)!].map(BigInt).sort(byNumber);
+      return query(
+        `SELECT id, likes_count, likes_rev, status FROM ${subjects} ${byPrimaryKey} WHERE id IN (?) ORDER BY id ${forUpdate}`,
+        ids,
+      );
     });
-  }
-
-  likes(): Step[] {
-    return this.#tables.map(({ kind, likes, id }) => {
+    const likes = this.#tables.map(({ kind, likes: table, id }): Step => {
       const rows = [...this.#pairs.get(kind)!.values()];
-      return { do: 'find', table: likes, columns: [id, 'liker', 'liked', 'number'], match: [id, 'liker'], rows };
+      return { do: 'find', table, columns: [id, 'liker', 'liked', 'number'], match: [id, 'liker'], rows };
     });
+    // The clock after the locks: times of one subject do not go back.
+    return [...counts, ...likes, CLOCK];
   }
 
-  /** Of the results of `counts` and then of `likes`. */
+  /** Of the results of `read`, without the clock. */
   tally(found: readonly Result[]): LikeTally {
     const counts = new Map<Subject, StoredCount>();
     const likes = new Map<string, StoredLike>();
@@ -146,18 +135,18 @@ export function countOfRow(row: Row): StoredCount {
   return { count: Number(row.likes_count), rev: Number(row.likes_rev) };
 }
 
-/** Pairs, then counts; posts before comments, each by id. Whoever comments locks in the same order. */
+/** Counts move by what changed, so that the many subjects with one more like share a statement. */
 function* write(tally: LikeTally): Work<void> {
   const likes = new Map<LikedKind, Cells[]>();
   for (const { subject, user, liked, number, atMs } of tally.written) {
     const { kind, id } = partsOf(subject);
     put(likes, kind, (): Cells[] => []).push([BigInt(id), user, liked ? 1 : 0, number, atMs]);
   }
-  const counts = new Map<LikedKind, Cells[]>();
-  for (const subject of tally.moved) {
+  const moves = new Map<string, { table: string; by: number; ids: bigint[] }>();
+  for (const [subject, by] of tally.moved) {
     const { kind, id } = partsOf(subject);
-    const { count, rev } = tally.countOf(subject);
-    put(counts, kind, (): Cells[] => []).push([BigInt(id), count, rev]);
+    const { subjects: table } = tablesOf(kind);
+    put(moves, `${table} ${by}`, () => ({ table, by, ids: [] as bigint[] })).ids.push(BigInt(id));
   }
   const writes = new Writes();
   for (const { kind, likes: table, id } of TABLES) {
@@ -165,9 +154,9 @@ function* write(tally: LikeTally): Work<void> {
     const rows = (likes.get(kind) ?? []).sort(byCells);
     writes.addRows({ do: 'insert', table, columns, rows, overwrite: [id, 'liker'] }, false);
   }
-  for (const { kind, subjects: table } of TABLES) {
-    const rows = (counts.get(kind) ?? []).sort(byCells);
-    writes.addRows({ do: 'update', table, match: ['id'], set: ['likes_count', 'likes_rev'], rows });
+  for (const { table, by, ids } of moves.values()) {
+    const sql = `UPDATE ${table} SET likes_count = likes_count + ?, likes_rev = likes_rev + 1 WHERE id IN (?)`;
+    writes.add(query(sql, by, ids), ids.length);
   }
   yield* writes.last();
 }
