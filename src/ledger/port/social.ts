@@ -32,7 +32,11 @@ export interface SocialLedger {
    * Compares counts with rows for subjects after `after`, at most `limit` of them, and returns those that differ. Reads one
    * consistent state. `next`: where to go on; null: that was all.
    */
-  checkCounts(kind: LikedKind, after: string | null, limit: number): Promise<{ wrong: WrongCount[]; next: string | null }>;
+  checkCounts(
+    kind: LikedKind,
+    after: string | null,
+    limit: number,
+  ): Promise<{ wrong: WrongCount[]; next: string | null }>;
 }
 
 export interface NewPost {

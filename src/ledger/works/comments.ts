@@ -1,8 +1,16 @@
 import type { CommentRecord } from '../../model/social.ts';
 import type { Page } from '../port/page.ts';
-import type { Changed, CommentCreated, CommentEdit, CommentPage, CommentsOf, Liked, NewComment } from '../port/social.ts';
+import type {
+  Changed,
+  CommentCreated,
+  CommentEdit,
+  CommentPage,
+  CommentsOf,
+  Liked,
+  NewComment,
+} from '../port/social.ts';
 import { bounded } from './lists.ts';
-import { namesOf, nameStep } from './names.ts';
+import { nameStep, namesOf } from './names.ts';
 import {
   type Cells,
   CLOCK,

@@ -109,10 +109,10 @@ export function* likesOf(user: string, kind: LikedKind, page: LikerPage): Work<{
 function olderThan(
   { before }: LikerPage,
   key: string,
-  valueOf: (key: string) => Value,
+  cellOf: (key: string) => Value,
 ): { sql: string; values: Value[] } {
   if (before === null) return { sql: '', values: [] };
   const { atMs } = before;
   const sql = ` AND l.changed_at <= ? AND (l.changed_at < ? OR l.${key} < ?)`;
-  return { sql, values: [atMs, atMs, valueOf(before.key)] };
+  return { sql, values: [atMs, atMs, cellOf(before.key)] };
 }

@@ -11,7 +11,18 @@ import {
 import type { LikeBase, LikeSet, SettledLikes } from '../port/likes.ts';
 import { LikeTally, newestOf, pairKey, type StoredCount, type StoredLike, setLike, settle } from '../rules/likes.ts';
 import { lockShard, shardOfRow, shareShards } from './like-shards.ts';
-import { type Cells, CLOCK, type LifeDialect, nowOf, query, type Result, type Row, type Step, type Work, Writes } from './work.ts';
+import {
+  type Cells,
+  CLOCK,
+  type LifeDialect,
+  nowOf,
+  query,
+  type Result,
+  type Row,
+  type Step,
+  type Work,
+  Writes,
+} from './work.ts';
 
 /** Where the likes of a kind are. */
 export interface LikeTables {
@@ -54,11 +65,7 @@ export function* setLikes(batch: readonly LikeRequest[], dialect: LifeDialect): 
   return answers;
 }
 
-export function* settleLikes(
-  shard: number,
-  events: readonly LikeEvent[],
-  dialect: LifeDialect,
-): Work<SettledLikes> {
+export function* settleLikes(shard: number, events: readonly LikeEvent[], dialect: LifeDialect): Work<SettledLikes> {
   invariant(
     events.every(({ subject }) => shardOf(subject) === shard),
     `events of one batch are of one shard (${shard})`,

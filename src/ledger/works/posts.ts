@@ -2,7 +2,7 @@ import type { PostRecord } from '../../model/social.ts';
 import type { Page } from '../port/page.ts';
 import type { Changed, Liked, NewPost, PostEdit } from '../port/social.ts';
 import { bounded } from './lists.ts';
-import { namesOf, nameStep } from './names.ts';
+import { nameStep, namesOf } from './names.ts';
 import {
   ABOUT_NOW,
   type Cells,

@@ -114,7 +114,9 @@ function onDuplicate({ columns, leavePresent, overwrite }: InsertStep): string {
   const [first] = columns;
   if (leavePresent) return ` ON DUPLICATE KEY UPDATE ${quoted(first!)} = ${quoted(first!)}`;
   if (overwrite === undefined) return '';
-  const sets = columns.filter((name) => !overwrite.includes(name)).map((name) => `${quoted(name)} = VALUES(${quoted(name)})`);
+  const sets = columns
+    .filter((name) => !overwrite.includes(name))
+    .map((name) => `${quoted(name)} = VALUES(${quoted(name)})`);
   return ` ON DUPLICATE KEY UPDATE ${sets.join(', ')}`;
 }
 

@@ -174,7 +174,9 @@ function statementOf(step: Step): { sql: string; values: readonly Value[] } {
 }
 
 function overwriting(columns: readonly string[], key: readonly string[]): string {
-  const sets = columns.filter((name) => !key.includes(name)).map((name) => `${quoted(name)} = excluded.${quoted(name)}`);
+  const sets = columns
+    .filter((name) => !key.includes(name))
+    .map((name) => `${quoted(name)} = excluded.${quoted(name)}`);
   return ` ON CONFLICT (${key.map(quoted).join(', ')}) DO UPDATE SET ${sets.join(', ')}`;
 }
 

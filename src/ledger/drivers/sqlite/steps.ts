@@ -150,7 +150,9 @@ function quoted(name: string): string {
 }
 
 function overwriting(columns: readonly string[], key: readonly string[]): string {
-  const sets = columns.filter((name) => !key.includes(name)).map((name) => `${quoted(name)} = excluded.${quoted(name)}`);
+  const sets = columns
+    .filter((name) => !key.includes(name))
+    .map((name) => `${quoted(name)} = excluded.${quoted(name)}`);
   return ` ON CONFLICT (${key.map(quoted).join(', ')}) DO UPDATE SET ${sets.join(', ')}`;
 }
 
