@@ -1,0 +1,280 @@
+import type { CommentRecord } from '../../model/social.ts';
+import type { Page } from '../port/page.ts';
+import type {
+  Changed,
+  CommentCreated,
+  CommentEdit,
+  CommentPage,
+  CommentsOf,
+  Liked,
+  NewComment,
+} from '../port/social.ts';
+import { bounded } from './lists.ts';
+import { nameStep, namesOf } from './names.ts';
+import {
+  type Cells,
+  CLOCK,
+  type LifeDialect,
+  nowOf,
+  query,
+  type Result,
+  type Row,
+  type Step,
+  type Value,
+  type Work,
+  Writes,
+} from './work.ts';
+
+/**
+ * Whoever writes or deletes a comment locks its post's row first, then rows of comments by id. So the counts of a post's comments and
+ * replies, and which of its comments are live, stand still for one transaction at a time, and no two wait for each other.
+ */
+
+const COLUMNS = `c.id, c.post_id, c.parent_id, c.answers, c.author, u.username AS author_name, c.content, c.likes_count,
+  c.replies_count, c.status, c.version, c.created_at, c.updated_at`;
+const FROM = 'comments c LEFT JOIN users u ON u.subject = c.author';
+const SELECT_ONE = `SELECT ${COLUMNS} FROM ${FROM} WHERE c.id = ?`;
+
+/** Several in one transaction: comments on a hot post would otherwise wait for its row one by one. */
+export function* createComments(batch: readonly NewComment[], dialect: LifeDialect): Work<CommentCreated[]> {
+  const parentIds = [...new Set(batch.flatMap(({ parentId }) => parentId ?? []))];
+  const [posts, names, clock, parents] = yield [
+    lockPosts(batch, dialect),
+    nameStep(batch.map(({ author }) => author)),
+    CLOCK,
+    ...readParents(parentIds),
+  ];
+  const nowMs = nowOf(clock);
+  const counts = new Map(posts!.rows.filter(isLive).map((row) => [row.id as string, Number(row.comments_count)]));
+  const found = yield* parentsWithTheirs(parents);
+  const authorNames = namesOf(names!);
+  const replies = new Map<string, number>();
+  const moved = new Set<string>();
+  const created: Cells[] = [];
+  const answers = batch.map((comment): CommentCreated => {
+    const { id, postId, author, content } = comment;
+    const count = counts.get(postId);
+    if (count === undefined) return { outcome: 'not_found' };
+    const place = placeOf(comment, found);
+    if (place === null) return { outcome: 'no_parent' };
+    const { parentId } = place;
+    counts.set(postId, count + 1);
+    moved.add(postId);
+    if (parentId !== null) {
+      replies.set(parentId, (replies.get(parentId) ?? Number(found.get(parentId)!.replies_count)) + 1);
+    }
+    created.push([...[id, postId, parentId, place.answers].map(idCell), author, content, nowMs, nowMs]);
+    const record = { id, postId, ...place, author, authorName: authorNames.get(author) ?? null, content };
+    const fresh = { likes: 0, replies: 0, deleted: false, version: 1, createdAtMs: nowMs, updatedAtMs: nowMs };
+    return { outcome: 'ok', record: { ...record, ...fresh } };
+  });
+  const writes = new Writes();
+  const columns = ['id', 'post_id', 'parent_id', 'answers', 'author', 'content', 'created_at', 'updated_at'];
+  writes.addRows({ do: 'insert', table: 'comments', columns, rows: created });
+  const onPosts = [...moved].map((postId): Cells => [BigInt(postId), counts.get(postId)!]);
+  writes.addRows(setCounts('posts', 'comments_count', onPosts));
+  const onParents = [...replies].map(([parentId, count]): Cells => [BigInt(parentId), count]);
+  writes.addRows(setCounts('comments', 'replies_count', onParents));
+  yield* writes.last();
+  return answers;
+}
+
+function lockPosts(batch: readonly NewComment[], { byPrimaryKey, forUpdate }: LifeDialect): Step {
+  const ids = [...new Set(batch.map(({ postId }) => postId))].map(BigInt).sort(byNumber);
+  return query(
+    `SELECT id, status, comments_count FROM posts ${byPrimaryKey} WHERE id IN (?) ORDER BY id ${forUpdate}`,
+    ids,
+  );
+}
+
+function readParents(ids: readonly string[]): Step[] {
+  if (ids.length === 0) return [];
+  return [query('SELECT id, post_id, parent_id, status, replies_count FROM comments WHERE id IN (?)', ids.map(BigInt))];
+}
+
+/** By id: the comments that are replied to, and for those that are replies their parents. */
+function* parentsWithTheirs(parents: Result | undefined): Work<Map<string, Row>> {
+  const found = new Map((parents?.rows ?? []).map((row) => [row.id as string, row]));
+  const tops = [...found.values()].flatMap((row) => (row.parent_id as string | null) ?? []);
+  const missing = [...new Set(tops)].filter((id) => !found.has(id));
+  if (missing.length === 0) return found;
+  const [more] = yield readParents(missing);
+  for (const row of more!.rows) found.set(row.id as string, row);
+  return found;
+}
+
+/** Where a comment hangs: at most two levels deep. Null: what it replies to is missing, deleted, or of another post. */
+function placeOf(
+  { postId, parentId }: NewComment,
+  found: ReadonlyMap<string, Row>,
+): Pick<CommentRecord, 'parentId' | 'answers'> | null {
+  if (parentId === null) return { parentId: null, answers: null };
+  const replied = found.get(parentId);
+  if (replied === undefined || replied.post_id !== postId || !isLive(replied)) return null;
+  const top = replied.parent_id as string | null;
+  return top === null ? { parentId, answers: null } : { parentId: top, answers: parentId };
+}
+
+function setCounts(table: 'posts' | 'comments', count: 'comments_count' | 'replies_count', rows: Cells[]) {
+  rows.sort(([a], [b]) => byNumber(a as bigint, b as bigint));
+  return { do: 'update', table, match: ['id'], set: [count], rows } as const;
+}
+
+export function* getComment(commentId: string): Work<CommentRecord | null> {
+  const [found] = yield [query(SELECT_ONE, BigInt(commentId))];
+  return found!.rows.map(commentOfRow)[0] ?? null;
+}
+
+export function* listComments(
+  { postId, parentId }: CommentsOf,
+  { order, limit, before }: CommentPage,
+  reader: string | null,
+): Work<Liked<CommentRecord>[]> {
+  const liked = reader === null ? '0' : 'COALESCE(l.liked, 0)';
+  const mine = reader === null ? '' : 'LEFT JOIN comment_likes l ON l.comment_id = c.id AND l.liker = ?';
+  const of: Value[] = [...(reader === null ? [] : [reader]), BigInt(postId), BigInt(parentId ?? 0)];
+  const select = (and: string, sorted: string): string =>
+    `SELECT ${COLUMNS}, ${liked} AS liked FROM ${FROM} ${mine} WHERE c.post_id = ? AND c.listed = ?${and} ORDER BY ${sorted} LIMIT ?`;
+  const byId = 'c.id DESC';
+  const byLikes = 'c.likes_count DESC, c.id DESC';
+  bounded(limit);
+  const [found] = yield [
+    before === null
+      ? query(select('', order === 'newest' ? byId : byLikes), ...of, limit)
+      : order === 'newest'
+        ? query(select(' AND c.id < ?', byId), ...of, BigInt(before.id), limit)
+        : // Two ranges of the index: most comments have no like, and all of them would be read to find the next below one id.
+          query(
+            `SELECT * FROM (${select(' AND c.likes_count = ? AND c.id < ?', byId)}) a
+             UNION ALL SELECT * FROM (${select(' AND c.likes_count < ?', byLikes)}) b
+             ORDER BY likes_count DESC, id DESC LIMIT ?`,
+            ...[...of, before.likes, BigInt(before.id), limit],
+            ...[...of, before.likes, limit],
+            limit,
+          ),
+  ];
+  return found!.rows.map((row) => ({ ...commentOfRow(row), liked: Number(row.liked) === 1 }));
+}
+
+export function* commentsBy(author: string, { limit, before }: Page): Work<CommentRecord[]> {
+  const older = before === null ? [] : [BigInt(before)];
+  const [found] = yield [
+    query(
+      `SELECT ${COLUMNS} FROM ${FROM} WHERE c.author = ? AND c.status = 'live'${before === null ? '' : ' AND c.id < ?'}
+       ORDER BY c.id DESC LIMIT ?`,
+      author,
+      ...older,
+      bounded(limit),
+    ),
+  ];
+  return found!.rows.map(commentOfRow);
+}
+
+export function* editComment(
+  commentId: string,
+  { by, content, version }: CommentEdit,
+  { forUpdate }: LifeDialect,
+): Work<Changed<CommentRecord>> {
+  const id = BigInt(commentId);
+  const [, found, clock] = yield [
+    query(`SELECT id FROM comments WHERE id = ? ${forUpdate}`, id),
+    query(SELECT_ONE, id),
+    CLOCK,
+  ];
+  const [row] = found!.rows;
+  if (row === undefined || !isLive(row)) return { outcome: 'not_found' };
+  const record = commentOfRow(row);
+  if (record.author !== by) return { outcome: 'forbidden' };
+  if (record.version !== version) return { outcome: 'version_conflict', record };
+  const next = { ...record, content, version: version + 1, updatedAtMs: nowOf(clock) };
+  const writes = new Writes();
+  writes.add(
+    query(
+      "UPDATE comments SET content = ?, version = ?, updated_at = ? WHERE id = ? AND status = 'live'",
+      content,
+      next.version,
+      next.updatedAtMs,
+      id,
+    ),
+    1,
+  );
+  yield* writes.last();
+  return { outcome: 'ok', record: next };
+}
+
+/** Deleted again by its author, it stays as it is: counts are lowered by whoever finds it live. */
+export function* deleteComment(
+  commentId: string,
+  by: string,
+  { byPrimaryKey, forUpdate }: LifeDialect,
+): Work<Changed<CommentRecord>> {
+  const id = BigInt(commentId);
+  // What it belongs to never changes.
+  const [place] = yield [query('SELECT post_id, parent_id FROM comments WHERE id = ?', id)];
+  const [of] = place!.rows;
+  if (of === undefined) return { outcome: 'not_found' };
+  const parentIds = of.parent_id === null ? [] : [BigInt(of.parent_id!)];
+  const [, , found, clock] = yield [
+    query(`SELECT id FROM posts WHERE id = ? ${forUpdate}`, BigInt(of.post_id!)),
+    query(
+      `SELECT id FROM comments ${byPrimaryKey} WHERE id IN (?) ORDER BY id ${forUpdate}`,
+      [id, ...parentIds].sort(byNumber),
+    ),
+    query(SELECT_ONE, id),
+    CLOCK,
+  ];
+  const row = found!.rows[0]!;
+  if (row.author !== by) return { outcome: isLive(row) ? 'forbidden' : 'not_found' };
+  const record = commentOfRow(row);
+  if (record.deleted) return { outcome: 'ok', record };
+  const next = { ...row, status: 'deleted', content: '', version: record.version + 1, updated_at: nowOf(clock) };
+  const writes = new Writes();
+  writes.add(
+    query(
+      "UPDATE comments SET status = 'deleted', content = '', version = ?, updated_at = ? WHERE id = ? AND status = 'live'",
+      next.version,
+      next.updated_at,
+      id,
+    ),
+    1,
+  );
+  // A stored count that is too low must not keep a comment from being deleted. It stays wrong, and the check of counts reports it.
+  const lower = (table: string, count: string): string =>
+    `UPDATE ${table} SET ${count} = ${count} - 1 WHERE id = ? AND ${count} > 0`;
+  writes.add(query(lower('posts', 'comments_count'), BigInt(of.post_id!)), null);
+  for (const parentId of parentIds) writes.add(query(lower('comments', 'replies_count'), parentId), null);
+  yield* writes.last();
+  return { outcome: 'ok', record: commentOfRow(next) };
+}
+
+function isLive(row: Row): boolean {
+  return row.status === 'live';
+}
+
+function idCell(id: string | null): bigint | null {
+  return id === null ? null : BigInt(id);
+}
+
+function byNumber(a: bigint, b: bigint): number {
+  return a < b ? -1 : a > b ? 1 : 0;
+}
+
+/** The author of a deleted comment stays in its row, so that deleting it again can be told from deleting another's; nobody is shown it. */
+function commentOfRow(row: Row): CommentRecord {
+  const deleted = !isLive(row);
+  return {
+    id: row.id as string,
+    postId: row.post_id as string,
+    parentId: row.parent_id as string | null,
+    answers: row.answers as string | null,
+    author: deleted ? '' : (row.author as string),
+    authorName: deleted ? null : (row.author_name as string | null),
+    content: row.content as string,
+    likes: Number(row.likes_count),
+    replies: Number(row.replies_count),
+    deleted,
+    version: Number(row.version),
+    createdAtMs: Number(row.created_at),
+    updatedAtMs: Number(row.updated_at),
+  };
+}
