@@ -58,6 +58,7 @@ export type { Actor } from '../model/actor.ts';
 export type * from './port/audit.ts';
 export type * from './port/events.ts';
 export * from './port/keys.ts';
+export type * from './port/likes.ts';
 export type * from './port/orders.ts';
 export type * from './port/page.ts';
 export * from './port/payments.ts';
