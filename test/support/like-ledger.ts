@@ -16,6 +16,8 @@ export class MemoryLikeLedger implements LikeLedger {
   mode: LikeMode = 'direct';
   /** Awaited before each read and write: to hold one back. */
   before: (call: keyof LikeLedger) => Promise<void> | void = () => undefined;
+  /** Awaited after a read, before its answer is given. */
+  after: (call: keyof LikeLedger) => Promise<void> | void = () => undefined;
   /** Thrown by settleLikes, if it returns an error. */
   fault: (events: readonly LikeEvent[]) => Error | null = () => null;
   #atMs = 1_000_000;
@@ -66,6 +68,7 @@ export class MemoryLikeLedger implements LikeLedger {
     this.calls.rows += pairs.length;
     await this.before('likeRows');
     const found = pairs.map(({ subject, user }) => this.rows.get(subject)?.get(user)?.liked ?? null);
+    await this.after('likeRows');
     return found;
   }
 
@@ -106,6 +109,7 @@ export class MemoryLikeLedger implements LikeLedger {
       const base = this.#bases.get(subject);
       if (base) found.set(subject, base);
     }
+    await this.after('likeCounts');
     return found;
   }
 

@@ -1,4 +1,4 @@
-import { Redis } from 'ioredis';
+import { type Cluster, Redis } from 'ioredis';
 import { systemRuntime } from '../../src/base/runtime.ts';
 import { LIKE_SHARDS, type LikeEvent, type Subject } from '../../src/model/like.ts';
 import { decodeLikeEntry } from '../../src/model/like-entry.ts';
@@ -18,7 +18,7 @@ let made = 0;
 /** Processes that share a Redis and a ledger, with the pipe in the test's hands: it says what is settled, when, and how often. */
 export class LikeWorld {
   readonly ledger = new MemoryLikeLedger();
-  readonly eye: Redis;
+  readonly eye: Redis | Cluster;
   readonly prefix = `likes-${process.pid}-${Date.now()}-${++made}`;
   readonly processes: CountedLikes[] = [];
   readonly #target: string;
@@ -29,9 +29,9 @@ export class LikeWorld {
     return true;
   };
 
-  constructor(target: string, eyeTarget = target) {
+  constructor(target: string, eye: Redis | Cluster = new Redis(target)) {
     this.#target = target;
-    this.eye = new Redis(eyeTarget);
+    this.eye = eye;
   }
 
   process(options: Partial<LikeStoreOptions> = {}, more: Partial<CountedLikesDependencies> = {}): CountedLikes {
