@@ -11,8 +11,9 @@
     state            of its filter: c complete, i incomplete, f<token> being filled, x given up
     filled layers    users in the last layer of the filter; blocks of each layer, with commas (-: no layer)
 
-  A pair is one value, too: `<liked> <liked in count> <n> <n in count> <settled>`. n is the number of the last decision, 0 if there was
-  none and the ledger's row was read; settled is when Redis was told that all of it is committed, 0 if that is still to come.
+  A pair is one value, too: `<liked> <liked in count> <n> <n in count> <settled>`. n is the number of the last decision since the record
+  was made, 0 if there was none; what has a number up to `n in count` is in the subject's count; settled is when Redis was told that all
+  of it is committed, 0 if that is still to come.
 ]]
 local SUBJECT = '^(%-?%d+) (%d+) (%d+) (%-?%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%w+) (%d+) (%S+)$'
 

@@ -118,6 +118,9 @@ end
 -- The likes. `records` has the pairs that this call changes, so that a later like of the same pair sees the earlier one.
 local found = call('HMGET', KEYS[4], unpack(ARGV, fieldsAt + 1, fieldsAt + n))
 local records, changed, codes = {}, {}, {}
+-- A pair without a record has nothing unsettled: the count includes all that was decided on it, up to this number. An event that is
+-- delivered again after its record has gone must not count a second time.
+local number = tonumber(head[5])
 local unsettled, depth, events = tonumber(head[6]), nil, 0
 -- By subject: the marks of its entry and their records; the likes whose users go into its filter, negative if they may be in it.
 local marks, marked, newcomers = {}, {}, {}
@@ -147,7 +150,7 @@ for i = 1, n do
       code = 'u'
       if isRead then
         -- Whoever clicks again does not make us ask again.
-        keep(field, { liked = liked, base = liked, n = 0, baseN = 0, settled = nowMs })
+        keep(field, { liked = liked, base = liked, n = 0, baseN = number, settled = nowMs })
         of.kept, dirty[place] = of.kept + 1, true
       end
     else
@@ -156,7 +159,7 @@ for i = 1, n do
       else
         code = 'c'
         if not record then
-          record = { base = liked, n = 0, baseN = 0, settled = nowMs }
+          record = { base = liked, n = 0, baseN = number, settled = nowMs }
           of.kept = of.kept + 1
         end
         if record.settled > 0 then
@@ -178,7 +181,6 @@ for i = 1, n do
   codes[i] = code
 end
 
-local number = tonumber(head[5])
 if events > 0 then
   -- The name of the entry's first field is its format: empty for 1 (src/model/like-entry.ts).
   local entry = { 'NOMKSTREAM', '*', '', ARGV[1] .. '\n' .. nowMs }
