@@ -32,6 +32,8 @@ export class LikeWorld {
   constructor(target: string, eye: Redis | Cluster = new Redis(target)) {
     this.#target = target;
     this.eye = eye;
+    // Some tests stop its server.
+    eye.on('error', () => undefined);
   }
 
   process(options: Partial<LikeStoreOptions> = {}, more: Partial<CountedLikesDependencies> = {}): CountedLikes {
