@@ -200,8 +200,8 @@ describeWithAnyRedis('likes that are counted in Redis', () => {
   });
 
   describe('the filter', () => {
-    // A layer has room for 16 users a block: 4 blocks, then 16, then 64.
-    it.each([64, 65, 64 + 256, 64 + 256 + 1, 64 + 256 + 1024 + 1])('forgets none of %i users', async (count) => {
+    // A bucket is split with more than 32 users a bucket on the average: buckets double at 64, 128, 256 and so on.
+    it.each([32, 33, 64, 65, 256, 257, 1345])('forgets none of %i users', async (count) => {
       const likes = await started();
       const users = usersOf(count);
       for (let from = 0; from < count; from += 200) await all(likes, users.slice(from, from + 200));
@@ -251,7 +251,7 @@ describeWithAnyRedis('likes that are counted in Redis', () => {
     });
 
     it('is given up without room for it: then every pair is read, and the answers are the same', async () => {
-      const likes = await started({ filterBytesMax: 128 });
+      const likes = await started({ filterUsersMax: 64 });
       await all(likes, usersOf(64));
       expect(world.ledger.calls.rows).toBe(64);
       await all(likes, usersOf(2, 'more'));
@@ -262,7 +262,7 @@ describeWithAnyRedis('likes that are counted in Redis', () => {
       const again = await all(likes, [...usersOf(64), ...usersOf(2, 'more'), ...usersOf(10, 'late')]);
       expect(again.filter((one) => one.outcome === 'ok' && one.changed)).toHaveLength(0);
       expect(await world.eye.keys(`${world.prefix}:*:f:*`)).toEqual([]);
-      expect(await world.eye.hget(`${world.prefix}:{likes:${SHARD}}:head`, 'bytes')).toBe('0');
+      expect(await world.eye.hget(`${world.prefix}:{likes:${SHARD}}:head`, 'users')).toBe('0');
     });
 
     it('leaves Redis with its subject when nobody likes it, and comes back right', async () => {

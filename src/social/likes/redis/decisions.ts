@@ -6,7 +6,7 @@ import { LIKE_SHARDS, type Pair, type Subject, shardOf } from '../../../model/li
 import { type LikeLayout, pairField } from './layout.ts';
 import type { LikeRules } from './rules.ts';
 import { scriptNamed } from './scripts.ts';
-import { userHash } from './user-hash.ts';
+import { userMark } from './user-mark.ts';
 
 /** A call holds Redis for as long as it runs; this many likes take about a millisecond. */
 const BATCH_MAX = 256;
@@ -163,8 +163,8 @@ export class LikeDecisions {
     lane.epoch = epoch;
     lane.keys = [keys.head, of.stream, of.subjects, of.pairs, of.settled].map(bulk).join('');
     lane.slotKeys = Array.from({ length: SLOTS }, (_, slot) => bulk(of.answers(caller, slot)));
-    const { unsettledMax, subjectsMax, filterBytesMax, askedMsMax, checkMs, checkMsMax } = rules;
-    const numbers = [unsettledMax, subjectsMax, filterBytesMax, askedMsMax, checkMs, checkMsMax, ANSWERS_MS].map(String);
+    const { unsettledMax, subjectsMax, filterUsersMax, askedMsMax, checkMs, checkMsMax } = rules;
+    const numbers = [unsettledMax, subjectsMax, filterUsersMax, askedMsMax, checkMs, checkMsMax, ANSWERS_MS].map(String);
     const message = `${layout.channel(lane.shard)} ${epoch}`;
     lane.head = [String(epoch), of.filters, ...numbers, layout.wake, message].map(bulk).join('');
   }
@@ -266,7 +266,7 @@ class Call implements Asker {
     this.sentMs = sentMs;
     this.breaks = breaks;
     const subjects = new Map<Subject, { place: number; base: LikeRequest['base'] }>();
-    let hashes = '';
+    let marks = '';
     let wants = '';
     let rows = '';
     let hasRows = false;
@@ -281,7 +281,7 @@ class Call implements Asker {
       // What was read in another epoch says nothing about this one.
       if (base?.epoch === epoch && !(of.base && of.base.askedMs > base.askedMs)) of.base = base;
       this.#places.push(of.place);
-      hashes += userHash(user);
+      marks += userMark(user);
       wants += liked ? '1' : '0';
       if (row?.epoch === epoch) {
         hasRows = true;
@@ -298,7 +298,7 @@ class Call implements Asker {
     }
     const places = subjects.size > 1 ? this.#places.map((place) => place.toString(16).padStart(2, '0')).join('') : '';
     const counts = bulk(String(number)) + bulk(String(likes.length)) + bulk(String(subjects.size));
-    const each = bulk(hashes) + bulk(wants) + bulk(places) + bulk(hasRows ? rows : '');
+    const each = bulk(marks) + bulk(wants) + bulk(places) + bulk(hasRows ? rows : '');
     this.wire = lane.keys + lane.slotKeys[slot]! + lane.head + counts + named + each + fields;
     this.parts = HEAD_ARGS + 3 + 2 * subjects.size + 4 + likes.length;
   }

@@ -4,8 +4,8 @@ export interface LikeRules {
   readonly unsettledMax: number;
   /** How many subjects of a shard may be in Redis. */
   readonly subjectsMax: number;
-  /** How many bytes the filters of a shard may take. */
-  readonly filterBytesMax: number;
+  /** How many users the filters of a shard may hold, at 9 to 10 bytes each. */
+  readonly filterUsersMax: number;
   /** How old the answer to a question of the script may be. */
   readonly askedMsMax: number;
   /** How long a settled pair stays at least: longer than such an answer may be old, with room for a clock that is set back. */
@@ -21,7 +21,7 @@ export interface LikeRules {
 export const LIKE_RULES: LikeRules = {
   unsettledMax: 200_000,
   subjectsMax: 100_000,
-  filterBytesMax: 128 * 2 ** 20,
+  filterUsersMax: 20_000_000,
   askedMsMax: 5000,
   keepMs: 10_000,
   checkMs: 1000,

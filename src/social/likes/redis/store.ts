@@ -8,7 +8,7 @@ import { LikeLayout, pairField } from './layout.ts';
 import { type LookAnswer, LikeLooks, type LookRequest } from './looks.ts';
 import { LIKE_RULES, type LikeRules } from './rules.ts';
 import { scriptNamed } from './scripts.ts';
-import { userHash } from './user-hash.ts';
+import { userMark } from './user-mark.ts';
 
 export interface LikeStoreOptions {
   readonly target: RedisTarget;
@@ -161,8 +161,8 @@ export class LikeStore {
     for (let from = 0; from === 0 || from < users.length; from += CALL_MAX) {
       const some = users.slice(from, from + CALL_MAX);
       const ends = isLast && from + CALL_MAX >= users.length;
-      const hashes = some.map(userHash).join('');
-      const reply = await this.#onFilter('fill', subject, [subject, token, ends ? 1 : 0, hashes]);
+      const marks = some.map(userMark).join('');
+      const reply = await this.#onFilter('fill', subject, [subject, token, ends ? 1 : 0, marks]);
       if (reply !== 'filling' && reply !== 'complete') return false;
     }
     return true;
@@ -172,7 +172,7 @@ export class LikeStore {
     const keys = this.#layout.shard(shardOf(subject));
     const epoch = this.#epochs[shardOf(subject)]!;
     const { subjects, filters } = keys.of(epoch);
-    const all = [epoch, filters, this.rules.filterBytesMax, ...args];
+    const all = [epoch, filters, this.rules.filterUsersMax, ...args];
     return this.#link.script(scriptNamed(script), [keys.head, subjects], all);
   }
 

@@ -1,125 +1,134 @@
 --[[
   Included by the commands that read or change filters. Not a command of its own.
 
-  The filter of a subject says of a user `never liked` or `perhaps`. It has layers: a full one is followed by one four times as large,
-  and users are added to the last. A layer consists of blocks of 8 words with 32 bits. A user has one block in each layer, and one bit in
-  each of its words, so that one GETRANGE answers and one SETRANGE adds. At 16 users to a block a full layer takes about one user in
-  1 000 for another.
+  The filter of a subject says of a user `never liked` or `perhaps`. It is a hash of buckets; a bucket is the marks of its users, 6
+  characters each, one after the other (src/social/likes/redis/user-mark.ts). It grows by linear hashing: with more than BUCKET_USERS users
+  a bucket on the average, one bucket is split in two by the next bit of its users' marks. So it needs 9 to 10 bytes a user at any size, no
+  call does more than a few splits, and a whole batch is one HMGET and one HSET.
 
-  A layer is stored in strings of 2 046 blocks, made at their full length when they are first written: 65 472 bytes are just below a
-  size that jemalloc gives out, and are cleared in some 20 µs. A layer of many megabytes in one string would stop Redis for milliseconds.
-
-  A user's hash is 16 characters: 8 hexadecimal digits that choose the block, and for each word a character that chooses the bit
-  (src/social/likes/redis/user-hash.ts).
+  It forgets nobody: a mark is in the bucket that its own bits name. It takes a stranger for a user if the marks are the same: with ten
+  million users once in 7 000.
 ]]
-local SEGMENT_BLOCKS, BLOCK_BYTES, BLOCK_USERS = 2046, 32, 16
-local FIRST_BLOCKS, GROWTH = 4, 4
-local WORDS = '>I4I4I4I4I4I4I4I4'
-local MASK = {}
-for i = 0, 31 do MASK[48 + i] = 2 ^ i end
+local MARK, BUCKET_USERS = 6, 32
+-- What `0` for each of the first four characters amounts to: they give the bucket, for up to 2^24 of them.
+local ZERO = 48 * (1 + 64 + 64 ^ 2 + 64 ^ 3)
 
-local band, bor = bit.band, bit.bor
+local function filterName(begin, of) return begin .. of.name end
 
-local function layersOf(of)
-  local sizes = of.sizes
-  if not sizes then
-    sizes = {}
-    for blocks in string.gmatch(of.layers, '%d+') do sizes[#sizes + 1] = tonumber(blocks) end
-    of.sizes = sizes
-  end
-  return sizes
+-- The marks of this call; nil if they are not whole: then a command must stop before its first write.
+local function readMarks(text, count)
+  if #text ~= MARK * count or string.find(text, '[^0-o]') then return nil end
+  return text
 end
 
--- The string with a user's block, and where the block begins in it.
-local function placeOf(begin, of, layer, blocks, hash)
-  local block = hash % blocks
-  local segment = math.floor(block / SEGMENT_BLOCKS)
-  return begin .. of.name .. ':' .. layer .. ':' .. segment, (block - segment * SEGMENT_BLOCKS) * BLOCK_BYTES, segment
+-- The bucket of a mark. The buckets below `buckets - size` are split already, and named by one bit more.
+local function bucketOf(of, text, at)
+  local a, b, c, d = string.byte(text, at, at + 3)
+  local size = of.size
+  local bucket = (a + b * 64 + c * 4096 + d * 262144 - ZERO) % (2 * size)
+  return bucket < of.buckets and bucket or bucket - size
 end
 
-local function hasBits(block, hashes, at)
-  local a, b, c, d, e, f, g, h = struct.unpack(WORDS, block)
-  local i, j, k, l, m, n, o, p = string.byte(hashes, at, at + 7)
-  return band(a, MASK[i]) ~= 0 and band(b, MASK[j]) ~= 0 and band(c, MASK[k]) ~= 0 and band(d, MASK[l]) ~= 0
-    and band(e, MASK[m]) ~= 0 and band(f, MASK[n]) ~= 0 and band(g, MASK[o]) ~= 0 and band(h, MASK[p]) ~= 0
+local function openFilter(of)
+  if of.cache then return end
+  of.cache, of.touched, of.size = {}, {}, 1
+  while 2 * of.size <= of.buckets do of.size = 2 * of.size end
 end
 
--- Whether the user with the i-th of these hashes may be in it.
-local function isInFilter(begin, of, hashes, i)
-  local sizes, hash, bits = layersOf(of), hashes[i], hashes.text
-  for layer = #sizes, 1, -1 do
-    local name, offset = placeOf(begin, of, layer, sizes[layer], hash)
-    local block = redis.call('GETRANGE', name, offset, offset + BLOCK_BYTES - 1)
-    if block ~= '' and hasBits(block, bits, 16 * i - 7) then return true end
-  end
-  return false
-end
-
--- Deletes the strings of a filter. Returns how many there were, at most, and frees their bytes.
-local function dropFilter(begin, of, room)
-  local names, count = {}, 0
-  for layer, blocks in ipairs(layersOf(of)) do
-    for segment = 0, math.ceil(blocks / SEGMENT_BLOCKS) - 1 do
-      count = count + 1
-      names[#names + 1] = begin .. of.name .. ':' .. layer .. ':' .. segment
-      if #names == 1000 then
-        redis.call('UNLINK', unpack(names))
-        names = {}
-      end
+-- Reads the buckets of some marks in one call. `places`: which of the marks.
+local function readBuckets(begin, of, marks, places)
+  openFilter(of)
+  if of.filled == 0 then return end
+  local wanted, names = {}, {}
+  for _, i in ipairs(places) do
+    local bucket = bucketOf(of, marks, MARK * i - MARK + 1)
+    if not of.cache[bucket] and not wanted[bucket] then
+      wanted[bucket] = true
+      names[#names + 1] = bucket
     end
-    if room then room.bytes = room.bytes - blocks * BLOCK_BYTES end
   end
-  if #names > 0 then redis.call('UNLINK', unpack(names)) end
-  of.sizes, of.layers, of.filled = {}, '-', 0
-  return count
+  if #names == 0 then return end
+  for i, text in ipairs(redis.call('HMGET', filterName(begin, of), unpack(names))) do of.cache[names[i]] = text or '' end
 end
 
--- Adds a layer. `room`: { bytes = of all filters of the shard, max }. Without room the filter is given up: from then on every pair of
+local function bucketText(begin, of, bucket)
+  local text = of.cache[bucket]
+  if not text then
+    text = of.filled > 0 and redis.call('HGET', filterName(begin, of), bucket) or ''
+    of.cache[bucket] = text
+  end
+  return text
+end
+
+local function hasMark(text, mark)
+  local at = string.find(text, mark, 1, true)
+  while at and at % MARK ~= 1 do at = string.find(text, mark, at + 1, true) end
+  return at ~= nil
+end
+
+-- Whether the user with the i-th of these marks may be in it.
+local function isInFilter(begin, of, marks, i)
+  openFilter(of)
+  local at = MARK * i - MARK + 1
+  return hasMark(bucketText(begin, of, bucketOf(of, marks, at)), string.sub(marks, at, at + MARK - 1))
+end
+
+local function splitBucket(begin, of)
+  local from, to = of.buckets - of.size, of.buckets
+  local text = bucketText(begin, of, from)
+  -- The bit that tells the two apart: 6 of them are in a character.
+  local char, bits, radix = 0, of.size, 1
+  while bits >= 64 do char, bits = char + 1, bits / 64 end
+  radix = bits
+  local stay, go, s, g = {}, {}, 0, 0
+  for at = 1, #text, MARK do
+    local mark = string.sub(text, at, at + MARK - 1)
+    if math.floor((string.byte(mark, char + 1) - 48) / radix) % 2 == 1 then
+      g = g + 1
+      go[g] = mark
+    else
+      s = s + 1
+      stay[s] = mark
+    end
+  end
+  of.cache[from], of.cache[to] = table.concat(stay), table.concat(go)
+  of.touched[from], of.touched[to] = true, true
+  of.buckets = to + 1
+  if of.buckets == 2 * of.size then of.size = of.buckets end
+end
+
+-- Deletes a filter; Redis frees a large one in the background. `room`: { users = in all filters of the shard, max }.
+local function dropFilter(begin, of, room)
+  redis.call('UNLINK', filterName(begin, of))
+  room.users = room.users - of.filled
+  of.filled, of.buckets, of.cache, of.touched = 0, 1, nil, nil
+end
+
+-- Adds the user with the i-th of these marks, unless the user is in it. Without room the filter is given up: from then on every pair of
 -- the subject is looked up in the ledger, until the subject leaves Redis and comes back.
-local function addLayer(begin, of, blocks, room)
-  if room.bytes + blocks * BLOCK_BYTES > room.max then
+local function addToFilter(begin, of, marks, i, room)
+  if of.state == 'x' then return end
+  openFilter(of)
+  local at = MARK * i - MARK + 1
+  local bucket, mark = bucketOf(of, marks, at), string.sub(marks, at, at + MARK - 1)
+  local text = bucketText(begin, of, bucket)
+  if hasMark(text, mark) then return end
+  if room.users >= room.max then
     dropFilter(begin, of, room)
     of.state = 'x'
-    return false
+    return
   end
-  local sizes = layersOf(of)
-  sizes[#sizes + 1] = blocks
-  of.layers, of.filled = table.concat(sizes, ','), 0
-  room.bytes = room.bytes + blocks * BLOCK_BYTES
-  return true
+  of.cache[bucket], of.touched[bucket] = text .. mark, true
+  of.filled, room.users = of.filled + 1, room.users + 1
+  if of.filled > BUCKET_USERS * of.buckets then splitBucket(begin, of) end
 end
 
--- Adds a user that is not in it.
-local function addToFilter(begin, of, hashes, i, room)
-  if of.state == 'x' then return end
-  local sizes = layersOf(of)
-  local last = sizes[#sizes]
-  if not last or of.filled >= last * BLOCK_USERS then
-    last = last and last * GROWTH or FIRST_BLOCKS
-    if not addLayer(begin, of, last, room) then return end
+local function saveFilter(begin, of)
+  local fields = {}
+  for bucket in pairs(of.touched or {}) do
+    fields[#fields + 1] = bucket
+    fields[#fields + 1] = of.cache[bucket]
   end
-  local name, offset, segment = placeOf(begin, of, #sizes, last, hashes[i])
-  local block = redis.call('GETRANGE', name, offset, offset + BLOCK_BYTES - 1)
-  if block == '' then
-    local blocks = math.min(SEGMENT_BLOCKS, last - segment * SEGMENT_BLOCKS)
-    redis.call('SETRANGE', name, blocks * BLOCK_BYTES - 1, '\0')
-    block = string.rep('\0', BLOCK_BYTES)
-  end
-  local a, b, c, d, e, f, g, h = struct.unpack(WORDS, block)
-  local q, r, s, t, u, v, w, x = string.byte(hashes.text, 16 * i - 7, 16 * i)
-  redis.call('SETRANGE', name, offset, struct.pack(WORDS, bor(a, MASK[q]), bor(b, MASK[r]), bor(c, MASK[s]), bor(d, MASK[t]),
-    bor(e, MASK[u]), bor(f, MASK[v]), bor(g, MASK[w]), bor(h, MASK[x])))
-  of.filled = of.filled + 1
-end
-
--- Reads `count` hashes; nil if they are not whole: then a command must stop before its first write.
-local function readHashes(text, count)
-  if #text ~= 16 * count or string.find(text, '[^0-O]') then return nil end
-  local hashes = { text = text }
-  for i = 1, count do
-    local hash = tonumber(string.sub(text, 16 * i - 15, 16 * i - 8), 16)
-    if not hash then return nil end
-    hashes[i] = hash
-  end
-  return hashes
+  if #fields > 0 then redis.call('HSET', filterName(begin, of), unpack(fields)) end
+  of.touched = {}
 end

@@ -9,16 +9,16 @@
     checked claimed  when the ledger was last known to have this subject; when a caller was last asked to check that. 0: unknown
     used             when it was last decided on, to the second
     state            of its filter: c complete, i incomplete, f<token> being filled, x given up
-    filled layers    users in the last layer of the filter; blocks of each layer, with commas (-: no layer)
+    filled buckets   users in its filter, and buckets of it
 
   A pair is one value, too: `<liked> <liked in count> <n> <n in count> <settled>`. n is the number of the last decision since the record
   was made, 0 if there was none; what has a number up to `n in count` is in the subject's count; settled is when Redis was told that all
   of it is committed, 0 if that is still to come.
 ]]
-local SUBJECT = '^(%-?%d+) (%d+) (%d+) (%-?%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%w+) (%d+) (%S+)$'
+local SUBJECT = '^(%-?%d+) (%d+) (%d+) (%-?%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%w+) (%d+) (%d+)$'
 
 local function readSubject(name, text)
-  local count, rev, at, delta, unsettled, kept, checked, claimed, used, state, filled, layers = string.match(text, SUBJECT)
+  local count, rev, at, delta, unsettled, kept, checked, claimed, used, state, filled, buckets = string.match(text, SUBJECT)
   return {
     name = name,
     count = tonumber(count),
@@ -32,13 +32,13 @@ local function readSubject(name, text)
     used = tonumber(used),
     state = state,
     filled = tonumber(filled),
-    layers = layers,
+    buckets = tonumber(buckets),
   }
 end
 
 local function writtenSubject(of)
   return table.concat({ of.count, of.rev, of.at, of.delta, of.unsettled, of.kept, of.checked, of.claimed, of.used, of.state, of.filled,
-    of.layers }, ' ')
+    of.buckets }, ' ')
 end
 
 local function readPair(text)

@@ -8,18 +8,16 @@
 
   Returns how many things were deleted; 0: nothing is left of it, or it is in force.
 ]]
--- @include _subject
--- @include _filter
-
 local inForce = tonumber(redis.call('HGET', KEYS[1], 'epoch') or 0)
 if inForce <= tonumber(ARGV[1]) then return 0 end
 local scanned = redis.call('HSCAN', KEYS[3], 0, 'COUNT', ARGV[3])[2]
-local names = {}
+local names, filters = {}, {}
 for i = 1, #scanned, 2 do
-  dropFilter(ARGV[2], readSubject(scanned[i], scanned[i + 1]))
   names[#names + 1] = scanned[i]
+  filters[#filters + 1] = ARGV[2] .. scanned[i]
 end
 if #names > 0 then
+  redis.call('UNLINK', unpack(filters))
   redis.call('HDEL', KEYS[3], unpack(names))
   return #names
 end

@@ -10,7 +10,7 @@
   KEYS[1..6]  head; stream, subjects, pairs, settled of the epoch that the caller believes in force; answers of this caller's slot
   ARGV[1]     that epoch
   ARGV[2]     the prefix of the names of filters
-  ARGV[3..5]  how many pairs and entries may be unsettled, how many subjects may be in Redis, how many bytes filters may take
+  ARGV[3..5]  how many pairs and entries may be unsettled, how many subjects may be in Redis, how many users may be in filters
   ARGV[6]     how old an answer to a question of ours may be, in ms
   ARGV[7..8]  after how many ms a caller is asked to check that a subject exists, and after how many it must
   ARGV[9]     for how many ms answers are kept
@@ -18,7 +18,7 @@
   ARGV[12]    the number of this call in its slot: it only grows
   ARGV[13..14] n, s: how many likes, of how many subjects
   then        s times: subject; `<count> <rev> <at> <asked>` as the ledger has it, or nothing
-  then        the users' hashes (user-hash.ts), 16 characters each
+  then        the users' marks (user-mark.ts), 6 characters each
               what is wanted: 1 or 0 each
               if s > 1, the place of the subject, two hexadecimal digits each, from 0
               the rows that were read: `<1 or 0><asked>` or `-` each, with blanks; nothing if there are none
@@ -38,7 +38,7 @@
 local KEYS, ARGV = KEYS, ARGV
 local call, byte, sub, match = redis.call, string.byte, string.sub, string.match
 
-local head = call('HMGET', KEYS[1], 'epoch', 'run', 'replid', 'shut', 'n', 'unsettled', 'bytes')
+local head = call('HMGET', KEYS[1], 'epoch', 'run', 'replid', 'shut', 'n', 'unsettled', 'users')
 if not head[1] or not head[2] or head[4] then return 0 end
 -- A restarted server or a promoted replica may have lost its last writes, and looks healthy otherwise.
 if not isServer(head[2], head[3] or '') then return 0 end
@@ -55,10 +55,10 @@ local begin, unsettledMax, subjectsMax = ARGV[2], tonumber(ARGV[3]), tonumber(AR
 local askedMs, checkMs, checkMsMax = tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[8])
 local n, s = tonumber(ARGV[13]), tonumber(ARGV[14])
 if #ARGV ~= 18 + 2 * s + n then error('decide: arguments are missing') end
-local hashesAt = 15 + 2 * s
-local hashes, wants, places, rowsText = readHashes(ARGV[hashesAt], n), ARGV[hashesAt + 1], ARGV[hashesAt + 2], ARGV[hashesAt + 3]
-local fieldsAt = hashesAt + 3
-if n < 1 or s < 1 or not hashes or not match(wants, '^[01]+$') or #wants ~= n
+local marksAt = 15 + 2 * s
+local userMarks, wants, places, rowsText = readMarks(ARGV[marksAt], n), ARGV[marksAt + 1], ARGV[marksAt + 2], ARGV[marksAt + 3]
+local fieldsAt = marksAt + 3
+if n < 1 or s < 1 or not userMarks or not match(wants, '^[01]+$') or #wants ~= n
   or #places ~= (s > 1 and 2 * n or 0)
 then
   error('decide: arguments are missing')
@@ -101,7 +101,7 @@ for i = 1, s do
     else
       -- A count of 0 says that no row is liked: an empty filter is complete.
       of = { name = names[i], count = count, rev = rev, at = at, delta = 0, unsettled = 0, kept = 0, checked = asked, claimed = 0,
-        used = nowMs, state = count == 0 and 'c' or 'i', filled = 0, layers = '-' }
+        used = nowMs, state = count == 0 and 'c' or 'i', filled = 0, buckets = 1 }
       dirty[i], added = true, added + 1
     end
   end
@@ -122,8 +122,19 @@ local records, changed, codes = {}, {}, {}
 -- delivered again after its record has gone must not count a second time.
 local number = tonumber(head[5])
 local unsettled, depth, events = tonumber(head[6]), nil, 0
--- By subject: the marks of its entry and their records; the likes whose users go into its filter, negative if they may be in it.
-local marks, marked, newcomers = {}, {}, {}
+-- By subject: the lines of its entry and their records; the likes whose users go into its filter.
+local lines, marked, newcomers = {}, {}, {}
+
+-- The buckets of users without a record, all at once.
+local strangers = {}
+for i = 1, n do
+  local place = placeOfLike[i]
+  if not found[i] and subjects[place] and subjects[place].state ~= 'x' then
+    strangers[place] = strangers[place] or {}
+    table.insert(strangers[place], i)
+  end
+end
+for place, likes in pairs(strangers) do readBuckets(begin, subjects[place], userMarks, likes) end
 
 local function keep(field, record)
   if records[field] == nil then changed[#changed + 1] = field end
@@ -136,12 +147,12 @@ for i = 1, n do
   if isFull[place] then code = 'f'
   elseif not of or not isKnown[place] then code = 'l'
   else
-    local record, liked, isNew, isRead = records[field], nil, false, false
+    local record, liked, isRead = records[field], nil, false
     if record == nil and found[i] then record = readPair(found[i]) end
     if record then
       liked = record.liked
-    elseif of.state == 'c' and not isInFilter(begin, of, hashes, i) then
-      liked, isNew = 0, true
+    elseif of.state == 'c' and not isInFilter(begin, of, userMarks, i) then
+      liked = 0
     elseif rows and rows[i] ~= '-' and isFresh(tonumber(sub(rows[i], 2))) then
       liked, isRead = byte(rows[i]) - 48, true
     end
@@ -168,12 +179,12 @@ for i = 1, n do
         record.liked = want
         of.delta, dirty[place] = of.delta + want - liked, true
         keep(field, record)
-        if not marks[place] then marks[place], marked[place], newcomers[place] = {}, {}, {} end
-        local m = #marks[place] + 1
-        marks[place][m] = (want == 1 and '+' or '-') .. sub(field, #of.name + 2)
+        if not lines[place] then lines[place], marked[place], newcomers[place] = {}, {}, {} end
+        local m = #lines[place] + 1
+        lines[place][m] = (want == 1 and '+' or '-') .. sub(field, #of.name + 2)
         marked[place][m] = record
         -- The first decision on this pair since the subject came into Redis: from now on the filter must know the user.
-        if record.n == 0 then newcomers[place][#newcomers[place] + 1] = isNew and i or -i end
+        if record.n == 0 then newcomers[place][#newcomers[place] + 1] = i end
         events = events + 1
       end
     end
@@ -186,11 +197,11 @@ if events > 0 then
   local entry = { 'NOMKSTREAM', '*', '', ARGV[1] .. '\n' .. nowMs }
   if number + events >= 2 ^ 40 then return 0 end
   for i = 1, s do
-    if marks[i] then
-      entry[#entry + 1] = 'l' .. #marks[i]
-      entry[#entry + 1] = names[i] .. '\n' .. number + 1 .. '\n' .. table.concat(marks[i], '\n')
+    if lines[i] then
+      entry[#entry + 1] = 'l' .. #lines[i]
+      entry[#entry + 1] = names[i] .. '\n' .. number + 1 .. '\n' .. table.concat(lines[i], '\n')
       for m, record in ipairs(marked[i]) do record.n = number + m end
-      number = number + #marks[i]
+      number = number + #lines[i]
     end
   end
   if not call('XADD', KEYS[2], unpack(entry)) then return 0 end
@@ -207,29 +218,27 @@ if #changed > 0 then
   if #settled > 0 then call('RPUSH', KEYS[5], unpack(settled)) end
 end
 
-local room = { bytes = tonumber(head[7]), max = tonumber(ARGV[5]) }
-for i, users in pairs(newcomers) do
-  local of = subjects[i]
-  for _, at in ipairs(users) do
-    if at > 0 or not isInFilter(begin, of, hashes, -at) then addToFilter(begin, of, hashes, math.abs(at), room) end
-  end
+local room = { users = tonumber(head[7]), max = tonumber(ARGV[5]) }
+for i, likes in pairs(newcomers) do
+  for _, like in ipairs(likes) do addToFilter(begin, subjects[i], userMarks, like, room) end
+  saveFilter(begin, subjects[i])
 end
 
-local fields, lines = {}, { nowMs }
+local fields, answers = {}, { nowMs }
 for i = 1, s do
   local of = subjects[i]
   if dirty[i] then
     fields[#fields + 1] = names[i]
     fields[#fields + 1] = writtenSubject(of)
   end
-  lines[i + 1] = of and of.count + of.delta .. ' ' .. of.unsettled .. ' ' .. of.at .. ' ' .. (due[i] and 1 or 0) or ''
+  answers[i + 1] = of and of.count + of.delta .. ' ' .. of.unsettled .. ' ' .. of.at .. ' ' .. (due[i] and 1 or 0) or ''
 end
 if #fields > 0 then call('HSET', KEYS[3], unpack(fields)) end
-lines[s + 2] = table.concat(codes)
-local reply = table.concat(lines, '\n')
+answers[s + 2] = table.concat(codes)
+local reply = table.concat(answers, '\n')
 
 if events > 0 then
-  call('HSET', KEYS[1], 'n', number, 'unsettled', unsettled, 'bytes', room.bytes)
+  call('HSET', KEYS[1], 'n', number, 'unsettled', unsettled, 'users', room.users)
   call('SET', KEYS[6], ARGV[12] .. '\n' .. reply, 'PX', ARGV[9])
   call('PUBLISH', ARGV[10], ARGV[11])
 end

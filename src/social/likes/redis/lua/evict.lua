@@ -14,24 +14,21 @@
 -- @include _subject
 -- @include _filter
 
--- Strings of filters that one call deletes, about.
-local STRINGS_MAX = 500
-
-local head = redis.call('HMGET', KEYS[1], 'epoch', 'bytes')
+local head = redis.call('HMGET', KEYS[1], 'epoch', 'users')
 if head[1] ~= ARGV[1] then return tonumber(head[1] or 0) end
 local nowMs, idleMs = now(), tonumber(ARGV[5])
-local room = { bytes = tonumber(head[2]) }
+local room = { users = tonumber(head[2]) }
 local scanned = redis.call('HSCAN', KEYS[2], ARGV[3], 'COUNT', ARGV[4])
-local out, strings = {}, 0
+local out = {}
 for i = 1, #scanned[2], 2 do
   local of = readSubject(scanned[2][i], scanned[2][i + 1])
-  if of.kept == 0 and of.unsettled == 0 and nowMs - of.used >= idleMs and strings < STRINGS_MAX then
-    strings = strings + dropFilter(ARGV[2], of, room)
+  if of.kept == 0 and of.unsettled == 0 and nowMs - of.used >= idleMs then
+    dropFilter(ARGV[2], of, room)
     out[#out + 1] = of.name
   end
 end
 if #out > 0 then
   redis.call('HDEL', KEYS[2], unpack(out))
-  redis.call('HSET', KEYS[1], 'bytes', room.bytes)
+  redis.call('HSET', KEYS[1], 'users', room.users)
 end
 return { scanned[1], #out, redis.call('HLEN', KEYS[2]) }

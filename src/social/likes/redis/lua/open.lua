@@ -20,5 +20,5 @@ if made.err and not string.find(made.err, 'BUSYGROUP', 1, true) then return made
 call('SADD', KEYS[2], ARGV[1])
 if inForce > 0 then call('SADD', KEYS[3], inForce) end
 call('DEL', KEYS[1])
-call('HSET', KEYS[1], 'epoch', ARGV[1], 'run', run, 'replid', replid or '', 'n', 0, 'unsettled', 0, 'bytes', 0)
+call('HSET', KEYS[1], 'epoch', ARGV[1], 'run', run, 'replid', replid or '', 'n', 0, 'unsettled', 0, 'users', 0)
 return 'opened'
