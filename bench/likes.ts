@@ -1,0 +1,145 @@
+// What likes in Redis cost: bytes a settled like of one post, grown from nothing and filled from the ledger; processor time of a decision
+// beside the document's SADD and INCR; and the longest that one call holds Redis.
+import { Redis } from 'ioredis';
+import { systemRuntime } from '../src/base/runtime.ts';
+import { shardOf, type Subject } from '../src/model/like.ts';
+import { CountedLikes } from '../src/social/likes/counted.ts';
+import { LikeStore } from '../src/social/likes/redis/store.ts';
+import { MemoryLikeLedger } from '../test/support/like-ledger.ts';
+import { Server } from './locks/server.ts';
+import { report } from './support.ts';
+
+const POST: Subject = 'post:7000000000000000001';
+const PARALLEL = 1024;
+const RULES = { unsettledMax: 1e9, filterUsersMax: 1e12, checkMs: 1e9, checkMsMax: 1e9 };
+
+const userOf = (n: number): string => `user-${(n * 7919) % 99_999_989}-${n}`;
+
+/** Users as pages of the ledger, without keeping ten million of them in memory. */
+class ManyUsers extends MemoryLikeLedger {
+  likedBefore: (user: string) => boolean = () => false;
+
+  override async likeRows(pairs: readonly { subject: Subject; user: string }[]): Promise<(boolean | null)[]> {
+    return pairs.map(({ user }) => (this.likedBefore(user) ? true : null));
+  }
+}
+
+export async function run(args: string[]): Promise<void> {
+  const quick = args.includes('--quick');
+  const users = Number(args.find((arg) => arg.startsWith('--likes='))?.slice(8) ?? (quick ? 1_000_000 : 10_000_000));
+  const server = await Server.start();
+  const eye = new Redis(server.url);
+  await eye.config('SET', 'slowlog-log-slower-than', '500');
+  const info = async (name: string): Promise<number> => Number(new RegExp(`${name}:(\\d+)`).exec(await eye.info('memory'))![1]);
+  const longestMs = async (): Promise<number> => {
+    const slow = (await eye.slowlog('GET', 500)) as [number, number, number, string[]][];
+    await eye.slowlog('RESET');
+    return Math.max(0.5, ...slow.filter(([, , , [name]]) => /evalsha/i.test(name!)).map(([, , us]) => us / 1000));
+  };
+
+  let ledger = new ManyUsers();
+  let likes: CountedLikes;
+  let store: LikeStore;
+  const fresh = async (): Promise<void> => {
+    likes?.close();
+    store?.close();
+    await server.clear();
+    ledger = new ManyUsers();
+    ledger.add(POST);
+    const lock = async () => ({ release: async () => undefined });
+    const runtime = systemRuntime();
+    const options = { target: server.url, rules: RULES, commandMs: 10_000 };
+    const none = { probe: async () => undefined, lock, drained: async () => true };
+    likes = new CountedLikes(options, { runtime, ledger, ...none });
+    await likes.start();
+    store = new LikeStore(options, runtime);
+    await store.epochOf(shardOf(POST));
+  };
+
+  /** Likes by `PARALLEL` callers, each of whom waits for the answer. */
+  const like = async (from: number, count: number, liked = true): Promise<{ perSecond: number; serverUs: number }> => {
+    let next = from;
+    const before = await server.counters();
+    const startMs = performance.now();
+    const loop = async (): Promise<void> => {
+      while (next < from + count) await likes.set(POST, userOf(next++), liked);
+    };
+    await Promise.all(Array.from({ length: PARALLEL }, loop));
+    const seconds = (performance.now() - startMs) / 1000;
+    return { perSecond: count / seconds, serverUs: (((await server.counters()).cpuS - before.cpuS) / count) * 1e6 };
+  };
+
+  const memory: Record<string, unknown>[] = [];
+  const times: Record<string, unknown>[] = [];
+  const time = (what: string, { perSecond, serverUs }: { perSecond: number; serverUs: number }, ms: number): void => {
+    times.push({ what, 'per second': Math.round(perSecond), 'µs of Redis': Number(serverUs.toFixed(2)), 'longest call, ms': ms });
+    console.error(what, Math.round(perSecond), serverUs.toFixed(2), ms);
+  };
+
+  // The document's way, one round trip for each command, as many callers.
+  const naive = async (count: number): Promise<{ perSecond: number; serverUs: number }> => {
+    let next = 0;
+    const before = await server.counters();
+    const startMs = performance.now();
+    const loop = async (): Promise<void> => {
+      while (next < count) if ((await eye.sadd('likes_users', userOf(next++))) === 1) await eye.incr('likes_count');
+    };
+    await Promise.all(Array.from({ length: PARALLEL }, loop));
+    const seconds = (performance.now() - startMs) / 1000;
+    return { perSecond: count / seconds, serverUs: (((await server.counters()).cpuS - before.cpuS) / count) * 1e6 };
+  };
+  await server.clear();
+  const empty = await info('used_memory');
+  const many = quick ? 50_000 : 200_000;
+  time('SADD, INCR: no message, nothing stored', await naive(many), await longestMs());
+  memory.push({ what: 'a set of users (SADD)', likes: many, 'bytes a like': ((await info('used_memory')) - empty) / many });
+
+  // Grown from nothing: each like is decided in Redis, layers follow each other.
+  await fresh();
+  const start = await info('used_memory');
+  await likes!.set(POST, 'first', true);
+  await like(-20_000, 20_000);
+  time('a new user, small post', await like(0, many), await longestMs());
+  memory.push({
+    what: 'unsettled, and for 10 s after: record and stream',
+    likes: many + 20_000,
+    'bytes a like': ((await info('used_memory')) - start) / (many + 20_000),
+  });
+
+  /** Fills the filter as src/social/likes/filler.ts does; `expected` 0: as decisions do, layer by layer. */
+  const fill = async (what: string, expected: number): Promise<void> => {
+    await fresh();
+    const before = await info('used_memory');
+    ledger.stored(POST, ['first']);
+    await likes.set(POST, 'first', true);
+    await store.beginFilter(POST, 'token', expected);
+    let worst = 0;
+    const startMs = performance.now();
+    for (let from = 0; from < users; from += 1000) {
+      const some = Array.from({ length: Math.min(1000, users - from) }, (_, at) => userOf(from + at));
+      if (!(await store.fillFilter(POST, 'token', some, from + 1000 >= users))) throw new Error('the filter was lost');
+      if ((from + 1000) % (users / 20) === 0) {
+        const bytes = ((await info('used_memory')) - before) / (from + 1000);
+        if (from + 1000 >= users / 10) worst = Math.max(worst, bytes);
+        console.error(what, from + 1000, bytes.toFixed(2));
+      }
+    }
+    const seconds = (performance.now() - startMs) / 1000;
+    const bytes = ((await info('used_memory')) - before) / users;
+    memory.push({ what, likes: users, 'bytes a like': bytes, 'at worst on the way': worst, 'filled in s': Math.round(seconds) });
+    time(`${what}: filling`, { perSecond: users / seconds, serverUs: 0 }, await longestMs());
+    time(`${what}: a new user`, await like(users, many), await longestMs());
+    const { rows } = ledger.calls;
+    ledger.likedBefore = () => true;
+    time(`${what}: somebody who liked it, asked about`, await like(0, many, true), await longestMs());
+    console.error('rows read', ledger.calls.rows - rows);
+  };
+  await fill('filter, grown layer by layer', 0);
+  await fill('filter, filled from the ledger', users);
+
+  likes!.close();
+  store!.close();
+  eye.disconnect();
+  report('likes', { memory, times }, ['the ledger: rows are answered from memory', 'HTTP']);
+  process.exit(0);
+}
