@@ -46,7 +46,7 @@ export class SocialBook implements SocialLedger {
   }
 
   listPosts(filter: { author?: string }, page: Page, reader: string | null): Promise<Liked<PostRecord>[]> {
-    return this.#on.look(() => posts.listPosts(filter, page, reader));
+    return this.#on.look(() => posts.listPosts(filter, page, reader, this.#on.dialect));
   }
 
   editPost(postId: string, edit: PostEdit): Promise<Changed<PostRecord>> {
@@ -66,11 +66,11 @@ export class SocialBook implements SocialLedger {
   }
 
   listComments(of: CommentsOf, page: CommentPage, reader: string | null): Promise<Liked<CommentRecord>[]> {
-    return this.#on.look(() => comments.listComments(of, page, reader));
+    return this.#on.look(() => comments.listComments(of, page, reader, this.#on.dialect));
   }
 
   commentsBy(author: string, page: Page): Promise<CommentRecord[]> {
-    return this.#on.look(() => comments.commentsBy(author, page));
+    return this.#on.look(() => comments.commentsBy(author, page, this.#on.dialect));
   }
 
   editComment(commentId: string, edit: CommentEdit): Promise<Changed<CommentRecord>> {

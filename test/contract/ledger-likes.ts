@@ -4,7 +4,7 @@ import type { LikeSet, SettledLikes } from '../../src/ledger/port.ts';
 import { LIKE_SHARDS, type LikeEvent, N_MAX, numberOf, type Subject, shardOf } from '../../src/model/like.ts';
 import { countTests } from './count.ts';
 import type { LifeUnderTest } from './ledger-life-kit.ts';
-import { SocialKit } from './ledger-social-kit.ts';
+import { inPages, SocialKit } from './ledger-social-kit.ts';
 import { T0 } from './manual.ts';
 
 /** The contract of src/ledger/port/likes.ts. */
@@ -270,15 +270,8 @@ export function likeContract(name: string, make: () => Promise<LifeUnderTest>): 
         expect(await likes().likeRows([{ subject, user: 'ANN' }])).toEqual([null]);
         const bytewise = users.toSorted((a, b) => Buffer.compare(Buffer.from(a), Buffer.from(b)));
         for (const limit of [4, 15, 16]) {
-          const seen: string[] = [];
-          let after: string | null = null;
-          for (;;) {
-            const page: string[] = await likes().likeUsers(subject, after, limit);
-            seen.push(...page);
-            if (page.length < limit) break;
-            after = page.at(-1)!;
-          }
-          expect(seen).toEqual(bytewise);
+          const read = (after: string | null) => likes().likeUsers(subject, after, limit);
+          expect(await inPages(limit, read, (user) => user)).toEqual(bytewise);
         }
       });
 

@@ -78,3 +78,19 @@ export class SocialKit {
     }
   }
 }
+
+/** All rows of a list, read in pages of `limit`. */
+export async function inPages<R, C>(
+  limit: number,
+  read: (before: C | null) => Promise<R[]>,
+  cursorOf: (last: R) => C,
+): Promise<R[]> {
+  const seen: R[] = [];
+  for (let before: C | null = null; seen.length < 100; before = cursorOf(seen.at(-1)!)) {
+    const page = await read(before);
+    expect(page.length).toBeLessThanOrEqual(limit);
+    seen.push(...page);
+    if (page.length < limit) return seen;
+  }
+  throw new Error('a list that does not end');
+}

@@ -1,10 +1,10 @@
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { InvariantError } from '../../src/base/errors.ts';
-import type { CommentPage } from '../../src/ledger/port.ts';
+import type { CommentPage, LikerPage } from '../../src/ledger/port.ts';
 import type { CommentRecord } from '../../src/model/social.ts';
 import { countTests } from './count.ts';
 import type { LifeUnderTest } from './ledger-life-kit.ts';
-import { SocialKit } from './ledger-social-kit.ts';
+import { inPages, SocialKit } from './ledger-social-kit.ts';
 import { T0 } from './manual.ts';
 
 const ALL = { limit: 200, before: null };
@@ -45,16 +45,12 @@ export function socialContract(name: string, make: () => Promise<LifeUnderTest>)
         const posts = await Promise.all(Array.from({ length: 7 }, (_, at) => kit.post({ author: `a${at % 2}` })));
         const ids = idsOf(posts).reverse();
         for (const limit of [1, 3, 6, 7, 8]) {
-          const seen: string[] = [];
-          let before: string | null = null;
-          for (;;) {
-            const page = idsOf(await social().listPosts({}, { limit, before }, 'reader'));
-            expect(page.length).toBeLessThanOrEqual(limit);
-            seen.push(...page);
-            if (page.length < limit) break;
-            before = page.at(-1)!;
-          }
-          expect(seen, `pages of ${limit}`).toEqual(ids);
+          const seen = await inPages(
+            limit,
+            (before: string | null) => social().listPosts({}, { limit, before }, 'reader'),
+            ({ id }) => id,
+          );
+          expect(idsOf(seen), `pages of ${limit}`).toEqual(ids);
         }
         const mine = await social().listPosts({ author: 'a1' }, { limit: 2, before: ids[1]! }, null);
         expect(idsOf(mine)).toEqual(ids.filter((_, at) => at % 2 === 1).slice(1, 3));
@@ -277,17 +273,16 @@ export function socialContract(name: string, make: () => Promise<LifeUnderTest>)
         const expected = { newest, liked: newest.toSorted((a, b) => likesOf.get(b)! - likesOf.get(a)!) };
         for (const order of ['newest', 'liked'] as const) {
           for (const limit of [1, 2, 3, 8, 9, 10]) {
-            const seen: string[] = [];
-            let before: CommentPage['before'] = null;
-            for (;;) {
-              const page = await social().listComments({ postId, parentId: top.id }, { order, limit, before }, 'u1');
-              for (const { id, liked, likes: count } of page)
-                expect([count, liked]).toEqual([likesOf.get(id), likesOf.get(id) === 2]);
-              seen.push(...idsOf(page));
-              if (page.length < limit) break;
-              before = page.at(-1)!;
+            const seen = await inPages(
+              limit,
+              (before: CommentPage['before']) =>
+                social().listComments({ postId, parentId: top.id }, { order, limit, before }, 'u1'),
+              (last) => last,
+            );
+            for (const { id, liked, likes: count } of seen) {
+              expect([count, liked]).toEqual([likesOf.get(id), likesOf.get(id) === 2]);
             }
-            expect(seen, `${order}, pages of ${limit}`).toEqual(expected[order]);
+            expect(idsOf(seen), `${order}, pages of ${limit}`).toEqual(expected[order]);
           }
         }
         const whole = await social().listComments({ postId, parentId: null }, { order: 'liked', ...ALL }, null);
@@ -318,17 +313,16 @@ export function socialContract(name: string, make: () => Promise<LifeUnderTest>)
         await kit.like(subject, 'u5', false);
         const expected = ['U1', 'u4', 'u3', 'u2', 'u1'];
         for (const limit of [1, 2, 4, 5, 6]) {
-          const seen: string[] = [];
-          let before: { atMs: number; key: string } | null = null;
-          for (;;) {
-            const page = await social().likersOf(subject, { limit, before });
-            for (const { user, name } of page) expect(name).toBe(user === 'u3' ? 'Three' : null);
-            seen.push(...page.map(({ user }) => user));
-            if (page.length < limit) break;
-            const { atMs, user } = page.at(-1)!;
-            before = { atMs, key: user };
-          }
-          expect(seen, `pages of ${limit}`).toEqual(expected);
+          const seen = await inPages(
+            limit,
+            (before: LikerPage['before']) => social().likersOf(subject, { limit, before }),
+            ({ atMs, user }) => ({ atMs, key: user }),
+          );
+          for (const { user, name } of seen) expect(name).toBe(user === 'u3' ? 'Three' : null);
+          expect(
+            seen.map(({ user }) => user),
+            `pages of ${limit}`,
+          ).toEqual(expected);
         }
 
         for (const { id } of posts) await kit.like(`post:${id}`, 'zoe');
@@ -339,15 +333,12 @@ export function socialContract(name: string, make: () => Promise<LifeUnderTest>)
         await social().deletePost(posts[3]!.id, 'ann');
         const mine = [2, 5, 1, 0].map((at) => posts[at]!.id);
         for (const limit of [1, 3, 4, 5]) {
-          const seen: string[] = [];
-          let before: { atMs: number; key: string } | null = null;
-          for (;;) {
-            const page = await social().likesOf('zoe', 'post', { limit, before });
-            seen.push(...idsOf(page));
-            if (page.length < limit) break;
-            before = { atMs: page.at(-1)!.atMs, key: page.at(-1)!.id };
-          }
-          expect(seen, `pages of ${limit}`).toEqual(mine);
+          const seen = await inPages(
+            limit,
+            (before: LikerPage['before']) => social().likesOf('zoe', 'post', { limit, before }),
+            ({ atMs, id }) => ({ atMs, key: id }),
+          );
+          expect(idsOf(seen), `pages of ${limit}`).toEqual(mine);
         }
         expect(await social().likesOf('zoe', 'comment', ALL)).toEqual([]);
         expect(

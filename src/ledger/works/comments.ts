@@ -9,7 +9,8 @@ import type {
   Liked,
   NewComment,
 } from '../port/social.ts';
-import { bounded } from './lists.ts';
+import { likedBy } from './like-reads.ts';
+import { walked } from './lists.ts';
 import { nameStep, namesOf } from './names.ts';
 import {
   type Cells,
@@ -20,7 +21,6 @@ import {
   type Result,
   type Row,
   type Step,
-  type Value,
   type Work,
   Writes,
 } from './work.ts';
@@ -129,42 +129,44 @@ export function* listComments(
   { postId, parentId }: CommentsOf,
   { order, limit, before }: CommentPage,
   reader: string | null,
+  dialect: LifeDialect,
 ): Work<Liked<CommentRecord>[]> {
-  const liked = reader === null ? '0' : 'COALESCE(l.liked, 0)';
-  const mine = reader === null ? '' : 'LEFT JOIN comment_likes l ON l.comment_id = c.id AND l.liker = ?';
-  const of: Value[] = [...(reader === null ? [] : [reader]), BigInt(postId), BigInt(parentId ?? 0)];
-  const select = (and: string, sorted: string): string =>
-    `SELECT ${COLUMNS}, ${liked} AS liked FROM ${FROM} ${mine} WHERE c.post_id = ? AND c.listed = ?${and} ORDER BY ${sorted} LIMIT ?`;
-  const byId = 'c.id DESC';
-  const byLikes = 'c.likes_count DESC, c.id DESC';
-  bounded(limit);
+  const liked = likedBy(reader, 'comment', 'c.id', dialect);
+  const byLikes = order === 'liked';
   const [found] = yield [
-    before === null
-      ? query(select('', order === 'newest' ? byId : byLikes), ...of, limit)
-      : order === 'newest'
-        ? query(select(' AND c.id < ?', byId), ...of, BigInt(before.id), limit)
-        : // Two ranges of the index: most comments have no like, and all of them would be read to find the next below one id.
-          query(
-            `SELECT * FROM (${select(' AND c.likes_count = ? AND c.id < ?', byId)}) a
-             UNION ALL SELECT * FROM (${select(' AND c.likes_count < ?', byLikes)}) b
-             ORDER BY likes_count DESC, id DESC LIMIT ?`,
-            ...[...of, before.likes, BigInt(before.id), limit],
-            ...[...of, before.likes, limit],
-            limit,
-          ),
+    walked(
+      {
+        select: `SELECT ${COLUMNS}, ${liked.sql} AS liked FROM ${FROM}`,
+        given: liked.values,
+        group: [
+          ['c.post_id', BigInt(postId)],
+          ['c.listed', BigInt(parentId ?? 0)],
+        ],
+        keys: byLikes ? ['c.likes_count', 'c.id'] : ['c.id'],
+        before: before === null ? null : [...(byLikes ? [before.likes] : []), BigInt(before.id)],
+        limit,
+      },
+      dialect,
+    ),
   ];
   return found!.rows.map((row) => ({ ...commentOfRow(row), liked: Number(row.liked) === 1 }));
 }
 
-export function* commentsBy(author: string, { limit, before }: Page): Work<CommentRecord[]> {
-  const older = before === null ? [] : [BigInt(before)];
+export function* commentsBy(author: string, { limit, before }: Page, dialect: LifeDialect): Work<CommentRecord[]> {
   const [found] = yield [
-    query(
-      `SELECT ${COLUMNS} FROM ${FROM} WHERE c.author = ? AND c.status = 'live'${before === null ? '' : ' AND c.id < ?'}
-       ORDER BY c.id DESC LIMIT ?`,
-      author,
-      ...older,
-      bounded(limit),
+    walked(
+      {
+        select: `SELECT ${COLUMNS} FROM ${FROM}`,
+        given: [],
+        group: [
+          ['c.author', author],
+          ['c.status', 'live'],
+        ],
+        keys: ['c.id'],
+        before: before === null ? null : [BigInt(before)],
+        limit,
+      },
+      dialect,
     ),
   ];
   return found!.rows.map(commentOfRow);

@@ -5,7 +5,7 @@ import type { Liker, LikerPage } from '../port/social.ts';
 import { pairKey } from '../rules/likes.ts';
 import { countOfRow, tablesOf } from './likes.ts';
 import { bounded } from './lists.ts';
-import { type Cells, CLOCK, nowOf, query, type Step, type Value, type Work } from './work.ts';
+import { type Cells, CLOCK, type LifeDialect, nowOf, query, type Step, type Value, type Work } from './work.ts';
 
 const KINDS: readonly LikedKind[] = ['post', 'comment'];
 
@@ -34,6 +34,22 @@ export function* likeRows(pairs: readonly Pair[]): Work<(boolean | null)[]> {
     }
   }
   return pairs.map((pair) => liked.get(pairKey(pair)) ?? null);
+}
+
+/**
+ * Whether the reader likes what a row is about, as a column of its list. Not by a join: the databases would read all likes of the
+ * reader, or all there are, when their statistics say that these are few.
+ */
+export function likedBy(
+  reader: string | null,
+  kind: LikedKind,
+  subjectId: string,
+  { byPrimaryKey }: LifeDialect,
+): { sql: string; values: Value[] } {
+  if (reader === null) return { sql: '0', values: [] };
+  const { likes, id } = tablesOf(kind);
+  const like = `SELECT l.liked FROM ${likes} l ${byPrimaryKey} WHERE l.${id} = ${subjectId} AND l.liker = ?`;
+  return { sql: `COALESCE((${like}), 0)`, values: [reader] };
 }
 
 export function* likeCounts(subjects: readonly Subject[]): Work<Map<Subject, LikeBase>> {

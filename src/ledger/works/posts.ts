@@ -1,20 +1,10 @@
 import type { PostRecord } from '../../model/social.ts';
 import type { Page } from '../port/page.ts';
 import type { Changed, Liked, NewPost, PostEdit } from '../port/social.ts';
-import { bounded } from './lists.ts';
+import { likedBy } from './like-reads.ts';
+import { walked } from './lists.ts';
 import { nameStep, namesOf } from './names.ts';
-import {
-  ABOUT_NOW,
-  type Cells,
-  CLOCK,
-  type LifeDialect,
-  nowOf,
-  query,
-  type Row,
-  type Value,
-  type Work,
-  Writes,
-} from './work.ts';
+import { ABOUT_NOW, type Cells, CLOCK, type LifeDialect, nowOf, query, type Row, type Work, Writes } from './work.ts';
 
 const COLUMNS = `p.id, p.author, u.username AS author_name, p.title, p.content, p.likes_count, p.comments_count, p.status, p.version,
   p.created_at, p.updated_at`;
@@ -50,25 +40,20 @@ export function* listPosts(
   { author }: { author?: string },
   { limit, before }: Page,
   reader: string | null,
+  dialect: LifeDialect,
 ): Work<Liked<PostRecord>[]> {
-  const values: Value[] = [];
-  const mine = reader === null ? '' : 'LEFT JOIN post_likes l ON l.post_id = p.id AND l.liker = ?';
-  if (reader !== null) values.push(reader);
-  let where = "p.status = 'live'";
-  if (author !== undefined) {
-    where += ' AND p.author = ?';
-    values.push(author);
-  }
-  if (before !== null) {
-    where += ' AND p.id < ?';
-    values.push(BigInt(before));
-  }
-  const liked = reader === null ? '0' : 'COALESCE(l.liked, 0)';
+  const liked = likedBy(reader, 'post', 'p.id', dialect);
   const [found] = yield [
-    query(
-      `SELECT ${COLUMNS}, ${liked} AS liked FROM ${FROM} ${mine} WHERE ${where} ORDER BY p.id DESC LIMIT ?`,
-      ...values,
-      bounded(limit),
+    walked(
+      {
+        select: `SELECT ${COLUMNS}, ${liked.sql} AS liked FROM ${FROM}`,
+        given: liked.values,
+        group: [...(author === undefined ? [] : [['p.author', author] as const]), ['p.status', 'live']],
+        keys: ['p.id'],
+        before: before === null ? null : [BigInt(before)],
+        limit,
+      },
+      dialect,
     ),
   ];
   return found!.rows.map((row) => ({ ...postOfRow(row), liked: Number(row.liked) === 1 }));

@@ -101,6 +101,12 @@ export interface LifeDialect {
    */
   readonly live: { readonly from: string; readonly where: string };
   readonly ended: { readonly from: string; readonly where: string };
+  /**
+   * How a list is said so that the database goes to its place in the one index meant for it, whatever the statistics say. `points`:
+   * `a = ? AND b < ?`. `rows`: `(a, b) < (?, ?)`, and ordered by both, which no other index gives. `ranges`: `a` between a value and
+   * itself, since after an equality the place of `b` would be looked for from the end.
+   */
+  readonly walks: 'points' | 'rows' | 'ranges';
   /** Whether seats have a table of their own (`seat_claims`); otherwise they go with the claims. */
   readonly seatsApart: boolean;
   /** Whether a change of a sale leaves a task, for a gate that outlives a process that died before telling it. */

@@ -17,6 +17,7 @@ export const LIFE_DIALECT: LifeDialect = {
   byPrimaryKey: 'FORCE INDEX (PRIMARY)',
   live: { from: 'payments p FORCE INDEX (payments_order)', where: 'p.counts IN (0, 1)' },
   ended: { from: 'payments q FORCE INDEX (payments_newest)', where: 'q.counts IS NULL' },
+  walks: 'ranges',
   seatsApart: true,
   gateTasks: true,
   believes: true,

@@ -15,6 +15,7 @@ export const LIFE_DIALECT: LifeDialect = {
     where: "(CASE WHEN p.state = 'open' THEN 0 WHEN p.pays = 1 THEN 1 END) IN (0, 1)",
   },
   ended: { from: 'payments q', where: "q.pays = 0 AND q.state <> 'open'" },
+  walks: 'rows',
   seatsApart: true,
   gateTasks: true,
   believes: true,

@@ -21,6 +21,7 @@ export const LIFE_DIALECT: LifeDialect = {
     where: "(CASE WHEN p.state = 'open' THEN 0 WHEN p.pays = 1 THEN 1 END) IN (0, 1)",
   },
   ended: { from: 'payments q INDEXED BY payments_ended', where: "q.pays = 0 AND q.state <> 'open'" },
+  walks: 'points',
   seatsApart: false,
   // The gate dies with the process and is rebuilt from the ledger. For this process a COMMIT that failed did not happen: what may
   // have reached the log is overwritten, or is found by the next start.

@@ -35,8 +35,8 @@ CREATE TABLE posts (
   -- A hot row changes with every batch of likes: room for its next version on the same page.
 ) WITH (fillfactor = 70);
 -- Ids are ordered by time, so these are also the lists from the newest on. Deleted posts are not in their way.
-CREATE INDEX posts_live ON posts (id) WHERE status = 'live';
-CREATE INDEX posts_author ON posts (author, id) WHERE status = 'live';
+CREATE INDEX posts_live ON posts (status, id);
+CREATE INDEX posts_author ON posts (author, status, id);
 
 -- P8: one row for each pair that was ever liked. It stays when the like is taken back, with its number.
 CREATE TABLE post_likes (
@@ -77,7 +77,7 @@ CREATE TABLE comments (
 );
 CREATE INDEX comments_newest ON comments (post_id, listed, id);
 CREATE INDEX comments_liked ON comments (post_id, listed, likes_count, id);
-CREATE INDEX comments_author ON comments (author, id) WHERE status = 'live';
+CREATE INDEX comments_author ON comments (author, status, id);
 
 CREATE TABLE comment_likes (
   comment_id BIGINT   NOT NULL,
