@@ -73,7 +73,7 @@ export class CountedLikes implements Likes {
     this.#filler = new LikeFiller({ runtime, store, ledger, lock });
     this.upkeep = new LikeUpkeep({ runtime, store, shards: this.#shards });
     const moved = (shard: number, epoch: number, mode: LikeMode): void => this.#moved(shard, epoch, mode);
-    this.#settler = new LikeSettler({ runtime, ledger, probe, store, moved });
+    this.#settler = new LikeSettler({ ledger, probe, store, moved });
     this.#rows = new Grouped((pairs) => ledger.likeRows(pairs), runtime, { atOnce: READS_AT_ONCE });
     const countsOf = async (subjects: Subject[]): Promise<(LikeBase | null)[]> => {
       const found = await ledger.likeCounts(subjects);

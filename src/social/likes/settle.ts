@@ -1,5 +1,5 @@
 import { messageOf, RetryableError, unavailable } from '../../base/errors.ts';
-import type { Runtime } from '../../base/runtime.ts';
+import { halved } from '../../base/halved.ts';
 import type { LikeLedger, LikeMode, SettledLikes } from '../../ledger/port.ts';
 import { type LikeEvent, type Subject, shardOf } from '../../model/like.ts';
 import type { CommittedCount, LikeStore } from './redis/store.ts';
@@ -11,7 +11,6 @@ export interface SettledBatch {
 }
 
 export interface SettlerDependencies {
-  readonly runtime: Runtime;
   readonly ledger: Pick<LikeLedger, 'settleLikes'>;
   /** Fails if the ledger can store nothing at all now. */
   readonly probe: () => Promise<unknown>;
@@ -38,36 +37,17 @@ export class LikeSettler {
   async settle(batch: readonly LikeEvent[]): Promise<SettledBatch> {
     const undeliverable: { message: LikeEvent; error: Error }[] = [];
     const tells: Promise<void>[] = [];
-    await this.#settle(batch, undeliverable, tells);
+    const store = async (part: readonly LikeEvent[]): Promise<void> => {
+      const shard = shardOf(part[0]!.subject);
+      const telling = this.#tell(shard, part, await this.#on.ledger.settleLikes(shard, part));
+      // Whoever awaits `told` hears of its failure; a failure before that must not count as unhandled.
+      telling.catch(() => undefined);
+      tells.push(telling);
+    };
+    await halved(batch, store, async (message, error) => {
+      undeliverable.push({ message, error: await this.#alone(error) });
+    });
     return { undeliverable, told: Promise.all(tells).then(() => undefined) };
-  }
-
-  async #settle(
-    batch: readonly LikeEvent[],
-    undeliverable: { message: LikeEvent; error: Error }[],
-    tells: Promise<void>[],
-  ): Promise<void> {
-    const { ledger } = this.#on;
-    if (batch.length === 0) return;
-    const shard = shardOf(batch[0]!.subject);
-    let settled: SettledLikes;
-    try {
-      settled = await ledger.settleLikes(shard, batch);
-    } catch (error) {
-      if (error instanceof RetryableError) throw error;
-      if (batch.length === 1) {
-        undeliverable.push({ message: batch[0]!, error: await this.#alone(error) });
-        return;
-      }
-      const middle = batch.length >> 1;
-      await this.#settle(batch.slice(0, middle), undeliverable, tells);
-      await this.#settle(batch.slice(middle), undeliverable, tells);
-      return;
-    }
-    const telling = this.#tell(shard, batch, settled);
-    // Whoever awaits `told` hears of its failure; a failure before that must not count as unhandled.
-    telling.catch(() => undefined);
-    tells.push(telling);
   }
 
   /** A ledger that can store nothing at all is no reason to give up on an event: the outage may only look like its fault. */

@@ -9,7 +9,9 @@ import { scriptNamed } from './scripts.ts';
 import { userMark } from './user-mark.ts';
 
 /** A call holds Redis for as long as it runs; this many likes take about a millisecond. */
-const BATCH_MAX = 256;
+const BATCH_MAX = 128;
+/** Likes of a shard that wait for a call. */
+const WAITING_MAX = 1024;
 /** Calls of a shard under way. Each has a slot, in which Redis keeps its answers. */
 const SLOTS = 4;
 /** How long Redis keeps them: longer than a call is sent again. */
@@ -57,7 +59,7 @@ interface Waiting {
 
 interface Lane {
   readonly shard: number;
-  waiting: Waiting[];
+  readonly waiting: Waiting[];
   isDue: boolean;
   /** The call in each slot, and the number of the last one. */
   readonly calls: (Call | null)[];
@@ -86,7 +88,7 @@ export interface DecisionsOn {
 
 /**
  * Likes of one shard that arrive in the same turn of the event loop go to Redis in one call. At most four calls of a shard are under
- * way; likes that arrive meanwhile gather for the next one, up to a full batch, and further ones are refused.
+ * way; likes that arrive meanwhile wait for the next ones, up to a bound, and further ones are refused.
  *
  * A call whose reply was lost is sent again, with its number: Redis gives the answers of the first time. But not into another epoch:
  * the first try may have been decided in the old one.
@@ -117,10 +119,7 @@ export class LikeDecisions {
       const lane = this.#lanes[shardOf(request.subject)]!;
       if (this.#closed) return reject(unavailable('likes are closed'));
       if (lane.out !== null) return reject(unavailable(lane.out));
-      if (lane.waiting.length >= BATCH_MAX) {
-        if (!lane.calls.includes(null)) return reject(overloaded('too many likes are waiting for Redis'));
-        this.#next(lane);
-      }
+      if (lane.waiting.length >= WAITING_MAX) return reject(overloaded('too many likes are waiting for Redis'));
       lane.waiting.push({ request, resolve, reject });
       this.#schedule(lane);
     });
@@ -131,7 +130,7 @@ export class LikeDecisions {
     lane.isDue = true;
     const flush = (): void => {
       lane.isDue = false;
-      if (lane.waiting.length > 0 && lane.calls.includes(null)) this.#next(lane);
+      while (lane.waiting.length > 0 && lane.calls.includes(null)) this.#next(lane);
     };
     // As admissions do: with nothing under way there is no reply to wait for, only the other callers of this turn.
     if (this.#on.link.idle) process.nextTick(flush);
@@ -143,8 +142,7 @@ export class LikeDecisions {
     const slot = lane.calls.indexOf(null);
     const epoch = epochs.of(lane.shard);
     if (lane.epoch !== epoch) this.#frame(lane, epoch);
-    const likes = lane.waiting;
-    lane.waiting = [];
+    const likes = lane.waiting.splice(0, BATCH_MAX);
     lane.numbers[slot]!++;
     const call = new Call(this, lane, slot, epoch, likes, lane.numbers[slot]!, runtime.clock.monotonic(), link.breaks);
     lane.calls[slot] = call;

@@ -77,13 +77,12 @@ local function splitBucket(begin, of)
   local from, to = of.buckets - of.size, of.buckets
   local text = bucketText(begin, of, from)
   -- The bit that tells the two apart: 6 of them are in a character.
-  local char, bits, radix = 0, of.size, 1
-  while bits >= 64 do char, bits = char + 1, bits / 64 end
-  radix = bits
+  local char, radix = 1, of.size
+  while radix >= 64 do char, radix = char + 1, radix / 64 end
   local stay, go, s, g = {}, {}, 0, 0
   for at = 1, #text, MARK do
-    local mark = string.sub(text, at, at + MARK - 1)
-    if math.floor((string.byte(mark, char + 1) - 48) / radix) % 2 == 1 then
+    local bits, mark = string.byte(text, at + char - 1) - 48, string.sub(text, at, at + MARK - 1)
+    if bits % (2 * radix) >= radix then
       g = g + 1
       go[g] = mark
     else
@@ -104,15 +103,15 @@ local function dropFilter(begin, of, room)
   of.filled, of.buckets, of.cache, of.touched = 0, 1, nil, nil
 end
 
--- Adds the user with the i-th of these marks, unless the user is in it. Without room the filter is given up: from then on every pair of
--- the subject is looked up in the ledger, until the subject leaves Redis and comes back.
-local function addToFilter(begin, of, marks, i, room)
+-- Adds the user with the i-th of these marks; `isNew`: it is known that the user is not in it. Without room the filter is given up: from
+-- then on every pair of the subject is looked up in the ledger, until the subject leaves Redis and comes back.
+local function addToFilter(begin, of, marks, i, room, isNew)
   if of.state == 'x' then return end
   openFilter(of)
   local at = MARK * i - MARK + 1
   local bucket, mark = bucketOf(of, marks, at), string.sub(marks, at, at + MARK - 1)
   local text = bucketText(begin, of, bucket)
-  if hasMark(text, mark) then return end
+  if not isNew and hasMark(text, mark) then return end
   if room.users >= room.max then
     dropFilter(begin, of, room)
     of.state = 'x'

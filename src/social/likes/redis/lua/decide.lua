@@ -122,7 +122,8 @@ local records, changed, codes = {}, {}, {}
 -- delivered again after its record has gone must not count a second time.
 local number = tonumber(head[5])
 local unsettled, depth, events = tonumber(head[6]), nil, 0
--- By subject: the lines of its entry and their records; the likes whose users go into its filter.
+-- By subject: the lines of its entry and their records; the likes whose users go into its filter, negative if they
+-- may be in it.
 local lines, marked, newcomers = {}, {}, {}
 
 -- The buckets of users without a record, all at once.
@@ -147,12 +148,12 @@ for i = 1, n do
   if isFull[place] then code = 'f'
   elseif not of or not isKnown[place] then code = 'l'
   else
-    local record, liked, isRead = records[field], nil, false
+    local record, liked, isNew, isRead = records[field], nil, false, false
     if record == nil and found[i] then record = readPair(found[i]) end
     if record then
       liked = record.liked
     elseif of.state == 'c' and not isInFilter(begin, of, userMarks, i) then
-      liked = 0
+      liked, isNew = 0, true
     elseif rows and rows[i] ~= '-' and isFresh(tonumber(sub(rows[i], 2))) then
       liked, isRead = byte(rows[i]) - 48, true
     end
@@ -184,7 +185,7 @@ for i = 1, n do
         lines[place][m] = (want == 1 and '+' or '-') .. sub(field, #of.name + 2)
         marked[place][m] = record
         -- The first decision on this pair since the subject came into Redis: from now on the filter must know the user.
-        if record.n == 0 then newcomers[place][#newcomers[place] + 1] = i end
+        if record.n == 0 then newcomers[place][#newcomers[place] + 1] = isNew and i or -i end
         events = events + 1
       end
     end
@@ -223,7 +224,7 @@ end
 
 local room = { users = tonumber(head[7]), max = tonumber(ARGV[5]) }
 for i, likes in pairs(newcomers) do
-  for _, like in ipairs(likes) do addToFilter(begin, subjects[i], userMarks, like, room) end
+  for _, like in ipairs(likes) do addToFilter(begin, subjects[i], userMarks, math.abs(like), room, like > 0) end
   saveFilter(begin, subjects[i])
 end
 
