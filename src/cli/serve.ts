@@ -28,6 +28,7 @@ const SETTINGS = [
   'pipeMax',
   'rebuildDrainMs',
   'writerLock',
+  'likes',
   'adminKeys',
   'authSecrets',
   'authIssuer',
