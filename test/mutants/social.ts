@@ -190,8 +190,8 @@ export const SOCIAL: readonly Mutant[] = [
   {
     name: 'comments: counts fall below zero',
     file: `${WORKS}/comments.ts`,
-    find: '${count} = ${count} - 1 WHERE id = ? AND ${count} > 0`;',
-    replace: '${count} = ${count} - 1 WHERE id = ?`;',
+    find: 'comments_count - 1 WHERE id = ? AND comments_count > 0',
+    replace: 'comments_count - 1 WHERE id = ?',
     tests: SQLITE,
     only: 'too low stays at zero',
   },

@@ -14,6 +14,7 @@ import { lockShard, shardOfRow, shareShards } from './like-shards.ts';
 import {
   type Cells,
   CLOCK,
+  type InsertStep,
   type LifeDialect,
   nowOf,
   query,
@@ -149,23 +150,29 @@ function* write(tally: LikeTally): Work<void> {
     const { kind, id } = partsOf(subject);
     put(likes, kind, (): Cells[] => []).push([BigInt(id), user, liked ? 1 : 0, number, atMs]);
   }
-  const moves = new Map<string, { table: string; by: number; ids: bigint[] }>();
+  const moves = new Map<string, { kind: LikedKind; by: number; ids: bigint[] }>();
   for (const [subject, by] of tally.moved) {
     const { kind, id } = partsOf(subject);
-    const { subjects: table } = tablesOf(kind);
-    put(moves, `${table} ${by}`, () => ({ table, by, ids: [] as bigint[] })).ids.push(BigInt(id));
+    put(moves, `${kind} ${by}`, () => ({ kind, by, ids: [] as bigint[] })).ids.push(BigInt(id));
   }
   const writes = new Writes();
-  for (const { kind, likes: table, id } of TABLES) {
-    const columns = [id, 'liker', 'liked', 'number', 'changed_at'];
-    const rows = (likes.get(kind) ?? []).sort(byCells);
-    writes.addRows({ do: 'insert', table, columns, rows, overwrite: [id, 'liker'] }, false);
-  }
-  for (const { table, by, ids } of moves.values()) {
-    const sql = `UPDATE ${table} SET likes_count = likes_count + ?, likes_rev = likes_rev + 1 WHERE id IN (?)`;
-    writes.add(query(sql, by, ids), ids.length);
-  }
+  for (const { kind } of TABLES) writes.addRows(putLikes(kind, (likes.get(kind) ?? []).sort(byCells)), false);
+  for (const { kind, by, ids } of moves.values()) writes.add(query(MOVE_COUNTS[kind], by, ids), ids.length);
   yield* writes.last();
+}
+
+const MOVE_COUNTS: Record<LikedKind, string> = {
+  post: 'UPDATE posts SET likes_count = likes_count + ?, likes_rev = likes_rev + 1 WHERE id IN (?)',
+  comment: 'UPDATE comments SET likes_count = likes_count + ?, likes_rev = likes_rev + 1 WHERE id IN (?)',
+};
+
+function putLikes(kind: LikedKind, rows: Cells[]): InsertStep {
+  const { id } = tablesOf(kind);
+  const columns = [id, 'liker', 'liked', 'number', 'changed_at'];
+  const overwrite = [id, 'liker'];
+  return kind === 'post'
+    ? { do: 'insert', table: 'post_likes', columns, rows, overwrite }
+    : { do: 'insert', table: 'comment_likes', columns, rows, overwrite };
 }
 
 function put<K, V>(map: Map<K, V>, key: K, make: () => V): V {
