@@ -1,6 +1,7 @@
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { InvariantError } from '../../src/base/errors.ts';
 import type { CommentPage, LikerPage } from '../../src/ledger/port.ts';
+import { LIKE_SHARDS } from '../../src/model/like.ts';
 import type { CommentRecord } from '../../src/model/social.ts';
 import { countTests } from './count.ts';
 import type { LifeUnderTest } from './ledger-life-kit.ts';
@@ -388,6 +389,31 @@ export function socialContract(name: string, make: () => Promise<LifeUnderTest>)
           { subject: `comment:${top.id}`, count: 'replies', stored: 2, rows: 1 },
         ]);
       });
+    });
+
+    it('the tables refuse what must never be', async () => {
+      const { id } = await kit.post();
+      const { id: commentId } = await kit.comment(id);
+      await kit.register('account:1', 'Ann');
+      await kit.register('account:2', 'ann');
+      const refused = [
+        () => kit.register('account:1', 'other'),
+        () => kit.register('account:3', 'Ann'),
+        () => kit.register('account:3', ''),
+        () => kit.world.change(`UPDATE posts SET likes_count = -1 WHERE id = ${id}`),
+        () => kit.world.change(`UPDATE posts SET comments_count = -1 WHERE id = ${id}`),
+        () => kit.world.change(`UPDATE comments SET replies_count = -1 WHERE id = ${commentId}`),
+        () => kit.world.change(`UPDATE comments SET likes_count = -1 WHERE id = ${commentId}`),
+        () => kit.world.change(`UPDATE comments SET answers = 1 WHERE id = ${commentId}`),
+        () => kit.world.change('UPDATE like_shards SET epoch = 0'),
+        () => kit.world.change("UPDATE like_shards SET mode = 'other'"),
+        () => kit.world.change('UPDATE like_shards SET shard = 8 WHERE shard = 7'),
+      ];
+      for (const change of refused) await expect(Promise.resolve().then(change)).rejects.toThrow();
+      const shards = await kit.world.rows('SELECT shard, epoch, mode FROM like_shards ORDER BY shard');
+      expect(shards.map((row) => [Number(row.shard), Number(row.epoch), row.mode])).toEqual(
+        Array.from({ length: LIKE_SHARDS }, (_, at) => [at, 1, 'direct']),
+      );
     });
 
     it('P10: no list is longer than a page and one', async () => {

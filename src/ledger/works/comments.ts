@@ -33,6 +33,9 @@ import {
 const COLUMNS = `c.id, c.post_id, c.parent_id, c.answers, c.author, u.username AS author_name, c.content, c.likes_count,
   c.replies_count, c.status, c.version, c.created_at, c.updated_at`;
 const FROM = 'comments c LEFT JOIN users u ON u.subject = c.author';
+// A stored count that is too low must not keep a comment from being deleted. It stays wrong, and the check of counts reports it.
+const ONE_COMMENT_LESS = 'UPDATE posts SET comments_count = comments_count - 1 WHERE id = ? AND comments_count > 0';
+const ONE_REPLY_LESS = 'UPDATE comments SET replies_count = replies_count - 1 WHERE id = ? AND replies_count > 0';
 const SELECT_ONE = `SELECT ${COLUMNS} FROM ${FROM} WHERE c.id = ?`;
 
 /** Several in one transaction: comments on a hot post would otherwise wait for its row one by one. */
@@ -71,10 +74,10 @@ export function* createComments(batch: readonly NewComment[], dialect: LifeDiale
   const writes = new Writes();
   const columns = ['id', 'post_id', 'parent_id', 'answers', 'author', 'content', 'created_at', 'updated_at'];
   writes.addRows({ do: 'insert', table: 'comments', columns, rows: created });
-  const onPosts = [...moved].map((postId): Cells => [BigInt(postId), counts.get(postId)!]);
-  writes.addRows(setCounts('posts', 'comments_count', onPosts));
-  const onParents = [...replies].map(([parentId, count]): Cells => [BigInt(parentId), count]);
-  writes.addRows(setCounts('comments', 'replies_count', onParents));
+  const onPosts = byId([...moved].map((postId): Cells => [BigInt(postId), counts.get(postId)!]));
+  writes.addRows({ do: 'update', table: 'posts', match: ['id'], set: ['comments_count'], rows: onPosts });
+  const onParents = byId([...replies].map(([parentId, count]): Cells => [BigInt(parentId), count]));
+  writes.addRows({ do: 'update', table: 'comments', match: ['id'], set: ['replies_count'], rows: onParents });
   yield* writes.last();
   return answers;
 }
@@ -115,9 +118,8 @@ function placeOf(
   return top === null ? { parentId, answers: null } : { parentId: top, answers: parentId };
 }
 
-function setCounts(table: 'posts' | 'comments', count: 'comments_count' | 'replies_count', rows: Cells[]) {
-  rows.sort(([a], [b]) => byNumber(a as bigint, b as bigint));
-  return { do: 'update', table, match: ['id'], set: [count], rows } as const;
+function byId(rows: Cells[]): Cells[] {
+  return rows.sort(([a], [b]) => byNumber(a as bigint, b as bigint));
 }
 
 export function* getComment(commentId: string): Work<CommentRecord | null> {
@@ -240,11 +242,8 @@ export function* deleteComment(
     ),
     1,
   );
-  // A stored count that is too low must not keep a comment from being deleted. It stays wrong, and the check of counts reports it.
-  const lower = (table: string, count: string): string =>
-    `UPDATE ${table} SET ${count} = ${count} - 1 WHERE id = ? AND ${count} > 0`;
-  writes.add(query(lower('posts', 'comments_count'), BigInt(of.post_id!)), null);
-  for (const parentId of parentIds) writes.add(query(lower('comments', 'replies_count'), parentId), null);
+  writes.add(query(ONE_COMMENT_LESS, BigInt(of.post_id!)), null);
+  for (const parentId of parentIds) writes.add(query(ONE_REPLY_LESS, parentId), null);
   yield* writes.last();
   return { outcome: 'ok', record: commentOfRow(next) };
 }

@@ -9,11 +9,21 @@ import {
   subjectOf,
 } from '../../model/like.ts';
 import type { LikeBase, LikeSet, SettledLikes } from '../port/likes.ts';
-import { LikeTally, newestOf, pairKey, type StoredCount, type StoredLike, setLike, settle } from '../rules/likes.ts';
+import {
+  isDropped,
+  LikeTally,
+  newestOf,
+  pairKey,
+  type StoredCount,
+  type StoredLike,
+  setLike,
+  settle,
+} from '../rules/likes.ts';
 import { lockShard, shardOfRow, shareShards } from './like-shards.ts';
 import {
   type Cells,
   CLOCK,
+  type InsertStep,
   type LifeDialect,
   nowOf,
   query,
@@ -47,9 +57,8 @@ export type LikeRequest = Pair & { readonly liked: boolean };
 
 /** Several requests in one transaction, each answered as if they came one after another. */
 export function* setLikes(batch: readonly LikeRequest[], dialect: LifeDialect): Work<LikeSet[]> {
-  const shards = new Set(batch.map(({ subject }) => shardOf(subject)));
   const wanted = new Wanted(batch);
-  const [shared, ...found] = yield [shareShards([...shards], dialect), ...wanted.read(dialect)];
+  const [shared, ...found] = yield [shareShards(wanted.shards, dialect), ...wanted.read(dialect)];
   if (shared!.rows.some((row) => shardOfRow(row).mode !== 'direct')) {
     throw unavailable('likes are counted in Redis now: this process decides them in the database (LIKES)');
   }
@@ -61,27 +70,30 @@ export function* setLikes(batch: readonly LikeRequest[], dialect: LifeDialect): 
     const changed = setLike(tally, request, atMs);
     return { outcome: 'ok', liked, changed, count: tally.countOf(subject).count, atMs };
   });
-  yield* write(tally);
+  yield* write(tally, wanted);
   return answers;
 }
 
 export function* settleLikes(shard: number, events: readonly LikeEvent[], dialect: LifeDialect): Work<SettledLikes> {
+  // Rows that are neighbours in the table are read and written one after another, which takes a fifth less time.
+  const newest = newestOf(events.toSorted(byPair));
+  const wanted = new Wanted(newest.values());
   invariant(
-    events.every(({ subject }) => shardOf(subject) === shard),
-    `events of one batch are of one shard (${shard})`,
+    wanted.shards.every((one) => one === shard),
+    `the events of a batch are of one shard (${shard})`,
   );
-  const wanted = new Wanted(events);
   const [locked, ...found] = yield [lockShard(shard, dialect), ...wanted.read(dialect)];
   const { epoch, mode } = shardOfRow(locked!.rows[0]!);
   const atMs = nowOf(found.pop());
   const tally = wanted.tally(found);
-  const known = events.filter(({ subject }) => tally.has(subject));
-  const { newest, over } = newestOf(known, epoch);
-  for (const event of newest) settle(tally, event);
-  yield* write(tally);
+  for (const [key, event] of newest) if (!isDropped(tally, event, epoch)) settle(tally, key, event);
+  yield* write(tally, wanted);
   const bases = new Map<Subject, LikeBase>();
-  for (const { subject } of known) if (!bases.has(subject)) bases.set(subject, { ...tally.countOf(subject), atMs });
-  return { bases, epoch, mode, dropped: events.length - known.length + over };
+  for (const subject of wanted.subjects) {
+    if (tally.has(subject)) bases.set(subject, { ...tally.countOf(subject), atMs });
+  }
+  const dropped = events.reduce((sum, event) => sum + (isDropped(tally, event, epoch) ? 1 : 0), 0);
+  return { bases, epoch, mode, dropped };
 }
 
 /**
@@ -89,33 +101,49 @@ export function* settleLikes(shard: number, events: readonly LikeEvent[], dialec
  * two transactions find the same pair missing, and a count stays as it was read until it is written.
  */
 class Wanted {
-  readonly #ids = new Map<LikedKind, Set<string>>();
-  readonly #pairs = new Map<LikedKind, Map<string, Cells>>();
+  readonly #subjects = new Map<Subject, { readonly kind: LikedKind; readonly id: bigint }>();
+  readonly #pairs: Record<LikedKind, Cells[]> = { post: [], comment: [] };
 
-  constructor(pairs: readonly Pair[]) {
-    for (const pair of pairs) {
-      const { kind, id } = partsOf(pair.subject);
-      put(this.#ids, kind, () => new Set<string>()).add(id);
-      put(this.#pairs, kind, () => new Map<string, Cells>()).set(pairKey(pair), [BigInt(id), pair.user]);
+  constructor(pairs: Iterable<Pair>) {
+    for (const { subject, user } of pairs) {
+      let parsed = this.#subjects.get(subject);
+      if (parsed === undefined) {
+        const { kind, id } = partsOf(subject);
+        parsed = { kind, id: BigInt(id) };
+        this.#subjects.set(subject, parsed);
+      }
+      this.#pairs[parsed.kind].push([parsed.id, user]);
     }
   }
 
+  get subjects(): Iterable<Subject> {
+    return this.#subjects.keys();
+  }
+
+  get shards(): number[] {
+    return [...new Set([...this.#subjects.keys()].map(shardOf))];
+  }
+
+  idOf(subject: Subject): { readonly kind: LikedKind; readonly id: bigint } {
+    return this.#subjects.get(subject)!;
+  }
+
   get #tables(): LikeTables[] {
-    return TABLES.filter(({ kind }) => this.#ids.has(kind));
+    return TABLES.filter(({ kind }) => this.#pairs[kind].length > 0);
   }
 
   /** Posts before comments, each by id. Whoever comments locks in the same order. */
   read({ byPrimaryKey, forUpdate }: LifeDialect): Step[] {
     const counts = this.#tables.map(({ kind, subjects }) => {
-      const ids = [...this.#ids.get(kind)!].map(BigInt).sort(byNumber);
+      const ids = [...this.#subjects.values()].filter((parsed) => parsed.kind === kind).map(({ id }) => id);
       return query(
-        `SELECT id, likes_count, likes_rev, status FROM ${subjects} ${byPrimaryKey} WHERE id IN (?) ORDER BY id ${forUpdate}`,
-        ids,
+        `SELECT id, likes_count, likes_rev FROM ${subjects} ${byPrimaryKey} WHERE id IN (?) AND status = 'live' ORDER BY id ${forUpdate}`,
+        ids.sort(byNumber),
       );
     });
     const likes = this.#tables.map(({ kind, likes: table, id }): Step => {
-      const rows = [...this.#pairs.get(kind)!.values()];
-      return { do: 'find', table, columns: [id, 'liker', 'liked', 'number'], match: [id, 'liker'], rows };
+      const columns = [id, 'liker', 'liked', 'number'];
+      return { do: 'find', table, columns, match: [id, 'liker'], rows: this.#pairs[kind] };
     });
     // The clock after the locks: times of one subject do not go back.
     return [...counts, ...likes, CLOCK];
@@ -123,13 +151,12 @@ class Wanted {
 
   /** Of the results of `read`, without the clock. */
   tally(found: readonly Result[]): LikeTally {
+    const tables = this.#tables;
     const counts = new Map<Subject, StoredCount>();
     const likes = new Map<string, StoredLike>();
-    for (const [at, { kind, id }] of this.#tables.entries()) {
-      for (const row of found[at]!.rows) {
-        if (row.status === 'live') counts.set(subjectOf(kind, row.id as string), countOfRow(row));
-      }
-      for (const row of found[this.#tables.length + at]!.rows) {
+    for (const [at, { kind, id }] of tables.entries()) {
+      for (const row of found[at]!.rows) counts.set(subjectOf(kind, row.id as string), countOfRow(row));
+      for (const row of found[tables.length + at]!.rows) {
         const pair = { subject: subjectOf(kind, row[id] as string), user: row.liker as string };
         likes.set(pairKey(pair), { liked: Number(row.liked) === 1, number: BigInt(row.number!) });
       }
@@ -143,44 +170,52 @@ export function countOfRow(row: Row): StoredCount {
 }
 
 /** Counts move by what changed, so that the many subjects with one more like share a statement. */
-function* write(tally: LikeTally): Work<void> {
-  const likes = new Map<LikedKind, Cells[]>();
+function* write(tally: LikeTally, wanted: Wanted): Work<void> {
+  const likes: Record<LikedKind, Cells[]> = { post: [], comment: [] };
   for (const { subject, user, liked, number, atMs } of tally.written) {
-    const { kind, id } = partsOf(subject);
-    put(likes, kind, (): Cells[] => []).push([BigInt(id), user, liked ? 1 : 0, number, atMs]);
+    const { kind, id } = wanted.idOf(subject);
+    likes[kind].push([id, user, liked ? 1 : 0, number, atMs]);
   }
-  const moves = new Map<string, { table: string; by: number; ids: bigint[] }>();
-  for (const [subject, by] of tally.moved) {
-    const { kind, id } = partsOf(subject);
-    const { subjects: table } = tablesOf(kind);
-    put(moves, `${table} ${by}`, () => ({ table, by, ids: [] as bigint[] })).ids.push(BigInt(id));
+  const moves: Record<LikedKind, Map<number, bigint[]>> = { post: new Map(), comment: new Map() };
+  for (const [subject, by] of tally.moved()) {
+    const { kind, id } = wanted.idOf(subject);
+    const ids = moves[kind].get(by);
+    if (ids === undefined) moves[kind].set(by, [id]);
+    else ids.push(id);
   }
   const writes = new Writes();
-  for (const { kind, likes: table, id } of TABLES) {
-    const columns = [id, 'liker', 'liked', 'number', 'changed_at'];
-    const rows = (likes.get(kind) ?? []).sort(byCells);
-    writes.addRows({ do: 'insert', table, columns, rows, overwrite: [id, 'liker'] }, false);
-  }
-  for (const { table, by, ids } of moves.values()) {
-    const sql = `UPDATE ${table} SET likes_count = likes_count + ?, likes_rev = likes_rev + 1 WHERE id IN (?)`;
-    writes.add(query(sql, by, ids), ids.length);
+  for (const { kind } of TABLES) writes.addRows(putLikes(kind, likes[kind]), false);
+  for (const { kind } of TABLES) {
+    for (const [by, ids] of moves[kind]) writes.add(query(MOVE_COUNTS[kind], by, ids), ids.length);
   }
   yield* writes.last();
 }
 
-function put<K, V>(map: Map<K, V>, key: K, make: () => V): V {
-  let value = map.get(key);
-  if (value === undefined) {
-    value = make();
-    map.set(key, value);
-  }
-  return value;
+const MOVE_COUNTS: Record<LikedKind, string> = {
+  post: 'UPDATE posts SET likes_count = likes_count + ?, likes_rev = likes_rev + 1 WHERE id IN (?)',
+  comment: 'UPDATE comments SET likes_count = likes_count + ?, likes_rev = likes_rev + 1 WHERE id IN (?)',
+};
+
+function putLikes(kind: LikedKind, rows: Cells[]): InsertStep {
+  const { id } = tablesOf(kind);
+  const columns = [id, 'liker', 'liked', 'number', 'changed_at'];
+  const overwrite = [id, 'liker'];
+  return kind === 'post'
+    ? { do: 'insert', table: 'post_likes', columns, rows, overwrite }
+    : { do: 'insert', table: 'comment_likes', columns, rows, overwrite };
 }
 
 function byNumber(a: bigint, b: bigint): number {
   return a < b ? -1 : a > b ? 1 : 0;
 }
 
-function byCells([id, user]: Cells, [otherId, otherUser]: Cells): number {
-  return byNumber(id as bigint, otherId as bigint) || (user! < otherUser! ? -1 : 1);
+/** By id and user, as they are in the table. */
+function byPair(one: Pair, other: Pair): number {
+  return (
+    one.subject.length - other.subject.length || byText(one.subject, other.subject) || byText(one.user, other.user)
+  );
+}
+
+function byText(one: string, other: string): number {
+  return one < other ? -1 : one > other ? 1 : 0;
 }
