@@ -1,6 +1,7 @@
 import { GATE } from './gate.ts';
 import { LEDGER } from './ledger.ts';
 import { LIFE } from './life.ts';
+import { LIKES } from './likes.ts';
 import type { Mutant } from './mutant.ts';
 import { WRITER } from './writer.ts';
 
@@ -9,4 +10,5 @@ export const MUTANTS: Readonly<Record<string, readonly Mutant[]>> = {
   ledger: LEDGER,
   writer: WRITER,
   life: LIFE,
+  likes: LIKES,
 };

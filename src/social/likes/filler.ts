@@ -64,7 +64,8 @@ export class LikeFiller {
       const token = runtime.random.secret(8);
       const begun = await store.beginFilter(subject, token, expected);
       if (begun !== 'filling') return begun === 'complete';
-      const read = (limit: number, after?: string): Promise<string[]> => ledger.likeUsers(subject, after ?? null, limit);
+      const read = (limit: number, after?: string): Promise<string[]> =>
+        ledger.likeUsers(subject, after ?? null, limit);
       const { signal } = this.#ended;
       for await (const users of pages(runtime.timers, PAGE, read, signal)) {
         if (!(await store.fillFilter(subject, token, users, false))) return false;

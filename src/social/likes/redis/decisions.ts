@@ -162,7 +162,9 @@ export class LikeDecisions {
     lane.keys = [keys.head, of.stream, of.subjects, of.pairs, of.settled].map(bulk).join('');
     lane.slotKeys = Array.from({ length: SLOTS }, (_, slot) => bulk(of.answers(caller, slot)));
     const { unsettledMax, subjectsMax, filterUsersMax, askedMsMax, checkMs, checkMsMax } = rules;
-    const numbers = [unsettledMax, subjectsMax, filterUsersMax, askedMsMax, checkMs, checkMsMax, ANSWERS_MS].map(String);
+    const numbers = [unsettledMax, subjectsMax, filterUsersMax, askedMsMax, checkMs, checkMsMax, ANSWERS_MS].map(
+      String,
+    );
     const message = `${layout.channel(lane.shard)} ${epoch}`;
     lane.head = [String(epoch), of.filters, ...numbers, layout.wake, message].map(bulk).join('');
   }

@@ -5,7 +5,7 @@ import type { Runtime } from '../../../base/runtime.ts';
 import { LIKE_SHARDS, type LikeEvent, type Subject, shardOf } from '../../../model/like.ts';
 import { type LikeAnswer, LikeDecisions, type LikeRequest } from './decisions.ts';
 import { LikeLayout, pairField } from './layout.ts';
-import { type LookAnswer, LikeLooks, type LookRequest } from './looks.ts';
+import { LikeLooks, type LookAnswer, type LookRequest } from './looks.ts';
 import { LIKE_RULES, type LikeRules } from './rules.ts';
 import { scriptNamed } from './scripts.ts';
 import { userMark } from './user-mark.ts';
@@ -24,7 +24,7 @@ export interface LikeStoreOptions {
 export type CommittedCount = { readonly count: number; readonly rev: number; readonly atMs: number } | null;
 
 /** Events or users of one call. */
-const CALL_MAX = 256;
+const CALL_MAX = 128;
 const SCAN_COUNT = 200;
 
 /**
@@ -102,7 +102,10 @@ export class LikeStore {
         [keys.head, subjects, pairs, settled],
         [
           ...[epoch, ledgerEpoch, this.rules.keepMs, some.length, bases.length],
-          ...bases.flatMap(([subject, base]) => [subject, base === null ? '' : `${base.count} ${base.rev} ${base.atMs}`]),
+          ...bases.flatMap(([subject, base]) => [
+            subject,
+            base === null ? '' : `${base.count} ${base.rev} ${base.atMs}`,
+          ]),
           some.map(({ n }) => n).join(' '),
           some.map(({ liked }) => (liked ? 1 : 0)).join(''),
           ...some.map(({ subject, user }) => pairField(subject, user)),
@@ -128,7 +131,11 @@ export class LikeStore {
   async epochOf(shard: number): Promise<number> {
     const keys = this.#layout.shard(shard);
     const known = this.#epochs[shard]!;
-    const inForce = (await this.#link.script(scriptNamed('epoch-of'), [keys.head, keys.of(known).stream], [known])) as number;
+    const inForce = (await this.#link.script(
+      scriptNamed('epoch-of'),
+      [keys.head, keys.of(known).stream],
+      [known],
+    )) as number;
     if (inForce < known) return 0;
     this.#saw(shard, inForce);
     // Of another epoch than the one asked for, the stream was not looked at.
@@ -187,7 +194,11 @@ export class LikeStore {
   }
 
   /** Takes some cold subjects out of Redis; `cursor` '0' begins anew, and is returned at the end. */
-  async evict(shard: number, cursor: string, idleMs: number): Promise<{ cursor: string; evicted: number; left: number }> {
+  async evict(
+    shard: number,
+    cursor: string,
+    idleMs: number,
+  ): Promise<{ cursor: string; evicted: number; left: number }> {
     const keys = this.#layout.shard(shard);
     const epoch = this.#epochs[shard]!;
     const { subjects, filters } = keys.of(epoch);
