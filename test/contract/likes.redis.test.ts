@@ -383,6 +383,10 @@ describeWithAnyRedis('likes that are counted in Redis', () => {
       expect(undeliverable.map(({ message }) => message.user)).toEqual(['user 5']);
       expect(world.ledger.liked(POST)).toBe(8);
       expect(await world.look('user 5', [POST])).toMatchObject([{ liked: true, count: 9, exact: false }]);
+      // Somebody gives it up.
+      await world.eye.xdel(entry!.stream, entry!.id);
+      await likes.reopen(POST);
+      expect(await world.look('user 5', [POST])).toMatchObject([{ liked: false, count: 8, exact: true }]);
     });
 
     it('a ledger that is out keeps the batch in the pipe; so does one that can store nothing at all', async () => {

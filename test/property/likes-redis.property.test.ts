@@ -267,7 +267,7 @@ describeWithAnyRedis('likes in Redis under random programs', () => {
   it(
     'P8: a like is exact at once, and counts equal the rows when all is settled',
     async () => {
-      const parameters = seeded<[[number, Op][]]>('likes in redis', { short: 40, long: 1_500 });
+      const parameters = seeded<[[number, Op][]]>('likes in redis', { short: 25, long: 1_500 });
       await fc.assert(
         fc.asyncProperty(program, async (steps) => {
           const run = new Run(target);
