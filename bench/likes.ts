@@ -2,7 +2,7 @@
 // long one call holds Redis.
 import { Redis } from 'ioredis';
 import { systemRuntime } from '../src/base/runtime.ts';
-import { shardOf, type Subject } from '../src/model/like.ts';
+import { type Subject, shardOf } from '../src/model/like.ts';
 import { CountedLikes } from '../src/social/likes/counted.ts';
 import { LikeStore } from '../src/social/likes/redis/store.ts';
 import { MemoryLikeLedger } from '../test/support/like-ledger.ts';
@@ -29,7 +29,8 @@ export async function run(args: string[]): Promise<void> {
   const users = Number(args.find((arg) => arg.startsWith('--likes='))?.slice(8) ?? (quick ? 1_000_000 : 10_000_000));
   const server = await Server.start();
   const eye = new Redis(server.url);
-  const info = async (name: string): Promise<number> => Number(new RegExp(`${name}:(\\d+)`).exec(await eye.info('memory'))![1]);
+  const info = async (name: string): Promise<number> =>
+    Number(new RegExp(`${name}:(\\d+)`).exec(await eye.info('memory'))![1]);
   /** Of all scripts since it was last asked. By the wall clock: other programs on this machine lengthen it. */
   const callMs = async (): Promise<number> => {
     const [, us] = /cmdstat_evalsha:.*?usec_per_call=([\d.]+)/.exec(await eye.info('commandstats')) ?? [];
@@ -72,7 +73,12 @@ export async function run(args: string[]): Promise<void> {
   const memory: Record<string, unknown>[] = [];
   const times: Record<string, unknown>[] = [];
   const time = (what: string, { perSecond, serverUs }: { perSecond: number; serverUs: number }, ms: number): void => {
-    times.push({ what, 'per second': Math.round(perSecond), 'µs of Redis': Number(serverUs.toFixed(2)), 'ms a call': Number(ms.toFixed(2)) });
+    times.push({
+      what,
+      'per second': Math.round(perSecond),
+      'µs of Redis': Number(serverUs.toFixed(2)),
+      'ms a call': Number(ms.toFixed(2)),
+    });
     console.error(what, Math.round(perSecond), serverUs.toFixed(2), ms);
   };
 
@@ -92,9 +98,13 @@ export async function run(args: string[]): Promise<void> {
   const empty = await info('used_memory');
   const many = quick ? 50_000 : 200_000;
   time('SADD, INCR: no message, nothing stored', await naive(many), await callMs());
-  memory.push({ what: 'a set of users (SADD)', likes: many, 'bytes a like': ((await info('used_memory')) - empty) / many });
+  memory.push({
+    what: 'a set of users (SADD)',
+    likes: many,
+    'bytes a like': ((await info('used_memory')) - empty) / many,
+  });
 
-  // Grown from nothing: each like is decided in Redis, layers follow each other.
+  // A post that grows from nothing.
   await fresh();
   const start = await info('used_memory');
   await likes!.set(POST, 'first', true);
@@ -126,7 +136,11 @@ export async function run(args: string[]): Promise<void> {
   const bytes = ((await info('used_memory')) - before) / users;
   memory.push({ what: 'settled: the filter, and the subject', likes: users, 'bytes a like': bytes });
   memory.push({ what: 'the same, at worst on the way from a tenth of them', likes: users, 'bytes a like': worst });
-  times.push({ what: 'filling the filter', 'per second': Math.round(users / seconds), 'ms a call': Number((await callMs()).toFixed(2)) });
+  times.push({
+    what: 'filling the filter',
+    'per second': Math.round(users / seconds),
+    'ms a call': Number((await callMs()).toFixed(2)),
+  });
   time(`a new user, beside ${users} others`, await like(users, many), await callMs());
   ledger.likedBefore = () => true;
   time('somebody who liked it: asked about, and decided', await like(0, many), await callMs());

@@ -49,19 +49,6 @@ export function shardOf(subject: string): number {
   return (hash >>> 0) % LIKE_SHARDS;
 }
 
-const CRC_TABLE = Uint32Array.from({ length: 256 }, (_, byte) => {
-  let crc = byte;
-  for (let bit = 0; bit < 8; bit++) crc = crc & 1 ? (crc >>> 1) ^ 0xedb88320 : crc >>> 1;
-  return crc;
-});
-
-/** As zlib's. A subject is ASCII: its characters are its bytes. */
-function crc32(text: string): number {
-  let crc = ~0;
-  for (let at = 0; at < text.length; at++) crc = (crc >>> 8) ^ CRC_TABLE[(crc ^ text.charCodeAt(at)) & 0xff]!;
-  return ~crc >>> 0;
-}
-
 export function subjectOf(kind: LikedKind, id: string): Subject {
   return `${kind}:${id}`;
 }

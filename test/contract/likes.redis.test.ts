@@ -15,6 +15,9 @@ import { redisUrl } from '../support/servers/redis.ts';
 const POST: Subject = 'post:1';
 const SHARD = shardOf(POST);
 
+/** Another subject of the same shard. */
+const sameShard = () =>
+  Array.from({ length: 999 }, (_, at): Subject => `post:${at + 2}`).find((one) => shardOf(one) === SHARD)!;
 const usersOf = (count: number, name = 'user') => Array.from({ length: count }, (_, at) => `${name} ${at}`);
 
 describeWithAnyRedis('likes that are counted in Redis', () => {
@@ -66,7 +69,9 @@ describeWithAnyRedis('likes that are counted in Redis', () => {
       expect([await world.eye.scard(members), await world.eye.get(count)]).toEqual([1, '2']);
 
       const [one, other] = [await started(), world.process()];
-      const outcomes = await Promise.all(Array.from({ length: 40 }, (_, at) => (at % 2 ? one : other).set(POST, '888', true)));
+      const outcomes = await Promise.all(
+        Array.from({ length: 40 }, (_, at) => (at % 2 ? one : other).set(POST, '888', true)),
+      );
       expect(outcomes.filter((outcome) => outcome.outcome === 'ok' && outcome.changed)).toHaveLength(1);
       await world.settleAll();
       expect(await world.look('888', [POST], other)).toMatchObject([{ liked: true, count: 1, exact: true }]);
@@ -75,12 +80,20 @@ describeWithAnyRedis('likes that are counted in Redis', () => {
 
     it('P8: a count says whether it is exact and when what it is based on was committed', async () => {
       const likes = await started();
-      expect(await likes.set(POST, 'anna', true)).toMatchObject({ liked: true, changed: true, likes: { count: 1, exact: false } });
+      expect(await likes.set(POST, 'anna', true)).toMatchObject({
+        liked: true,
+        changed: true,
+        likes: { count: 1, exact: false },
+      });
       await world.settleAll();
       const [shown] = await world.look('anna', [POST]);
       const committed = (await world.ledger.likeCounts([POST])).get(POST)!;
       expect(shown).toEqual({ liked: true, count: 1, exact: true, asOfMs: committed.atMs });
-      expect(await likes.set(POST, 'anna', false)).toMatchObject({ liked: false, changed: true, likes: { count: 0, exact: false } });
+      expect(await likes.set(POST, 'anna', false)).toMatchObject({
+        liked: false,
+        changed: true,
+        likes: { count: 0, exact: false },
+      });
       expect(await world.look('anna', [POST])).toMatchObject([{ liked: false, count: 0, exact: false }]);
     });
 
@@ -150,7 +163,8 @@ describeWithAnyRedis('likes that are counted in Redis', () => {
       const likes = await started({ keepMs: 150 });
       await likes.set(POST, 'zoe', true);
       const { rows } = world.ledger.calls;
-      for (let times = 0; times < 3; times++) expect(await likes.set(POST, 'zoe', true)).toMatchObject({ changed: false });
+      for (let times = 0; times < 3; times++)
+        expect(await likes.set(POST, 'zoe', true)).toMatchObject({ changed: false });
       await likes.upkeep.round();
       await likes.set(POST, 'zoe', true);
       expect(world.ledger.calls.rows).toBe(rows);
@@ -179,7 +193,9 @@ describeWithAnyRedis('likes that are counted in Redis', () => {
       // What was decided before leaves no trace.
       await world.settleAll();
       const heads = await Promise.all(
-        Array.from({ length: LIKE_SHARDS }, (_, shard) => world.eye.hget(`${world.prefix}:{likes:${shard}}:head`, 'unsettled')),
+        Array.from({ length: LIKE_SHARDS }, (_, shard) =>
+          world.eye.hget(`${world.prefix}:{likes:${shard}}:head`, 'unsettled'),
+        ),
       );
       expect(new Set(heads)).toEqual(new Set(['0']));
     });
@@ -193,7 +209,7 @@ describeWithAnyRedis('likes that are counted in Redis', () => {
       expect(await likes.set(POST, 'user 3', true)).toMatchObject({ changed: false });
       await world.settleAll();
       expect(await likes.set(POST, 'user 10', true)).toMatchObject({ changed: true });
-      const same = Array.from({ length: 999 }, (_, at): Subject => `post:${at + 2}`).find((one) => shardOf(one) === SHARD)!;
+      const same = sameShard();
       world.ledger.add(same);
       await expect(likes.set(same, 'anna', true)).rejects.toMatchObject({ code: 'overloaded' });
     });
@@ -238,7 +254,8 @@ describeWithAnyRedis('likes that are counted in Redis', () => {
       await until('it is being filled', 2000, () => go !== null);
       await all(likes, usersOf(5, 'meanwhile'));
       go!();
-      const state = async () => (await world.eye.hget(`${world.prefix}:{likes:${SHARD}}:2:subjects`, POST))!.split(' ')[9];
+      const state = async () =>
+        (await world.eye.hget(`${world.prefix}:{likes:${SHARD}}:2:subjects`, POST))!.split(' ')[9];
       await until('it is filled', 5000, async () => (await state()) === 'c');
       expect(world.ledger.calls.likeUsers).toBe(3);
       const { rows } = world.ledger.calls;
@@ -275,7 +292,10 @@ describeWithAnyRedis('likes that are counted in Redis', () => {
         return !keys.some((key) => /:(subjects|pairs|settled)$|:f:/.test(key));
       });
       expect(await world.look('user 1', [POST])).toMatchObject([{ liked: true, count: 100, exact: true }]);
-      expect(await likes.set(POST, 'user 1', true)).toMatchObject({ changed: false, likes: { count: 100, exact: true } });
+      expect(await likes.set(POST, 'user 1', true)).toMatchObject({
+        changed: false,
+        likes: { count: 100, exact: true },
+      });
       expect(await likes.set(POST, 'anna', true)).toMatchObject({ changed: true, likes: { count: 101, exact: false } });
     });
 
@@ -363,6 +383,10 @@ describeWithAnyRedis('likes that are counted in Redis', () => {
       expect(undeliverable.map(({ message }) => message.user)).toEqual(['user 5']);
       expect(world.ledger.liked(POST)).toBe(8);
       expect(await world.look('user 5', [POST])).toMatchObject([{ liked: true, count: 9, exact: false }]);
+      // Somebody gives it up.
+      await world.eye.xdel(entry!.stream, entry!.id);
+      await likes.reopen(POST);
+      expect(await world.look('user 5', [POST])).toMatchObject([{ liked: false, count: 8, exact: true }]);
     });
 
     it('a ledger that is out keeps the batch in the pipe; so does one that can store nothing at all', async () => {
@@ -393,19 +417,41 @@ describeWithAnyRedis('likes that are counted in Redis', () => {
       expect(await world.look('anna', [POST])).toMatchObject([{ liked: true, count: 1, exact: true }]);
     });
 
+    it('of counts that overtake each other the newest stays, and an epoch above ours shuts the shard', async () => {
+      const likes = await started();
+      await likes.set(POST, 'anna', true);
+      const store = new LikeStore({ target, prefix: world.prefix }, systemRuntime());
+      stores.push(store);
+      const epoch = await store.epochOf(SHARD);
+      await store.settle(SHARD, epoch, epoch, [], new Map([[POST, { count: 40, rev: 9, atMs: 9 }]]));
+      await store.settle(SHARD, epoch, epoch, [], new Map([[POST, { count: 30, rev: 8, atMs: 8 }]]));
+      expect(await world.look('anna', [POST])).toMatchObject([{ count: 41, exact: false, asOfMs: 9 }]);
+      await store.settle(SHARD, epoch, epoch + 1, [], new Map());
+      expect(await store.epochOf(SHARD)).toBe(0);
+    });
+
     it('a batch that is larger than one call never looks settled with an old count', async () => {
       const likes = await started();
-      for (let part = 0; part < 3; part++) await all(likes, usersOf(250, `${part}`));
-      const events = (await world.entries()).flatMap((entry) => entry.events);
-      expect(events).toHaveLength(750);
-      const telling = (await likes.settle(events)).told;
-      let ended = false;
-      void telling.then(() => (ended = true));
-      while (!ended) {
-        const [shown] = await world.look(null, [POST]);
-        if (shown!.exact) expect(shown!.count).toBe(750);
+      const other = sameShard();
+      world.ledger.add(other);
+      await all(likes, usersOf(10));
+      for (let part = 0; part < 3; part++) {
+        await Promise.all(usersOf(250, `${part}`).map((user) => likes.set(other, user, true)));
       }
-      expect(await world.look(null, [POST])).toMatchObject([{ count: 750, exact: true }]);
+      const events = (await world.entries()).flatMap((entry) => entry.events);
+      expect(events).toHaveLength(760);
+      const { told } = await likes.settle(events);
+      let ended = false;
+      void told.then(() => (ended = true));
+      while (!ended) {
+        const [first, second] = await world.look(null, [POST, other]);
+        if (first!.exact) expect(first!.count).toBe(10);
+        if (second!.exact) expect(second!.count).toBe(750);
+      }
+      expect(await world.look(null, [POST, other])).toMatchObject([
+        { count: 10, exact: true },
+        { count: 750, exact: true },
+      ]);
     });
   });
 

@@ -90,7 +90,9 @@ describeWithRedis('likes in a Redis that fails', () => {
     await server.kill();
     await server.start();
     const changed = async (user: string) => {
-      const outcome = await until('likes are decided again', 10_000, () => likes.set(POST, user, true).catch(() => null));
+      const outcome = await until('likes are decided again', 10_000, () =>
+        likes.set(POST, user, true).catch(() => null),
+      );
       return outcome.outcome === 'ok' && outcome.changed;
     };
     expect(await changed('late 1')).toBe(true);
@@ -102,7 +104,10 @@ describeWithRedis('likes in a Redis that fails', () => {
   it('in a cluster each shard is on its own node, and a page is read from all of them', async () => {
     const { urls, nodes } = await startRedisCluster();
     const hosts = nodes.map(({ host, port }) => ({ host, port }));
-    world = new LikeWorld(`redis+cluster://${urls.map((url) => url.slice('redis://'.length)).join(',')}`, new Cluster(hosts));
+    world = new LikeWorld(
+      `redis+cluster://${urls.map((url) => url.slice('redis://'.length)).join(',')}`,
+      new Cluster(hosts),
+    );
     const subjects = Array.from({ length: 40 }, (_, at): Subject => `post:${at}`);
     expect(new Set(subjects.map(shardOf)).size).toBe(LIKE_SHARDS);
     world.ledger.add(...subjects);

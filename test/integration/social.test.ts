@@ -403,7 +403,7 @@ describe('what anybody reads', () => {
     ]);
     expect((await honest).map(({ status }) => status)).toEqual([200, 200, 201]);
     const statuses = (await Promise.all(hostile)).map(({ status }) => status);
-    expect(new Set(statuses).difference(new Set([200, 404, 503]))).toEqual(new Set());
+    expect(statuses.filter((status) => ![200, 404, 503].includes(status))).toEqual([]);
     expect(statuses).toContain(503);
   });
 });

@@ -1,6 +1,7 @@
 import { GATE } from './gate.ts';
 import { LEDGER } from './ledger.ts';
 import { LIFE } from './life.ts';
+import { LIKES } from './likes.ts';
 import type { Mutant } from './mutant.ts';
 import { SOCIAL } from './social.ts';
 import { WRITER } from './writer.ts';
@@ -11,4 +12,5 @@ export const MUTANTS: Readonly<Record<string, readonly Mutant[]>> = {
   writer: WRITER,
   life: LIFE,
   social: SOCIAL,
+  likes: LIKES,
 };

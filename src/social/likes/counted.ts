@@ -189,6 +189,15 @@ export class CountedLikes implements Likes {
     return this.#settler.settle(batch);
   }
 
+  /**
+   * Opens the shard of this subject anew, with what the ledger has. For an operator who gives up an event that the ledger cannot take:
+   * until then Redis counts it.
+   */
+  async reopen(subject: Subject): Promise<void> {
+    const shard = shardOf(subject);
+    await this.#shards.open(shard, await this.#store.shut(shard));
+  }
+
   #moved(shard: number, epoch: number, mode: LikeMode): void {
     if (mode === 'counted') {
       void this.#shards.open(shard, epoch - 1).catch(() => undefined);

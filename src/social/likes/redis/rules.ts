@@ -4,7 +4,7 @@ export interface LikeRules {
   readonly unsettledMax: number;
   /** How many subjects of a shard may be in Redis. */
   readonly subjectsMax: number;
-  /** How many users the filters of a shard may hold, at 9 to 10 bytes each. */
+  /** How many users the filters of a shard may hold, at 8 to 10 bytes each. */
   readonly filterUsersMax: number;
   /** How old the answer to a question of the script may be. */
   readonly askedMsMax: number;

@@ -24,7 +24,7 @@ export interface LikeStoreOptions {
 export type CommittedCount = { readonly count: number; readonly rev: number; readonly atMs: number } | null;
 
 /** Events or users of one call. */
-const CALL_MAX = 256;
+const CALL_MAX = 128;
 const SCAN_COUNT = 200;
 
 /**

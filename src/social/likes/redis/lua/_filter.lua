@@ -3,7 +3,7 @@
 
   The filter of a subject says of a user `never liked` or `perhaps`. It is a hash of buckets; a bucket is the marks of its users, 6
   characters each, one after the other (src/social/likes/redis/user-mark.ts). It grows by linear hashing: with more than BUCKET_USERS users
-  a bucket on the average, one bucket is split in two by the next bit of its users' marks. So it needs 9 to 10 bytes a user at any size, no
+  a bucket on the average, one bucket is split in two by the next bit of its users' marks. So it needs 8 to 10 bytes a user at any size, no
   call does more than a few splits, and a whole batch is one HMGET and one HSET.
 
   It forgets nobody: a mark is in the bucket that its own bits name. It takes a stranger for a user if the marks are the same: with ten
