@@ -44,7 +44,11 @@ export function socialRoutes(app: FastifyInstance, context: HttpContext): void {
   const keyed = new Keyed(context);
   const params = S.OfId;
   const headers = Type.Object({ ...S.KeyHeader, ...S.BuyerHeader });
-  const buyer = { 'x-security': [{ buyer: [] }, { admin: [] }], querystring: S.NoQuery };
+  const buyer = {
+    'x-security': [{ buyer: [] }, { admin: [] }],
+    headers: Type.Object(S.BuyerHeader),
+    querystring: S.NoQuery,
+  };
   const anyone = { 'x-security': [{}, { buyer: [] }, { admin: [] }] };
   app.decorateRequest(WHO, null);
 
@@ -317,7 +321,7 @@ export function socialRoutes(app: FastifyInstance, context: HttpContext): void {
           tags: [tag],
           summary: `Delete ${one}, as its author`,
           params,
-          response: { 200: S.Deleted, ...problems(...BUYER, 'not_found', 'invalid_request') },
+          response: { 200: S.Deleted, ...problems(...BODY, ...BUYER, 'not_found') },
         },
         onRequest: writes,
       },
@@ -339,7 +343,7 @@ export function socialRoutes(app: FastifyInstance, context: HttpContext): void {
           tags: ['Likes'],
           summary: liked ? `Like ${one}; repeating it changes nothing` : `Take a like of ${one} back`,
           params,
-          response: { 200: S.LikeAnswer, ...problems(...BUYER, 'not_found', 'invalid_request') },
+          response: { 200: S.LikeAnswer, ...problems(...BODY, ...BUYER, 'not_found') },
         },
         onRequest: writes,
         handler: async (request) => {
