@@ -8,6 +8,7 @@ const scenarios: Record<string, () => Promise<{ run(args: string[]): Promise<voi
   shop: () => import('./shop.ts'),
   pipe: () => import('./pipe.ts'),
   rebuild: () => import('./rebuild.ts'),
+  likes: () => import('./likes.ts'),
   compare: () => import('./compare.ts'),
 };
 

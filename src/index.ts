@@ -24,6 +24,14 @@ export {
   type SalePatchInput,
   type SaleResult,
 } from './library/doorbuster.ts';
+export type {
+  CommentResult,
+  DeleteResult,
+  LikeResult,
+  LikeSubject,
+  PostResult,
+  SocialLibrary,
+} from './library/social.ts';
 export type { Finding } from './model/finding.ts';
 export type { Money } from './model/money.ts';
 export type {
@@ -36,3 +44,4 @@ export type {
 export type { SaleEvent } from './views/board.ts';
 export type { ShopEvents } from './views/events.ts';
 export type { Consistency, Item, Order, Sale } from './views/present.ts';
+export type { Comment, LikedBy, LikedSubject, Likes, Person, Post } from './views/present-social.ts';

@@ -174,6 +174,13 @@ export const SETTINGS = {
     '`buyer`: write orders under their buyers’ locks; no promise needs it (with Redis)',
     word('off', 'buyer'),
   ),
+  likes: setting(
+    'LIKES',
+    'likes',
+    'counted',
+    '`counted`: Redis decides likes and the workers store them; `direct`: the database decides each (with Redis)',
+    word('counted', 'direct'),
+  ),
   adminKeys: setting('DOORBUSTER_ADMIN_KEY', 'admin-key', null, 'Admin key, or `alice:key1,bob:key2`', parseAdminKeys),
   authSecrets: setting(
     'DOORBUSTER_AUTH_SECRET',
@@ -241,14 +248,14 @@ export const SETTINGS = {
     'RATE_LIMIT_BUYER_WRITES',
     'rate-limit-buyer-writes',
     '10',
-    'Payments and cancellations per second and buyer',
+    'Payments and cancellations per second and buyer; as many posts, comments and likes',
     whole(1, 100_000),
   ),
   rateLimitBuyerReads: setting(
     'RATE_LIMIT_BUYER_READS',
     'rate-limit-buyer-reads',
     '50',
-    'Reads of orders per second and buyer',
+    'Reads of orders, posts and comments per second and buyer',
     whole(1, 100_000),
   ),
   rateLimitAddress: setting(

@@ -13,7 +13,17 @@ import type { Clock } from './clock.ts';
  */
 export const ID_EPOCH_MS = Date.UTC(2025, 0, 1);
 
-export type IdKind = 'sale' | 'item' | 'order' | 'attempt' | 'audit' | 'webhook' | 'delivery' | 'user';
+export type IdKind =
+  | 'sale'
+  | 'item'
+  | 'order'
+  | 'attempt'
+  | 'audit'
+  | 'webhook'
+  | 'delivery'
+  | 'user'
+  | 'post'
+  | 'comment';
 
 /** [from, to): numbers that belong to this caller alone, for ever. */
 export interface IdBlock {

@@ -84,6 +84,47 @@ export async function demoSale(shop: Shop): Promise<string> {
   return change.sale.id;
 }
 
+const TALK = [
+  {
+    author: 'ann',
+    title: 'Is a voucher worth the queue?',
+    content: 'A hundred of them, and five thousand of us.\nI was there in time, and got one.',
+    comments: [
+      {
+        author: 'bob',
+        content: 'Sold out before I could blink.',
+        replies: [{ author: 'ann', content: 'Next sale, then.' }],
+      },
+      { author: 'cat', content: 'Clicked twice, got one. As it should be.', replies: [] },
+    ],
+    likedBy: ['bob', 'cat'],
+  },
+  {
+    author: 'cat',
+    title: 'What I watch while I wait',
+    content: 'The page at / shows the stock as it goes.',
+    comments: [],
+    likedBy: ['ann'],
+  },
+];
+
+/** Some posts, comments and likes, unless there are posts already. */
+export async function demoTalk({ social }: Pick<Shop, 'social'>): Promise<void> {
+  if ((await social.reader.posts.list({}, { limit: 1, before: null }, null)).length > 0) return;
+  for (const { comments, likedBy, ...post } of TALK) {
+    const made = await social.createPost(post, null);
+    if (made.outcome !== 'ok') continue;
+    const { id: postId } = made.post;
+    for (const { author, content, replies } of comments) {
+      const comment = await social.createComment({ postId, parentId: null, author, content }, null);
+      if (comment.outcome !== 'ok') continue;
+      const parentId = comment.comment.id;
+      for (const reply of replies) await social.createComment({ postId, parentId, ...reply }, null);
+    }
+    for (const user of likedBy) await social.setLike('post', postId, user, true);
+  }
+}
+
 export function demoWords(url: string, { printed }: Keys, saleId: string): string {
   const key = printed ?? '"$DOORBUSTER_ADMIN_KEY"';
   return `
@@ -91,6 +132,7 @@ export function demoWords(url: string, { printed }: Keys, saleId: string): strin
 
     Watch    ${url}/
     API      ${url}/docs
+    Posts    ${url}/v1/posts
     Sale     ${saleId}: ${STOCK} vouchers, one for each buyer
     Admin    ${printed ?? 'the key in DOORBUSTER_ADMIN_KEY'}
 

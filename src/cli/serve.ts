@@ -12,7 +12,7 @@ import type { Readiness, Shop } from '../engine/shop.ts';
 import { HTTP_DEFAULTS, type ShopSource } from '../http/context.ts';
 import { createServer } from '../http/server.ts';
 import { type Command, configOf, parseFlags, settingFlags, settingHelp } from './command.ts';
-import { demoKeys, demoSale, demoWords, mustBeHere } from './demo.ts';
+import { demoKeys, demoSale, demoTalk, demoWords, mustBeHere } from './demo.ts';
 import { whenNpmEnds } from './npm.ts';
 import { mustBeStrong } from './strong.ts';
 
@@ -28,6 +28,7 @@ const SETTINGS = [
   'pipeMax',
   'rebuildDrainMs',
   'writerLock',
+  'likes',
   'adminKeys',
   'authSecrets',
   'authIssuer',
@@ -231,7 +232,13 @@ ${settingHelp(SETTINGS)}`,
     }
     if (demo) {
       const shop = await Promise.race([opening.opened, closed.promise]);
-      if (typeof shop !== 'number') console.log(demoWords(url, keys, await demoSale(shop)));
+      if (typeof shop !== 'number') {
+        const saleId = await demoSale(shop);
+        await demoTalk(shop).catch((error: unknown) => {
+          runtime.log.warn({ reason: messageOf(error) }, 'the demo has no posts');
+        });
+        console.log(demoWords(url, keys, saleId));
+      }
     } else {
       announce(runtime.log, { url }, `doorbuster: listening on ${url}`);
     }

@@ -14,6 +14,7 @@ const SETTINGS = [
   'redisPrefix',
   'rebuildDrainMs',
   'writerLock',
+  'likes',
   'paymentsSandbox',
   'webhooksPrivate',
   'logLevel',

@@ -2,11 +2,13 @@ import Type, { type Static } from 'typebox';
 import { ID_PATTERN } from '../base/ids.ts';
 import { ACCOUNT_BOUNDS, EMAIL_PATTERN } from '../model/account.ts';
 import { CHECKS } from '../model/finding.ts';
+import type { LikedKind } from '../model/like.ts';
 import { AMOUNT_MAX } from '../model/money.ts';
 import { ORDER_STATUSES } from '../model/order.ts';
 import { REJECT_REASONS, type RejectReason } from '../model/outcome.ts';
 import { BOUNDS } from '../model/sale.ts';
-import { CODE_PATTERN, KEY_PATTERN, NAME_PATTERN, TEXT_PATTERN } from '../model/text.ts';
+import { type CommentOrder, SOCIAL_BOUNDS } from '../model/social.ts';
+import { CODE_PATTERN, CONTENT_PATTERN, KEY_PATTERN, NAME_PATTERN, TEXT_PATTERN } from '../model/text.ts';
 
 /**
  * The schemas of input and output. HTTP and the library validate with them; HTTP also serialises with them and generates
@@ -104,6 +106,12 @@ export const NewItem = Type.Object(
 const PerBuyer = Type.Integer({ minimum: 1, maximum: BOUNDS.perBuyerMax, description: 'Units over the whole sale' });
 const PayWithin = Type.Integer({ minimum: 1, maximum: BOUNDS.payWithinSecondsMax, description: 'Seconds' });
 
+const Version = Type.Integer({
+  minimum: 1,
+  maximum: Number.MAX_SAFE_INTEGER,
+  description: 'The version this change is based on',
+});
+
 export const NewSale = Type.Object(
   {
     name: Name,
@@ -140,11 +148,7 @@ export const SalePatch = Type.Object(
     closesAt: Type.Optional(GivenTime),
     perBuyer: Type.Optional(PerBuyer),
     payWithin: Type.Optional(PayWithin),
-    version: Type.Integer({
-      minimum: 1,
-      maximum: Number.MAX_SAFE_INTEGER,
-      description: 'The version this change is based on',
-    }),
+    version: Version,
   },
   { ...strict, examples: [{ perBuyer: 2, version: 1 }] },
 );
@@ -362,6 +366,107 @@ export const SignedIn = Type.Object({
 export type NewAccountBody = Static<typeof NewAccount>;
 export type NewSessionBody = Static<typeof NewSession>;
 
+/** A title is one line. */
+const Title = Type.String({ minLength: 1, maxLength: SOCIAL_BOUNDS.titleMax, pattern: NAME_PATTERN });
+const content = (lengthMax: number) =>
+  Type.String({
+    minLength: 1,
+    maxLength: lengthMax,
+    pattern: CONTENT_PATTERN,
+    description: 'Plain text of several lines. It is stored and sent as it is: whoever shows it escapes it',
+  });
+const PostContent = content(SOCIAL_BOUNDS.contentMax);
+const CommentContent = content(SOCIAL_BOUNDS.commentMax);
+
+export const NewPost = Type.Object(
+  { title: Title, content: PostContent },
+  { ...strict, examples: [{ title: 'Is it worth the queue?', content: 'I got one of the vouchers.' }] },
+);
+
+export const PostPatch = Type.Object(
+  { title: Type.Optional(Title), content: Type.Optional(PostContent), version: Version },
+  { ...strict, examples: [{ title: 'It is worth the queue', version: 1 }] },
+);
+
+export const NewComment = Type.Object(
+  {
+    content: CommentContent,
+    parentId: Type.Optional(
+      Type.String({ pattern: ID_PATTERN, description: 'The comment of this post that it replies to' }),
+    ),
+  },
+  { ...strict, examples: [{ content: 'I was too late.' }] },
+);
+
+export const CommentPatch = Type.Object(
+  { content: CommentContent, version: Version },
+  { ...strict, examples: [{ content: 'I was in time.', version: 1 }] },
+);
+
+export type NewPostBody = Static<typeof NewPost>;
+export type PostPatchBody = Static<typeof PostPatch>;
+export type NewCommentBody = Static<typeof NewComment>;
+export type CommentPatchBody = Static<typeof CommentPatch>;
+
+const Person = Type.Object({
+  id: Type.String({ description: 'The buyer whom the token named' }),
+  name: nullable(Type.String({ description: 'The username; null: not an account that registered here' })),
+});
+
+const LikeCount = Type.Object({
+  count: Type.Integer({ minimum: 0 }),
+  exact: Type.Boolean({
+    description: 'True: the count of the stored likes. False: some are on their way to the ledger',
+  }),
+  asOf: Type.String({ ...Time, description: 'The ledger’s time of the state that the count is based on' }),
+});
+
+const OfReader = Type.Optional(Type.Boolean({ description: 'Whether the caller likes it; only with a buyer’s token' }));
+
+export const Post = Type.Object({
+  id: Id,
+  author: Person,
+  title: Type.String(),
+  content: Type.String(),
+  likes: LikeCount,
+  comments: count('Comments and replies that are not deleted'),
+  liked: OfReader,
+  version: Type.Integer(),
+  createdAt: Time,
+  updatedAt: Time,
+});
+
+export const Comment = Type.Object({
+  id: Id,
+  postId: Id,
+  parentId: nullable(Type.String({ description: 'The comment that it is a reply to; null: it is about the post' })),
+  answers: nullable(Type.String({ description: 'The reply that it answers, under the same comment' })),
+  author: Type.Unsafe<Static<typeof Person> | null>({
+    ...Person,
+    type: ['object', 'null'],
+    description: 'Null: it is deleted',
+  }),
+  content: nullable(Type.String({ description: 'Null: it is deleted' })),
+  deleted: Type.Boolean({ description: 'A deleted comment that has replies keeps its place' }),
+  likes: LikeCount,
+  replies: count('Replies that are not deleted'),
+  liked: OfReader,
+  version: Type.Integer(),
+  createdAt: Time,
+  updatedAt: Time,
+});
+
+export const Deleted = Type.Object({ id: Id, deleted: Type.Literal(true) });
+
+export const LikeAnswer = Type.Object({
+  liked: Type.Boolean(),
+  changed: Type.Boolean({ description: 'Whether this call changed it' }),
+  likes: LikeCount,
+});
+
+export const Liker = Type.Object({ user: Person, at: Time });
+export const LikedSubject = Type.Object({ kind: words(['post', 'comment']), id: Id, at: Time });
+
 export function listOf<T extends Type.TSchema>(of: T) {
   return Type.Object({ data: Type.Array(of), nextCursor: nullable(Type.String()) });
 }
@@ -389,6 +494,52 @@ export const OrdersQuery = Type.Object(
     saleId: Type.Optional(GivenId),
     status: Type.Optional(words(ORDER_STATUSES)),
     buyer: Type.Optional(Buyer),
+  },
+  strict,
+);
+
+const nextCursor = (pattern: string, lengthMax?: number) =>
+  Type.Optional(
+    Type.String({
+      pattern,
+      ...(lengthMax !== undefined && { maxLength: lengthMax }),
+      description: '`nextCursor` of the page before',
+    }),
+  );
+const BARE_ID = ID_PATTERN.slice(1, -1);
+const TIMED = '^(0|[1-9][0-9]{0,14})\\.';
+
+export const PostsQuery = Type.Object({ ...PageQuery, author: Type.Optional(Buyer) }, strict);
+
+/** The cursor has the settled likes of the last comment, and its id: `newest` needs only the id. */
+export const CommentsQuery = Type.Object(
+  {
+    limit: PageQuery.limit,
+    cursor: nextCursor(`^(0|[1-9][0-9]{0,8})\\.${BARE_ID}$`),
+    parentId: Type.Optional(Type.String({ pattern: ID_PATTERN, description: 'Its replies; without it, the comments' })),
+    sort: Type.Optional(
+      Type.Unsafe<CommentOrder>({
+        type: 'string',
+        enum: ['newest', 'liked'],
+        default: 'newest',
+        description: '`liked`: by stored likes, the most first',
+      }),
+    ),
+  },
+  strict,
+);
+
+/** The cursors of likes have the time of the last row, and its user or its subject. */
+export const LikersQuery = Type.Object(
+  { limit: PageQuery.limit, cursor: nextCursor(TIMED + NAME_PATTERN.slice(1), BOUNDS.buyerLengthMax + 16) },
+  strict,
+);
+
+export const MyLikesQuery = Type.Object(
+  {
+    limit: PageQuery.limit,
+    cursor: nextCursor(`${TIMED}${BARE_ID}$`),
+    kind: Type.Optional(Type.Unsafe<LikedKind>({ type: 'string', enum: ['post', 'comment'], default: 'post' })),
   },
   strict,
 );

@@ -3,8 +3,8 @@ import { grouped } from './words.ts';
 
 /** The progress of a crowd. */
 export interface InFlight {
-  /** What it is doing: getting tokens, ordering, or waiting for the orders that were answered 202. */
-  stage: 'tokens' | 'orders' | 'queued';
+  /** What it is doing: getting tokens, ordering, waiting for the orders that were answered 202, or liking. */
+  stage: 'tokens' | 'orders' | 'queued' | 'likes';
   done: number;
   of: number;
   sold: number;
@@ -13,11 +13,13 @@ export interface InFlight {
   queued: number;
   /** Orders answered 202 that ended rejected. */
   rejected: number;
+  /** Likes that were made or taken back. */
+  changed: number;
   requests: number;
 }
 
 export function newTally(of: number): InFlight {
-  return { stage: 'tokens', done: 0, of, sold: 0, refused: 0, queued: 0, rejected: 0, requests: 0 };
+  return { stage: 'tokens', done: 0, of, sold: 0, refused: 0, queued: 0, rejected: 0, changed: 0, requests: 0 };
 }
 
 export interface Screen {
@@ -61,12 +63,14 @@ function bar({ done, of }: InFlight): string {
   return `[${'█'.repeat(filled)}${'░'.repeat(BAR_WIDTH - filled)}]`;
 }
 
-function wordsOf({ stage, done, of, sold, refused, queued, rejected }: InFlight, perSecond: number): string {
+function wordsOf(inFlight: InFlight, perSecond: number): string {
+  const { stage, done, of, sold, refused, queued, rejected, changed } = inFlight;
   const far = `${grouped(done)} of ${grouped(of)}`;
+  const rate = perSecond > 0 ? `, ${grouped(perSecond)} requests/s` : '';
   if (stage === 'tokens') return `${far} tokens`;
+  if (stage === 'likes') return `${far} likers: ${grouped(changed)} changes${rate}`;
   const later = rejected > 0 ? `, ${grouped(rejected)} rejected later` : '';
   if (stage === 'queued') return `${far} queued orders decided: ${grouped(sold)} sold${later}`;
   const waiting = queued > 0 ? `, ${grouped(queued)} queued` : '';
-  const rate = perSecond > 0 ? `, ${grouped(perSecond)} requests/s` : '';
   return `${far} buyers: ${grouped(sold)} sold${waiting}${later}, ${grouped(refused)} refusals${rate}`;
 }

@@ -45,10 +45,7 @@ function figures({
   const rows: [string, string][] = [
     ['answers', `${grouped(requests)} in ${seconds.toFixed(1)} s, ${grouped(Math.round(requestsPerSecond))} a second`],
   ];
-  if (latencyMs !== null) {
-    const { p50, p95, p99, max } = latencyMs;
-    rows.push(['latency', `p50 ${ms(p50)}, p95 ${ms(p95)}, p99 ${ms(p99)}, max ${ms(max)}`]);
-  }
+  if (latencyMs !== null) rows.push(['latency', latencyWords(latencyMs)]);
   rows.push(['seed', String(seed)]);
   // Without a verdict there are only the answers that the buyers got.
   if (verdict === null) return [...rows, ['told', byCode(answers)]];
@@ -94,7 +91,11 @@ function lastLine({ verdict, noVerdict, endedEarly }: CrowdReport): string {
   return `verdict: BROKEN: ${broken.map(({ subject, says }) => `${subject} ${says}`).join('; ')}`;
 }
 
-function byCode(counts: Record<string, number>): string {
+export function latencyWords({ p50, p95, p99, max }: NonNullable<CrowdReport['latencyMs']>): string {
+  return `p50 ${ms(p50)}, p95 ${ms(p95)}, p99 ${ms(p99)}, max ${ms(max)}`;
+}
+
+export function byCode(counts: Record<string, number>): string {
   const total = Object.values(counts).reduce((sum, times) => sum + times, 0);
   return total === 0 ? '0' : `${grouped(total)}: ${codes(counts)}`;
 }

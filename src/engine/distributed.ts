@@ -7,7 +7,7 @@ import { oneAtATime, sleep, within } from '../base/timers.ts';
 import { PrefixClaim } from '../gate/redis/claim.ts';
 import { RedisGate } from '../gate/redis/gate.ts';
 import { LeftInPipe } from '../ledger/left-in-pipe.ts';
-import type { Ledger } from '../ledger/port.ts';
+import type { Ledger, LikeMode } from '../ledger/port.ts';
 import { Writer } from '../ledger/writer.ts';
 import { createLocks, type Locks } from '../locks/locks.ts';
 import type { OrderMessage } from '../model/order.ts';
@@ -18,10 +18,13 @@ import { BrokerPipe } from '../pipe/brokers/pipe.ts';
 import type { Carrier } from '../pipe/brokers/port.ts';
 import type { Lead } from '../pipe/brokers/relay.ts';
 import type { Channels } from '../pipe/channels.ts';
+import { LIKES } from '../pipe/likes.ts';
 import { ORDERS } from '../pipe/orders.ts';
 import type { DeadLetters, SharedPipe, Undeliverable } from '../pipe/port.ts';
 import { RedisStreamsPipe } from '../pipe/redis-streams/pipe.ts';
+import { DirectLikes } from '../social/likes/direct.ts';
 import { presentOrder } from '../views/present.ts';
+import { SharedLikes } from './likes.ts';
 import { type LifeOptions, NO_PAYMENTS, type Readiness, Shop } from './shop.ts';
 
 export interface DistributedOptions {
@@ -37,6 +40,10 @@ export interface DistributedOptions {
   readonly worker: boolean;
   /** A broker that carries orders to the workers; null: they read the streams in Redis. */
   readonly carrier?: Carrier | null;
+  /** How likes are decided: in Redis (the default), or in the ledger. */
+  readonly likes?: LikeMode;
+  /** The same broker for likes, where Redis decides them. */
+  readonly likesCarrier?: Carrier | null;
   /**
    * `buyer`: a batch is written under its buyers' locks (docs/concepts/sources.md, 000). Not needed, and tested to be not
    * needed.
@@ -85,6 +92,8 @@ export class DistributedShop extends Shop {
   readonly #options: DistributedOptions;
   readonly #stopTimers: (() => void)[] = [];
   readonly #claim: PrefixClaim;
+  /** Null: the ledger decides likes. */
+  readonly #likes: SharedLikes | null;
   #ledgerOut: string | null = null;
 
   /**
@@ -100,6 +109,8 @@ export class DistributedShop extends Shop {
       // So that it can take orders also when the ledger goes out before the first.
       await shop.prefetchIds();
       await shop.#openBroker();
+      if (shop.#likes === null) await ledger.likes.setLikeMode('direct');
+      else await shop.#likes.open();
     } catch (error) {
       await shop.close();
       throw error;
@@ -133,8 +144,18 @@ export class DistributedShop extends Shop {
       log: runtime.log,
       runtime,
     });
-    const { carrier = null, worker } = options;
-    const pipe = sharedPipe(orders, worker ? carrier : null, { ...common, redis: options.redis, locks, runtime });
+    const { carrier = null, likesCarrier = null, worker, prefix, redis } = options;
+    const ground: PipeGround = { ...common, redis, locks, runtime };
+    const pipe = sharedPipe(orders, worker ? carrier : null, ground);
+    const drain = { drainMsMax: options.rebuildDrainMs ?? REBUILD_DRAIN_MS, drainIdleMsMax: REBUILD_IDLE_MS };
+    const likes =
+      options.likes === 'direct'
+        ? null
+        : new SharedLikes({
+            ...{ runtime, ledger, redis, prefix, commandMs: common.commandMs, locks, ...drain },
+            pipe: sharedPipe(LIKES, worker ? likesCarrier : null, ground),
+            closedBecause: () => this.#claim.reason,
+          });
     // An order's lock only saves work: a call that does not get it soon goes on without it.
     const orderLocks = createLocks({
       redis: options.redis,
@@ -149,7 +170,7 @@ export class DistributedShop extends Shop {
         gate,
         pipe,
         letters: pipe.letters,
-        rebuild: { drainMsMax: options.rebuildDrainMs ?? REBUILD_DRAIN_MS, drainIdleMsMax: REBUILD_IDLE_MS },
+        rebuild: drain,
         cluster: {
           process,
           locks,
@@ -159,6 +180,7 @@ export class DistributedShop extends Shop {
         },
         locks: orderLocks,
         life: options.life ?? NO_PAYMENTS,
+        likes: likes ?? new DirectLikes({ setLike: (request) => this.watched(ledger.likes.setLike(request)) }),
         patience: { answerWithinMs: options.answerWithinMs, queued: (message) => this.#remember(message) },
         orderIdBlock: ORDER_ID_BLOCK,
         metrics: {
@@ -167,6 +189,9 @@ export class DistributedShop extends Shop {
           unresolved: () => 0,
           owed: () => this.#queuedOrders.size,
           deadLetters: () => pipe.counters.letters,
+          ...(likes !== null && {
+            likes: () => ({ waiting: likes.pipe.counters.depth, letters: likes.pipe.counters.letters }),
+          }),
           ...(pipe instanceof BrokerPipe && {
             relay: () => {
               const { relayed, resent, recovered } = pipe.counters;
@@ -182,6 +207,7 @@ export class DistributedShop extends Shop {
     this.#gate = gate;
     this.#claim = new PrefixClaim(() => gate.claim());
     this.#pipe = pipe;
+    this.#likes = likes;
     this.#locks = locks;
     this.#orderLocks = orderLocks;
     this.#decisions = new DecisionChannel(common, runtime, (orderId, decision) =>
@@ -244,15 +270,20 @@ export class DistributedShop extends Shop {
         { reason: messageOf(error) },
         'this process sells and carries nothing until it is started again',
       );
-      await Promise.all([this.upkeep.stop(), this.#pipe.stop()]);
+      await Promise.all([this.upkeep.stop(), this.#pipe.stop(), this.#likes?.stop()]);
       return;
     }
     if (!wasOurs && this.#claim.reason === null && !this.closing) this.#begin();
   }
 
   #begin(): void {
-    if (this.#options.worker) this.#work();
-    else this.#pipe.observe();
+    if (this.#options.worker) {
+      this.#work();
+      this.#likes?.work();
+    } else {
+      this.#pipe.observe();
+      this.#likes?.pipe.observe();
+    }
   }
 
   #work(): void {
@@ -296,7 +327,8 @@ export class DistributedShop extends Shop {
   override readiness(): Readiness {
     const prefix = this.#claim.reason;
     const gate = prefix ?? this.#gate.reason ?? this.#gate.full ?? this.rebuildReason ?? 'ok';
-    const pipe = this.closingReason ?? this.#pipe.reason ?? 'ok';
+    const likes = this.#likes?.reason ?? null;
+    const pipe = this.closingReason ?? this.#pipe.reason ?? (likes === null ? 'ok' : `likes: ${likes}`);
     const ledger = this.#ledgerOut ?? this.#leftInPipe.reason ?? 'ok';
     const ok = prefix === null && this.#gate.reason === null && this.closingReason === null;
     return { status: ok ? 'ok' : 'unavailable', parts: { gate, pipe, ledger } };
@@ -379,7 +411,7 @@ export class DistributedShop extends Shop {
   protected override async finish(): Promise<void> {
     for (const stop of this.#stopTimers) stop();
     // A batch whose database hangs is left in the pipe: another worker takes it over.
-    await within(this.runtime.timers, this.#pipe.stop(), STOP_MS_MAX);
+    await Promise.all([within(this.runtime.timers, this.#pipe.stop(), STOP_MS_MAX), this.#likes?.stop()]);
     // The orders that we answered 202 are looked at once more: those that are decided by now need not be remembered.
     await within(this.runtime.timers, this.#queuedOrders.look(), OWED_MS_MAX);
     if (this.#queuedOrders.size > 0) {
@@ -392,6 +424,7 @@ export class DistributedShop extends Shop {
     await Promise.all([this.#locks.close(), this.#orderLocks.close()]);
     this.#decisions.close();
     void this.#pipe.close();
+    this.#likes?.close();
     this.#gate.close();
     this.#keepAlive.close();
   }

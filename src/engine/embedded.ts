@@ -12,6 +12,7 @@ import type { OrderMessage } from '../model/order.ts';
 import type { SaleRecord } from '../model/sale.ts';
 import { MemoryPipe } from '../pipe/memory.ts';
 import { ORDERS } from '../pipe/orders.ts';
+import { DirectLikes } from '../social/likes/direct.ts';
 import { type LifeOptions, NO_PAYMENTS, type Readiness, Shop } from './shop.ts';
 
 const ORDER_ID_BLOCK = 20_000;
@@ -48,6 +49,8 @@ export class EmbeddedShop extends Shop {
       // Tokens come from the clock, which may have stepped back since the last run.
       shop.#space.mintedElsewhere(Number(await ledger.highestFence()));
       for (const saleId of await ledger.openSaleIds()) await shop.install(saleId);
+      // The shop on this database may have been one of many processes before.
+      await ledger.likes.setLikeMode('direct');
       await shop.webhooks.open();
       shop.startWork();
       return shop;
@@ -76,6 +79,7 @@ export class EmbeddedShop extends Shop {
         orderIdBlock: ORDER_ID_BLOCK,
         locks,
         life,
+        likes: new DirectLikes({ setLike: (request) => this.watched(ledger.likes.setLike(request)) }),
         metrics: {
           pipeDepth: () => pipe.depth,
           ledgerBacklog: () => ledger.backlog,

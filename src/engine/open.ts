@@ -10,6 +10,7 @@ import type { Reached } from '../orders/life/points.ts';
 import type { PaymentProvider } from '../payments/port.ts';
 import { providersFault } from '../payments/providers.ts';
 import type { Carrier } from '../pipe/brokers/port.ts';
+import { LIKES } from '../pipe/likes.ts';
 import { ORDERS } from '../pipe/orders.ts';
 import { DistributedShop } from './distributed.ts';
 import { EmbeddedShop } from './embedded.ts';
@@ -26,6 +27,7 @@ export type Deployment = Pick<
   | 'pipeMax'
   | 'rebuildDrainMs'
   | 'writerLock'
+  | 'likes'
   | 'paymentsSandbox'
   | 'webhooksPrivate'
 >;
@@ -88,6 +90,7 @@ export async function openShop(settings: Deployment, options: OpenOptions, runti
     pipeMax,
     rebuildDrainMs,
     writerLock,
+    likes,
   } = settings;
   const { providers = [] } = options;
   const fault = providersFault(providers, settings.paymentsSandbox);
@@ -109,10 +112,14 @@ export async function openShop(settings: Deployment, options: OpenOptions, runti
       const { worker } = options;
       try {
         // A process that only takes orders has no business with the broker.
-        const carrier = worker && pipeUrl !== null ? await carrierOf(pipeUrl, prefix, runtime) : null;
+        const carriers = async (kind: string): Promise<Carrier | null> =>
+          worker && pipeUrl !== null ? await carrierOf(pipeUrl, prefix, runtime, kind) : null;
+        const carrier = await carriers(ORDERS.kind);
+        const likesCarrier = likes === 'counted' ? await carriers(LIKES.kind) : null;
+        const pipes = { pipeMax, rebuildDrainMs, carrier, likes, likesCarrier };
         return await DistributedShop.open(
           ledger,
-          { redis: redisUrl!, prefix, answerWithinMs, pipeMax, rebuildDrainMs, worker, carrier, writerLock, life },
+          { redis: redisUrl!, prefix, answerWithinMs, worker, writerLock, life, ...pipes },
           runtime,
         );
       } catch (error) {

@@ -46,6 +46,7 @@ import type { DeadLetters, Pipe } from '../pipe/port.ts';
 import { type Caller, ManageSales } from '../sales/manage.ts';
 import { Accounts, type Registered, type Registration } from '../social/accounts/accounts.ts';
 import { type PasswordHasher, ScryptHasher } from '../social/accounts/password.ts';
+import type { Likes } from '../social/likes/likes.ts';
 import { Board, type HearSale, type SaleEvent } from '../views/board.ts';
 import { Events, type OrderEvent, type ShopEvents } from '../views/events.ts';
 import { OrderList } from '../views/order-list.ts';
@@ -54,12 +55,15 @@ import type { PublicAnswer } from '../views/public-answer.ts';
 import { SaleList } from '../views/sale-list.ts';
 import { lead } from './lead.ts';
 import { type PaymentOptions, wireLife } from './life.ts';
+import { ShopSocial } from './social.ts';
 import { NO_PRIVATE_WEBHOOKS, ShopWebhooks, type WebhookOptions } from './webhooks.ts';
 
 const GATE = actor('system', 'gate');
 const OTHER_ID_BLOCK = 100;
 /** Payments come in a rush as orders do. */
 const LIFE_ID_BLOCK = 20_000;
+/** A hot post gets many comments in a moment. */
+const COMMENT_ID_BLOCK = 2000;
 const LIFE_STOP_MS_MAX = 1000;
 /** What each part says of itself: `ok`, or why not. */
 export interface Readiness {
@@ -82,6 +86,8 @@ export interface ShopParts {
   readonly metrics: Omit<MetricSources, 'ready' | 'unsettled' | 'releases'>;
   readonly locks: Locks;
   readonly life: LifeOptions;
+  /** How likes are decided. */
+  readonly likes: Likes;
 }
 
 export interface RebuildOptions {
@@ -128,6 +134,8 @@ export abstract class Shop {
   readonly metrics: Metrics;
   readonly runtime: Runtime;
   readonly webhooks: ShopWebhooks;
+  /** Posts, comments and likes. */
+  readonly social: ShopSocial;
   protected readonly ledger: Ledger;
   protected readonly gate: KeptGate;
   protected readonly pending = new PendingDecisions();
@@ -158,7 +166,7 @@ export abstract class Shop {
   readonly #onPlaced: (() => void)[] = [];
 
   protected constructor(parts: ShopParts, runtime: Runtime) {
-    const { ledger, gate, pipe, letters, patience, orderIdBlock, metrics, locks, life, cluster } = parts;
+    const { ledger, gate, pipe, letters, patience, orderIdBlock, metrics, locks, life, cluster, likes } = parts;
     this.runtime = runtime;
     this.#queuedMsMax = patience?.answerWithinMs ?? 0;
     this.ledger = ledger;
@@ -271,6 +279,15 @@ export abstract class Shop {
       accountIds: ids('user'),
       auditIds,
       hasher: life.passwords ?? new ScryptHasher(runtime.random),
+      watched: (work) => this.watched(work),
+    });
+    this.social = new ShopSocial({
+      runtime,
+      ledger,
+      likes,
+      postIds: ids('post'),
+      commentIds: ids('comment', COMMENT_ID_BLOCK),
+      living: (work) => this.#living(work),
       watched: (work) => this.watched(work),
     });
     this.#manage = new ManageSales({

@@ -116,7 +116,7 @@ export class Auth {
   ordering(request: FastifyRequest): OrderingIdentity {
     const identity = this.#needed(request);
     if (identity.buyer === null)
-      throw new HttpProblem('forbidden', 'an order needs a buyer: send Doorbuster-Buyer with an admin key');
+      throw new HttpProblem('forbidden', 'this needs a buyer: send Doorbuster-Buyer with an admin key');
     return identity as OrderingIdentity;
   }
 

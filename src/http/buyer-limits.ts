@@ -7,10 +7,11 @@ import { RateLimit } from './rate-limit.ts';
 const DETAILS = {
   orders: 'this buyer sends too many orders per second',
   writes: 'this buyer sends too many payments or cancellations per second',
+  social: 'this buyer sends too many posts, comments or likes per second',
   reads: 'this buyer sends too many reads per second',
 } as const;
 
-/** Listing this many orders costs about as much as reading one by its id. */
+/** Listing this many orders or posts costs about as much as reading one by its id. */
 const LISTED_FOR_ONE = 10;
 
 /** How many reads a list counts as. `limit` is the query parameter before validation. */
@@ -21,8 +22,8 @@ export function readsOfList(limit: unknown): number {
 }
 
 /**
- * Rate limits per buyer in this process. Orders, other writes and reads have separate limits, so that a buyer who polls can
- * still pay, and one who retries a payment endlessly can still read the order. The check needs the token only and runs before
+ * Rate limits per buyer in this process. Orders, payments, what people write and reads have separate limits, so that a buyer who polls
+ * or likes can still pay, and one who retries a payment endlessly can still read the order. The check needs the token only and runs before
  * any query: a refused call costs a lookup in memory. Each process counts on its own: N processes allow N times as much.
  */
 export class BuyerLimits {
@@ -32,6 +33,7 @@ export class BuyerLimits {
     this.#limits = {
       orders: new RateLimit(clock, options.rateLimitBuyer),
       writes: new RateLimit(clock, options.rateLimitBuyerWrites),
+      social: new RateLimit(clock, options.rateLimitBuyerWrites),
       reads: new RateLimit(clock, options.rateLimitBuyerReads),
     };
   }

@@ -33,7 +33,7 @@ export interface HttpOptions {
   accounts: boolean;
   /** Orders per buyer and second. */
   rateLimitBuyer: number;
-  /** Other calls that change something, per buyer and second. */
+  /** Payments and cancellations per buyer and second; as many posts, comments and likes. */
   rateLimitBuyerWrites: number;
   /** Reads, per buyer and second. */
   rateLimitBuyerReads: number;

@@ -1,6 +1,6 @@
 import type { FastifyInstance } from 'fastify';
 import { VERSION } from '../base/version.ts';
-import { Buyer, Order, Sale } from '../contract/schemas.ts';
+import { Buyer, Comment, Order, Post, Sale } from '../contract/schemas.ts';
 
 /** The Fastify decorator that returns our document: not the usual name, which the host application may use. */
 const NAME = 'doorbusterOpenApi';
@@ -54,7 +54,7 @@ const PARAMETERS = {
   },
 };
 
-const SHARED = { Order, Sale };
+const SHARED = { Order, Sale, Post, Comment };
 
 /** Moves schemas and responses that many routes share into components: without that the document is ten times as large. */
 function withShared(paths: OpenApiPaths, components: object | undefined): object {

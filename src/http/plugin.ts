@@ -28,6 +28,7 @@ import { orderRoutes } from './routes/orders.ts';
 import { pageRoutes } from './routes/pages.ts';
 import { paymentRoutes } from './routes/payments.ts';
 import { saleRoutes } from './routes/sales.ts';
+import { socialRoutes } from './routes/social.ts';
 import { systemRoutes, timeRoutes } from './routes/system.ts';
 import { webhookRoutes } from './routes/webhooks.ts';
 import { Serializers } from './serializers.ts';
@@ -136,6 +137,7 @@ export async function doorbusterRoutes(app: FastifyInstance, { shop, http, runti
     paymentRoutes(api, context);
     opsRoutes(api, context);
     webhookRoutes(api, context);
+    socialRoutes(api, context);
     if (http.accounts) accountRoutes(api, context);
     pageRoutes(api);
     await documentRoutes(api, () => openApiOf(app));

@@ -7,7 +7,7 @@ export const PROBLEMS = {
   not_found: { status: 404, title: 'Not found' },
   method_not_allowed: { status: 405, title: 'This path does not support that method' },
   request_timeout: { status: 408, title: 'The request did not arrive in time' },
-  version_conflict: { status: 409, title: 'The sale has changed since that version' },
+  version_conflict: { status: 409, title: 'It has changed since that version' },
   insufficient_free: { status: 409, title: 'Fewer units are free than would be removed' },
   sale_not_open: { status: 409, title: 'The sale has not opened yet' },
   sale_closed: { status: 409, title: 'The sale is closed' },

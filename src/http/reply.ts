@@ -1,5 +1,6 @@
 import type { FastifyReply, FastifyRequest } from 'fastify';
 import type { SaleChange } from '../ledger/port.ts';
+import type { PublicAnswer } from '../views/public-answer.ts';
 import { HttpProblem, invalid, PROBLEM_TYPE, PROBLEMS, type ProblemCode, plainProblem, problem } from './problem.ts';
 
 /** The API answers JSON: a browser must never run, frame or sniff it. */
@@ -25,6 +26,13 @@ export function sendProblem(
 /** Answers with a problem that has no detail or members of its own. */
 export function refuse(reply: FastifyReply, code: ProblemCode): FastifyReply {
   return reply.code(PROBLEMS[code].status).header('content-type', PROBLEM_TYPE).send(plainProblem(code));
+}
+
+/** With an ETag and a second of caching, so that a cache in front of us serves a crowd that reloads. */
+export function publicRead(request: FastifyRequest, reply: FastifyReply, { body, tag }: PublicAnswer): FastifyReply {
+  reply.header('etag', tag).header('cache-control', 'public, max-age=1');
+  if (isKnown(request, tag)) return reply.code(304).send();
+  return reply.header('content-type', 'application/json; charset=utf-8').send(body);
 }
 
 /** True if the client already has the version with this ETag. */

@@ -26,6 +26,8 @@ const Problem = Type.Object(
   { description: 'RFC 9457', additionalProperties: false },
 );
 
+export const NOT_MODIFIED = Type.Null({ description: 'Not modified' });
+
 /** The problem responses of a route: one per status, which lists the codes it may carry. */
 export function problems(...codes: ProblemCode[]): Record<number, unknown> {
   return described([...codes, 'method_not_allowed', 'rate_limited', 'internal', 'overloaded', 'unavailable']);

@@ -6,6 +6,7 @@ import type { PartRefund, PaymentAttempt, SandboxIntent } from '../model/payment
 import type { NewSale, SalePatch, SaleRecord, SaleStamp } from '../model/sale.ts';
 import type { SaleSnapshot } from '../model/snapshot.ts';
 import { AccountBook } from './account-ledger.ts';
+import { LikeBook } from './like-ledger.ts';
 import type {
   Actor,
   AdminCall,
@@ -41,6 +42,7 @@ import type {
   UnsettledRefund,
   WaitingRelease,
 } from './port.ts';
+import { SocialBook } from './social-ledger.ts';
 import type { Store } from './store.ts';
 import { WebhookBook } from './webhook-ledger.ts';
 import * as audit from './works/audit.ts';
@@ -61,12 +63,14 @@ import type { Work } from './works/work.ts';
 type Ask<Q, A> = (request: Q) => Promise<A>;
 
 /**
- * The ledger on any store, and the only class that forwards calls to work. To add something that is stored, write it as work
- * (works/), put its decisions into pure functions (rules/), and forward the call here.
+ * The ledger on any store. It forwards calls to work, as the books of its groups do (`webhooks`, `social`, `likes`). To add
+ * something that is stored, write it as work (works/), put its decisions into pure functions (rules/), and forward the call here.
  */
 export class StoredLedger<S extends Store = Store> implements Ledger {
   readonly webhooks: WebhookBook;
   readonly accounts: AccountBook;
+  readonly social: SocialBook;
+  readonly likes: LikeBook;
   keepEvents = false;
   protected readonly store: S;
   readonly #items = new ItemFacts();
@@ -85,6 +89,8 @@ export class StoredLedger<S extends Store = Store> implements Ledger {
     const { dialect } = store;
     this.webhooks = new WebhookBook(store);
     this.accounts = new AccountBook(store);
+    this.social = new SocialBook(store);
+    this.likes = new LikeBook(store);
     this.#bind = store.together(keys.bindFirst, { as: 'statements' });
     this.#release = store.together(
       function* (batch) {

@@ -3,11 +3,13 @@ import type { AccountLedger } from './port/accounts.ts';
 import type { AuditLedger } from './port/audit.ts';
 import type { EventLedger } from './port/events.ts';
 import type { KeyLedger } from './port/keys.ts';
+import type { LikeLedger } from './port/likes.ts';
 import type { OrderLedger } from './port/orders.ts';
 import type { PaymentLedger } from './port/payments.ts';
 import type { ReleaseLedger } from './port/releases.ts';
 import type { SaleLedger } from './port/sales.ts';
 import type { SandboxBook } from './port/sandbox.ts';
+import type { SocialLedger } from './port/social.ts';
 import type { WebhookLedger } from './port/webhooks.ts';
 
 /**
@@ -36,6 +38,9 @@ export interface Ledger
   readonly webhooks: WebhookLedger;
   /** Accounts that people register themselves. */
   readonly accounts: AccountLedger;
+  /** Posts and comments. */
+  readonly social: SocialLedger;
+  readonly likes: LikeLedger;
 }
 
 export interface IdBlocks {
@@ -62,10 +67,12 @@ export type * from './port/accounts.ts';
 export type * from './port/audit.ts';
 export type * from './port/events.ts';
 export * from './port/keys.ts';
+export type * from './port/likes.ts';
 export type * from './port/orders.ts';
 export type * from './port/page.ts';
 export * from './port/payments.ts';
 export * from './port/releases.ts';
 export type * from './port/sales.ts';
 export type * from './port/sandbox.ts';
+export type * from './port/social.ts';
 export type * from './port/webhooks.ts';

@@ -26,6 +26,8 @@ export interface Store {
   change<T>(work: () => Work<T>): Promise<T>;
   /** Work that only reads, or whose every statement is right by itself. */
   look<T>(work: () => Work<T>): Promise<T>;
+  /** As `look`, for a few queries that may take long: they never stop the event loop. */
+  lookElsewhere<T>(work: () => Work<T>): Promise<T>;
   /** As `change`; once the work holds its first locks, no transaction that an outage interrupted can still commit. */
   atRest<T>(work: () => Work<T>): Promise<T>;
   /** Requests that come together share one piece of work; each gets its own answer. */

@@ -1,4 +1,5 @@
 import { messageOf, RetryableError, unavailable } from '../base/errors.ts';
+import { halved } from '../base/halved.ts';
 import type { Runtime } from '../base/runtime.ts';
 import type { OrderMessage } from '../model/order.ts';
 import type { Handled, Undeliverable } from '../pipe/port.ts';
@@ -63,29 +64,29 @@ export class Writer {
     return { undeliverable, told: tells.length === 1 ? tells[0]! : Promise.all(tells).then(() => undefined) };
   }
 
-  /** One half after the other, so that the order of messages is kept. */
   async #write(
     batch: readonly OrderMessage[],
     undeliverable: Undeliverable<OrderMessage>[],
     tells: Promise<void>[],
   ): Promise<void> {
-    if (batch.length === 0 || this.#undecided.keeps(batch)) return;
+    const store = (part: readonly OrderMessage[]): Promise<void> => this.#store(part, tells);
+    await halved(batch, store, async (message, error) => {
+      const reason = error instanceof Error ? error : new Error(messageOf(error));
+      const left = await this.#undecided.unstorable(message, reason);
+      if (left !== null) undeliverable.push(left);
+    });
+  }
+
+  /** Throws if the ledger cannot take this as it is. */
+  async #store(batch: readonly OrderMessage[], tells: Promise<void>[]): Promise<void> {
+    if (this.#undecided.keeps(batch)) return;
     const startedMs = this.#runtime.clock.monotonic();
     let stored: StoredOrder[];
     try {
       stored = await this.#ledger.commitOrders(batch);
     } catch (error) {
       if (error instanceof RetryableError) return this.#undecided.unknown(batch, error);
-      if (batch.length === 1) {
-        const reason = error instanceof Error ? error : new Error(messageOf(error));
-        const left = await this.#undecided.unstorable(batch[0]!, reason);
-        if (left !== null) undeliverable.push(left);
-        return;
-      }
-      const middle = batch.length >> 1;
-      await this.#write(batch.slice(0, middle), undeliverable, tells);
-      await this.#write(batch.slice(middle), undeliverable, tells);
-      return;
+      throw error;
     }
     this.#undecided.worked();
     this.#effects.committed(batch.length, this.#runtime.clock.monotonic() - startedMs);

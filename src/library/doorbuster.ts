@@ -26,7 +26,9 @@ import type { PaymentProvider } from '../payments/port.ts';
 import type { SaleEvent } from '../views/board.ts';
 import type { ShopEvents } from '../views/events.ts';
 import { type Consistency, iso, type Order, presentOrder, presentReport, type Sale } from '../views/present.ts';
+import type { Listed } from '../views/social-pages.ts';
 import { checkEvent, checkedOptions } from './options.ts';
+import { type SocialLibrary, socialLibrary } from './social.ts';
 
 export interface DoorbusterOptions {
   /** The data folder of an embedded shop. One process uses it at a time. */
@@ -43,6 +45,8 @@ export interface DoorbusterOptions {
   answerWithinMs?: number;
   /** With `redis`: run a worker, which writes orders to the ledger, in this process. Default true. */
   worker?: boolean;
+  /** With `redis`: who decides likes, Redis (`counted`, the default) or the database (docs/guides/likes.md). */
+  likes?: 'counted' | 'direct';
   /** Bring the schema of a shared database up to date. Without it, an old schema is refused. */
   migrate?: boolean;
   /** Your payment providers (docs/guides/payments.md). */
@@ -144,13 +148,8 @@ export type SaleResult =
     }
   | { ok: false; code: 'invalid_request'; errors: Fault[] };
 
-export interface Listed<T> {
-  data: T[];
-  nextCursor: string | null;
-}
-
 /** A shop in this process. Refusals are values (`ok: false` and a code); failures, such as a full disk, are thrown. */
-export interface Doorbuster extends AsyncDisposable {
+export interface Doorbuster extends AsyncDisposable, SocialLibrary {
   readonly sales: {
     create(sale: NewSaleInput): Promise<SaleResult>;
     get(saleId: string): Promise<Sale | null>;
@@ -211,7 +210,7 @@ const CALLER = { by: ACTOR, keyed: null };
 
 export async function createDoorbuster(given: DoorbusterOptions): Promise<Doorbuster> {
   const options = checkedOptions(given ?? {});
-  const { data, database, redis, pipe, redisPrefix, answerWithinMs, worker = true, migrate = false } = options;
+  const { data, database, redis, pipe, redisPrefix, answerWithinMs, likes, worker = true, migrate = false } = options;
   if (typeof (data ?? database) !== 'string' || (data ?? database) === '') {
     throw new TerminalError(
       'bad_config',
@@ -221,7 +220,7 @@ export async function createDoorbuster(given: DoorbusterOptions): Promise<Doorbu
   const runtime = systemRuntime(options.log);
   // Checked like the server's settings.
   const flags = { data, 'database-url': database, 'redis-url': redis, 'pipe-url': pipe, 'redis-prefix': redisPrefix };
-  const config = readConfig({ ...flags, 'answer-within-ms': answerWithinMs?.toString() }, {});
+  const config = readConfig({ ...flags, likes, 'answer-within-ms': answerWithinMs?.toString() }, {});
   const { sandbox = false, providers = [], webhooksPrivate = false } = options;
   const settings = { ...config, paymentsSandbox: sandbox, webhooksPrivate };
   const shop = await openShop(settings, { worker, migrate, providers }, runtime);
@@ -327,6 +326,7 @@ export async function createDoorbuster(given: DoorbusterOptions): Promise<Doorbu
         return listed(await shop.listOrders(filter, { limit: limit + 1, before }), limit);
       },
     },
+    ...socialLibrary(shop.social, ACTOR),
     on(event, hear) {
       checkEvent(event, hear);
       shop.on(event, hear);

@@ -119,6 +119,7 @@ const OPTIONS: Record<keyof DoorbusterOptions, Check> = {
   pipe: written('pipeUrl'),
   redisPrefix: written('redisPrefix'),
   answerWithinMs: number('answerWithinMs'),
+  likes: written('likes'),
   worker: flag,
   migrate: flag,
   // Checked when the shop opens.

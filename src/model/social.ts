@@ -30,6 +30,7 @@ export interface CommentRecord {
   readonly parentId: string | null;
   /** The reply that this one answers; null: it answers its parent. */
   readonly answers: string | null;
+  /** Empty if it is deleted. */
   readonly author: string;
   readonly authorName: string | null;
   readonly content: string;

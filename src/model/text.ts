@@ -15,6 +15,16 @@ const HALVES = '\\ud800-\\udfff';
 export const NAME_PATTERN = `^[^\\s${CONTROLS}${HALVES}]([^${CONTROLS}${HALVES}]*[^\\s${CONTROLS}${HALVES}])?$`;
 export const TEXT_PATTERN = `^[^${CONTROLS}${HALVES}]*$`;
 
+/** White space that text of several lines may contain: all that `\\s` matches, without control characters other than line feed and tab. */
+const BLANKS = ' \\t\\n\\u00a0\\u1680\\u2000-\\u200a\\u202f\\u205f\\u3000\\ufeff';
+const CONTROLS_BUT_LINES = '\\u0000-\\u0008\\u000b-\\u001f\\u007f-\\u009f\\u2028\\u2029';
+
+/**
+ * What people write: several lines, not only blanks. Blanks and the character behind them have nothing in common, so that no text makes
+ * the pattern go back.
+ */
+export const CONTENT_PATTERN = `^[${BLANKS}]*[^\\s${CONTROLS}${HALVES}][^${CONTROLS_BUT_LINES}${HALVES}]*$`;
+
 /** What is wrong with a name, or null. A character is a code point. */
 export function nameFault(text: string, lengthMax: number): string | null {
   if (text.length === 0) return 'must not be empty';

@@ -9,6 +9,8 @@ export interface MetricSources {
   /** Orders answered 202 and not decided yet; absent in a deployment without 202. */
   owed?: () => number;
   deadLetters?: () => number;
+  /** Likes in their pipe, and likes that the ledger could not store; absent where Redis does not count likes. */
+  likes?: () => { waiting: number; letters: number };
   /** Entries that this process carried to the broker; absent without a broker. */
   relay?: () => { relayed: number; resent: number; recovered: number };
   /** Payments that did not settle at the last attempt, of those that this process handles. */
@@ -111,6 +113,11 @@ export class Metrics {
       );
     if (sources.deadLetters)
       gauge('doorbuster_dead_letters', 'Messages that the ledger could not store: alert on any', sources.deadLetters);
+    const { likes } = sources;
+    if (likes) {
+      gauge('doorbuster_pipe_likes', 'Decided likes that the ledger has not stored', () => likes().waiting);
+      gauge('doorbuster_like_letters', 'Likes that the ledger could not store: alert on any', () => likes().letters);
+    }
     const { relay } = sources;
     if (relay) {
       new Counter({

@@ -3,10 +3,16 @@ import { SQL_STATES, sqlWorlds } from '../support/sql-databases.ts';
 import { ledgerContract } from './ledger.ts';
 import { lifeContract } from './ledger-life.ts';
 import { sqlLifeSuite } from './ledger-life-sql.ts';
+import { likeContract } from './ledger-likes.ts';
+import { sqlLikeSuite } from './ledger-likes-sql.ts';
+import { socialContract } from './ledger-social.ts';
 
 describeWithMysql('MySQL', () => {
-  const { make } = sqlWorlds('mysql');
+  const { make, url } = sqlWorlds('mysql');
   ledgerContract('mysql', make, SQL_STATES);
   lifeContract('mysql', make, SQL_STATES);
+  socialContract('mysql', make);
+  likeContract('mysql', make);
+  sqlLikeSuite(make, url);
   sqlLifeSuite('mysql');
 });

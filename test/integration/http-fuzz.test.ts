@@ -32,7 +32,7 @@ let server: TestServer;
 let document: Document;
 let operations: Operation[];
 const contract = new Contract();
-const world: World = { sales: [], orders: [], webhooks: [], deliveries: [] };
+const world: World = { sales: [], orders: [], webhooks: [], deliveries: [], posts: [], comments: [] };
 
 beforeAll(async () => {
   // The demo has one more route. A busy machine must not look overloaded.
@@ -80,6 +80,13 @@ async function refresh(): Promise<void> {
       const body = { item: 'voucher', quantity: 2 };
       return (await server.call('POST', `/v1/sales/${id}/orders`, { buyer, body })).body.id;
     }),
+  );
+  const post = async (): Promise<string> =>
+    (await server.call('POST', '/v1/posts', { buyer: BUYERS[0]!, body: { title: 'Queue', content: 'Long.' } })).body.id;
+  world.posts = [await post(), await post(), await post()];
+  const comment = { buyer: BUYERS[0]!, body: { content: 'Yes.' } };
+  world.comments = await Promise.all(
+    world.posts.map(async (one) => (await server.call('POST', `/v1/posts/${one}/comments`, comment)).body.id),
   );
   // One that can be refunded.
   const paid = { buyer: BUYERS[0]!, body: { method: 'sandbox' } };

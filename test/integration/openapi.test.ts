@@ -29,7 +29,7 @@ let server: TestServer;
 let document: Document;
 let operations: Operation[];
 const contract = new Contract();
-const world: World = { sales: [], orders: [], webhooks: [], deliveries: [] };
+const world: World = { sales: [], orders: [], webhooks: [], deliveries: [], posts: [], comments: [] };
 
 beforeAll(async () => {
   // METRICS_PUBLIC is on in a demo: everything else is as an admin sees it.
@@ -49,6 +49,7 @@ async function refresh(of?: Operation): Promise<void> {
   const sale = await server.call('POST', '/v1/sales', { admin: true, body });
   world.sales = [sale.body.id];
   world.orders = [await order()];
+  if (/^\/v1\/(posts|comments)\b/.test(of?.path ?? '')) await talk(world);
   if (!of?.path.startsWith('/v1/ops/webhooks')) return;
   const { data } = (await server.call('GET', '/v1/ops/webhooks', { admin: true })).body;
   for (const { id } of data) await server.call('DELETE', `/v1/ops/webhooks/${id}`, { admin: true });
@@ -59,6 +60,14 @@ async function refresh(of?: Operation): Promise<void> {
 async function order(): Promise<string> {
   const path = `/v1/sales/${world.sales[0]}/orders`;
   return (await server.call('POST', path, { buyer: 'alice', body: { item: 'voucher-100' } })).body.id;
+}
+
+/** A new post of alice with a comment of hers. */
+async function talk(of: World): Promise<void> {
+  const post = { title: 'Queue', content: 'Long.' };
+  of.posts = [(await server.call('POST', '/v1/posts', { buyer: 'alice', body: post })).body.id];
+  const path = `/v1/posts/${of.posts[0]}/comments`;
+  of.comments = [(await server.call('POST', path, { buyer: 'alice', body: { content: 'Yes.' } })).body.id];
 }
 
 const SIGNATURE = 'doorbuster-signature';

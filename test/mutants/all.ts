@@ -1,7 +1,9 @@
 import { GATE } from './gate.ts';
 import { LEDGER } from './ledger.ts';
 import { LIFE } from './life.ts';
+import { LIKES } from './likes.ts';
 import type { Mutant } from './mutant.ts';
+import { SOCIAL } from './social.ts';
 import { WRITER } from './writer.ts';
 
 export const MUTANTS: Readonly<Record<string, readonly Mutant[]>> = {
@@ -9,4 +11,6 @@ export const MUTANTS: Readonly<Record<string, readonly Mutant[]>> = {
   ledger: LEDGER,
   writer: WRITER,
   life: LIFE,
+  social: SOCIAL,
+  likes: LIKES,
 };

@@ -293,7 +293,7 @@ export const GATE: readonly Mutant[] = [
   },
   {
     name: '_server.lua: a failover there and back is not noticed',
-    file: `${LUA}/_server.lua`,
+    file: 'src/base/redis/lua/_server.lua',
     find: "return string.find(info, 'master_replid:' .. replid, 1, true)",
     replace: "return true or string.find(info, 'master_replid:' .. replid, 1, true)",
     tests: REDIS_FAULTS,

@@ -1,6 +1,7 @@
 import type { Mutant } from './mutant.ts';
 
 const WRITER_FILE = 'src/ledger/writer.ts';
+const HALVED = 'src/base/halved.ts';
 const UNRESOLVED = 'src/ledger/unresolved.ts';
 const LEFT = 'src/ledger/left-in-pipe.ts';
 const MAINTENANCE = 'src/ledger/maintenance.ts';
@@ -10,24 +11,23 @@ const STREAM = ['test/unit/left-in-pipe.test.ts'];
 export const WRITER: readonly Mutant[] = [
   {
     name: 'writer: one order that cannot be stored takes the others of its batch with it',
-    file: WRITER_FILE,
-    find: 'if (batch.length === 1) {',
-    replace: 'if (true) {',
+    file: HALVED,
+    find: 'if (batch.length === 1) return',
+    replace: 'if (true) return',
     tests: EMBEDDED,
   },
   {
     name: 'writer: the later half of a batch is written first',
-    file: WRITER_FILE,
-    find: 'await this.#write(batch.slice(0, middle), undeliverable, tells);\n      await this.#write(batch.slice(middle), undeliverable, tells);',
-    replace:
-      'await this.#write(batch.slice(middle), undeliverable, tells);\n      await this.#write(batch.slice(0, middle), undeliverable, tells);',
+    file: HALVED,
+    find: 'await halved(batch.slice(0, middle), store, alone);\n  await halved(batch.slice(middle), store, alone);',
+    replace: 'await halved(batch.slice(middle), store, alone);\n  await halved(batch.slice(0, middle), store, alone);',
     tests: [...STREAM, ...EMBEDDED],
   },
   {
     name: 'writer: a message in the middle of a batch is lost when it is halved',
-    file: WRITER_FILE,
-    find: 'await this.#write(batch.slice(middle), undeliverable, tells);',
-    replace: 'await this.#write(batch.slice(middle + 1), undeliverable, tells);',
+    file: HALVED,
+    find: 'await halved(batch.slice(middle), store, alone);',
+    replace: 'await halved(batch.slice(middle + 1), store, alone);',
     tests: [...EMBEDDED, ...STREAM],
   },
   {

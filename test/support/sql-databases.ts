@@ -47,9 +47,14 @@ const TABLES = [
   'audit',
   'items',
   'sales',
+  'users',
+  'posts',
+  'post_likes',
+  'comments',
+  'comment_likes',
 ];
 
-const UNMARK = 'UPDATE pruned SET order_id = 0';
+const UNMARK = ['UPDATE pruned SET order_id = 0', "UPDATE like_shards SET epoch = 1, mode = 'direct'"];
 
 /** A fresh database, on a server that all test files share. */
 export function freshDatabase(product: Product): Promise<string> {
@@ -140,7 +145,9 @@ const sweepers = new Map<string, Promise<Connections>>();
 
 /** DELETE and not TRUNCATE, and on a connection that is kept: for a few rows both are many times quicker. */
 export async function emptyDatabase(url: string): Promise<void> {
-  await behind(url, (session) => session.script([...TABLES.map((table) => `DELETE FROM ${table}`), UNMARK].join('; ')));
+  await behind(url, (session) =>
+    session.script([...TABLES.map((table) => `DELETE FROM ${table}`), ...UNMARK].join('; ')),
+  );
 }
 
 /** Behind the ledger's back, on a connection that is kept. */

@@ -43,7 +43,10 @@ function stepFaults(source: string): string[] {
         .map(({ key, value }) => [(key as { name?: string }).name, (value as { value?: unknown }).value]),
     );
     const [does, table] = [values.get('do'), values.get('table')];
-    const changes = does === 'update' || does === 'delete' || (table === 'audit' && does !== 'insert');
+    const reads = does === 'find';
+    const overwrites = does === 'insert' && values.has('overwrite');
+    const changes =
+      does === 'update' || does === 'delete' || overwrites || (table === 'audit' && does !== 'insert' && !reads);
     if (changes && (typeof table !== 'string' || table === 'audit')) faults.push(`${does} ${table}`);
     if (table === 'audit' && values.has('leavePresent')) faults.push('an insert that leaves what is there');
   }
@@ -90,6 +93,8 @@ describe('rows of the audit', () => {
     "const step = { do: 'update', table: 'audit', match: ['id'], set: ['at'], rows: [] };",
     "const step = { do: 'delete', table, match: ['id'], rows: [] };",
     "const step = { do: 'insert', table: 'audit', columns: [], rows: [], leavePresent: true };",
+    "const step = { do: 'insert', table: 'audit', columns: [], rows: [], overwrite: ['id'] };",
+    "const step = { do: 'insert', table, columns: [], rows: [], overwrite: ['id'] };",
   ])('a step like this would be found: %s', (source) => {
     expect(stepFaults(source)).not.toEqual([]);
   });

@@ -1,5 +1,5 @@
 import { createHash } from 'node:crypto';
-import { readdirSync, readFileSync } from 'node:fs';
+import { existsSync, readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { InvariantError, TerminalError } from '../errors.ts';
@@ -11,9 +11,12 @@ export interface Script {
   readonly sha: string;
 }
 
+/** Parts that the scripts of several stages share. */
+const SHARED = fileURLToPath(new URL('./lua/', import.meta.url));
+
 /**
- * Reads the commands of a folder. A line `-- @include _part` is replaced by the file `_part.lua` of the same folder;
- * files that begin with an underscore are parts and no commands.
+ * Reads the commands of a folder. A line `-- @include _part` is replaced by the file `_part.lua` of the same folder, or of the
+ * folder `lua` here; files that begin with an underscore are parts and no commands.
  */
 export function loadScripts(folder: string): Map<string, Script> {
   const files = readdirSync(folder).filter((file) => file.endsWith('.lua'));
@@ -22,14 +25,19 @@ export function loadScripts(folder: string): Map<string, Script> {
   for (const [name, source] of parts) {
     if (name.startsWith('_')) continue;
     const lua = source.replace(/^-- @include (\S+)$/gm, (_, part: string) => {
-      const text = parts.get(part);
-      if (text === undefined)
-        throw new TerminalError('internal', `${name}.lua includes ${part}.lua, which is not there`);
+      const text = parts.get(part) ?? sharedPart(part);
+      if (text === null) throw new TerminalError('internal', `${name}.lua includes ${part}.lua, which is not there`);
       return text;
     });
     scripts.set(name, { name, lua, sha: createHash('sha1').update(lua).digest('hex') });
   }
   return scripts;
+}
+
+/** Read only when a script asks for it: a package that has none of those scripts need not have the folder. */
+function sharedPart(part: string): string | null {
+  const file = join(SHARED, `${part}.lua`);
+  return existsSync(file) ? readFileSync(file, 'utf8') : null;
 }
 
 /** Gives the commands of the folder `lua` beside a module, by name; read when the first is asked for. */

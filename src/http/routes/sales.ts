@@ -1,18 +1,17 @@
-import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify';
+import type { FastifyInstance, FastifyRequest } from 'fastify';
 import Type from 'typebox';
 import { newSaleOf, salePatchOf } from '../../contract/convert.ts';
 import * as S from '../../contract/schemas.ts';
 import type { KeyedCall, SaleChange } from '../../ledger/port.ts';
 import type { Caller } from '../../sales/manage.ts';
 import type { SaleEvent } from '../../views/board.ts';
-import type { PublicAnswer } from '../../views/public-answer.ts';
 import type { HttpContext } from '../context.ts';
 import { Keyed } from '../keyed.ts';
 import { mountOf } from '../mount.ts';
 import { HttpProblem } from '../problem.ts';
-import { answerChange, isKnown } from '../reply.ts';
+import { answerChange, publicRead } from '../reply.ts';
 import { actorOf, pageOf } from '../request.ts';
-import { problems } from '../responses.ts';
+import { NOT_MODIFIED, problems } from '../responses.ts';
 import { eventText, lastEventId } from '../sse.ts';
 
 const SALE_BODY_BYTES_MAX = 4 * 1024 * 1024;
@@ -225,13 +224,4 @@ function textOf(events: readonly SaleEvent[]): Buffer {
     texts.set(events, text);
   }
   return text;
-}
-
-const NOT_MODIFIED = Type.Null({ description: 'Not modified' });
-
-/** With an ETag and a second of caching, so that a cache in front of us serves a crowd that reloads. */
-function publicRead(request: FastifyRequest, reply: FastifyReply, { body, tag }: PublicAnswer): FastifyReply {
-  reply.header('etag', tag).header('cache-control', 'public, max-age=1');
-  if (isKnown(request, tag)) return reply.code(304).send();
-  return reply.header('content-type', 'application/json; charset=utf-8').send(body);
 }

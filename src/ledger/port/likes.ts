@@ -17,7 +17,7 @@ export interface LikeLedger {
   settleLikes(shard: number, events: readonly LikeEvent[]): Promise<SettledLikes>;
   /** The counts as committed; a subject that is missing or deleted is not in the map. */
   likeCounts(subjects: readonly Subject[]): Promise<Map<Subject, LikeBase>>;
-  /** Users that have a row for this subject, liked or not, after `after` in bytewise order: to rebuild a filter. */
+  /** Users that have a row for this subject, liked or not, after `after` in bytewise order, at most 10 000: to rebuild a filter. */
   likeUsers(subject: Subject, after: string | null, limit: number): Promise<string[]>;
   /** The shard's epoch. */
   likeEpoch(shard: number): Promise<number>;
@@ -47,15 +47,18 @@ export type LikeSet =
 /** A count with the number of its change: the larger `rev` is the newer. */
 export interface LikeBase {
   readonly count: number;
+  /** Raised by one in every transaction that changes who likes the subject, even if as many began as ceased to. */
   readonly rev: number;
+  /** When the count was read or written, by the ledger's clock. */
   readonly atMs: number;
 }
 
 export interface SettledLikes {
+  /** Of every subject of the batch that exists, also where nothing changed. */
   readonly bases: ReadonlyMap<Subject, LikeBase>;
   /** The shard's epoch and mode at the commit: whoever decides in an older epoch, or in another mode, must stop. */
   readonly epoch: number;
   readonly mode: LikeMode;
-  /** Events that were dropped because their epoch is over, or their subject does not exist. */
+  /** Events that were dropped because their epoch is over, or their subject does not exist or is deleted. */
   readonly dropped: number;
 }

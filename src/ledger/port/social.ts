@@ -2,7 +2,10 @@ import type { LikedKind, Pair, Subject } from '../../model/like.ts';
 import type { CommentOrder, CommentRecord, PostRecord } from '../../model/social.ts';
 import type { Page } from './page.ts';
 
-/** Posts and comments. Counts stand in the row, and move in the transaction that changes what they count. */
+/**
+ * Posts and comments. Counts stand in the row, and move in the transaction that changes what they count. A list has at most 201 rows
+ * (a page of 200, and one that tells whether there are more); asking for more is a fault of the caller.
+ */
 export interface SocialLedger {
   createPost(post: NewPost): Promise<PostRecord>;
   /** Deleted ones too; null: there never was one. */
@@ -10,6 +13,7 @@ export interface SocialLedger {
   /** Newest first, without deleted ones; with whether `reader` has liked each (settled likes), in one statement. */
   listPosts(filter: { author?: string }, page: Page, reader: string | null): Promise<Liked<PostRecord>[]>;
   editPost(postId: string, edit: PostEdit): Promise<Changed<PostRecord>>;
+  /** Deleted again by its author: ok, and nothing changes. For anybody else a deleted one is not found. */
   deletePost(postId: string, by: string): Promise<Changed<PostRecord>>;
 
   /** Counts it on its post and its parent in the same transaction. `parentId` may be a reply: see CommentRecord. */
@@ -19,6 +23,7 @@ export interface SocialLedger {
   listComments(of: CommentsOf, page: CommentPage, reader: string | null): Promise<Liked<CommentRecord>[]>;
   commentsBy(author: string, page: Page): Promise<CommentRecord[]>;
   editComment(commentId: string, edit: CommentEdit): Promise<Changed<CommentRecord>>;
+  /** As `deletePost`. */
   deleteComment(commentId: string, by: string): Promise<Changed<CommentRecord>>;
 
   /** Whether and by whom each of these was liked, as settled: for a few records that were read one by one. */
@@ -29,8 +34,8 @@ export interface SocialLedger {
   likesOf(user: string, kind: LikedKind, page: LikerPage): Promise<{ id: string; atMs: number }[]>;
 
   /**
-   * Compares counts with rows for subjects after `after`, at most `limit` of them, and returns those that differ. Reads one
-   * consistent state. `next`: where to go on; null: that was all.
+   * Compares counts with rows for subjects after `after`, at most `limit` (up to 200) of them, and returns those that differ. Reads
+   * one consistent state. `next`: where to go on; null: that was all.
    */
   checkCounts(
     kind: LikedKind,
@@ -94,7 +99,10 @@ export interface CommentPage {
   readonly before: { readonly id: string; readonly likes: number } | null;
 }
 
-/** Rows are sorted by the number of their last change, which is unique for a user and a subject. */
+/**
+ * Rows are sorted by the time of their last change and then by `key`: the user of `likersOf`, the id of `likesOf`. `before`: those of
+ * the last row of the page before.
+ */
 export interface LikerPage {
   readonly limit: number;
   readonly before: { readonly atMs: number; readonly key: string } | null;

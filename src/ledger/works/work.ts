@@ -50,6 +50,19 @@ export type Step = (
       readonly rows: Cells[];
       /** A row that exists stays as it is and is not counted. Without this it fails the transaction. */
       readonly leavePresent?: true;
+      /**
+       * The columns of the primary key: a row that exists gets the other cells. MySQL counts such a row twice, so the step cannot
+       * have an expected number.
+       */
+      readonly overwrite?: readonly string[];
+    }
+  /** Reads the rows with these primary keys, in any order: for keys of several columns, which `IN (?)` cannot express. */
+  | {
+      readonly do: 'find';
+      readonly table: string;
+      readonly columns: readonly string[];
+      readonly match: readonly string[];
+      readonly rows: Cells[];
     }
   /** A row is found by `match`, its id first, and gets `set`; its cells are those of both, in this order. */
   | {
@@ -68,6 +81,8 @@ export type Step = (
 };
 
 export type InsertStep = Extract<Step, { do: 'insert' }>;
+/** A step that writes rows. */
+export type RowsStep = Extract<Step, { do: 'insert' | 'update' | 'delete' }>;
 
 export type Cell = string | number | bigint | null;
 export type Cells = readonly Cell[];
@@ -76,6 +91,8 @@ export type Cells = readonly Cell[];
 export interface LifeDialect {
   /** Behind a SELECT: locks its rows until the end of the transaction. */
   readonly forUpdate: string;
+  /** Behind a SELECT: others may read and share its rows, but not change them until the end of the transaction. */
+  readonly forShare: string;
   /** Behind a table's name: use its primary key, so that rows are locked in that order and no others with them. */
   readonly byPrimaryKey: string;
   /**
@@ -84,6 +101,12 @@ export interface LifeDialect {
    */
   readonly live: { readonly from: string; readonly where: string };
   readonly ended: { readonly from: string; readonly where: string };
+  /**
+   * How a list is said so that the database goes to its place in the one index meant for it, whatever the statistics say. `points`:
+   * `a = ? AND b < ?`. `rows`: `(a, b) < (?, ?)`, and ordered by both, which no other index gives. `ranges`: `a` between a value and
+   * itself, since after an equality the place of `b` would be looked for from the end.
+   */
+  readonly walks: 'points' | 'rows' | 'ranges';
   /** Whether seats have a table of their own (`seat_claims`); otherwise they go with the claims. */
   readonly seatsApart: boolean;
   /** Whether a change of a sale leaves a task, for a gate that outlives a process that died before telling it. */
@@ -123,7 +146,7 @@ export class Writes {
   }
 
   /** A step without rows is left out. */
-  addRows(step: Extract<Step, { rows: Cells[] }>, checked = true): void {
+  addRows(step: RowsStep, checked = true): void {
     if (step.rows.length > 0) this.add(step, checked ? step.rows.length : null);
   }
 

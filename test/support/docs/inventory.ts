@@ -34,6 +34,7 @@ const SESSIONS: readonly (readonly [page: string, heading: RegExp, session: Sess
   ['docs/guides/payments.md', /./, 'requests'],
   ['docs/guides/webhooks.md', /./, 'requests'],
   ['docs/guides/accounts.md', /./, 'requests'],
+  ['docs/guides/likes.md', /./, 'requests'],
   ['docs/guides/distributed.md', /^Dead letters$/, 'dead letters'],
   ['docs/guides/distributed.md', /./, 'several machines'],
   ['docs/guides/pipes.md', /^(?:Rights|Start|Look|Move a live shop)$/, 'brokers'],

@@ -1,8 +1,8 @@
 import { lockItems, pruneOrderKeys } from '../../works/orders.ts';
-import type { Cells, LifeDialect, Result, Step } from '../../works/work.ts';
+import type { Cell, Cells, InsertStep, LifeDialect, Result, Step } from '../../works/work.ts';
 import type { StepStatements } from '../server/dialect.ts';
 import type { Session } from '../server/session.ts';
-import { inlined, literal, literalsAlike } from './literal.ts';
+import { inlined, literal, literalsAlike, textLiteral } from './literal.ts';
 
 /** Far below max_allowed_packet, which some set to 1 MiB. */
 const PACKET_CHARACTERS_MAX = 400_000;
@@ -12,9 +12,12 @@ const LEAF_MAX = 4;
 
 export const LIFE_DIALECT: LifeDialect = {
   forUpdate: 'FOR UPDATE',
+  // MariaDB has no FOR SHARE.
+  forShare: 'LOCK IN SHARE MODE',
   byPrimaryKey: 'FORCE INDEX (PRIMARY)',
   live: { from: 'payments p FORCE INDEX (payments_order)', where: 'p.counts IN (0, 1)' },
   ended: { from: 'payments q FORCE INDEX (payments_newest)', where: 'q.counts IS NULL' },
+  walks: 'ranges',
   seatsApart: true,
   gateTasks: true,
   believes: true,
@@ -41,7 +44,9 @@ export class MysqlSteps implements StepStatements {
       const answers = await session.script(sent.map(({ sql }) => sql).join('; '));
       for (const [place, { at }] of sent.entries()) {
         const { rows, affected } = answers[place]!;
-        results[at] = { rows, affected: results[at]!.affected + affected };
+        const before = results[at]!;
+        const all = before.rows.length === 0 ? rows : [...before.rows, ...rows];
+        results[at] = { rows: all, affected: before.affected + affected };
       }
     };
     for (const [at, step] of steps.entries()) {
@@ -70,10 +75,14 @@ function textOf(step: Extract<Step, { rows: unknown }>): string {
     case 'insert': {
       const columns = step.columns.map(quoted).join(',');
       const values = rows.map((cells) => `(${cells.map(literal).join(',')})`).join(',');
-      const present = step.leavePresent
-        ? ` ON DUPLICATE KEY UPDATE ${quoted(step.columns[0]!)} = ${quoted(step.columns[0]!)}`
-        : '';
-      return `INSERT INTO ${table} (${columns}) VALUES ${values}${present}`;
+      return `INSERT INTO ${table} (${columns}) VALUES ${values}${onDuplicate(step)}`;
+    }
+    case 'find': {
+      const { match } = step;
+      const columns = step.columns.map((name) => `t.${quoted(name)}`).join(',');
+      const found = match.map((name, at) => `t.${quoted(name)} = v.m${at}`).join(' AND ');
+      // Joined: a list of pairs behind IN would be analysed pair by pair, for every index, which takes longer than the read.
+      return `SELECT ${columns} FROM ${tableOf(rows)} STRAIGHT_JOIN ${table} t FORCE INDEX (PRIMARY) ON ${found}`;
     }
     case 'update': {
       const { match, set, and } = step;
@@ -89,6 +98,27 @@ function textOf(step: Extract<Step, { rows: unknown }>): string {
       return `DELETE FROM ${table} WHERE (${step.match.map(quoted).join(',')}) IN (${places})`;
     }
   }
+}
+
+/** Rows as a table `v` with columns m0, m1, …; what the first row has decides on the types. */
+function tableOf(rows: readonly Cells[]): string {
+  const cell = (value: Cell): string => (typeof value === 'string' ? JSON.stringify(value) : String(value));
+  const json = `[${rows.map((cells) => `[${cells.map(cell).join(',')}]`).join(',')}]`;
+  const columns = rows[0]!.map((value, at) => {
+    const type = typeof value === 'string' ? 'VARCHAR(512) CHARACTER SET utf8mb4' : 'BIGINT';
+    return `m${at} ${type} PATH '$[${at}]'`;
+  });
+  return `JSON_TABLE(${textLiteral(json)}, '$[*]' COLUMNS (${columns.join(', ')})) v`;
+}
+
+function onDuplicate({ columns, leavePresent, overwrite }: InsertStep): string {
+  const [first] = columns;
+  if (leavePresent) return ` ON DUPLICATE KEY UPDATE ${quoted(first!)} = ${quoted(first!)}`;
+  if (overwrite === undefined) return '';
+  const sets = columns
+    .filter((name) => !overwrite.includes(name))
+    .map((name) => `${quoted(name)} = VALUES(${quoted(name)})`);
+  return ` ON DUPLICATE KEY UPDATE ${sets.join(', ')}`;
 }
 
 /**

@@ -8,12 +8,14 @@ import { PostgresSession, preparedOf } from './session.ts';
 
 export const LIFE_DIALECT: LifeDialect = {
   forUpdate: 'FOR UPDATE',
+  forShare: 'FOR SHARE',
   byPrimaryKey: '',
   live: {
     from: 'payments p',
     where: "(CASE WHEN p.state = 'open' THEN 0 WHEN p.pays = 1 THEN 1 END) IN (0, 1)",
   },
   ended: { from: 'payments q', where: "q.pays = 0 AND q.state <> 'open'" },
+  walks: 'rows',
   seatsApart: true,
   gateTasks: true,
   believes: true,
@@ -33,6 +35,13 @@ const TYPES: Record<string, 'bigint' | 'int'> = {
   back_before: 'bigint',
   intent_id: 'bigint',
   sale_id: 'bigint',
+  post_id: 'bigint',
+  comment_id: 'bigint',
+  parent_id: 'bigint',
+  answers: 'bigint',
+  number: 'bigint',
+  likes_rev: 'bigint',
+  changed_at: 'bigint',
   endpoint_id: 'bigint',
   fence: 'bigint',
   revives: 'bigint',
@@ -61,6 +70,10 @@ const TYPES: Record<string, 'bigint' | 'int'> = {
   tries: 'int',
   last_status: 'int',
   told: 'int',
+  liked: 'int',
+  likes_count: 'int',
+  comments_count: 'int',
+  replies_count: 'int',
 };
 
 /** A round, pipelined: statements are sent without waiting for answers, and rows as one array for each column. */
@@ -128,11 +141,20 @@ function statementOf(step: Step): { sql: string; values: readonly Value[] } {
     case 'query':
       return step;
     case 'insert': {
-      const { table, columns, rows, leavePresent } = step;
+      const { table, columns, rows, leavePresent, overwrite } = step;
       const names = columns.map(quoted).join(', ');
-      const present = leavePresent ? ' ON CONFLICT DO NOTHING' : '';
+      const present = overwrite ? overwriting(columns, overwrite) : leavePresent ? ' ON CONFLICT DO NOTHING' : '';
       const sql = `INSERT INTO ${table} (${names}) SELECT * FROM unnest(${columns.map(placeOf).join(', ')})${present}`;
       return { sql, values: turned(columns.length, rows) };
+    }
+    case 'find': {
+      const { table, columns, match, rows } = step;
+      const names = match.map((_, at) => `m${at}`).join(', ');
+      // Without a collation a text of the array could not be compared with a column that has one.
+      const found = match.map((name, at) => `t.${quoted(name)} = v.m${at}${isText(name) ? ' COLLATE "C"' : ''}`);
+      const sql = `SELECT ${columns.map((name) => `t.${quoted(name)}`).join(', ')} FROM unnest(${match.map(placeOf).join(', ')}) AS v (${names})
+        JOIN ${table} AS t ON ${found.join(' AND ')}`;
+      return { sql, values: turned(match.length, rows) };
     }
     case 'update': {
       const { table, match, set, rows, and } = step;
@@ -150,6 +172,17 @@ function statementOf(step: Step): { sql: string; values: readonly Value[] } {
       return { sql, values: turned(match.length, rows) };
     }
   }
+}
+
+function overwriting(columns: readonly string[], key: readonly string[]): string {
+  const sets = columns
+    .filter((name) => !key.includes(name))
+    .map((name) => `${quoted(name)} = excluded.${quoted(name)}`);
+  return ` ON CONFLICT (${key.map(quoted).join(', ')}) DO UPDATE SET ${sets.join(', ')}`;
+}
+
+function isText(column: string): boolean {
+  return TYPES[column] === undefined;
 }
 
 function placeOf(column: string): string {

@@ -127,6 +127,11 @@ const TABLES = [
   'probe',
   'shop',
   'users',
+  'posts',
+  'post_likes',
+  'comments',
+  'comment_likes',
+  'like_shards',
 ];
 
 /** Tables with our names and no record of our migrations belong to another application. */

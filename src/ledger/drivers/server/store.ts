@@ -85,6 +85,11 @@ export class ServerStore implements Store {
     return this.#database.read(async (session) => (await this.#do(session, work(), [])).value);
   }
 
+  /** Every query runs elsewhere. */
+  lookElsewhere<T>(work: () => Work<T>): Promise<T> {
+    return this.look(work);
+  }
+
   async probe(): Promise<void> {
     this.mustBeAlone();
     // One statement that commits by itself: a process that stops in the middle keeps no row locked.
@@ -159,5 +164,5 @@ export class ServerStore implements Store {
 
 function isWrite(step: Step): boolean {
   if (step.do === 'query') return !step.sql.startsWith('SELECT');
-  return step.do !== 'clock' && step.do !== 'commit' && step.do !== 'freed';
+  return step.do !== 'clock' && step.do !== 'commit' && step.do !== 'freed' && step.do !== 'find';
 }

@@ -1,6 +1,7 @@
 import type { SQLInputValue } from 'node:sqlite';
 import { Worker } from 'node:worker_threads';
 import { RetryableError } from '../../../base/errors.ts';
+import type { Question } from './reader-thread.ts';
 
 /**
  * Runs reads that may be long (an operator's list over a million orders) on a thread of its own with a read-only
@@ -18,13 +19,22 @@ export class Reader {
   }
 
   all(sql: string, values: SQLInputValue[]): Promise<unknown[]> {
+    return this.#ask({ sql, values });
+  }
+
+  /** As `all`, with integers as text: ids have 63 bits. */
+  texts(sql: string, values: SQLInputValue[]): Promise<unknown[]> {
+    return this.#ask({ sql, values, texts: true });
+  }
+
+  #ask(question: Omit<Question, 'id'>): Promise<unknown[]> {
     this.#worker ??= this.#start();
     const id = this.#next++;
     return new Promise((resolve, reject) => {
       this.#waiting.set(id, { resolve, reject });
       // The thread keeps the process alive only while a query is under way.
       this.#worker!.ref();
-      this.#worker!.postMessage({ id, sql, values });
+      this.#worker!.postMessage({ ...question, id } satisfies Question);
     });
   }
 

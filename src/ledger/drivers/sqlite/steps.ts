@@ -14,12 +14,14 @@ import {
 export const LIFE_DIALECT: LifeDialect = {
   // BEGIN IMMEDIATE locks the whole file for the one writer: rows need no locks of their own.
   forUpdate: '',
+  forShare: '',
   byPrimaryKey: '',
   live: {
     from: 'payments p INDEXED BY payments_order',
     where: "(CASE WHEN p.state = 'open' THEN 0 WHEN p.pays = 1 THEN 1 END) IN (0, 1)",
   },
   ended: { from: 'payments q INDEXED BY payments_ended', where: "q.pays = 0 AND q.state <> 'open'" },
+  walks: 'points',
   seatsApart: false,
   // The gate dies with the process and is rebuilt from the ledger. For this process a COMMIT that failed did not happen: what may
   // have reached the log is overwritten, or is found by the next start.
@@ -95,17 +97,23 @@ export class Steps {
         this.freed.push(...step.orders);
         return NOTHING;
       case 'query': {
-        const ofOne = step.values.every((value) => !isList(value) || value.length === 1);
-        const statement = this.#prepare(ofOne ? ofOneOf(step.sql) : step.sql);
-        const values = step.values.map((value) => inputOf(ofOne && isList(value) ? value[0]! : value));
+        const { sql, values } = statementOf(step.sql, step.values);
+        const statement = this.#prepare(sql);
         if (!step.sql.startsWith('SELECT')) return { rows: [], affected: Number(statement.run(...values).changes) };
         return { rows: statement.all(...values).map(rowOf), affected: 0 };
       }
       case 'insert': {
-        const { table, columns, rows, leavePresent } = step;
+        const { table, columns, rows, leavePresent, overwrite } = step;
         const places = columns.map(() => '?').join(', ');
         const sql = `INSERT INTO ${table} (${columns.map(quoted).join(', ')}) VALUES (${places})`;
+        if (overwrite !== undefined) return this.#each(sql + overwriting(columns, overwrite), rows);
         return this.#each(leavePresent ? `${sql} ON CONFLICT DO NOTHING` : sql, rows);
+      }
+      case 'find': {
+        const { table, columns, match, rows } = step;
+        const sql = `SELECT ${columns.map(quoted).join(', ')} FROM ${table} AS t WHERE ${matches(match)}`;
+        const statement = this.#prepare(sql);
+        return { rows: rows.flatMap((cells) => statement.all(...cells).map(rowOf)), affected: 0 };
       }
       case 'update': {
         const { table, match, set, rows, and } = step;
@@ -129,8 +137,7 @@ export class Steps {
   #prepare(sql: string): StatementSync {
     let statement = this.#prepared.get(sql);
     if (statement === undefined) {
-      // A list is passed as JSON, so that the statement is the same for any length.
-      statement = this.#db.prepare(sql.replaceAll('IN (?)', 'IN (SELECT value FROM json_each(?))'));
+      statement = this.#db.prepare(sql);
       statement.setReadBigInts(true);
       // Bounded: every statement is written out in the source.
       this.#prepared.set(sql, statement);
@@ -143,6 +150,13 @@ function quoted(name: string): string {
   return `"${name}"`;
 }
 
+function overwriting(columns: readonly string[], key: readonly string[]): string {
+  const sets = columns
+    .filter((name) => !key.includes(name))
+    .map((name) => `${quoted(name)} = excluded.${quoted(name)}`);
+  return ` ON CONFLICT (${key.map(quoted).join(', ')}) DO UPDATE SET ${sets.join(', ')}`;
+}
+
 function matches(columns: readonly string[]): string {
   return columns.map((name) => `t.${quoted(name)} = ?`).join(' AND ');
 }
@@ -152,13 +166,25 @@ function isList(value: Value): value is Extract<Value, readonly unknown[]> {
 }
 
 const OF_ONE = new Map<string, string>();
+const OF_MANY = new Map<string, string>();
 
-/** The same for a list of one, which most are: it takes half of the time. */
-function ofOneOf(sql: string): string {
-  let text = OF_ONE.get(sql);
+/** A query as SQLite takes it. */
+export function statementOf(sql: string, given: readonly Value[]): { sql: string; values: SQLInputValue[] } {
+  // For a list of one, which most are, it takes half of the time.
+  if (given.every((value) => !isList(value) || value.length === 1)) {
+    const values = given.map((value) => inputOf(isList(value) ? value[0]! : value));
+    return { sql: rewritten(OF_ONE, sql, '= ?'), values };
+  }
+  // A list is passed as JSON, so that the statement is the same for any length.
+  return { sql: rewritten(OF_MANY, sql, 'IN (SELECT value FROM json_each(?))'), values: given.map(inputOf) };
+}
+
+function rewritten(texts: Map<string, string>, sql: string, list: string): string {
+  let text = texts.get(sql);
   if (text === undefined) {
-    text = sql.replaceAll('IN (?)', '= ?');
-    OF_ONE.set(sql, text);
+    text = sql.replaceAll('IN (?)', list);
+    // Bounded: every statement is written out in the source.
+    texts.set(sql, text);
   }
   return text;
 }

@@ -1,13 +1,13 @@
-import { unavailable } from '../../../base/errors.ts';
+import { invariant, unavailable } from '../../../base/errors.ts';
 import { Grouped } from '../../../base/grouped.ts';
 import type { Runtime } from '../../../base/runtime.ts';
 import type { Store, Together } from '../../store.ts';
-import type { Work } from '../../works/work.ts';
+import type { Result, Row, Step, Work } from '../../works/work.ts';
 import type { DatabaseSync } from './database.ts';
 import { ledgerError } from './errors.ts';
 import { Orders } from './orders.ts';
 import { Reader } from './reader.ts';
-import { LIFE_DIALECT, Steps } from './steps.ts';
+import { LIFE_DIALECT, Steps, statementOf } from './steps.ts';
 import { Tail } from './tail.ts';
 import { rollBack } from './transaction.ts';
 
@@ -68,6 +68,20 @@ export class SqliteStore implements Store {
 
   async look<T>(work: () => Work<T>): Promise<T> {
     return this.#read(() => this.#steps.do(work()));
+  }
+
+  async lookElsewhere<T>(work: () => Work<T>): Promise<T> {
+    this.#mustBeOpen();
+    const running = work();
+    let round = running.next();
+    while (!round.done) round = running.next(await Promise.all(round.value.map((step) => this.#readElsewhere(step))));
+    return round.value;
+  }
+
+  async #readElsewhere(step: Step): Promise<Result> {
+    invariant(step.do === 'query' && step.sql.startsWith('SELECT'), 'only queries run on the other thread');
+    const { sql, values } = statementOf(step.sql, step.values);
+    return { rows: (await this.#reader.texts(sql, values)) as Row[], affected: 0 };
   }
 
   atRest<T>(work: () => Work<T>): Promise<T> {

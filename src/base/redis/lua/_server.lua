@@ -1,5 +1,5 @@
--- Included by the commands that must know whether this server is still the one that opened the gate, and was the master all the
--- time. A restart changes the run id. A server that was demoted and promoted again keeps its run id and may have lost its last
+-- Included by the commands that must know whether this server is still the one that opened the gate or the shard of likes, and was
+-- the master all the time. A restart changes the run id. A server that was demoted and promoted again keeps its run id and may have lost its last
 -- writes: every promotion gives it a new replication id and keeps the old one as the second. Both also change when the first
 -- replica attaches and when the backlog is freed, but then the second is all zeros, and nothing was lost.
 local NO_REPLID = string.rep('0', 40)

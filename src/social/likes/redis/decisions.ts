@@ -1,0 +1,337 @@
+import { InvariantError, RetryableError, unavailable } from '../../../base/errors.ts';
+import { type RedisLink, RedisUnavailableError } from '../../../base/redis/link.ts';
+import { type Asker, bulk } from '../../../base/redis/sent-script.ts';
+import type { Runtime } from '../../../base/runtime.ts';
+import { LIKE_SHARDS, type Pair, type Subject, shardOf } from '../../../model/like.ts';
+import { type LikeLayout, pairField } from './layout.ts';
+import type { LikeRules } from './rules.ts';
+import { scriptNamed } from './scripts.ts';
+import { userMark } from './user-mark.ts';
+
+/** A call holds Redis for as long as it runs; this many likes take about a millisecond. */
+const BATCH_MAX = 128;
+/** Likes of a shard that wait for a call. */
+const WAITING_MAX = 1024;
+/** Calls of a shard under way. Each has a slot, in which Redis keeps its answers. */
+const SLOTS = 4;
+/** How long Redis keeps them: longer than a call is sent again. */
+const ANSWERS_MS = 30_000;
+/** Between two tries of a call whose reply was lost. */
+const RETRY_EVERY_MS = 50;
+/** The error of a server that has reached maxmemory. */
+const FULL = /\bOOM\b/;
+
+/** What the ledger has, read after Redis had asked for it at `askedMs`, in this epoch. */
+export interface Brought<T> {
+  readonly value: T;
+  readonly askedMs: number;
+  readonly epoch: number;
+}
+
+export interface LikeRequest extends Pair {
+  readonly liked: boolean;
+  readonly row?: Brought<boolean | null> | undefined;
+  readonly base?: Brought<{ readonly count: number; readonly rev: number; readonly atMs: number }> | undefined;
+}
+
+export type LikeAnswer =
+  | {
+      readonly is: 'changed' | 'same';
+      readonly count: number;
+      /** Nothing of this subject is unsettled. */
+      readonly exact: boolean;
+      readonly atMs: number;
+      /** The caller is to find out whether the subject still exists. */
+      readonly check: boolean;
+      readonly epoch: number;
+    }
+  /** Bring the row, or the subject and the row. */
+  | { readonly is: 'ask' | 'load'; readonly askedMs: number; readonly epoch: number; readonly count: number }
+  | { readonly is: 'full' }
+  /** Nothing was decided: the shard must be opened, or (`moved`) it was, and the caller asks again. */
+  | { readonly is: 'stale' | 'moved' };
+
+interface Waiting {
+  readonly request: LikeRequest;
+  resolve(answer: LikeAnswer): void;
+  reject(error: unknown): void;
+}
+
+interface Lane {
+  readonly shard: number;
+  readonly waiting: Waiting[];
+  isDue: boolean;
+  /** The call in each slot, and the number of the last one. */
+  readonly calls: (Call | null)[];
+  readonly numbers: number[];
+  /** The first part of every call, for one epoch. */
+  epoch: number;
+  keys: string;
+  slotKeys: string[];
+  head: string;
+  /** Why likes fail at once: a call is being sent again. */
+  out: string | null;
+}
+
+export interface DecisionsOn {
+  readonly link: RedisLink;
+  readonly layout: LikeLayout;
+  readonly runtime: Runtime;
+  readonly rules: LikeRules;
+  /** The epoch of a shard that is in force, as far as we know, and how we learn of it. */
+  readonly epochs: { of(shard: number): number; saw(shard: number, epoch: number): void };
+  /** A name that no other process has. */
+  readonly caller: string;
+  /** For how long a call whose reply was lost is sent again. */
+  readonly retryMs: number;
+}
+
+/**
+ * Likes of one shard that arrive in the same turn of the event loop go to Redis in one call. At most four calls of a shard are under
+ * way; likes that arrive meanwhile wait for the next ones, up to a bound, and further ones are refused.
+ *
+ * A call whose reply was lost is sent again, with its number: Redis gives the answers of the first time. But not into another epoch:
+ * the first try may have been decided in the old one.
+ */
+export class LikeDecisions {
+  readonly #on: DecisionsOn;
+  readonly #lanes: Lane[];
+  #closed = false;
+
+  constructor(on: DecisionsOn) {
+    this.#on = on;
+    this.#lanes = Array.from({ length: LIKE_SHARDS }, (_, shard) => ({
+      shard,
+      waiting: [],
+      isDue: false,
+      calls: Array.from({ length: SLOTS }, () => null),
+      numbers: Array.from({ length: SLOTS }, () => 0),
+      epoch: -1,
+      keys: '',
+      slotKeys: [],
+      head: '',
+      out: null,
+    }));
+  }
+
+  decide(request: LikeRequest): Promise<LikeAnswer> {
+    return new Promise((resolve, reject) => {
+      const lane = this.#lanes[shardOf(request.subject)]!;
+      if (this.#closed) return reject(unavailable('likes are closed'));
+      if (lane.out !== null) return reject(unavailable(lane.out));
+      if (lane.waiting.length >= WAITING_MAX) return reject(overloaded('too many likes are waiting for Redis'));
+      lane.waiting.push({ request, resolve, reject });
+      this.#schedule(lane);
+    });
+  }
+
+  #schedule(lane: Lane): void {
+    if (lane.isDue || lane.waiting.length === 0 || !lane.calls.includes(null)) return;
+    lane.isDue = true;
+    const flush = (): void => {
+      lane.isDue = false;
+      while (lane.waiting.length > 0 && lane.calls.includes(null)) this.#next(lane);
+    };
+    // As admissions do: with nothing under way there is no reply to wait for, only the other callers of this turn.
+    if (this.#on.link.idle) process.nextTick(flush);
+    else this.#on.runtime.timers.nextTurn(flush);
+  }
+
+  #next(lane: Lane): void {
+    const { epochs, link, runtime } = this.#on;
+    const slot = lane.calls.indexOf(null);
+    const epoch = epochs.of(lane.shard);
+    if (lane.epoch !== epoch) this.#frame(lane, epoch);
+    const likes = lane.waiting.splice(0, BATCH_MAX);
+    lane.numbers[slot]!++;
+    const call = new Call(this, lane, slot, epoch, likes, lane.numbers[slot]!, runtime.clock.monotonic(), link.breaks);
+    lane.calls[slot] = call;
+    this.#send(call);
+  }
+
+  #send(call: Call): void {
+    const { link, runtime } = this.#on;
+    link.send(scriptNamed('decide'), KEYS, KEYS + call.parts, call.wire, runtime.clock.monotonic(), call);
+  }
+
+  #frame(lane: Lane, epoch: number): void {
+    const { layout, rules, caller } = this.#on;
+    const keys = layout.shard(lane.shard);
+    const of = keys.of(epoch);
+    lane.epoch = epoch;
+    lane.keys = [keys.head, of.stream, of.subjects, of.pairs, of.settled].map(bulk).join('');
+    lane.slotKeys = Array.from({ length: SLOTS }, (_, slot) => bulk(of.answers(caller, slot)));
+    const { unsettledMax, subjectsMax, filterUsersMax, askedMsMax, checkMs, checkMsMax } = rules;
+    const numbers = [unsettledMax, subjectsMax, filterUsersMax, askedMsMax, checkMs, checkMsMax, ANSWERS_MS].map(
+      String,
+    );
+    const message = `${layout.channel(lane.shard)} ${epoch}`;
+    lane.head = [String(epoch), of.filters, ...numbers, layout.wake, message].map(bulk).join('');
+  }
+
+  /** Called by calls. */
+  answered(call: Call, reply: unknown): void {
+    const { epochs } = this.#on;
+    const { lane, likes } = call;
+    lane.out = null;
+    this.#end(call);
+    if (typeof reply !== 'number') {
+      call.read(String(reply));
+      return;
+    }
+    const isCertain = !call.isUncertain && call.breaks === this.#on.link.breaks;
+    if (reply < 0 || !isCertain) {
+      // The epoch that was in force before may have decided it.
+      for (const { reject } of likes) reject(unavailable('the likes were lost with their answer'));
+      return;
+    }
+    const known = epochs.of(lane.shard);
+    epochs.saw(lane.shard, reply);
+    // A lower epoch than one that was seen: the server came back with an old copy.
+    const answer: LikeAnswer = { is: reply === 0 || reply < known ? 'stale' : 'moved' };
+    for (const { resolve } of likes) resolve(answer);
+  }
+
+  /** Called by calls. */
+  failed(call: Call, error: unknown): void {
+    const { runtime, retryMs } = this.#on;
+    const { lane, likes } = call;
+    const isLost = error instanceof RedisUnavailableError && !this.#closed;
+    if (isLost && !FULL.test(error.message)) {
+      call.isUncertain = true;
+      if (call.sentMs + retryMs > runtime.clock.monotonic()) {
+        lane.out = 'Redis does not answer';
+        for (const { reject } of lane.waiting.splice(0)) reject(unavailable(lane.out));
+        runtime.timers.after(RETRY_EVERY_MS, () => this.#send(call));
+        return;
+      }
+    }
+    lane.out = null;
+    this.#end(call);
+    const isFull = isLost && FULL.test(error.message) && !call.isUncertain;
+    const reason = isFull ? overloaded('Redis is full') : isLost ? unavailable('Redis does not answer', error) : error;
+    for (const { reject } of likes) reject(reason);
+  }
+
+  #end(call: Call): void {
+    call.lane.calls[call.slot] = null;
+    this.#schedule(call.lane);
+  }
+
+  close(): void {
+    this.#closed = true;
+    for (const { waiting, calls } of this.#lanes) {
+      const all = [...waiting.splice(0), ...calls.flatMap((call) => call?.likes ?? [])];
+      for (const { reject } of all) reject(unavailable('likes are closed'));
+    }
+  }
+}
+
+const KEYS = 6;
+const HEAD_ARGS = 11;
+const CODES = { c: 'changed', u: 'same', a: 'ask', l: 'load', f: 'full' } as const;
+
+/** Likes that are sent in one call, and their wire format. */
+class Call implements Asker {
+  readonly lane: Lane;
+  readonly slot: number;
+  readonly epoch: number;
+  readonly likes: readonly Waiting[];
+  readonly sentMs: number;
+  readonly breaks: number;
+  readonly wire: string;
+  readonly parts: number;
+  /** A reply was lost: it may have been decided already. */
+  isUncertain = false;
+  readonly #decisions: LikeDecisions;
+  /** For each like the place of its subject. */
+  readonly #places: number[] = [];
+  readonly #subjects: number;
+
+  constructor(
+    decisions: LikeDecisions,
+    lane: Lane,
+    slot: number,
+    epoch: number,
+    likes: readonly Waiting[],
+    number: number,
+    sentMs: number,
+    breaks: number,
+  ) {
+    this.#decisions = decisions;
+    this.lane = lane;
+    this.slot = slot;
+    this.epoch = epoch;
+    this.likes = likes;
+    this.sentMs = sentMs;
+    this.breaks = breaks;
+    const subjects = new Map<Subject, { place: number; base: LikeRequest['base'] }>();
+    let marks = '';
+    let wants = '';
+    let rows = '';
+    let hasRows = false;
+    let fields = '';
+    for (const { request } of likes) {
+      const { subject, user, liked, row, base } = request;
+      let of = subjects.get(subject);
+      if (of === undefined) {
+        of = { place: subjects.size, base: undefined };
+        subjects.set(subject, of);
+      }
+      // What was read in another epoch says nothing about this one.
+      if (base?.epoch === epoch && !(of.base && of.base.askedMs > base.askedMs)) of.base = base;
+      this.#places.push(of.place);
+      marks += userMark(user);
+      wants += liked ? '1' : '0';
+      if (row?.epoch === epoch) {
+        hasRows = true;
+        rows += `${row.value ? 1 : 0}${row.askedMs} `;
+      } else rows += '- ';
+      fields += bulk(pairField(subject, user));
+    }
+    this.#subjects = subjects.size;
+    let named = '';
+    for (const [subject, { base }] of subjects) {
+      named += bulk(subject);
+      if (base === undefined) named += bulk('');
+      else named += bulk(`${base.value.count} ${base.value.rev} ${base.value.atMs} ${base.askedMs}`);
+    }
+    const places = subjects.size > 1 ? this.#places.map((place) => place.toString(16).padStart(2, '0')).join('') : '';
+    const counts = bulk(String(number)) + bulk(String(likes.length)) + bulk(String(subjects.size));
+    const each = bulk(marks) + bulk(wants) + bulk(places) + bulk(hasRows ? rows : '');
+    this.wire = lane.keys + lane.slotKeys[slot]! + lane.head + counts + named + each + fields;
+    this.parts = HEAD_ARGS + 3 + 2 * subjects.size + 4 + likes.length;
+  }
+
+  answered(reply: unknown): void {
+    this.#decisions.answered(this, reply);
+  }
+
+  failed(error: unknown): void {
+    this.#decisions.failed(this, error);
+  }
+
+  read(reply: string): void {
+    const lines = reply.split('\n');
+    const codes = lines[this.#subjects + 1];
+    if (codes?.length !== this.likes.length) {
+      const error = new InvariantError('Redis gave no answer to some likes');
+      for (const { reject } of this.likes) reject(error);
+      return;
+    }
+    const askedMs = Number(lines[0]);
+    const { epoch } = this;
+    const subjects = lines.slice(1, this.#subjects + 1).map((line) => line.split(' ').map(Number));
+    for (const [at, { resolve }] of this.likes.entries()) {
+      const is = CODES[codes[at] as keyof typeof CODES];
+      const [count = 0, unsettled = 0, atMs = 0, check = 0] = subjects[this.#places[at]!]!;
+      if (is === 'full') resolve({ is });
+      else if (is === 'ask' || is === 'load') resolve({ is, askedMs, epoch, count });
+      else resolve({ is, count, exact: unsettled === 0, atMs, check: check === 1, epoch });
+    }
+  }
+}
+
+function overloaded(reason: string): RetryableError {
+  return new RetryableError('overloaded', reason);
+}

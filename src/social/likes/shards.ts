@@ -1,0 +1,124 @@
+import { backOffMs } from '../../base/back-off.ts';
+import { messageOf, unavailable } from '../../base/errors.ts';
+import type { Runtime } from '../../base/runtime.ts';
+import { sleep, within } from '../../base/timers.ts';
+import type { LikeLedger } from '../../ledger/port.ts';
+import { LIKE_SHARDS } from '../../model/like.ts';
+import type { LikeStore } from './redis/store.ts';
+
+const RETRY_MS_MIN = 50;
+const RETRY_MS_MAX = 2000;
+
+export interface ShardsDependencies {
+  readonly runtime: Runtime;
+  readonly store: LikeStore;
+  readonly ledger: Pick<LikeLedger, 'likeEpoch' | 'raiseLikeEpoch'>;
+  /** Null: another process has it. The lock only saves work: the ledger's epoch is the fence. */
+  readonly lock: (name: string) => Promise<{ release(): Promise<unknown> } | null>;
+  /** Waits, within a bound, until the pipe has carried what was decided in this shard. What it leaves behind is lost. */
+  readonly drained: (shard: number) => Promise<boolean>;
+  /** How long a like waits for its shard to be opened. */
+  readonly waitMs: number;
+}
+
+/**
+ * Opens shards that are stale, without an operator:
+ *
+ *   1. one process takes the shard's lock, and shuts the shard: nothing is decided from now on;
+ *   2. it waits, within a bound, until the pipe has carried to the ledger what was decided;
+ *   3. the ledger raises the shard's epoch. From that commit on it drops older events, whoever carries them;
+ *   4. the shard is opened for that epoch, empty, unless a higher one is in force by then. Everything that is decided in it rests on
+ *      rows that were read after 3.
+ *
+ * A process that is stopped anywhere in this and resumed later either goes on as if nothing had happened, or finds a higher epoch.
+ */
+export class LikeShards {
+  readonly #on: ShardsDependencies;
+  readonly #running = new Map<number, { above: number; done: Promise<void> }>();
+  #closed = false;
+
+  constructor(dependencies: ShardsDependencies) {
+    this.#on = dependencies;
+  }
+
+  /** Resolves when a shard is open with an epoch above `above`; retries while Redis or the ledger is out. */
+  open(shard: number, above = 0): Promise<void> {
+    const running = this.#running.get(shard);
+    if (running) {
+      running.above = Math.max(running.above, above);
+      return running.done;
+    }
+    const task = { above, done: Promise.resolve() };
+    this.#running.set(shard, task);
+    task.done = this.#until(shard, task).finally(() => this.#running.delete(shard));
+    return task.done;
+  }
+
+  /** The same, for a caller that waits. */
+  async opened(shard: number): Promise<void> {
+    const { runtime, waitMs } = this.#on;
+    const opened = this.open(shard).then(() => true);
+    if ((await within(runtime.timers, opened, waitMs)) === null) throw unavailable('likes are being recovered');
+  }
+
+  /** Opens the shards that are stale, or below the ledger's epoch. Returns how many. */
+  async verify(): Promise<number> {
+    const { store, ledger } = this.#on;
+    const opened = await Promise.all(
+      Array.from({ length: LIKE_SHARDS }, async (_, shard) => {
+        const [inForce, epoch] = await Promise.all([store.epochOf(shard), ledger.likeEpoch(shard)]);
+        if (inForce > 0 && inForce >= epoch) return 0;
+        await this.open(shard, epoch - 1);
+        return 1;
+      }),
+    );
+    return opened.reduce<number>((sum, one) => sum + one, 0);
+  }
+
+  async #until(shard: number, task: { above: number }): Promise<void> {
+    const { runtime, lock, store } = this.#on;
+    let failures = 0;
+    while (!this.#closed) {
+      try {
+        if ((await store.epochOf(shard)) > task.above) return;
+        const grant = await lock(`likes:open:${shard}`);
+        if (grant !== null) {
+          try {
+            // Another process may have opened it while we waited for the lock.
+            if ((await store.epochOf(shard)) > task.above) return;
+            await this.#once(shard);
+            failures = 0;
+            if ((await store.epochOf(shard)) > task.above) return;
+          } finally {
+            await grant.release().catch(() => undefined);
+          }
+        }
+      } catch (error) {
+        // Once for an outage.
+        if (failures === 0) runtime.log.warn({ shard, reason: messageOf(error) }, 'likes cannot be decided yet');
+        failures++;
+      }
+      await sleep(runtime.timers, backOffMs(failures, RETRY_MS_MIN, RETRY_MS_MAX));
+    }
+    throw unavailable('likes are closed');
+  }
+
+  async #once(shard: number): Promise<void> {
+    const { runtime, store, ledger, drained } = this.#on;
+    const startedMs = runtime.clock.monotonic();
+    // First: without a ledger no shard can be opened.
+    const ledgerEpoch = await ledger.likeEpoch(shard);
+    const shutEpoch = await store.shut(shard);
+    const isDrained = await drained(shard);
+    if (this.#closed) return;
+    const epoch = await ledger.raiseLikeEpoch(shard, Math.max(ledgerEpoch, shutEpoch, store.knownEpoch(shard)));
+    const inForce = await store.open(shard, epoch);
+    const pauseMs = Math.round(runtime.clock.monotonic() - startedMs);
+    if (!isDrained) runtime.log.error({ shard, epoch }, 'likes that were not stored yet are lost');
+    runtime.log.info({ shard, epoch: inForce, pauseMs }, 'a shard of likes was opened');
+  }
+
+  close(): void {
+    this.#closed = true;
+  }
+}

@@ -1,0 +1,36 @@
+import type { CommentPage, CommentsOf, Liker, LikerPage, Page } from '../ledger/port.ts';
+import type { LikedKind } from '../model/like.ts';
+import type { CommentRecord, PostRecord } from '../model/social.ts';
+import type { LikeCount } from './likes/likes.ts';
+
+export type { LikeCount } from './likes/likes.ts';
+
+/** What a reader sees of a post. */
+export interface ShownPost extends PostRecord, Shown {}
+
+/** What a reader sees of a comment. */
+export interface ShownComment extends CommentRecord, Shown {}
+
+interface Shown {
+  /** Where Redis counts likes, this may be ahead of the record's `likes`, which are the stored ones. */
+  readonly shown: LikeCount;
+  /** Whether the reader likes it; null: there is no reader. */
+  readonly liked: boolean | null;
+}
+
+/** What views read. Null: there is no such post or comment, or it was deleted. */
+export interface SocialReader {
+  readonly posts: {
+    get(postId: string, reader: string | null): Promise<ShownPost | null>;
+    list(filter: { author?: string }, page: Page, reader: string | null): Promise<ShownPost[]>;
+  };
+  readonly comments: {
+    get(commentId: string, reader: string | null): Promise<ShownComment | null>;
+    list(of: CommentsOf, page: CommentPage, reader: string | null): Promise<ShownComment[] | null>;
+    by(author: string, page: Page): Promise<ShownComment[]>;
+  };
+  readonly likes: {
+    likers(kind: LikedKind, id: string, page: LikerPage): Promise<Liker[] | null>;
+    likesOf(user: string, kind: LikedKind, page: LikerPage): Promise<{ id: string; atMs: number }[]>;
+  };
+}

@@ -1,0 +1,189 @@
+import type { During } from '../base/paced.ts';
+import type { Runtime } from '../base/runtime.ts';
+import type { CommentPage, CommentsOf, LikerPage, Page } from '../ledger/port.ts';
+import { commentCursor, likeCursor } from '../model/cursor.ts';
+import { type LikedKind, subjectOf } from '../model/like.ts';
+import type { SocialReader } from '../social/port.ts';
+import { BuyerPages } from './buyer-pages.ts';
+import {
+  type Comment,
+  type LikedBy,
+  type LikedSubject,
+  type Post,
+  presentComment,
+  presentLiked,
+  presentLiker,
+  presentPost,
+} from './present-social.ts';
+import type { PublicAnswer } from './public-answer.ts';
+import { type Part, PublicPages } from './public-pages.ts';
+
+/** A page ends with the row that reaches this: 200 posts of 10 000 characters would be 2 MB for anybody who asks. */
+const PAGE_CHARS_MAX = 256 * 1024;
+const PAGE_ROWS_MAX = 200;
+
+/** Who asks. `reader` null: an admin, who waits behind nobody; `likes` are shown for nobody then. */
+export interface Asking {
+  readonly reader: string | null;
+}
+
+export interface Listed<T> {
+  data: T[];
+  nextCursor: string | null;
+}
+
+/**
+ * Pages of posts, comments and likes. The public shares pages that are at most half a second old (public-pages.ts). A buyer gets one that
+ * is read now, with what the buyer likes, at a bounded pace.
+ */
+export class SocialPages {
+  readonly #from: SocialReader;
+  readonly #public: PublicPages;
+  readonly #buyers: BuyerPages;
+
+  constructor(runtime: Runtime, from: SocialReader) {
+    this.#from = from;
+    this.#public = new PublicPages(runtime, 'posts');
+    this.#buyers = new BuyerPages(runtime, 'posts');
+  }
+
+  /** A post was made, edited or deleted here: whoever did it must see it at once. */
+  postChanged(postId: string): void {
+    this.#public.changed(subjectOf('post', postId));
+    this.#public.changed(null);
+  }
+
+  /** The same for a comment. Its post's count in the list of posts is as old as that page. */
+  commentChanged(postId: string, commentId: string): void {
+    this.#public.changed(subjectOf('post', postId));
+    this.#public.changed(subjectOf('comment', commentId));
+  }
+
+  // For the public
+
+  async publicPosts(filter: { author?: string }, { limit, before }: Page): Promise<PublicAnswer> {
+    const { author } = filter;
+    const asked = {
+      of: author === undefined ? null : `author:${author}`,
+      page: before ?? '',
+      isFirst: author === undefined && before === null,
+    };
+    const found = await this.#public.page(asked, limit, async (during) => {
+      const posts = await during(() => this.#from.posts.list(filter, { limit: PAGE_ROWS_MAX + 1, before }, null));
+      return during(() => written(posts.map(presentPost), PAGE_ROWS_MAX, (at) => posts[at]!.id));
+    });
+    return found!;
+  }
+
+  publicPost(postId: string): Promise<PublicAnswer | null> {
+    return this.#public.one(subjectOf('post', postId), async (during) => {
+      const post = await during(() => this.#from.posts.get(postId, null));
+      return post && JSON.stringify(presentPost(post));
+    });
+  }
+
+  publicComment(commentId: string): Promise<PublicAnswer | null> {
+    return this.#public.one(subjectOf('comment', commentId), async (during) => {
+      const comment = await during(() => this.#from.comments.get(commentId, null));
+      return comment && JSON.stringify(presentComment(comment));
+    });
+  }
+
+  publicComments(of: CommentsOf, page: CommentPage): Promise<PublicAnswer | null> {
+    const { postId, parentId } = of;
+    const { order, limit, before } = page;
+    const cursor = before === null ? '' : commentCursor(before);
+    const asked = {
+      of: subjectOf('post', postId),
+      page: `comments ${parentId ?? ''} ${order} ${cursor}`,
+      isFirst: parentId === null && before === null,
+    };
+    return this.#public.page(asked, limit, async (during) => {
+      const all = { ...page, limit: PAGE_ROWS_MAX + 1 };
+      const comments = await during(() => this.#from.comments.list(of, all, null));
+      if (comments === null) return null;
+      return during(() => written(comments.map(presentComment), PAGE_ROWS_MAX, (at) => commentCursor(comments[at]!)));
+    });
+  }
+
+  publicLikers(kind: LikedKind, id: string, { limit, before }: LikerPage): Promise<PublicAnswer | null> {
+    const cursor = before === null ? '' : likeCursor(before.atMs, before.key);
+    const asked = { of: subjectOf(kind, id), page: `likes ${cursor}`, isFirst: before === null };
+    return this.#public.page(asked, limit, async (during) => {
+      const likers = await during(() => this.#from.likes.likers(kind, id, { limit: PAGE_ROWS_MAX + 1, before }));
+      if (likers === null) return null;
+      const cursorAt = (at: number): string => likeCursor(likers[at]!.atMs, likers[at]!.user);
+      return during(() => written(likers.map(presentLiker), PAGE_ROWS_MAX, cursorAt));
+    });
+  }
+
+  // For those who are known
+
+  posts({ reader }: Asking, filter: { author?: string }, { limit, before }: Page): Promise<Listed<Post>> {
+    return this.#paced(reader, async (during) => {
+      const posts = await during(() => this.#from.posts.list(filter, { limit: limit + 1, before }, reader));
+      return during(() => listed(posts.map(presentPost), limit, (at) => posts[at]!.id));
+    });
+  }
+
+  comments({ reader }: Asking, of: CommentsOf, page: CommentPage): Promise<Listed<Comment> | null> {
+    const { limit } = page;
+    return this.#paced(reader, async (during) => {
+      const comments = await during(() => this.#from.comments.list(of, { ...page, limit: limit + 1 }, reader));
+      if (comments === null) return null;
+      return during(() => listed(comments.map(presentComment), limit, (at) => commentCursor(comments[at]!)));
+    });
+  }
+
+  likers({ reader }: Asking, kind: LikedKind, id: string, page: LikerPage): Promise<Listed<LikedBy> | null> {
+    const { limit, before } = page;
+    return this.#paced(reader, async (during) => {
+      const likers = await during(() => this.#from.likes.likers(kind, id, { limit: limit + 1, before }));
+      if (likers === null) return null;
+      const cursorAt = (at: number): string => likeCursor(likers[at]!.atMs, likers[at]!.user);
+      return listed(likers.map(presentLiker), limit, cursorAt);
+    });
+  }
+
+  likesOf(user: string, kind: LikedKind, { limit, before }: LikerPage): Promise<Listed<LikedSubject>> {
+    return this.#paced(user, async (during) => {
+      const liked = await during(() => this.#from.likes.likesOf(user, kind, { limit: limit + 1, before }));
+      const rows = liked.map((one) => presentLiked(kind, one));
+      return listed(rows, limit, (at) => likeCursor(liked[at]!.atMs, liked[at]!.id));
+    });
+  }
+
+  commentsBy(author: string, { limit, before }: Page): Promise<Listed<Comment>> {
+    return this.#paced(author, async (during) => {
+      const comments = await during(() => this.#from.comments.by(author, { limit: limit + 1, before }));
+      return during(() => listed(comments.map(presentComment), limit, (at) => comments[at]!.id));
+    });
+  }
+
+  async #paced<T>(reader: string | null, read: (during: During) => Promise<T>): Promise<T> {
+    return reader === null ? await read((piece) => piece()) : await this.#buyers.run(reader, read);
+  }
+}
+
+/** `rows`: one more than the page has, if there are others. */
+function listed<T extends object>(rows: T[], limit: number, cursorAt: (at: number) => string): Listed<T> {
+  const length = lengthOf(rows, limit);
+  return { data: rows.slice(0, length), nextCursor: rows.length > length ? cursorAt(length - 1) : null };
+}
+
+function written(rows: readonly object[], limit: number, cursorAt: (at: number) => string): Part {
+  const length = lengthOf(rows, limit);
+  const some = rows.slice(0, length).map((row, at) => ({ cursor: cursorAt(at), json: JSON.stringify(row) }));
+  return { rows: some, more: rows.length > length };
+}
+
+/** How many of the rows make a page. */
+function lengthOf(rows: readonly object[], limit: number): number {
+  let chars = 0;
+  for (let at = 0; at < Math.min(rows.length, limit); at++) {
+    const { title, content } = rows[at] as { title?: string; content?: string | null };
+    chars += (title?.length ?? 0) + (content?.length ?? 0);
+    if (chars >= PAGE_CHARS_MAX) return at + 1;
+  }
+  return Math.min(rows.length, limit);
+}

@@ -1,0 +1,6 @@
+import { sqliteUnderTest } from './ledger.sqlite.ts';
+import { likeContract } from './ledger-likes.ts';
+import { socialContract } from './ledger-social.ts';
+
+socialContract('sqlite', async () => sqliteUnderTest());
+likeContract('sqlite', async () => sqliteUnderTest());

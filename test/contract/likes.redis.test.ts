@@ -1,0 +1,471 @@
+import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, it } from 'vitest';
+import { TerminalError, unavailable } from '../../src/base/errors.ts';
+import { systemRuntime } from '../../src/base/runtime.ts';
+import { LIKE_SHARDS, numberOf, type Subject, shardOf } from '../../src/model/like.ts';
+import type { CountedLikes } from '../../src/social/likes/counted.ts';
+import { DirectLikes } from '../../src/social/likes/direct.ts';
+import type { LikeRules } from '../../src/social/likes/redis/rules.ts';
+import { LikeStore } from '../../src/social/likes/redis/store.ts';
+import { sleep, until } from '../support/fault-wait.ts';
+import { LikeWorld } from '../support/like-world.ts';
+import { cleanUpServers } from '../support/servers/clean-up.ts';
+import { describeWithAnyRedis } from '../support/servers/describe.ts';
+import { redisUrl } from '../support/servers/redis.ts';
+
+const POST: Subject = 'post:1';
+const SHARD = shardOf(POST);
+
+/** Another subject of the same shard. */
+const sameShard = () =>
+  Array.from({ length: 999 }, (_, at): Subject => `post:${at + 2}`).find((one) => shardOf(one) === SHARD)!;
+const usersOf = (count: number, name = 'user') => Array.from({ length: count }, (_, at) => `${name} ${at}`);
+
+describeWithAnyRedis('likes that are counted in Redis', () => {
+  let target: string;
+  let world: LikeWorld;
+  let stores: LikeStore[];
+
+  beforeAll(async () => {
+    target = await redisUrl();
+  });
+  beforeEach(() => {
+    world = new LikeWorld(target);
+    world.ledger.add(POST);
+    stores = [];
+  });
+  afterEach(async () => {
+    for (const store of stores) store.close();
+    await world.end();
+  });
+  afterAll(cleanUpServers);
+
+  async function started(rules: Partial<LikeRules> = {}): Promise<CountedLikes> {
+    const likes = world.process({ rules });
+    await likes.start();
+    return likes;
+  }
+
+  /** Deletes the records of settled pairs at once. */
+  async function prune(): Promise<void> {
+    const store = new LikeStore({ target, prefix: world.prefix, rules: { keepMs: 0 } }, systemRuntime());
+    stores.push(store);
+    await store.epochOf(SHARD);
+    while ((await store.prune(SHARD, 500)) > 0);
+  }
+
+  const all = (likes: CountedLikes, users: readonly string[], liked = true) =>
+    Promise.all(users.map((user) => likes.set(POST, user, liked)));
+
+  describe('deciding', () => {
+    it('P8: of many likes of one pair, by two processes at once, one changes something; the code of the document counts two', async () => {
+      // Step by step as in the document's table: both look, then both add and count.
+      const [members, count] = [`${world.prefix}:likes_users`, `${world.prefix}:likes_count`];
+      const looked = await Promise.all([world.eye.sismember(members, '888'), world.eye.sismember(members, '888')]);
+      for (const isMember of looked) {
+        if (isMember === 1) continue;
+        await world.eye.sadd(members, '888');
+        await world.eye.incr(count);
+      }
+      expect([await world.eye.scard(members), await world.eye.get(count)]).toEqual([1, '2']);
+
+      const [one, other] = [await started(), world.process()];
+      const outcomes = await Promise.all(
+        Array.from({ length: 40 }, (_, at) => (at % 2 ? one : other).set(POST, '888', true)),
+      );
+      expect(outcomes.filter((outcome) => outcome.outcome === 'ok' && outcome.changed)).toHaveLength(1);
+      await world.settleAll();
+      expect(await world.look('888', [POST], other)).toMatchObject([{ liked: true, count: 1, exact: true }]);
+      expect(world.ledger.liked(POST)).toBe(1);
+    });
+
+    it('P8: a count says whether it is exact and when what it is based on was committed', async () => {
+      const likes = await started();
+      expect(await likes.set(POST, 'anna', true)).toMatchObject({
+        liked: true,
+        changed: true,
+        likes: { count: 1, exact: false },
+      });
+      await world.settleAll();
+      const [shown] = await world.look('anna', [POST]);
+      const committed = (await world.ledger.likeCounts([POST])).get(POST)!;
+      expect(shown).toEqual({ liked: true, count: 1, exact: true, asOfMs: committed.atMs });
+      expect(await likes.set(POST, 'anna', false)).toMatchObject({
+        liked: false,
+        changed: true,
+        likes: { count: 0, exact: false },
+      });
+      expect(await world.look('anna', [POST])).toMatchObject([{ liked: false, count: 0, exact: false }]);
+    });
+
+    it('users who never liked a subject without rows cost no read of the ledger but the first', async () => {
+      const likes = await started();
+      await likes.set(POST, 'anna', true);
+      await all(likes, usersOf(600));
+      expect(world.ledger.calls).toMatchObject({ likeCounts: 1, rows: 1 });
+    });
+
+    it('a row that was read before another process liked and settled is not used: the record is still there', async () => {
+      world.ledger.stored(POST, ['zoe']);
+      const [one, other] = [await started(), world.process()];
+      await other.set(POST, 'zoe', true);
+      let go = (): void => undefined;
+      world.ledger.after = () => new Promise((resolve) => (go = resolve));
+      const slow = one.set(POST, 'anna', true);
+      await until('the row was read', 2000, () => world.ledger.calls.likeRows > 1);
+      world.ledger.after = () => undefined;
+      expect(await other.set(POST, 'anna', true)).toMatchObject({ changed: true });
+      await world.settleAll();
+      go();
+      expect(await slow).toMatchObject({ changed: false, likes: { count: 2, exact: true } });
+    });
+
+    it('a row that was read too long ago is read again', async () => {
+      world.ledger.stored(POST, ['zoe']);
+      const [one, other] = [await started({ askedMsMax: 200 }), world.process()];
+      await other.set(POST, 'zoe', true);
+      let go = (): void => undefined;
+      world.ledger.after = () => new Promise((resolve) => (go = resolve));
+      const slow = one.set(POST, 'anna', true);
+      await until('the row was read', 2000, () => world.ledger.calls.likeRows > 1);
+      world.ledger.after = () => undefined;
+      await other.set(POST, 'anna', true);
+      await world.settleAll();
+      await sleep(210);
+      await prune();
+      const { rows } = world.ledger.calls;
+      go();
+      expect(await slow).toMatchObject({ changed: false, likes: { count: 2, exact: true } });
+      expect(world.ledger.calls.rows).toBe(rows + 1);
+    });
+
+    it('P8: where those ages are wrong, `changed` may be; no count ever is', async () => {
+      world.ledger.stored(POST, ['zoe']);
+      const [one, other] = [await started(), world.process()];
+      await other.set(POST, 'zoe', true);
+      let go = (): void => undefined;
+      world.ledger.after = () => new Promise((resolve) => (go = resolve));
+      const slow = one.set(POST, 'anna', true);
+      await until('the row was read', 2000, () => world.ledger.calls.likeRows > 1);
+      world.ledger.after = () => undefined;
+      await other.set(POST, 'anna', true);
+      await world.settleAll();
+      // Without the wait that protects the question under way.
+      await prune();
+      go();
+      expect(await slow).toMatchObject({ changed: true, likes: { exact: false } });
+      await world.settleAll();
+      expect(await world.look('anna', [POST])).toMatchObject([{ liked: true, count: 2, exact: true }]);
+      expect(world.ledger.liked(POST)).toBe(2);
+    });
+
+    it('a settled pair stays for the time of the rules, a row that was read, too: whoever clicks again makes nobody read', async () => {
+      world.ledger.stored(POST, ['zoe']);
+      const likes = await started({ keepMs: 150 });
+      await likes.set(POST, 'zoe', true);
+      const { rows } = world.ledger.calls;
+      for (let times = 0; times < 3; times++)
+        expect(await likes.set(POST, 'zoe', true)).toMatchObject({ changed: false });
+      await likes.upkeep.round();
+      await likes.set(POST, 'zoe', true);
+      expect(world.ledger.calls.rows).toBe(rows);
+      await sleep(160);
+      await likes.upkeep.round();
+      await likes.set(POST, 'zoe', true);
+      expect(world.ledger.calls.rows).toBe(rows + 1);
+    });
+
+    it('missing and deleted subjects are not found: at once when they are forgotten, and within a bound when not', async () => {
+      const likes = await started({ checkMs: 30, checkMsMax: 150 });
+      const elsewhere = world.process();
+      expect(await likes.set('post:404', 'anna', true)).toEqual({ outcome: 'not_found' });
+      await likes.set(POST, 'anna', true);
+      world.ledger.delete(POST);
+      await sleep(40);
+      // The next one is asked to check, and is not kept waiting.
+      expect(await likes.set(POST, 'b', true)).toMatchObject({ outcome: 'ok' });
+      await until('it is noticed', 2000, async () => (await likes.set(POST, 'c', true)).outcome === 'not_found');
+
+      world.ledger.add('post:2');
+      await likes.set('post:2', 'anna', true);
+      world.ledger.delete('post:2');
+      await elsewhere.forget('post:2');
+      expect(await likes.set('post:2', 'b', true)).toEqual({ outcome: 'not_found' });
+      // What was decided before leaves no trace.
+      await world.settleAll();
+      const heads = await Promise.all(
+        Array.from({ length: LIKE_SHARDS }, (_, shard) =>
+          world.eye.hget(`${world.prefix}:{likes:${shard}}:head`, 'unsettled'),
+        ),
+      );
+      expect(new Set(heads)).toEqual(new Set(['0']));
+    });
+
+    it('P10: a bound on what is unsettled, and on subjects, refuses and lets go again', async () => {
+      const likes = await started({ unsettledMax: 10, subjectsMax: 1 });
+      const outcomes = await Promise.allSettled(usersOf(11).map((user) => likes.set(POST, user, true)));
+      expect(outcomes.map(({ status }) => status)).toEqual([...Array(10).fill('fulfilled'), 'rejected']);
+      expect(outcomes[10]).toMatchObject({ reason: { code: 'overloaded' } });
+      // Whoever has liked it already is told so.
+      expect(await likes.set(POST, 'user 3', true)).toMatchObject({ changed: false });
+      await world.settleAll();
+      expect(await likes.set(POST, 'user 10', true)).toMatchObject({ changed: true });
+      const same = sameShard();
+      world.ledger.add(same);
+      await expect(likes.set(same, 'anna', true)).rejects.toMatchObject({ code: 'overloaded' });
+    });
+  });
+
+  describe('the filter', () => {
+    // A bucket is split with more than 32 users a bucket on the average: buckets double at 64, 128, 256 and so on.
+    it.each([32, 33, 64, 65, 256, 257, 1345])('forgets none of %i users', async (count) => {
+      const likes = await started();
+      const users = usersOf(count);
+      for (let from = 0; from < count; from += 200) await all(likes, users.slice(from, from + 200));
+      await world.settleAll();
+      await prune();
+      const { rows } = world.ledger.calls;
+      const again: Awaited<ReturnType<typeof all>> = [];
+      for (let from = 0; from < count; from += 500) again.push(...(await all(likes, users.slice(from, from + 500))));
+      expect(again.filter((one) => one.outcome === 'ok' && one.changed)).toHaveLength(0);
+      // Each of them was asked about, since the filter said `perhaps`.
+      expect(world.ledger.calls.rows).toBe(rows + count);
+      expect(again[0]).toMatchObject({ likes: { count, exact: true } });
+    });
+
+    it('takes fewer than one stranger in a hundred for somebody who liked', async () => {
+      const likes = await started();
+      for (let from = 0; from < 1300; from += 200) await all(likes, usersOf(Math.min(200, 1300 - from), `${from}`));
+      const { rows } = world.ledger.calls;
+      for (let part = 0; part < 20; part++) await all(likes, usersOf(250, `stranger ${part}`), false);
+      expect(world.ledger.calls.rows - rows).toBeLessThan(50);
+    });
+
+    it('is filled from the ledger in pages; whoever likes meanwhile is in it', async () => {
+      const early = usersOf(2500, 'early');
+      world.ledger.stored(POST, early);
+      const likes = await started();
+      let go: (() => void) | null = null;
+      world.ledger.before = (call) => {
+        if (call === 'likeUsers' && go === null) return new Promise((resolve) => (go = resolve));
+      };
+      await likes.set(POST, 'anna', true);
+      // Enough questions make it worth the while.
+      await all(likes, usersOf(16));
+      await until('it is being filled', 2000, () => go !== null);
+      await all(likes, usersOf(5, 'meanwhile'));
+      go!();
+      const state = async () =>
+        (await world.eye.hget(`${world.prefix}:{likes:${SHARD}}:2:subjects`, POST))!.split(' ')[9];
+      await until('it is filled', 5000, async () => (await state()) === 'c');
+      expect(world.ledger.calls.likeUsers).toBe(3);
+      const { rows } = world.ledger.calls;
+      await all(likes, usersOf(50, 'late'));
+      expect(world.ledger.calls.rows - rows).toBeLessThan(3);
+      await world.settleAll();
+      await prune();
+      const known = [...usersOf(16), ...usersOf(5, 'meanwhile'), ...early.slice(0, 100), ...early.slice(-100)];
+      expect((await all(likes, known)).filter((one) => one.outcome === 'ok' && one.changed)).toHaveLength(0);
+    });
+
+    it('is given up without room for it: then every pair is read, and the answers are the same', async () => {
+      const likes = await started({ filterUsersMax: 64 });
+      await all(likes, usersOf(64));
+      expect(world.ledger.calls.rows).toBe(64);
+      await all(likes, usersOf(2, 'more'));
+      await all(likes, usersOf(10, 'late'));
+      expect(world.ledger.calls.rows).toBe(74);
+      await world.settleAll();
+      await prune();
+      const again = await all(likes, [...usersOf(64), ...usersOf(2, 'more'), ...usersOf(10, 'late')]);
+      expect(again.filter((one) => one.outcome === 'ok' && one.changed)).toHaveLength(0);
+      expect(await world.eye.keys(`${world.prefix}:*:f:*`)).toEqual([]);
+      expect(await world.eye.hget(`${world.prefix}:{likes:${SHARD}}:head`, 'users')).toBe('0');
+    });
+
+    it('leaves Redis with its subject when nobody likes it, and comes back right', async () => {
+      const likes = await started({ keepMs: 20, idleMs: 60 });
+      await all(likes, usersOf(100));
+      await world.settleAll();
+      await until('nothing is left of it', 5000, async () => {
+        await likes.upkeep.round();
+        const keys = await world.eye.keys(`${world.prefix}:{likes:${SHARD}}:*`);
+        return !keys.some((key) => /:(subjects|pairs|settled)$|:f:/.test(key));
+      });
+      expect(await world.look('user 1', [POST])).toMatchObject([{ liked: true, count: 100, exact: true }]);
+      expect(await likes.set(POST, 'user 1', true)).toMatchObject({
+        changed: false,
+        likes: { count: 100, exact: true },
+      });
+      expect(await likes.set(POST, 'anna', true)).toMatchObject({ changed: true, likes: { count: 101, exact: false } });
+    });
+
+    it('comes back without a stampede: a cold subject is read once by all likes that find it missing', async () => {
+      world.ledger.stored(POST, usersOf(10));
+      const likes = await started();
+      await all(likes, usersOf(100, 'crowd'));
+      expect(world.ledger.calls.likeCounts).toBe(1);
+    });
+  });
+
+  describe('epochs', () => {
+    it('P8: Redis loses everything: numbers grow, what was settled stays, older events are dropped', async () => {
+      const [one, other] = [await started(), world.process()];
+      await all(one, ['anna', 'b']);
+      await world.settleAll();
+      await all(other, ['c']);
+      const [lost] = await world.entries();
+      await world.flush();
+      expect(await world.look('c', [POST])).toMatchObject([{ liked: false, count: 2, exact: false }]);
+      expect(await other.set(POST, 'anna', false)).toMatchObject({ changed: true, likes: { count: 1 } });
+      const [entry] = await world.entries();
+      expect(numberOf(entry!.events[0]!)).toBeGreaterThan(numberOf(lost!.events[0]!));
+      // A worker had read it before the loss.
+      await world.settle(lost!, one, true);
+      expect(world.ledger.rows.get(POST)!.has('c')).toBe(false);
+      await world.settleAll();
+      expect(await world.look('c', [POST], other)).toMatchObject([{ liked: false, count: 1, exact: true }]);
+      expect(await one.set(POST, 'c', true)).toMatchObject({ changed: true, likes: { count: 2 } });
+    });
+
+    it('a shard that is shut is drained, opened with a higher epoch, and what the old one left is deleted', async () => {
+      const likes = await started();
+      await all(likes, usersOf(70));
+      const store = new LikeStore({ target, prefix: world.prefix }, systemRuntime());
+      stores.push(store);
+      const before = await store.shut(SHARD);
+      expect(await likes.set(POST, 'anna', true)).toMatchObject({ changed: true, likes: { count: 71 } });
+      expect(world.ledger.liked(POST)).toBe(70);
+      expect(await store.epochOf(SHARD)).toBe(before + 1);
+      await likes.upkeep.round();
+      await likes.upkeep.round();
+      const left = await world.eye.keys(`${world.prefix}:{likes:${SHARD}}:${before}:*`);
+      expect(left.filter((key) => !/:a:|:stream$/.test(key))).toEqual([]);
+    });
+
+    it('an epoch that was raised in the ledger stops the one in Redis with the first batch that is settled', async () => {
+      const likes = await started();
+      await likes.set(POST, 'anna', true);
+      await world.ledger.raiseLikeEpoch(SHARD, 0);
+      await world.settleAll();
+      expect(world.ledger.liked(POST)).toBe(0);
+      // Its like was dropped: now it is not liked.
+      expect(await likes.set(POST, 'anna', true)).toMatchObject({ changed: true });
+      await world.settleAll();
+      expect(await world.look('anna', [POST])).toMatchObject([{ liked: true, count: 1, exact: true }]);
+    });
+
+    it('nobody decides in Redis any more once the ledger does', async () => {
+      const likes = await started();
+      await likes.set(POST, 'anna', true);
+      await world.settleAll();
+      await likes.set(POST, 'b', true);
+      await world.ledger.setLikeMode('direct');
+      await world.settleAll();
+      await expect(likes.set(POST, 'c', true)).rejects.toMatchObject({ code: 'unavailable' });
+      expect(likes.reason).toContain('LIKES');
+      const direct = new DirectLikes(world.ledger);
+      expect(await direct.set(POST, 'b', true)).toMatchObject({ changed: true, likes: { count: 2, exact: true } });
+      const page = [{ subject: POST, liked: true, count: 2, asOfMs: 5 }];
+      expect(await direct.look('b', page)).toEqual([{ liked: true, count: 2, exact: true, asOfMs: 5 }]);
+      expect(await direct.set('post:404', 'b', true)).toEqual({ outcome: 'not_found' });
+    });
+  });
+
+  describe('settling', () => {
+    it('an event that the ledger cannot take is alone at the end, and all others are stored', async () => {
+      const likes = await started();
+      await all(likes, usersOf(9));
+      const [entry] = await world.entries();
+      world.ledger.fault = (events) =>
+        events.some(({ user }) => user === 'user 5') ? new TerminalError('data', 'too long') : null;
+      const { undeliverable, told } = await likes.settle(entry!.events);
+      await told;
+      expect(undeliverable.map(({ message }) => message.user)).toEqual(['user 5']);
+      expect(world.ledger.liked(POST)).toBe(8);
+      expect(await world.look('user 5', [POST])).toMatchObject([{ liked: true, count: 9, exact: false }]);
+      // Somebody gives it up.
+      await world.eye.xdel(entry!.stream, entry!.id);
+      await likes.reopen(POST);
+      expect(await world.look('user 5', [POST])).toMatchObject([{ liked: false, count: 8, exact: true }]);
+    });
+
+    it('a ledger that is out keeps the batch in the pipe; so does one that can store nothing at all', async () => {
+      let out: Error | null = null;
+      const likes = world.process({}, { probe: () => (out ? Promise.reject(out) : Promise.resolve()) });
+      await likes.start();
+      await all(likes, usersOf(3));
+      const [entry] = await world.entries();
+      world.ledger.fault = () => unavailable('the ledger is out');
+      await expect(likes.settle(entry!.events)).rejects.toMatchObject({ code: 'unavailable' });
+      world.ledger.fault = () => new TerminalError('data', 'no such table');
+      out = new Error('no such table');
+      await expect(likes.settle(entry!.events)).rejects.toMatchObject({ code: 'unavailable' });
+      expect(await world.look('user 1', [POST])).toMatchObject([{ liked: true, count: 3, exact: false }]);
+    });
+
+    it('P8: an event that is delivered again after its record has gone counts no second time', async () => {
+      world.ledger.stored(POST, ['anna']);
+      const likes = await started();
+      await likes.set(POST, 'anna', false);
+      const [unliked] = await world.entries();
+      await likes.set(POST, 'anna', true);
+      await world.settleAll();
+      await prune();
+      // The row is read, and kept as a record.
+      expect(await likes.set(POST, 'anna', true)).toMatchObject({ changed: false });
+      await world.settle(unliked!);
+      expect(await world.look('anna', [POST])).toMatchObject([{ liked: true, count: 1, exact: true }]);
+    });
+
+    it('of counts that overtake each other the newest stays, and an epoch above ours shuts the shard', async () => {
+      const likes = await started();
+      await likes.set(POST, 'anna', true);
+      const store = new LikeStore({ target, prefix: world.prefix }, systemRuntime());
+      stores.push(store);
+      const epoch = await store.epochOf(SHARD);
+      await store.settle(SHARD, epoch, epoch, [], new Map([[POST, { count: 40, rev: 9, atMs: 9 }]]));
+      await store.settle(SHARD, epoch, epoch, [], new Map([[POST, { count: 30, rev: 8, atMs: 8 }]]));
+      expect(await world.look('anna', [POST])).toMatchObject([{ count: 41, exact: false, asOfMs: 9 }]);
+      await store.settle(SHARD, epoch, epoch + 1, [], new Map());
+      expect(await store.epochOf(SHARD)).toBe(0);
+    });
+
+    it('a batch that is larger than one call never looks settled with an old count', async () => {
+      const likes = await started();
+      const other = sameShard();
+      world.ledger.add(other);
+      await all(likes, usersOf(10));
+      for (let part = 0; part < 3; part++) {
+        await Promise.all(usersOf(250, `${part}`).map((user) => likes.set(other, user, true)));
+      }
+      const events = (await world.entries()).flatMap((entry) => entry.events);
+      expect(events).toHaveLength(760);
+      const { told } = await likes.settle(events);
+      let ended = false;
+      void told.then(() => (ended = true));
+      while (!ended) {
+        const [first, second] = await world.look(null, [POST, other]);
+        if (first!.exact) expect(first!.count).toBe(10);
+        if (second!.exact) expect(second!.count).toBe(750);
+      }
+      expect(await world.look(null, [POST, other])).toMatchObject([
+        { count: 10, exact: true },
+        { count: 750, exact: true },
+      ]);
+    });
+  });
+
+  it('a page of any shards, and all pages of one turn, are one call of Redis', async () => {
+    const likes = await started();
+    const subjects = Array.from({ length: 50 }, (_, at): Subject => `comment:${at}`);
+    world.ledger.add(...subjects);
+    await Promise.all(subjects.map((subject) => likes.set(subject, 'anna', true)));
+    const page = subjects.map((subject) => ({ subject, liked: false, count: 0, asOfMs: 0 }));
+    const calls = async () => Number(/cmdstat_evalsha:calls=(\d+)/.exec(await world.eye.info('commandstats'))![1]);
+    const before = await calls();
+    const [mine, others] = await Promise.all([likes.look('anna', page), likes.look('b', page)]);
+    expect(await calls()).toBe(before + 1);
+    expect(mine.every(({ liked, count }) => liked && count === 1)).toBe(true);
+    expect(others.every(({ liked, count }) => !liked && count === 1)).toBe(true);
+  });
+});

@@ -1,0 +1,110 @@
+import type { Mutant } from './mutant.ts';
+
+const LUA = 'src/social/likes/redis/lua';
+const RULES = ['test/contract/likes.redis.test.ts'];
+const FAULTS = ['test/faults/likes-redis.test.ts'];
+
+export const LIKES: readonly Mutant[] = [
+  {
+    name: 'decide.lua: a row is used however long ago it was read',
+    file: `${LUA}/decide.lua`,
+    find: 'return asked <= nowMs and nowMs - asked <= askedMs end',
+    replace: 'return true end',
+    tests: RULES,
+    only: 'too long ago',
+  },
+  {
+    name: 'decide.lua: a redelivered event counts again on a new record',
+    file: `${LUA}/decide.lua`,
+    find: 'keep(field, { liked = liked, base = liked, n = 0, baseN = number, settled = nowMs })',
+    replace: 'keep(field, { liked = liked, base = liked, n = 0, baseN = 0, settled = nowMs })',
+    tests: RULES,
+    only: 'after its record has gone',
+  },
+  {
+    name: 'decide.lua: the filter of a subject with likes passes for complete',
+    file: `${LUA}/decide.lua`,
+    find: "state = count == 0 and 'c' or 'i'",
+    replace: "state = 'c'",
+    tests: RULES,
+    only: 'comes back right',
+  },
+  {
+    name: 'decide.lua: whoever has a record from a row is not added to the filter',
+    file: `${LUA}/decide.lua`,
+    find: 'if record.n == 0 then',
+    replace: 'if isNew then',
+    tests: RULES,
+    only: 'whoever likes meanwhile',
+  },
+  {
+    name: 'decide.lua: a call that is sent again decides again',
+    file: `${LUA}/decide.lua`,
+    find: 'if number == ARGV[12] then return answers end',
+    replace: '',
+    tests: FAULTS,
+    only: 'reply was lost',
+  },
+  {
+    name: 'decide.lua: decides after a restart that may have lost likes',
+    file: `${LUA}/decide.lua`,
+    find: "if not isServer(head[2], head[3] or '') then return 0 end",
+    replace: '',
+    tests: FAULTS,
+    only: 'a restart that kept its data',
+  },
+  {
+    name: 'decide.lua: nobody is asked whether a subject still exists',
+    file: `${LUA}/decide.lua`,
+    find: 'of.claimed, due[i], dirty[i] = nowMs, true, true',
+    replace: 'of.checked, dirty[i] = nowMs, true',
+    tests: RULES,
+    only: 'missing and deleted',
+  },
+  {
+    name: '_filter.lua: a split sends marks to the wrong bucket',
+    file: `${LUA}/_filter.lua`,
+    find: 'if bits % (2 * radix) >= radix then',
+    replace: 'if bits >= radix then',
+    tests: RULES,
+    only: 'forgets none',
+  },
+  {
+    name: 'settle.lua: an older count replaces a newer one',
+    file: `${LUA}/settle.lua`,
+    find: 'if rev and tonumber(rev) > of.rev then',
+    replace: 'if rev then',
+    tests: RULES,
+    only: 'overtake each other',
+  },
+  {
+    name: 'settle.lua: an event that is older than the count is counted',
+    file: `${LUA}/settle.lua`,
+    find: 'if of and numbers[i] > record.baseN then',
+    replace: 'if of then',
+    tests: ['test/property/likes-redis.property.test.ts'],
+  },
+  {
+    name: 'settle.lua: a shard below the ledger’s epoch goes on deciding',
+    file: `${LUA}/settle.lua`,
+    find: "call('HSET', KEYS[1], 'shut', 1)",
+    replace: 'local _ = nil',
+    tests: RULES,
+    only: 'overtake each other',
+  },
+  {
+    name: 'evict.lua: a subject leaves with records of its pairs',
+    file: `${LUA}/evict.lua`,
+    find: 'if of.kept == 0 and of.unsettled == 0 and',
+    replace: 'if',
+    tests: ['test/property/likes-redis.property.test.ts'],
+  },
+  {
+    name: 'store.ts: counts are told after the last of their events',
+    file: 'src/social/likes/redis/store.ts',
+    find: '.filter(([subject]) => isLast || named.has(subject))',
+    replace: '.filter(() => isLast)',
+    tests: RULES,
+    only: 'larger than one call',
+  },
+];
