@@ -393,7 +393,9 @@ export function plans(operation: Operation): fc.Arbitrary<Plan> {
 
 /** The request as sent, with ids and tokens filled in. */
 export function sentOf(operation: Operation, plan: Plan, world: World): Sent {
-  const kind = /^\/v1\/(?:ops\/webhooks\/)?(orders|deliveries|posts|comments)\b|^\/v1\/ops\/(webhooks)\b/.exec(operation.path);
+  const kind = /^\/v1\/(?:ops\/webhooks\/)?(orders|deliveries|posts|comments)\b|^\/v1\/ops\/(webhooks)\b/.exec(
+    operation.path,
+  );
   const known = world[(kind?.[1] ?? kind?.[2] ?? 'sales') as keyof World];
   const path = operation.path.replaceAll(/\{(\w+)\}/g, (_, name: string) => {
     const value = plan.params[name]!;
