@@ -418,7 +418,7 @@ const LikeCount = Type.Object({
   exact: Type.Boolean({
     description: 'True: the count of the stored likes. False: some are on their way to the ledger',
   }),
-  asOf: Type.String({ ...Time, description: 'The ledger’s time of the state that the count is based on' }),
+  asOf: Type.String({ ...Time, description: 'When the ledger had what the count is based on' }),
 });
 
 const OfReader = Type.Optional(Type.Boolean({ description: 'Whether the caller likes it; only with a buyer’s token' }));

@@ -1,5 +1,7 @@
+import { unavailable } from '../base/errors.ts';
 import { type During, type Pace, Paced } from '../base/paced.ts';
 import type { Runtime } from '../base/runtime.ts';
+import { within } from '../base/timers.ts';
 import { type PublicAnswer, publicAnswer } from './public-answer.ts';
 
 /** How old a kept page may be: what was deleted is gone after this time, in every process. */
@@ -8,6 +10,8 @@ const FRESH_MS = 500;
 const KEPT_CHARS_MAX = 8 * 1024 * 1024;
 const KEPT_MAX = 1000;
 const KNOWN_MAX = 10_000;
+/** A read that takes longer gives its place to the next: a ledger that hangs must not hold up the page for ever. */
+const READ_MS_MAX = 2000;
 
 /** Part of a list, or a single thing, as it is sent. `cursor`: where the next page begins, behind this one. */
 export interface Written {
@@ -41,7 +45,8 @@ interface Kept {
 
 /** Parts of the event loop's time that readers without a token may have, whatever they ask for: 30 % in all. */
 const LANES: Record<'front' | 'known' | 'rest', Omit<Pace, 'what'>> = {
-  front: { pauseFactor: 9, atOnce: 1, waitingMax: 8 },
+  // Two: after a change the page is read anew while the former read is under way.
+  front: { pauseFactor: 9, atOnce: 2, waitingMax: 8 },
   known: { pauseFactor: 9, atOnce: 4, waitingMax: 64 },
   rest: { pauseFactor: 9, atOnce: 2, waitingMax: 32 },
 };
@@ -134,7 +139,13 @@ export class PublicPages {
   async #read(key: string, of: string | null, read: () => Promise<Part | null>): Promise<Kept> {
     const changes = this.#changes;
     const readAtMs = this.#runtime.clock.monotonic();
-    const part = await read();
+    const found = await within(
+      this.#runtime.timers,
+      read().then((part) => ({ part })),
+      READ_MS_MAX,
+    );
+    if (found === null) throw unavailable('this page cannot be read now');
+    const { part } = found;
     const chars = part?.rows.reduce((sum, { json }) => sum + json.length, 0) ?? 0;
     const kept: Kept = { part, chars, readAtMs, made: null };
     if (of !== null && part !== null) this.#know(of);

@@ -76,6 +76,18 @@ describe('crowd', () => {
     expect(await allOrders(server, sale)).toHaveLength(10);
   });
 
+  it('P8: --likes sends likers to new posts, and finds counts, rows and what each was told in agreement', async () => {
+    const args = ['crowd', '--url', server.url, '--likes', '--buyers', '40', '--posts', '2', '--seed', '7'];
+    const { code, stdout } = await run(args, KEYS);
+    expect(stdout).toContain('40 likers, 3 steps each, on 2 new posts');
+    for (const line of ['a caller’s like is exact at once', 'counts equal the rows', 'every like stored']) {
+      expect(stdout).toContain(`✓ P8  ${line}: `);
+    }
+    expect(stdout.trimEnd().split('\n').at(-1)).toBe('verdict: every promise held');
+    expect(code).toBe(0);
+    await expect(command.run([...args.slice(1), '--sale', '1'])).rejects.toThrow('--sale is about orders');
+  });
+
   it('a sale that is sold out already is refused rightly, and tops up on demand', async () => {
     const sale = await createSale(server, { stock: 0 });
     const empty = await crowd(server.url, sale, ['--buyers', '20']);

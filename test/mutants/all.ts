@@ -1,3 +1,4 @@
+import { BOARD } from './board.ts';
 import { GATE } from './gate.ts';
 import { LEDGER } from './ledger.ts';
 import { LIFE } from './life.ts';
@@ -12,5 +13,6 @@ export const MUTANTS: Readonly<Record<string, readonly Mutant[]>> = {
   writer: WRITER,
   life: LIFE,
   social: SOCIAL,
+  board: BOARD,
   likes: LIKES,
 };

@@ -1,0 +1,152 @@
+import { beforeEach, describe, expect, it } from 'vitest';
+import { RetryableError } from '../../src/base/errors.ts';
+import { type Part, PublicPages } from '../../src/views/public-pages.ts';
+import { type ManualRuntime, manualRuntime, settled } from '../contract/manual.ts';
+
+/** What anybody may read of posts costs the same whoever looks (P10). */
+describe('pages for the public', () => {
+  let runtime: ManualRuntime;
+  let pages: PublicPages;
+  let reads: string[];
+  let rows: string[] | null;
+  /** How long a read holds the event loop. */
+  let busyMs: number;
+  let held: Promise<void> | null;
+
+  beforeEach(() => {
+    runtime = manualRuntime();
+    pages = new PublicPages(runtime, 'posts');
+    reads = [];
+    rows = ['c', 'b', 'a'];
+    busyMs = 0;
+    held = null;
+  });
+
+  const FRONT = { of: null, page: '', isFirst: true };
+
+  function read(name: string) {
+    return async (during: <T>(piece: () => T) => T): Promise<Part | null> => {
+      reads.push(name);
+      const found = during(() => {
+        runtime.clock.advance(busyMs);
+        return rows && { rows: rows.map((row) => ({ cursor: row, json: `"${row}"` })), more: false };
+      });
+      if (held) await held;
+      return found;
+    };
+  }
+
+  async function front(limit = 50): Promise<unknown> {
+    const answer = await pages.page(FRONT, limit, read('front'));
+    return answer && JSON.parse(String(answer.body));
+  }
+
+  it('are read once for all who look at the same time, whatever their limit, and kept for half a second', async () => {
+    const [all, two] = await Promise.all([front(50), front(2)]);
+    expect(all).toEqual({ data: ['c', 'b', 'a'], nextCursor: null });
+    expect(two).toEqual({ data: ['c', 'b'], nextCursor: 'b' });
+    runtime.clock.advance(499);
+    await front();
+    expect(reads).toHaveLength(1);
+    rows = ['d'];
+    runtime.clock.advance(1);
+    expect(await front()).toEqual({ data: ['d'], nextCursor: null });
+    expect(reads).toHaveLength(2);
+  });
+
+  it('show a change of this process at once, also if a read was under way', async () => {
+    await front();
+    const gate = Promise.withResolvers<void>();
+    held = gate.promise;
+    runtime.clock.advance(500);
+    const old = front();
+    await settled();
+    rows = ['new'];
+    pages.changed(null);
+    held = null;
+    expect(await front()).toEqual({ data: ['new'], nextCursor: null });
+    gate.resolve();
+    expect(await old).toMatchObject({ data: ['c', 'b', 'a'] });
+    // What was read before the change is not kept after it.
+    expect(await front()).toEqual({ data: ['new'], nextCursor: null });
+    expect(reads).toHaveLength(3);
+  });
+
+  it('that cannot be read in time are given up, and the next reader tries again', async () => {
+    held = new Promise(() => {});
+    const hanging = front();
+    const failed = expect(hanging).rejects.toMatchObject({ code: 'unavailable' });
+    await runtime.timers.advance(2000);
+    await failed;
+    held = null;
+    expect(await front()).toMatchObject({ nextCursor: null });
+  });
+
+  it('of one thing are forgotten without those of another', async () => {
+    const of = (name: string) => pages.page({ of: name, page: '', isFirst: true }, 50, read(name));
+    await of('post:1');
+    await of('post:11');
+    pages.changed('post:1');
+    await of('post:1');
+    await of('post:11');
+    expect(reads).toEqual(['post:1', 'post:11', 'post:1']);
+  });
+
+  it('that do not exist are remembered as well, and a failure is not', async () => {
+    rows = null;
+    expect(await front()).toBeNull();
+    expect(await front()).toBeNull();
+    expect(reads).toHaveLength(1);
+    runtime.clock.advance(500);
+    const failing = async (): Promise<Part> => {
+      throw new RetryableError('unavailable', 'the ledger is out');
+    };
+    await expect(pages.page(FRONT, 50, failing)).rejects.toThrow('the ledger is out');
+    rows = ['back'];
+    expect(await front()).toMatchObject({ data: ['back'] });
+  });
+
+  it('that are made up wait for each other and are refused, and hold up neither the front page nor known posts', async () => {
+    await pages.one('post:7', async () => '7');
+    busyMs = 10;
+    const made = Array.from({ length: 100 }, (_, at) =>
+      pages.page({ of: `post:${1000 + at}`, page: '', isFirst: true }, 50, read('made up')),
+    );
+    const refused = made.map((one) =>
+      one.then(
+        () => false,
+        (error: unknown) => (error as RetryableError).code,
+      ),
+    );
+    await settled();
+    // One was read at once; the others wait for its pause.
+    expect(reads).toEqual(['made up']);
+    expect((await front()) !== null && reads.at(-1)).toBe('front');
+    await pages.page({ of: 'post:7', page: 'comments', isFirst: true }, 50, read('known'));
+    expect(reads.at(-1)).toBe('known');
+    // A cursor of a known post is made up as easily.
+    await expect(
+      pages.page({ of: 'post:7', page: 'comments 9', isFirst: false }, 50, read('cursor')),
+    ).rejects.toMatchObject({ code: 'overloaded' });
+    for (let turn = 0; turn < 400; turn++) {
+      await runtime.timers.advance(50);
+    }
+    const codes = await Promise.all(refused);
+    expect(codes.filter((code) => code === 'overloaded')).toHaveLength(100 - 1 - 32);
+  });
+
+  it('take a tenth of the event loop’s time, however many are asked for', async () => {
+    busyMs = 10;
+    const startedMs = runtime.clock.monotonic();
+    const asked = Array.from({ length: 10 }, (_, at) =>
+      pages.page({ of: `post:${at}`, page: '', isFirst: true }, 50, read('one')),
+    );
+    let done = 0;
+    for (const one of asked) void one.then(() => done++);
+    for (let turn = 0; turn < 500 && done < 10; turn++) {
+      await runtime.timers.advance(5);
+    }
+    expect(done).toBe(10);
+    expect(runtime.clock.monotonic() - startedMs).toBeGreaterThanOrEqual(9 * 100);
+  });
+});
