@@ -22,6 +22,8 @@ const FAVOURITES = 4;
 const STEPS_MAX = 4;
 const TRIES_MAX = 40;
 const RETRY_MS = 100;
+/** Between two calls of a user, at most: without it the crowd takes both cores, and workers store nothing. */
+const THINKS_MS_MAX = 50;
 const AUTHOR = 'author';
 const WATCHER = 'watcher';
 /** The first few are enough. */
@@ -49,6 +51,7 @@ export class LikeCrowd {
   readonly #busy = new Set<string>();
   /** When the likes that are under way were begun. */
   readonly #underWay = new Set<{ fromMs: number }>();
+  #answered = 0;
   #stopped = false;
   /** The post that all comments belong to. */
   #commented = '';
@@ -71,7 +74,7 @@ export class LikeCrowd {
   }
 
   get answered(): number {
-    return this.calls.filter(({ answer }) => answer !== null).length;
+    return this.#answered;
   }
 
   /** Every like that was begun before is recorded. */
@@ -148,6 +151,7 @@ export class LikeCrowd {
       }
       if (random.fraction() < 0.2) await this.#like(user, subject, wanted);
       if (random.fraction() < 0.1) await this.#look(user, subject);
+      await sleep(below(random, THINKS_MS_MAX));
     }
   }
 
@@ -164,6 +168,7 @@ export class LikeCrowd {
     if (reply !== null && reply.status !== 200 && reply.status !== 503) this.#note(path, reply);
     const answer = reply?.status === 200 ? { ...reply.body, count: reply.body.likes.count } : null;
     this.calls.push({ subject, user, wanted, fromMs, toMs, answer });
+    if (answer !== null) this.#answered++;
     return answer !== null;
   }
 
@@ -214,7 +219,7 @@ export class LikeCrowd {
       let seen: ShownSubject[] | null = null;
       const isExact = async (): Promise<boolean> => {
         seen = await this.#shownBy(server, WATCHER);
-        return seen !== null && seen.every(({ likes }) => likes.exact);
+        return seen?.every(({ likes }) => likes.exact) === true;
       };
       const what = (): string => JSON.stringify(seen?.filter(({ likes }) => !likes.exact));
       await until(`all counts of ${server.url} are exact`, withinMs, isExact, what);
