@@ -102,7 +102,8 @@ export function judgeLikes(history: LikeHistory, end: LikeEnd, rules: JudgeRules
   );
   const looks = Map.groupBy(history.looks, nameOf);
 
-  for (const [name, calls] of Map.groupBy(history.calls, nameOf)) {
+  const called = Map.groupBy(history.calls, nameOf);
+  for (const [name, calls] of called) {
     const { subject, user } = calls[0]!;
     verdict.pairs++;
     const steps: Step[] = [
@@ -172,6 +173,9 @@ export function judgeLikes(history: LikeHistory, end: LikeEnd, rules: JudgeRules
     const liked = [...users.values()].filter(Boolean).length;
     const count = end.counts.get(subject);
     if (count !== liked) say(`${subject}: the count is ${count}, the rows are ${liked}`);
+    for (const user of users.keys()) {
+      if (!called.has(nameOf({ subject, user }))) say(`${subject} ${user}: a row that nobody asked for`);
+    }
   }
   for (const [subject, count] of end.counts) {
     if (!end.rows.has(subject) && count !== 0) say(`${subject}: the count is ${count}, and there are no rows`);

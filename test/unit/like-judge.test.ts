@@ -90,6 +90,10 @@ describe('counts and what is shown are those of the rows', () => {
   });
 });
 
+it('a row that nobody asked for is wrong', () => {
+  expect(faultsOf({ calls: [call(0, true, true)] }, endOf({ ann: true, bob: true }))).toHaveLength(1);
+});
+
 describe('a call without an answer', () => {
   it('leaves the state open, and so does one that was answered while it may still come', () => {
     const open = [call(0, true, null)];
