@@ -177,7 +177,8 @@ export class LikeCrowd {
     const reply = await this.#send({ method: 'GET', path: pathOf(subject), buyer: user }).catch(lost);
     if (reply === null || reply === 'not sent') return;
     if (reply.status === 200) {
-      this.looks.push({ subject, user, fromMs, toMs: performance.now(), liked: reply.body.liked });
+      const { liked, likes } = reply.body;
+      this.looks.push({ subject, user, fromMs, toMs: performance.now(), liked, exact: likes.exact });
     } else if (reply.status !== 503) this.#note(pathOf(subject), reply);
   }
 

@@ -37,6 +37,7 @@ describe('without a loss, the last answer counts', () => {
       certain: 1,
       lost: 0,
       changesChecked: 4,
+      behind: 0,
     });
   });
 
@@ -156,20 +157,21 @@ describe('when Redis loses its data', () => {
 });
 
 describe('a user who looks', () => {
-  const look = (fromMs: number, liked: boolean, tookMs = 10) => {
-    return { subject: POST, user: 'ann', fromMs, toMs: fromMs + tookMs, liked };
-  };
+  const look = (liked: boolean, exact: boolean) => ({ subject: POST, user: 'ann', fromMs: 40, toMs: 50, liked, exact });
   const calls = [call(0, true, true), call(20, false, true)];
   const end = endOf({ ann: false });
 
   it('sees the own like at once', () => {
-    expect(faultsOf({ calls, looks: [look(40, false)] }, end)).toEqual([]);
-    expect(faultsOf({ calls, looks: [look(40, true)] }, end)).toHaveLength(1);
+    for (const exact of [true, false]) {
+      expect(judged({ calls, looks: [look(false, exact)] }, end)).toMatchObject({ faults: [], behind: 0 });
+    }
+    expect(faultsOf({ calls, looks: [look(true, true)] }, end)).toHaveLength(1);
   });
 
-  it('sees what is stored if Redis does not answer in time, or has just lost its data', () => {
-    expect(faultsOf({ calls, looks: [look(40, true, 600)] }, end)).toEqual([]);
-    const again = [...calls, call(60, false, false)];
-    expect(faultsOf({ calls: again, losses: [lossAt(50)], looks: [look(80, true)] }, end)).toEqual([]);
+  it('may see what was stored before, not as exact, which is counted; and nothing else', () => {
+    const looks = [look(true, false)];
+    expect(judged({ calls, looks }, end)).toMatchObject({ faults: [], behind: 1 });
+    const sightings = [exactAt(32)];
+    expect(faultsOf({ calls, looks, sightings }, end)).toHaveLength(1);
   });
 });
