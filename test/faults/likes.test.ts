@@ -121,8 +121,11 @@ function scheduleOf({ random, database, broker }: World): FaultName[] {
 }
 
 async function strike(world: World, schedule: readonly FaultName[], pauseMs: number): Promise<void> {
+  const { crowd, random } = world;
   for (const name of schedule) {
-    await sleep(pauseMs / 2 + below(world.random, pauseMs));
+    const enough = crowd.answered + 300;
+    await until('the crowd is there', MINUTES, () => crowd.answered > enough);
+    await sleep(below(random, pauseMs));
     await FAULTS[name](world);
   }
 }
@@ -195,7 +198,7 @@ async function converges(name: string, ground: Ground): Promise<void> {
   let enough = Number.POSITIVE_INFINITY;
   await Promise.all([
     crowd.run(() => crowd.answered >= enough),
-    strike(world, schedule, isOwn ? 1_500 : 300).finally(() => {
+    strike(world, schedule, isOwn ? 2_000 : 200).finally(() => {
       // Some like and take back what was lost: the newest wins.
       enough = crowd.answered + 2 * PLAN.users;
     }),

@@ -75,7 +75,7 @@ export interface LikeVerdict {
 
 type Step =
   | { is: 'call'; atMs: number; call: LikeCall }
-  | { is: 'look'; atMs: number; look: LikeLook }
+  | { is: 'look begins' | 'look'; atMs: number; look: LikeLook }
   | { is: 'sighting' | 'loss'; atMs: number };
 
 /**
@@ -109,7 +109,10 @@ export function judgeLikes(history: LikeHistory, end: LikeEnd, rules: JudgeRules
     verdict.pairs++;
     const steps: Step[] = [
       ...calls.map((call): Step => ({ is: 'call', atMs: call.toMs, call })),
-      ...(looks.get(name) ?? []).map((look): Step => ({ is: 'look', atMs: look.toMs, look })),
+      ...(looks.get(name) ?? []).flatMap((look): Step[] => [
+        { is: 'look begins', atMs: look.fromMs, look },
+        { is: 'look', atMs: look.toMs, look },
+      ]),
       ...(proofs.get(subject) ?? []).map(({ fromMs }): Step => ({ is: 'sighting', atMs: fromMs })),
       ...losses.map(({ fromMs }): Step => ({ is: 'loss', atMs: fromMs })),
     ].sort((one, other) => one.atMs - other.atMs);
@@ -117,6 +120,7 @@ export function judgeLikes(history: LikeHistory, end: LikeEnd, rules: JudgeRules
     /** What it may be; what the ledger may have. */
     let states = new Set([false]);
     let stored = new Set([false]);
+    let storedThen = stored;
     let open: LikeCall[] = [];
     let last: boolean | null = null;
     for (const step of steps) {
@@ -147,10 +151,14 @@ export function judgeLikes(history: LikeHistory, end: LikeEnd, rules: JudgeRules
           last = wanted;
           break;
         }
+        case 'look begins':
+          storedThen = new Set(stored);
+          break;
         case 'look': {
           const { fromMs, toMs, liked, exact } = step.look;
           if (states.has(liked)) break;
-          if (!exact && stored.has(liked)) verdict.behind++;
+          // The ledger may have been read at the beginning, and become newer meanwhile.
+          if (!exact && (stored.has(liked) || storedThen.has(liked))) verdict.behind++;
           else
             say(
               `${name}: from ${ms(fromMs)} to ${ms(toMs)} it was shown as ${liked}, exact ${exact}, decided ${[...states]}`,
