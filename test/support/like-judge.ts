@@ -65,7 +65,7 @@ export interface LikeVerdict {
   readonly pairs: number;
   /** Pairs whose end the model knows, although calls were lost or left open. */
   readonly certain: number;
-  /** Pairs that did not end with what their user was answered last: Redis lost it. */
+  /** Pairs that did not end with what their user was answered last: Redis lost it, or a call without an answer came after it. */
   readonly lost: number;
   /** Answers whose `changed` the model knew. */
   readonly changesChecked: number;
