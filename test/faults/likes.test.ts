@@ -247,7 +247,7 @@ describeWithRedis('P8: likes of a crowd at several processes', () => {
   } else {
     describeWithPostgres('on PostgreSQL, through Redis Streams', () => {
       const schedule = ['kill -9 of a worker', 'FLUSHALL, while every worker is stopped with likes in hand'] as const;
-      it(WHAT, () => converges('likes', { database: POSTGRES_KIND, broker: null, schedule }), MINUTES);
+      it(WHAT, () => converges('likes', { database: POSTGRES_KIND, broker: null, schedule }), 2 * MINUTES);
     });
   }
 });
