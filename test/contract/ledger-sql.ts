@@ -213,6 +213,31 @@ export function sqlLedgerSuite(product: Product): void {
       expect(Number(audited[0]!.n)).toBe(3);
     });
 
+    it('P1: of two orders for 8 and 6 of 10 units at once one is stored; the code of the document ends with -4', async () => {
+      // Step by step as in the document's table: both read 10 and find it enough, then both deduct.
+      await queryDatabase(url, 'CREATE TABLE products (stock INT NOT NULL)');
+      onTestFinished(() => queryDatabase(url, 'DROP TABLE products').then(() => undefined));
+      await queryDatabase(url, 'INSERT INTO products (stock) VALUES (10)');
+      const stock = async (): Promise<number> =>
+        Number((await queryDatabase(url, 'SELECT stock FROM products'))[0]!.stock);
+      const read = [await stock(), await stock()];
+      for (const [at, wanted] of [8, 6].entries()) {
+        if (read[at]! >= wanted) await queryDatabase(url, `UPDATE products SET stock = stock - ${wanted}`);
+      }
+      expect(await stock(), 'the naive way').toBe(-4);
+
+      const [one, other] = [await ledgerOf(), await ledgerOf()];
+      await sell(one, 10, 8);
+      const slots = (count: number): number[] => Array.from({ length: count }, (_, at) => at + 1);
+      const [eight, six] = await Promise.all([
+        verdicts(one, message('ann', { slots: slots(8) })),
+        verdicts(other, message('bob', { slots: slots(6) })),
+      ]);
+      expect([eight![0] === 'reserved', six![0] === 'reserved'].filter(Boolean), `${eight}, ${six}`).toHaveLength(1);
+      expect((await one.getSale(SALE))!.items[0]!.reserved).toBe(eight![0] === 'reserved' ? 8 : 6);
+      await judgeTables((sql) => queryDatabase(url, sql));
+    });
+
     describe.each(['read committed', 'repeatable read'] as const)('at %s', (isolation) => {
       it('P1 P2 P5: writers of the same items with overlapping batches, all of it twice', async () => {
         const seed = Math.floor(Math.random() * 2 ** 31);
