@@ -28,11 +28,23 @@ export class Bare {
       ([by, ids]) =>
         `UPDATE posts SET likes_count = likes_count + ${by}, likes_rev = likes_rev + 1 WHERE id IN (${ids.sort().join()});`,
     );
-    await this.#pool.query(
+    await this.#again(
       `START TRANSACTION; INSERT INTO post_likes (post_id, liker, liked, number, changed_at) VALUES ${rows.join()}
          ON DUPLICATE KEY UPDATE liked = VALUES(liked), number = VALUES(number), changed_at = VALUES(changed_at);
        ${counts.join('')} COMMIT`,
     );
+  }
+
+  /** Batches that are written side by side may lock posts in different orders. */
+  async #again(sql: string): Promise<void> {
+    for (;;) {
+      try {
+        await this.#pool.query(sql);
+        return;
+      } catch (error) {
+        if ((error as { code?: string }).code !== 'ER_LOCK_DEADLOCK') throw error;
+      }
+    }
   }
 
   async page(ids: readonly string[]): Promise<unknown[]> {
