@@ -7,10 +7,11 @@ import { cleanUpServers } from '../test/support/servers/clean-up.ts';
 import { kafkaAvailable, startKafka } from '../test/support/servers/kafka.ts';
 import { startMariadb } from '../test/support/servers/mariadb.ts';
 import { startRedis } from '../test/support/servers/redis.ts';
+import { CpuTimes } from './likes/cpu.ts';
 import { scripts } from './likes/memory.ts';
 import { Ours } from './likes/ours.ts';
 import { atSize } from './likes/sizes.ts';
-import type { SourcesJob } from './likes/sources.ts';
+import type { Done, SourcesJob } from './likes/sources.ts';
 import { Child } from './pipe/child.ts';
 import { median, report } from './support.ts';
 
@@ -76,9 +77,10 @@ export async function run(args: string[]): Promise<void> {
   const profile = option('profile') ?? null;
   const [tryMs, roundMs] = quick ? [400, 1000] : [800, 2500];
   /** Below the bound of likes that may wait in one shard. */
-  const [accepted, settled] = quick ? [30_000, 30_000] : [40_000, 100_000];
+  const [accepted, settled] = quick ? [30_000, 30_000] : [40_000, 50_000];
 
-  const kafka = kafkaAvailable ? (await startKafka()).url : null;
+  const broker = kafkaAvailable ? await startKafka() : null;
+  const kafka = broker?.url ?? null;
   // As durable as in production. Rewriting the file of the log would disturb one measurement and not another.
   const everySecond = ['--appendfsync', 'everysec', '--auto-aof-rewrite-percentage', '0'];
   const redis = await startRedis({ persistence: 'aof', args: everySecond });
@@ -88,18 +90,27 @@ export async function run(args: string[]): Promise<void> {
     await (await openSqlLedger(url, systemRuntime(), { migrate: true, exclusive: false })).close();
     return url;
   };
-  const ours = await Ours.start({ redis: redis.url, database: await database(), profile });
+  const cpu = new CpuTimes({ redis: redis.pid, database: mariadb.pid, kafka: broker?.pid });
+  const ours = await Ours.start({ cpu, redis: redis.url, database: await database(), profile });
   const theirs = await mariadb.createDatabase();
   const job: SourcesJob = { redis: redis.url, kafka, theirs, ours: ours.database };
   const sources = await Child.start('../likes/sources.ts', job);
   const ids = async (posts: number): Promise<string[]> => await ours.createPosts(posts);
 
+  const alone = async (what: string, posts: number, ask: string, about: object): Promise<number> => {
+    const fresh = await ids(posts);
+    const measure = async () => {
+      const { perSecond, count } = await sources.ask<Done>(ask, { posts: fresh, ...about });
+      return { value: perSecond, count };
+    };
+    return cpu.of(what, posts, { 'load or writer': sources.pid }, measure);
+  };
   const transactions = async (posts: number, parallel: number, durationMs: number): Promise<number> =>
-    sources.ask('transactions', { posts: await ids(posts), parallel, durationMs });
+    alone('§2', posts, 'transactions', { parallel, durationMs });
   const events = async (posts: number, way: EventsWay, count: number): Promise<number> =>
-    sources.ask('events', { posts: await ids(posts), ...way, count });
+    alone(way.batched ? '§3, batched' : '§3', posts, 'events', { ...way, count });
   const bare = async (posts: number, way: BareWay, durationMs: number): Promise<number> =>
-    sources.ask('bare', { posts: await ids(posts), ...way, durationMs });
+    alone('bare upserts', posts, 'bare', { ...way, durationMs });
 
   console.error('trying settings…');
   const crowds: { posts: 1 | 1000; ways: Ways; figures: Figures }[] = [];
@@ -116,6 +127,8 @@ export async function run(args: string[]): Promise<void> {
     crowds.push({ posts, ways, figures: { ...none, bare: [], settled: [], drained: [] } });
   }
 
+  // What trying has cost does not count.
+  cpu.clear();
   const pages: { hot: boolean; ours: number; bare: number; ours99: number; bare99: number }[] = [];
   for (let round = 1; round <= rounds; round++) {
     console.error(`round ${round} of ${rounds}`);
@@ -229,6 +242,7 @@ export async function run(args: string[]): Promise<void> {
     'likes',
     {
       'likes a second': rows,
+      'CPU µs a like, by process': cpu.rows(),
       'a page of 50 posts, one at a time': page,
       'ms of one like and of `liked`, one at a time, by likes of the post': latencies,
       'Redis’ memory': memory,

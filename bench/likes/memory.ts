@@ -1,5 +1,5 @@
-// What likes cost Redis, with rows answered from memory: bytes a settled like of one post, processor time of a decision beside the document's SADD and INCR, and how
-// long one call holds Redis.
+// What likes cost Redis, with rows answered from memory: bytes a like, processor time of a decision beside the document's SADD and INCR,
+// and how long one call holds Redis.
 import { Redis } from 'ioredis';
 import { systemRuntime } from '../../src/base/runtime.ts';
 import { type Subject, shardOf } from '../../src/model/like.ts';
@@ -129,7 +129,6 @@ export async function scripts(users: number, many: number): Promise<{ memory: Ro
     if ((from + 1000) % (users / 50) > 0) continue;
     const bytes = ((await info('used_memory')) - before) / (from + 1000);
     if (from + 1000 >= users / 10) worst = Math.max(worst, bytes);
-    console.error(`filled with ${from + 1000}: ${bytes.toFixed(2)} bytes a like`);
   }
   const seconds = (performance.now() - startMs) / 1000;
   const bytes = ((await info('used_memory')) - before) / users;

@@ -2,9 +2,11 @@
 import { type Connection, createConnection } from 'mysql2/promise';
 import { Child, nowMs } from '../pipe/child.ts';
 import type { WorkerJob } from '../pipe/worker.ts';
+import type { CpuTimes } from './cpu.ts';
 import type { CrowdJob, Flood, Flooded, Span } from './crowd.ts';
 
 export interface OursJob {
+  readonly cpu: CpuTimes;
   readonly redis: string;
   readonly database: string;
   /** The folder for CPU profiles of API process and worker; null: none. */
@@ -70,7 +72,10 @@ export class Ours {
   /** Likes while no worker runs; then a worker stores them. */
   async acceptThenDrain({ posts, count, parallel }: Flood): Promise<{ accepted: number; drained: number }> {
     await this.#crowd.ask<Flooded>('flood', { posts, count: WARM_UP, parallel });
-    const { perSecond, overloaded } = await this.#crowd.ask<Flooded>('flood', { posts, count, parallel });
+    const { cpu } = this.#job;
+    const accept = async () => ({ value: await this.#crowd.ask<Flooded>('flood', { posts, count, parallel }), count });
+    const processes = { 'load or writer': this.#crowd.pid };
+    const { perSecond, overloaded } = await cpu.of('ours: accepted', posts.length, processes, accept);
     if (overloaded > 0) throw new Error('refused although there was room');
     const worker = await this.#worker();
     const first = await this.#committed(posts, 1);
@@ -85,8 +90,12 @@ export class Ours {
     const worker = await this.#worker();
     await this.#crowd.ask<Flooded>('flood', { posts, count: WARM_UP, parallel });
     await this.#committed(posts, WARM_UP);
-    const flooded = this.#crowd.ask<Flooded>('flood', { posts, count, parallel });
-    const [{ startedMs, perSecond }, last] = await Promise.all([flooded, this.#committed(posts, WARM_UP + count)]);
+    const settle = async () => {
+      const flooded = this.#crowd.ask<Flooded>('flood', { posts, count, parallel });
+      return { value: await Promise.all([flooded, this.#committed(posts, WARM_UP + count)]), count };
+    };
+    const processes = { 'load or writer': this.#crowd.pid, worker: worker.pid };
+    const [{ startedMs, perSecond }, last] = await this.#job.cpu.of('ours: settled', posts.length, processes, settle);
     await worker.end();
     await this.#check(posts, WARM_UP + count);
     return { accepted: perSecond, settled: (count * 1000) / (last.atMs - startedMs) };

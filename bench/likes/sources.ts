@@ -13,6 +13,12 @@ export interface SourcesJob {
   readonly ours: string;
 }
 
+/** `count`: all likes, those of a warm-up too. */
+export interface Done {
+  readonly perSecond: number;
+  readonly count: number;
+}
+
 export interface Transactions {
   readonly posts: readonly string[];
   readonly parallel: number;
@@ -32,20 +38,21 @@ export interface BareBatches {
   readonly durationMs: number;
 }
 
+const WARM_UP = 2000;
 const job = jobOf<SourcesJob>();
 const transactions = await OneTransaction.open(job.theirs);
 const bare = new Bare(job.ours);
 if (job.kafka !== null) await SaddIncrKafka.createTopic(job.kafka);
 
 /** Likes a second of several callers, each with one like at a time. */
-async function loops(parallel: number, more: () => boolean, one: (n: number) => Promise<number>): Promise<number> {
+async function loops(parallel: number, more: () => boolean, one: (n: number) => Promise<number>): Promise<Done> {
   let [next, done] = [0, 0];
   const startedMs = performance.now();
   const loop = async (): Promise<void> => {
     while (more()) done += await one(next++);
   };
   await Promise.all(Array.from({ length: parallel }, loop));
-  return (done * 1000) / (performance.now() - startedMs);
+  return { perSecond: (done * 1000) / (performance.now() - startedMs), count: done };
 }
 
 serve({
@@ -59,15 +66,15 @@ serve({
       done++;
       return 1;
     };
-    const perSecond = await loops(parallel, () => performance.now() < untilMs, one);
+    const measured = await loops(parallel, () => performance.now() < untilMs, one);
     const { counts, rows } = await transactions.counted(posts);
     if (counts !== done || rows !== done) throw new Error(`void: ${done} likes, counted ${counts}, rows ${rows}`);
-    return perSecond;
+    return measured;
   },
   /** §3 */
   async events({ posts, parallel, count, ...way }: Events) {
     const events = await SaddIncrKafka.open(job.redis, job.kafka!, way);
-    await Promise.all(Array.from({ length: 2000 }, (_, n) => events.like(posts[n % posts.length]!, userId())));
+    await Promise.all(Array.from({ length: WARM_UP }, (_, n) => events.like(posts[n % posts.length]!, userId())));
     await events.flushed();
     const startedMs = performance.now();
     let left = count;
@@ -83,7 +90,7 @@ serve({
     const perSecond = (count * 1000) / (performance.now() - startedMs);
     await events.clear(posts);
     await events.end();
-    return perSecond;
+    return { perSecond, count: count + WARM_UP };
   },
   bare({ posts, size, writers, durationMs }: BareBatches) {
     const untilMs = performance.now() + durationMs;
