@@ -49,7 +49,11 @@ async function loops(parallel: number, more: () => boolean, one: (n: number) => 
   let [next, done] = [0, 0];
   const startedMs = performance.now();
   const loop = async (): Promise<void> => {
-    while (more()) done += await one(next++);
+    while (more()) {
+      // Not `done += await …`, which would forget what the others have added meanwhile.
+      const likes = await one(next++);
+      done += likes;
+    }
   };
   await Promise.all(Array.from({ length: parallel }, loop));
   return { perSecond: (done * 1000) / (performance.now() - startedMs), count: done };
@@ -60,15 +64,14 @@ serve({
   async transactions({ posts, parallel, durationMs }: Transactions) {
     await transactions.createPosts(posts);
     const untilMs = performance.now() + durationMs;
-    let done = 0;
     const one = async (n: number): Promise<number> => {
       await transactions.like(posts[n % posts.length]!, userId());
-      done++;
       return 1;
     };
     const measured = await loops(parallel, () => performance.now() < untilMs, one);
     const { counts, rows } = await transactions.counted(posts);
-    if (counts !== done || rows !== done) throw new Error(`void: ${done} likes, counted ${counts}, rows ${rows}`);
+    const { count } = measured;
+    if (counts !== count || rows !== count) throw new Error(`void: ${count} likes, counted ${counts}, rows ${rows}`);
     return measured;
   },
   /** §3 */

@@ -40,7 +40,6 @@ export class OneTransaction {
     ]);
   }
 
-  /** Ids as numbers: compared with text, BIGINTs of this size are compared as doubles, and no index is used. */
   async like(postId: string, userId: number): Promise<void> {
     const one = await this.#pool.getConnection();
     try {
