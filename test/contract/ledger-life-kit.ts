@@ -20,6 +20,7 @@ import { type OrderMessage, type OrderRecord, orderFingerprint } from '../../src
 import type { PaymentAttempt } from '../../src/model/payment.ts';
 import type { ItemRecord, NewSale } from '../../src/model/sale.ts';
 import { judgeLife, type Rows } from '../support/life-judge.ts';
+import { newSale } from '../support/new-sale.ts';
 import type { LedgerUnderTest, State } from './ledger.ts';
 import { T0 } from './manual.ts';
 
@@ -72,9 +73,10 @@ export class LifeKit {
   /** Items of sale 500 are 501 (voucher) and 502 (poster). */
   async createSale(saleId = SALE, over: Partial<NewSale> = {}): Promise<void> {
     const items = ['voucher', 'poster'].map((code) => ({ code, name: code, price: PRICE, stock: 400 }));
-    const sale = { name: 'S', opensAtMs: T0, closesAtMs: T0 + 72 * HOUR_MS, perBuyer: 3, payWithinSeconds: 900, items };
+    const window = { opensAtMs: T0, closesAtMs: T0 + 72 * HOUR_MS };
+    const sale = newSale({ ...window, perBuyer: 3, payWithinSeconds: PAY_WITHIN_MS / 1000, items, ...over });
     const itemIds = items.map((_, at) => String(Number(saleId) + 1 + at));
-    const change = await this.ledger.createSale({ ...sale, ...over, id: saleId, itemIds }, this.call());
+    const change = await this.ledger.createSale({ ...sale, id: saleId, itemIds }, this.call());
     expect(change.outcome).toBe('changed');
   }
 

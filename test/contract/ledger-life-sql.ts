@@ -10,8 +10,9 @@ import { actor } from '../../src/model/actor.ts';
 import type { OrderMessage, OrderRecord } from '../../src/model/order.ts';
 import type { PaymentAttempt } from '../../src/model/payment.ts';
 import { judgeLife } from '../support/life-judge.ts';
+import { newSale } from '../support/new-sale.ts';
+import { databaseAlone, emptyDatabase, type Product, queryDatabase } from '../support/sql-databases.ts';
 import { judgeTables } from '../support/sql-judge.ts';
-import { databaseAlone, emptyDatabase, type Product, queryDatabase } from './ledger.sql.ts';
 
 const SALE = '500';
 const ITEMS = ['501', '502'];
@@ -46,7 +47,7 @@ export function sqlLifeSuite(product: Product): void {
       const options: SqlLedgerOptions = { migrate: true, exclusive: false, isolation, poolMax: 3, now: () => nowMs };
       while (open.length < count) open.push(await openSqlLedger(url, systemRuntime(), options));
       const items = ITEMS.map((_, at) => ({ code: `i${at}`, name: 'x', price: PRICE, stock: 100_000 }));
-      const sale = { name: 'S', opensAtMs: 0, closesAtMs: 4e12, perBuyer: 3, payWithinSeconds: 60, items };
+      const sale = newSale({ opensAtMs: 0, closesAtMs: 4e12, perBuyer: 3, items });
       const call = { by: actor('admin', 'admin'), auditId: id(), keyed: null, answer: () => '' };
       await open[0]!.createSale({ ...sale, id: SALE, itemIds: ITEMS }, call);
       return open.slice(0, count);

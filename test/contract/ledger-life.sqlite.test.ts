@@ -1,4 +1,4 @@
-import { sqliteUnderTest } from './ledger.sqlite.ts';
+import { sqliteUnderTest } from '../support/sqlite-ledger.ts';
 import { lifeContract } from './ledger-life.ts';
 
 lifeContract('sqlite', async () => sqliteUnderTest());

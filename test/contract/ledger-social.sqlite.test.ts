@@ -1,4 +1,4 @@
-import { sqliteUnderTest } from './ledger.sqlite.ts';
+import { sqliteUnderTest } from '../support/sqlite-ledger.ts';
 import { likeContract } from './ledger-likes.ts';
 import { socialContract } from './ledger-social.ts';
 

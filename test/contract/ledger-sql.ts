@@ -17,13 +17,15 @@ import type { AdminCall, SaleChange } from '../../src/ledger/port.ts';
 import { type Migrated, type Migration, migrations } from '../../src/ledger/schema/migrations.ts';
 import { actor } from '../../src/model/actor.ts';
 import type { OrderMessage } from '../../src/model/order.ts';
+import type { NewSale } from '../../src/model/sale.ts';
 import { ledgersWithout } from '../mutants/defences.ts';
 import { until } from '../support/fault-wait.ts';
 import { expectFormerKeys, formerRows } from '../support/former-keys.ts';
+import { newSale } from '../support/new-sale.ts';
 import { cleanUpServers } from '../support/servers/clean-up.ts';
 import { wholeSnapshot } from '../support/snapshot.ts';
+import { emptyDatabase, freshDatabase, type Product, queryDatabase } from '../support/sql-databases.ts';
 import { judgeTables } from '../support/sql-judge.ts';
-import { emptyDatabase, freshDatabase, type Product, queryDatabase } from './ledger.sql.ts';
 
 const SALE = '500';
 const VOUCHER = '501';
@@ -63,22 +65,15 @@ export function sqlLedgerSuite(product: Product): void {
       return call({ keyed: { caller: 'admin:a', actingFor: null, operation, subject: '', key, fingerprint: 'f' } });
     }
 
-    const newSale = (stock: number, perBuyer: number) => ({
-      name: 'Vouchers',
-      opensAtMs: 0,
-      closesAtMs: 4_000_000_000_000,
-      perBuyer,
-      payWithinSeconds: 900,
-      items: ['voucher', 'poster'].map((code) => ({
-        code,
-        name: code,
-        price: { amount: 100, currency: 'CNY' },
-        stock,
-      })),
-    });
+    /** Open whatever the clock says: some tests set that of their ledger. */
+    function saleOfTwo(stock: number, perBuyer: number): NewSale {
+      const price = { amount: 100, currency: 'CNY' };
+      const items = ['voucher', 'poster'].map((code) => ({ code, name: code, price, stock }));
+      return newSale({ opensAtMs: 0, closesAtMs: 4_000_000_000_000, perBuyer, items });
+    }
 
     function sell(ledger: SqlLedger, stock: number, perBuyer = 3): Promise<SaleChange> {
-      return ledger.createSale({ ...newSale(stock, perBuyer), id: SALE, itemIds: [VOUCHER, POSTER] }, call());
+      return ledger.createSale({ ...saleOfTwo(stock, perBuyer), id: SALE, itemIds: [VOUCHER, POSTER] }, call());
     }
 
     function message(buyer: string, over: Partial<OrderMessage> = {}): OrderMessage {
@@ -145,7 +140,7 @@ export function sqlLedgerSuite(product: Product): void {
       ];
       const items = names.map((name) => ({ code: name, name, price: { amount: 100, currency: 'CNY' }, stock: 5 }));
       const itemIds = names.map(() => id());
-      const sale = { ...newSale(1, 1), name: names.join(' '), items, id: SALE, itemIds };
+      const sale = { ...saleOfTwo(1, 1), name: names.join(' '), items, id: SALE, itemIds };
       const made = await ledger.createSale(sale, call());
       expect(made).toMatchObject({ outcome: 'changed', sale: { name: sale.name } });
       expect((await ledger.getSale(SALE))!.items.map(({ code, name }) => [code, name])).toEqual(
@@ -178,7 +173,7 @@ export function sqlLedgerSuite(product: Product): void {
       const ledger = await ledgerOf();
       const code = '\u4e70'.repeat(64);
       const items = [{ code, name: '\u{1f389}'.repeat(200), price: { amount: 10 ** 12, currency: 'CNY' }, stock: 500 }];
-      await ledger.createSale({ ...newSale(1, 100), items, id: SALE, itemIds: [VOUCHER] }, call());
+      await ledger.createSale({ ...saleOfTwo(1, 100), items, id: SALE, itemIds: [VOUCHER] }, call());
       const buyer = '\u{1f389}'.repeat(128);
       const slots = Array.from({ length: 100 }, (_, at) => at + 1);
       const long = message(buyer, {
@@ -201,7 +196,7 @@ export function sqlLedgerSuite(product: Product): void {
       let nowMs = 1000;
       const ledger = await ledgerOf({ now: () => nowMs });
       const made = [call(), call(), keyed('x', 'k')];
-      await ledger.createSale({ ...newSale(5, 1), id: SALE, itemIds: [VOUCHER, POSTER] }, made[0]!);
+      await ledger.createSale({ ...saleOfTwo(5, 1), id: SALE, itemIds: [VOUCHER, POSTER] }, made[0]!);
       nowMs = 2000;
       await ledger.setPaused(SALE, true, made[1]!);
       await ledger.addStock(SALE, 'voucher', 1, made[2]!);
@@ -216,6 +211,31 @@ export function sqlLedgerSuite(product: Product): void {
       expect(await ledger.unfinishedTasks(0)).toEqual([tasks[0], tasks[2]]);
       const audited = await queryDatabase(url, 'SELECT count(*) AS n FROM audit');
       expect(Number(audited[0]!.n)).toBe(3);
+    });
+
+    it('P1: of two orders for 8 and 6 of 10 units at once one is stored; the code of the document ends with -4', async () => {
+      // Step by step as in the document's table: both read 10 and find it enough, then both deduct.
+      await queryDatabase(url, 'CREATE TABLE products (stock INT NOT NULL)');
+      onTestFinished(() => queryDatabase(url, 'DROP TABLE products').then(() => undefined));
+      await queryDatabase(url, 'INSERT INTO products (stock) VALUES (10)');
+      const stock = async (): Promise<number> =>
+        Number((await queryDatabase(url, 'SELECT stock FROM products'))[0]!.stock);
+      const read = [await stock(), await stock()];
+      for (const [at, wanted] of [8, 6].entries()) {
+        if (read[at]! >= wanted) await queryDatabase(url, `UPDATE products SET stock = stock - ${wanted}`);
+      }
+      expect(await stock(), 'the naive way').toBe(-4);
+
+      const [one, other] = [await ledgerOf(), await ledgerOf()];
+      await sell(one, 10, 8);
+      const slots = (count: number): number[] => Array.from({ length: count }, (_, at) => at + 1);
+      const [eight, six] = await Promise.all([
+        verdicts(one, message('ann', { slots: slots(8) })),
+        verdicts(other, message('bob', { slots: slots(6) })),
+      ]);
+      expect([eight![0] === 'reserved', six![0] === 'reserved'].filter(Boolean), `${eight}, ${six}`).toHaveLength(1);
+      expect((await one.getSale(SALE))!.items[0]!.reserved).toBe(eight![0] === 'reserved' ? 8 : 6);
+      await judgeTables((sql) => queryDatabase(url, sql));
     });
 
     describe.each(['read committed', 'repeatable read'] as const)('at %s', (isolation) => {
@@ -318,7 +338,7 @@ export function sqlLedgerSuite(product: Product): void {
         const made = await Promise.all(
           ledgers.flatMap((ledger) =>
             [1, 2].map(() =>
-              ledger.createSale({ ...newSale(5, 1), id: id(), itemIds: [id(), id()] }, keyed(path, 'one')),
+              ledger.createSale({ ...saleOfTwo(5, 1), id: id(), itemIds: [id(), id()] }, keyed(path, 'one')),
             ),
           ),
         );

@@ -1,5 +1,5 @@
 import { describeWithPostgres } from '../support/servers/describe.ts';
-import { SQL_STATES, sqlWorlds } from './ledger.sql.ts';
+import { SQL_STATES, sqlWorlds } from '../support/sql-databases.ts';
 import { ledgerContract } from './ledger.ts';
 import { lifeContract } from './ledger-life.ts';
 import { sqlLifeSuite } from './ledger-life-sql.ts';

@@ -2,7 +2,8 @@ import { afterEach, describe, expect, it, onTestFinished } from 'vitest';
 import { EXAMINED_MAX } from '../../src/ledger/drivers/sqlite/orders.ts';
 import { actor } from '../../src/model/actor.ts';
 import { orderFingerprint } from '../../src/model/order.ts';
-import { type SqliteUnderTest, sqliteUnderTest } from './ledger.sqlite.ts';
+import { newSale } from '../support/new-sale.ts';
+import { type SqliteUnderTest, sqliteUnderTest } from '../support/sqlite-ledger.ts';
 import { ledgerContract } from './ledger.ts';
 import { T0 } from './manual.ts';
 
@@ -16,10 +17,10 @@ describe('sqlite: where orders are', () => {
   /** The contract runs in states of folding. This test proves that the states are what their names say. */
   it('a slice of maintenance ends in the middle, and a crash reads the rest back from the orders', async () => {
     world = sqliteUnderTest();
-    const sale = { name: 'S', opensAtMs: T0, closesAtMs: T0 + 1, perBuyer: 1, payWithinSeconds: 60 };
     const items = [{ code: 'v', name: 'V', price: { amount: 1, currency: 'CNY' }, stock: 1000 }];
+    const sale = newSale({ opensAtMs: T0, closesAtMs: T0 + 1, items });
     const call = { by: actor('admin', 'admin'), auditId: '1', keyed: null, answer: () => '' };
-    await world.ledger.createSale({ ...sale, items, id: '5', itemIds: ['6'] }, call);
+    await world.ledger.createSale({ ...sale, id: '5', itemIds: ['6'] }, call);
     await world.ledger.commitOrders(
       Array.from({ length: 130 }, (_, i) => ({
         orderId: String(1000 + i),
@@ -63,8 +64,8 @@ describe('sqlite: the audit trail', () => {
   it('has a row for every change and none for a repeat or a refusal', async () => {
     const world = sqliteUnderTest();
     onTestFinished(() => world.close());
-    const sale = { name: 'S', opensAtMs: T0, closesAtMs: T0 + 1, perBuyer: 1, payWithinSeconds: 60 };
     const items = [{ code: 'v', name: 'V', price: { amount: 1, currency: 'CNY' }, stock: 3 }];
+    const sale = newSale({ name: 'S', opensAtMs: T0, closesAtMs: T0 + 1, items });
     let lastId = 100;
     const call = (name: string, key: string | null = null) => ({
       by: actor('admin', name, '192.0.2.8'),
@@ -74,7 +75,7 @@ describe('sqlite: the audit trail', () => {
       answer: () => 'answer',
     });
     const { ledger, clock } = world;
-    await ledger.createSale({ ...sale, items, id: '5', itemIds: ['6'] }, call('alice'));
+    await ledger.createSale({ ...sale, id: '5', itemIds: ['6'] }, call('alice'));
     clock.advance(10);
     await ledger.patchSale('5', { perBuyer: 2 }, 1, call('bob'));
     await ledger.patchSale('5', { perBuyer: 3 }, 1, call('bob'));
@@ -126,13 +127,13 @@ describe('sqlite: lists of a buyer with many orders', () => {
       const world = sqliteUnderTest();
       onTestFinished(() => world.close());
       const { ledger } = world;
-      const sale = { name: 'S', opensAtMs: T0, closesAtMs: T0 + 1, perBuyer: PER_SALE, payWithinSeconds: 60 };
       const items = [{ code: 'v', name: 'V', price: { amount: 1, currency: 'CNY' }, stock: 1000 }];
+      const sale = newSale({ opensAtMs: T0, closesAtMs: T0 + 1, perBuyer: PER_SALE, items });
       // As large as real ids: a JavaScript number cannot represent them.
       let lastId = 2n ** 57n;
       const place = async (saleId: string, orders: number) => {
         const call = { by: actor('admin', 'admin'), auditId: String(++lastId), keyed: null, answer: () => '' };
-        await ledger.createSale({ ...sale, items, id: saleId, itemIds: [`${saleId}1`] }, call);
+        await ledger.createSale({ ...sale, id: saleId, itemIds: [`${saleId}1`] }, call);
         const message = {
           saleId,
           itemId: `${saleId}1`,

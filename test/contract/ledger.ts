@@ -17,6 +17,7 @@ import { actor } from '../../src/model/actor.ts';
 import { type OrderMessage, type OrderRecord, orderFingerprint, type PlacedBy } from '../../src/model/order.ts';
 import { BOUNDS, type ItemRecord, type NewSale, type SaleRecord, stampOf } from '../../src/model/sale.ts';
 import type { SnapshotPage } from '../../src/model/snapshot.ts';
+import { newSale } from '../support/new-sale.ts';
 import { whole, wholeSnapshot } from '../support/snapshot.ts';
 import { countTests } from './count.ts';
 import { accountContract } from './ledger-accounts.ts';
@@ -95,9 +96,8 @@ export function ledgerContract(name: string, make: () => Promise<LedgerUnderTest
       return call({ keyed: { ...SCOPE, ...over, fingerprint } });
     }
 
-    function newSale(over: Partial<NewSale> = {}): NewSale {
-      return {
-        name: 'Vouchers',
+    function saleOfTwo(over: Partial<NewSale> = {}): NewSale {
+      return newSale({
         opensAtMs: T0,
         closesAtMs: T0 + 72 * HOUR_MS,
         perBuyer: 3,
@@ -107,12 +107,12 @@ export function ledgerContract(name: string, make: () => Promise<LedgerUnderTest
           { code: 'poster', name: 'Poster', price: { amount: 500, currency: 'CNY' }, stock: 400 },
         ],
         ...over,
-      };
+      });
     }
 
     /** Items of sale 500 are 501 and 502. */
     async function createSale(saleId: string, over: Partial<NewSale> = {}): Promise<SaleRecord> {
-      const sale = newSale(over);
+      const sale = saleOfTwo(over);
       const itemIds = sale.items.map((_, at) => String(Number(saleId) + 1 + at));
       return changed(await world.ledger.createSale({ ...sale, id: saleId, itemIds }, call()));
     }
@@ -305,7 +305,7 @@ export function ledgerContract(name: string, make: () => Promise<LedgerUnderTest
       it.each([1, 2, 499, 500, 501, 511, 512, 513, 1000, 1001])(
         'P3: %i orders sent again, with events kept: all and some of them are known, and each has one event',
         async (size) => {
-          await createSale(OTHER_SALE, { perBuyer: 3, items: [{ ...newSale().items[0]!, stock: 5000 }] });
+          await createSale(OTHER_SALE, { perBuyer: 3, items: [{ ...saleOfTwo().items[0]!, stock: 5000 }] });
           world.ledger.keepEvents = true;
           const batch = Array.from({ length: size }, (_, at) =>
             message({ saleId: OTHER_SALE, buyer: `buyer-${at}`, slots: at % 3 === 0 ? [1, 2] : [1], key: `k${at}` }),
@@ -359,7 +359,7 @@ export function ledgerContract(name: string, make: () => Promise<LedgerUnderTest
       ])(
         'of %i orders, some of them placed for their buyers (events kept: %s): these have one audit row each, however often it is sent',
         async (size, keepEvents) => {
-          await createSale(OTHER_SALE, { items: [{ ...newSale().items[0]!, stock: 5000 }] });
+          await createSale(OTHER_SALE, { items: [{ ...saleOfTwo().items[0]!, stock: 5000 }] });
           world.ledger.keepEvents = keepEvents;
           const batch = Array.from({ length: size }, (_, at) => {
             const order = message({ saleId: OTHER_SALE, buyer: `buyer-${at}`, key: at % 2 === 0 ? `k${at}` : null });
@@ -1006,7 +1006,7 @@ export function ledgerContract(name: string, make: () => Promise<LedgerUnderTest
 
     describe('sales', () => {
       it('a new sale is what was asked for, and survives a crash', async () => {
-        const asked = newSale({ name: 'Concert', perBuyer: 4 });
+        const asked = saleOfTwo({ name: 'Concert', perBuyer: 4 });
         const created = await createSale(OTHER_SALE, asked);
         expect(created).toEqual({
           id: OTHER_SALE,
@@ -1228,7 +1228,7 @@ export function ledgerContract(name: string, make: () => Promise<LedgerUnderTest
 
     describe('keys of administrative calls (P5)', () => {
       const calls: [string, (call: AdminCall) => Promise<SaleChange>][] = [
-        ['createSale', (made) => world.ledger.createSale({ ...newSale(), id: id(), itemIds: [id(), id()] }, made)],
+        ['createSale', (made) => world.ledger.createSale({ ...saleOfTwo(), id: id(), itemIds: [id(), id()] }, made)],
         ['patchSale', (made) => world.ledger.patchSale(SALE, { perBuyer: 9 }, 1, made)],
         ['addStock', (made) => world.ledger.addStock(SALE, 'voucher', 3, made)],
         ['setPaused', (made) => world.ledger.setPaused(SALE, true, made)],

@@ -6,14 +6,15 @@ import type { Gate } from '../../src/gate/port.ts';
 import { openSqlLedger } from '../../src/ledger/drivers/open.ts';
 import type { SaleChange } from '../../src/ledger/port.ts';
 import { actor } from '../../src/model/actor.ts';
-import { emptyDatabase, queryDatabase } from '../contract/ledger.sql.ts';
 import { until } from '../support/fault-wait.ts';
 import { LONG } from '../support/long.ts';
+import { createSaleIn, newSale } from '../support/new-sale.ts';
 import { cleanUpServers } from '../support/servers/clean-up.ts';
 import { describeWithMysql, describeWithPostgres } from '../support/servers/describe.ts';
 import { mysqlUrl } from '../support/servers/mariadb.ts';
 import { postgresUrl } from '../support/servers/postgres.ts';
 import { type FaultProxy, saysCommitted, startProxy } from '../support/servers/proxy.ts';
+import { emptyDatabase, queryDatabase } from '../support/sql-databases.ts';
 
 /** Within this time gate and ledger agree, however the call ended. */
 const CONVERGED_MS = 4_000;
@@ -44,7 +45,7 @@ function suite(database: () => Promise<string>, whole: boolean): void {
       onExclusive: (state) => expect(state, 'nothing else is mended by a rebuild').toBe('unsure'),
     });
     shop = await EmbeddedShop.on(ledger, systemRuntime());
-    saleId = await createSale();
+    saleId = await createSaleIn(shop, SALE);
     // Its work must be done before a COMMIT is chosen to fail.
     await until('its task is done', 5_000, async () => (await tasks()) === 0);
   });
@@ -59,17 +60,7 @@ function suite(database: () => Promise<string>, whole: boolean): void {
     await cleanUpServers();
   });
 
-  const newSale = () => ({
-    ...{ name: 'Doorbuster', opensAtMs: Date.now() - 60_000, closesAtMs: Date.now() + 3_600_000, perBuyer: 5 },
-    payWithinSeconds: 900,
-    items: [{ code: 'voucher', name: 'V', price: { amount: 100, currency: 'EUR' }, stock: 3 }],
-  });
-
-  async function createSale(): Promise<string> {
-    const made = await shop.createSale(newSale(), caller(null));
-    if (made.outcome !== 'changed') throw new Error(made.outcome);
-    return made.sale.id;
-  }
+  const SALE = { stock: 3, perBuyer: 5 };
 
   const tasks = async (): Promise<number> =>
     Number((await queryDatabase(direct, 'SELECT count(*) AS n FROM gate_tasks'))[0]!.n);
@@ -117,7 +108,7 @@ function suite(database: () => Promise<string>, whole: boolean): void {
     it('more stock, pause: the gate sells it, and then does not, though nobody asks again', async () => {
       expect(await buy(3)).toBe('reserved');
       const first = saleId;
-      const other = await createSale();
+      const other = await createSaleIn(shop, SALE);
       await until('its task is done', 5_000, async () => (await tasks()) === 0);
       await replyLost(() => shop.addStock(first, 'voucher', 5, caller(null)));
       await replyLost(() => shop.setPaused(other, true, caller(null)));
@@ -141,7 +132,7 @@ function suite(database: () => Promise<string>, whole: boolean): void {
     });
 
     it('a new sale: whoever asks again can sell it at once', async () => {
-      const sale = newSale();
+      const sale = newSale(SALE);
       const create = () => shop.createSale(sale, caller('create'));
       await replyLost(create);
       const again = await create();

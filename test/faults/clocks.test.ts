@@ -8,13 +8,14 @@ import { GateUpkeep } from '../../src/gate/upkeep.ts';
 import { openSqlLedger } from '../../src/ledger/drivers/open.ts';
 import { actor } from '../../src/model/actor.ts';
 import type { PaymentProvider } from '../../src/payments/port.ts';
-import { freshDatabase, type Product, queryDatabase } from '../contract/ledger.sql.ts';
 import { sleep } from '../support/fault-wait.ts';
 import { LONG } from '../support/long.ts';
+import { newSale } from '../support/new-sale.ts';
 import { cleanUp } from '../support/server.ts';
 import { cleanUpServers } from '../support/servers/clean-up.ts';
 import { describeWithMysql, describeWithPostgres, describeWithRedis } from '../support/servers/describe.ts';
 import { type RedisServer, startRedis } from '../support/servers/redis.ts';
+import { freshDatabase, type Product, queryDatabase } from '../support/sql-databases.ts';
 
 /** A process whose clock is wrong: what is old, over or due is judged by the clock of the store that has it. */
 
@@ -65,20 +66,12 @@ function suite(product: Product): void {
     return { url, ledgerOf, shopOf, gateOf };
   }
 
-  const newSale = (closesInMs: number) => ({
-    name: 's',
-    opensAtMs: Date.now() - 2 * OFF_MS,
-    closesAtMs: Date.now() + closesInMs,
-    perBuyer: 5,
-    payWithinSeconds: 900,
-    items: [{ code: 'a', name: 'a', price: { amount: 100, currency: 'CNY' }, stock: 50 }],
-  });
-
   async function made(
     shop: EmbeddedShop | DistributedShop,
     closesInMs: number,
   ): Promise<{ id: string; itemId: string }> {
-    const change = await shop.createSale(newSale(closesInMs), ADMIN);
+    const window = { opensAtMs: Date.now() - 2 * OFF_MS, closesAtMs: Date.now() + closesInMs };
+    const change = await shop.createSale(newSale({ ...window, perBuyer: 5, stock: 50 }), ADMIN);
     if (change.outcome !== 'changed') throw new Error(change.outcome);
     return { id: change.sale.id, itemId: change.sale.items[0]!.id };
   }
@@ -89,7 +82,8 @@ function suite(product: Product): void {
       const { url, ledgerOf, shopOf, gateOf } = await world();
       const shop = await shopOf(right, true);
       const { id: saleId, itemId } = await made(shop, HOUR_MS);
-      const place = (buyer: string, key: string) => shop.place({ saleId, itemCode: 'a', buyer, quantity: 1, key });
+      const place = (buyer: string, key: string) =>
+        shop.place({ saleId, itemCode: 'voucher', buyer, quantity: 1, key });
       const first = await place('alice', 'k1');
       if (!first.ok) throw new Error(first.code);
       const scope2 = { caller: 'admin:admin', actingFor: null, operation: 'sale.resume', subject: saleId, key: 'k2' };
@@ -133,10 +127,10 @@ function suite(product: Product): void {
         return { id: sale!.id };
       });
       await ahead.remove(saleId);
-      const lowered = shop.addStock(saleId, 'a', -1, ADMIN);
+      const lowered = shop.addStock(saleId, 'voucher', -1, ADMIN);
       await expect(lowered, 'its units may be in the pipe').rejects.toThrow('is being rebuilt');
       await ahead.remove(saleId);
-      const placed = shop.place({ saleId, itemCode: 'a', buyer: 'alice', quantity: 1, key: null });
+      const placed = shop.place({ saleId, itemCode: 'voucher', buyer: 'alice', quantity: 1, key: null });
       await expect(placed).rejects.toThrow('is being rebuilt');
     },
   );
@@ -168,7 +162,7 @@ function suite(product: Product): void {
       closing.push(() => shop.close());
       const { id: saleId } = await made(shop, HOUR_MS);
       const pay = async (buyer: string, token: string) => {
-        const placed = await shop.place({ saleId, itemCode: 'a', buyer, quantity: 1, key: null });
+        const placed = await shop.place({ saleId, itemCode: 'voucher', buyer, quantity: 1, key: null });
         if (!placed.ok) throw new Error(placed.code);
         const by = () => shop.payOrder(placed.order.id, { method: 'bank', token }, BY);
         return { first: await by(), by };

@@ -10,12 +10,13 @@ import { createLocks, type Locks } from '../../src/locks/locks.ts';
 import { actor } from '../../src/model/actor.ts';
 import { type OrderMessage, orderFingerprint } from '../../src/model/order.ts';
 import type { SaleRecord } from '../../src/model/sale.ts';
-import { freshDatabase, type Product, queryDatabase } from '../contract/ledger.sql.ts';
 import { type Backstop, ledgersWithout, type WeakLedgers } from '../mutants/defences.ts';
 import { below, seedOf, shuffled } from '../support/crowd-record.ts';
 import { LONG } from '../support/long.ts';
+import { newSale } from '../support/new-sale.ts';
 import { cleanUpServers } from '../support/servers/clean-up.ts';
 import { describeWithMysql, describeWithPostgres } from '../support/servers/describe.ts';
+import { freshDatabase, type Product, queryDatabase } from '../support/sql-databases.ts';
 
 /**
  * The defence matrix. Four things stand between a crowd and an oversold sale; the test takes each away, alone and in every
@@ -159,18 +160,9 @@ class Matrix {
 
   async #createSale(ledger: SqlLedger): Promise<SaleRecord> {
     const id = (): string => String(++this.#lastId);
-    const nowMs = Date.now();
+    const items = ITEMS.map((item) => ({ ...item, name: item.code, price: { amount: 100, currency: 'EUR' } }));
     const change = await ledger.createSale(
-      {
-        id: id(),
-        itemIds: ITEMS.map(() => id()),
-        name: 'Doorbuster',
-        opensAtMs: nowMs - 60_000,
-        closesAtMs: nowMs + 3_600_000,
-        perBuyer: PER_BUYER,
-        payWithinSeconds: 900,
-        items: ITEMS.map((item) => ({ ...item, name: item.code, price: { amount: 100, currency: 'EUR' } })),
-      },
+      { ...newSale({ perBuyer: PER_BUYER, items }), id: id(), itemIds: ITEMS.map(() => id()) },
       { by: actor('admin', 'admin'), auditId: id(), keyed: null, answer: () => '' },
     );
     if (change.outcome !== 'changed') throw new Error(change.outcome);

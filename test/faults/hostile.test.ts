@@ -1,5 +1,4 @@
 import { afterAll, afterEach, describe, expect, it } from 'vitest';
-import { freshDatabase } from '../contract/ledger.sql.ts';
 import { startShop } from '../support/distributed.ts';
 import { HOSTILE_ENV, type Outcome, type Plan, playHostile } from '../support/hostile/stage.ts';
 import { LONG } from '../support/long.ts';
@@ -7,6 +6,7 @@ import { cleanUp, startServer, type TestServer } from '../support/server.ts';
 import { cleanUpServers } from '../support/servers/clean-up.ts';
 import { describeWithPostgres, describeWithRedis } from '../support/servers/describe.ts';
 import { startRedis } from '../support/servers/redis.ts';
+import { freshDatabase } from '../support/sql-databases.ts';
 
 /**
  * P10: all attacks at once (test/support/hostile/attackers) beside an honest crowd. The honest crowd's goodput is

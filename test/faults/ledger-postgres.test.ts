@@ -3,6 +3,7 @@ import { systemRuntime } from '../../src/base/runtime.ts';
 import { openSqlLedger } from '../../src/ledger/drivers/open.ts';
 import type { Move } from '../../src/ledger/port.ts';
 import { sleep } from '../support/fault-wait.ts';
+import { newSale } from '../support/new-sale.ts';
 import { describeWithOwnPostgres } from '../support/servers/describe.ts';
 import { startPostgres } from '../support/servers/postgres.ts';
 import { startProxy } from '../support/servers/proxy.ts';
@@ -23,12 +24,11 @@ describeWithOwnPostgres('a PostgreSQL that is far away', () => {
     const ledger = await openSqlLedger(far.href, systemRuntime(), { migrate: true, exclusive: false });
     onTestFinished(() => ledger.close());
     const by = { kind: 'library', name: 'test', origin: null } as const;
-    const items = [{ code: 'voucher', name: 'V', price: { amount: 1, currency: 'CNY' }, stock: 100 }];
-    const sale = { name: 'S', opensAtMs: 0, closesAtMs: 1, perBuyer: 1, payWithinSeconds: 600, items };
+    const sale = newSale({ stock: 100 });
     await ledger.createSale({ ...sale, id: '5', itemIds: ['6'] }, { by, auditId: '1', keyed: null, answer: () => '' });
     const orders = ['101', '102'].map((orderId) => ({
       ...{ orderId, saleId: '5', itemId: '6', itemCode: 'voucher', buyer: `buyer-${orderId}`, quantity: 1, slots: [1] },
-      ...{ price: items[0]!.price, payWithinSeconds: 600, epoch: 1, key: null, fingerprint: 'x' },
+      ...{ price: sale.items[0]!.price, payWithinSeconds: 600, epoch: 1, key: null, fingerprint: 'x' },
     }));
     const cancel = (orderId: string, auditId: string): Move => {
       return { orderId, event: 'cancel', by, auditId, fence: null };

@@ -8,8 +8,6 @@ import { DistributedShop } from '../../src/engine/distributed.ts';
 import { openSqlLedger } from '../../src/ledger/drivers/open.ts';
 import type { OrderStatus } from '../../src/model/order.ts';
 import { POINTS, type Point } from '../../src/orders/life/points.ts';
-import type { Product } from '../contract/ledger.sql.ts';
-import { temporary } from '../contract/ledger.sqlite.ts';
 import { sleep, until } from '../support/fault-wait.ts';
 import { Bank } from '../support/life-bank.ts';
 import type { Death, LifeOrders } from '../support/life-process.ts';
@@ -21,6 +19,8 @@ import { cleanUp, temporaryFolder, track } from '../support/server.ts';
 import { cleanUpServers } from '../support/servers/clean-up.ts';
 import { describeWithMysql, describeWithPostgres, describeWithRedis } from '../support/servers/describe.ts';
 import { type RedisServer, startRedis } from '../support/servers/redis.ts';
+import type { Product } from '../support/sql-databases.ts';
+import { temporary } from '../support/sqlite-ledger.ts';
 
 /**
  * kill -9 between any two steps of each flow: at every named point a process dies, and another one goes on with what it

@@ -5,7 +5,6 @@ import { DistributedShop } from '../../src/engine/distributed.ts';
 import { openSqlLedger } from '../../src/ledger/drivers/open.ts';
 import { actor } from '../../src/model/actor.ts';
 import type { Order } from '../../src/views/present.ts';
-import type { Product } from '../contract/ledger.sql.ts';
 import { below, crowdOf, oneOf, seedOf } from '../support/crowd-record.ts';
 import { startShop, type TestShop } from '../support/distributed.ts';
 import { sleep, until } from '../support/fault-wait.ts';
@@ -27,11 +26,13 @@ import {
 } from '../support/life-http.ts';
 import { freshTables } from '../support/life-tables.ts';
 import { LONG } from '../support/long.ts';
+import { createSaleIn } from '../support/new-sale.ts';
 import { expectProblem } from '../support/openapi-wire.ts';
 import { cleanUp, type TestServer, temporaryFolder } from '../support/server.ts';
 import { cleanUpServers } from '../support/servers/clean-up.ts';
 import { describeWithMysql, describeWithPostgres, describeWithRedis } from '../support/servers/describe.ts';
 import { type RedisServer, startRedis } from '../support/servers/redis.ts';
+import type { Product } from '../support/sql-databases.ts';
 
 /** The life of orders in a shop of several processes: on Redis, and on MariaDB and PostgreSQL. */
 
@@ -161,10 +162,7 @@ function suite(product: Product): void {
     const shops = await Promise.all([shopOf(), shopOf()]);
     try {
       const items = [{ code: 'voucher', name: 'V', price: PRICE, stock: total }];
-      const sale = { name: 'S', opensAtMs: 0, closesAtMs: Date.now() + 1e9, perBuyer: 1, payWithinSeconds: 2, items };
-      const made = await shops[0]!.createSale(sale, { by: actor('admin', 'admin'), keyed: null });
-      if (made.outcome !== 'changed') throw new Error(made.outcome);
-      const saleId = made.sale.id;
+      const saleId = await createSaleIn(shops[0]!, { payWithinSeconds: 2, items });
       const placed: { id: string; expiresAtMs: number }[] = [];
       await crowdOf(
         Array.from({ length: total }, (_, n) => `buyer-${n}`),

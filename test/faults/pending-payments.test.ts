@@ -1,13 +1,13 @@
 import { spawn } from 'node:child_process';
 import { fileURLToPath } from 'node:url';
 import { afterAll, describe, expect, it } from 'vitest';
-import { freshDatabase, type Product } from '../contract/ledger.sql.ts';
 import { LONG } from '../support/long.ts';
 import type { PendingJob, PendingReport } from '../support/pending-agent.ts';
 import { cleanUp, temporaryFolder, track } from '../support/server.ts';
 import { cleanUpServers } from '../support/servers/clean-up.ts';
 import { describeWithMysql, describeWithPostgres, describeWithRedis } from '../support/servers/describe.ts';
 import { type RedisServer, startRedis } from '../support/servers/redis.ts';
+import { freshDatabase, type Product } from '../support/sql-databases.ts';
 
 /**
  * P10: payments that hang at their provider stop nobody else, in both deployments and on every ledger. The quick round has

@@ -9,6 +9,7 @@ import type { SqlLedger } from '../../src/ledger/drivers/server/ledger.ts';
 import { actor } from '../../src/model/actor.ts';
 import { until } from '../support/fault-wait.ts';
 import { LONG } from '../support/long.ts';
+import { createSaleIn } from '../support/new-sale.ts';
 import { cleanUpServers } from '../support/servers/clean-up.ts';
 import { describeWithAnyRedis, describeWithMysql, describeWithPostgres } from '../support/servers/describe.ts';
 import { mysqlUrl } from '../support/servers/mariadb.ts';
@@ -17,7 +18,6 @@ import { redisUrl } from '../support/servers/redis.ts';
 import { QUICK } from '../support/webhooks.ts';
 
 const AGENT = fileURLToPath(new URL('../support/dying-worker.ts', import.meta.url));
-const CALLER = { by: actor('admin', 'admin'), keyed: null };
 const ORDERS = 40;
 
 /** Makes the dead worker's messages look a minute old, so that the test need not wait. */
@@ -84,17 +84,7 @@ function suite(database: () => Promise<string>): void {
       output += chunk;
     });
     await until('it works', 20_000, () => output.includes('works'));
-    const nowMs = Date.now();
-    const made = await api.createSale(
-      {
-        ...{ name: 'Vouchers', opensAtMs: nowMs - 60_000, closesAtMs: nowMs + 3_600_000, perBuyer: 1 },
-        payWithinSeconds: 900,
-        items: [{ code: 'voucher', name: 'V', price: { amount: 100, currency: 'CNY' }, stock: 1000 }],
-      },
-      CALLER,
-    );
-    if (made.outcome !== 'changed') throw new Error(made.outcome);
-    const saleId = made.sale.id;
+    const saleId = await createSaleIn(api);
     const placed = await Promise.all(
       Array.from({ length: ORDERS }, (_, at) =>
         api.place({ saleId, itemCode: 'voucher', buyer: `buyer-${at}`, quantity: 1, key: null }),

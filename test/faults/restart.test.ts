@@ -8,6 +8,7 @@ import type { PlaceResult } from '../../src/orders/place.ts';
 import { readLedger } from '../support/fault-ledger.ts';
 import { startCalmServer } from '../support/fault-server.ts';
 import { until } from '../support/fault-wait.ts';
+import { createSaleIn } from '../support/new-sale.ts';
 import { type Answer, cleanUp, saleBody, type TestServer, temporaryFolder } from '../support/server.ts';
 
 afterAll(cleanUp);
@@ -148,23 +149,6 @@ describe('a gate that is wrong', () => {
     return shop;
   }
 
-  async function createSale(shop: EmbeddedShop, stock: number, perBuyer = 1): Promise<string> {
-    const nowMs = Date.now();
-    const change = await shop.createSale(
-      {
-        name: 'Vouchers',
-        opensAtMs: nowMs - 1000,
-        closesAtMs: nowMs + 3_600_000,
-        perBuyer,
-        payWithinSeconds: 900,
-        items: [{ code: 'voucher', name: '100 off', price: { amount: 8000, currency: 'CNY' }, stock }],
-      },
-      CALLER,
-    );
-    if (change.outcome !== 'changed') throw new Error(change.outcome);
-    return change.sale.id;
-  }
-
   /** Falsifies the next snapshot of a gate. */
   function lieOnce(falsify: (snapshot: SaleSnapshot) => SaleSnapshot): void {
     const install = MemoryGate.prototype.install;
@@ -203,7 +187,7 @@ describe('a gate that is wrong', () => {
   it('P1: more stock than there is: the surplus is rejected and not given back; exactly the stock is sold', async () => {
     const data = temporaryFolder();
     const before = await open(data);
-    const saleId = await createSale(before, 100);
+    const saleId = await createSaleIn(before, { stock: 100 });
     for (let n = 0; n < 40; n++) expect(await place(before, saleId, `early-${n}`)).toBe('ok');
     await before.close();
 
@@ -241,7 +225,7 @@ describe('a gate that is wrong', () => {
   it('P1: the surplus of a batch with several units each: what is left is sold afterwards', async () => {
     const data = temporaryFolder();
     const before = await open(data);
-    const saleId = await createSale(before, 10, 3);
+    const saleId = await createSaleIn(before, { stock: 10, perBuyer: 3 });
     await before.close();
     lieOnce((snapshot) => ({ ...snapshot, items: snapshot.items.map((item) => ({ ...item, total: 1000 })) }));
     const shop = await open(data);
@@ -256,7 +240,7 @@ describe('a gate that is wrong', () => {
   it('P2: forgotten holds: a second order is rejected, and the buyer is told of the first afterwards', async () => {
     const data = temporaryFolder();
     const before = await open(data);
-    const saleId = await createSale(before, 100, 2);
+    const saleId = await createSaleIn(before, { stock: 100, perBuyer: 2 });
     expect(await place(before, saleId, 'alice', null, 2)).toBe('ok');
     await before.close();
     lieOnce((snapshot) => ({ ...snapshot, content: forgetting(snapshot, 'holds') }));
@@ -271,7 +255,7 @@ describe('a gate that is wrong', () => {
   it('P5: forgotten keys: the retry is not a second order; told to come back, it gets the first', async () => {
     const data = temporaryFolder();
     const before = await open(data);
-    const saleId = await createSale(before, 100, 5);
+    const saleId = await createSaleIn(before, { stock: 100, perBuyer: 5 });
     const one = { saleId, itemCode: 'voucher', buyer: 'alice', quantity: 1, key: 'k' };
     const first = await before.place(one);
     await before.close();
@@ -291,7 +275,7 @@ describe('a gate that is wrong', () => {
   it('an old epoch: its admissions end rejected, and the sale goes on', async () => {
     const data = temporaryFolder();
     const before = await open(data);
-    const saleId = await createSale(before, 10);
+    const saleId = await createSaleIn(before, { stock: 10 });
     await before.close();
     lieOnce((snapshot) => ({ ...snapshot, epoch: snapshot.epoch - 1 }));
     const shop = await open(data);
@@ -313,7 +297,7 @@ describe('a gate that is wrong', () => {
     const data = temporaryFolder();
     const before = await open(data);
     const sales: string[] = [];
-    for (const _ of DELAYS) sales.push(await createSale(before, 1));
+    for (const _ of DELAYS) sales.push(await createSaleIn(before, { stock: 1 }));
     await before.close();
     const install = MemoryGate.prototype.install;
     const told = new Set<string>();
@@ -350,7 +334,8 @@ describe('a gate that is wrong', () => {
     const clock = { now: () => Date.now() + skewMs, monotonic: () => performance.now() };
     const before = await open(data, { ...runtime, clock });
     const sales: string[] = [];
-    for (const _ of DELAYS) sales.push(await createSale(before, what === 'restock' ? 0 : 1));
+    const sale = { stock: what === 'restock' ? 0 : 1, closesAtMs: Date.now() + 3_600_000 };
+    for (const _ of DELAYS) sales.push(await createSaleIn(before, sale));
     await before.close();
     // The windows are over at the restart, so the gate does not hold these sales; a patch brings them back.
     skewMs = 7_200_000;

@@ -5,7 +5,15 @@ import { admin, bearer, counts, isWhole, metric, place, replayed } from '../supp
 import { until } from '../support/fault-wait.ts';
 import { Contract, operationsOf, send, valid } from '../support/openapi-fuzz.ts';
 import { expectProblem, openStream } from '../support/openapi-wire.ts';
-import { ADMIN_KEY, type Answer, allOrders, cleanUp, createSale, type TestServer } from '../support/server.ts';
+import {
+  ADMIN_KEY,
+  type Answer,
+  allOrders,
+  cleanUp,
+  createSale,
+  saleBody,
+  type TestServer,
+} from '../support/server.ts';
 import { cleanUpServers } from '../support/servers/clean-up.ts';
 import { describeWithPostgres, describeWithRedis } from '../support/servers/describe.ts';
 import { postgresUrl } from '../support/servers/postgres.ts';
@@ -178,11 +186,8 @@ describeWithRedis('a shop of several processes', () => {
       });
 
       it('a key of an admin works at every process', async () => {
-        const body = { name: 'Keyed', opensAt: '2020-01-01T00:00:00.000Z', closesAt: '2099-01-01T00:00:00.000Z' };
-        const items = [{ code: 'v', name: 'V', price: { amount: 1, currency: 'CNY' }, stock: 1 }];
-        const answers = await both((server) =>
-          admin(server, 'POST', '/v1/sales', { key: 'one-sale', body: { ...body, items } }),
-        );
+        const body = saleBody({ stock: 1 });
+        const answers = await both((server) => admin(server, 'POST', '/v1/sales', { key: 'one-sale', body }));
         expect(answers.map(({ status }) => status)).toEqual([201, 201]);
         expect(answers[0]!.body).toEqual(answers[1]!.body);
         expect(answers.filter(replayed)).toHaveLength(1);

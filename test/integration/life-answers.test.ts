@@ -2,7 +2,7 @@ import { rmSync } from 'node:fs';
 import { pino } from 'pino';
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, it } from 'vitest';
 import { createDoorbuster, type Doorbuster, type PaymentProvider } from '../../src/index.ts';
-import { temporary } from '../contract/ledger.sqlite.ts';
+import { temporary } from '../support/sqlite-ledger.ts';
 
 /** Adapters are other people's code: whatever one answers, its money and the goods agree (P4, P6), and somebody is told. */
 const PRICE = { amount: 8000, currency: 'CNY' };

@@ -1,9 +1,9 @@
 import { readdirSync, rmSync } from 'node:fs';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { createDoorbuster, type Doorbuster, type Order, type PaymentProvider, TerminalError } from '../../src/index.ts';
-import { temporary } from '../contract/ledger.sqlite.ts';
 import { until } from '../support/fault-wait.ts';
 import { Bank } from '../support/life-bank.ts';
+import { temporary } from '../support/sqlite-ledger.ts';
 
 /** The life of an order by the library: refusals are values, and whoever listens hears every change once. */
 const PRICE = { amount: 8000, currency: 'CNY' };

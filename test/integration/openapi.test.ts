@@ -17,7 +17,7 @@ import {
   type Told,
   type World,
 } from '../support/openapi-fuzz.ts';
-import { cleanUp, startServer, type TestServer } from '../support/server.ts';
+import { cleanUp, saleBody, startServer, type TestServer } from '../support/server.ts';
 
 /**
  * /openapi.json and the server agree: a request that the schemas allow is never refused as invalid, one beyond a stated bound
@@ -44,13 +44,8 @@ const nameOf = ({ method, path }: Operation): string => `${method} ${path}`;
 
 /** Creates an open sale with an order; for calls about webhooks, a single endpoint. */
 async function refresh(of?: Operation): Promise<void> {
-  const body = {
-    name: 'Vouchers',
-    opensAt: '2020-01-01T00:00:00Z',
-    closesAt: '2099-01-01T00:00:00Z',
-    perBuyer: 100,
-    items: [{ code: 'voucher-100', name: '100 off', price: { amount: 8000, currency: 'CNY' }, stock: 1000 }],
-  };
+  const items = [{ code: 'voucher-100', name: '100 off', price: { amount: 8000, currency: 'CNY' }, stock: 1000 }];
+  const body = saleBody({ perBuyer: 100, items });
   const sale = await server.call('POST', '/v1/sales', { admin: true, body });
   world.sales = [sale.body.id];
   world.orders = [await order()];

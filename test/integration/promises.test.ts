@@ -13,7 +13,7 @@ import {
 import { below, CrowdRecord, crowdOf, oneOf, seedOf, shuffled, type Try } from '../support/crowd-record.ts';
 import { startCalmServer } from '../support/fault-server.ts';
 import { sleep } from '../support/fault-wait.ts';
-import { cleanUp, createSale, type TestServer } from '../support/server.ts';
+import { cleanUp, createSale, saleBody, type TestServer } from '../support/server.ts';
 
 /**
  * The promises over HTTP, against a server in its own process. A crowd buys once, before the tests; each test then
@@ -179,10 +179,7 @@ describe('three for each, several items, while the operator restocks, pauses and
     let server = await startCalmServer();
     const made = await server.call('POST', '/v1/sales', {
       admin: true,
-      body: {
-        name: 'A concert',
-        opensAt: '2020-01-01T00:00:00.000Z',
-        closesAt: '2099-01-01T00:00:00.000Z',
+      body: saleBody({
         perBuyer: 3,
         items: CODES.map((code) => ({
           code,
@@ -190,7 +187,7 @@ describe('three for each, several items, while the operator restocks, pauses and
           price: { amount: 100, currency: 'CNY' },
           stock: ITEMS[code],
         })),
-      },
+      }),
     });
     const saleId: string = made.body.id;
     const client = new CrowdClient(server.url, 64);

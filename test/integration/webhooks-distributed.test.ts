@@ -5,6 +5,7 @@ import { openSqlLedger } from '../../src/ledger/drivers/open.ts';
 import type { SqlLedger } from '../../src/ledger/drivers/server/ledger.ts';
 import { actor } from '../../src/model/actor.ts';
 import { until } from '../support/fault-wait.ts';
+import { createSaleIn } from '../support/new-sale.ts';
 import { cleanUpServers } from '../support/servers/clean-up.ts';
 import { describeWithAnyRedis, describeWithPostgres } from '../support/servers/describe.ts';
 import { postgresUrl } from '../support/servers/postgres.ts';
@@ -57,21 +58,9 @@ describeWithAnyRedis('webhooks of a shop of several processes', () => {
     it('an endpoint made at one is told of what happens at any; whoever leads next goes on', async () => {
       const first = await start(true);
       const api = await start(false);
-      const nowMs = Date.now();
-      const made = await api.shop.createSale(
-        {
-          name: 'Vouchers',
-          opensAtMs: nowMs - 60_000,
-          closesAtMs: nowMs + 3600_000,
-          perBuyer: 1,
-          payWithinSeconds: 900,
-          items: [{ code: 'voucher', name: '100 off', price: { amount: 8000, currency: 'CNY' }, stock: 10 }],
-        },
-        { by: actor('admin', 'alice'), keyed: null },
-      );
-      if (made.outcome !== 'changed') throw new Error(made.outcome);
+      const saleId = await createSaleIn(api.shop, { stock: 10 });
       const place = async (buyer: string): Promise<string> => {
-        const request = { saleId: made.sale.id, itemCode: 'voucher', buyer, quantity: 1, key: null };
+        const request = { saleId, itemCode: 'voucher', buyer, quantity: 1, key: null };
         const placed = await api.shop.place(request);
         if (!placed.ok || placed.order.status !== 'reserved') throw new Error(JSON.stringify(placed));
         return placed.order.id;

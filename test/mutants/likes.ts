@@ -3,6 +3,7 @@ import type { Mutant } from './mutant.ts';
 const LUA = 'src/social/likes/redis/lua';
 const RULES = ['test/contract/likes.redis.test.ts'];
 const FAULTS = ['test/faults/likes-redis.test.ts'];
+const CROWD = ['test/faults/likes.test.ts'];
 
 export const LIKES: readonly Mutant[] = [
   {
@@ -106,5 +107,21 @@ export const LIKES: readonly Mutant[] = [
     replace: '.filter(() => isLast)',
     tests: RULES,
     only: 'larger than one call',
+  },
+  {
+    name: 'settle.ts: a batch is stored without its last event, and acknowledged',
+    file: 'src/social/likes/settle.ts',
+    find: 'await this.#on.ledger.settleLikes(shard, part)',
+    replace: 'await this.#on.ledger.settleLikes(shard, part.length > 1 ? part.slice(0, -1) : part)',
+    tests: CROWD,
+    only: 'when the pipe is drained',
+  },
+  {
+    name: 'shards.ts: a shard that Redis has lost is opened with the epoch that it had',
+    file: 'src/social/likes/shards.ts',
+    find: 'const epoch = await ledger.raiseLikeEpoch(shard, Math.max(ledgerEpoch, shutEpoch, store.knownEpoch(shard)));',
+    replace: 'const epoch = Math.max(ledgerEpoch, shutEpoch, store.knownEpoch(shard));',
+    tests: CROWD,
+    only: 'when the pipe is drained',
   },
 ];

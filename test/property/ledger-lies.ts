@@ -6,6 +6,7 @@ import { actor } from '../../src/model/actor.ts';
 import type { OrderMessage, OrderRecord } from '../../src/model/order.ts';
 import type { LedgerUnderTest } from '../contract/ledger.ts';
 import { T0 } from '../contract/manual.ts';
+import { newSale } from '../support/new-sale.ts';
 import { wholeSnapshot } from '../support/snapshot.ts';
 import { LONG_TIMEOUT_MS, seeded } from './seed.ts';
 
@@ -98,13 +99,7 @@ class Run {
   }
 
   async start({ stock, filler }: Program): Promise<void> {
-    const sale = {
-      name: 'Sale',
-      opensAtMs: T0,
-      closesAtMs: T0 + 1,
-      perBuyer: PER_BUYER_MAX,
-      payWithinSeconds: 60,
-    };
+    const sale = newSale({ opensAtMs: T0, closesAtMs: T0 + 1, perBuyer: PER_BUYER_MAX });
     const item = (code: string, total: number) => ({
       code,
       name: code,

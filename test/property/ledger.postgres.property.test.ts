@@ -1,5 +1,5 @@
-import { sqlWorlds } from '../contract/ledger.sql.ts';
 import { describeWithPostgres } from '../support/servers/describe.ts';
+import { sqlWorlds } from '../support/sql-databases.ts';
 import { ledgerUnderLies } from './ledger-lies.ts';
 import { ledgerAlive } from './ledger-life.ts';
 import { likesSettled } from './ledger-likes.ts';

@@ -1,5 +1,5 @@
 import { describe } from 'vitest';
-import { sqliteUnderTest } from '../contract/ledger.sqlite.ts';
+import { sqliteUnderTest } from '../support/sqlite-ledger.ts';
 import { ledgerUnderLies } from './ledger-lies.ts';
 import { likesSettled } from './ledger-likes.ts';
 

@@ -7,7 +7,7 @@ import { ADMIN_KEY, token } from './server.ts';
  * sent when its connection ended. It never retries by itself.
  */
 export interface CrowdRequest {
-  method?: 'GET' | 'POST' | 'PATCH';
+  method?: 'GET' | 'POST' | 'PATCH' | 'PUT' | 'DELETE';
   path: string;
   buyer?: string;
   admin?: boolean;

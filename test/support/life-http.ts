@@ -7,7 +7,7 @@ import type { ProviderNews } from '../../src/payments/port.ts';
 import type { Item, Order } from '../../src/views/present.ts';
 import { countFaults, saleNow } from './crowd-judge.ts';
 import { until } from './fault-wait.ts';
-import type { Answer, CallOptions, TestServer } from './server.ts';
+import { type Answer, type CallOptions, createSale, type SaleInput, type TestServer } from './server.ts';
 
 /** Short forms of the calls that move an order. */
 
@@ -17,25 +17,10 @@ export const WEBHOOK_SECRET = 'test-webhook-secret-of-at-least-32-bytes';
 export const PAYMENTS = { PAYMENTS_SANDBOX: 'on', PAYMENT_WEBHOOK_SECRET: WEBHOOK_SECRET };
 export const PRICE = { amount: 8000, currency: 'CNY' };
 
-export interface PaySale {
-  stock?: number;
-  perBuyer?: number;
-  /** Seconds. */
-  payWithin?: number;
-}
-
-export async function openSale(server: Server, { stock = 10, perBuyer = 1, payWithin = 900 }: PaySale = {}) {
-  const body = {
-    name: 'Vouchers',
-    opensAt: '2020-01-01T00:00:00.000Z',
-    closesAt: '2099-01-01T00:00:00.000Z',
-    perBuyer,
-    payWithin,
-    items: [{ code: 'voucher', name: '100 off', price: PRICE, stock }],
-  };
-  const made = await server.call('POST', '/v1/sales', { admin: true, body });
-  if (made.status !== 201) throw new Error(`no sale: ${made.status} ${JSON.stringify(made.body)}`);
-  return made.body.id as string;
+/** A sale of vouchers, at PRICE each. */
+export function openSale(server: Server, { stock = 10, ...over }: Omit<SaleInput, 'items'> = {}): Promise<string> {
+  const items = [{ code: 'voucher', name: '100 off', price: PRICE, stock }];
+  return createSale(server, { payWithin: 900, ...over, items });
 }
 
 export function place(server: Server, saleId: string, buyer: string, more: CallOptions = {}): Promise<Answer> {

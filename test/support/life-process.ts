@@ -3,10 +3,10 @@ import { flushCompileCache } from 'node:module';
 import { systemRuntime } from '../../src/base/runtime.ts';
 import { EmbeddedShop } from '../../src/engine/embedded.ts';
 import type { LifeOptions, Shop } from '../../src/engine/shop.ts';
-import { actor } from '../../src/model/actor.ts';
 import type { Point } from '../../src/orders/life/points.ts';
 import { Bank } from './life-bank.ts';
 import { act, LIFE_ITEM, LIFE_PRICE, type Step } from './life-steps.ts';
+import { createSaleIn } from './new-sale.ts';
 
 /**
  * A process that does what it is told, and kills itself (SIGKILL) at the named point between two steps of a flow. Its
@@ -86,10 +86,7 @@ setInterval(() => undefined, 1000);
 const shop = await open();
 const items = [{ code: LIFE_ITEM, name: 'Voucher', price: LIFE_PRICE, stock: given.stock }];
 const { payWithinSeconds } = given;
-const sale = { name: 'S', opensAtMs: 0, closesAtMs: clock.now() + 1e9, perBuyer: 1, payWithinSeconds, items };
-const made = await shop.createSale(sale, { by: actor('admin', 'admin'), keyed: null });
-if (made.outcome !== 'changed') throw new Error(made.outcome);
-saleId = made.sale.id;
+saleId = await createSaleIn(shop, { closesAtMs: clock.now() + 1e9, payWithinSeconds, items });
 
 for (const step of given.steps) {
   if (step.do === 'arm') {

@@ -6,10 +6,10 @@ import { EmbeddedShop } from '../../src/engine/embedded.ts';
 import { HTTP_DEFAULTS } from '../../src/http/context.ts';
 import { createServer } from '../../src/http/server.ts';
 import { sourceOf } from '../../src/library/doorbuster.ts';
-import { temporary } from '../contract/ledger.sqlite.ts';
 import { Bank, type BankOptions } from './life-bank.ts';
 import { WEBHOOK_SECRET } from './life-http.ts';
 import { ADMIN_KEY, AUTH_SECRET, caller } from './server.ts';
+import { temporary } from './sqlite-ledger.ts';
 
 /** An embedded shop in this process, served over HTTP, whose payment provider is a bank under the test's control. */
 export interface ServedShop {

@@ -1,9 +1,9 @@
 import { expect } from 'vitest';
-import { freshDatabase, type Product, queryDatabase } from '../contract/ledger.sql.ts';
 import { until } from './fault-wait.ts';
 import type { Bank } from './life-bank.ts';
 import { judgeLife, type Query } from './life-judge.ts';
 import { judgeMoney, unfinished } from './life-money.ts';
+import { freshDatabase, type Product, queryDatabase } from './sql-databases.ts';
 
 const SETTLED_MS = 45_000;
 

@@ -15,11 +15,12 @@ import { LEDGER_FILE } from '../../src/ledger/drivers/sqlite/folder.ts';
 import { SqliteLedger } from '../../src/ledger/drivers/sqlite/ledger.ts';
 import { actor } from '../../src/model/actor.ts';
 import type { Point } from '../../src/orders/life/points.ts';
-import { temporary } from '../contract/ledger.sqlite.ts';
 import { settled, T0 } from '../contract/manual.ts';
 import { Bank, type BankOptions } from './life-bank.ts';
 import { judgeLife } from './life-judge.ts';
 import { judgeMoney, unfinished } from './life-money.ts';
+import { newSale } from './new-sale.ts';
+import { temporary } from './sqlite-ledger.ts';
 
 export const PRICE = { amount: 8000, currency: 'CNY' };
 export const BY = actor('system', 'test');
@@ -152,7 +153,7 @@ export class LifeWorld {
     await world.#start(temporary());
     const { stock, perBuyer, payWithinSeconds } = options;
     const items = [{ code: 'voucher', name: 'Voucher', price: PRICE, stock }];
-    const sale = { name: 'S', opensAtMs: T0, closesAtMs: T0 + 1e10, perBuyer, payWithinSeconds, items };
+    const sale = newSale({ opensAtMs: T0, closesAtMs: T0 + 1e10, perBuyer, payWithinSeconds, items });
     const change = await world.until(world.shop.createSale(sale, { by: actor('admin', 'admin'), keyed: null }));
     if (change.outcome !== 'changed') throw new Error(`no sale: ${change.outcome}`);
     world.saleId = change.sale.id;

@@ -14,6 +14,7 @@ import { actor } from '../../src/model/actor.ts';
 import type { OrderRecord } from '../../src/model/order.ts';
 import type { PaymentProvider, ProviderState } from '../../src/payments/port.ts';
 import { sleep, until } from './fault-wait.ts';
+import { createSaleIn } from './new-sale.ts';
 
 export interface PendingJob {
   /** A folder, or a database with the Redis and the prefix of its shop. */
@@ -51,6 +52,7 @@ export interface PendingReport {
 }
 
 const BY = actor('system', 'test');
+const PRICE = { amount: 100, currency: 'CNY' };
 const job = JSON.parse(process.argv[2]!) as PendingJob;
 
 let asked = 0;
@@ -75,7 +77,7 @@ function bank(name: string, hangsMs: number | null, say: (attemptId: string) => 
 const beganMs = performance.now();
 const providers = [
   bank('bank', job.hangsMs, (id) => ({ state: 'pending', reference: `bank-${id}`, redirectUrl: null })),
-  bank('other', 0, (id) => ({ state: 'captured', reference: `other-${id}`, amount: { amount: 100, currency: 'CNY' } })),
+  bank('other', 0, (id) => ({ state: 'captured', reference: `other-${id}`, amount: PRICE })),
 ];
 
 async function open(): Promise<{ shop: Shop; ledger: Ledger }> {
@@ -114,16 +116,13 @@ const { shop, ledger } = await open();
 const openedMs = performance.now() - beganMs;
 const stall = watchLoop(shop);
 
-const items = [{ code: 'a', name: 'a', price: { amount: 100, currency: 'CNY' }, stock: 100_000 }];
 const { payWithinSeconds } = job;
-const sale = { name: 's', opensAtMs: Date.now() - 60_000, closesAtMs: Date.now() + 3600_000, perBuyer: 1, items };
-const made = await shop.createSale({ ...sale, payWithinSeconds }, { by: actor('admin', 'admin'), keyed: null });
-if (made.outcome !== 'changed') throw new Error(made.outcome);
-const saleId = made.sale.id;
+const items = [{ code: 'voucher', name: 'Voucher', price: PRICE, stock: 100_000 }];
+const saleId = await createSaleIn(shop, { payWithinSeconds, items });
 let buyers = 0;
 
 async function place(count: number): Promise<OrderRecord[]> {
-  const request = () => ({ saleId, itemCode: 'a', buyer: `b${buyers++}`, quantity: 1, key: null });
+  const request = () => ({ saleId, itemCode: 'voucher', buyer: `b${buyers++}`, quantity: 1, key: null });
   const placed = await Promise.all(Array.from({ length: count }, () => shop.place(request())));
   return placed.map((one) => {
     if (!one.ok) throw new Error(one.code);

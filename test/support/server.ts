@@ -4,6 +4,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { createSigner } from 'fast-jwt';
+import type { NewItem } from '../../src/model/sale.ts';
 
 export const ROOT = fileURLToPath(new URL('../../', import.meta.url));
 export const BIN = join(ROOT, 'bin', 'doorbuster.js');
@@ -185,11 +186,15 @@ export async function startServer(options: StartOptions = {}): Promise<TestServe
   };
 }
 
+/** What a test relies on; `stock` is that of the only item, unless there are `items`. */
 export interface SaleInput {
   stock?: number;
   perBuyer?: number;
+  /** Seconds. */
+  payWithin?: number;
   opensAt?: string;
   closesAt?: string;
+  items?: NewItem[];
 }
 
 /** An open sale with one counted item, `voucher`. */
@@ -199,13 +204,15 @@ export async function createSale(server: Pick<TestServer, 'call'>, input: SaleIn
   return answer.body.id as string;
 }
 
-export function saleBody({ stock = 100, perBuyer = 1, opensAt, closesAt }: SaleInput = {}) {
+/** The body of `POST /v1/sales`. */
+export function saleBody({ stock = 100, ...over }: SaleInput = {}) {
   return {
     name: 'Vouchers',
-    opensAt: opensAt ?? '2020-01-01T00:00:00.000Z',
-    closesAt: closesAt ?? '2099-01-01T00:00:00.000Z',
-    perBuyer,
+    opensAt: '2020-01-01T00:00:00.000Z',
+    closesAt: '2099-01-01T00:00:00.000Z',
+    perBuyer: 1,
     items: [{ code: 'voucher', name: '100 off', price: { amount: 8000, currency: 'CNY' }, stock }],
+    ...over,
   };
 }
 

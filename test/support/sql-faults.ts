@@ -13,6 +13,7 @@ import { actor } from '../../src/model/actor.ts';
 import type { OrderMessage } from '../../src/model/order.ts';
 import { sleep, until } from './fault-wait.ts';
 import { LONG } from './long.ts';
+import { newSale } from './new-sale.ts';
 import { cleanUpServers } from './servers/clean-up.ts';
 import type { MariadbServer } from './servers/mariadb.ts';
 import type { PostgresServer } from './servers/postgres.ts';
@@ -25,14 +26,13 @@ export function sqlFaultSuite(name: string, start: () => Promise<MariadbServer |
     let server: MariadbServer | PostgresServer;
     let ledger: SqlLedger;
     let lastId = 1_000_000;
+    const sale = newSale({ stock: 100_000 });
 
     const query = (sql: string) => server.query(name === 'mysql' ? sql.replaceAll('"', '`') : sql);
 
     beforeAll(async () => {
       server = await start();
       ledger = await openSqlLedger(server.url, systemRuntime(), { migrate: true, exclusive: false });
-      const items = [{ code: 'voucher', name: 'V', price: { amount: 1, currency: 'CNY' }, stock: 100_000 }];
-      const sale = { name: 'S', opensAtMs: 0, closesAtMs: 1, perBuyer: 1, payWithinSeconds: 60, items };
       const call = { by: actor('admin', 'admin'), auditId: '1', keyed: null, answer: () => '' };
       await ledger.createSale({ ...sale, id: '5', itemIds: ['6'] }, call);
     });
@@ -52,7 +52,7 @@ export function sqlFaultSuite(name: string, start: () => Promise<MariadbServer |
           buyer: `buyer-${orderId}`,
           quantity: 1,
           slots: [1],
-          price: { amount: 1, currency: 'CNY' },
+          price: sale.items[0]!.price,
           payWithinSeconds: 60,
           epoch: 1,
           key: `k${orderId}`,

@@ -194,7 +194,8 @@ describe('the two READMEs', () => {
 
   it('name the test command that CI runs', () => {
     expect(codeBlocks(english)).toContain('```sh\nnpm test\n```');
-    expect(read('.ci/run').trim().split('\n').at(-1)).toBe('npm test');
+    expect(read('.ci/run').trim().split('\n').at(-1)).toBe('npm run verify');
+    expect(read('scripts/verify.mjs')).toContain("'npm', ['test', ");
   });
 });
 

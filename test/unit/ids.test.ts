@@ -3,8 +3,8 @@ import { afterEach, describe, expect, it } from 'vitest';
 import { ManualClock } from '../../src/base/clock.ts';
 import { unavailable } from '../../src/base/errors.ts';
 import { composeId, ID_EPOCH_MS, IdSequence, idTimeMs, isId, type TakeBlock } from '../../src/base/ids.ts';
-import { type SqliteUnderTest, sqliteUnderTest } from '../contract/ledger.sqlite.ts';
 import { settled, T0 } from '../contract/manual.ts';
+import { type SqliteUnderTest, sqliteUnderTest } from '../support/sqlite-ledger.ts';
 
 /** A ledger row that starts at `next`. */
 function blocksFrom(next: number): TakeBlock {

@@ -9,9 +9,9 @@ import type { Gate } from '../../src/gate/port.ts';
 import { HTTP_DEFAULTS } from '../../src/http/context.ts';
 import { createServer } from '../../src/http/server.ts';
 import { sourceOf } from '../../src/library/doorbuster.ts';
-import { actor } from '../../src/model/actor.ts';
-import { temporary } from '../contract/ledger.sqlite.ts';
 import { until } from '../support/fault-wait.ts';
+import { createSaleIn } from '../support/new-sale.ts';
+import { temporary } from '../support/sqlite-ledger.ts';
 
 /** A repeat of a key whose first call is under way: the gate of this shop takes units out only when it is told to. */
 
@@ -42,12 +42,7 @@ beforeEach(async () => {
   const http = { ...HTTP_DEFAULTS, eventLoopDelayMsMax: 60_000, adminKeys: [{ name: 'alice', key: 'k' }] };
   const timers = { ...systemTimers, after: (ms: number, run: () => void) => systemTimers.after(ms / haste, run) };
   app = await createServer({ shop: sourceOf(shop), http, runtime: { ...runtime, timers }, trustProxy: false });
-  const nowMs = runtime.clock.now();
-  const items = [{ code: 'voucher', name: 'V', price: { amount: 100, currency: 'EUR' }, stock: 50 }];
-  const sale = { name: 'S', opensAtMs: nowMs, closesAtMs: nowMs + 1e9, perBuyer: 1, payWithinSeconds: 900, items };
-  const made = await shop.createSale(sale, { by: actor('admin', 'alice'), keyed: null });
-  if (made.outcome !== 'changed') throw new Error(made.outcome);
-  saleId = made.sale.id;
+  saleId = await createSaleIn(shop, { stock: 50 });
 });
 
 afterEach(async () => {

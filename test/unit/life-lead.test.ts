@@ -12,8 +12,8 @@ import type { Ledger } from '../../src/ledger/port.ts';
 import { createLocks, type Locks } from '../../src/locks/locks.ts';
 import { MemorySpace } from '../../src/locks/memory/space.ts';
 import type { Sweeper } from '../../src/orders/life/sweeper.ts';
-import { temporary } from '../contract/ledger.sqlite.ts';
 import { until } from '../support/fault-wait.ts';
+import { temporary } from '../support/sqlite-ledger.ts';
 
 /** Who sweeps, and when it hands over. The pauses of its parts take a five-hundredth of their time. */
 const HASTE = 500;

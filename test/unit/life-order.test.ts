@@ -25,9 +25,10 @@ import { settle } from '../../src/orders/life/settle.ts';
 import type { Sweeper } from '../../src/orders/life/sweeper.ts';
 import type { PlaceRequest, PlaceResult } from '../../src/orders/place.ts';
 import type { PaymentProvider, ProviderNews } from '../../src/payments/port.ts';
-import { temporary } from '../contract/ledger.sqlite.ts';
 import { settled, T0 } from '../contract/manual.ts';
 import { Bank, type Plan } from '../support/life-bank.ts';
+import { newSale } from '../support/new-sale.ts';
+import { temporary } from '../support/sqlite-ledger.ts';
 
 /**
  * The order of locks and effects in every flow, as it happens (docs/internals/order-life.md, Flows): the order's lock first and last; the attempt
@@ -195,14 +196,8 @@ beforeEach(async () => {
     lead: (work) => lead(null, 'life', work),
   }));
   const items = [{ code: 'voucher', name: 'Voucher', price: PRICE, stock: 1 }];
-  const sale = {
-    name: 'S',
-    opensAtMs: T0,
-    closesAtMs: T0 + 1e10,
-    perBuyer: 2,
-    payWithinSeconds: PAY_WITHIN_MS / 1000,
-    items,
-  };
+  const window = { opensAtMs: T0, closesAtMs: T0 + 1e10 };
+  const sale = newSale({ ...window, perBuyer: 2, payWithinSeconds: PAY_WITHIN_MS / 1000, items });
   const call = { by: actor('admin', 'admin'), auditId: id(), keyed: null, answer: () => '' };
   await ledger.createSale({ ...sale, id: SALE, itemIds: [ITEM] }, call);
   await gate.install((await ledger.rebuildSnapshot(SALE))!);

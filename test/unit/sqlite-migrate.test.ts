@@ -9,9 +9,9 @@ import { LEDGER_FILE, lockDataFolder } from '../../src/ledger/drivers/sqlite/fol
 import { SqliteLedger } from '../../src/ledger/drivers/sqlite/ledger.ts';
 import { FOLDER, migrate, schemaVersion } from '../../src/ledger/drivers/sqlite/migrate.ts';
 import { migrations } from '../../src/ledger/schema/migrations.ts';
-import { temporary } from '../contract/ledger.sqlite.ts';
 import { manualRuntime, T0 } from '../contract/manual.ts';
 import { expectFormerKeys, formerRows } from '../support/former-keys.ts';
+import { temporary } from '../support/sqlite-ledger.ts';
 
 let folder: string;
 let file: string;

@@ -4,8 +4,9 @@ import { actor } from '../../src/model/actor.ts';
 import type { OrderRecord } from '../../src/model/order.ts';
 import { DISPATCHER_DEFAULTS, Dispatcher, type DispatcherOptions } from '../../src/webhooks/dispatcher.ts';
 import type { Sent } from '../../src/webhooks/sender.ts';
-import { type SqliteUnderTest, sqliteUnderTest } from '../contract/ledger.sqlite.ts';
 import { settled, T0 } from '../contract/manual.ts';
+import { newSale } from '../support/new-sale.ts';
+import { type SqliteUnderTest, sqliteUnderTest } from '../support/sqlite-ledger.ts';
 
 /** The dispatcher on a real ledger, with a manual clock and a fake endpoint. */
 const BY = actor('system', 'test');
@@ -26,10 +27,10 @@ beforeEach(async () => {
   world = sqliteUnderTest();
   lastId = 1000;
   outcomes = [];
-  const sale = { name: 'S', opensAtMs: T0, closesAtMs: T0 + 100 * DAY_MS, perBuyer: 1, payWithinSeconds: 60 };
   const items = [{ code: 'v', name: 'V', price: { amount: 1, currency: 'CNY' }, stock: 1000 }];
+  const sale = newSale({ opensAtMs: T0, closesAtMs: T0 + 100 * DAY_MS, items });
   const call = { by: actor('admin', 'admin'), auditId: id(), keyed: null, answer: () => '' };
-  await world.ledger.createSale({ ...sale, items, id: '5', itemIds: ['6'] }, call);
+  await world.ledger.createSale({ ...sale, id: '5', itemIds: ['6'] }, call);
   world.ledger.keepEvents = true;
 });
 

@@ -8,8 +8,9 @@ import { Writer } from '../../src/ledger/writer.ts';
 import { actor } from '../../src/model/actor.ts';
 import { type OrderMessage, type OrderRecord, orderFingerprint } from '../../src/model/order.ts';
 import type { RejectReason } from '../../src/model/outcome.ts';
-import { sqliteUnderTest } from '../contract/ledger.sqlite.ts';
 import { type ManualRuntime, manualRuntime, settled, T0 } from '../contract/manual.ts';
+import { newSale } from '../support/new-sale.ts';
+import { sqliteUnderTest } from '../support/sqlite-ledger.ts';
 
 const PROBE_MS = 500;
 
@@ -386,10 +387,10 @@ describe('the writer', () => {
     it('P1: does not give the units of that order back', async () => {
       const world = sqliteUnderTest();
       onTestFinished(() => world.close());
-      const sale = { name: 'S', opensAtMs: T0, closesAtMs: T0 + 1000, perBuyer: 1, payWithinSeconds: 60 };
       const items = [{ code: 'v', name: 'V', price: { amount: 1, currency: 'CNY' }, stock: 1 }];
+      const sale = newSale({ opensAtMs: T0, closesAtMs: T0 + 1000, items });
       const call = { by: actor('admin', 'admin'), auditId: '1', keyed: null, answer: () => '' };
-      await world.ledger.createSale({ ...sale, items, id: '5', itemIds: ['6'] }, call);
+      await world.ledger.createSale({ ...sale, id: '5', itemIds: ['6'] }, call);
       const gate = new MemoryGate(runtime, () => {});
       await gate.install((await world.ledger.rebuildSnapshot('5'))!);
       const request = { saleId: '5', orderId: '1', itemCode: 'v', buyer: 'b1', quantity: 1, key: null };

@@ -5,8 +5,8 @@ import { DatabaseSync } from 'node:sqlite';
 import { LEDGER_FILE } from '../../src/ledger/drivers/sqlite/folder.ts';
 import { SqliteLedger } from '../../src/ledger/drivers/sqlite/ledger.ts';
 import { LIFE_DIALECT } from '../../src/ledger/drivers/sqlite/steps.ts';
-import type { LifeUnderTest } from './ledger-life-kit.ts';
-import { manualRuntime } from './manual.ts';
+import type { LifeUnderTest } from '../contract/ledger-life-kit.ts';
+import { manualRuntime } from '../contract/manual.ts';
 
 /** Only the content of the file is judged here, not its durability: memory saves seconds of fsync. */
 const BASE = existsSync('/dev/shm') ? '/dev/shm' : tmpdir();

@@ -7,13 +7,13 @@ import { postgresDialect } from '../../src/ledger/drivers/postgres/ledger.ts';
 import { LIFE_DIALECT as POSTGRES } from '../../src/ledger/drivers/postgres/steps.ts';
 import type { SqlLedger, SqlLedgerOptions } from '../../src/ledger/drivers/server/ledger.ts';
 import type { Connections, Session } from '../../src/ledger/drivers/server/session.ts';
-import { cleanUpServers } from '../support/servers/clean-up.ts';
-import { MARIADB } from '../support/servers/install.ts';
-import { type MariadbServer, mysqlQuery, mysqlUrl, startMariadb } from '../support/servers/mariadb.ts';
-import { postgresQuery, postgresUrl } from '../support/servers/postgres.ts';
-import type { State } from './ledger.ts';
-import type { LifeUnderTest } from './ledger-life-kit.ts';
-import { type ManualRuntime, manualRuntime } from './manual.ts';
+import type { State } from '../contract/ledger.ts';
+import type { LifeUnderTest } from '../contract/ledger-life-kit.ts';
+import { type ManualRuntime, manualRuntime } from '../contract/manual.ts';
+import { cleanUpServers } from './servers/clean-up.ts';
+import { MARIADB } from './servers/install.ts';
+import { type MariadbServer, mysqlQuery, mysqlUrl, startMariadb } from './servers/mariadb.ts';
+import { postgresQuery, postgresUrl } from './servers/postgres.ts';
 
 export type Product = 'mysql' | 'postgres';
 
