@@ -94,9 +94,10 @@ export function likeContract(name: string, make: () => Promise<LifeUnderTest>): 
           ...users.slice(0, 40).map((user) => kit.like(subject, user)),
         ]);
         expect(answers.map(ok).filter(({ changed }) => changed)).toHaveLength(200);
-        const counts = answers.slice(0, 100).map((answer) => ok(answer).count);
+        // Of two requests of one user either may be the first.
+        const counts = [...answers.slice(0, 100), ...answers.slice(200)].map(ok).filter(({ changed }) => changed);
         expect(
-          counts.toSorted((a, b) => a - b),
+          counts.map(({ count }) => count).sort((a, b) => a - b),
           'each of them was another',
         ).toEqual(users.map((_, at) => at + 1));
         const { count, rev } = await kit.stored(subject);

@@ -408,6 +408,41 @@ describe('what anybody reads', () => {
   });
 });
 
+describe('the library', () => {
+  it('offers the same as HTTP, with the same schemas and refusals', async () => {
+    const { posts, comments, likes } = shop.library;
+    const made = await posts.create({ author: 'lib', title: 'From a program', content: 'Hello' });
+    if (!made.ok) throw new Error(made.code);
+    const { id } = made.post;
+    expect((await call('GET', `/v1/posts/${id}`, { buyer: 'lib' })).body).toEqual({ ...made.post, likes: count(0) });
+    const bad = await posts.create({ author: 'lib', title: '', content: 'a\u0000' });
+    expect(bad).toMatchObject({
+      ok: false,
+      code: 'invalid_request',
+      errors: [{ path: '/title' }, {}, { path: '/content' }],
+    });
+    expect(await posts.edit(id, { by: 'eve', title: 'Mine', version: 1 })).toEqual({ ok: false, code: 'forbidden' });
+    expect(await posts.edit(id, { by: 'lib', title: 'Ours', version: 1 })).toMatchObject({ post: { title: 'Ours' } });
+    const comment = await comments.create({ postId: id, author: 'bob', content: 'Hi' });
+    if (!comment.ok) throw new Error(comment.code);
+    const subject = { comment: comment.comment.id };
+    expect(await likes.like(subject, 'ann')).toMatchObject({ ok: true, changed: true, likes: { count: 1 } });
+    expect(await likes.unlike({ post: id }, 'ann')).toMatchObject({ ok: true, liked: false, changed: false });
+    expect(await likes.like({ post: '1' }, 'ann')).toEqual({ ok: false, code: 'not_found' });
+    expect(await comments.list(id, { sort: 'liked', reader: 'ann' })).toMatchObject({
+      data: [{ liked: true, replies: 0 }],
+    });
+    expect(await comments.list('1')).toBeNull();
+    expect((await comments.by('bob', { limit: 1 })).data).toMatchObject([{ id: comment.comment.id }]);
+    expect(await likes.likers(subject)).toMatchObject({ data: [{ user: { id: 'ann' } }], nextCursor: null });
+    expect((await likes.of('ann', { kind: 'comment' })).data[0]).toMatchObject({ id: comment.comment.id });
+    expect((await posts.list({ author: 'lib', limit: 1 })).data).toMatchObject([{ id, comments: 1 }]);
+    await expect(posts.list({ limit: 201 })).rejects.toThrow('limit must be <= 200');
+    expect(await posts.delete(id, 'lib')).toEqual({ ok: true });
+    expect(await posts.get(id)).toBeNull();
+  });
+});
+
 describe('bad input', () => {
   const long = (length: number) => 'x'.repeat(length);
   let post: Answer['body'];

@@ -8,5 +8,5 @@ describe('the ledger under a gate that lies', () => {
 });
 
 describe('likes that are settled', () => {
-  likesSettled('sqlite', async () => sqliteUnderTest(), { short: 30, long: 1_500 });
+  likesSettled('sqlite', async () => sqliteUnderTest(), { short: 20, long: 1_500 });
 });

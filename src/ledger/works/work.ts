@@ -38,7 +38,7 @@ export type Step = (
   /**
    * The last step of the last round of a change: if the counts of the round are as expected, only the commit is left. A
    * database that can check the counts itself commits in the same trip, so that no row stays locked while the answers
-   * travel. The other drivers ignore it.
+   * travel; so does MySQL where no count is expected. The other drivers ignore it.
    */
   | { readonly do: 'commit' }
   /** With the commit the slots of these orders are free, also those not yet in `claims` (SQLite's tail). */

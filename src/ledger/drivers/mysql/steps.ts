@@ -30,7 +30,11 @@ export const LIFE_DIALECT: LifeDialect = {
 /** A round as text, in one packet, as in orders.ts and for the same reason. */
 export class MysqlSteps implements StepStatements {
   readonly stopsAtFailure = true;
-  readonly commits = false;
+
+  /** The server cannot check counts by itself, but it stops at a statement that fails: with no count to check, COMMIT goes along. */
+  commits(steps: readonly Step[]): boolean {
+    return steps.every(({ expected }) => expected === undefined);
+  }
 
   async run(session: Session, steps: readonly Step[]): Promise<Result[]> {
     const results: Result[] = steps.map(() => ({ rows: [], affected: 0 }));
@@ -63,6 +67,7 @@ export class MysqlSteps implements StepStatements {
 
 function* textsOf(step: Step): Generator<string> {
   if (step.do === 'query') yield inlined(step.sql, step.values);
+  if (step.do === 'commit') yield 'COMMIT';
   if (!('rows' in step)) return;
   for (let from = 0; from < step.rows.length; from += ROWS_MAX) {
     yield textOf(step.rows.length <= ROWS_MAX ? step : { ...step, rows: step.rows.slice(from, from + ROWS_MAX) });

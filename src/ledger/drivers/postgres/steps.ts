@@ -79,7 +79,10 @@ const TYPES: Record<string, 'bigint' | 'int'> = {
 /** A round, pipelined: statements are sent without waiting for answers, and rows as one array for each column. */
 export class PostgresSteps implements StepStatements {
   readonly stopsAtFailure = false;
-  readonly commits = true;
+
+  commits(): boolean {
+    return true;
+  }
 
   async run(session: Session, steps: readonly Step[]): Promise<Result[]> {
     if (!(session instanceof PostgresSession)) throw new TypeError('a session of PostgreSQL is needed');

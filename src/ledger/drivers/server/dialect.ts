@@ -86,8 +86,8 @@ export interface OrderStatements {
 export interface StepStatements {
   /** Whether a statement that fails stops the rest of its round, also outside a transaction. */
   readonly stopsAtFailure: boolean;
-  /** Whether a round that ends with `commit` commits in the same trip if every count is as expected, and rolls back if not. */
-  readonly commits: boolean;
+  /** Whether this round, which ends with `commit`, commits in the same trip if every count is as expected, and rolls back if not. */
+  commits(steps: readonly Step[]): boolean;
   /** Runs a round in one trip. Returns one result for each step; it counts the rows of all the step's statements. */
   run(session: Session, steps: readonly Step[]): Promise<Result[]>;
 }

@@ -113,7 +113,7 @@ export class ServerStore implements Store {
     }
     while (!round.done) {
       invariant(!committed, 'work that has committed does nothing more');
-      committed = this.#database.dialect.steps.commits && round.value.at(-1)?.do === 'commit';
+      committed = this.#commits(round.value);
       const results = await this.#round(session, [...ahead, ...round.value]);
       round = work.next(results.slice(ahead.length));
       ahead = [];
@@ -126,6 +126,10 @@ export class ServerStore implements Store {
     return (await this.#do(session, work, [])).value;
   }
 
+  #commits(steps: readonly Step[]): boolean {
+    return steps.at(-1)?.do === 'commit' && this.#database.dialect.steps.commits(steps);
+  }
+
   async #round(session: Session, steps: readonly Step[]): Promise<Result[]> {
     const { steps: statements, clock } = this.#database.dialect;
     const { fixedNow } = this.#database;
@@ -133,9 +137,10 @@ export class ServerStore implements Store {
     if (recent !== null && steps.every((step) => step.do === 'clock' && step.about)) {
       return steps.map(() => ({ rows: [{ now_ms: recent }], affected: 0 }));
     }
+    const commits = this.#commits(steps);
     const isAsked = (step: Step): boolean => {
       if (step.do === 'clock') return fixedNow === null;
-      return step.do !== 'freed' && (step.do !== 'commit' || statements.commits);
+      return step.do !== 'freed' && (step.do !== 'commit' || commits);
     };
     const asked = steps
       .filter(isAsked)
