@@ -287,6 +287,7 @@ export abstract class Shop {
       likes,
       postIds: ids('post'),
       commentIds: ids('comment', COMMENT_ID_BLOCK),
+      auditIds,
       living: (work) => this.#living(work),
       watched: (work) => this.watched(work),
     });

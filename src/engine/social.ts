@@ -1,7 +1,7 @@
 import type { IdSequence } from '../base/ids.ts';
 import type { Runtime } from '../base/runtime.ts';
-import type { Changed, CommentEdit, KeyedCall, Ledger, PostEdit } from '../ledger/port.ts';
-import type { LikedKind } from '../model/like.ts';
+import type { Actor, Changed, CommentEdit, KeyedCall, Ledger, PostEdit } from '../ledger/port.ts';
+import { type LikedKind, subjectOf } from '../model/like.ts';
 import { type CommentMade, Comments } from '../social/comments.ts';
 import { LikeDesk } from '../social/like-desk.ts';
 import type { LikeOutcome, Likes } from '../social/likes/likes.ts';
@@ -16,6 +16,7 @@ export interface ShopSocialParts {
   readonly likes: Likes;
   readonly postIds: IdSequence;
   readonly commentIds: IdSequence;
+  readonly auditIds: IdSequence;
   /** What has begun is finished before the shop closes, and nothing is begun then. */
   living<T>(work: () => Promise<T>): Promise<T>;
   /** A failure of the ledger here is known everywhere. */
@@ -36,10 +37,15 @@ export class ShopSocial {
   readonly #comments: Comments;
   readonly #likes: LikeDesk;
   readonly #living: ShopSocialParts['living'];
+  readonly #note: (by: Actor, action: string, kind: LikedKind, id: string, buyer: string) => Promise<void>;
 
-  constructor({ runtime, ledger, likes, postIds, commentIds, living, watched }: ShopSocialParts) {
+  constructor({ runtime, ledger, likes, postIds, commentIds, auditIds, living, watched }: ShopSocialParts) {
     const common = { clock: runtime.clock, ledger: ledger.social, likes, watched };
     this.#living = living;
+    this.#note = async (by, action, kind, id, buyer) => {
+      const note = { auditId: await auditIds.next(), by, action, subject: subjectOf(kind, id), detail: { buyer } };
+      await watched(ledger.note(note));
+    };
     this.#posts = new Posts({
       ...common,
       once: new MadeOnce({ ledger, ids: postIds }),
@@ -55,34 +61,78 @@ export class ShopSocial {
     this.pages = new SocialPages(runtime, this.reader);
   }
 
-  createPost(post: { author: string; title: string; content: string }, call: KeyedCall | null): Promise<PostCreated> {
-    return this.#living(() => this.#posts.create(post, call));
+  // `acting`: the admin who does it for a buyer. It stands in the audit before it is done: a row too many says that somebody tried, one
+  // too few would say nothing.
+
+  createPost(
+    post: { author: string; title: string; content: string },
+    call: KeyedCall | null,
+    acting: Actor | null = null,
+  ): Promise<PostCreated> {
+    return this.#living(() =>
+      this.#posts.create(post, call, async (id) => {
+        if (acting !== null) await this.#note(acting, 'post.create', 'post', id, post.author);
+      }),
+    );
   }
 
-  editPost(postId: string, edit: PostEdit): Promise<Changed<ShownPost>> {
-    return this.#living(() => this.#posts.edit(postId, edit));
+  editPost(postId: string, edit: PostEdit, acting: Actor | null = null): Promise<Changed<ShownPost>> {
+    return this.#living(async () => {
+      await this.#noteChange(acting, 'post.edit', 'post', postId, edit.by);
+      return await this.#posts.edit(postId, edit);
+    });
   }
 
-  deletePost(postId: string, by: string): Promise<'ok' | 'not_found' | 'forbidden'> {
-    return this.#living(() => this.#posts.delete(postId, by));
+  deletePost(postId: string, by: string, acting: Actor | null = null): Promise<'ok' | 'not_found' | 'forbidden'> {
+    return this.#living(async () => {
+      await this.#noteChange(acting, 'post.delete', 'post', postId, by);
+      return await this.#posts.delete(postId, by);
+    });
   }
 
   createComment(
     comment: { postId: string; parentId: string | null; author: string; content: string },
     call: KeyedCall | null,
+    acting: Actor | null = null,
   ): Promise<CommentMade> {
-    return this.#living(() => this.#comments.create(comment, call));
+    return this.#living(() =>
+      this.#comments.create(comment, call, async (id) => {
+        if (acting !== null) await this.#note(acting, 'comment.create', 'comment', id, comment.author);
+      }),
+    );
   }
 
-  editComment(commentId: string, edit: CommentEdit): Promise<Changed<ShownComment>> {
-    return this.#living(() => this.#comments.edit(commentId, edit));
+  editComment(commentId: string, edit: CommentEdit, acting: Actor | null = null): Promise<Changed<ShownComment>> {
+    return this.#living(async () => {
+      await this.#noteChange(acting, 'comment.edit', 'comment', commentId, edit.by);
+      return await this.#comments.edit(commentId, edit);
+    });
   }
 
-  deleteComment(commentId: string, by: string): Promise<'ok' | 'not_found' | 'forbidden'> {
-    return this.#living(() => this.#comments.delete(commentId, by));
+  deleteComment(commentId: string, by: string, acting: Actor | null = null): Promise<'ok' | 'not_found' | 'forbidden'> {
+    return this.#living(async () => {
+      await this.#noteChange(acting, 'comment.delete', 'comment', commentId, by);
+      return await this.#comments.delete(commentId, by);
+    });
   }
 
-  setLike(kind: LikedKind, id: string, user: string, liked: boolean): Promise<LikeOutcome> {
-    return this.#living(() => this.#likes.set(kind, id, user, liked));
+  setLike(
+    kind: LikedKind,
+    id: string,
+    user: string,
+    liked: boolean,
+    acting: Actor | null = null,
+  ): Promise<LikeOutcome> {
+    return this.#living(async () => {
+      await this.#noteChange(acting, liked ? 'like.set' : 'like.take_back', kind, id, user);
+      return await this.#likes.set(kind, id, user, liked);
+    });
+  }
+
+  /** Of something that is not there nothing is noted: the change will be refused. */
+  async #noteChange(acting: Actor | null, action: string, kind: LikedKind, id: string, buyer: string): Promise<void> {
+    if (acting === null) return;
+    const found = await (kind === 'post' ? this.#posts : this.#comments).get(id, null);
+    if (found !== null) await this.#note(acting, action, kind, id, buyer);
   }
 }

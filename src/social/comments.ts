@@ -43,10 +43,11 @@ export class Comments {
     this.#on = dependencies;
   }
 
-  /** A repeat with the same key gets the comment as it was made, whatever has become of it since. */
+  /** A repeat with the same key gets the comment as it was made, whatever has become of it since. `note`: called before it is made. */
   async create(
     comment: { postId: string; parentId: string | null; author: string; content: string },
     call: KeyedCall | null,
+    note: (commentId: string) => Promise<void>,
   ): Promise<CommentMade> {
     const { postId, parentId, author, content } = comment;
     if (!isId(postId)) return { outcome: 'not_found', what: 'post' };
@@ -61,6 +62,7 @@ export class Comments {
     };
     const earlier = claimed.mayExist ? await again() : null;
     if (earlier !== null) return earlier;
+    await note(id);
     try {
       const made = await watched(ledger.createComment({ id, postId, parentId, author, content }));
       if (made.outcome === 'not_found') return { outcome: 'not_found', what: 'post' };

@@ -30,10 +30,11 @@ export class Posts {
     this.#on = dependencies;
   }
 
-  /** A repeat with the same key gets the post as it was made, whatever has become of it since. */
+  /** A repeat with the same key gets the post as it was made, whatever has become of it since. `note`: called before it is made. */
   async create(
     { author, title, content }: { author: string; title: string; content: string },
     call: KeyedCall | null,
+    note: (postId: string) => Promise<void>,
   ): Promise<PostCreated> {
     const { ledger, once, watched, changed } = this.#on;
     const claimed = await watched(once.claim(call));
@@ -45,6 +46,7 @@ export class Posts {
     };
     const earlier = claimed.mayExist ? await again() : null;
     if (earlier !== null) return earlier;
+    await note(id);
     try {
       const post = await watched(ledger.createPost({ id, author, title, content }));
       changed(id);

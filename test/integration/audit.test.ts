@@ -64,6 +64,26 @@ async function webhook({ call, receiver }: World): Promise<string> {
   return (await call('POST', '/v1/ops/webhooks', { admin: true, body })).body.id;
 }
 
+async function post({ call }: World): Promise<string> {
+  const { body } = await call('POST', '/v1/posts', { buyer: 'ann', body: { title: 'T', content: 'C' } });
+  return body.id;
+}
+
+async function comment(world: World): Promise<string> {
+  const path = `/v1/posts/${await post(world)}/comments`;
+  return (await world.call('POST', path, { buyer: 'ann', body: { content: 'C' } })).body.id;
+}
+
+/** What is done to a post or a comment, for its author. */
+function ofSocial(make: (world: World) => Promise<string>, path: string, row: string, body?: unknown): Deed {
+  return {
+    call: async (world) => ({ path: path.replace(':id', await make(world)), headers: FOR_BUYER, body }),
+    rows: [row],
+  };
+}
+
+const EDIT = { content: 'D', version: 1 };
+
 const DEEDS: Record<string, Deed> = {
   'POST /v1/sales': { call: async () => ({ path: '/v1/sales', body: saleBody() }), rows: ['sale.create'] },
   'PATCH /v1/sales/{id}': {
@@ -152,6 +172,19 @@ const DEEDS: Record<string, Deed> = {
     call: async (world) => ({ path: `/v1/ops/dead-letters/${await world.letter!(await createSale(world))}` }),
     rows: ['dead_letter.delete'],
   },
+  'POST /v1/posts': {
+    call: async () => ({ path: '/v1/posts', headers: FOR_BUYER, body: { title: 'T', content: 'C' } }),
+    rows: ['post.create'],
+  },
+  'PATCH /v1/posts/{id}': ofSocial(post, '/v1/posts/:id', 'post.edit', EDIT),
+  'DELETE /v1/posts/{id}': ofSocial(post, '/v1/posts/:id', 'post.delete'),
+  'PUT /v1/posts/{id}/like': ofSocial(post, '/v1/posts/:id/like', 'like.set'),
+  'DELETE /v1/posts/{id}/like': ofSocial(post, '/v1/posts/:id/like', 'like.take_back'),
+  'POST /v1/posts/{id}/comments': ofSocial(post, '/v1/posts/:id/comments', 'comment.create', { content: 'C' }),
+  'PATCH /v1/comments/{id}': ofSocial(comment, '/v1/comments/:id', 'comment.edit', EDIT),
+  'DELETE /v1/comments/{id}': ofSocial(comment, '/v1/comments/:id', 'comment.delete'),
+  'PUT /v1/comments/{id}/like': ofSocial(comment, '/v1/comments/:id/like', 'like.set'),
+  'DELETE /v1/comments/{id}/like': ofSocial(comment, '/v1/comments/:id/like', 'like.take_back'),
   // Read-only.
   'POST /v1/ops/consistency/check': { call: async () => ({ path: '/v1/ops/consistency/check' }), rows: [] },
 };

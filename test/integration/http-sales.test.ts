@@ -680,6 +680,23 @@ describe('the system’s own routes', () => {
         'DELETE /v1/ops/webhooks/{id}',
         'GET /v1/ops/webhooks/{id}/deliveries',
         'POST /v1/ops/webhooks/deliveries/{id}/redeliver',
+        'GET /v1/posts',
+        'POST /v1/posts',
+        'GET /v1/posts/{id}',
+        'PATCH /v1/posts/{id}',
+        'DELETE /v1/posts/{id}',
+        'GET /v1/posts/{id}/comments',
+        'POST /v1/posts/{id}/comments',
+        'GET /v1/comments/{id}',
+        'PATCH /v1/comments/{id}',
+        'DELETE /v1/comments/{id}',
+        ...['posts', 'comments'].flatMap((path) => [
+          `GET /v1/${path}/{id}/likes`,
+          `PUT /v1/${path}/{id}/like`,
+          `DELETE /v1/${path}/{id}/like`,
+        ]),
+        'GET /v1/me/likes',
+        'GET /v1/me/comments',
       ].sort(),
     );
     for (const route of listed) {

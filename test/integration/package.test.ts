@@ -162,6 +162,7 @@ describe('npm pack in a clone that has never been built', () => {
       /^(README(\.zh-CN)?|CHANGELOG|CONTRIBUTING)\.md$/,
       /^bin\/doorbuster\.js$/,
       /^dist\/.+\.(js|d\.ts|sql|lua|html|css)$/,
+      /^dist\/social\/accounts\/common-passwords\.txt$/,
       /^docs\/.+\.(md|png)$/,
       /^examples\/.+\.(md|ts)$/,
       /^ops\/compose\.yml$/,

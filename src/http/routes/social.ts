@@ -1,7 +1,7 @@
 import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify';
 import Type from 'typebox';
 import * as S from '../../contract/schemas.ts';
-import type { CommentPage, LikerPage } from '../../ledger/port.ts';
+import type { Actor, CommentPage, LikerPage } from '../../ledger/port.ts';
 import { commentPlace, likePlace } from '../../model/cursor.ts';
 import type { LikedKind } from '../../model/like.ts';
 import type { CommentOrder } from '../../model/social.ts';
@@ -14,7 +14,7 @@ import { Keyed } from '../keyed.ts';
 import { mountOf } from '../mount.ts';
 import { HttpProblem, invalid } from '../problem.ts';
 import { publicRead } from '../reply.ts';
-import { pageOf } from '../request.ts';
+import { actorOf, pageOf } from '../request.ts';
 import { NOT_MODIFIED, problems } from '../responses.ts';
 
 /** The caller, set once the token is verified; null: nobody. A symbol cannot clash with names of the host application. */
@@ -68,6 +68,11 @@ export function socialRoutes(app: FastifyInstance, context: HttpContext): void {
   const reads = async (request: FastifyRequest): Promise<void> => readsAs(request, auth.identify(request));
   const readsOwn = async (request: FastifyRequest): Promise<void> => readsAs(request, auth.ordering(request));
   const nameOf = (request: FastifyRequest): string => request[WHO]!.buyer!;
+  /** The admin who acts for the buyer, for the audit; null: buyers themselves. */
+  const actingOf = (request: FastifyRequest): Actor | null => {
+    const who = request[WHO]!;
+    return who.admin === null ? null : actorOf(who, request);
+  };
 
   /** What is shared by the public does not go to callers who are known, nor the other way round, whatever cache is in between. */
   const answerRead = async (
@@ -106,7 +111,7 @@ export function socialRoutes(app: FastifyInstance, context: HttpContext): void {
       const { title, content } = request.body;
       const call = keyed.callOf(request[WHO]!, request, { operation: 'post.create', subject: '' });
       const post = { author: nameOf(request), title, content };
-      const made = await keyed.inTurn(call, () => shop.get().social.createPost(post, call));
+      const made = await keyed.inTurn(call, () => shop.get().social.createPost(post, call, actingOf(request)));
       if (made.outcome !== 'ok') throw new HttpProblem(made.outcome);
       if (made.replayed) reply.header('idempotent-replayed', 'true');
       const shown = presentPost(made.post);
@@ -181,7 +186,7 @@ export function socialRoutes(app: FastifyInstance, context: HttpContext): void {
     },
     async (request) => {
       const edit = { by: nameOf(request), ...request.body };
-      const edited = await shop.get().social.editPost(request.params.id, edit);
+      const edited = await shop.get().social.editPost(request.params.id, edit, actingOf(request));
       if (edited.outcome === 'ok') return presentPost(edited.record);
       throw refused('post', edited);
     },
@@ -208,7 +213,7 @@ export function socialRoutes(app: FastifyInstance, context: HttpContext): void {
       const { content, parentId = null } = request.body;
       const call = keyed.callOf(request[WHO]!, request, { operation: 'comment.create', subject: postId });
       const comment = { postId, parentId, author: nameOf(request), content };
-      const made = await keyed.inTurn(call, () => shop.get().social.createComment(comment, call));
+      const made = await keyed.inTurn(call, () => shop.get().social.createComment(comment, call, actingOf(request)));
       switch (made.outcome) {
         case 'ok':
           break;
@@ -298,7 +303,7 @@ export function socialRoutes(app: FastifyInstance, context: HttpContext): void {
     },
     async (request) => {
       const edit = { by: nameOf(request), ...request.body };
-      const edited = await shop.get().social.editComment(request.params.id, edit);
+      const edited = await shop.get().social.editComment(request.params.id, edit, actingOf(request));
       if (edited.outcome === 'ok') return presentComment(edited.record);
       throw refused('comment', edited);
     },
@@ -307,8 +312,8 @@ export function socialRoutes(app: FastifyInstance, context: HttpContext): void {
   // Of posts and comments alike
 
   const kinds = {
-    post: (id: string, by: string) => shop.get().social.deletePost(id, by),
-    comment: (id: string, by: string) => shop.get().social.deleteComment(id, by),
+    post: (id: string, by: string, acting: Actor | null) => shop.get().social.deletePost(id, by, acting),
+    comment: (id: string, by: string, acting: Actor | null) => shop.get().social.deleteComment(id, by, acting),
   };
   for (const kind of ['post', 'comment'] as const) {
     const { tag, path, one, none } = WORDS[kind];
@@ -327,7 +332,7 @@ export function socialRoutes(app: FastifyInstance, context: HttpContext): void {
       },
       async (request) => {
         const { id } = request.params;
-        const outcome = await kinds[kind](id, nameOf(request));
+        const outcome = await kinds[kind](id, nameOf(request), actingOf(request));
         if (outcome !== 'ok') throw refused(kind, { outcome });
         return { id, deleted: true };
       },
@@ -347,7 +352,8 @@ export function socialRoutes(app: FastifyInstance, context: HttpContext): void {
         },
         onRequest: writes,
         handler: async (request) => {
-          const set = await shop.get().social.setLike(kind, request.params.id, nameOf(request), liked);
+          const { id } = request.params;
+          const set = await shop.get().social.setLike(kind, id, nameOf(request), liked, actingOf(request));
           if (set.outcome !== 'ok') throw new HttpProblem('not_found', none);
           return { liked: set.liked, changed: set.changed, likes: presentLikes(set.likes) };
         },
