@@ -15,14 +15,6 @@ const WAITING = [
   'test/integration/locks-{idempotency,jobs}.test.ts',
 ];
 
-/** Files that wait half of the time, for brokers and for processes that they start and stop: three of them fill two cores. */
-const HALF_WAITING = [
-  'test/contract/pipe.{kafka,rabbitmq}.test.ts',
-  'test/faults/brokers-*.test.ts',
-  'test/integration/{brokers,brokers-operator,carrier-kafka,carrier-rabbitmq}.test.ts',
-  'test/integration/distributed-{dead-letters,outage,redis-kinds,shop,start}.test.ts',
-];
-
 /** Minutes of one test run after the other, in copies of the project. */
 const LONG_ONLY = 'test/mutants/mutants.test.ts';
 
@@ -30,11 +22,7 @@ const LONG_ONLY = 'test/mutants/mutants.test.ts';
 const asked = process.argv.find((argument) => argument.startsWith('--maxWorkers='))?.split('=')[1];
 const workers = (count: number): number => (asked === undefined ? count : Number(asked));
 
-/**
- * Files of one worker share its process and its modules, which saves a third of a second of processor time a file. So a test
- * leaves nothing behind: no server, no timer, no changed environment.
- */
-const common = { pool: 'forks', isolate: false, testTimeout: 30_000, hookTimeout: 30_000 } as const;
+const common = { pool: 'forks', testTimeout: 30_000, hookTimeout: 30_000 } as const;
 
 export default defineConfig({
   test: {
@@ -46,7 +34,7 @@ export default defineConfig({
           ...common,
           name: 'busy',
           include: ['test/**/*.test.ts'],
-          exclude: [...WAITING, ...HALF_WAITING, ...(LONG ? [] : [LONG_ONLY])],
+          exclude: LONG ? WAITING : [...WAITING, LONG_ONLY],
           // Two cores: a third worker makes tests of timing lie.
           maxWorkers: workers(2),
           sequence: { groupOrder: 0 },
@@ -55,19 +43,10 @@ export default defineConfig({
       {
         test: {
           ...common,
-          name: 'half-waiting',
-          include: HALF_WAITING,
-          maxWorkers: workers(LONG ? 2 : 3),
-          sequence: { groupOrder: 1 },
-        },
-      },
-      {
-        test: {
-          ...common,
           name: 'waiting',
           include: WAITING,
           maxWorkers: workers(LONG ? 2 : 4),
-          sequence: { groupOrder: 2 },
+          sequence: { groupOrder: 1 },
         },
       },
     ],

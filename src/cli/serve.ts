@@ -234,10 +234,11 @@ ${settingHelp(SETTINGS)}`,
       const shop = await Promise.race([opening.opened, closed.promise]);
       if (typeof shop !== 'number') {
         const saleId = await demoSale(shop);
+        console.log(demoWords(url, keys, saleId));
+        // Nobody waits for these.
         await demoTalk(shop).catch((error: unknown) => {
           runtime.log.warn({ reason: messageOf(error) }, 'the demo has no posts');
         });
-        console.log(demoWords(url, keys, saleId));
       }
     } else {
       announce(runtime.log, { url }, `doorbuster: listening on ${url}`);

@@ -11,7 +11,7 @@ const runtime = systemRuntime();
 
 /** The result of the promise, or `hangs`. */
 function orHangs<T>(promise: Promise<T>): Promise<T | 'hangs'> {
-  return Promise.race([promise, new Promise<'hangs'>((resolve) => setTimeout(resolve, 500, 'hangs'))]);
+  return Promise.race([promise, new Promise<'hangs'>((resolve) => setTimeout(resolve, 5000, 'hangs'))]);
 }
 
 async function microtasks(count: number): Promise<void> {
