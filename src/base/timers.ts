@@ -65,6 +65,22 @@ export async function within<T>(timers: Timers, promise: Promise<T>, ms: number)
   }
 }
 
+/** In so many parts `withinAwake` waits: a stop of the process, however long, uses up one of them. */
+const PARTS = 5;
+
+/**
+ * As `within`, by the time that this process is awake. After a stop (SIGSTOP, a long turn of the event loop) timers come before what
+ * has arrived meanwhile: with one timer, the answer would be there and be taken for late.
+ */
+export async function withinAwake<T>(timers: Timers, promise: Promise<T>, ms: number): Promise<T | null> {
+  const answered = promise.then((value) => ({ value }));
+  for (let parts = 0; parts < PARTS; parts++) {
+    const answer = await within(timers, answered, ms / PARTS);
+    if (answer !== null) return answer.value;
+  }
+  return null;
+}
+
 /** Skips a tick while the one before still runs, so that calls to a hanging database do not pile up. */
 export function oneAtATime(run: () => Promise<void>): () => void {
   let running = false;

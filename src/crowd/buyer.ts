@@ -1,11 +1,9 @@
 import type { Random } from '../base/random.ts';
-import type { Runtime } from '../base/runtime.ts';
-import { codeOf, type Reply, retryAfterMs } from './client.ts';
+import { type Clicked, type Clicking, click } from './click.ts';
+import { codeOf } from './client.ts';
 import { type BuyerAnswer, isComeBack } from './evidence.ts';
 import type { Fleet } from './fleet.ts';
-import { pause } from './pause.ts';
 import { orderOf } from './remote-shop.ts';
-import type { Turnstile } from './turnstile.ts';
 
 /** One attempt of a buyer: with a new key or the last one again, by one click or by two at once. */
 export interface Try {
@@ -24,19 +22,10 @@ export function planTries(random: Random, attempts: number): Try[] {
   }));
 }
 
-/** How often a buyer retries when told to come back later; without any answer, a little more often. */
-const COME_BACKS_MAX = 10;
-const RECONNECTS_MAX = 20;
-const RECONNECT_MS_MAX = 1_000;
-
-export interface Visit {
+export interface Visit extends Clicking {
   fleet: Fleet;
-  turnstile: Turnstile;
-  runtime: Runtime;
-  random: Random;
   path: string;
   body: { item: string; quantity: number };
-  stop: AbortSignal;
   /** The next tick of the crowd's counter. */
   tick: () => number;
   heard: (answer: BuyerAnswer, tookMs: number | null) => void;
@@ -57,47 +46,23 @@ export async function visitShop({ buyer, bearer, firstDoor }: Buyer, tries: read
     if (on.stop.aborted) return;
     if (newKey) keys++;
     const key = `${buyer}.${keys}`;
-    await Promise.all(Array.from({ length: clicks }, () => order({ buyer, bearer, key, door: door++ }, on)));
+    await Promise.all(
+      Array.from({ length: clicks }, () => click(door++, (at) => ask({ buyer, bearer, key }, at, on), on)),
+    );
   }
 }
 
-interface Click {
+interface Order {
   buyer: string;
   bearer: string;
   key: string;
-  door: number;
-}
-
-/**
- * One click, with the retries of a patient client: it sends the same key again until there is an answer, within bounds. It
- * leaves a server that is down or failing for the next address, if there is one.
- */
-async function order(click: Click, on: Visit): Promise<void> {
-  let { door } = click;
-  let comeBacks = 0;
-  let reconnects = 0;
-  for (;;) {
-    const answered = await on.turnstile.pass(async () => (on.stop.aborted ? null : ask({ ...click, door }, on)));
-    if (answered === null) return;
-    const { answer, reply } = answered;
-    let waitMs: number;
-    if (!reply.ok) {
-      if (reconnects++ === RECONNECTS_MAX) return;
-      waitMs = Math.min(50 * 2 ** reconnects, RECONNECT_MS_MAX) * (0.5 + on.random.fraction() / 2);
-    } else {
-      if (!isComeBack(answer) || comeBacks++ === COME_BACKS_MAX) return;
-      waitMs = retryAfterMs(reply);
-    }
-    if (!reply.ok || reply.status === 503) door++;
-    await pause(on.runtime.timers, waitMs, on.stop);
-    if (on.stop.aborted) return;
-  }
 }
 
 async function ask(
-  { buyer, bearer, key, door }: Click,
+  { buyer, bearer, key }: Order,
+  door: number,
   { fleet, runtime, path, body, tick, heard }: Visit,
-): Promise<{ answer: BuyerAnswer; reply: Reply }> {
+): Promise<Clicked> {
   const sentAt = tick();
   const sentMs = runtime.clock.monotonic();
   const reply = await fleet.client(door).call('POST', path, { bearer, key, body });
@@ -112,7 +77,7 @@ async function ask(
     replayed: reply.ok && reply.headers['idempotent-replayed'] === 'true',
   };
   heard(answer, reply.ok ? runtime.clock.monotonic() - sentMs : null);
-  return { answer, reply };
+  return { reply, comeBack: isComeBack(answer) };
 }
 
 /** 201: committed. 202: queued, must be followed. Both carry the order. */

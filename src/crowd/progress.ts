@@ -2,7 +2,7 @@ import type { Runtime } from '../base/runtime.ts';
 import { grouped } from './words.ts';
 
 /** The progress of a crowd. */
-export interface InFlight {
+export interface Tally {
   /** What it is doing: getting tokens, ordering, waiting for the orders that were answered 202, or liking. */
   stage: 'tokens' | 'orders' | 'queued' | 'likes';
   done: number;
@@ -18,7 +18,7 @@ export interface InFlight {
   requests: number;
 }
 
-export function newTally(of: number): InFlight {
+export function newTally(of: number): Tally {
   return { stage: 'tokens', done: 0, of, sold: 0, refused: 0, queued: 0, rejected: 0, changed: 0, requests: 0 };
 }
 
@@ -33,13 +33,13 @@ const LINE_EVERY_MS = 1_000;
 const BAR_WIDTH = 24;
 
 /** Draws a bar on a terminal, or a line per second anywhere else. The returned function ends it. */
-export function showProgress(screen: Screen, inFlight: () => InFlight, { timers, clock }: Runtime): () => void {
+export function showProgress(screen: Screen, tally: () => Tally, { timers, clock }: Runtime): () => void {
   const tty = screen.isTTY === true;
   let lastMs = clock.monotonic();
   let lastRequests = 0;
   let perSecond = 0;
   const draw = (): void => {
-    const now = inFlight();
+    const now = tally();
     const nowMs = clock.monotonic();
     // Averaged over a second; otherwise the figure would flicker.
     if (nowMs - lastMs >= LINE_EVERY_MS) {
@@ -58,13 +58,13 @@ export function showProgress(screen: Screen, inFlight: () => InFlight, { timers,
   };
 }
 
-function bar({ done, of }: InFlight): string {
+function bar({ done, of }: Tally): string {
   const filled = of === 0 ? 0 : Math.floor((done / of) * BAR_WIDTH);
   return `[${'█'.repeat(filled)}${'░'.repeat(BAR_WIDTH - filled)}]`;
 }
 
-function wordsOf(inFlight: InFlight, perSecond: number): string {
-  const { stage, done, of, sold, refused, queued, rejected, changed } = inFlight;
+function wordsOf(tally: Tally, perSecond: number): string {
+  const { stage, done, of, sold, refused, queued, rejected, changed } = tally;
   const far = `${grouped(done)} of ${grouped(of)}`;
   const rate = perSecond > 0 ? `, ${grouped(perSecond)} requests/s` : '';
   if (stage === 'tokens') return `${far} tokens`;

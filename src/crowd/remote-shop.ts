@@ -1,19 +1,12 @@
-import { TerminalError } from '../base/errors.ts';
 import type { Runtime } from '../base/runtime.ts';
 import { sleep } from '../base/timers.ts';
-import { type Caller, type Client, codeOf, detailOf, type Reply, retryAfterMs, unansweredWords } from './client.ts';
+import { type Caller, type Client, codeOf, detailOf, unansweredWords } from './client.ts';
 import type { Evidence, OrderView, SaleView } from './evidence.ts';
 import type { Fleet } from './fleet.ts';
+import { cannotStart, listPath, Reads } from './reads.ts';
 
-/** The crowd cannot start: an option or an address is wrong. */
-export function cannotStart(message: string): TerminalError {
-  return new TerminalError('cannot_start', message);
-}
+const ORDERS = '/v1/orders';
 
-const PAGE_SIZE = 200;
-/** Attempts to read from a server that restarts or answers 503, before there is no verdict. */
-const READ_TRIES_MAX = 10;
-const READ_RETRY_MS = 500;
 /** Public counts may lag by up to a second (docs/reference/api.md). */
 const COUNTS_LAG_MS = 1_000;
 const SETTLE_TRIES_MAX = 3;
@@ -28,6 +21,7 @@ export class RemoteShop {
   readonly #saleId: string;
   readonly #adminKey: string;
   readonly #runtime: Runtime;
+  readonly #reads: Reads;
 
   constructor(fleet: Fleet, options: { saleId: string; adminKey: string }, runtime: Runtime) {
     this.#fleet = fleet;
@@ -35,6 +29,7 @@ export class RemoteShop {
     this.#saleId = options.saleId;
     this.#adminKey = options.adminKey;
     this.#runtime = runtime;
+    this.#reads = new Reads(this.#shop, options.adminKey, runtime);
   }
 
   /**
@@ -56,10 +51,8 @@ export class RemoteShop {
       throw cannotStart(`there is no sale ${this.#saleId} at ${url}`);
     const sale = reply.status === 200 ? saleOf(reply.body) : null;
     if (sale === null) throw cannotStart(`${url} does not answer like a Doorbuster server (${detailOf(reply)})`);
-    const list = await client.call('GET', this.#ordersPath(1, null), { bearer: this.#adminKey });
-    if (list.ok && (list.status === 401 || list.status === 403))
-      throw cannotStart(`the server does not accept this admin key (${detailOf(list)})`);
-    if (!list.ok || list.status !== 200) throw cannotStart(`the list of orders cannot be read (${detailOf(list)})`);
+    const list = listPath(ORDERS, { saleId: this.#saleId }, 1, null);
+    await this.#reads.mustAccept(client, list, 'the list of orders cannot be read');
     return sale;
   }
 
@@ -102,45 +95,16 @@ export class RemoteShop {
   }
 
   async #sale(): Promise<SaleView> {
-    return this.#read(this.#salePath(), saleOf);
+    return this.#reads.one(this.#salePath(), saleOf);
   }
 
-  async #orders(): Promise<OrderView[]> {
-    const orders: OrderView[] = [];
-    let cursor: string | null = null;
-    do {
-      const page: Page = await this.#read(this.#ordersPath(PAGE_SIZE, cursor), pageOf);
-      orders.push(...page.data);
-      cursor = page.nextCursor;
-    } while (cursor !== null);
-    return orders;
-  }
-
-  async #read<T>(path: string, parse: (body: unknown) => T | null): Promise<T> {
-    for (let tries = 1; ; tries++) {
-      const reply: Reply = await this.#shop.call('GET', path, { bearer: this.#adminKey });
-      const value = reply.ok && reply.status === 200 ? parse(reply.body) : null;
-      if (value !== null) return value;
-      const again = !reply.ok || reply.status === 429 || reply.status === 503;
-      if (!again || tries === READ_TRIES_MAX)
-        throw new TerminalError('no_verdict', `${path} cannot be read (${detailOf(reply)})`);
-      await sleep(this.#runtime.timers, reply.ok ? retryAfterMs(reply) : READ_RETRY_MS);
-    }
+  #orders(): Promise<OrderView[]> {
+    return this.#reads.all(ORDERS, { saleId: this.#saleId }, orderOf);
   }
 
   #salePath(): string {
     return `/v1/sales/${encodeURIComponent(this.#saleId)}`;
   }
-
-  #ordersPath(limit: number, cursor: string | null): string {
-    const query = new URLSearchParams({ saleId: this.#saleId, limit: String(limit), ...(cursor && { cursor }) });
-    return `/v1/orders?${query}`;
-  }
-}
-
-interface Page {
-  data: OrderView[];
-  nextCursor: string | null;
 }
 
 function agree(sale: SaleView, orders: readonly OrderView[]): boolean {
@@ -153,13 +117,6 @@ function agree(sale: SaleView, orders: readonly OrderView[]): boolean {
       );
     return item.reserved === units('reserved') && item.sold === units('paid');
   });
-}
-
-function pageOf(body: unknown): Page | null {
-  const { data, nextCursor } = (body ?? {}) as { data?: unknown; nextCursor?: unknown };
-  if (!Array.isArray(data) || !(nextCursor === null || typeof nextCursor === 'string')) return null;
-  const orders = data.map(orderOf);
-  return orders.some((order) => order === null) ? null : { data: orders as OrderView[], nextCursor };
 }
 
 /** Keeps only the members that the verdict needs, because a list may be long. Null if it is not an order. */

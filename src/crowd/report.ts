@@ -1,4 +1,6 @@
 import type { CrowdReport } from './crowd.ts';
+import type { Finding } from './faults.ts';
+import type { CrowdFigures } from './people.ts';
 import type { Verdict } from './verdict.ts';
 import { count, grouped } from './words.ts';
 
@@ -20,33 +22,40 @@ export function introduction(
 
 /** The whole report as text; its last line is the verdict. */
 export function reportWords(report: CrowdReport): string {
-  const { verdict } = report;
+  return reportText(report, count(report.buyers, 'buyer'), figures(report));
+}
+
+interface Judged extends CrowdFigures {
+  verdict: { held: boolean; findings: readonly Finding[] } | null;
+  noVerdict: string | null;
+}
+
+/** A crowd's report: why it ended early, its figures, each promise, and the verdict. `all`: the whole crowd, in words. */
+export function reportText(report: Judged, all: string, rows: readonly [name: string, words: string][]): string {
+  const { verdict, endedEarly, entered } = report;
   return [
     '',
-    ...(report.endedEarly === null
-      ? []
-      : [`  ${report.endedEarly}: ${grouped(report.entered)} of ${count(report.buyers, 'buyer')} had entered`, '']),
-    ...figures(report).map(([name, words]) => `  ${name.padEnd(12)}${words}`),
+    ...(endedEarly === null ? [] : [`  ${endedEarly}: ${grouped(entered)} of ${all} had entered`, '']),
+    ...rows.map(([name, words]) => `  ${name.padEnd(12)}${words}`),
     '',
-    ...(verdict === null ? [] : [...promises(verdict), '']),
+    ...(verdict === null ? [] : [...promises(verdict.findings), '']),
     lastLine(report),
   ].join('\n');
 }
 
-function figures({
-  requests,
-  seconds,
-  requestsPerSecond,
-  latencyMs,
-  answers,
-  verdict,
-  seed,
-}: CrowdReport): [string, string][] {
+/** What every crowd's figures begin with. */
+export function firstRows(report: CrowdFigures): [string, string][] {
+  const { requests, seconds, requestsPerSecond, latencyMs, seed } = report;
   const rows: [string, string][] = [
     ['answers', `${grouped(requests)} in ${seconds.toFixed(1)} s, ${grouped(Math.round(requestsPerSecond))} a second`],
   ];
   if (latencyMs !== null) rows.push(['latency', latencyWords(latencyMs)]);
-  rows.push(['seed', String(seed)]);
+  return [...rows, ['seed', String(seed)]];
+}
+
+function figures(report: CrowdReport): [string, string][] {
+  const { answers, verdict } = report;
+  const rows = firstRows(report);
   // Without a verdict there are only the answers that the buyers got.
   if (verdict === null) return [...rows, ['told', byCode(answers)]];
   const { sold, queued, replayed, refused, comeBacks, connectionErrors, untold, expired, undecided } = verdict;
@@ -77,21 +86,21 @@ function queuedWords({ orders, reserved, rejected, undecided, longestMs }: Verdi
   return words.join('; ');
 }
 
-function promises(verdict: Verdict): string[] {
-  return verdict.findings.flatMap(({ subject, held, says, examples }) => [
+function promises(findings: readonly Finding[]): string[] {
+  return findings.flatMap(({ subject, held, says, examples }) => [
     `  ${held ? '✓' : '✗'} ${subject.padEnd(4)}${says}`,
     ...examples.map((words) => `         ${words}`),
   ]);
 }
 
-function lastLine({ verdict, noVerdict, endedEarly }: CrowdReport): string {
+function lastLine({ verdict, noVerdict, endedEarly }: Judged): string {
   if (verdict === null) return `verdict: UNKNOWN: ${noVerdict}`;
   if (verdict.held) return `verdict: every promise held${endedEarly === null ? '' : ', as far as the crowd got'}`;
   const broken = verdict.findings.filter(({ held }) => !held);
   return `verdict: BROKEN: ${broken.map(({ subject, says }) => `${subject} ${says}`).join('; ')}`;
 }
 
-export function latencyWords({ p50, p95, p99, max }: NonNullable<CrowdReport['latencyMs']>): string {
+function latencyWords({ p50, p95, p99, max }: NonNullable<CrowdFigures['latencyMs']>): string {
   return `p50 ${ms(p50)}, p95 ${ms(p95)}, p99 ${ms(p99)}, max ${ms(max)}`;
 }
 

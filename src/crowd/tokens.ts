@@ -2,7 +2,7 @@ import { createSigner } from 'fast-jwt';
 import type { Runtime } from '../base/runtime.ts';
 import { sleep } from '../base/timers.ts';
 import { type Caller, detailOf, retryAfterMs } from './client.ts';
-import { cannotStart } from './remote-shop.ts';
+import { cannotStart } from './reads.ts';
 import type { Turnstile } from './turnstile.ts';
 
 export type TokenOf = (buyer: string) => string;

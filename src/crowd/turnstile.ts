@@ -1,5 +1,5 @@
 import type { Runtime } from '../base/runtime.ts';
-import { pause } from './pause.ts';
+import { pause } from '../base/timers.ts';
 
 /**
  * Lets at most `width` requests through at once, and at most `perSecond` per second. With `width` equal to the number of

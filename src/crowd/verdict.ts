@@ -1,5 +1,6 @@
 import { REJECT_REASONS } from '../model/outcome.ts';
 import { type BuyerAnswer, type Evidence, IN_FLIGHT, type ItemView, isComeBack, type OrderView } from './evidence.ts';
+import { Faults, type Finding, finding } from './faults.ts';
 import { isMissing, live, type Told, type ToldOrders, toldOrders } from './told.ts';
 import { count, grouped } from './words.ts';
 
@@ -12,19 +13,9 @@ import { count, grouped } from './words.ts';
  */
 export type Subject = 'P1' | 'P2' | 'P3' | 'P5' | 'P9' | 'API';
 
-export interface Finding {
-  subject: Subject;
-  held: boolean;
-  /** One line: the promise and the figures. */
-  says: string;
-  faults: number;
-  /** The first few faults, in words. */
-  examples: string[];
-}
-
 export interface Verdict {
   held: boolean;
-  findings: Finding[];
+  findings: Finding<Subject>[];
   /** Distinct orders that buyers of this crowd got by a 201, or by a 202 that became reserved. */
   sold: { orders: number; units: number; buyers: number };
   /** Orders that were answered 202, and how they ended. */
@@ -64,22 +55,11 @@ export interface Queued {
   longestMs: number | null;
 }
 
-const EXAMPLES_MAX = 5;
 /** Ids named in one line. */
 const IDS_MAX = 20;
 
 /** Refusals that a well-formed order may get. */
 const REFUSALS = new Set(['sale_not_open', 'sale_closed', 'sale_paused', 'limit_reached', 'sold_out']);
-
-class Faults {
-  count = 0;
-  readonly examples: string[] = [];
-
-  add(words: string, times = 1): void {
-    this.count += times;
-    if (this.examples.length < EXAMPLES_MAX) this.examples.push(words);
-  }
-}
 
 export function judge(evidence: Evidence): Verdict {
   const { answers, orders, buyerPrefix } = evidence;
@@ -142,7 +122,7 @@ function reasonOf({ stored, seen }: Told): string | null {
 function judgeStock(
   { after, before, orders, item: asked }: Evidence,
   told: ToldOrders,
-): { finding: Finding; oversold: number } {
+): { finding: Finding<Subject>; oversold: number } {
   const faults = new Faults();
   const missing = [...told.values()].filter(isMissing).map(({ order }) => order);
   let oversold = 0;
@@ -161,7 +141,7 @@ function judgeStock(
 }
 
 /** P2, for the buyers of this crowd only: others may have bought under a higher limit that was lowered since. */
-function judgeLimit({ after, before, orders, buyerPrefix }: Evidence, told: ToldOrders): { finding: Finding } {
+function judgeLimit({ after, before, orders, buyerPrefix }: Evidence, told: ToldOrders): { finding: Finding<Subject> } {
   const faults = new Faults();
   const perBuyer = Math.max(before.perBuyer, after.perBuyer);
   const units = new Map<string, number>();
@@ -175,7 +155,7 @@ function judgeLimit({ after, before, orders, buyerPrefix }: Evidence, told: Told
 }
 
 /** P3 for decided orders: the ledger contains each as its buyer was told. */
-function judgeKept(told: ToldOrders): { finding: Finding; expired: number } {
+function judgeKept(told: ToldOrders): { finding: Finding<Subject>; expired: number } {
   const faults = new Faults();
   let expired = 0;
   let kept = 0;
@@ -216,7 +196,7 @@ const NOT_DECIDED = {
 } as const;
 
 /** P3 for accepted orders: each is decided, one way or the other. An interrupted crowd did not wait for that. */
-function judgeDecided({ following }: Evidence, told: ToldOrders, queued: Queued): Finding {
+function judgeDecided({ following }: Evidence, told: ToldOrders, queued: Queued): Finding<Subject> {
   const faults = new Faults();
   const last = new Map(following.orders.map((order) => [order.id, order.last]));
   if (following.waited) {
@@ -245,7 +225,7 @@ function idsOf(ids: readonly string[]): string {
 function judgeKeys(
   answers: readonly BuyerAnswer[],
   told: ToldOrders,
-): { finding: Finding; duplicates: number; undecided: number } {
+): { finding: Finding<Subject>; duplicates: number; undecided: number } {
   const faults = new Faults();
   let duplicates = 0;
   let undecided = 0;
@@ -313,7 +293,7 @@ function followOneAnother(byId: ReadonlyMap<string, readonly BuyerAnswer[]>, tol
 }
 
 /** P9. */
-function judgeCounts({ after, orders, quiet, item: asked }: Evidence): Finding {
+function judgeCounts({ after, orders, quiet, item: asked }: Evidence): Finding<Subject> {
   const faults = new Faults();
   let says = '';
   for (const item of after.items) {
@@ -342,7 +322,7 @@ function judgeCounts({ after, orders, quiet, item: asked }: Evidence): Finding {
 }
 
 /** The contract allows every answer, and the evidence explains it. */
-function judgeContract(evidence: Evidence, told: ToldOrders): { finding: Finding; phantoms: number } {
+function judgeContract(evidence: Evidence, told: ToldOrders): { finding: Finding<Subject>; phantoms: number } {
   const { answers, orders, before, after, quantity, following } = evidence;
   const faults = new Faults();
   const lagging = keysOf(answers.filter((answer) => answer.status === 202 || isInDoubt(answer)));
@@ -441,12 +421,6 @@ function isLimitMissed(
 
 function gaveBack({ stored }: Told): boolean {
   return stored !== null && !live(stored);
-}
-
-function finding(subject: Subject, promise: string, broken: string, figures: string, faults: Faults): Finding {
-  const held = faults.count === 0;
-  const says = held ? `${promise}: ${figures}` : `${broken}: ${count(faults.count, 'fault')}`;
-  return { subject, held, says, faults: faults.count, examples: faults.examples };
 }
 
 function itemOf(items: readonly ItemView[], code: string): ItemView | undefined {

@@ -3,8 +3,8 @@ import { seededRandom } from '../../src/base/random.ts';
 import { systemRuntime } from '../../src/base/runtime.ts';
 import { systemTimers } from '../../src/base/timers.ts';
 import { planTries } from '../../src/crowd/buyer.ts';
-import { percentiles } from '../../src/crowd/crowd.ts';
-import { type InFlight, showProgress } from '../../src/crowd/progress.ts';
+import { percentiles } from '../../src/crowd/people.ts';
+import { showProgress, type Tally } from '../../src/crowd/progress.ts';
 import { count, grouped } from '../../src/crowd/words.ts';
 
 it('the same seed gives the same crowd, with double clicks, repeats and new keys in it', () => {
@@ -46,14 +46,14 @@ it.each([
     tick = run;
     return () => {};
   };
-  const end = showProgress(screen, () => TALLY as InFlight, { ...systemRuntime(), timers: { ...systemTimers, every } });
+  const end = showProgress(screen, () => TALLY as Tally, { ...systemRuntime(), timers: { ...systemTimers, every } });
   tick();
   expect(written).toEqual([expected]);
   end();
   expect(written.slice(1)).toEqual(isTTY ? ['\r\x1b[K'] : []);
 });
 
-it.each<[string, Partial<InFlight>, string]>([
+it.each<[string, Partial<Tally>, string]>([
   ['while buyers come', { queued: 12 }, '2 500 of 5 000 buyers: 100 sold, 12 queued, 7 000 refusals\n'],
   [
     'and after some were rejected',
@@ -71,8 +71,8 @@ it.each<[string, Partial<InFlight>, string]>([
     run();
     return () => {};
   };
-  const inFlight = { ...TALLY, ...change } as InFlight;
-  showProgress({ write: (text) => written.push(text) }, () => inFlight, {
+  const tally = { ...TALLY, ...change } as Tally;
+  showProgress({ write: (text) => written.push(text) }, () => tally, {
     ...systemRuntime(),
     timers: { ...systemTimers, every },
   });

@@ -1,47 +1,31 @@
-import { TerminalError } from '../../base/errors.ts';
 import type { Runtime } from '../../base/runtime.ts';
 import { sleep } from '../../base/timers.ts';
-import {
-  type Caller,
-  type CallOptions,
-  type Client,
-  detailOf,
-  type Reply,
-  retryAfterMs,
-  unansweredWords,
-} from '../client.ts';
+import { type Caller, detailOf, retryAfterMs } from '../client.ts';
 import type { Fleet } from '../fleet.ts';
-import { cannotStart } from '../remote-shop.ts';
+import { cannotStart, Reads } from '../reads.ts';
 import type { PostView, SeenLike } from './evidence.ts';
 
-const PAGE_SIZE = 200;
-const READ_TRIES_MAX = 10;
-const READ_RETRY_MS = 500;
 const DRAIN_EVERY_MS = 200;
 
-/** The posts of a shop over HTTP. An admin's reads are not those that the public shares: they are read now. */
+/** The posts of a shop over HTTP. */
 export class RemoteBoard {
   readonly #fleet: Fleet;
   readonly #shop: Caller;
-  readonly #adminKey: string;
+  readonly #reads: Reads;
   readonly #runtime: Runtime;
 
   constructor(fleet: Fleet, adminKey: string, runtime: Runtime) {
     this.#fleet = fleet;
     this.#shop = fleet.door();
-    this.#adminKey = adminKey;
+    this.#reads = new Reads(this.#shop, adminKey, runtime);
     this.#runtime = runtime;
   }
 
   /** Every address must answer and accept the admin key: one that never answered is a wrong address. */
   async enter(): Promise<void> {
-    for (const client of this.#fleet.clients as readonly Client[]) {
-      const reply = await client.call('GET', '/v1/posts?limit=1', { bearer: this.#adminKey });
-      if (!reply.ok) throw cannotStart(unansweredWords(client.url, reply.reason));
-      if (reply.status === 401 || reply.status === 403)
-        throw cannotStart(`the server does not accept this admin key (${detailOf(reply)})`);
-      if (reply.status !== 200)
-        throw cannotStart(`${client.url} does not answer like a Doorbuster server with posts (${detailOf(reply)})`);
+    for (const client of this.#fleet.clients) {
+      const what = `${client.url} does not answer like a Doorbuster server with posts`;
+      await this.#reads.mustAccept(client, '/v1/posts?limit=1', what);
     }
   }
 
@@ -79,14 +63,8 @@ export class RemoteBoard {
 
   async #post(id: string): Promise<PostView> {
     const path = `/v1/posts/${id}`;
-    const { likes } = await this.#read(path, (body) => likesOf(body));
-    const likers: string[] = [];
-    for (let cursor: string | null = ''; cursor !== null; ) {
-      const query = new URLSearchParams({ limit: String(PAGE_SIZE), ...(cursor !== '' && { cursor }) });
-      const page: Page = await this.#read(`${path}/likes?${query}`, pageOf);
-      likers.push(...page.users);
-      cursor = page.nextCursor;
-    }
+    const { likes } = await this.#reads.one(path, likesOf);
+    const likers = await this.#reads.all(`${path}/likes`, {}, likerOf);
     return { id, ...likes, likers };
   }
 
@@ -94,28 +72,11 @@ export class RemoteBoard {
   async seen(user: string, bearer: string, postIds: readonly string[]): Promise<SeenLike[]> {
     const seen: SeenLike[] = [];
     for (const postId of postIds) {
-      const liked = await this.#read(`/v1/posts/${postId}`, likedOf, { bearer });
-      seen.push({ user, postId, liked: liked.liked });
+      const { liked } = await this.#reads.one(`/v1/posts/${postId}`, likedOf, { bearer });
+      seen.push({ user, postId, liked });
     }
     return seen;
   }
-
-  async #read<T>(path: string, parse: (body: unknown) => T | null, as?: CallOptions): Promise<T> {
-    for (let tries = 1; ; tries++) {
-      const reply: Reply = await this.#shop.call('GET', path, as ?? { bearer: this.#adminKey });
-      const value = reply.ok && reply.status === 200 ? parse(reply.body) : null;
-      if (value !== null) return value;
-      const again = !reply.ok || reply.status === 429 || reply.status === 503;
-      if (!again || tries === READ_TRIES_MAX)
-        throw new TerminalError('no_verdict', `${path} cannot be read (${detailOf(reply)})`);
-      await sleep(this.#runtime.timers, reply.ok ? retryAfterMs(reply) : READ_RETRY_MS);
-    }
-  }
-}
-
-interface Page {
-  users: string[];
-  nextCursor: string | null;
 }
 
 function likesOf(body: unknown): { likes: { count: number; exact: boolean } } | null {
@@ -128,9 +89,7 @@ function likedOf(body: unknown): { liked: boolean } | null {
   return typeof liked === 'boolean' ? { liked } : null;
 }
 
-function pageOf(body: unknown): Page | null {
-  const { data, nextCursor } = (body ?? {}) as { data?: unknown; nextCursor?: unknown };
-  if (!Array.isArray(data) || !(nextCursor === null || typeof nextCursor === 'string')) return null;
-  const users = data.map((row) => (row as { user?: { id?: unknown } } | null)?.user?.id);
-  return users.every((user) => typeof user === 'string') ? { users: users as string[], nextCursor } : null;
+function likerOf(row: unknown): string | null {
+  const id = (row as { user?: { id?: unknown } } | null)?.user?.id;
+  return typeof id === 'string' ? id : null;
 }

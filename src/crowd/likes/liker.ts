@@ -1,9 +1,7 @@
 import type { Random } from '../../base/random.ts';
-import type { Runtime } from '../../base/runtime.ts';
-import { codeOf, type Reply, retryAfterMs } from '../client.ts';
+import { type Clicked, type Clicking, click } from '../click.ts';
+import { codeOf } from '../client.ts';
 import type { Fleet } from '../fleet.ts';
-import { pause } from '../pause.ts';
-import type { Turnstile } from '../turnstile.ts';
 import { isComeBack, type LikerAnswer } from './evidence.ts';
 
 /** One step of a liker: like a post or take it back, by one click or by two at once. */
@@ -26,16 +24,9 @@ export function planSteps(random: Random, steps: number, posts: number): Step[] 
   }));
 }
 
-const TRIES_MAX = 20;
-const RECONNECT_MS_MAX = 1000;
-
-export interface LikerVisit {
+export interface LikerVisit extends Clicking {
   readonly fleet: Fleet;
-  readonly turnstile: Turnstile;
-  readonly runtime: Runtime;
-  readonly random: Random;
   readonly postIds: readonly string[];
-  readonly stop: AbortSignal;
   readonly heard: (answer: LikerAnswer, tookMs: number | null) => void;
 }
 
@@ -52,35 +43,20 @@ export async function visitPosts(liker: Liker, steps: readonly Step[], on: Liker
   for (const [at, { post, wanted, clicks }] of steps.entries()) {
     if (on.stop.aborted) return;
     const asked = { user: liker.user, postId: on.postIds[post]!, step: at, wanted };
-    await Promise.all(Array.from({ length: clicks }, () => click(asked, liker.bearer, door++, on)));
+    await Promise.all(
+      Array.from({ length: clicks }, () => click(door++, (to) => ask(asked, liker.bearer, to, on), on)),
+    );
   }
 }
 
 type Asked = Pick<LikerAnswer, 'user' | 'postId' | 'step' | 'wanted'>;
-
-/** One click, with the retries of a patient client. It leaves a server that is down for the next address. */
-async function click(asked: Asked, bearer: string, firstDoor: number, on: LikerVisit): Promise<void> {
-  let door = firstDoor;
-  for (let tries = 1; tries <= TRIES_MAX; tries++) {
-    const answered = await on.turnstile.pass(async () => (on.stop.aborted ? null : ask(asked, bearer, door, on)));
-    if (answered === null) return;
-    const { answer, reply } = answered;
-    if (!isComeBack(answer)) return;
-    if (answer.status !== 429) door++;
-    const waitMs = reply.ok
-      ? retryAfterMs(reply)
-      : Math.min(50 * 2 ** tries, RECONNECT_MS_MAX) * (0.5 + on.random.fraction() / 2);
-    await pause(on.runtime.timers, waitMs, on.stop);
-    if (on.stop.aborted) return;
-  }
-}
 
 async function ask(
   asked: Asked,
   bearer: string,
   door: number,
   { fleet, runtime, heard }: LikerVisit,
-): Promise<{ answer: LikerAnswer; reply: Reply }> {
+): Promise<Clicked> {
   const sentMs = runtime.clock.monotonic();
   const path = `/v1/posts/${asked.postId}/like`;
   const reply = await fleet.client(door).call(asked.wanted ? 'PUT' : 'DELETE', path, { bearer });
@@ -93,5 +69,5 @@ async function ask(
     changed: typeof changed === 'boolean' ? changed : null,
   };
   heard(answer, reply.ok ? runtime.clock.monotonic() - sentMs : null);
-  return { answer, reply };
+  return { reply, comeBack: isComeBack(answer) };
 }

@@ -1,3 +1,4 @@
+import { Faults, type Finding, finding } from '../faults.ts';
 import { count } from '../words.ts';
 import { isComeBack, type LikeEvidence, type LikerAnswer } from './evidence.ts';
 
@@ -5,15 +6,7 @@ import { isComeBack, type LikeEvidence, type LikerAnswer } from './evidence.ts';
  * Compares what likers were told with what the lists say (P8). A pure function of the evidence. It reports a fault only if there is no
  * other explanation: after an answer that was lost the state of that liker and post is unknown until the next answer.
  */
-export interface LikeFinding {
-  readonly subject: 'P8' | 'API';
-  readonly held: boolean;
-  /** One line: the promise and the figures. */
-  readonly says: string;
-  readonly faults: number;
-  /** The first few faults, in words. */
-  readonly examples: readonly string[];
-}
+export type LikeFinding = Finding<'P8' | 'API'>;
 
 export interface LikeVerdict {
   readonly held: boolean;
@@ -26,18 +19,6 @@ export interface LikeVerdict {
   readonly likes: number;
   /** Pairs of a liker and a post whose last answer was lost: not a fault. */
   readonly unknown: number;
-}
-
-const EXAMPLES_MAX = 5;
-
-class Faults {
-  count = 0;
-  readonly examples: string[] = [];
-
-  add(words: string): void {
-    this.count++;
-    if (this.examples.length < EXAMPLES_MAX) this.examples.push(words);
-  }
 }
 
 /** What a liker knows of a post by the answers; null: unknown. */
@@ -147,16 +128,4 @@ function pairOf({ user, postId }: { readonly user: string; readonly postId: stri
 
 function wordOf(wanted: boolean): string {
   return wanted ? 'like' : 'unlike';
-}
-
-function finding(
-  subject: LikeFinding['subject'],
-  promise: string,
-  broken: string,
-  figures: string,
-  faults: Faults,
-): LikeFinding {
-  const held = faults.count === 0;
-  const says = held ? `${promise}: ${figures}` : `${broken}: ${count(faults.count, 'fault')}`;
-  return { subject, held, says, faults: faults.count, examples: faults.examples };
 }
