@@ -6,6 +6,7 @@ import { DistributedShop } from '../../src/engine/distributed.ts';
 import { openSqlLedger } from '../../src/ledger/drivers/open.ts';
 import { shardOf, subjectOf } from '../../src/model/like.ts';
 import { LikeStore } from '../../src/social/likes/redis/store.ts';
+import { forgetSettled } from '../../test/support/like-world.ts';
 import { Bare } from '../baselines/likes/bare.ts';
 import { jobOf, nowMs, serve } from '../pipe/child.ts';
 import { fanName, userName } from './names.ts';
@@ -139,7 +140,7 @@ serve({
       await store.epochOf(shard);
       for (;;) {
         if (await isExact(postId)) {
-          while ((await store.prune(shard, 500)) > 0);
+          await forgetSettled(store, shard);
           let cursor = '0';
           do {
             const slice = await store.evict(shard, cursor, 0);
@@ -178,7 +179,7 @@ serve({
   async settled({ postId }: { postId: string }) {
     const shard = shardOf(subjectOf('post', postId));
     while (!(await isExact(postId))) await pause(10);
-    while ((await store.prune(shard, 500)) > 0);
+    await forgetSettled(store, shard);
   },
 
   async end() {

@@ -7,9 +7,9 @@ import type { Locks } from '../locks/locks.ts';
 import { type LikeEvent, likeChannel, type Subject } from '../model/like.ts';
 import { BrokerPipe } from '../pipe/brokers/pipe.ts';
 import { LIKES } from '../pipe/likes.ts';
-import type { SharedPipe } from '../pipe/port.ts';
+import type { DeadLetters, SharedPipe } from '../pipe/port.ts';
 import { CountedLikes } from '../social/likes/counted.ts';
-import type { LikeOutcome, Likes, SettledLike, ShownLike } from '../social/likes/likes.ts';
+import type { LikeOutcome, Likes, PageMark, SettledLike, ShownLike } from '../social/likes/likes.ts';
 import { lead } from './lead.ts';
 
 export interface SharedLikesParts {
@@ -64,6 +64,15 @@ export class SharedLikes implements Likes {
     return this.#counted.reason ?? this.#parts.pipe.reason;
   }
 
+  /** Since the start: posts and comments that were shown as they are stored, because Redis did not answer for them. */
+  get asStored(): number {
+    return this.#counted.asStored;
+  }
+
+  get letters(): DeadLetters<LikeEvent> {
+    return this.#parts.pipe.letters;
+  }
+
   get pipe(): SharedPipe<LikeEvent> {
     return this.#parts.pipe;
   }
@@ -92,13 +101,26 @@ export class SharedLikes implements Likes {
     return await this.#counted.set(subject, user, liked);
   }
 
-  async look(reader: string | null, page: readonly SettledLike[]): Promise<ShownLike[]> {
-    if (this.#parts.closedBecause() === null) return await this.#counted.look(reader, page);
+  mark(): PageMark {
+    return this.#counted.mark();
+  }
+
+  async look(reader: string | null, page: readonly SettledLike[], mark: PageMark): Promise<ShownLike[]> {
+    if (this.#parts.closedBecause() === null) return await this.#counted.look(reader, page, mark);
     return page.map(({ liked, count, asOfMs }) => ({ liked, count, exact: false, asOfMs }));
   }
 
   async forget(subject: Subject): Promise<void> {
     if (this.#parts.closedBecause() === null) await this.#counted.forget(subject);
+  }
+
+  /** See `CountedLikes`. */
+  giveUp(event: LikeEvent): Promise<void> {
+    return this.#counted.giveUp(event);
+  }
+
+  reopen(shard: number, epoch: number): Promise<void> {
+    return this.#counted.reopen(shard, epoch);
   }
 
   /** Carries and leads no more. A batch whose database hangs is left in the pipe: another worker takes it over. */

@@ -12,7 +12,7 @@ import type {
 } from '../ledger/port.ts';
 import { subjectOf } from '../model/like.ts';
 import type { CommentRecord } from '../model/social.ts';
-import type { Likes } from './likes/likes.ts';
+import type { Likes, PageMark } from './likes/likes.ts';
 import type { MadeOnce } from './made-once.ts';
 import type { ShownComment } from './port.ts';
 
@@ -86,11 +86,12 @@ export class Comments {
   /** Null: there is no such comment, or it was deleted. */
   async get(commentId: string, reader: string | null): Promise<ShownComment | null> {
     if (!isId(commentId)) return null;
-    const { clock, ledger } = this.#on;
+    const { clock, ledger, likes } = this.#on;
+    const mark = likes.mark();
     const asOfMs = clock.now();
     const comment = await ledger.getComment(commentId);
     if (comment === null || comment.deleted) return null;
-    const [shown] = await this.#withLiked([comment], reader, asOfMs);
+    const [shown] = await this.#withLiked([comment], reader, asOfMs, mark);
     return shown!;
   }
 
@@ -98,30 +99,33 @@ export class Comments {
   async list(of: CommentsOf, page: CommentPage, reader: string | null): Promise<ShownComment[] | null> {
     const { postId, parentId } = of;
     if (!isId(postId)) return null;
-    const { clock, ledger } = this.#on;
+    const { clock, ledger, likes } = this.#on;
+    const mark = likes.mark();
     const asOfMs = clock.now();
     const [post, comments] = await Promise.all([
       ledger.getPost(postId),
       parentId !== null && !isId(parentId) ? [] : ledger.listComments(of, page, reader),
     ]);
     if (post === null || post.deleted) return null;
-    return await this.#shown(comments, reader, asOfMs);
+    return await this.#shown(comments, reader, asOfMs, mark);
   }
 
   /** What this author wrote, newest first, as the author sees it. */
   async by(author: string, page: Page): Promise<ShownComment[]> {
-    const { clock, ledger } = this.#on;
+    const { clock, ledger, likes } = this.#on;
+    const mark = likes.mark();
     const asOfMs = clock.now();
-    return await this.#withLiked(await ledger.commentsBy(author, page), author, asOfMs);
+    return await this.#withLiked(await ledger.commentsBy(author, page), author, asOfMs, mark);
   }
 
   async edit(commentId: string, edit: CommentEdit): Promise<Changed<ShownComment>> {
     if (!isId(commentId)) return { outcome: 'not_found' };
-    const { ledger, watched, changed } = this.#on;
+    const { ledger, likes, watched, changed } = this.#on;
+    const mark = likes.mark();
     const edited = await watched(ledger.editComment(commentId, edit));
     if (!('record' in edited)) return edited;
     if (edited.outcome === 'ok') changed(edited.record.postId, commentId);
-    const [record] = await this.#withLiked([edited.record], edit.by, edited.record.updatedAtMs);
+    const [record] = await this.#withLiked([edited.record], edit.by, edited.record.updatedAtMs, mark);
     return { ...edited, record: record! };
   }
 
@@ -139,24 +143,31 @@ export class Comments {
     return deleted.outcome;
   }
 
-  async #withLiked(comments: readonly CommentRecord[], reader: string | null, asOfMs: number): Promise<ShownComment[]> {
+  async #withLiked(
+    comments: readonly CommentRecord[],
+    reader: string | null,
+    asOfMs: number,
+    mark: PageMark,
+  ): Promise<ShownComment[]> {
     const pairs =
       reader === null ? [] : comments.map(({ id }) => ({ subject: subjectOf('comment', id), user: reader }));
     const liked = pairs.length === 0 ? [] : await this.#on.ledger.likedAmong(pairs);
     const settled = comments.map((comment, at) => ({ ...comment, liked: liked[at] ?? false }));
-    return await this.#shown(settled, reader, asOfMs);
+    return await this.#shown(settled, reader, asOfMs, mark);
   }
 
   async #shown(
     comments: readonly Liked<CommentRecord>[],
     reader: string | null,
     asOfMs: number,
+    mark: PageMark,
   ): Promise<ShownComment[]> {
     // Nobody can like a deleted one: its count stands still in the ledger.
     const live = comments.filter(({ deleted }) => !deleted);
     const looks = await this.#on.likes.look(
       reader,
       live.map(({ id, likes: count, liked }) => ({ subject: subjectOf('comment', id), count, liked, asOfMs })),
+      mark,
     );
     const looked = new Map(live.map(({ id }, at) => [id, looks[at]!]));
     return comments.map((comment) => {

@@ -3,7 +3,7 @@ import { isId } from '../base/ids.ts';
 import type { Changed, KeyedCall, Liked, Page, PostEdit, SocialLedger } from '../ledger/port.ts';
 import { subjectOf } from '../model/like.ts';
 import type { PostRecord } from '../model/social.ts';
-import type { Likes } from './likes/likes.ts';
+import type { Likes, PageMark } from './likes/likes.ts';
 import type { MadeOnce } from './made-once.ts';
 import type { ShownPost } from './port.ts';
 
@@ -62,33 +62,36 @@ export class Posts {
   /** Null: there is no such post, or it was deleted. */
   async get(postId: string, reader: string | null): Promise<ShownPost | null> {
     if (!isId(postId)) return null;
-    const { clock, ledger } = this.#on;
+    const { clock, ledger, likes } = this.#on;
+    const mark = likes.mark();
     const asOfMs = clock.now();
     const [post, [liked = false] = []] = await Promise.all([
       ledger.getPost(postId),
       reader === null ? [] : ledger.likedAmong([{ subject: subjectOf('post', postId), user: reader }]),
     ]);
     if (post === null || post.deleted) return null;
-    const [shown] = await this.#shown([{ ...post, liked }], reader, asOfMs);
+    const [shown] = await this.#shown([{ ...post, liked }], reader, asOfMs, mark);
     return shown!;
   }
 
   /** Newest first. One statement for the ledger and, where likes are counted in Redis, one call there. */
   async list(filter: { author?: string }, page: Page, reader: string | null): Promise<ShownPost[]> {
-    const { clock, ledger } = this.#on;
+    const { clock, ledger, likes } = this.#on;
+    const mark = likes.mark();
     const asOfMs = clock.now();
-    return await this.#shown(await ledger.listPosts(filter, page, reader), reader, asOfMs);
+    return await this.#shown(await ledger.listPosts(filter, page, reader), reader, asOfMs, mark);
   }
 
   async edit(postId: string, edit: PostEdit): Promise<Changed<ShownPost>> {
     if (!isId(postId)) return { outcome: 'not_found' };
-    const { ledger, watched, changed } = this.#on;
+    const { ledger, likes, watched, changed } = this.#on;
+    const mark = likes.mark();
     const edited = await watched(ledger.editPost(postId, edit));
     if (!('record' in edited)) return edited;
     if (edited.outcome === 'ok') changed(postId);
     const { record } = edited;
     const [liked = false] = await ledger.likedAmong([{ subject: subjectOf('post', postId), user: edit.by }]);
-    const [shown] = await this.#shown([{ ...record, liked }], edit.by, record.updatedAtMs);
+    const [shown] = await this.#shown([{ ...record, liked }], edit.by, record.updatedAtMs, mark);
     return { ...edited, record: shown! };
   }
 
@@ -106,14 +109,19 @@ export class Posts {
     return outcome;
   }
 
-  async #shown(posts: readonly Liked<PostRecord>[], reader: string | null, asOfMs: number): Promise<ShownPost[]> {
+  async #shown(
+    posts: readonly Liked<PostRecord>[],
+    reader: string | null,
+    asOfMs: number,
+    mark: PageMark,
+  ): Promise<ShownPost[]> {
     const settled = posts.map(({ id, likes: count, liked }) => ({
       subject: subjectOf('post', id),
       count,
       liked,
       asOfMs,
     }));
-    const looks = await this.#on.likes.look(reader, settled);
+    const looks = await this.#on.likes.look(reader, settled, mark);
     return posts.map((post, at) => {
       const { liked, ...shown } = looks[at]!;
       return { ...post, shown, liked: reader === null ? null : liked };

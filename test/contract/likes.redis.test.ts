@@ -1,13 +1,13 @@
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, it } from 'vitest';
 import { TerminalError, unavailable } from '../../src/base/errors.ts';
 import { systemRuntime } from '../../src/base/runtime.ts';
-import { LIKE_SHARDS, numberOf, type Subject, shardOf } from '../../src/model/like.ts';
+import { LIKE_SHARDS, type LikeEvent, numberOf, type Subject, shardOf } from '../../src/model/like.ts';
 import type { CountedLikes } from '../../src/social/likes/counted.ts';
 import { DirectLikes } from '../../src/social/likes/direct.ts';
 import type { LikeRules } from '../../src/social/likes/redis/rules.ts';
 import { LikeStore } from '../../src/social/likes/redis/store.ts';
 import { sleep, until } from '../support/fault-wait.ts';
-import { LikeWorld } from '../support/like-world.ts';
+import { forgetSettled, LikeWorld } from '../support/like-world.ts';
 import { cleanUpServers } from '../support/servers/clean-up.ts';
 import { describeWithAnyRedis } from '../support/servers/describe.ts';
 import { redisUrl } from '../support/servers/redis.ts';
@@ -18,6 +18,8 @@ const SHARD = shardOf(POST);
 /** Another subject of the same shard. */
 const sameShard = () =>
   Array.from({ length: 999 }, (_, at): Subject => `post:${at + 2}`).find((one) => shardOf(one) === SHARD)!;
+/** The state of its filter, in the value of a subject (_subject.lua). */
+const stateIn = (value: Buffer) => value.toString('latin1', 55, 55 + value[54]!);
 const usersOf = (count: number, name = 'user') => Array.from({ length: count }, (_, at) => `${name} ${at}`);
 
 describeWithAnyRedis('likes that are counted in Redis', () => {
@@ -47,10 +49,14 @@ describeWithAnyRedis('likes that are counted in Redis', () => {
 
   /** Deletes the records of settled pairs at once. */
   async function prune(): Promise<void> {
-    const store = new LikeStore({ target, prefix: world.prefix, rules: { keepMs: 0 } }, systemRuntime());
+    await forgetSettled(await keeper({ keepMs: 0 }), SHARD);
+  }
+
+  async function keeper(rules: Partial<LikeRules>): Promise<LikeStore> {
+    const store = new LikeStore({ target, prefix: world.prefix, rules }, systemRuntime());
     stores.push(store);
     await store.epochOf(SHARD);
-    while ((await store.prune(SHARD, 500)) > 0);
+    return store;
   }
 
   const all = (likes: CountedLikes, users: readonly string[], liked = true) =>
@@ -174,6 +180,48 @@ describeWithAnyRedis('likes that are counted in Redis', () => {
       expect(world.ledger.calls.rows).toBe(rows + 1);
     });
 
+    it('a record stays for the time of the rules after its event was settled, in either generation', async () => {
+      const likes = await started({ keepMs: 300 });
+      const store = await keeper({ keepMs: 300 });
+      await likes.set(POST, 'anna', true);
+      await forgetSettled(await keeper({ keepMs: 0 }), SHARD);
+      await likes.set(POST, 'b', true);
+      await sleep(310);
+      // Anna's is in the old generation now, the other in the young one.
+      await world.settleAll();
+      const settledMs = performance.now();
+      const { rows } = world.ledger.calls;
+      const isKnown = async (user: string) => {
+        expect(await likes.set(POST, user, true)).toMatchObject({ changed: false });
+        return world.ledger.calls.rows === rows;
+      };
+      await store.turnOver(SHARD, 500);
+      for (const user of ['anna', 'b']) {
+        const known = await isKnown(user);
+        if (performance.now() - settledMs < 250) expect(known, user).toBe(true);
+      }
+    });
+
+    it('P8: a like that is not settled survives its generation; a newer one of the pair is not replaced by it', async () => {
+      const likes = await started();
+      await likes.set(POST, 'zoe', true);
+      await all(likes, usersOf(700));
+      const [, stuck, ...others] = await world.entries();
+      for (const entry of others) await world.settle(entry);
+      const [again, taken] = [stuck!.events[3]!.user, stuck!.events[4]!.user];
+      const store = await keeper({ keepMs: 0 });
+      const { rows } = world.ledger.calls;
+      for (let turns = 0; turns < 3; turns++) {
+        for (let turned = 'more'; turned === 'more'; ) turned = await store.turnOver(SHARD, 50);
+        if (turns === 0) await likes.set(POST, taken, false);
+        expect(await likes.set(POST, again, true)).toMatchObject({ changed: false, likes: { exact: false } });
+        expect(await likes.set(POST, taken, false)).toMatchObject({ changed: false });
+      }
+      expect(world.ledger.calls.rows).toBe(rows);
+      await world.settleAll();
+      expect(await world.look(taken, [POST])).toMatchObject([{ liked: false, count: 700, exact: true }]);
+    });
+
     it('missing and deleted subjects are not found: at once when they are forgotten, and within a bound when not', async () => {
       const likes = await started({ checkMs: 30, checkMsMax: 150 });
       const elsewhere = world.process();
@@ -232,6 +280,27 @@ describeWithAnyRedis('likes that are counted in Redis', () => {
       expect(again[0]).toMatchObject({ likes: { count, exact: true } });
     });
 
+    it('has whoever was known first as a row, also in one of several buckets', async () => {
+      world.ledger.stored(POST, usersOf(80, 'early'));
+      const likes = await started();
+      let go: (() => void) | null = null;
+      world.ledger.before = (call) => {
+        if (call === 'likeUsers' && go === null) return new Promise((resolve) => (go = resolve));
+      };
+      await likes.set(POST, 'anna', true);
+      await all(likes, usersOf(100));
+      await until('it is being filled', 2000, () => go !== null);
+      const known = usersOf(5, 'known');
+      await all(likes, known, false);
+      await all(likes, known);
+      go!();
+      const value = () => world.eye.hgetBuffer(`${world.prefix}:{likes:${SHARD}}:2:counts`, POST);
+      await until('it is filled', 5000, async () => stateIn((await value())!) === 'c');
+      await world.settleAll();
+      await prune();
+      expect((await all(likes, known)).filter((one) => one.outcome === 'ok' && one.changed)).toHaveLength(0);
+    });
+
     it('takes fewer than one stranger in a hundred for somebody who liked', async () => {
       const likes = await started();
       for (let from = 0; from < 1300; from += 200) await all(likes, usersOf(Math.min(200, 1300 - from), `${from}`));
@@ -254,9 +323,8 @@ describeWithAnyRedis('likes that are counted in Redis', () => {
       await until('it is being filled', 2000, () => go !== null);
       await all(likes, usersOf(5, 'meanwhile'));
       go!();
-      const state = async () =>
-        (await world.eye.hget(`${world.prefix}:{likes:${SHARD}}:2:subjects`, POST))!.split(' ')[9];
-      await until('it is filled', 5000, async () => (await state()) === 'c');
+      const value = () => world.eye.hgetBuffer(`${world.prefix}:{likes:${SHARD}}:2:counts`, POST);
+      await until('it is filled', 5000, async () => stateIn((await value())!) === 'c');
       expect(world.ledger.calls.likeUsers).toBe(3);
       const { rows } = world.ledger.calls;
       await all(likes, usersOf(50, 'late'));
@@ -289,7 +357,10 @@ describeWithAnyRedis('likes that are counted in Redis', () => {
       await until('nothing is left of it', 5000, async () => {
         await likes.upkeep.round();
         const keys = await world.eye.keys(`${world.prefix}:{likes:${SHARD}}:*`);
-        return !keys.some((key) => /:(subjects|pairs|settled)$|:f:/.test(key));
+        const records = keys.filter((key) => /:pairs:\d$/.test(key)).map((key) => world.eye.hlen(key));
+        // What makes a table of a small hash is no record.
+        const isEmpty = (await Promise.all(records)).every((length) => length === 1);
+        return isEmpty && !keys.some((key) => /:(counts|ahead)$|:f:/.test(key));
       });
       expect(await world.look('user 1', [POST])).toMatchObject([{ liked: true, count: 100, exact: true }]);
       expect(await likes.set(POST, 'user 1', true)).toMatchObject({
@@ -297,6 +368,20 @@ describeWithAnyRedis('likes that are counted in Redis', () => {
         likes: { count: 100, exact: true },
       });
       expect(await likes.set(POST, 'anna', true)).toMatchObject({ changed: true, likes: { count: 101, exact: false } });
+    });
+
+    it('P8: does not leave before the records of its pairs: a count that was read earlier would be taken for the newest', async () => {
+      const likes = await started();
+      await likes.set(POST, 'anna', true);
+      const store = await keeper({ keepMs: 0 });
+      const evict = async () => (await store.evict(SHARD, '0', 0)).evicted;
+      expect(await evict()).toBe(0);
+      // The record is in the old generation, and its event is told now.
+      await store.turnOver(SHARD, 500);
+      await world.settleAll();
+      expect(await evict()).toBe(0);
+      await prune();
+      expect(await evict()).toBe(1);
     });
 
     it('comes back without a stampede: a cold subject is read once by all likes that find it missing', async () => {
@@ -345,7 +430,7 @@ describeWithAnyRedis('likes that are counted in Redis', () => {
     it('an epoch that was raised in the ledger stops the one in Redis with the first batch that is settled', async () => {
       const likes = await started();
       await likes.set(POST, 'anna', true);
-      await world.ledger.raiseLikeEpoch(SHARD, 0);
+      await world.ledger.raiseLikeEpoch(SHARD, world.ledger.epochs[SHARD]!, 0);
       await world.settleAll();
       expect(world.ledger.liked(POST)).toBe(0);
       // Its like was dropped: now it is not liked.
@@ -383,10 +468,104 @@ describeWithAnyRedis('likes that are counted in Redis', () => {
       expect(undeliverable.map(({ message }) => message.user)).toEqual(['user 5']);
       expect(world.ledger.liked(POST)).toBe(8);
       expect(await world.look('user 5', [POST])).toMatchObject([{ liked: true, count: 9, exact: false }]);
-      // Somebody gives it up.
-      await world.eye.xdel(entry!.stream, entry!.id);
-      await likes.reopen(POST);
-      expect(await world.look('user 5', [POST])).toMatchObject([{ liked: false, count: 8, exact: true }]);
+    });
+
+    describe('an event that is given up', () => {
+      /** Takes what was decided out of the streams, as the pipe does with what the ledger cannot take. */
+      async function takeOut(): Promise<LikeEvent[]> {
+        const entries = await world.entries();
+        for (const { stream, id } of entries) await world.eye.xdel(stream, id);
+        return entries.flatMap(({ events }) => events);
+      }
+
+      const unsettled = () => world.eye.hget(`${world.prefix}:{likes:${SHARD}}:head`, 'unsettled');
+
+      it.each([true, false])('P8: the pair and the count are the ledger’s at once; it liked: %s', async (isLike) => {
+        world.ledger.stored(POST, ['zoe', 'anna']);
+        const [likes, other] = [await started(), world.process()];
+        const user = isLike ? 'bob' : 'anna';
+        await likes.set(POST, user, isLike);
+        await other.set(POST, 'cid', true);
+        const [event, cids] = await takeOut();
+        expect(await world.look(user, [POST], other)).toMatchObject([{ liked: isLike, exact: false }]);
+        for (let times = 0; times < 2; times++) {
+          await likes.giveUp(event!);
+          // Of others it changes nothing.
+          expect(await world.look(user, [POST], other)).toMatchObject([{ liked: !isLike, count: 3, exact: false }]);
+        }
+        await (await likes.settle([cids!])).told;
+        expect(await world.look(user, [POST], other)).toMatchObject([{ liked: !isLike, count: 3, exact: true }]);
+        expect(await unsettled()).toBe('0');
+        // It is decided anew, and counts.
+        expect(await other.set(POST, user, isLike)).toMatchObject({ changed: true });
+        await world.settleAll();
+        expect(await world.look(user, [POST])).toMatchObject([{ liked: isLike, count: isLike ? 4 : 2, exact: true }]);
+        await prune();
+        expect(await other.set(POST, user, isLike)).toMatchObject({ changed: false, likes: { exact: true } });
+      });
+
+      it('P8: a pair that was decided again since is settled by its newer event', async () => {
+        const likes = await started();
+        await likes.set(POST, 'anna', true);
+        const [first] = await takeOut();
+        await likes.set(POST, 'anna', false);
+        await likes.set(POST, 'anna', true);
+        await likes.giveUp(first!);
+        // The count is not exact before the newer events are stored: they were decided on the one that is gone.
+        expect(await world.look('anna', [POST])).toMatchObject([{ liked: true, exact: false }]);
+        await world.settleAll();
+        expect(await world.look('anna', [POST])).toMatchObject([{ liked: true, count: 1, exact: true }]);
+        // Late, and after its end: it is over.
+        await likes.giveUp(first!);
+        expect(await world.look('anna', [POST])).toMatchObject([{ liked: true, count: 1, exact: true }]);
+        expect(await unsettled()).toBe('0');
+      });
+
+      it('P8: an older event of the pair that comes through afterwards counts, once', async () => {
+        const likes = await started();
+        await likes.set(POST, 'anna', true);
+        await likes.set(POST, 'anna', false);
+        const [first, second] = await takeOut();
+        await likes.giveUp(second!);
+        // The first is still on its way.
+        expect(await world.look('anna', [POST])).toMatchObject([{ liked: false, count: 1, exact: false }]);
+        for (let times = 0; times < 2; times++) await (await likes.settle([first!])).told;
+        expect(await world.look(null, [POST])).toMatchObject([{ count: 1, exact: true }]);
+        await prune();
+        expect(await world.look('anna', [POST])).toMatchObject([{ liked: true, count: 1, exact: true }]);
+      });
+
+      it('of an epoch that is over, or about nobody, changes nothing', async () => {
+        const likes = await started();
+        await likes.set(POST, 'anna', true);
+        const [event] = await takeOut();
+        await world.flush();
+        await likes.upkeep.round();
+        await likes.set(POST, 'anna', true);
+        await likes.giveUp(event!);
+        expect(await world.look('anna', [POST])).toMatchObject([{ liked: true, count: 1, exact: false }]);
+        await likes.giveUp({ ...event!, epoch: world.ledger.epochs[SHARD]!, user: 'nobody' });
+        await likes.giveUp({ ...event!, epoch: world.ledger.epochs[SHARD]!, subject: 'post:99999999999999999999' });
+        await world.settleAll();
+        expect(await world.look('anna', [POST])).toMatchObject([{ liked: true, count: 1, exact: true }]);
+      });
+
+      it('one that nobody can read: its shard is opened anew, but not while others are on their way', async () => {
+        const likes = await started();
+        await all(likes, ['anna', 'b']);
+        const [annas] = await takeOut();
+        await likes.set(POST, 'c', true);
+        world.drained = async () => false;
+        await expect(likes.reopen(SHARD, annas!.epoch)).rejects.toMatchObject({ code: 'unavailable' });
+        expect(await likes.set(POST, 'd', true)).toMatchObject({ changed: true, likes: { count: 4 } });
+        world.drained = (shard) => world.settleAll(shard).then(() => true);
+        await likes.reopen(SHARD, annas!.epoch);
+        expect(await world.look('anna', [POST])).toMatchObject([{ liked: false, count: 2, exact: true }]);
+        // Again: its epoch is over.
+        const epoch = world.ledger.epochs[SHARD];
+        await likes.reopen(SHARD, annas!.epoch);
+        expect(world.ledger.epochs[SHARD]).toBe(epoch);
+      });
     });
 
     it('a ledger that is out keeps the batch in the pipe; so does one that can store nothing at all', async () => {
@@ -463,7 +642,8 @@ describeWithAnyRedis('likes that are counted in Redis', () => {
     const page = subjects.map((subject) => ({ subject, liked: false, count: 0, asOfMs: 0 }));
     const calls = async () => Number(/cmdstat_evalsha:calls=(\d+)/.exec(await world.eye.info('commandstats'))![1]);
     const before = await calls();
-    const [mine, others] = await Promise.all([likes.look('anna', page), likes.look('b', page)]);
+    const mark = likes.mark();
+    const [mine, others] = await Promise.all([likes.look('anna', page, mark), likes.look('b', page, mark)]);
     expect(await calls()).toBe(before + 1);
     expect(mine.every(({ liked, count }) => liked && count === 1)).toBe(true);
     expect(others.every(({ liked, count }) => !liked && count === 1)).toBe(true);

@@ -156,8 +156,8 @@ function expectRight(label: string, crowd: LikeCrowd, verdict: LikeVerdict): voi
   expect(strange, label).toEqual([]);
   // A model that allows everything would prove nothing.
   expect(verdict.certain, label).toBeGreaterThan(verdict.pairs * 0.4);
-  // Seconds after a loss, or while a server is out; all others see their own likes at once.
-  expect(verdict.behind, label).toBeLessThan(Math.max(looks.length * 0.05, 5));
+  // A Redis that does not answer for half a second is rare, also on a busy machine.
+  expect(verdict.behind, label).toBeLessThanOrEqual(Math.max(looks.length * 0.01, 2));
   expect(verdict.changesChecked, label).toBeGreaterThan(calls.length * 0.3);
 }
 

@@ -3,8 +3,9 @@ import { afterAll, beforeAll, expect, it } from 'vitest';
 import { systemRuntime } from '../../src/base/runtime.ts';
 import { LIKE_SHARDS, type Subject, shardOf } from '../../src/model/like.ts';
 import { LikeFiller } from '../../src/social/likes/filler.ts';
+import type { ShownLike } from '../../src/social/likes/likes.ts';
 import { LikeStore } from '../../src/social/likes/redis/store.ts';
-import { type LikeEntry, LikeWorld } from '../support/like-world.ts';
+import { forgetSettled, type LikeEntry, LikeWorld } from '../support/like-world.ts';
 import { cleanUpServers } from '../support/servers/clean-up.ts';
 import { describeWithAnyRedis } from '../support/servers/describe.ts';
 import { redisUrl } from '../support/servers/redis.ts';
@@ -21,11 +22,12 @@ const EARLY = ['anna', 'b', 'zoe'];
 
 type Op =
   | { do: 'set'; wishes: { subject: number; user: number; liked: boolean }[] }
-  | { do: 'look'; user: number }
+  | { do: 'look' | 'read' | 'look late'; user: number }
   | { do: 'settle'; picks: { pick: number; part: 'all' | 'first half' | 'last half'; again: boolean }[] }
   | { do: 'settleAll' | 'prune' | 'evict' | 'flush' }
   | { do: 'reopen'; shard: number; drained: boolean }
   | { do: 'fill'; subject: number }
+  | { do: 'give up'; subject: number; user: number; dead: ('first' | 'second')[] }
   | { do: 'delete' };
 
 const subject = fc.nat(SUBJECTS.length - 1);
@@ -39,6 +41,7 @@ const op: fc.Arbitrary<Op> = fc.oneof(
   some(10, fc.record({ do: fc.constant('set' as const), wishes: wishes(1) })),
   some(6, fc.record({ do: fc.constant('set' as const), wishes: wishes(12) })),
   some(4, fc.record({ do: fc.constant('look' as const), user })),
+  some(6, fc.record({ do: fc.constantFrom('read' as const, 'look late' as const), user })),
   some(
     8,
     fc.record({
@@ -58,6 +61,15 @@ const op: fc.Arbitrary<Op> = fc.oneof(
   some(1, fc.record({ do: fc.constant('flush' as const) })),
   some(1, fc.record({ do: fc.constant('reopen' as const), shard: fc.nat(LIKE_SHARDS - 1), drained: fc.boolean() })),
   some(2, fc.record({ do: fc.constant('fill' as const), subject })),
+  some(
+    2,
+    fc.record({
+      do: fc.constant('give up' as const),
+      subject,
+      user,
+      dead: fc.uniqueArray(fc.constantFrom('first' as const, 'second' as const), { minLength: 1 }),
+    }),
+  ),
   some(1, fc.record({ do: fc.constant('delete' as const) })),
 );
 
@@ -75,6 +87,8 @@ class Run {
   readonly #lost = new Set<Subject>();
   /** Every entry that ever was: it may come again. */
   readonly #carried: LikeEntry[] = [];
+  /** Pages that were read from the ledger and are still to be shown. */
+  #pages: { user: string; here: Subject[]; page: Awaited<ReturnType<LikeWorld['read']>> }[] = [];
 
   constructor(target: string) {
     this.#world = new LikeWorld(target);
@@ -122,6 +136,15 @@ class Run {
       }
       case 'look':
         return this.#look(USERS[op.user]!, process);
+      case 'read': {
+        const here = this.#here;
+        const page = await world.read(USERS[op.user]!, here, likes);
+        this.#pages.push({ user: USERS[op.user]!, here, page });
+        return;
+      }
+      case 'look late':
+        for (const { user, here, page } of this.#pages.splice(0)) this.#isShown(user, here, await page.look(), true);
+        return;
       case 'settle': {
         await this.#remember();
         for (const { pick, part, again } of op.picks) await this.#settle(pick, part, again, process);
@@ -132,9 +155,11 @@ class Run {
       case 'settleAll':
         return this.#settleAll();
       case 'prune':
+        // Records go at once here, and not after a time in which pages are shown.
+        this.#pages = [];
         for (let shard = 0; shard < LIKE_SHARDS; shard++) {
           await this.#janitor.epochOf(shard);
-          while ((await this.#janitor.prune(shard, 3)) > 0);
+          await forgetSettled(this.#janitor, shard, 3);
         }
         return;
       case 'evict':
@@ -168,11 +193,37 @@ class Run {
         await filler.fill(SUBJECTS[op.subject]!, world.ledger.liked(SUBJECTS[op.subject]!));
         return;
       }
+      case 'give up':
+        return this.#giveUp(process, SUBJECTS[op.subject]!, USERS[op.user]!, op.dead);
       case 'delete':
         world.ledger.delete('comment:1');
         this.#deleted.add('comment:1');
         return likes.forget('comment:1');
     }
+  }
+
+  /** Two decisions on a pair, of which the ledger cannot take one or both: what it takes is settled, the rest given up, in this order. */
+  async #giveUp(process: number, subject: Subject, user: string, dead: readonly ('first' | 'second')[]): Promise<void> {
+    if (this.#deleted.has(subject)) return;
+    const world = this.#world;
+    await this.#settleAll();
+    const likes = world.processes[process]!;
+    const users = this.#liked.get(subject)!;
+    const before = users.has(user);
+    await likes.set(subject, user, !before);
+    await likes.set(subject, user, before);
+    for (const other of SUBJECTS) if (shardOf(other) === shardOf(subject)) this.#lost.delete(other);
+    const entries = await world.entries();
+    const [first, second] = entries.flatMap(({ events }) => events);
+    for (const { stream, id } of entries) await world.eye.xdel(stream, id);
+    const letters = dead.map((which) => (which === 'first' ? first! : second!));
+    for (const event of [first!, second!]) if (!letters.includes(event)) await (await likes.settle([event])).told;
+    for (const event of letters) await world.processes[1 - process]!.giveUp(event);
+    // What is left is the newest that the ledger has taken.
+    if (!dead.includes('second') || dead.includes('first')) return this.#look(user, process);
+    if (before) users.delete(user);
+    else users.add(user);
+    return this.#look(user, process);
   }
 
   /** What was decided and not stored is lost. */
@@ -216,10 +267,19 @@ class Run {
     if (exact || !this.#disordered.has(subject)) expect(count, `the count of ${subject}`).toBe(expected);
   }
 
+  get #here(): Subject[] {
+    return SUBJECTS.filter((subject) => !this.#deleted.has(subject));
+  }
+
   async #look(user: string, process: number): Promise<void> {
-    const here = SUBJECTS.filter((subject) => !this.#deleted.has(subject));
-    const shown = await this.#world.look(user, here, this.#world.processes[process]);
+    const here = this.#here;
+    this.#isShown(user, here, await this.#world.look(user, here, this.#world.processes[process]), false);
+  }
+
+  #isShown(user: string, here: readonly Subject[], shown: readonly ShownLike[], isLate: boolean): void {
     for (const [at, subject] of here.entries()) {
+      // A page that was read before Redis lost its data shows what was stored then, and one of what was deleted since is as it was read.
+      if (isLate && (this.#lost.has(subject) || this.#deleted.has(subject))) continue;
       expect(shown[at]!.liked, `${user} sees ${subject}`).toBe(this.#liked.get(subject)!.has(user));
       this.#isRight(subject, shown[at]!);
     }
@@ -230,13 +290,19 @@ class Run {
     const world = this.#world;
     for (let times = 0; times < 2; times++) await this.#settleAll();
     await world.processes[1]!.upkeep.round();
-    const here = SUBJECTS.filter((subject) => !this.#deleted.has(subject));
+    const here = this.#here;
     for (const subject of here) expect(world.ledger.liked(subject)).toBe(this.#liked.get(subject)!.size);
     for (const [at, { count, exact }] of (await world.look(null, here)).entries()) {
       expect({ count, exact }).toEqual({ count: this.#liked.get(here[at]!)!.size, exact: true });
     }
     for (let shard = 0; shard < LIKE_SHARDS; shard++) {
-      expect(await world.eye.hget(`${world.prefix}:{likes:${shard}}:head`, 'unsettled')).toBe('0');
+      const begin = `${world.prefix}:{likes:${shard}}`;
+      const { epoch, n, told, unsettled } = await world.eye.hgetall(`${begin}:head`);
+      expect({ told, unsettled, ahead: await world.eye.exists(`${begin}:${epoch}:ahead`) }).toEqual({
+        told: n,
+        unsettled: '0',
+        ahead: 0,
+      });
     }
     await this.step(0, { do: 'prune' });
     for (const subject of here) {

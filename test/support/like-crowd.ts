@@ -161,24 +161,28 @@ export class LikeCrowd {
     const { fromMs } = begun;
     this.#underWay.add(begun);
     const path = `${pathOf(subject)}/like`;
-    const reply = await this.#send({ method: wanted ? 'PUT' : 'DELETE', path, buyer: user }).catch(lost);
+    const server = oneOf(this.#random, this.#servers);
+    const reply = await this.#send({ method: wanted ? 'PUT' : 'DELETE', path, buyer: user }, server).catch(lost);
     this.#underWay.delete(begun);
     if (reply === 'not sent') return false;
     const toMs = performance.now();
     if (reply !== null && reply.status !== 200 && reply.status !== 503) this.#note(path, reply);
     const answer = reply?.status === 200 ? { ...reply.body, count: reply.body.likes.count } : null;
-    this.calls.push({ subject, user, wanted, fromMs, toMs, answer });
+    this.calls.push({ subject, user, by: server.url, wanted, fromMs, toMs, answer });
     if (answer !== null) this.#answered++;
     return answer !== null;
   }
 
   async #look(user: string, subject: Subject): Promise<void> {
     const fromMs = performance.now();
-    const reply = await this.#send({ method: 'GET', path: pathOf(subject), buyer: user }).catch(lost);
+    // Mostly at another process than the like.
+    const server = oneOf(this.#random, this.#servers);
+    const reply = await this.#send({ method: 'GET', path: pathOf(subject), buyer: user }, server).catch(lost);
     if (reply === null || reply === 'not sent') return;
     if (reply.status === 200) {
       const { liked, likes } = reply.body;
-      this.looks.push({ subject, user, fromMs, toMs: performance.now(), liked, exact: likes.exact });
+      const toMs = performance.now();
+      this.looks.push({ subject, user, by: server.url, fromMs, toMs, liked, exact: likes.exact });
     } else if (reply.status !== 503) this.#note(pathOf(subject), reply);
   }
 

@@ -126,8 +126,9 @@ export class MemoryLikeLedger implements LikeLedger {
     return this.epochs[shard]!;
   }
 
-  async raiseLikeEpoch(shard: number, above: number): Promise<number> {
+  async raiseLikeEpoch(shard: number, seen: number, above: number): Promise<number | null> {
     await this.before('raiseLikeEpoch');
+    if (this.epochs[shard] !== seen) return null;
     this.epochs[shard] = Math.max(this.epochs[shard]!, above) + 1;
     return this.epochs[shard]!;
   }

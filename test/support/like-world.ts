@@ -3,7 +3,7 @@ import { systemRuntime } from '../../src/base/runtime.ts';
 import { LIKE_SHARDS, type LikeEvent, type Subject } from '../../src/model/like.ts';
 import { LIKE_ENTRIES } from '../../src/model/like-entry.ts';
 import { CountedLikes, type CountedLikesDependencies } from '../../src/social/likes/counted.ts';
-import type { LikeStoreOptions } from '../../src/social/likes/redis/store.ts';
+import type { LikeStore, LikeStoreOptions } from '../../src/social/likes/redis/store.ts';
 import { MemoryLikeLedger } from './like-ledger.ts';
 
 /** One entry of a stream. */
@@ -11,6 +11,15 @@ export interface LikeEntry {
   readonly stream: string;
   readonly id: string;
   readonly events: LikeEvent[];
+}
+
+/** Deletes the records of settled pairs, of both generations. `store`: one whose rules keep none. */
+export async function forgetSettled(store: LikeStore, shard: number, max = 500): Promise<void> {
+  for (let turns = 0; turns < 2; ) {
+    const turned = await store.turnOver(shard, max);
+    if (turned === 'kept') return;
+    if (turned === 'done') turns++;
+  }
 }
 
 let made = 0;
@@ -90,17 +99,21 @@ export class LikeWorld {
     if (keys.length > 0) await this.eye.unlink(...keys);
   }
 
-  /** What a page shows, with the ledger's own values read first, as HTTP does. */
-  async look(reader: string | null, subjects: readonly Subject[], by = this.processes[0]!) {
+  /** A page as the ledger has it, read as HTTP does: `look` shows it. */
+  async read(reader: string | null, subjects: readonly Subject[], by = this.processes[0]!) {
+    const mark = by.mark();
     const counts = await this.ledger.likeCounts(subjects);
     const rows = await this.ledger.likeRows(subjects.map((subject) => ({ subject, user: reader ?? '' })));
-    return by.look(
-      reader,
-      subjects.map((subject, at) => {
-        const { count = 0, atMs = 0 } = counts.get(subject) ?? {};
-        return { subject, liked: rows[at] ?? false, count, asOfMs: atMs };
-      }),
-    );
+    const page = subjects.map((subject, at) => {
+      const { count = 0, atMs = 0 } = counts.get(subject) ?? {};
+      return { subject, liked: rows[at] ?? false, count, asOfMs: atMs };
+    });
+    return { look: () => by.look(reader, page, mark) };
+  }
+
+  /** What a page shows. */
+  async look(reader: string | null, subjects: readonly Subject[], by = this.processes[0]!) {
+    return (await this.read(reader, subjects, by)).look();
   }
 
   async end(): Promise<void> {

@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest';
 import type { Subject } from '../../src/model/like.ts';
-import { judgeLikes, type LikeCall, type LikeEnd, type LikeHistory } from '../support/like-judge.ts';
+import { judgeLikes, type LikeCall, type LikeEnd, type LikeHistory, type LikeLook } from '../support/like-judge.ts';
 
 /** The model of P8 must find lies, and must not take an allowed loss for one. A call takes 10 ms here. */
 const POST: Subject = 'post:1';
@@ -8,7 +8,7 @@ const NONE: LikeHistory = { calls: [], looks: [], sightings: [], losses: [] };
 
 function call(atMs: number, wanted: boolean, changed: boolean | null, more: Partial<LikeCall> = {}): LikeCall {
   const answer = changed === null ? null : { liked: wanted, changed, count: 1 };
-  return { subject: POST, user: 'ann', fromMs: atMs, toMs: atMs + 10, wanted, answer, ...more };
+  return { subject: POST, user: 'ann', by: 'A', fromMs: atMs, toMs: atMs + 10, wanted, answer, ...more };
 }
 
 function endOf(liked: Record<string, boolean>, more: Partial<LikeEnd> = {}): LikeEnd {
@@ -157,22 +157,37 @@ describe('when Redis loses its data', () => {
 });
 
 describe('a user who looks', () => {
-  const look = (liked: boolean, exact: boolean) => ({ subject: POST, user: 'ann', fromMs: 40, toMs: 50, liked, exact });
+  const look = (liked: boolean, exact: boolean, more: Partial<LikeLook> = {}): LikeLook => {
+    return { subject: POST, user: 'ann', by: 'B', fromMs: 40, toMs: 50, liked, exact, ...more };
+  };
   const calls = [call(0, true, true), call(20, false, true)];
   const end = endOf({ ann: false });
 
   it('sees the own like at once', () => {
     for (const exact of [true, false]) {
       expect(judged({ calls, looks: [look(false, exact)] }, end)).toMatchObject({ faults: [], behind: 0 });
+      expect(faultsOf({ calls, looks: [look(true, exact)] }, end), 'exact or not').toHaveLength(1);
     }
-    expect(faultsOf({ calls, looks: [look(true, true)] }, end)).toHaveLength(1);
   });
 
-  it('may see what was stored before, not as exact, which is counted; and nothing else', () => {
-    const looks = [look(true, false)];
+  const waited = { toMs: 540 };
+
+  it('may see what was stored before, where a process waited for Redis in vain, which is counted', () => {
+    const looks = [look(true, false, waited)];
     expect(judged({ calls, looks }, end)).toMatchObject({ faults: [], behind: 1 });
-    expect(faultsOf({ calls, looks, sightings: [exactAt(32)] }, end)).toHaveLength(1);
     // The ledger may have been read before this.
     expect(faultsOf({ calls, looks, sightings: [exactAt(43)] }, end)).toEqual([]);
+    // A process remembers what it decided itself, but not for ever.
+    const later = [look(true, false, { by: 'A', fromMs: 6_000, toMs: 6_500 })];
+    expect(judged({ calls, looks: later }, end)).toMatchObject({ faults: [], behind: 1 });
+  });
+
+  it.each<[string, Partial<LikeHistory>]>([
+    ['it is said to be exact', { looks: [look(true, true, waited)] }],
+    ['nobody can have waited', { looks: [look(true, false, { toMs: 539 })] }],
+    ['the process itself decided otherwise', { looks: [look(true, false, { ...waited, by: 'A' })] }],
+    ['it is stored otherwise', { looks: [look(true, false, waited)], sightings: [exactAt(32)] }],
+  ])('is wrong: %s', (_, history) => {
+    expect(faultsOf({ calls, ...history }, end)).toHaveLength(1);
   });
 });

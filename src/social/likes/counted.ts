@@ -1,24 +1,22 @@
 import { messageOf, RetryableError, unavailable } from '../../base/errors.ts';
 import { Grouped } from '../../base/grouped.ts';
 import type { Runtime } from '../../base/runtime.ts';
-import { Seldom } from '../../base/seldom.ts';
-import { within } from '../../base/timers.ts';
 import type { LikeBase, LikeLedger, LikeMode } from '../../ledger/port.ts';
 import { type LikeEvent, type Pair, type Subject, shardOf } from '../../model/like.ts';
 import { LikeFiller } from './filler.ts';
-import type { LikeOutcome, Likes, SettledLike, ShownLike } from './likes.ts';
+import type { LikeOutcome, Likes, PageMark, SettledLike, ShownLike } from './likes.ts';
+import { RecentDecisions } from './recent.ts';
 import type { Brought } from './redis/decisions.ts';
 import { LikeStore, type LikeStoreOptions } from './redis/store.ts';
 import { LikeSettler, type SettledBatch } from './settle.ts';
 import { LikeShards } from './shards.ts';
+import { ShownLikes } from './shown.ts';
 import { LikeUpkeep } from './upkeep.ts';
 
 /** How often a like is asked about, moved to a new epoch or waits for a shard, before it is given up. */
 const TRIES_MAX = 8;
 /** Reads of the ledger under way: rows, and counts. */
 const READS_AT_ONCE = 2;
-/** How long a page waits for Redis. Then it shows what the ledger has. */
-const LOOK_MS_MAX = 500;
 
 export interface CountedLikesDependencies {
   readonly runtime: Runtime;
@@ -39,7 +37,7 @@ export interface CountedLikesDependencies {
  *
  *   set     Redis decides if it knows the pair, or if the subject's filter says that it was never liked. Otherwise it asks: this class
  *           reads the ledger, together with all who ask in the same moment, and calls again.
- *   look    shows what Redis knows; for the rest the ledger's values, which the caller brings.
+ *   look    shows what Redis knows; for the rest the ledger's values, which the caller brings (shown.ts).
  *   settle  the handler of the likes' pipe.
  *
  * Guaranteed while Redis keeps its data: `liked` and `changed` are exact, each like reaches the ledger. In any case: the ledger's counts
@@ -58,7 +56,9 @@ export class CountedLikes implements Likes {
   readonly #counts: Grouped<Subject, LikeBase | null>;
   /** Counts being read, so that a subject that many like at once is read once. */
   readonly #loading = new Map<Subject, { readonly asked: Asked; readonly base: Promise<LikeBase | null> }>();
-  readonly #seldom: Seldom;
+  readonly #shown: ShownLikes;
+  readonly #recent: RecentDecisions;
+  readonly #drained: CountedLikesDependencies['drained'];
   /** Why no like is decided here any more, or null. */
   #barred: string | null = null;
 
@@ -66,7 +66,8 @@ export class CountedLikes implements Likes {
     const { runtime, ledger, lock, drained, probe, openWaitMs = 2000 } = dependencies;
     this.#runtime = runtime;
     this.#ledger = ledger;
-    this.#seldom = new Seldom(runtime.clock);
+    this.#recent = new RecentDecisions(runtime.clock);
+    this.#drained = drained;
     const store = new LikeStore(options, runtime);
     this.#store = store;
     this.#shards = new LikeShards({ runtime, store, ledger, lock, drained, waitMs: openWaitMs });
@@ -80,6 +81,13 @@ export class CountedLikes implements Likes {
       return subjects.map((subject) => found.get(subject) ?? null);
     };
     this.#counts = new Grouped(countsOf, runtime, { atOnce: READS_AT_ONCE });
+    this.#shown = new ShownLikes({
+      runtime,
+      store,
+      recent: this.#recent,
+      row: (pair) => this.#rows.ask(pair),
+      count: (subject) => this.#counts.ask(subject),
+    });
   }
 
   /** Why likes cannot be decided here, for /readyz; null while they can. */
@@ -103,6 +111,7 @@ export class CountedLikes implements Likes {
       switch (answer.is) {
         case 'changed':
         case 'same': {
+          this.#recent.add(subject, user, liked, answer.epoch);
           if (answer.check) this.#check(subject, answer.epoch);
           const likes = { count: answer.count, exact: answer.exact, asOfMs: answer.atMs };
           return { outcome: 'ok', liked, changed: answer.is === 'changed', likes };
@@ -158,26 +167,17 @@ export class CountedLikes implements Likes {
       .catch((error: unknown) => this.#runtime.log.debug({ subject, reason: messageOf(error) }, 'not checked'));
   }
 
-  async look(reader: string | null, page: readonly SettledLike[]): Promise<ShownLike[]> {
-    const known = await this.#known(reader, page);
-    return page.map(({ liked, count, asOfMs }, at) => {
-      const here = known?.[at] ?? 'stale';
-      if (here === 'unknown') return { liked, count, exact: true, asOfMs };
-      if (here === 'stale') return { liked, count, exact: false, asOfMs };
-      return { liked: here.liked ?? liked, count: here.count, exact: here.exact, asOfMs: here.atMs };
-    });
+  mark(): PageMark {
+    return this.#shown.mark();
   }
 
-  async #known(reader: string | null, page: readonly SettledLike[]) {
-    if (page.length === 0) return [];
-    const { log, timers } = this.#runtime;
-    try {
-      const asked = this.#store.look(page.map(({ subject }) => ({ subject, user: reader })));
-      return await within(timers, asked, LOOK_MS_MAX);
-    } catch (error) {
-      if (this.#seldom.may('look')) log.warn({ reason: messageOf(error) }, 'counts of likes are shown as stored');
-      return null;
-    }
+  look(reader: string | null, page: readonly SettledLike[], mark: PageMark): Promise<ShownLike[]> {
+    return this.#shown.look(reader, page, mark);
+  }
+
+  /** Since the start: posts and comments that were shown as they are stored, because Redis did not answer for them. */
+  get asStored(): number {
+    return this.#shown.asStored;
   }
 
   forget(subject: Subject): Promise<void> {
@@ -189,13 +189,25 @@ export class CountedLikes implements Likes {
     return this.#settler.settle(batch);
   }
 
+  /** For an operator who gives up an event that the ledger cannot take: the pair and its count are the ledger's from now on. */
+  async giveUp(event: LikeEvent): Promise<void> {
+    const { subject, user, epoch } = event;
+    const row = this.#rows.ask({ subject, user }).catch(ofNobody);
+    const base = this.#counts.ask(subject).catch(ofNobody);
+    const liked = (await row) ?? false;
+    await this.#store.giveUp(event, liked, await base);
+    this.#recent.add(subject, user, liked, epoch);
+  }
+
   /**
-   * Opens the shard of this subject anew, with what the ledger has. For an operator who gives up an event that the ledger cannot take:
-   * until then Redis counts it.
+   * Opens a shard anew, with what the ledger has. For an operator who gives up likes that nobody can read: Redis would count them for ever.
+   * Does nothing if their epoch is over. Fails with `unavailable` while other likes are on their way, which would be lost.
    */
-  async reopen(subject: Subject): Promise<void> {
-    const shard = shardOf(subject);
-    await this.#shards.open(shard, await this.#store.shut(shard));
+  async reopen(shard: number, epoch: number): Promise<void> {
+    if ((await this.#store.epochOf(shard)) !== epoch) return;
+    if (!(await this.#drained(shard)))
+      throw unavailable('likes of this shard are on their way: try again when they are stored');
+    await this.#shards.opened(shard, epoch);
   }
 
   #moved(shard: number, epoch: number, mode: LikeMode): void {
@@ -213,6 +225,12 @@ export class CountedLikes implements Likes {
     this.#filler.close();
     this.#store.close();
   }
+}
+
+/** The ledger cannot even be asked about what is no name, or no id: there is no row of it. */
+function ofNobody(error: unknown): null {
+  if (error instanceof RetryableError) throw error;
+  return null;
 }
 
 /** When Redis asked for what is read, and in which epoch. */

@@ -1,6 +1,9 @@
 import type { LikeLedger } from '../../ledger/port.ts';
 import type { Subject } from '../../model/like.ts';
-import type { LikeOutcome, Likes, SettledLike, ShownLike } from './likes.ts';
+import type { LikeOutcome, Likes, PageMark, SettledLike, ShownLike } from './likes.ts';
+
+/** The rows are all there is. */
+const MARK: PageMark = { epochs: [], atMs: 0 };
 
 /** Likes that the ledger decides, one transaction for all that come together. Counts are always exact. */
 export class DirectLikes implements Likes {
@@ -15,6 +18,10 @@ export class DirectLikes implements Likes {
     if (set.outcome === 'not_found') return set;
     const { changed, count, atMs } = set;
     return { outcome: 'ok', liked: set.liked, changed, likes: { count, exact: true, asOfMs: atMs } };
+  }
+
+  mark(): PageMark {
+    return MARK;
   }
 
   async look(_: string | null, page: readonly SettledLike[]): Promise<ShownLike[]> {

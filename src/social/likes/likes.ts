@@ -32,17 +32,27 @@ export interface ShownLike extends LikeCount {
   readonly liked: boolean;
 }
 
+/** The moment before a page is read from the ledger: what it may lack is what was decided since. */
+export interface PageMark {
+  /** The epochs of the shards that this process knew. */
+  readonly epochs: readonly number[];
+  /** By this process' monotonic clock. */
+  readonly atMs: number;
+}
+
 /**
  * Likes, for HTTP and the library. A caller's own like is exact at once (P8): `set` answers what is so from now on, and `look` shows it
  * in every process. Fails with `unavailable` or `overloaded` if it cannot be decided now; a retry does no harm.
  */
 export interface Likes {
   set(subject: Subject, user: string, liked: boolean): Promise<LikeOutcome>;
+  /** To be taken before a page is read from the ledger, and given to `look`. */
+  mark(): PageMark;
   /**
-   * Likes and counts to show for the subjects of a page, in their order, for `reader` (null: nobody). The caller read the page from the
-   * ledger less than 5 s ago. Does not fail: where the newest state is not to be had, it shows the ledger's, not as exact.
+   * Likes and counts to show for the subjects of a page, in their order, for `reader` (null: nobody). Does not fail: where the newest
+   * state is not to be had, it shows the ledger's, not as exact, and what this process itself has decided for the reader a moment ago.
    */
-  look(reader: string | null, page: readonly SettledLike[]): Promise<ShownLike[]>;
+  look(reader: string | null, page: readonly SettledLike[], mark: PageMark): Promise<ShownLike[]>;
   /** The ledger has deleted this subject: nobody can like it from now on. */
   forget(subject: Subject): Promise<void>;
 }

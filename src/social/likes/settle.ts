@@ -2,7 +2,8 @@ import { messageOf, RetryableError, unavailable } from '../../base/errors.ts';
 import { halved } from '../../base/halved.ts';
 import type { LikeLedger, LikeMode, SettledLikes } from '../../ledger/port.ts';
 import { type LikeEvent, type Subject, shardOf } from '../../model/like.ts';
-import type { CommittedCount, LikeStore } from './redis/store.ts';
+import type { LikeStore } from './redis/store.ts';
+import type { CommittedCount } from './redis/told.ts';
 
 /** What became of a batch of the pipe: `told` resolves when Redis knows, too, and only then is the batch decided. */
 export interface SettledBatch {

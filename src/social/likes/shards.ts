@@ -30,7 +30,8 @@ export interface ShardsDependencies {
  *   4. the shard is opened for that epoch, empty, unless a higher one is in force by then. Everything that is decided in it rests on
  *      rows that were read after 3.
  *
- * A process that is stopped anywhere in this and resumed later either goes on as if nothing had happened, or finds a higher epoch.
+ * A process that is stopped anywhere in this and resumed later either goes on as if nothing had happened, or finds that another has
+ * raised the epoch since 1, and leaves the shard to it. The lock alone does not keep two apart: Redis may have lost it.
  */
 export class LikeShards {
   readonly #on: ShardsDependencies;
@@ -55,9 +56,9 @@ export class LikeShards {
   }
 
   /** The same, for a caller that waits. */
-  async opened(shard: number): Promise<void> {
+  async opened(shard: number, above = 0): Promise<void> {
     const { runtime, waitMs } = this.#on;
-    const opened = this.open(shard).then(() => true);
+    const opened = this.open(shard, above).then(() => true);
     if ((await within(runtime.timers, opened, waitMs)) === null) throw unavailable('likes are being recovered');
   }
 
@@ -88,6 +89,7 @@ export class LikeShards {
             if ((await store.epochOf(shard)) > task.above) return;
             await this.#once(shard);
             failures = 0;
+            // Not if another process has raised the epoch: it is about to open the shard, or has died before it could.
             if ((await store.epochOf(shard)) > task.above) return;
           } finally {
             await grant.release().catch(() => undefined);
@@ -111,7 +113,10 @@ export class LikeShards {
     const shutEpoch = await store.shut(shard);
     const isDrained = await drained(shard);
     if (this.#closed) return;
-    const epoch = await ledger.raiseLikeEpoch(shard, Math.max(ledgerEpoch, shutEpoch, store.knownEpoch(shard)));
+    const above = Math.max(shutEpoch, store.knownEpoch(shard));
+    const epoch = await ledger.raiseLikeEpoch(shard, ledgerEpoch, above);
+    // What another process has opened meanwhile was neither shut nor drained here: likes that were decided in it would be dropped.
+    if (epoch === null) return;
     const inForce = await store.open(shard, epoch);
     const pauseMs = Math.round(runtime.clock.monotonic() - startedMs);
     if (!isDrained) runtime.log.error({ shard, epoch }, 'likes that were not stored yet are lost');

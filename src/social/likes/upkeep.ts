@@ -8,7 +8,7 @@ import type { LikeShards } from './shards.ts';
 const ROUND_MS = 1000;
 const ROUND_MS_MAX = 5000;
 const FAILURES_MAX = 3;
-const PRUNE_MAX = 256;
+const RECORDS_MAX = 256;
 /** Of its bound of subjects: beyond it, subjects leave Redis as soon as they may. */
 const CROWDED = 0.75;
 
@@ -55,11 +55,11 @@ export class LikeUpkeep {
     let changed = await shards.verify();
     let more = false;
     for (let shard = 0; shard < LIKE_SHARDS && !signal?.aborted; shard++) {
-      const pruned = await store.prune(shard, PRUNE_MAX);
+      const turned = await store.turnOver(shard, RECORDS_MAX);
       const evicted = await this.#evict(shard);
       const cleared = await store.clear(shard);
-      changed += pruned + evicted + cleared;
-      more ||= pruned === PRUNE_MAX || cleared > 0 || (evicted > 0 && this.#cursors[shard] !== '0');
+      changed += (turned === 'kept' ? 0 : 1) + evicted + cleared;
+      more ||= turned === 'more' || cleared > 0 || (evicted > 0 && this.#cursors[shard] !== '0');
     }
     return { changed, more };
   }

@@ -3,12 +3,12 @@ import { type RedisLink, RedisUnavailableError } from '../../../base/redis/link.
 import { type Asker, bulk } from '../../../base/redis/sent-script.ts';
 import type { Runtime } from '../../../base/runtime.ts';
 import { LIKE_SHARDS, type Pair, type Subject, shardOf } from '../../../model/like.ts';
-import { type LikeLayout, pairField } from './layout.ts';
+import type { LikeLayout } from './layout.ts';
 import type { LikeRules } from './rules.ts';
 import { scriptNamed } from './scripts.ts';
 import { userMark } from './user-mark.ts';
 
-/** A call holds Redis for as long as it runs; this many likes take about a millisecond. */
+/** A call holds Redis for as long as it runs; this many likes take about a millisecond. At most 128: see `counts` in decide.lua. */
 const BATCH_MAX = 128;
 /** Likes of a shard that wait for a call. */
 const WAITING_MAX = 1024;
@@ -159,7 +159,7 @@ export class LikeDecisions {
     const keys = layout.shard(lane.shard);
     const of = keys.of(epoch);
     lane.epoch = epoch;
-    lane.keys = [keys.head, of.stream, of.subjects, of.pairs, of.settled].map(bulk).join('');
+    lane.keys = [keys.head, of.stream, of.subjects, ...of.pairs].map(bulk).join('');
     lane.slotKeys = Array.from({ length: SLOTS }, (_, slot) => bulk(of.answers(caller, slot)));
     const { unsettledMax, subjectsMax, filterUsersMax, askedMsMax, checkMs, checkMsMax } = rules;
     const numbers = [unsettledMax, subjectsMax, filterUsersMax, askedMsMax, checkMs, checkMsMax, ANSWERS_MS].map(
@@ -229,6 +229,7 @@ export class LikeDecisions {
 
 const KEYS = 6;
 const HEAD_ARGS = 11;
+const NOTHING = bulk('');
 const CODES = { c: 'changed', u: 'same', a: 'ask', l: 'load', f: 'full' } as const;
 
 /** Likes that are sent in one call, and their wire format. */
@@ -236,6 +237,7 @@ class Call implements Asker {
   readonly lane: Lane;
   readonly slot: number;
   readonly epoch: number;
+  /** By subject. */
   readonly likes: readonly Waiting[];
   readonly sentMs: number;
   readonly breaks: number;
@@ -244,9 +246,8 @@ class Call implements Asker {
   /** A reply was lost: it may have been decided already. */
   isUncertain = false;
   readonly #decisions: LikeDecisions;
-  /** For each like the place of its subject. */
-  readonly #places: number[] = [];
-  readonly #subjects: number;
+  /** How many likes each subject has. */
+  readonly #counts: number[];
 
   constructor(
     decisions: LikeDecisions,
@@ -262,44 +263,45 @@ class Call implements Asker {
     this.lane = lane;
     this.slot = slot;
     this.epoch = epoch;
-    this.likes = likes;
     this.sentMs = sentMs;
     this.breaks = breaks;
-    const subjects = new Map<Subject, { place: number; base: LikeRequest['base'] }>();
+    const subjects = new Map<Subject, Waiting[]>();
+    for (const like of likes) {
+      const of = subjects.get(like.request.subject);
+      if (of === undefined) subjects.set(like.request.subject, [like]);
+      else of.push(like);
+    }
+    this.likes = subjects.size === 1 ? likes : [...subjects.values()].flat();
+    this.#counts = Array.from(subjects.values(), ({ length }) => length);
+    let named = '';
+    let counts = '';
     let marks = '';
     let wants = '';
     let rows = '';
     let hasRows = false;
-    let fields = '';
-    for (const { request } of likes) {
-      const { subject, user, liked, row, base } = request;
-      let of = subjects.get(subject);
-      if (of === undefined) {
-        of = { place: subjects.size, base: undefined };
-        subjects.set(subject, of);
+    let users = '';
+    for (const [subject, some] of subjects) {
+      let newest: LikeRequest['base'];
+      for (const { request } of some) {
+        const { user, liked, row, base } = request;
+        // What was read in another epoch says nothing about this one.
+        if (base?.epoch === epoch && !(newest && newest.askedMs > base.askedMs)) newest = base;
+        marks += userMark(user);
+        wants += liked ? '1' : '0';
+        if (row?.epoch === epoch) {
+          hasRows = true;
+          rows += `${row.value ? 1 : 0}${row.askedMs} `;
+        } else rows += '- ';
+        users += bulk(user);
       }
-      // What was read in another epoch says nothing about this one.
-      if (base?.epoch === epoch && !(of.base && of.base.askedMs > base.askedMs)) of.base = base;
-      this.#places.push(of.place);
-      marks += userMark(user);
-      wants += liked ? '1' : '0';
-      if (row?.epoch === epoch) {
-        hasRows = true;
-        rows += `${row.value ? 1 : 0}${row.askedMs} `;
-      } else rows += '- ';
-      fields += bulk(pairField(subject, user));
-    }
-    this.#subjects = subjects.size;
-    let named = '';
-    for (const [subject, { base }] of subjects) {
       named += bulk(subject);
-      if (base === undefined) named += bulk('');
-      else named += bulk(`${base.value.count} ${base.value.rev} ${base.value.atMs} ${base.askedMs}`);
+      if (newest === undefined) named += NOTHING;
+      else named += bulk(`${newest.value.count} ${newest.value.rev} ${newest.value.atMs} ${newest.askedMs}`);
+      counts += String.fromCharCode(some.length - 1);
     }
-    const places = subjects.size > 1 ? this.#places.map((place) => place.toString(16).padStart(2, '0')).join('') : '';
-    const counts = bulk(String(number)) + bulk(String(likes.length)) + bulk(String(subjects.size));
-    const each = bulk(marks) + bulk(wants) + bulk(places) + bulk(hasRows ? rows : '');
-    this.wire = lane.keys + lane.slotKeys[slot]! + lane.head + counts + named + each + fields;
+    const sizes = bulk(String(number)) + bulk(String(likes.length)) + bulk(String(subjects.size));
+    const each = bulk(counts) + bulk(marks) + bulk(wants) + bulk(hasRows ? rows : '');
+    this.wire = lane.keys + lane.slotKeys[slot]! + lane.head + sizes + named + each + users;
     this.parts = HEAD_ARGS + 3 + 2 * subjects.size + 4 + likes.length;
   }
 
@@ -313,7 +315,7 @@ class Call implements Asker {
 
   read(reply: string): void {
     const lines = reply.split('\n');
-    const codes = lines[this.#subjects + 1];
+    const codes = lines[this.#counts.length + 1];
     if (codes?.length !== this.likes.length) {
       const error = new InvariantError('Redis gave no answer to some likes');
       for (const { reject } of this.likes) reject(error);
@@ -321,13 +323,16 @@ class Call implements Asker {
     }
     const askedMs = Number(lines[0]);
     const { epoch } = this;
-    const subjects = lines.slice(1, this.#subjects + 1).map((line) => line.split(' ').map(Number));
-    for (const [at, { resolve }] of this.likes.entries()) {
-      const is = CODES[codes[at] as keyof typeof CODES];
-      const [count = 0, unsettled = 0, atMs = 0, check = 0] = subjects[this.#places[at]!]!;
-      if (is === 'full') resolve({ is });
-      else if (is === 'ask' || is === 'load') resolve({ is, askedMs, epoch, count });
-      else resolve({ is, count, exact: unsettled === 0, atMs, check: check === 1, epoch });
+    let at = 0;
+    for (const [place, likes] of this.#counts.entries()) {
+      const [count = 0, unsettled = 0, atMs = 0, check = 0] = lines[place + 1]!.split(' ').map(Number);
+      for (const end = at + likes; at < end; at++) {
+        const is = CODES[codes[at] as keyof typeof CODES];
+        const { resolve } = this.likes[at]!;
+        if (is === 'full') resolve({ is });
+        else if (is === 'ask' || is === 'load') resolve({ is, askedMs, epoch, count });
+        else resolve({ is, count, exact: unsettled === 0, atMs, check: check === 1, epoch });
+      }
     }
   }
 }

@@ -5,8 +5,10 @@ import { likeChannel } from '../../../model/like.ts';
 export interface LikeEpochKeys {
   readonly stream: string;
   readonly subjects: string;
-  readonly pairs: string;
-  readonly settled: string;
+  /** The two generations of the records of pairs (lua/_generations.lua). */
+  readonly pairs: readonly [string, string];
+  /** Numbers of events that Redis was told of before it was told of all events before them. */
+  readonly ahead: string;
   /** The prefix of the names of filters. */
   readonly filters: string;
   /** The last answers to a caller that has at most so many calls under way as it has slots. */
@@ -49,9 +51,9 @@ export class LikeLayout {
       old: `${begin}old`,
       of: (epoch) => ({
         stream: `${begin}${epoch}:stream`,
-        subjects: `${begin}${epoch}:subjects`,
-        pairs: `${begin}${epoch}:pairs`,
-        settled: `${begin}${epoch}:settled`,
+        subjects: `${begin}${epoch}:counts`,
+        pairs: [`${begin}${epoch}:pairs:0`, `${begin}${epoch}:pairs:1`],
+        ahead: `${begin}${epoch}:ahead`,
         filters: `${begin}${epoch}:f:`,
         answers: (caller, slot) => `${begin}${epoch}:a:${caller}:${slot}`,
       }),

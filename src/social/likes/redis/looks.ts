@@ -15,15 +15,19 @@ export interface LookRequest {
   readonly user: string | null;
 }
 
-/** What Redis knows; `unknown`: nothing of it is unsettled, the ledger has it all; `stale`: nobody can tell. */
+/** What Redis knows. */
 export type LookAnswer =
-  | 'unknown'
+  /** Nobody can tell before the shard is opened anew. `lost`: Redis has nothing of it, so that what was not stored may be lost. */
   | 'stale'
+  | 'lost'
   | {
-      readonly count: number;
-      readonly exact: boolean;
-      readonly atMs: number;
-      /** Null: the pair is not in Redis, the ledger's row is right. */
+      /** The epoch in force. */
+      readonly epoch: number;
+      /** The shard decides nothing more in this epoch. */
+      readonly isShut: boolean;
+      /** Null: the subject is not in Redis, so that nothing of it is unsettled. */
+      readonly count: { readonly count: number; readonly exact: boolean; readonly atMs: number } | null;
+      /** Null: the pair is not in Redis. A row that was read in this epoch, and not too long ago, is right. */
       readonly liked: boolean | null;
     };
 
@@ -88,23 +92,27 @@ export class LikeLooks {
     const keys: string[] = [];
     const shards: number[] = [];
     const each: string[] = [];
+    const askedIn: number[] = [];
     let last = -1;
+    let epoch = 0;
     for (const { shard, request } of some) {
       if (shard !== last) {
-        const epoch = epochs.of(shard);
+        epoch = epochs.of(shard);
         const of = layout.shard(shard).of(epoch);
-        keys.push(layout.shard(shard).head, of.subjects, of.pairs);
+        keys.push(layout.shard(shard).head, of.subjects, ...of.pairs);
         shards.push(epoch, 0);
         last = shard;
       }
       shards[shards.length - 1]!++;
+      askedIn.push(epoch);
       each.push(request.subject, request.user === null ? '' : pairField(request.subject, request.user));
     }
     const reply = await link.script(scriptNamed('look'), keys, [shards.length / 2, ...shards, ...each]);
     for (const [at, line] of String(reply).split('\n').entries()) {
       const one = some[at]!;
-      if (line.startsWith('!')) this.#moved(one, Number(line.slice(1)));
-      else one.resolve(answerIn(line));
+      if (line === '?') one.resolve('lost');
+      else if (line.startsWith('!')) this.#moved(one, Number(line.slice(1)));
+      else one.resolve(answerIn(line, askedIn[at]!));
     }
   }
 
@@ -116,13 +124,15 @@ export class LikeLooks {
   }
 }
 
-function answerIn(line: string): LookAnswer {
-  if (line === '') return 'unknown';
-  const [count, unsettled, atMs, liked] = line.split(' ') as [string, string, string, string];
+function answerIn(line: string, epoch: number): LookAnswer {
+  const isShut = line.startsWith('~');
+  const text = isShut ? line.slice(1) : line;
+  if (text === '') return { epoch, isShut, count: null, liked: null };
+  const [count, unsettled, atMs, liked] = text.split(' ') as [string, string, string, string];
   return {
-    count: Number(count),
-    exact: unsettled === '0',
-    atMs: Number(atMs),
+    epoch,
+    isShut,
+    count: { count: Number(count), exact: unsettled === '0' && !isShut, atMs: Number(atMs) },
     liked: liked === '-' ? null : liked === '1',
   };
 }

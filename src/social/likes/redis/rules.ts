@@ -1,6 +1,6 @@
 /** Ages and bounds that the scripts keep. Ages are measured by Redis' clock. */
 export interface LikeRules {
-  /** How many pairs of a shard may be unsettled, and how many entries its stream may have. */
+  /** How many events of a shard may be unsettled, and how many entries its stream may have. */
   readonly unsettledMax: number;
   /** How many subjects of a shard may be in Redis. */
   readonly subjectsMax: number;

@@ -8,6 +8,7 @@ import { LikeLayout, pairField } from './layout.ts';
 import { LikeLooks, type LookAnswer, type LookRequest } from './looks.ts';
 import { LIKE_RULES, type LikeRules } from './rules.ts';
 import { scriptNamed } from './scripts.ts';
+import { type CommittedCount, spansOf, toldOf } from './told.ts';
 import { userMark } from './user-mark.ts';
 
 export interface LikeStoreOptions {
@@ -20,11 +21,9 @@ export interface LikeStoreOptions {
   readonly rules?: Partial<LikeRules>;
 }
 
-/** The count that the ledger has committed; null: it has no such subject. */
-export type CommittedCount = { readonly count: number; readonly rev: number; readonly atMs: number } | null;
-
-/** Events or users of one call. */
+/** Users of one call, and subjects that it tells of: about a millisecond of Redis' time. */
 const CALL_MAX = 128;
+const SUBJECTS_MAX = 512;
 const SCAN_COUNT = 200;
 
 /**
@@ -39,7 +38,7 @@ export class LikeStore {
   readonly #keepAlive: KeepAlive;
   readonly #decisions: LikeDecisions;
   readonly #looks: LikeLooks;
-  readonly #epochs: number[] = Array.from({ length: LIKE_SHARDS }, () => 0);
+  #epochs: readonly number[] = Array.from({ length: LIKE_SHARDS }, () => 0);
 
   constructor(options: LikeStoreOptions, runtime: Runtime) {
     const { target, prefix = 'doorbuster', commandMs = 1000, retryMs = 1000 } = options;
@@ -61,7 +60,12 @@ export class LikeStore {
   }
 
   #saw(shard: number, epoch: number): void {
-    if (epoch > this.#epochs[shard]!) this.#epochs[shard] = epoch;
+    if (epoch > this.#epochs[shard]!) this.#epochs = this.#epochs.with(shard, epoch);
+  }
+
+  /** The highest epoch of each shard that this process has seen, as of now. */
+  get epochs(): readonly number[] {
+    return this.#epochs;
   }
 
   /** The highest epoch of a shard that this process has seen; 0: none. */
@@ -88,31 +92,38 @@ export class LikeStore {
     events: readonly LikeEvent[],
     counts: ReadonlyMap<Subject, CommittedCount>,
   ): Promise<number> {
-    let reply: unknown = 0;
     const keys = this.#layout.shard(shard);
-    const { subjects, pairs, settled } = keys.of(epoch);
-    for (let from = 0; from === 0 || from < events.length; from += CALL_MAX) {
-      const some = events.slice(from, from + CALL_MAX);
-      const isLast = from + CALL_MAX >= events.length;
-      // A count comes with the first of its events and not after the last: a subject must not look settled with an old count.
-      const named = new Set(some.map(({ subject }) => subject));
-      const bases = [...counts].filter(([subject]) => isLast || named.has(subject));
+    const { subjects, ahead, pairs } = keys.of(epoch);
+    const all = toldOf(events, counts);
+    let reply: unknown = epoch;
+    // All events of a subject come with its count, so that it never looks settled with an old one.
+    for (let from = 0; from === 0 || from < all.length; from += SUBJECTS_MAX) {
+      const some = all.slice(from, from + SUBJECTS_MAX);
       reply = await this.#link.script(
         scriptNamed('settle'),
-        [keys.head, subjects, pairs, settled],
+        [keys.head, subjects, ahead, ...pairs],
         [
-          ...[epoch, ledgerEpoch, this.rules.keepMs, some.length, bases.length],
-          ...bases.flatMap(([subject, base]) => [
-            subject,
-            base === null ? '' : `${base.count} ${base.rev} ${base.atMs}`,
-          ]),
-          some.map(({ n }) => n).join(' '),
-          some.map(({ liked }) => (liked ? 1 : 0)).join(''),
-          ...some.map(({ subject, user }) => pairField(subject, user)),
+          ...[epoch, ledgerEpoch, this.rules.keepMs],
+          ...[JSON.stringify(spansOf(some)), JSON.stringify(some.map(({ numbers }) => numbers))],
+          ...some.map(({ subject }) => subject),
         ],
       );
     }
     return typeof reply === 'number' ? reply : epoch;
+  }
+
+  /**
+   * An event that the ledger cannot take is given up: the pair is from now on what the ledger has, `liked` and the count that this row is
+   * part of. Does nothing in another epoch; leaves a pair alone that was decided again. May be repeated.
+   */
+  async giveUp(event: LikeEvent, liked: boolean, base: CommittedCount): Promise<void> {
+    const { subject, user, epoch, n } = event;
+    const shard = shardOf(subject);
+    const keys = this.#layout.shard(shard);
+    const args = [epoch, pairField(subject, user), n, liked ? 1 : 0];
+    const reply = await this.#link.script(scriptNamed('give-up'), [keys.head, ...keys.of(epoch).pairs], args);
+    if (typeof reply === 'number') return;
+    await this.settle(shard, epoch, 0, [event], new Map([[subject, base]]));
   }
 
   /** From now on a like of this subject is decided only after the ledger was asked whether it exists. */
@@ -150,7 +161,8 @@ export class LikeStore {
   /** Opens a shard for an epoch that the ledger has raised; returns the epoch in force, which may be a higher one. */
   async open(shard: number, epoch: number): Promise<number> {
     const keys = this.#layout.shard(shard);
-    const names = [keys.head, keys.epochs, keys.old, keys.of(epoch).stream];
+    const { stream, pairs } = keys.of(epoch);
+    const names = [keys.head, keys.epochs, keys.old, stream, pairs[0]];
     const reply = await this.#link.script(scriptNamed('open'), names, [epoch]);
     const inForce = typeof reply === 'number' ? reply : epoch;
     this.#saw(shard, inForce);
@@ -183,14 +195,17 @@ export class LikeStore {
     return this.#link.script(scriptNamed(script), [keys.head, subjects], all);
   }
 
-  /** Deletes some records of pairs that are settled for long enough; returns how many it has looked at. */
-  async prune(shard: number, max: number): Promise<number> {
+  /**
+   * Deletes the old generation of records if everything in it is settled for long enough, and begins a new one (`done`). `more`: it has
+   * looked at some records, to keep those that are not settled.
+   */
+  async turnOver(shard: number, max: number): Promise<'done' | 'more' | 'kept'> {
     const keys = this.#layout.shard(shard);
     const epoch = this.#epochs[shard]!;
-    const { subjects, pairs, settled } = keys.of(epoch);
-    const names = [keys.head, subjects, pairs, settled];
-    const reply = await this.#link.script(scriptNamed('prune'), names, [epoch, this.rules.keepMs, max]);
-    return typeof reply === 'string' ? Number(reply) : 0;
+    const { pairs, ahead } = keys.of(epoch);
+    const names = [keys.head, ...pairs, ahead];
+    const reply = await this.#link.script(scriptNamed('turn-over'), names, [epoch, this.rules.keepMs, max]);
+    return typeof reply === 'string' ? (reply as 'done' | 'more' | 'kept') : 'kept';
   }
 
   /** Takes some cold subjects out of Redis; `cursor` '0' begins anew, and is returned at the end. */
@@ -201,12 +216,12 @@ export class LikeStore {
   ): Promise<{ cursor: string; evicted: number; left: number }> {
     const keys = this.#layout.shard(shard);
     const epoch = this.#epochs[shard]!;
-    const { subjects, filters } = keys.of(epoch);
+    const { subjects, pairs, filters } = keys.of(epoch);
     // A count that was read before a subject came in and left again must be too old by then.
     const ms = Math.max(idleMs, this.rules.keepMs);
     const reply = await this.#link.script(
       scriptNamed('evict'),
-      [keys.head, subjects],
+      [keys.head, subjects, ...pairs],
       [epoch, filters, cursor, SCAN_COUNT, ms],
     );
     if (!Array.isArray(reply)) return { cursor: '0', evicted: 0, left: 0 };
@@ -218,8 +233,8 @@ export class LikeStore {
     const keys = this.#layout.shard(shard);
     let cleared = 0;
     for (const epoch of (await this.#link.call('SMEMBERS', [keys.old])) as string[]) {
-      const { subjects, pairs, settled, filters } = keys.of(Number(epoch));
-      const names = [keys.head, keys.old, subjects, pairs, settled];
+      const { subjects, pairs, ahead, filters } = keys.of(Number(epoch));
+      const names = [keys.head, keys.old, subjects, ...pairs, ahead];
       cleared += (await this.#link.script(scriptNamed('clear'), names, [epoch, filters, SCAN_COUNT])) as number;
     }
     return cleared;

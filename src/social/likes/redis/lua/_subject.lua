@@ -1,54 +1,49 @@
 --[[
   Included by the commands that read or change subjects. Not a command of its own.
 
-  A subject is one value, with blanks between:
+  A subject is one value, packed: as text its numbers would take Lua longer than everything else that is done with them.
     count rev at     what the ledger has committed and Redis was told of, the number of that change, and when it was committed
-    delta            the sum over its pairs of what is decided minus what `count` includes
-    unsettled        pairs with a decision that Redis was not told is committed
-    kept             pairs that have a record
+    delta            the sum of the events that Redis was not told of: 1 for a like, -1 for one that is taken back
+    unsettled        how many these are
+    gen              the generation of records (_generations.lua) that was young when the subject was last decided on or told of
     checked claimed  when the ledger was last known to have this subject; when a caller was last asked to check that. 0: unknown
     used             when it was last decided on, to the second
-    state            of its filter: c complete, i incomplete, f<token> being filled, x given up
     filled buckets   users in its filter, and buckets of it
+    state            of its filter: c complete, i incomplete, f<token> being filled, x given up
+    first            the users of a filter with one bucket (_filter.lua)
 
-  A pair is one value, too: `<liked> <liked in count> <n> <n in count> <settled>`. n is the number of the last decision since the record
-  was made, 0 if there was none; what has a number up to `n in count` is in the subject's count; settled is when Redis was told that all
-  of it is committed, 0 if that is still to come.
+  A pair's record is `1` or `0`, liked or not, and the number of the last decision directly behind. Without a number it is a row of the
+  ledger that was read and needed no change.
 ]]
-local SUBJECT = '^(%-?%d+) (%d+) (%d+) (%-?%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%w+) (%d+) (%d+)$'
+local SUBJECT = '<I4I6I6i4I4I4I6I6I6I4I4Bc0'
 
 local function readSubject(name, text)
-  local count, rev, at, delta, unsettled, kept, checked, claimed, used, state, filled, buckets = string.match(text, SUBJECT)
+  local count, rev, at, delta, unsettled, gen, checked, claimed, used, filled, buckets, state, rest = struct.unpack(SUBJECT, text)
   return {
     name = name,
-    count = tonumber(count),
-    rev = tonumber(rev),
-    at = tonumber(at),
-    delta = tonumber(delta),
-    unsettled = tonumber(unsettled),
-    kept = tonumber(kept),
-    checked = tonumber(checked),
-    claimed = tonumber(claimed),
-    used = tonumber(used),
+    count = count,
+    rev = rev,
+    at = at,
+    delta = delta,
+    unsettled = unsettled,
+    gen = gen,
+    checked = checked,
+    claimed = claimed,
+    used = used,
+    filled = filled,
+    buckets = buckets,
     state = state,
-    filled = tonumber(filled),
-    buckets = tonumber(buckets),
+    first = string.sub(text, rest),
   }
 end
 
 local function writtenSubject(of)
-  return table.concat({ of.count, of.rev, of.at, of.delta, of.unsettled, of.kept, of.checked, of.claimed, of.used, of.state, of.filled,
-    of.buckets }, ' ')
+  return struct.pack(SUBJECT, of.count, of.rev, of.at, of.delta, of.unsettled, of.gen, of.checked, of.claimed, of.used, of.filled,
+    of.buckets, #of.state, of.state) .. of.first
 end
 
-local function readPair(text)
-  local liked, base, n, baseN, settled = string.match(text, '^(%d) (%d) (%d+) (%d+) (%d+)$')
-  return { liked = tonumber(liked), base = tonumber(base), n = tonumber(n), baseN = tonumber(baseN), settled = tonumber(settled) }
-end
-
-local function writtenPair(of)
-  return of.liked .. ' ' .. of.base .. ' ' .. of.n .. ' ' .. of.baseN .. ' ' .. of.settled
-end
+-- While tells overtake each other, the sum may be below what the rows have.
+local function shownCount(of) return math.max(of.count + of.delta, 0) end
 
 -- Redis' own clock, in milliseconds.
 local function now()

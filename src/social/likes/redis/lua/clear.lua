@@ -1,7 +1,7 @@
 --[[
   Deletes what an epoch that is over has left, some subjects at a time; not its stream, which the pipe empties.
 
-  KEYS[1..5]  head, old epochs; subjects, pairs, settled of the old epoch
+  KEYS[1..6]  head, old epochs; subjects, both generations of pairs, told ahead of the old epoch
   ARGV[1]     the old epoch
   ARGV[2]     the prefix of the names of its filters
   ARGV[3]     about how many subjects to delete
@@ -21,4 +21,4 @@ if #names > 0 then
   redis.call('HDEL', KEYS[3], unpack(names))
   return #names
 end
-return redis.call('UNLINK', KEYS[4], KEYS[5]) + redis.call('SREM', KEYS[2], ARGV[1])
+return redis.call('UNLINK', KEYS[4], KEYS[5], KEYS[6]) + redis.call('SREM', KEYS[2], ARGV[1])

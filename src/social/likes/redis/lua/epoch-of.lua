@@ -7,7 +7,7 @@
 ]]
 -- @include _server
 
-local head = redis.call('HMGET', KEYS[1], 'epoch', 'run', 'replid', 'shut')
+local head = redis.call('HMGET', KEYS[1], 'epoch', 'server', 'replid', 'shut')
 if not head[1] or not head[2] or head[4] or not isServer(head[2], head[3] or '') then return 0 end
 if head[1] == ARGV[1] and redis.call('EXISTS', KEYS[2]) == 0 then return 0 end
 return tonumber(head[1])

@@ -16,13 +16,14 @@
 
 local expected = tonumber(ARGV[6])
 if #ARGV ~= 6 or not expected or not string.find(ARGV[5], '^%w+$') then error('fill-begin: arguments are missing') end
-local head = redis.call('HMGET', KEYS[1], 'epoch', 'users')
-if head[1] ~= ARGV[1] then return tonumber(head[1] or 0) end
+local head = redis.call('HMGET', KEYS[1], 'epoch', 'server', 'users')
+if not head[2] then return 0 end
+if head[1] ~= ARGV[1] then return tonumber(head[1]) end
 local text = redis.call('HGET', KEYS[2], ARGV[4])
 local of = text and readSubject(ARGV[4], text)
 if not of or of.state == 'x' then return 'none' end
 if of.state == 'c' then return 'complete' end
-if tonumber(head[2]) + expected > tonumber(ARGV[3]) then return 'none' end
+if tonumber(head[3]) + expected > tonumber(ARGV[3]) then return 'none' end
 of.state = 'f' .. ARGV[5]
 redis.call('HSET', KEYS[2], ARGV[4], writtenSubject(of))
 return 'filling'

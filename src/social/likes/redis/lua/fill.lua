@@ -18,12 +18,13 @@
 local count = #(ARGV[7] or '') / MARK
 local marks = readMarks(ARGV[7], count)
 if #ARGV ~= 7 or not marks then error('fill: arguments are missing') end
-local head = redis.call('HMGET', KEYS[1], 'epoch', 'users')
-if head[1] ~= ARGV[1] then return tonumber(head[1] or 0) end
+local head = redis.call('HMGET', KEYS[1], 'epoch', 'server', 'users')
+if not head[2] then return 0 end
+if head[1] ~= ARGV[1] then return tonumber(head[1]) end
 local text = redis.call('HGET', KEYS[2], ARGV[4])
 local of = text and readSubject(ARGV[4], text)
 if not of or of.state ~= 'f' .. ARGV[5] then return 'lost' end
-local room, places = { users = tonumber(head[2]), max = tonumber(ARGV[3]) }, {}
+local room, places = { users = tonumber(head[3]), max = tonumber(ARGV[3]) }, {}
 for i = 1, count do places[i] = i end
 readBuckets(ARGV[2], of, marks, places)
 for i = 1, count do addToFilter(ARGV[2], of, marks, i, room) end

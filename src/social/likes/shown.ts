@@ -1,0 +1,134 @@
+import { messageOf } from '../../base/errors.ts';
+import type { Runtime } from '../../base/runtime.ts';
+import { Seldom } from '../../base/seldom.ts';
+import { withinAwake } from '../../base/timers.ts';
+import type { LikeBase } from '../../ledger/port.ts';
+import { type Pair, type Subject, shardOf } from '../../model/like.ts';
+import type { PageMark, SettledLike, ShownLike } from './likes.ts';
+import type { RecentDecisions } from './recent.ts';
+import type { LookAnswer } from './redis/looks.ts';
+import type { LikeStore } from './redis/store.ts';
+
+/** How long a page waits for Redis. Then it shows what the ledger has. */
+const LOOK_MS_MAX = 500;
+/** How often a page is looked at, with a read of the ledger before each time but the first. */
+const LOOKS_MAX = 3;
+
+export interface ShownLikesDependencies {
+  readonly runtime: Runtime;
+  readonly store: Pick<LikeStore, 'look' | 'epochs' | 'rules'>;
+  readonly recent: RecentDecisions;
+  /** Reads of the ledger, together with all who ask in the same moment. */
+  readonly row: (pair: Pair) => Promise<boolean | null>;
+  readonly count: (subject: Subject) => Promise<LikeBase | null>;
+}
+
+/** A subject of a page on its way to being shown. */
+interface Place {
+  settled: SettledLike;
+  shown: ShownLike | null;
+  /** Redis has lost what was not stored. */
+  isLost: boolean;
+}
+
+/**
+ * What a page shows of likes: what Redis knows, and for the rest what the ledger had when the page was read. That is right if nothing can
+ * have left Redis since (docs/internals/likes.md): the epoch that the process knew before it read the page is still in force, and the
+ * read was not too long ago. Otherwise the page is read again, in the epoch that Redis names. This happens once for each epoch that a
+ * process learns of.
+ *
+ * If Redis does not answer, the ledger's values are shown, not as exact. A like that this process itself decided in the last seconds is
+ * known all the same (recent.ts), unless Redis has lost it; of one that another process decided nobody can tell.
+ */
+export class ShownLikes {
+  readonly #on: ShownLikesDependencies;
+  readonly #seldom: Seldom;
+  #asStored = 0;
+
+  constructor(dependencies: ShownLikesDependencies) {
+    this.#on = dependencies;
+    this.#seldom = new Seldom(dependencies.runtime.clock);
+  }
+
+  /** Since the start: posts and comments that were shown as they are stored, because Redis did not answer for them. */
+  get asStored(): number {
+    return this.#asStored;
+  }
+
+  mark(): PageMark {
+    return { epochs: this.#on.store.epochs, atMs: this.#on.runtime.clock.monotonic() };
+  }
+
+  async look(reader: string | null, page: readonly SettledLike[], mark: PageMark): Promise<ShownLike[]> {
+    if (page.length === 0) return [];
+    const { timers, log } = this.#on.runtime;
+    const places = page.map((settled): Place => ({ settled, shown: null, isLost: false }));
+    let reason: string | null = null;
+    try {
+      const filled = this.#fill(reader, places, mark);
+      if ((await withinAwake(timers, filled, LOOK_MS_MAX)) === null) reason = `not known within ${LOOK_MS_MAX} ms`;
+    } catch (error) {
+      reason = messageOf(error);
+    }
+    const left = places.filter(({ shown }) => shown === null).length;
+    if (left > 0) {
+      this.#asStored += left;
+      reason ??= 'their shard is being opened';
+      if (this.#seldom.may('look')) log.warn({ reason, left }, 'likes are shown as they are stored');
+    }
+    return places.map((place) => place.shown ?? this.#stored(reader, place));
+  }
+
+  /** Resolves with true; a place that Redis does not answer for is left as it is. */
+  async #fill(reader: string | null, all: readonly Place[], mark: PageMark): Promise<true> {
+    const { store } = this.#on;
+    let places = all;
+    for (let looks = 1, since = mark; places.length > 0; looks++) {
+      const asked = places.map(({ settled: { subject } }) => ({ subject, user: reader }));
+      // Once more: a process that was stopped for longer than a command may take finds all of its commands failed, and Redis well.
+      const answers = await store.look(asked).catch(() => store.look(asked));
+      const isRecent = this.#on.runtime.clock.monotonic() - since.atMs <= store.rules.askedMsMax;
+      const outdated: Place[] = [];
+      for (const [at, place] of places.entries()) {
+        const answer = answers[at]!;
+        if (answer === 'stale' || answer === 'lost') {
+          place.isLost = answer === 'lost';
+          continue;
+        }
+        const isCurrent = isRecent && answer.epoch === since.epochs[shardOf(place.settled.subject)];
+        const isKnown = answer.count !== null && (answer.liked !== null || reader === null);
+        if (isKnown || isCurrent) place.shown = shownBy(answer, place.settled);
+        else outdated.push(place);
+      }
+      if (looks === LOOKS_MAX) break;
+      since = this.mark();
+      await this.#readAgain(reader, outdated);
+      places = outdated;
+    }
+    return true;
+  }
+
+  async #readAgain(reader: string | null, places: readonly Place[]): Promise<void> {
+    const { row, count } = this.#on;
+    await Promise.all(
+      places.map(async (place) => {
+        const { subject } = place.settled;
+        const [liked, base] = await Promise.all([reader !== null && row({ subject, user: reader }), count(subject)]);
+        // Deleted meanwhile: the page is about to say so, or was read just before.
+        if (base !== null) place.settled = { subject, liked: liked ?? false, count: base.count, asOfMs: base.atMs };
+      }),
+    );
+  }
+
+  #stored(reader: string | null, { settled, isLost }: Place): ShownLike {
+    const { subject, liked, count, asOfMs } = settled;
+    const { store, recent } = this.#on;
+    const own = reader === null || isLost ? null : recent.liked(subject, reader, store.epochs[shardOf(subject)]!);
+    return { liked: own ?? liked, count, exact: false, asOfMs };
+  }
+}
+
+function shownBy({ isShut, count, liked }: Exclude<LookAnswer, string>, settled: SettledLike): ShownLike {
+  if (count === null) return { liked: settled.liked, count: settled.count, exact: !isShut, asOfMs: settled.asOfMs };
+  return { liked: liked ?? settled.liked, count: count.count, exact: count.exact, asOfMs: count.atMs };
+}
