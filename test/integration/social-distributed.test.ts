@@ -7,11 +7,12 @@ import { likeReportWords } from '../../src/crowd/likes/report.ts';
 import { startWorker, type TestWorker } from '../support/distributed.ts';
 import { until } from '../support/fault-wait.ts';
 import { LONG } from '../support/long.ts';
+import { monitorRedis } from '../support/redis-monitor.ts';
 import { ADMIN_KEY, AUTH_SECRET, cleanUp } from '../support/server.ts';
 import { cleanUpServers } from '../support/servers/clean-up.ts';
 import { describeWithPostgres, describeWithRedis } from '../support/servers/describe.ts';
 import { anyPostgres } from '../support/servers/postgres.ts';
-import { startRedis } from '../support/servers/redis.ts';
+import { type RedisServer, startRedis } from '../support/servers/redis.ts';
 import { type SocialShop, startSocialShop } from '../support/social-shop.ts';
 
 /** Posts, comments and likes of a shop of several processes: two that serve HTTP (in this process), and workers. */
@@ -22,10 +23,11 @@ describeWithRedis('posts and likes, distributed', () => {
     let shops: SocialShop[];
     let env: Record<string, string>;
     let worker: TestWorker;
+    let server: RedisServer;
     let redis: Redis;
 
     beforeAll(async () => {
-      const server = await startRedis();
+      server = await startRedis();
       const { url: database } = await anyPostgres();
       redis = new Redis(server.url);
       env = { REDIS_URL: server.url, DATABASE_URL: database };
@@ -52,23 +54,18 @@ describeWithRedis('posts and likes, distributed', () => {
         if (/\b(posts|post_likes|comments|comment_likes|like_shards)\b/.test(text)) statements.push(text);
         return query.apply(this, args);
       } as never);
-      const commands: string[][] = [];
-      const monitor = await redis.monitor();
-      monitor.on('monitor', (_, command: string[], source: string) => {
-        // What a script does inside Redis is no call.
-        if (source !== 'lua') commands.push(command);
-      });
+      const monitor = await monitorRedis(server.url);
       try {
         await run();
         await redis.echo('that was all');
-        await until('Redis has shown every command', 5000, () => commands.some(([name]) => name === 'echo'));
+        await until('Redis has shown every command', 5000, () =>
+          monitor.commands.some((command) => command.includes('that was all')),
+        );
       } finally {
         spy.mockRestore();
-        monitor.disconnect();
+        monitor.close();
       }
-      const about = commands.filter((command) =>
-        command.some((word) => postIds.some((id) => word.includes(`post:${id}`))),
-      );
+      const about = monitor.commands.filter((command) => postIds.some((id) => command.includes(`post:${id}`)));
       return { statements, commands: about };
     }
 
