@@ -60,7 +60,7 @@ async function ourGate(): Promise<Shop> {
   keepAlive.hold();
   const process = 'crowd';
   const gate = new RedisGate({ target: redis, prefix, process, commandMs: 10_000 }, runtime);
-  const wire = new DecisionChannel(
+  const decisions = new DecisionChannel(
     { target: redis, prefix, process, commandMs: 10_000, keepAlive },
     runtime,
     (id, { status }) => {
@@ -69,7 +69,7 @@ async function ourGate(): Promise<Shop> {
       if (++told.count === told.wanted) told.resolve();
     },
   );
-  await wire.listen();
+  await decisions.listen();
   return {
     async place(buyer, n, { saleId }, decided) {
       const request = { saleId, orderId: orderId(n), itemCode: ITEM, buyer, quantity: 1, key: keyOf(n) };
@@ -78,7 +78,7 @@ async function ourGate(): Promise<Shop> {
       decided();
     },
     async end() {
-      wire.close();
+      decisions.close();
       gate.close();
       keepAlive.close();
     },

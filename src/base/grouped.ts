@@ -20,7 +20,10 @@ export interface GroupedOptions<Q, A> {
   readonly atOnce?: number;
   /** Called after the commit, before the caller gets the answer. */
   readonly answered?: (request: Q, answer: A) => void;
-  /** The subject of a request: of requests with the same subject only one goes into a transaction. */
+  /**
+   * The subject of a request. Requests with the same subject are committed in the order in which they came: of those only one goes
+   * into a transaction, and the next one waits until that has ended.
+   */
   readonly about?: ((request: Q) => string) | null;
 }
 
@@ -39,6 +42,8 @@ export class Grouped<Q, A> {
   #waiting: Waiting<Q, A>[] = [];
   #turn: Promise<void> | null = null;
   readonly #underWay = new InFlight();
+  /** Subjects of requests that are being committed. */
+  readonly #busy = new Set<string>();
   /** When the last transaction started. */
   #startedMs = 0;
   #looking = false;
@@ -102,23 +107,32 @@ export class Grouped<Q, A> {
     for (let parts = this.#parts; parts > 0; parts--) {
       this.#startedMs = this.#clockMs();
       const share = Math.ceil(this.#waiting.length / parts);
-      const work = this.#together(this.#next(Math.min(share, BATCH_MAX)));
+      const { batch, names } = this.#next(Math.min(share, BATCH_MAX));
+      // Each of them waits for another about the same: the end of that one starts it.
+      if (batch.length === 0) return;
       // `#start` runs in the same turn as the end, so that a later request starts a new transaction.
-      void this.#underWay.during(work, () => this.#start());
+      void this.#underWay.during(this.#together(batch), () => {
+        for (const name of names) this.#busy.delete(name);
+        this.#start();
+      });
     }
   }
 
-  #next(count: number): Waiting<Q, A>[] {
+  #next(count: number): { batch: Waiting<Q, A>[]; names: string[] } {
     const about = this.#about;
-    if (about === null) return this.#waiting.splice(0, count);
-    const batch = new Map<string, Waiting<Q, A>>();
+    if (about === null) return { batch: this.#waiting.splice(0, count), names: [] };
+    const batch: Waiting<Q, A>[] = [];
+    const names: string[] = [];
     this.#waiting = this.#waiting.filter((one) => {
+      if (batch.length === count) return true;
       const name = about(one.request);
-      if (batch.size === count || batch.has(name)) return true;
-      batch.set(name, one);
+      if (this.#busy.has(name)) return true;
+      this.#busy.add(name);
+      names.push(name);
+      batch.push(one);
       return false;
     });
-    return [...batch.values()];
+    return { batch, names };
   }
 
   /** Returns the error that all of them got, or null. `last`: do not retry one by one, because two were already locked out. */

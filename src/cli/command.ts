@@ -14,13 +14,22 @@ export class UsageError extends Error {}
 
 type Options = NonNullable<NonNullable<Parameters<typeof parseArgs>[0]>['options']>;
 
+type Flags = Record<string, string | boolean | undefined>;
+
 /** Parses flags. An unknown flag or a stray argument is a UsageError that names it. */
-export function parseFlags(args: string[], options: Options): Record<string, string | boolean | undefined> {
+export function parseFlags(args: string[], options: Options): Flags {
+  return parsed(args, options, false).flags;
+}
+
+/** The same for a command that takes more than flags, such as files: `names`, in their order. */
+export function parseArguments(args: string[], options: Options): { flags: Flags; names: string[] } {
+  return parsed(args, options, true);
+}
+
+function parsed(args: string[], options: Options, allowPositionals: boolean): { flags: Flags; names: string[] } {
   try {
-    return parseArgs({ args, options, strict: true, allowPositionals: false }).values as Record<
-      string,
-      string | boolean | undefined
-    >;
+    const { values, positionals } = parseArgs({ args, options, strict: true, allowPositionals });
+    return { flags: values as Flags, names: positionals };
   } catch (error) {
     // The first sentence says what is wrong; the rest gives advice about parseArgs.
     const said = messageOf(error).split(/\.\s/)[0]!.replaceAll('\n', ' ');

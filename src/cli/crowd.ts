@@ -4,7 +4,7 @@ import { type Runtime, systemRuntime } from '../base/runtime.ts';
 import { type CrowdOptions, sendCrowd } from '../crowd/crowd.ts';
 import { type LikeCrowdOptions, sendLikers } from '../crowd/likes/crowd.ts';
 import { likeIntroduction, likeReportWords } from '../crowd/likes/report.ts';
-import { type InFlight, showProgress } from '../crowd/progress.ts';
+import { showProgress, type Tally } from '../crowd/progress.ts';
 import { introduction, reportWords } from '../crowd/report.ts';
 import { BOUNDS } from '../model/sale.ts';
 import { type Command, optionHelp, parseFlags, UsageError, wholeFlag } from './command.ts';
@@ -114,7 +114,7 @@ interface Going {
   readonly runtime: Runtime;
   readonly interrupt: AbortSignal;
   begins(introduction: string): void;
-  progress(inFlight: () => InFlight): void;
+  progress(tally: () => Tally): void;
 }
 
 interface Gone {

@@ -26,13 +26,18 @@ const COMMANDS: { name: string; summary: string; load: () => Promise<Command> }[
   },
   {
     name: 'check',
-    summary: 'find stuck stock and unsettled payments',
+    summary: 'find stuck stock, unsettled payments and wrong counts',
     load: async () => (await import('./check.ts')).check,
   },
   {
     name: 'crowd',
     summary: 'send a crowd of buyers and check the promises',
     load: async () => (await import('./crowd.ts')).crowd,
+  },
+  {
+    name: 'seats',
+    summary: 'turn a seating plan into the definition of a sale',
+    load: async () => (await import('./seats.ts')).seats,
   },
 ];
 

@@ -39,7 +39,7 @@ const Reference = Type.String({
 export const Subject = Type.String({ maxLength: BOUNDS.textBytesMax / 4, pattern: TEXT_PATTERN });
 export const Code = Type.String({ pattern: CODE_PATTERN, examples: ['voucher-100'] });
 
-function words<const T extends readonly string[]>(values: T) {
+export function words<const T extends readonly string[]>(values: T) {
   return Type.Unsafe<T[number]>({ type: 'string', enum: [...values] });
 }
 
@@ -278,8 +278,8 @@ export const AuditEntry = Type.Object({
 export const Finding = Type.Object({
   id: Type.String({ description: 'Stays the same each time the same problem is found' }),
   check: words(CHECKS),
-  saleId: Id,
-  subject: Type.String({ description: '`order:<id>`' }),
+  saleId: Type.Optional(Id),
+  subject: Type.String({ description: '`order:<id>`, `post:<id>` or `comment:<id>`' }),
   expected: Type.String(),
   actual: Type.String(),
   cause: Type.String(),
@@ -292,9 +292,24 @@ export const CheckReport = Type.Object({
   checks: Type.Array(words(CHECKS), { description: 'The checks that were run' }),
   findings: Type.Array(Finding, { description: 'At most 1 000; `more` says whether there are others' }),
   more: Type.Boolean(),
+  next: nullable(
+    Type.String({ description: '`from` of the next check, which goes on with the counts; null: all were checked' }),
+  ),
 });
 
-export const CheckBody = Type.Object({ saleId: Type.Optional(GivenId) }, { ...strict, examples: [{}] });
+export const CheckBody = Type.Object(
+  {
+    saleId: Type.Optional(GivenId),
+    from: Type.Optional(
+      Type.String({
+        pattern: `^(post|comment):(0|${ID_PATTERN.slice(1, -1)})$`,
+        description: '`next` of a report: checks the rest of the counts',
+        examples: ['post:253593827141520501'],
+      }),
+    ),
+  },
+  { ...strict, examples: [{}] },
+);
 
 export type PayOrderBody = Static<typeof PayOrder>;
 export type RefundOrderBody = Static<typeof RefundOrder>;

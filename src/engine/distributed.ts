@@ -20,7 +20,7 @@ import type { Lead } from '../pipe/brokers/relay.ts';
 import type { Channels } from '../pipe/channels.ts';
 import { LIKES } from '../pipe/likes.ts';
 import { ORDERS } from '../pipe/orders.ts';
-import type { DeadLetters, SharedPipe, Undeliverable } from '../pipe/port.ts';
+import type { SharedPipe, Undeliverable } from '../pipe/port.ts';
 import { RedisStreamsPipe } from '../pipe/redis-streams/pipe.ts';
 import { DirectLikes } from '../social/likes/direct.ts';
 import { presentOrder } from '../views/present.ts';
@@ -76,10 +76,9 @@ const CLAIM_EVERY_MS = 1000;
  *
  *     place ──▶ gate ═══▶ pipe ──▶ (a worker, here or elsewhere) writer ──▶ ledger
  *                 ▲                                   │ commit, then gate, then acknowledge
- *                 └──────────── settle ───────────────┴──▶ wire ──▶ pending ──▶ the answer
+ *                 └──────────── settle ───────────────┴──▶ decisions ──▶ pending ──▶ the answer
  */
 export class DistributedShop extends Shop {
-  declare readonly deadLetters: DeadLetters<OrderMessage>;
   readonly #gate: RedisGate;
   readonly #pipe: SharedPipe<OrderMessage>;
   readonly #locks: Locks;
@@ -170,6 +169,7 @@ export class DistributedShop extends Shop {
         gate,
         pipe,
         letters: pipe.letters,
+        ...(likes !== null && { likeLetters: likes }),
         rebuild: drain,
         cluster: {
           process,
@@ -190,7 +190,10 @@ export class DistributedShop extends Shop {
           owed: () => this.#queuedOrders.size,
           deadLetters: () => pipe.counters.letters,
           ...(likes !== null && {
-            likes: () => ({ waiting: likes.pipe.counters.depth, letters: likes.pipe.counters.letters }),
+            likes: () => {
+              const { depth: waiting, letters } = likes.pipe.counters;
+              return { waiting, letters, asStored: likes.asStored };
+            },
           }),
           ...(pipe instanceof BrokerPipe && {
             relay: () => {

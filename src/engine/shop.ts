@@ -1,4 +1,5 @@
 import { RetryableError, unavailable } from '../base/errors.ts';
+import { Few } from '../base/few.ts';
 import { type IdKind, IdSequence, isId } from '../base/ids.ts';
 import type { Runtime } from '../base/runtime.ts';
 import { within } from '../base/timers.ts';
@@ -21,7 +22,8 @@ import type {
 import type { Locks } from '../locks/locks.ts';
 import type { AccountRecord } from '../model/account.ts';
 import { actor } from '../model/actor.ts';
-import type { CheckReport } from '../model/finding.ts';
+import { type CheckName, type CheckReport, FINDINGS_MAX } from '../model/finding.ts';
+import type { LikeEvent } from '../model/like.ts';
 import type { Money } from '../model/money.ts';
 import type { OrderMessage, OrderRecord } from '../model/order.ts';
 import type { PaymentAttempt } from '../model/payment.ts';
@@ -46,8 +48,11 @@ import type { DeadLetters, Pipe } from '../pipe/port.ts';
 import { type Caller, ManageSales } from '../sales/manage.ts';
 import { Accounts, type Registered, type Registration } from '../social/accounts/accounts.ts';
 import { type PasswordHasher, ScryptHasher } from '../social/accounts/password.ts';
+import { checkCounts, isPlace } from '../social/count-check.ts';
+import { DecideLikeLetters, type DecideLikeLettersDependencies } from '../social/likes/dead-letters.ts';
 import type { Likes } from '../social/likes/likes.ts';
 import { Board, type HearSale, type SaleEvent } from '../views/board.ts';
+import { DeadLetterList } from '../views/dead-letters.ts';
 import { Events, type OrderEvent, type ShopEvents } from '../views/events.ts';
 import { OrderList } from '../views/order-list.ts';
 import { type Order, presentOrder, presentSale, type Sale } from '../views/present.ts';
@@ -65,6 +70,8 @@ const LIFE_ID_BLOCK = 20_000;
 /** A hot post gets many comments in a moment. */
 const COMMENT_ID_BLOCK = 2000;
 const LIFE_STOP_MS_MAX = 1000;
+/** Checks of counts that wait for the one that runs. */
+const COUNT_CHECKS_MAX = 4;
 /** What each part says of itself: `ok`, or why not. */
 export interface Readiness {
   status: 'ok' | 'unavailable';
@@ -77,6 +84,8 @@ export interface ShopParts {
   readonly pipe: Pipe<OrderMessage>;
   /** Messages that the ledger could not take; absent where there can be none. */
   readonly letters?: DeadLetters<OrderMessage>;
+  /** The same of likes, and what has to be told to whoever decides them. */
+  readonly likeLetters?: DecideLikeLettersDependencies['likes'] & { readonly letters: DeadLetters<LikeEvent> };
   readonly patience: Patience | null;
   readonly rebuild: RebuildOptions;
   /** Where several processes share the shop. */
@@ -144,13 +153,14 @@ export abstract class Shop {
   protected readonly decisions: Decisions;
   protected readonly rebuilder: Rebuilder;
   protected readonly upkeep: GateUpkeep;
-  /** Messages that the ledger could not take; null where there can be none. */
-  readonly deadLetters: DeadLetters<OrderMessage> | null;
+  /** Messages that the ledger could not take. */
+  readonly deadLetters: DeadLetterList;
   readonly #sweeper: Sweeper;
   readonly #life: Life;
   readonly #saleList: SaleList;
   readonly #orderList: OrderList;
-  readonly #decideLetters: DecideDeadLetters | null;
+  /** What an operator decides about them, for each kind that there can be. */
+  readonly #decideLetters: readonly Pick<DecideDeadLetters, 'retry' | 'end'>[];
   readonly #orderIds: IdSequence;
   readonly #auditIds: IdSequence;
   readonly #place: PlaceOrder;
@@ -159,6 +169,8 @@ export abstract class Shop {
   readonly #accounts: Accounts;
   readonly #queuedMsMax: number;
   #checked: CheckReport | null = null;
+  /** A check of counts reads whole tables: one at a time. */
+  readonly #countChecks = new Few(1, COUNT_CHECKS_MAX, 'checks of counts');
   #closing: string | null = null;
   #closed: Promise<void> | null = null;
   /** Orders being placed, and who waits until there are none. */
@@ -166,7 +178,8 @@ export abstract class Shop {
   readonly #onPlaced: (() => void)[] = [];
 
   protected constructor(parts: ShopParts, runtime: Runtime) {
-    const { ledger, gate, pipe, letters, patience, orderIdBlock, metrics, locks, life, cluster, likes } = parts;
+    const { ledger, gate, pipe, letters, likeLetters, patience, orderIdBlock, metrics, locks, life, cluster, likes } =
+      parts;
     this.runtime = runtime;
     this.#queuedMsMax = patience?.answerWithinMs ?? 0;
     this.ledger = ledger;
@@ -221,17 +234,13 @@ export abstract class Shop {
       announce: (event, order) => this.events.announce(event, order),
       backstop: (reason) => this.metrics.backstop(reason),
     });
-    this.deadLetters = letters ?? null;
-    this.#decideLetters =
-      letters === undefined
-        ? null
-        : new DecideDeadLetters(letters, {
-            gate,
-            ledger,
-            auditIds,
-            watched: (work) => this.watched(work),
-            rejected: (order) => this.events.announce('order.rejected', order),
-          });
+    this.deadLetters = new DeadLetterList(letters ?? null, likeLetters?.letters ?? null);
+    const deciding = { ledger, auditIds, watched: <T>(work: Promise<T>) => this.watched(work) };
+    const rejected = (order: OrderRecord): void => this.events.announce('order.rejected', order);
+    this.#decideLetters = [
+      ...(letters ? [new DecideDeadLetters(letters, { ...deciding, gate, rejected })] : []),
+      ...(likeLetters ? [new DecideLikeLetters(likeLetters.letters, { ...deciding, likes: likeLetters })] : []),
+    ];
     this.#find = new FindOrder({ runtime, ledger, gate, queue: cluster });
     this.#place = new PlaceOrder({
       runtime,
@@ -338,12 +347,17 @@ export abstract class Shop {
 
   /** Puts a dead letter back into the pipe. False: there is none. */
   async retryDeadLetter(letterId: string, by: Actor): Promise<boolean> {
-    return (await this.#decideLetters?.retry(letterId, by)) ?? false;
+    for (const kind of this.#decideLetters) if (await kind.retry(letterId, by)) return true;
+    return false;
   }
 
-  /** Ends the order of a dead letter as `rejected: undeliverable`, gives its units back, and forgets the letter. */
+  /**
+   * Ends the order of a dead letter as `rejected: undeliverable` and gives its units back, or drops its like; then forgets the letter.
+   * False: there is none.
+   */
   async endDeadLetter(letterId: string, by: Actor): Promise<boolean> {
-    return (await this.#decideLetters?.end(letterId, by)) ?? false;
+    for (const kind of this.#decideLetters) if (await kind.end(letterId, by)) return true;
+    return false;
   }
 
   // Orders
@@ -444,12 +458,44 @@ export abstract class Shop {
     return await this.ledger.audit(filter, page);
   }
 
-  /** Looks for what does not come to its end by itself, in one sale or in all. */
-  async check(saleId: string | null = null): Promise<CheckReport> {
-    if (saleId !== null && !isId(saleId)) return { checkedAtMs: this.runtime.clock.now(), findings: [], more: false };
-    const report = await checkLife(this.ledger, this.runtime, saleId);
-    if (saleId === null) this.#checked = report;
+  /**
+   * Looks for what does not come to its end by itself, in one sale or in all, and for counts that differ from their rows. `from`: the
+   * `next` of a report that is not complete; only the rest of the counts is checked then.
+   */
+  async check(saleId: string | null = null, from: string | null = null): Promise<CheckReport> {
+    const report = await this.#check(saleId, from);
+    if (saleId !== null) return report;
+    const last = this.#checked;
+    if (from === null) this.#checked = report;
+    else if (last?.next === from) {
+      const findings = [...last.findings, ...report.findings];
+      const more = last.more || findings.length > FINDINGS_MAX;
+      this.#checked = { ...last, findings: findings.slice(0, FINDINGS_MAX), more, next: report.next };
+    }
     return report;
+  }
+
+  async #check(saleId: string | null, from: string | null): Promise<CheckReport> {
+    const { clock, timers } = this.runtime;
+    const checkedAtMs = clock.now();
+    const nothing = { checkedAtMs, checks: [], findings: [], more: false, next: null };
+    if (saleId !== null && !isId(saleId)) return nothing;
+    if (from !== null && !isPlace(from)) return nothing;
+    const found = from === null ? await checkLife(this.ledger, timers, saleId) : [];
+    const checks: CheckName[] = from === null ? ['releases', 'payments'] : [];
+    const more = found.length > FINDINGS_MAX;
+    if (saleId !== null || more) return { ...nothing, checks, findings: found.slice(0, FINDINGS_MAX), more };
+    // No sale has posts.
+    const max = Math.max(FINDINGS_MAX - found.length, 1);
+    const counts = await this.#countChecks.run(() => checkCounts(this.ledger.social, this.runtime, from, max));
+    const findings = [...found, ...counts.findings];
+    return {
+      checkedAtMs,
+      checks: [...checks, 'counts'],
+      findings: findings.slice(0, FINDINGS_MAX),
+      more: findings.length > FINDINGS_MAX,
+      next: counts.next,
+    };
   }
 
   /** The last report of all sales that this process made; the first one is made now. */

@@ -26,7 +26,8 @@ export const UNSENT_BOUNDS: UnsentBounds = {
 const SHARE_LEFT = 7 / 8;
 const CHECK_EVERY_MS = 1_000;
 
-interface QueuedOrders {
+/** What a client has not read yet. */
+interface Owed {
   /** In memory. */
   bytes: number;
   /** On the wire. */
@@ -44,7 +45,7 @@ interface QueuedOrders {
 export class Unsent {
   readonly #on: UnsentOn;
   readonly #bounds: UnsentBounds;
-  readonly #queuedOrders = new Map<Socket, QueuedOrders>();
+  readonly #owed = new Map<Socket, Owed>();
   readonly #stop: () => void;
   #bytes = 0;
   #judging = false;
@@ -63,7 +64,7 @@ export class Unsent {
   add(socket: Socket, response: ServerResponse, bytes: number, length: number): void {
     if (socket.destroyed) return;
     const nowMs = this.#on.clock.monotonic();
-    const owed = this.#queuedOrders.get(socket) ?? this.#begin(socket, nowMs);
+    const owed = this.#owed.get(socket) ?? this.#begin(socket, nowMs);
     owed.bytes += bytes;
     owed.length += length;
     owed.answers++;
@@ -85,8 +86,8 @@ export class Unsent {
     this.#stop();
   }
 
-  #begin(socket: Socket, nowMs: number): QueuedOrders {
-    const owed: QueuedOrders = {
+  #begin(socket: Socket, nowMs: number): Owed {
+    const owed: Owed = {
       bytes: 0,
       length: 0,
       answers: 0,
@@ -94,13 +95,13 @@ export class Unsent {
       // Pipelined answers behind the first one get no `close` event of their own.
       gone: () => this.#forget(socket, owed),
     };
-    this.#queuedOrders.set(socket, owed);
+    this.#owed.set(socket, owed);
     socket.once('close', owed.gone);
     return owed;
   }
 
-  #taken(socket: Socket, owed: QueuedOrders, bytes: number, length: number): void {
-    if (this.#queuedOrders.get(socket) !== owed) return;
+  #taken(socket: Socket, owed: Owed, bytes: number, length: number): void {
+    if (this.#owed.get(socket) !== owed) return;
     owed.bytes -= bytes;
     owed.length -= length;
     owed.answers--;
@@ -108,9 +109,9 @@ export class Unsent {
     if (owed.answers === 0) this.#forget(socket, owed);
   }
 
-  #forget(socket: Socket, owed: QueuedOrders): void {
-    if (this.#queuedOrders.get(socket) !== owed) return;
-    this.#queuedOrders.delete(socket);
+  #forget(socket: Socket, owed: Owed): void {
+    if (this.#owed.get(socket) !== owed) return;
+    this.#owed.delete(socket);
     this.#bytes -= owed.bytes;
     socket.off('close', owed.gone);
   }
@@ -118,7 +119,7 @@ export class Unsent {
   #cutLargest(): void {
     const leftMax = this.#bounds.bytesMax * SHARE_LEFT;
     let cut = 0;
-    for (const [socket, owed] of [...this.#queuedOrders].sort(([, a], [, b]) => b.bytes - a.bytes)) {
+    for (const [socket, owed] of [...this.#owed].sort(([, a], [, b]) => b.bytes - a.bytes)) {
       if (this.#bytes <= leftMax) break;
       this.#forget(socket, owed);
       socket.destroy();
@@ -132,7 +133,7 @@ export class Unsent {
 
   #cutLate(): void {
     const nowMs = this.#on.clock.monotonic();
-    for (const [socket, owed] of this.#queuedOrders) {
+    for (const [socket, owed] of this.#owed) {
       if (nowMs < owed.dueMs) continue;
       if (socket.writableLength === 0) {
         // The answers wait behind one that is still being produced: not the client's fault.

@@ -3,7 +3,8 @@ import type { IdBlock, IdKind } from '../base/ids.ts';
 import type { Money } from '../model/money.ts';
 import type { OrderMessage, OrderRecord } from '../model/order.ts';
 import type { PartRefund, PaymentAttempt, SandboxIntent } from '../model/payment.ts';
-import type { NewSale, SalePatch, SaleRecord, SaleStamp } from '../model/sale.ts';
+import type { ItemPatch, NewItem, NewSale, SalePatch, SaleRecord, SaleStamp } from '../model/sale.ts';
+import type { SeatMap } from '../model/seat-map.ts';
 import type { SaleSnapshot } from '../model/snapshot.ts';
 import { AccountBook } from './account-ledger.ts';
 import { LikeBook } from './like-ledger.ts';
@@ -14,6 +15,7 @@ import type {
   AttemptOpened,
   AuditEntry,
   AuditNote,
+  BlockedSeats,
   DueOrder,
   DueRefund,
   GateTask,
@@ -25,6 +27,7 @@ import type {
   NewAttempt,
   NewIntent,
   NewRefund,
+  NewSeats,
   OrderFilter,
   OrderKeyBinding,
   OrderKeyScope,
@@ -36,7 +39,11 @@ import type {
   RefundAsked,
   Release,
   SaleChange,
+  SaleDeleted,
   SaleIds,
+  SeatMove,
+  SeatsMoved,
+  SeatsOfItem,
   StoredOrder,
   Unsettled,
   UnsettledRefund,
@@ -49,6 +56,7 @@ import * as audit from './works/audit.ts';
 import { unblockPayments } from './works/declines.ts';
 import * as events from './works/events.ts';
 import { takeIdBlock } from './works/ids.ts';
+import { seatMaps } from './works/items.ts';
 import * as keys from './works/keys.ts';
 import { moveOrders } from './works/moves.ts';
 import { ItemFacts } from './works/order-batch.ts';
@@ -56,8 +64,11 @@ import * as orders from './works/orders.ts';
 import * as payments from './works/payments.ts';
 import * as refunds from './works/refunds.ts';
 import * as releases from './works/releases.ts';
+import * as changes from './works/sale-changes.ts';
 import * as sales from './works/sales.ts';
 import * as sandbox from './works/sandbox.ts';
+import * as seatMoves from './works/seat-moves.ts';
+import * as seats from './works/seats.ts';
 import type { Work } from './works/work.ts';
 
 type Ask<Q, A> = (request: Q) => Promise<A>;
@@ -166,23 +177,35 @@ export class StoredLedger<S extends Store = Store> implements Ledger {
   // Sales
 
   createSale(sale: NewSale & SaleIds, call: AdminCall): Promise<SaleChange> {
-    return this.store.change(() => sales.createSale(sale, call, this.store.dialect));
+    return this.store.change(() => changes.createSale(sale, call, this.store.dialect));
   }
 
   patchSale(saleId: string, patch: SalePatch, version: number, call: AdminCall): Promise<SaleChange> {
-    return this.store.change(() => sales.patchSale(saleId, patch, version, call, this.store.dialect));
+    return this.store.change(() => changes.patchSale(saleId, patch, version, call, this.store.dialect));
   }
 
   addStock(saleId: string, itemCode: string, add: number, call: AdminCall): Promise<SaleChange> {
-    return this.store.change(() => sales.addStock(saleId, itemCode, add, call, this.store.dialect));
+    return this.store.change(() => changes.addStock(saleId, itemCode, add, call, this.store.dialect));
   }
 
   setPaused(saleId: string, paused: boolean, call: AdminCall): Promise<SaleChange> {
-    return this.store.change(() => sales.setPaused(saleId, paused, call, this.store.dialect));
+    return this.store.change(() => changes.setPaused(saleId, paused, call, this.store.dialect));
   }
 
   closeSale(saleId: string, call: AdminCall): Promise<SaleChange> {
-    return this.store.change(() => sales.closeSale(saleId, call, this.store.dialect));
+    return this.store.change(() => changes.closeSale(saleId, call, this.store.dialect));
+  }
+
+  addItem(saleId: string, item: NewItem & { id: string }, call: AdminCall): Promise<SaleChange> {
+    return this.store.change(() => changes.addItem(saleId, item, call, this.store.dialect));
+  }
+
+  patchItem(saleId: string, itemCode: string, patch: ItemPatch, version: number, call: AdminCall): Promise<SaleChange> {
+    return this.store.change(() => changes.patchItem(saleId, itemCode, patch, version, call, this.store.dialect));
+  }
+
+  deleteSale(saleId: string, note: Pick<AuditNote, 'auditId' | 'by'>): Promise<SaleDeleted> {
+    return this.store.remove(() => changes.deleteSale(saleId, note, this.store.dialect));
   }
 
   getSale(saleId: string): Promise<SaleRecord | null> {
@@ -216,6 +239,45 @@ export class StoredLedger<S extends Store = Store> implements Ledger {
 
   finishTask(auditId: string): Promise<void> {
     return this.store.change(() => sales.finishTask(auditId, this.store.dialect));
+  }
+
+  // Seats
+
+  seatMaps(saleId: string): Promise<Map<string, SeatMap>> {
+    return this.store.look(() => seatMaps(saleId));
+  }
+
+  blockedSeats(saleId: string): Promise<BlockedSeats[]> {
+    return this.store.look(() => seats.blockedSeats(saleId));
+  }
+
+  setBlocked(
+    saleId: string,
+    wanted: readonly SeatsOfItem[],
+    blocked: boolean,
+    call: AdminCall,
+  ): Promise<SaleChange | { outcome: 'seat_taken'; taken: SeatsOfItem[] }> {
+    const { dialect, orders } = this.store;
+    return this.store.change(() => seats.setBlocked(saleId, wanted, blocked, call, dialect, orders.tail));
+  }
+
+  moveSeats(wanted: NewSeats): Promise<SeatsMoved> {
+    const { dialect, orders } = this.store;
+    return this.store.change(() => seats.moveSeats(wanted, dialect, this.#items, orders.tail, this.keepEvents));
+  }
+
+  seatMoves(limit: number, olderMs: number, after?: SeatMove): Promise<SeatMove[]> {
+    return this.store.look(() => seatMoves.seatMoves(limit, olderMs, after));
+  }
+
+  async seatMovesTold(moves: readonly Pick<SeatMove, 'orderId' | 'version'>[]): Promise<void> {
+    await this.store.change(() => seatMoves.seatMovesTold(moves));
+  }
+
+  seatMovesSince(saleId: string, revs: ReadonlyMap<string, number>): AsyncGenerator<SeatMove[]> {
+    return this.#since(saleId, revs, (span, after) =>
+      seatMoves.seatMovesSince(saleId, span, releases.SINCE_PAGE, after),
+    );
   }
 
   // Keys
@@ -376,12 +438,21 @@ export class StoredLedger<S extends Store = Store> implements Ledger {
     await this.#release(orderIds);
   }
 
-  async *releasesSince(saleId: string, revs: ReadonlyMap<string, number>): AsyncGenerator<Release[]> {
+  releasesSince(saleId: string, revs: ReadonlyMap<string, number>): AsyncGenerator<Release[]> {
+    return this.#since(saleId, revs, (span, after) => releases.releasesSince(saleId, span, after));
+  }
+
+  /** Pages of what has happened since these revs, item by item. */
+  async *#since<T>(
+    saleId: string,
+    revs: ReadonlyMap<string, number>,
+    read: (span: releases.ItemSpan, after: T | undefined) => Work<T[]>,
+  ): AsyncGenerator<T[]> {
     for (const span of await this.store.look(() => releases.itemsSince(saleId, revs))) {
-      let page: Release[] = [];
+      let page: T[] = [];
       do {
         const after = page.at(-1);
-        page = await this.store.look(() => releases.releasesSince(saleId, span, after));
+        page = await this.store.look(() => read(span, after));
         if (page.length > 0) yield page;
       } while (page.length === releases.SINCE_PAGE);
     }

@@ -50,8 +50,8 @@ export class LikeBook implements LikeLedger {
     return this.#on.look(() => likeEpoch(shard));
   }
 
-  raiseLikeEpoch(shard: number, above: number): Promise<number> {
-    return this.#on.change(() => raiseLikeEpoch(shard, above, this.#on.dialect));
+  raiseLikeEpoch(shard: number, seen: number, above: number): Promise<number | null> {
+    return this.#on.change(() => raiseLikeEpoch(shard, seen, above, this.#on.dialect));
   }
 
   setLikeMode(mode: LikeMode): Promise<boolean> {

@@ -9,6 +9,7 @@ import type { PaymentLedger } from './port/payments.ts';
 import type { ReleaseLedger } from './port/releases.ts';
 import type { SaleLedger } from './port/sales.ts';
 import type { SandboxBook } from './port/sandbox.ts';
+import type { SeatLedger } from './port/seats.ts';
 import type { SocialLedger } from './port/social.ts';
 import type { WebhookLedger } from './port/webhooks.ts';
 
@@ -16,8 +17,8 @@ import type { WebhookLedger } from './port/webhooks.ts';
  * The ledger: the SQL truth. Every method is one transaction and is durable when its promise resolves.
  *
  * What it enforces by itself, whatever the gate said (docs/guarantees.md, P1 and P2): an order id is inserted once, and
- * the same id with other content is a fault; units of an item never exceed its total (P1); a live unit has a slot of
- * its own under the buyer's limit (P2); a key is bound to one order (P5); an admission of an older epoch is rejected.
+ * the same id with other content is a fault; units of an item never exceed its total, and a seat has at most one live order
+ * (P1); a live unit has a slot of its own under the buyer's limit (P2); a key is bound to one order (P5); an admission of an older epoch is rejected.
  * It fails with a RetryableError when it cannot serve now (disk full, read-only, I/O error): nothing was stored.
  *
  * Its clock is the database's own, so that processes whose clocks differ agree on what is old, over or due. SQLite has no
@@ -26,6 +27,7 @@ import type { WebhookLedger } from './port/webhooks.ts';
 export interface Ledger
   extends OrderLedger,
     SaleLedger,
+    SeatLedger,
     PaymentLedger,
     ReleaseLedger,
     EventLedger,
@@ -74,5 +76,6 @@ export * from './port/payments.ts';
 export * from './port/releases.ts';
 export type * from './port/sales.ts';
 export type * from './port/sandbox.ts';
+export * from './port/seats.ts';
 export type * from './port/social.ts';
 export type * from './port/webhooks.ts';

@@ -26,6 +26,8 @@ export interface Store {
   change<T>(work: () => Work<T>): Promise<T>;
   /** Work that only reads, or whose every statement is right by itself. */
   look<T>(work: () => Work<T>): Promise<T>;
+  /** As `change`, for work that deletes rows after it has seen that nothing refers to them. */
+  remove<T>(work: () => Work<T>): Promise<T>;
   /** As `look`, for a few queries that may take long: they never stop the event loop. */
   lookElsewhere<T>(work: () => Work<T>): Promise<T>;
   /** As `change`; once the work holds its first locks, no transaction that an outage interrupted can still commit. */
@@ -43,7 +45,7 @@ export type Together<Q> =
   | { readonly as: 'look' }
   /** A few statements serve any number of them, and each statement is right by itself. */
   | { readonly as: 'statements' }
-  /** They share a transaction. `about`: which row a request changes; requests for one row stay in order. */
+  /** They share a transaction. `about`: which row a request changes; requests for one row are committed in the order they came in. */
   | { readonly as: 'change'; readonly about: (request: Q) => string };
 
 /** Orders as the batched writer stores them. */
@@ -70,4 +72,6 @@ export interface OrderTail {
   fold(budgetMs: number): boolean;
   /** Live orders of a buyer that are in the tail only. */
   liveOf(buyer: string): readonly { readonly orderId: string; readonly saleId: string }[];
+  /** Of these seats, those that live orders in the tail have, with the order. */
+  takersOf(itemId: string, seats: readonly number[]): [seat: number, orderId: string][];
 }

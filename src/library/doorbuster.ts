@@ -188,8 +188,11 @@ export interface Doorbuster extends AsyncDisposable, SocialLibrary {
   on<E extends keyof ShopEvents>(event: E, listener: (...args: ShopEvents[E]) => void): void;
   off<E extends keyof ShopEvents>(event: E, listener: (...args: ShopEvents[E]) => void): void;
   readiness(): Readiness;
-  /** Finds stuck stock and unsettled payments, in one sale or in all. */
-  check(saleId?: string): Promise<Consistency>;
+  /**
+   * Finds stuck stock and unsettled payments, in one sale or in all; without a sale also wrong counts of likes and comments. `from`: the
+   * `next` of a report that is not null; then the rest of the counts is checked.
+   */
+  check(saleId?: string, from?: string): Promise<Consistency>;
   /** All HTTP routes as a listener for node:http or Express. Needs `adminKey` and `authSecret`. */
   handler(): (request: IncomingMessage, response: ServerResponse) => void;
   /** Refuses new calls, finishes those in flight, and closes the ledger. */
@@ -333,7 +336,7 @@ export async function createDoorbuster(given: DoorbusterOptions): Promise<Doorbu
     },
     off: (event, hear) => shop.off(event, hear),
     readiness: () => shop.readiness(),
-    check: async (saleId) => presentReport(await shop.check(saleId ?? null)),
+    check: async (saleId, from) => presentReport(await shop.check(saleId ?? null, from ?? null)),
     handler() {
       const http = httpOptions(options);
       listener ??= (async () => {

@@ -39,7 +39,7 @@ const CLAIM_MS_MAX = 24 * 86_400_000;
  * whose clock is ahead runs a slot, the others find it done, as long as they come within the period and ten minutes.
  *
  *   At most once    per slot. A run that fails or whose process dies is not tried again before the next slot, which is what
- *                   cron does. Limiter that nobody was up for, or for which the store was out, are not run later.
+ *                   cron does. Slots that nobody was up for, or for which the store was out, are not run later.
  *   Skipped         and said so (event `skipped`): 'done elsewhere', 'running elsewhere' (this slot or one before it),
  *                   'still running here', 'missed', 'unavailable'.
  *   `atLeast`       keeps the mutex so long from the beginning of a run, even when its process dies: runs are at least so far

@@ -111,6 +111,6 @@ export const LIKE_ENTRIES: EntryCodec<LikeEvent> = {
   encode,
   split,
   idOf,
-  // Nothing can be liked that has no name: whoever handles a letter sees by it that there is no like.
+  // Nothing can be liked that has no name, and nobody has none (like-letter.ts).
   unreadable: (_channel, _id, epoch, _raw) => ({ subject: 'post:', user: '', liked: false, epoch, n: 0, atMs: 0 }),
 };

@@ -41,6 +41,10 @@ export function likeChannel(shard: number): string {
   return CHANNEL + shard;
 }
 
+export function shardOfChannel(channel: string): number {
+  return Number(channel.slice(CHANNEL.length));
+}
+
 /** All likes of a subject go through one channel, so that they arrive in the order in which they were decided. */
 export function shardOf(subject: string): number {
   // FNV-1a: subjects that differ in one digit are spread evenly.

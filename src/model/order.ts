@@ -28,6 +28,8 @@ export interface OrderRecord {
   itemCode: string;
   buyer: string;
   quantity: number;
+  /** The seat numbers that it has now, or had when it ended, ascending. Absent: the item is counted. */
+  seats?: number[];
   amount: Money;
   status: OrderStatus;
   reason: RejectReason | null;
@@ -52,6 +54,8 @@ export interface OrderMessage {
   buyer: string;
   quantity: number;
   slots: number[];
+  /** The seat numbers of a seated item's order as it was admitted, ascending, one per unit. Absent: the item is counted. */
+  seats?: number[];
   price: Money;
   payWithinSeconds: number;
   epoch: number;
@@ -68,14 +72,22 @@ export interface PlacedBy extends Actor {
   readonly auditId: string;
 }
 
-/** What an order asks for, as one comparable text. Stored beside the key, so it must stay stable across versions. */
-export function orderFingerprint(itemCode: string, quantity: number): string {
-  return `${itemCode} x${quantity}`;
+/**
+ * What an order asks for, as one comparable text. Stored beside the key, so it must stay stable across versions. Seats are seat
+ * numbers: the order in which they were named makes no difference. `together: false` is the same as none.
+ */
+export function orderFingerprint(
+  itemCode: string,
+  quantity: number,
+  { seats, together = false }: { seats?: readonly number[] | undefined; together?: boolean | undefined } = {},
+): string {
+  if (seats !== undefined) return `${itemCode} s${seats.toSorted((a, b) => a - b).join('.')}`;
+  return `${itemCode} x${quantity}${together ? ' together' : ''}`;
 }
 
 /** An order as it is stored first: reserved, or rejected for a reason. */
 export function firstRecord(message: OrderMessage, reason: RejectReason | null, nowMs: number): OrderRecord {
-  return {
+  const order: OrderRecord = {
     id: message.orderId,
     saleId: message.saleId,
     itemId: message.itemId,
@@ -91,4 +103,6 @@ export function firstRecord(message: OrderMessage, reason: RejectReason | null, 
     version: 1,
     revives: null,
   };
+  if (message.seats !== undefined) order.seats = message.seats;
+  return order;
 }

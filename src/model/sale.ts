@@ -1,7 +1,16 @@
 import type { Money } from './money.ts';
+import type { SeatMap } from './seat-map.ts';
+
+/** What a sale or an item says about itself. Nothing depends on it. */
+export interface Described {
+  description?: string;
+  /** An https URL. */
+  image?: string;
+  metadata?: Record<string, string>;
+}
 
 /** A sale as the ledger stores it. Times are milliseconds since 1970, durations whole seconds. */
-export interface SaleRecord {
+export interface SaleRecord extends Described {
   id: string;
   name: string;
   opensAtMs: number;
@@ -14,18 +23,24 @@ export interface SaleRecord {
   createdAtMs: number;
   /** The ledger's clock at the time of reading. Whether the window is over is judged by it, not by the reader's clock. */
   readAtMs: number;
+  /** When the event begins that it sells tickets for. */
+  startsAtMs?: number;
+  venue?: string;
   items: ItemRecord[];
 }
 
 export type ItemKind = 'counted' | 'seated';
 
 /** `free` in the ledger is total - reserved - sold - blocked; what the pipe holds is known to the gate only. */
-export interface ItemRecord {
+export interface ItemRecord extends Described {
   id: string;
   code: string;
   name: string;
   price: Money;
   kind: ItemKind;
+  /** False: nobody can order it now. */
+  onSale: boolean;
+  /** Of a seated item: how many seats its map has. */
   total: number;
   reserved: number;
   sold: number;
@@ -107,19 +122,24 @@ export const BOUNDS = {
   textBytesMax: 512,
 } as const;
 
-export interface NewItem {
+export interface NewItem extends Described {
   code: string;
   name: string;
   price: Money;
+  /** Of a seated item: the size of its map. */
   stock: number;
+  /** Absent: the item is counted. */
+  seats?: SeatMap;
 }
 
-export interface NewSale {
+export interface NewSale extends Described {
   name: string;
   opensAtMs: number;
   closesAtMs: number;
   perBuyer: number;
   payWithinSeconds: number;
+  startsAtMs?: number;
+  venue?: string;
   items: NewItem[];
 }
 
@@ -129,6 +149,15 @@ export interface SalePatch {
   closesAtMs?: number;
   perBuyer?: number;
   payWithinSeconds?: number;
+}
+
+/** Null takes a text away. */
+export interface ItemPatch {
+  name?: string;
+  price?: Money;
+  description?: string | null;
+  image?: string | null;
+  onSale?: boolean;
 }
 
 /** One fault in a request, and where it is (a JSON pointer). */

@@ -14,7 +14,18 @@ export interface SaleSnapshot extends SaleValues {
   epoch: number;
   /** Not closed and its window not over, by the ledger's clock: otherwise it needs no gate. */
   mayAdmit: boolean;
-  items: { id: string; code: string; price: Money; total: number; blocked: number; rev: number }[];
+  items: {
+    id: string;
+    code: string;
+    price: Money;
+    total: number;
+    blocked: number;
+    rev: number;
+    /** False: nobody can order it now. Absent: it is on sale. */
+    onSale?: false;
+    /** Its seat map as `encodeSeatMap` writes it, and the seat numbers that are blocked. Absent: the item is counted. */
+    seats?: { map: string; blocked: number[] };
+  }[];
   /**
    * Can be read once. No order is added after the epoch was raised: older admissions are rejected, and those of this epoch come
    * only when its gate is open. An order that ends meanwhile may be in a page or not: its release follows.
@@ -24,7 +35,16 @@ export interface SaleSnapshot extends SaleValues {
 
 export interface SnapshotPage {
   /** Live orders: their units are not free, their slots are taken. */
-  readonly holds: readonly { orderId: string; itemId: string; buyer: string; slots: number[] }[];
+  readonly holds: readonly {
+    orderId: string;
+    itemId: string;
+    buyer: string;
+    slots: number[];
+    /** The seat numbers that it has now. Absent: the item is counted. */
+    seats?: number[];
+    /** Its seats are shown as sold. */
+    paid?: boolean;
+  }[];
   /** Keys younger than 24 hours, oldest first: exactly so within a page, and nearly so from page to page. */
   readonly keys: readonly { buyer: string; key: string; fingerprint: string; orderId: string; boundAtMs: number }[];
 }

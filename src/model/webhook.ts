@@ -2,6 +2,7 @@
 export const WEBHOOK_EVENTS = [
   'order.reserved',
   'order.paid',
+  'order.moved',
   'order.expired',
   'order.cancelled',
   'order.partly_refunded',

@@ -9,8 +9,11 @@ export interface MetricSources {
   /** Orders answered 202 and not decided yet; absent in a deployment without 202. */
   owed?: () => number;
   deadLetters?: () => number;
-  /** Likes in their pipe, and likes that the ledger could not store; absent where Redis does not count likes. */
-  likes?: () => { waiting: number; letters: number };
+  /**
+   * Likes in their pipe; likes that the ledger could not store; posts and comments that this process has shown as they are stored. Absent
+   * where Redis does not count likes.
+   */
+  likes?: () => { waiting: number; letters: number; asStored: number };
   /** Entries that this process carried to the broker; absent without a broker. */
   relay?: () => { relayed: number; resent: number; recovered: number };
   /** Payments that did not settle at the last attempt, of those that this process handles. */
@@ -117,6 +120,15 @@ export class Metrics {
     if (likes) {
       gauge('doorbuster_pipe_likes', 'Decided likes that the ledger has not stored', () => likes().waiting);
       gauge('doorbuster_like_letters', 'Likes that the ledger could not store: alert on any', () => likes().letters);
+      new Counter({
+        name: 'doorbuster_likes_shown_as_stored_total',
+        help: 'Posts and comments shown with the stored likes, because Redis did not answer for them',
+        registers,
+        collect() {
+          this.reset();
+          this.inc(likes().asStored);
+        },
+      });
     }
     const { relay } = sources;
     if (relay) {

@@ -76,6 +76,8 @@ export interface DeadLetters<M> {
 export interface DeadLetter<M> {
   /** The message's id (an order's is the order's), or `entry-…` or `foreign-…` where nothing could be read. */
   readonly id: string;
+  /** The channel that carried it; null: a broker brought it, and it is not ours. */
+  readonly channel: string | null;
   readonly message: M;
   readonly error: string;
   readonly attempts: number;

@@ -1,5 +1,5 @@
 import type { ItemView } from '../gate/port.ts';
-import { CHECKS, type CheckName, type CheckReport, type Finding } from '../model/finding.ts';
+import type { CheckName, CheckReport, Finding } from '../model/finding.ts';
 import type { Money } from '../model/money.ts';
 import type { OrderRecord, OrderStatus } from '../model/order.ts';
 import type { RejectReason } from '../model/outcome.ts';
@@ -124,7 +124,7 @@ export function iso(ms: number): string {
   return text;
 }
 
-/** Stuck stock and unsettled payments. */
+/** Stuck stock, unsettled payments and wrong counts. */
 export interface Consistency {
   checkedAt: string;
   status: 'consistent' | 'inconsistent';
@@ -133,9 +133,11 @@ export interface Consistency {
   findings: readonly Finding[];
   /** There are more than a report holds. */
   more: boolean;
+  /** Give this to the next check, which goes on with the counts; null: all were checked. */
+  next: string | null;
 }
 
-export function presentReport({ checkedAtMs, findings, more }: CheckReport): Consistency {
+export function presentReport({ checkedAtMs, checks, findings, more, next }: CheckReport): Consistency {
   const status = findings.length === 0 ? 'consistent' : 'inconsistent';
-  return { checkedAt: iso(checkedAtMs), status, checks: CHECKS, findings, more };
+  return { checkedAt: iso(checkedAtMs), status, checks, findings, more, next };
 }

@@ -184,7 +184,10 @@ export class LifeKit {
 
   /** All that a move could change. */
   async everything(): Promise<unknown> {
-    const tables = ['items', 'orders', 'payments', 'claims', 'release_outbox', 'order_events', 'audit', 'refunds'];
+    const tables = [
+      ...['items', 'orders', 'payments', 'claims', 'release_outbox', 'order_events', 'audit', 'refunds'],
+      ...['seat_claims', 'seat_moves', 'sales', 'item_texts'],
+    ];
     const all: Record<string, unknown> = {};
     for (const table of tables) all[table] = await this.world.rows(`SELECT * FROM ${table} ORDER BY 1, 2`);
     return all;

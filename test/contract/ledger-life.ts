@@ -339,24 +339,6 @@ export function lifeContract(name: string, make: () => Promise<LifeUnderTest>, s
         expect(await kit.unmoved(kit.move('cancel', order))).toBe('refused');
       });
 
-      it('seats are free with the units, and no others are (P1)', async () => {
-        const saleId = '760';
-        await kit.createSale(saleId);
-        await kit.world.change(`UPDATE items SET kind = 'seated' WHERE sale_id = ${saleId}`);
-        const [order, other] = [await kit.order('alice', { saleId }), await kit.order('bob', { saleId })];
-        const { seatsApart } = kit.world.dialect;
-        if (seatsApart) {
-          const rows = [order, other].map(({ id }) => `(${saleId}, 'A-${id}', ${id})`);
-          await kit.world.change(`INSERT INTO seat_claims (sale_id, seat, order_id) VALUES ${rows.join(', ')}`);
-        } else {
-          while (await kit.ledger.maintain(1000));
-          await kit.world.change(`UPDATE claims SET seat = 'A-' || order_id`);
-        }
-        expect(await kit.outcome(kit.move('cancel', order))).toBe('moved');
-        const left = await kit.world.rows(`SELECT order_id FROM ${seatsApart ? 'seat_claims' : 'claims'}`);
-        expect(left.map(({ order_id }) => String(order_id))).toEqual([other.id]);
-      });
-
       it('not while money may be on its way: the attempt is named (P6)', async () => {
         const order = await kit.order('alice');
         const attemptId = await kit.opened(order);

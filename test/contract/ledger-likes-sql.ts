@@ -101,11 +101,11 @@ export function sqlLikeSuite(make: () => Promise<LifeUnderTest>, url: () => stri
       const shard = shardOf(subject);
       order.length = 0;
       const event = { subject, user: 'zoe', liked: true, epoch: 1, n: 1, atMs: 1 };
-      let raised: Promise<number> | null = null;
+      let raised: Promise<number | null> | null = null;
       await heldAtPost(
         () => noted('settled', kit.likes.settleLikes(shard, [event])),
         async () => {
-          raised = noted('raised', another.likes.raiseLikeEpoch(shard, 0));
+          raised = noted('raised', another.likes.raiseLikeEpoch(shard, 1, 0));
           await expect(
             Promise.race([raised, new Promise((resolve) => setTimeout(resolve, 60, 'waits'))]),
           ).resolves.toBe('waits');

@@ -163,8 +163,8 @@ export function likeContract(name: string, make: () => Promise<LifeUnderTest>): 
       it('events of an epoch that is over, and of what is not there, are dropped and counted', async () => {
         expect(await likes().likeEpoch(shard)).toBe(1);
         await settle(event('ann', 1));
-        expect(await likes().raiseLikeEpoch(shard, 0)).toBe(2);
-        expect(await likes().raiseLikeEpoch(shard, 6)).toBe(7);
+        expect(await likes().raiseLikeEpoch(shard, 1, 0)).toBe(2);
+        expect(await likes().raiseLikeEpoch(shard, 2, 6)).toBe(7);
         expect(await likes().likeEpoch(shard)).toBe(7);
         expect(await likes().likeEpoch((shard + 1) % LIKE_SHARDS), 'each shard has its own').toBe(1);
         const [gone, other] = (await postsOfShard(2)) as [Subject, Subject];
@@ -185,9 +185,19 @@ export function likeContract(name: string, make: () => Promise<LifeUnderTest>): 
         await kit.expectRightCounts();
       });
 
+      it('P8: an epoch is raised by one of those who saw the same, and stays for the others', async () => {
+        const raised = await Promise.all([0, 5, 9].map((above) => likes().raiseLikeEpoch(shard, 1, above)));
+        const [epoch, ...others] = raised.filter((one) => one !== null);
+        expect(others).toEqual([]);
+        expect([2, 6, 10]).toContain(epoch);
+        expect(await likes().raiseLikeEpoch(shard, 1, 99), 'seen long ago').toBeNull();
+        expect(await likes().raiseLikeEpoch(shard, epoch! + 1, 99), 'never seen').toBeNull();
+        expect(await likes().likeEpoch(shard)).toBe(epoch);
+      });
+
       it('numbers beyond what a double holds keep their order', async () => {
         const epoch = 8_388_606;
-        expect(await likes().raiseLikeEpoch(shard, epoch - 1)).toBe(epoch);
+        expect(await likes().raiseLikeEpoch(shard, 1, epoch - 1)).toBe(epoch);
         const n = N_MAX - 2;
         await settle(event('ann', n, { epoch }), event('bob', n + 1, { epoch }));
         await settle(event('ann', n + 1, { epoch, liked: false }), event('bob', n, { epoch, liked: false }));
@@ -196,7 +206,7 @@ export function likeContract(name: string, make: () => Promise<LifeUnderTest>): 
         // The epoch comes before the count within it.
         await settle(event('ann', 1, { epoch: epoch + 1 }), event('ann', n + 1, { epoch, liked: false }));
         expect(await numbers()).toMatchObject({ ann: [true, String(numberOf({ epoch: epoch + 1, n: 1 }))] });
-        await expect(likes().raiseLikeEpoch(shard, 8_388_607), 'a number has 63 bits').rejects.toThrow();
+        await expect(likes().raiseLikeEpoch(shard, epoch, 8_388_607), 'a number has 63 bits').rejects.toThrow();
       });
 
       it.each([0, 1, 512, 513])('P8: a batch of %i events', async (size) => {

@@ -391,6 +391,25 @@ export function socialContract(name: string, make: () => Promise<LifeUnderTest>)
       });
     });
 
+    it('P10: a page of the check has fewer subjects where many rows have to be counted, and at least one', async () => {
+      const ids: string[] = [];
+      for (let at = 0; at < 6; at++) ids.push((await kit.post()).id);
+      // By the stored counts: 200 000 rows a statement. The largest counts there can be do not stop it.
+      for (const [at, count] of [0, 199_999, 1, 1, 2_147_483_647, 200_000].entries()) {
+        await kit.world.change(`UPDATE posts SET likes_count = ${count}, comments_count = 0 WHERE id = ${ids[at]}`);
+      }
+      await kit.world.change(`UPDATE posts SET comments_count = 2147483647 WHERE id = ${ids[4]}`);
+      const pages: string[][] = [];
+      let after: string | null = null;
+      do {
+        const { wrong, next } = await social().checkCounts('post', after, 200);
+        pages.push([...new Set(wrong.map(({ subject }) => subject))]);
+        after = next;
+      } while (after !== null);
+      const subjects = ids.map((id) => `post:${id}`);
+      expect(pages).toEqual([subjects.slice(1, 3), [subjects[3]], [subjects[4]], [subjects[5]]]);
+    });
+
     it('the tables refuse what must never be', async () => {
       const { id } = await kit.post();
       const { id: commentId } = await kit.comment(id);

@@ -614,7 +614,7 @@ export function sqlLedgerSuite(product: Product): void {
         const ledger = await ledgerOf({ exclusive: true, onExclusive: (state) => states.push(state) });
         await sell(ledger, 10);
         await killHolder(url);
-        await until('the lock is taken again', 5_000, () => states.includes('held'));
+        await until('the lock is taken again', 20_000, () => states.includes('held'));
         expect(states).toEqual(['unsure', 'held']);
         expect(await verdicts(ledger, message('alice'))).toEqual(['reserved']);
         expect((await errorOf(ledgerOf({ exclusive: true }))).message).toContain('another doorbuster process');

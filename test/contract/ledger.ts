@@ -1024,6 +1024,7 @@ export function ledgerContract(name: string, make: () => Promise<LedgerUnderTest
             ...one,
             id: String(601 + at),
             kind: 'counted',
+            onSale: true,
             total: stock,
             reserved: 0,
             sold: 0,

@@ -272,6 +272,7 @@ function contractOf<M>(
       const letter = await letters.get(letterId('2'));
       expect(letter).toEqual({
         id: letterId('2'),
+        channel: ONE,
         message: pushed.get('2'),
         error: 'poison',
         attempts: TRIES_MAX,

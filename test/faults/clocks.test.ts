@@ -77,7 +77,7 @@ function suite(product: Product): void {
   }
 
   it.each(LONG || product === 'postgres' ? [OFF_MS, -OFF_MS] : [OFF_MS])(
-    'P5: as keeper, %i ms off, forgets no key, no release and no unit of the house that is young',
+    'P5: as the process that looks after gates, %i ms off, forgets no key, no release and no unit of the house that is young',
     async (ms) => {
       const { url, ledgerOf, shopOf, gateOf } = await world();
       const shop = await shopOf(right, true);

@@ -232,7 +232,7 @@ describeWithRedis('the distributed shop, reviewed', () => {
       await redis.command('HSET', `${prefix}:{${saleId}:0}:dead`, '4711', JSON.stringify(letter));
       await drained(saleId);
       await api.closeSale(saleId, CALLER);
-      await keeperOf(ledger).round();
+      await upkeepOf(ledger).round();
       expect(await redis.command('HLEN', `${prefix}:{${saleId}:0}:dead`)).toBe(1);
     }, 60_000);
 
@@ -252,15 +252,15 @@ describeWithRedis('the distributed shop, reviewed', () => {
         return { saleId, orderId };
       }
 
-      it('gets its order while that is in the pipe, and after it, whenever the keeper comes by', async () => {
+      it('gets its order while that is in the pipe, and after it, whenever the upkeep comes by', async () => {
         const ledger = await openLedger();
         const api = await start();
         const { saleId, orderId } = await queuedThenClosed(api);
-        await keeperOf(ledger).round();
+        await upkeepOf(ledger).round();
         expect(await fate(api, saleId)).toBe(`queued ${orderId}`);
         expect(await fate(api, saleId, { buyer: 'bob', key: 'k' })).toBe('sale_closed');
         await drained(saleId);
-        await keeperOf(ledger).round();
+        await upkeepOf(ledger).round();
         expect(await keysOf(`{${saleId}:0}:*`), 'the gate is gone').toEqual([`${prefix}:{${saleId}:0}:emptied`]);
         expect(await fate(api, saleId)).toBe(`reserved ${orderId}`);
         expect(await fate(api, saleId, { buyer: 'bob', key: 'k' })).toBe('sale_closed');
@@ -273,13 +273,13 @@ describeWithRedis('the distributed shop, reviewed', () => {
         // The process that was rebuilding it has died.
         await openGate().shut(saleId);
         expect(await fate(api, saleId)).toBe('unavailable');
-        await keeperOf(ledger).round();
+        await upkeepOf(ledger).round();
         expect(await fate(api, saleId)).toBe('unavailable');
         expect((await ledger.getSale(saleId))!.items[0]!.epoch, 'what is in the pipe is not rejected').toBe(2);
         await drained(saleId);
         expect(await fate(api, saleId)).toBe(`reserved ${orderId}`);
         expect(await fate(api, saleId, { buyer: 'bob', key: 'k' })).toBe('sale_closed');
-        await keeperOf(ledger).round();
+        await upkeepOf(ledger).round();
         expect(await keysOf(`{${saleId}:0}:*`)).toEqual([`${prefix}:{${saleId}:0}:emptied`]);
       }, 60_000);
 
@@ -323,7 +323,7 @@ describeWithRedis('the distributed shop, reviewed', () => {
           const view = await viewOf(gate, saleId);
           return view?.free === left && view.queued === 0;
         });
-        expect(await api.deadLetters.list(10, null)).toEqual([]);
+        expect((await api.deadLetters.page(10, null)).data).toEqual([]);
         for (let units = 0; units < left; units++) expect(await buy(api, saleId)).toMatchObject({ ok: true });
         expect(await buy(api, saleId)).toMatchObject({ code: 'sold_out' });
         if (!again) expect(await buy(api, saleId, { buyer: 'alice' })).toMatchObject({ code: 'sold_out' });
@@ -391,7 +391,7 @@ describeWithRedis('the distributed shop, reviewed', () => {
       expect(await buy(api, saleId, wish)).toMatchObject({ ok: true, replayed: true, order: { id: orderId } });
     });
 
-    it('P3: a sale that is extended while the keeper sleeps keeps what it admits', async () => {
+    it('P3: a sale that is extended while the upkeep sleeps keeps what it admits', async () => {
       const ledger = await openLedger();
       const api = await start();
       const saleId = await createSale(api);
@@ -399,7 +399,7 @@ describeWithRedis('the distributed shop, reviewed', () => {
       await drained(saleId);
       let orderId = '';
       const gate = openGate();
-      // The keeper is stopped between reading the sale and acting on it, while the sale goes on.
+      // The upkeep is stopped between reading the sale and acting on it, while the sale goes on.
       const sleepy = withCalls(gate, {
         async retire(real: RedisGate, id: string) {
           if (id === saleId && orderId === '') {
@@ -413,8 +413,8 @@ describeWithRedis('the distributed shop, reviewed', () => {
           return real.retire(id);
         },
       });
-      // The keeper read the sale when its window was over.
-      await keeperOf(withCalls(ledger, { openSaleIds: async () => [] }), sleepy).round();
+      // The upkeep read the sale when its window was over.
+      await upkeepOf(withCalls(ledger, { openSaleIds: async () => [] }), sleepy).round();
       expect(orderId).not.toBe('');
       // The order was answered 202, so it is in the pipe, whichever process has died since.
       const streams = await keysOf(`{${saleId}:0}:*:stream`);
@@ -441,15 +441,15 @@ describeWithRedis('the distributed shop, reviewed', () => {
       await admin.addStock(saleId, 'voucher', -3, CALLER).catch(() => null);
       const view = async () => (await gate.view(saleId))?.[0];
       expect(await view()).toMatchObject({ house: 3 });
-      // It never comes back: the keeper drops the hold once it is old by Redis' clock.
+      // It never comes back: the upkeep drops the hold once it is old by Redis' clock.
       const [house] = await keysOf(`{${saleId}:0}:*:house`);
       const [holdId, hold] = (await redis.command('HGETALL', house!)) as [string, string];
-      const keeper = keeperOf(await openLedger(), openGate());
-      await keeper.round();
+      const upkeep = upkeepOf(await openLedger(), openGate());
+      await upkeep.round();
       expect(await view(), 'young').toMatchObject({ house: 3 });
       const aged = hold.replace(/\d+$/, (takenAt) => String(Number(takenAt) - 10 * 60_000));
       await redis.command('HSET', house!, holdId, aged);
-      await keeperOf(await openLedger(), openGate()).round();
+      await upkeepOf(await openLedger(), openGate()).round();
       expect(await view()).toMatchObject({ total: 7, house: 0, free: 7 });
     }, 60_000);
 
@@ -564,8 +564,8 @@ describeWithRedis('the distributed shop, reviewed', () => {
       expect((api as unknown as { events: { watched: string[] } }).events.watched).toEqual([]);
     });
 
-    /** A separate keeper; `laterMs`: its clock is ahead, for work that it does only after a while. */
-    function keeperOf(ledger: Ledger, gate = openGate(), laterMs = 0): GateUpkeep {
+    /** The upkeep of another process; `laterMs`: its clock is ahead, for work that it does only after a while. */
+    function upkeepOf(ledger: Ledger, gate = openGate(), laterMs = 0): GateUpkeep {
       const clock = { now: () => Date.now() + laterMs, monotonic: () => performance.now() };
       const runtime = { ...systemRuntime(), clock };
       const pipe = new RedisStreamsPipe({ channels: ORDERS, redis: redis.url, prefix }, runtime);

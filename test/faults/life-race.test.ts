@@ -35,7 +35,7 @@ afterEach(() => {
   vi.restoreAllMocks();
 });
 
-interface InFlight {
+interface Tally {
   paid: number;
   expired: number;
   revived: number;
@@ -71,7 +71,7 @@ class Slowness {
   }
 }
 
-async function race(random: Random, label: string, rivalsMax: number): Promise<InFlight> {
+async function race(random: Random, label: string, rivalsMax: number): Promise<Tally> {
   const slowness = new Slowness(random);
   const liars = new Set<string>();
   const world = await LifeWorld.open({
@@ -142,22 +142,22 @@ async function race(random: Random, label: string, rivalsMax: number): Promise<I
     await world.settle();
     await world.judgeSettled();
 
-    const inFlight: InFlight = { paid: 0, expired: 0, revived: 0, refunded: 0 };
+    const tally: Tally = { paid: 0, expired: 0, revived: 0, refunded: 0 };
     for (const id of orders) {
       const { status } = (await world.ledger.getOrder(id))!;
       expect(['paid', 'expired'], `${label} order ${id}`).toContain(status);
       if (told.has(id)) expect([id, status], label).toEqual([id, told.get(id)]);
-      inFlight[status as 'paid' | 'expired']++;
+      tally[status as 'paid' | 'expired']++;
       const held = bank.of(id).filter(({ state }) => state === 'captured');
       expect(held.length, `${label} money of order ${id}`).toBeLessThanOrEqual(1);
       if (status === 'paid') expect(held.length, label).toBe(1);
       const revived = world.rows(`SELECT status FROM orders WHERE revives = ${id}`);
       if (status === 'expired') expect(revived.map((row) => row.status)).toEqual(held.map(() => 'paid'));
       else expect(revived).toEqual([]);
-      inFlight.revived += revived.length;
+      tally.revived += revived.length;
     }
-    inFlight.refunded = world.rows(`SELECT id FROM payments WHERE state = 'refunded'`).length;
-    return inFlight;
+    tally.refunded = world.rows(`SELECT id FROM payments WHERE state = 'refunded'`).length;
+    return tally;
   } finally {
     await world.close();
   }
@@ -171,11 +171,11 @@ it.each([
   async (name, out) => {
     if (out) vi.spyOn(OrderLock.prototype, 'run').mockImplementation((_id, _waitMs, work) => work(null));
     const { random, label } = seedOf(`race, ${name}`);
-    const sum: InFlight = { paid: 0, expired: 0, revived: 0, refunded: 0 };
+    const sum: Tally = { paid: 0, expired: 0, revived: 0, refunded: 0 };
     for (let done = 0; done < ORDERS; done += BATCH) {
       // With many late money finds no goods, with none it does.
-      const inFlight = await race(random, label, (done / BATCH) % 2 === 0 ? 0 : 3);
-      for (const key of Object.keys(sum) as (keyof InFlight)[]) sum[key] += inFlight[key];
+      const tally = await race(random, label, (done / BATCH) % 2 === 0 ? 0 : 3);
+      for (const key of Object.keys(sum) as (keyof Tally)[]) sum[key] += tally[key];
     }
     console.log(`${label}: ${JSON.stringify(sum)}`);
     expect(sum.paid + sum.expired, label).toBe(ORDERS);

@@ -97,10 +97,10 @@ function suite(database: () => Promise<string>): void {
     const next = await start(true, prefix);
     await until('all are out of the pipe', 30_000, async () => {
       const item = (await api.getSaleNow(saleId))!.items[0]!;
-      const letters = await next.deadLetters.list(500, null);
+      const { data: letters } = await next.deadLetters.page(500, null);
       return item.queued === 0 || letters.length > 0;
     });
-    expect((await next.deadLetters.list(500, null)).map(({ error }) => error)).toEqual([]);
+    expect((await next.deadLetters.page(500, null)).data.map(({ error }) => error)).toEqual([]);
     expect((await api.getSaleNow(saleId))!.items[0]).toMatchObject({ reserved: ORDERS, queued: 0 });
     const ledger = await openLedger();
     onTestFinished(() => ledger.close());

@@ -48,9 +48,10 @@ describe('check', () => {
     const [attempt] = attemptsOf(served, one);
     expect(await checked()).toMatchObject({
       status: 'consistent',
-      checks: ['releases', 'payments'],
+      checks: ['releases', 'payments', 'counts'],
       findings: [],
       more: false,
+      next: null,
     });
 
     served.bank.mood = 'down';
@@ -72,14 +73,18 @@ describe('check', () => {
       },
     ]);
     expect((await checked(saleId)).findings).toEqual(findings);
-    expect(await checked(other)).toMatchObject({ status: 'consistent', findings: [] });
+    expect(await checked(other)).toMatchObject({
+      status: 'consistent',
+      checks: ['releases', 'payments'],
+      findings: [],
+    });
     expect((await served.call('GET', '/v1/ops/consistency', { admin: true })).body.findings).toEqual(findings);
     expect(await served.shop.check(saleId)).toMatchObject({ findings });
 
     const found = await check('--url', served.url);
     expect(found).toMatchObject({ code: 1, stderr: '' });
     expect(found.stdout).toContain(`✗ payments: order:${one.id} of sale ${saleId}`);
-    expect(found.stdout).toContain('1 found (checked releases, payments)');
+    expect(found.stdout).toContain('1 found (checked releases, payments, counts)');
     expect(JSON.parse((await check('--url', served.url, '--json')).stdout)).toMatchObject({ findings });
     expect(await check('--url', served.url, '--sale', other)).toMatchObject({
       code: 0,

@@ -205,6 +205,7 @@ describeWithRedis('dead letters', () => {
         expect(await asPrinted(/dead-letters -H/)).toContain(`"id":"${mended.body.id}"`);
         expect(all.map(({ id }) => id)).toEqual([...all.map(({ id }) => id)].sort().reverse());
         expect(all.find(({ id }) => id === mended.body.id)).toEqual({
+          kind: 'order',
           id: mended.body.id,
           saleId: sale,
           buyer: 'poison-1',

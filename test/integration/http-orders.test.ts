@@ -256,10 +256,10 @@ describe('lists', () => {
   });
 
   it('filters by sale, status and, for an admin, buyer', async () => {
-    const ofSale = (of: string) => mine.filter((_, index) => ((6 - index) % 3 === 0) === (of === other));
-    for (const of of [sale, other]) {
-      expect(ids(await server.call('GET', `/v1/orders?saleId=${of}`, { buyer: 'lister' }))).toEqual(ofSale(of));
-      expect(ids(await admin('GET', `/v1/orders?saleId=${of}&buyer=lister`))).toEqual(ofSale(of));
+    const ofSale = (saleId: string) => mine.filter((_, index) => ((6 - index) % 3 === 0) === (saleId === other));
+    for (const saleId of [sale, other]) {
+      expect(ids(await server.call('GET', `/v1/orders?saleId=${saleId}`, { buyer: 'lister' }))).toEqual(ofSale(saleId));
+      expect(ids(await admin('GET', `/v1/orders?saleId=${saleId}&buyer=lister`))).toEqual(ofSale(saleId));
     }
     expect(ids(await admin('GET', `/v1/orders?saleId=${sale}`))).toHaveLength(5);
     expect(ids(await admin('GET', '/v1/orders?buyer=lister&status=reserved'))).toEqual(mine);

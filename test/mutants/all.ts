@@ -1,18 +1,22 @@
 import { BOARD } from './board.ts';
 import { GATE } from './gate.ts';
 import { LEDGER } from './ledger.ts';
+import { LEDGER_SEATS } from './ledger-seats.ts';
 import { LIFE } from './life.ts';
 import { LIKES } from './likes.ts';
 import type { Mutant } from './mutant.ts';
+import { SEATS } from './seats.ts';
 import { SOCIAL } from './social.ts';
 import { WRITER } from './writer.ts';
 
 export const MUTANTS: Readonly<Record<string, readonly Mutant[]>> = {
   gate: GATE,
   ledger: LEDGER,
+  'ledger, seats': LEDGER_SEATS,
   writer: WRITER,
   life: LIFE,
   social: SOCIAL,
   board: BOARD,
   likes: LIKES,
+  seats: SEATS,
 };

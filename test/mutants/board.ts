@@ -122,15 +122,16 @@ export const BOARD: readonly Mutant[] = [
   {
     name: 'likes: a page asks Redis for each post',
     file: 'src/social/posts.ts',
-    find: 'const looks = await this.#on.likes.look(reader, settled);',
-    replace: 'const looks = []; for (const one of settled) looks.push((await this.#on.likes.look(reader, [one]))[0]!);',
+    find: 'const looks = await this.#on.likes.look(reader, settled, mark);',
+    replace:
+      'const looks = []; for (const one of settled) looks.push((await this.#on.likes.look(reader, [one], mark))[0]!);',
     tests: DISTRIBUTED,
     only: 'one statement',
   },
   {
     name: 'likes: pages show what is stored',
     file: 'src/engine/likes.ts',
-    find: 'if (this.#parts.closedBecause() === null) return await this.#counted.look(reader, page);',
+    find: 'if (this.#parts.closedBecause() === null) return await this.#counted.look(reader, page, mark);',
     replace: '',
     tests: DISTRIBUTED,
     only: 'exact at once',

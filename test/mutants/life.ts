@@ -3,7 +3,7 @@ import type { Mutant } from './mutant.ts';
 
 const ROOM = 'src/orders/life';
 const ORDER = ['test/unit/life-order.test.ts'];
-const SWEPT = ['test/unit/life-keepers.test.ts'];
+const SWEPT = ['test/unit/life-sweeper.test.ts'];
 const LANES = ['test/unit/life-lanes.test.ts'];
 const PARTS = ['test/unit/life-refund-part.test.ts'];
 

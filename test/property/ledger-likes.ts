@@ -170,8 +170,11 @@ class Run {
         break;
       }
       case 'raise':
+        expect(await likes.raiseLikeEpoch(SHARD, this.#model.epoch - 1, op.above)).toBeNull();
+        expect(await likes.raiseLikeEpoch(SHARD, this.#model.epoch, op.above)).toBe(
+          Math.max(this.#model.epoch, op.above) + 1,
+        );
         this.#model.epoch = Math.max(this.#model.epoch, op.above) + 1;
-        expect(await likes.raiseLikeEpoch(SHARD, op.above)).toBe(this.#model.epoch);
         return;
     }
     expect(await this.#state()).toEqual(this.#model.state);

@@ -3,10 +3,12 @@ import { sqlWorlds } from '../support/sql-databases.ts';
 import { ledgerUnderLies } from './ledger-lies.ts';
 import { ledgerAlive } from './ledger-life.ts';
 import { likesSettled } from './ledger-likes.ts';
+import { seatsKept } from './ledger-seats.ts';
 
 describeWithMysql('the ledger under a gate that lies, and the life of its orders', () => {
   const { make } = sqlWorlds('mysql', { poolMax: 2 });
   ledgerAlive('mysql', make, { short: 3, long: 150, opsMax: 60 });
+  seatsKept('mysql', make, { short: 3, long: 150, opsMax: 60 });
   ledgerUnderLies('mysql', make, { short: 12, long: 300 });
   likesSettled('mysql', make, { short: 5, long: 150 });
 });

@@ -345,6 +345,8 @@ async function runProgram({ stock, pace, lies, reversed, tells, arrives, ops, fi
     }
     if (arrives) world.bank.arrive();
     world.dieAt = null;
+    // A process that died after the last look would never hear the call.
+    await world.reopen();
     await run.begin({ do: 'resume' });
     await world.settle({ reversed, tells });
     await run.find();

@@ -48,6 +48,7 @@ export async function judgeLife(query: Query, { claims }: { claims: boolean }): 
     `SELECT p.id FROM payments p JOIN orders o ON o.id = p.order_id WHERE p.pays = 1 AND p.amount > 0
      AND CASE o.status WHEN 'paid' THEN p.refunded >= p.amount ELSE p.refunded <> p.amount END`,
   );
+  await judgeSeats(query, claims);
   if (!claims) return;
   await none(
     'P2: a live unit without a claim, or a claim too many',
@@ -55,4 +56,35 @@ export async function judgeLife(query: Query, { claims }: { claims: boolean }): 
        ON c.sale_id = o.sale_id AND c.buyer = o.buyer AND c.order_id = o.id
      GROUP BY o.id, o.quantity, o.status HAVING count(c.slot) <> CASE WHEN ${LIVE} THEN o.quantity ELSE 0 END`,
   );
+}
+
+/** P1 for seats: whoever sits somewhere is alone there, and so is the house; all or none of an order's seats. */
+async function judgeSeats(query: Query, claims: boolean): Promise<void> {
+  const orders = await query(
+    `SELECT o.id, o.item_id, o.seats, o.quantity FROM orders o WHERE ${LIVE} AND o.seats IS NOT NULL`,
+  );
+  const rows = await query('SELECT item_id, seat, order_id FROM seat_claims');
+  const taken = new Map<string, string>();
+  const take = (itemId: unknown, seat: unknown, by: unknown): void => {
+    const place = `${itemId} ${seat}`;
+    expect(taken.get(place) ?? null, `P1: the seat ${place} is taken twice`).toBe(null);
+    taken.set(place, String(by));
+  };
+  for (const { item_id, seat, order_id } of rows) if (String(order_id) === '0') take(item_id, seat, '0');
+  const blocked = Map.groupBy(taken.keys(), (place) => place.split(' ')[0]!);
+  for (const { id, blocked: counted } of await query('SELECT id, blocked FROM items')) {
+    expect(blocked.get(String(id))?.length ?? 0, `P9: blocked seats of item ${id}, and those that are counted`).toBe(
+      Number(counted),
+    );
+  }
+  for (const { id, item_id, seats, quantity } of orders) {
+    const own = String(seats).split('.');
+    expect(own, `as many seats as units of order ${id}`).toHaveLength(Number(quantity));
+    for (const seat of own) take(item_id, seat, id);
+  }
+  const stored = new Map(rows.map(({ item_id, seat, order_id }) => [`${item_id} ${seat}`, String(order_id)]));
+  const sorted = (all: ReadonlyMap<string, string>) => [...all].toSorted(([a], [b]) => (a < b ? -1 : 1));
+  // What is still to be folded is not in the table; what is there is right.
+  const expected = claims ? taken : new Map([...taken].filter(([place]) => stored.has(place)));
+  expect(sorted(stored), 'P1: claims of seats, and the orders that have them').toEqual(sorted(expected));
 }

@@ -104,12 +104,12 @@ beforeEach(() => {
     if (ms < 1000) return real(run, ms);
     return looks.push({ run, ms });
   });
-  vi.resetModules();
 });
 afterEach(() => vi.unstubAllGlobals());
 
-// @ts-expect-error: a page's script has no types
-const load = (): Promise<unknown> => import('../../src/http/pages/board.js');
+let loads = 0;
+/** Runs the script anew: a module is evaluated once for each address. */
+const load = (): Promise<unknown> => import(`../../src/http/pages/board.js?load=${++loads}`);
 
 it('says that the shop cannot be read (503), tries again, and shows the sales then', async () => {
   answers.push(async () => ({ ok: false, status: 503, json: async () => ({ code: 'unavailable' }) }));

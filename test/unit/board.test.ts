@@ -29,7 +29,7 @@ describe('the board', () => {
     held = stampsHeld = null;
     stampMs = 0;
     stampReads = [];
-    const item = { name: 'V', price: { amount: 1, currency: 'CNY' }, kind: 'counted' as const, total: 5 };
+    const item = { name: 'V', price: { amount: 1, currency: 'CNY' }, kind: 'counted' as const, onSale: true, total: 5 };
     const counts = { reserved: 0, sold: 0, blocked: 0, epoch: 2 };
     sale = {
       id: '5',

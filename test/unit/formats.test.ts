@@ -31,7 +31,7 @@ describe('format 1', () => {
     const letter = writeLetter(3, 5, 'too long', encodeEntry(alone!));
     expect(`{"diedAtMs":1700000000000,${letter}`).toBe(format1.letter);
     expect(readLetter(ORDER_ENTRIES, 'sale:7', '101', format1.letter)).toEqual({
-      ...{ id: '101', message: alone, error: 'too long', attempts: 5, diedAtMs: 1_700_000_000_000 },
+      ...{ id: '101', channel: 'sale:7', message: alone, error: 'too long', attempts: 5, diedAtMs: 1_700_000_000_000 },
     });
   });
 
@@ -75,7 +75,14 @@ describe('format 1 of likes', () => {
     expect(retryMember(LIKE_ENTRIES.encode(alone!), 7, 2)).toBe(likes1.retry);
     expect(LIKE_ENTRIES.idOf(alone!)).toBe(likes1.letterId);
     expect(readLetter(LIKE_ENTRIES, 'likes:3', likes1.letterId, likes1.letter)).toEqual({
-      ...{ id: likes1.letterId, message: alone, error: 'too long', attempts: 5, diedAtMs: 1_700_000_000_000 },
+      ...{
+        id: likes1.letterId,
+        channel: 'likes:3',
+        message: alone,
+        error: 'too long',
+        attempts: 5,
+        diedAtMs: 1_700_000_000_000,
+      },
     });
   });
 

@@ -132,6 +132,54 @@ describe('requests that are grouped', () => {
     expect(batches).toEqual([['a1', 'b1', 'c1'], ['a2', 'b2'], ['a3']]);
   });
 
+  // 128: from there on a second transaction runs beside the first.
+  it.each([2, 127, 128, 129, 600])('those about the same keep their order, with %i waiting', async (count) => {
+    const committed: string[] = [];
+    const underWay: { batch: string[]; end: () => void }[] = [];
+    const commit = async (batch: string[]): Promise<string[]> => {
+      await new Promise<void>((end) => void underWay.push({ batch, end }));
+      committed.push(...batch);
+      return batch;
+    };
+    const about = (request: string): string => request.split(' ')[0]!;
+    const grouped = new Grouped(commit, runtime, { atOnce: 2, about });
+    // Two requests of each name, the second far behind the first.
+    const names = Array.from({ length: Math.ceil(count / 2) }, (_, at) => `name-${at}`);
+    const requests = [1, 2].flatMap((time) => names.map((name) => `${name} ${time}`)).slice(0, count);
+    const asked = requests.map((request) => grouped.ask(request));
+    for (let ended = 0; ended < requests.length; ) {
+      await new Promise((resolve) => setTimeout(resolve, 1));
+      const named = underWay.flatMap(({ batch }) => batch.map(about));
+      expect(new Set(named).size, 'no two of a name at once').toBe(named.length);
+      // The newer one first.
+      const { batch, end } = underWay.pop()!;
+      ended += batch.length;
+      end();
+    }
+    expect(await Promise.all(asked)).toEqual(requests);
+    for (const name of names) {
+      const inOrder = requests.filter((request) => about(request) === name);
+      expect(committed.filter((request) => about(request) === name)).toEqual(inOrder);
+    }
+    await grouped.idle();
+  });
+
+  it('P10: what waits behind one that hangs starts with its end, and holds up nobody else', async () => {
+    const first = Promise.withResolvers<string[]>();
+    const batches: string[][] = [];
+    const commit = (batch: string[]): Promise<string[]> =>
+      batches.push(batch) === 1 ? first.promise : Promise.resolve(batch);
+    const grouped = new Grouped(commit, runtime, { atOnce: 2, about: (request) => request[0]! });
+    const one = grouped.ask('a1');
+    await new Promise((resolve) => setImmediate(resolve));
+    const two = grouped.ask('a2');
+    expect(await orHangs(grouped.ask('b1'))).toBe('b1');
+    expect(batches).toEqual([['a1'], ['b1']]);
+    first.resolve(['a1']);
+    expect(await Promise.all([one, orHangs(two)])).toEqual(['a1', 'a2']);
+    expect(batches).toEqual([['a1'], ['b1'], ['a2']]);
+  });
+
   it('P10: where somebody holds what one of a batch needs, the others do not fail with it', async () => {
     const commit = async (batch: number[]): Promise<number[]> => {
       if (batch.includes(2)) throw new BusyError('held');

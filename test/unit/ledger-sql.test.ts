@@ -118,6 +118,7 @@ describe('the verdict on a batch', () => {
     epoch: 3,
     free: 2,
     perBuyerMax: 2,
+    seats: null,
     ...over,
   });
   const items = new Map([
@@ -172,7 +173,7 @@ describe('the verdict on a batch', () => {
 
   it('P1: an order that is stored takes no units, and neither does one that is refused', () => {
     const old = message('a');
-    const found = { orders: new Set([old.orderId]), claims: new Set(['1\nb\n1']), keys: new Set<string>() };
+    const found = { ...NOTHING_FOUND, orders: new Set([old.orderId]), claims: new Set(['1\nb\n1']) };
     const batch = [old, message('b'), message('c'), message('d'), message('e')];
     expect(words(batch, found)).toEqual(['limit_reached', 'reserved', 'reserved', 'sold_out']);
   });

@@ -358,7 +358,7 @@ describe.each([
     await expectFlow(refund(life, one.id, BY), []);
   });
 
-  it('refund, with the provider out: the intention stays, the unit is not free; the keeper goes on with it', async () => {
+  it('refund, with the provider out: the intention stays, the unit is not free; the sweeper goes on with it', async () => {
     const one = await order();
     await flow(pay(one));
     fences = [];

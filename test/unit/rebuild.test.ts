@@ -43,7 +43,7 @@ function rebuilderOf(
   return new Rebuilder(on as unknown as RebuildDependencies);
 }
 
-it('P10: what somebody waits for is built first, also when the keeper queued it long before', async () => {
+it('P10: what somebody waits for is built first, also when the upkeep queued it long before', async () => {
   const epochs = new Map<string, number>();
   const built: string[] = [];
   const rebuilder = rebuilderOf(

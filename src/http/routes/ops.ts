@@ -1,19 +1,21 @@
 import type { FastifyInstance, FastifyRequest } from 'fastify';
 import Type from 'typebox';
 import * as S from '../../contract/schemas.ts';
-import type { OrderMessage } from '../../model/order.ts';
-import type { DeadLetter as Letter } from '../../pipe/port.ts';
 import { iso, presentReport } from '../../views/present.ts';
 import type { HttpContext } from '../context.ts';
 import { HttpProblem } from '../problem.ts';
 import { actorOf, page, pageOf } from '../request.ts';
 import { problems } from '../responses.ts';
 
-/** The order's id. A message that could not be parsed has none: then the id of its stream entry, or of the broker's message. */
+/**
+ * The order's id, or one that names a like. A message that could not be parsed has neither: then the id of its stream entry, or of the
+ * broker's message.
+ */
 const LetterId = Type.String({ pattern: '^[0-9A-Za-z._-]{1,300}$' });
+const LettersCursor = Type.String({ pattern: '^[0-9A-Za-z._~-]{1,1500}$' });
 
 const LettersQuery = Type.Object(
-  { limit: S.PageQuery.limit, cursor: Type.Optional(LetterId) },
+  { limit: S.PageQuery.limit, cursor: Type.Optional(LettersCursor) },
   { additionalProperties: false },
 );
 
@@ -25,12 +27,18 @@ const AuditQuery = Type.Object(
   { additionalProperties: false },
 );
 
+/** One object and not a union of two: the serializer would run a validator for each branch. */
 const DeadLetter = Type.Object({
+  kind: S.words(['order', 'like']),
   id: LetterId,
-  saleId: S.nullable(S.Id),
   buyer: Type.String(),
-  item: Type.String(),
-  quantity: Type.Integer(),
+  saleId: Type.Optional(S.nullable(Type.String({ ...S.Id, description: 'Of an order; null: it is none of ours' }))),
+  item: Type.Optional(Type.String({ description: 'Of an order' })),
+  quantity: Type.Optional(Type.Integer({ description: 'Of an order' })),
+  subject: Type.Optional(
+    S.nullable(Type.String({ description: 'Of a like: `post:<id>` or `comment:<id>`; null: nobody can read it' })),
+  ),
+  liked: Type.Optional(Type.Boolean({ description: 'Of a like; false: it is taken back' })),
   error: Type.String({ description: 'Why the ledger could not store it at the last attempt' }),
   attempts: Type.Integer(),
   diedAt: S.Time,
@@ -52,18 +60,15 @@ export function opsRoutes(app: FastifyInstance, { shop, auth }: HttpContext): vo
       schema: {
         tags,
         ...admin,
-        summary: 'List orders’ messages that the ledger could not store, newest first',
+        summary: 'List orders and likes that the ledger could not store, newest first',
         querystring: LettersQuery,
         response: { 200: S.listOf(DeadLetter), ...problems('unauthenticated', 'forbidden', 'invalid_request') },
       },
       onRequest: async (request) => void auth.admin(request),
     },
     (request) => {
-      const asked = { ...pageOf({ limit: request.query.limit }), before: request.query.cursor ?? null };
-      return page(asked, async ({ limit, before }) => {
-        const letters = (await shop.get().deadLetters?.list(limit, before)) ?? [];
-        return letters.map(presentLetter);
-      });
+      const { limit, before } = pageOf(request.query);
+      return shop.get().deadLetters.page(limit, before);
     },
   );
 
@@ -98,7 +103,7 @@ export function opsRoutes(app: FastifyInstance, { shop, auth }: HttpContext): vo
       schema: {
         tags,
         ...admin,
-        summary: 'Get this process’s last report about stuck stock and unsettled payments',
+        summary: 'Get this process’s last report about stuck stock, unsettled payments and wrong counts',
         querystring: S.NoQuery,
         response: { 200: S.CheckReport, ...problems('unauthenticated', 'forbidden', 'invalid_request') },
       },
@@ -107,13 +112,13 @@ export function opsRoutes(app: FastifyInstance, { shop, auth }: HttpContext): vo
     async () => presentReport(await shop.get().lastCheck()),
   );
 
-  app.post<{ Body: { saleId?: string } }>(
+  app.post<{ Body: { saleId?: string; from?: string } }>(
     '/v1/ops/consistency/check',
     {
       schema: {
         tags,
         ...admin,
-        summary: 'Check now for stuck stock and unsettled payments, in all sales or in one',
+        summary: 'Check now for stuck stock and unsettled payments, in all sales or in one, and for wrong counts',
         querystring: S.NoQuery,
         body: S.CheckBody,
         response: { 200: S.CheckReport, ...problems(...refusals, ...BODY) },
@@ -122,11 +127,11 @@ export function opsRoutes(app: FastifyInstance, { shop, auth }: HttpContext): vo
       preValidation: bodyMayBeMissing,
     },
     async (request) => {
-      const { saleId } = request.body;
+      const { saleId, from } = request.body;
       if (saleId !== undefined && (await shop.get().getSale(saleId)) === null) {
         throw new HttpProblem('not_found', 'there is no such sale');
       }
-      return presentReport(await shop.get().check(saleId ?? null));
+      return presentReport(await shop.get().check(saleId ?? null, from ?? null));
     },
   );
 
@@ -161,7 +166,7 @@ export function opsRoutes(app: FastifyInstance, { shop, auth }: HttpContext): vo
       schema: {
         tags,
         ...admin,
-        summary: 'Delete a dead letter: reject its order (`undeliverable`), then free its units',
+        summary: 'Delete a dead letter: reject its order (`undeliverable`) and free its units, or drop its like',
         params,
         querystring: S.NoQuery,
         response: { 204: { type: 'null', description: 'Deleted' }, ...problems(...refusals, ...BODY) },
@@ -182,10 +187,4 @@ async function bodyMayBeMissing(request: FastifyRequest): Promise<void> {
 
 function unknown(): HttpProblem {
   return new HttpProblem('not_found', 'there is no such dead letter');
-}
-
-function presentLetter({ message, error, attempts, diedAtMs }: Letter<OrderMessage>) {
-  const { orderId: id, saleId, buyer, itemCode: item, quantity } = message;
-  // A message that is not ours belongs to no sale.
-  return { id, saleId: saleId || null, buyer, item, quantity, error, attempts, diedAt: iso(diedAtMs) };
 }

@@ -21,8 +21,11 @@ export interface LikeLedger {
   likeUsers(subject: Subject, after: string | null, limit: number): Promise<string[]>;
   /** The shard's epoch. */
   likeEpoch(shard: number): Promise<number>;
-  /** Raises the shard's epoch above `above` and above the stored one, and returns it. From this commit older events are dropped. */
-  raiseLikeEpoch(shard: number, above: number): Promise<number>;
+  /**
+   * Raises the shard's epoch above `above` and above the stored one, and returns it. From this commit older events are dropped. Null: the
+   * stored one is not `seen` any more, and stays. Whoever has raised it meanwhile has opened the shard, and may have decided in it.
+   */
+  raiseLikeEpoch(shard: number, seen: number, above: number): Promise<number | null>;
   /**
    * How likes are decided from now on. A change raises every epoch, so that what Redis still has is not trusted. Returns whether
    * it was different before.

@@ -1,5 +1,5 @@
 import type { Actor } from '../../model/actor.ts';
-import type { NewSale, SalePatch, SaleRecord, SaleStamp } from '../../model/sale.ts';
+import type { ItemPatch, NewItem, NewSale, SalePatch, SaleRecord, SaleStamp } from '../../model/sale.ts';
 import type { SaleSnapshot } from '../../model/snapshot.ts';
 import type { AuditNote } from './audit.ts';
 import type { KeyScope } from './keys.ts';
@@ -12,6 +12,15 @@ export interface SaleLedger {
   addStock(saleId: string, itemCode: string, add: number, call: AdminCall): Promise<SaleChange>;
   setPaused(saleId: string, paused: boolean, call: AdminCall): Promise<SaleChange>;
   closeSale(saleId: string, call: AdminCall): Promise<SaleChange>;
+  /** Its orders can be stored at once; a gate that was built before does not know it. */
+  addItem(saleId: string, item: NewItem & { id: string }, call: AdminCall): Promise<SaleChange>;
+  /** `version` is the sale's, and rises. An order keeps the price that it was admitted with. */
+  patchItem(saleId: string, itemCode: string, patch: ItemPatch, version: number, call: AdminCall): Promise<SaleChange>;
+  /**
+   * Only while no order of it is stored, whatever has become of that order. An order of it that is still on its way is a fault
+   * from then on (`item_unknown`): the pipe has to be empty before. Keys of calls about the sale stay bound (P5).
+   */
+  deleteSale(saleId: string, note: Pick<AuditNote, 'auditId' | 'by'>): Promise<SaleDeleted>;
   getSale(saleId: string): Promise<SaleRecord | null>;
   /** Whether these sales were changed, in one query for all of them. One that does not exist has no stamp. */
   saleStamps(saleIds: readonly string[]): Promise<Map<string, SaleStamp>>;
@@ -54,6 +63,9 @@ export type SaleChange =
   | { outcome: 'replayed'; answer: string }
   | { outcome: 'not_found' | 'version_conflict' | 'insufficient_free' | 'sale_closed' | 'idempotency_key_reused' }
   | { outcome: 'invalid_request'; path: string; message: string };
+
+/** `deleted`: and the gate has yet to hear of it, as of any other change. */
+export type SaleDeleted = { readonly outcome: 'deleted' | 'not_found' | 'sale_has_orders' };
 
 /** The audit row of whoever has a gate rebuilt. */
 export type Rebuilding = Pick<AuditNote, 'auditId' | 'by'>;

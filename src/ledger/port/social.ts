@@ -34,8 +34,8 @@ export interface SocialLedger {
   likesOf(user: string, kind: LikedKind, page: LikerPage): Promise<{ id: string; atMs: number }[]>;
 
   /**
-   * Compares counts with rows for subjects after `after`, at most `limit` (up to 200) of them, and returns those that differ. Reads
-   * one consistent state. `next`: where to go on; null: that was all.
+   * Compares counts with rows for subjects after `after`, at most `limit` (up to 200) of them and fewer where they have many rows, and
+   * returns those that differ. Reads one consistent state. `next`: where to go on; null: that was all.
    */
   checkCounts(
     kind: LikedKind,

@@ -1,6 +1,8 @@
 import { TerminalError } from '../../base/errors.ts';
 import { hasGivenBack, type OrderMessage, type OrderRecord } from '../../model/order.ts';
 import type { RejectReason } from '../../model/outcome.ts';
+import { BOUNDS } from '../../model/sale.ts';
+import { areSeats, seatPlace, seatsText } from './seats.ts';
 
 /** An item as its row says while it is locked. */
 export interface ItemState {
@@ -10,6 +12,8 @@ export interface ItemState {
   epoch: number;
   free: number;
   perBuyerMax: number;
+  /** How many seats its map has; null: it is counted. */
+  seats: number | null;
 }
 
 /** What the ledger already has that a batch may collide with. */
@@ -19,9 +23,11 @@ export interface Found {
   claims: ReadonlySet<string>;
   /** By keyPlace: those that are still bound. */
   keys: ReadonlySet<string>;
+  /** By seatPlace: those of live orders and of the house. */
+  seats: ReadonlySet<string>;
 }
 
-export const NOTHING_FOUND: Found = { orders: new Set(), claims: new Set(), keys: new Set() };
+export const NOTHING_FOUND: Found = { orders: new Set(), claims: new Set(), keys: new Set(), seats: new Set() };
 
 /** Names contain no control characters, so a line feed separates them. */
 export function claimPlace(saleId: string, buyer: string, slot: number): string {
@@ -58,8 +64,8 @@ export interface Judgement {
 }
 
 /**
- * Decides a batch, in the order of its messages, by what was found in the ledger: first epoch, P2 and P5, then the units of
- * each item for the orders that are left; the surplus at the end of the batch is refused. Pure: the rows that are really
+ * Decides a batch, in the order of its messages, by what was found in the ledger: first epoch, P2, P5 and seats, then the units
+ * of each item for the orders that are left; the surplus at the end of the batch is refused. Pure: the rows that are really
  * inserted prove whether what was found still holds.
  */
 export function judge(batch: readonly OrderMessage[], items: ReadonlyMap<string, ItemState>, found: Found): Judgement {
@@ -67,6 +73,7 @@ export function judge(batch: readonly OrderMessage[], items: ReadonlyMap<string,
   const repeated: OrderMessage[] = [];
   const claims = new Set<string>();
   const keys = new Set<string>();
+  const seats = new Set<string>();
   // A buyer who comes once cannot collide within the batch. Most do, and for them most of the work is left out.
   const rivals = buyersMetTwice(batch);
   const byItem = new Map<string, OrderMessage[]>();
@@ -85,17 +92,27 @@ export function judge(batch: readonly OrderMessage[], items: ReadonlyMap<string,
     return false;
   };
 
+  /** P1: takes the seats, all or none of them. */
+  const hasTaken = (itemId: string, wanted: readonly number[]): boolean => {
+    const places = wanted.map((seat) => seatPlace(itemId, seat));
+    if (places.some((place) => found.seats.has(place) || seats.has(place))) return false;
+    for (const place of places) seats.add(place);
+    return true;
+  };
+
   const backstop = (message: OrderMessage): RejectReason | null => {
     const { saleId, buyer, slots, key } = message;
     const item = items.get(message.itemId)!;
     const alone = found === NOTHING_FOUND && !rivals.has(buyer);
     // First: an admission of an older epoch ends as `gate_rebuilt` whatever else is wrong with it.
     if (item.saleId !== saleId || item.epoch !== message.epoch) return 'gate_rebuilt';
+    mustFit(message, item);
     if (isOverLimit(message, item.perBuyerMax, alone)) return 'limit_reached';
-    if (alone) return null;
     // Another order has this key and the gate did not know it. The rebuilt gate will, and a retry gets that order.
-    const place = key === null ? null : keyPlace(saleId, buyer, key);
+    const place = alone || key === null ? null : keyPlace(saleId, buyer, key);
     if (place !== null && (found.keys.has(place) || keys.has(place))) return 'gate_rebuilt';
+    if (message.seats !== undefined && !hasTaken(item.id, message.seats)) return 'seat_taken';
+    if (alone) return null;
     for (const slot of slots) claims.add(claimPlace(saleId, buyer, slot));
     if (place !== null) keys.add(place);
     return null;
@@ -151,6 +168,14 @@ export function byId(a: string, b: string): number {
   return a.length - b.length || (a < b ? -1 : a > b ? 1 : 0);
 }
 
+const NO_SEATS: readonly number[] = [];
+
+/** A message that names seats of a counted item, none of a seated one, or one that the item's map has not, is of no gate. */
+function mustFit({ orderId, itemId, seats }: OrderMessage, item: ItemState): void {
+  if (item.seats === null ? seats === undefined : seats !== undefined && areSeats(seats, item.seats)) return;
+  throw new TerminalError('order_malformed', `order ${orderId} asks for seats that item ${itemId} does not have`);
+}
+
 export function slotsText({ slots }: OrderMessage): string {
   return slots.length === 1 ? String(slots[0]) : slots.join(',');
 }
@@ -159,7 +184,7 @@ const ID = /^[1-9]\d{0,18}$/;
 
 /** Refuses what no gate sends: it would be stored as something else, or would not fit into a statement. */
 export function mustBeWellFormed(message: OrderMessage): void {
-  const { orderId, saleId, itemId, quantity, price, epoch, payWithinSeconds } = message;
+  const { orderId, saleId, itemId, quantity, price, epoch, payWithinSeconds, seats } = message;
   const right =
     ID.test(orderId) &&
     ID.test(saleId) &&
@@ -168,7 +193,8 @@ export function mustBeWellFormed(message: OrderMessage): void {
     quantity >= 1 &&
     Number.isSafeInteger(price.amount * quantity) &&
     Number.isSafeInteger(epoch) &&
-    Number.isSafeInteger(payWithinSeconds);
+    Number.isSafeInteger(payWithinSeconds) &&
+    (seats === undefined || (seats.length === quantity && quantity <= BOUNDS.quantityMax && areSeats(seats)));
   if (!right) throw new TerminalError('order_malformed', `order ${orderId} cannot be stored as it is`);
 }
 
@@ -177,21 +203,23 @@ export interface StoredContent {
   readonly order: OrderRecord;
   /** As stored: '1' or '1,2'. */
   readonly slots: string;
+  /** As it was admitted, whatever it was moved to since: '12.13', or nothing. */
+  readonly seats: string;
   readonly fingerprint: string;
 }
 
 /**
- * The same id with other content is a fault, whether it was stored before or comes earlier in the batch. Limiter are not compared
- * for an order that has ended: a copy of its admission that the gate executed late may have been given others.
+ * The same id with other content is a fault, whether it was stored before or comes earlier in the batch. Slots and seats are not
+ * compared for an order that has ended: a copy of its admission that the gate executed late may have been given others.
  */
 export function mustBeSame(batch: readonly OrderMessage[], rows: ReadonlyMap<string, StoredContent>): void {
   const contents = new Map<string, string>();
-  const hasSlots = (orderId: string): boolean => !hasGivenBack(rows.get(orderId)?.order.status ?? 'queued');
-  for (const [orderId, { order, slots, fingerprint }] of rows)
-    contents.set(orderId, contentOf(order, hasSlots(orderId) ? slots : '', fingerprint));
+  const holds = (orderId: string): boolean => !hasGivenBack(rows.get(orderId)?.order.status ?? 'queued');
+  for (const [orderId, { order, slots, seats, fingerprint }] of rows)
+    contents.set(orderId, contentOf(order, holds(orderId) ? `${slots}\n${seats}` : '', fingerprint));
   for (const message of batch) {
-    const slots = hasSlots(message.orderId) ? slotsText(message) : '';
-    const content = contentOf(message, slots, message.fingerprint);
+    const held = holds(message.orderId) ? `${slotsText(message)}\n${seatsText(message.seats ?? NO_SEATS)}` : '';
+    const content = contentOf(message, held, message.fingerprint);
     const known = contents.get(message.orderId);
     if (known === undefined) contents.set(message.orderId, content);
     else if (known !== content) {
@@ -202,8 +230,8 @@ export function mustBeSame(batch: readonly OrderMessage[], rows: ReadonlyMap<str
 
 function contentOf(
   order: Pick<OrderMessage, 'saleId' | 'itemId' | 'buyer' | 'quantity'>,
-  slots: string,
+  held: string,
   fingerprint: string,
 ): string {
-  return [order.saleId, order.itemId, order.buyer, order.quantity, slots, fingerprint].join('\n');
+  return [order.saleId, order.itemId, order.buyer, order.quantity, held, fingerprint].join('\n');
 }

@@ -281,7 +281,7 @@ function goes(to: OrderStatus, attempt: PaymentAttempt | null): Decision {
   return { outcome: 'moved', to, attempt, stores: attempt !== null, revives: null };
 }
 
-function isFenced({ fence }: { readonly fence: string | null }, row: bigint): boolean {
+export function isFenced({ fence }: { readonly fence: string | null }, row: bigint): boolean {
   return fence !== null && BigInt(fence) < row;
 }
 

@@ -1,11 +1,14 @@
 import {
   BOUNDS,
+  type ItemPatch,
   type ItemRecord,
   ledgerFree,
+  type NewItem,
   type SalePatch,
   type SaleRecord,
   windowFaults,
 } from '../../model/sale.ts';
+import { type SeatMap, saleSeatFaults } from '../../model/seat-map.ts';
 import type { SaleChange } from '../port/sales.ts';
 
 export type Refused = Exclude<SaleChange, { outcome: 'changed' | 'replayed' }>;
@@ -19,6 +22,8 @@ export interface Decided {
   readonly sale: Partial<ChangeableSale> | null;
   /** The new total of an item. */
   readonly stock?: { readonly itemId: string; readonly total: number };
+  /** An item as it reads from now on; its counts stay as they are. */
+  readonly item?: ItemRecord;
 }
 
 export type ChangeableSale = Pick<
@@ -60,4 +65,40 @@ export function paused(sale: SaleRecord, on: boolean): Refused | Decided {
 
 export function closed(sale: SaleRecord): Decided {
   return { outcome: 'decided', action: 'sale.close', detail: {}, sale: sale.closed ? null : { closed: true } };
+}
+
+/** `maps`: the seats of the items that the sale has. */
+export function withItem(sale: SaleRecord, item: NewItem, maps: Iterable<SeatMap>): Refused | Decided {
+  if (sale.closed) return { outcome: 'sale_closed' };
+  if (sale.items.length >= BOUNDS.itemsMax) {
+    return { outcome: 'invalid_request', path: '', message: `a sale has at most ${BOUNDS.itemsMax} items` };
+  }
+  if (sale.items.some(({ code }) => code === item.code)) {
+    const message = `another item has the code "${item.code}" already`;
+    return { outcome: 'invalid_request', path: '/code', message };
+  }
+  if (item.seats !== undefined) {
+    // The new item last: then every fault is its own.
+    const all = [...maps, item.seats].map(({ rows }) => ({ path: '/seats', seats: rows }));
+    const fault = saleSeatFaults(all)[0];
+    if (fault) return { outcome: 'invalid_request', ...fault };
+  }
+  return { outcome: 'decided', action: 'sale.add_item', detail: { item: item.code, name: item.name }, sale: {} };
+}
+
+/** The version is the sale's: an item has none of its own. */
+export function patchedItem(
+  sale: SaleRecord,
+  item: ItemRecord | null,
+  patch: ItemPatch,
+  version: number,
+): Refused | Decided {
+  if (item === null) return { outcome: 'not_found' };
+  if (sale.version !== version) return { outcome: 'version_conflict' };
+  if (sale.closed) return { outcome: 'sale_closed' };
+  const { description = item.description ?? null, image = item.image ?? null, ...rest } = patch;
+  const { description: _, image: __, ...bare } = item;
+  const next = { ...bare, ...rest, ...(description !== null && { description }), ...(image !== null && { image }) };
+  const detail = { item: item.code, ...patch };
+  return { outcome: 'decided', action: 'sale.patch_item', detail, sale: {}, item: next };
 }

@@ -57,8 +57,11 @@ export function placedNotes(batch: readonly OrderMessage[], stored: readonly Sto
     const { placedBy } = batch[at]!;
     if (placedBy === undefined || !stored[at]!.inserted) continue;
     const { auditId, ...by } = placedBy;
-    const { id, saleId, buyer, itemCode: item, quantity, status, reason } = stored[at]!.order;
-    const detail = { saleId, buyer, item, quantity, status, ...(reason !== null && { reason }) };
+    const { id, saleId, buyer, itemCode: item, quantity, seats, status, reason } = stored[at]!.order;
+    const detail = {
+      ...{ saleId, buyer, item, quantity, ...(seats !== undefined && { seats }) },
+      ...{ status, ...(reason !== null && { reason }) },
+    };
     notes ??= [];
     notes.push({ auditId, by, action: 'order.place', subject: `order:${id}`, detail });
   }

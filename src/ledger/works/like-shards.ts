@@ -36,9 +36,11 @@ export function* likeEpoch(shard: number): Work<number> {
   return Number(found!.rows[0]!.epoch);
 }
 
-export function* raiseLikeEpoch(shard: number, above: number, dialect: LifeDialect): Work<number> {
+export function* raiseLikeEpoch(shard: number, seen: number, above: number, dialect: LifeDialect): Work<number | null> {
   const [found] = yield [lockShard(shard, dialect)];
-  const epoch = Math.max(Number(found!.rows[0]!.epoch), above) + 1;
+  const stored = Number(found!.rows[0]!.epoch);
+  if (stored !== seen) return null;
+  const epoch = Math.max(stored, above) + 1;
   yield [{ ...query('UPDATE like_shards SET epoch = ? WHERE shard = ?', epoch, shard), expected: 1 }, COMMIT];
   return epoch;
 }

@@ -51,7 +51,7 @@ export function* moveOrders(
     return { outcome: decision.outcome, order: entry?.order ?? null, attempt: decision.attempt };
   });
   const writes = new Writes();
-  changes.write(writes, loaded, dialect, keepEvents);
+  changes.write(writes, loaded, keepEvents);
   yield* writes.last();
   return moved;
 }
@@ -175,7 +175,7 @@ class Changes {
     return [...this.#orders.keys()].filter(({ order }) => unitsAt(order.status) === null);
   }
 
-  write(writes: Writes, loaded: OrderBatch, { seatsApart }: LifeDialect, keepEvents: boolean): void {
+  write(writes: Writes, loaded: OrderBatch, keepEvents: boolean): void {
     // By id, as they are locked where they are read: no deadlock.
     const entries = [...this.#orders.keys()].sort((a, b) => byId(a.order.id, b.order.id));
     for (const time of ['over', 'left', 'any'] as const) {
@@ -188,8 +188,7 @@ class Changes {
     if (this.#back.length > 0) writes.add(voidRefundsOf(this.#back, loaded.nowMs), null);
     const { freed } = this;
     writes.addRows({ do: 'delete', table: 'claims', match: CLAIM, rows: claimsOf(freed) }, false);
-    const seated = seatsApart ? freed.filter((entry) => entry.seated).map(({ order }) => BigInt(order.id)) : [];
-    if (seated.length > 0) writes.add(query('DELETE FROM seat_claims WHERE order_id IN (?)', seated), null);
+    writes.addRows({ do: 'delete', table: 'seat_claims', match: SEAT_CLAIM, rows: seatClaimsOf(freed) }, false);
     if (freed.length > 0) {
       writes.add({ do: 'freed', orders: freed.map(({ order }) => ({ orderId: order.id, buyer: order.buyer })) }, null);
     }
@@ -261,6 +260,16 @@ function claimsOf(entries: readonly BatchOrder[]): Cells[] {
     )
     .sort((a, b) => byId(a.saleId, b.saleId) || (a.buyer < b.buyer ? -1 : a.buyer > b.buyer ? 1 : a.slot - b.slot))
     .map(({ saleId, buyer, slot, id }) => [BigInt(saleId), buyer, slot, BigInt(id)]);
+}
+
+const SEAT_CLAIM = ['item_id', 'seat', 'order_id'];
+
+/** Exactly their own seats, and sorted: no deadlock. */
+function seatClaimsOf(entries: readonly BatchOrder[]): Cells[] {
+  return entries
+    .flatMap(({ order: { id, itemId, seats = [] } }) => seats.map((seat) => ({ itemId, seat, id })))
+    .sort((a, b) => byId(a.itemId, b.itemId) || a.seat - b.seat)
+    .map(({ itemId, seat, id }) => [BigInt(itemId), seat, BigInt(id)]);
 }
 
 /** How many units of each item go where, items in the order of their ids. */

@@ -14,29 +14,26 @@ export interface BatchOrder {
   fence: bigint;
   /** As stored: '1' or '1,2'. */
   readonly slots: string;
-  readonly seated: boolean;
 }
 
 export function raiseFence(entry: BatchOrder, token: bigint): void {
   if (token > entry.fence) entry.fence = token;
 }
 
-/** What a sale's items are called and whether they have seats: it never changes, so that each is read once. */
+/** What items are called: it never changes, so that each is read once. */
 export class ItemFacts {
-  readonly #facts = new Map<string, { readonly code: string; readonly seated: boolean }>();
+  readonly #codes = new Map<string, string>();
 
-  of(itemId: string): { readonly code: string; readonly seated: boolean } {
-    return this.#facts.get(itemId)!;
+  codeOf(itemId: string): string {
+    return this.#codes.get(itemId)!;
   }
 
   /** Reads those that are not known yet: none, after the first orders of an item. */
   *learn(itemIds: ReadonlySet<string>): Work<void> {
-    const unknown = [...itemIds].filter((id) => !this.#facts.has(id)).map(BigInt);
+    const unknown = [...itemIds].filter((id) => !this.#codes.has(id)).map(BigInt);
     if (unknown.length === 0) return;
-    const [found] = yield [query('SELECT id, code, kind FROM items WHERE id IN (?)', unknown)];
-    for (const { id, code, kind } of found!.rows) {
-      this.#facts.set(id as string, { code: code as string, seated: kind === 'seated' });
-    }
+    const [found] = yield [query('SELECT id, code FROM items WHERE id IN (?)', unknown)];
+    for (const { id, code } of found!.rows) this.#codes.set(id as string, code as string);
   }
 }
 
@@ -112,7 +109,7 @@ export class OrderBatch {
     if (ids.length > 0) {
       steps.push(
         query(
-          `SELECT id, sale_id, item_id, buyer, quantity, slots, amount, currency, status, reason, created_at, updated_at,
+          `SELECT id, sale_id, item_id, buyer, quantity, slots, seats, amount, currency, status, reason, created_at, updated_at,
              expires_at, version, fence, revives
            FROM orders ${dialect.byPrimaryKey} WHERE id IN (?) ORDER BY id ${dialect.forUpdate}`,
           ids,
@@ -179,19 +176,18 @@ export class OrderBatch {
 
     const entries = new Map<string, BatchOrder>();
     for (const row of orders) {
-      const { code, seated } = items.of(row.item_id as string);
-      row.item_code = code;
+      row.item_code = items.codeOf(row.item_id as string);
       const order = orderOfRow(row);
       const { status, version } = order;
       const opened = ofOrder.get(order.id) ?? 0n;
       let fence = BigInt(row.fence!);
       if (opened > fence) fence = opened;
-      entries.set(order.id, { first: { status, version, fence }, order, fence, slots: row.slots as string, seated });
+      entries.set(order.id, { first: { status, version, fence }, order, fence, slots: row.slots as string });
     }
     for (const { order, fence } of believed.values()) {
       const { status, version } = order;
       // A capture frees nothing; and nobody's token was stored after that of an attempt that is still open.
-      entries.set(order.id, { first: { status, version, fence }, order, fence, slots: '', seated: false });
+      entries.set(order.id, { first: { status, version, fence }, order, fence, slots: '' });
     }
     const loaded = new OrderBatch(entries, attempts, fences, declined, nowMs);
     for (const { rows } of besides) for (const row of rows) loaded.putRefund(refundOfRow(row));

@@ -11,7 +11,7 @@ import { CLOCK, type LifeDialect, nowOf, query, type Row, type Step, type Value,
 /** Reads of orders. Storing them is the driver's: it is what a crowd waits for. */
 
 export const ORDER_COLUMNS = `o.id, o.sale_id, o.item_id, i.code AS item_code, o.buyer, o.quantity, o.amount, o.currency, o.status,
-  o.reason, o.created_at, o.updated_at, o.expires_at, o.version, o.revives`;
+  o.reason, o.created_at, o.updated_at, o.expires_at, o.version, o.revives, o.seats`;
 
 /** So many ids in one statement. */
 const IDS_PER_READ = 1000;
@@ -22,13 +22,14 @@ export function* rowsAmong(orderIds: readonly string[]): Work<Map<string, Stored
   for (let at = 0; at < ids.length; at += IDS_PER_READ) {
     const [found] = yield [
       query(
-        `SELECT ${ORDER_COLUMNS}, o.slots, o.fingerprint FROM orders o JOIN items i ON i.id = o.item_id WHERE o.id IN (?)`,
+        `SELECT ${ORDER_COLUMNS}, o.slots, o.admitted_seats, o.fingerprint FROM orders o JOIN items i ON i.id = o.item_id WHERE o.id IN (?)`,
         ids.slice(at, at + IDS_PER_READ).map(BigInt),
       ),
     ];
     for (const row of found!.rows) {
       const order = orderOfRow(row);
-      stored.set(order.id, { order, slots: row.slots as string, fingerprint: row.fingerprint as string });
+      const seats = (row.admitted_seats ?? row.seats ?? '') as string;
+      stored.set(order.id, { order, slots: row.slots as string, seats, fingerprint: row.fingerprint as string });
     }
   }
   return stored;
@@ -115,7 +116,7 @@ export function* pruneOrderKeys(beforeMs: number): Work<number> {
   return passed;
 }
 
-export const GATE_COLUMNS = 'id, item_id, buyer, slots, status, idem_key, fingerprint, created_at';
+export const GATE_COLUMNS = 'id, item_id, buyer, slots, seats, status, idem_key, fingerprint, created_at';
 
 export function gateRowOf(row: Row): GateRow {
   return {
@@ -123,6 +124,7 @@ export function gateRowOf(row: Row): GateRow {
     itemId: row.item_id as string,
     buyer: row.buyer as string,
     slots: row.slots as string,
+    seats: row.seats as string | null,
     status: row.status as OrderStatus,
     key: row.idem_key as string | null,
     fingerprint: row.fingerprint as string,

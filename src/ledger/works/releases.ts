@@ -1,6 +1,7 @@
 import type { DueOrder } from '../port/payments.ts';
 import type { Release, WaitingRelease } from '../port/releases.ts';
 import { releaseOfRow } from './rows.ts';
+import { pruneSeatMoves } from './seat-moves.ts';
 import { ABOUT_NOW, CLOCK, type LifeDialect, nowOf, query, type Work } from './work.ts';
 
 const SELECT = 'SELECT order_id, sale_id, item_id, buyer, units, rev, created_at FROM release_outbox';
@@ -81,7 +82,8 @@ export function* pruneReleases(olderMs: number): Work<number> {
     query('SELECT order_id FROM release_outbox WHERE done_at < ? ORDER BY done_at LIMIT ?', beforeMs, CHUNK),
   ];
   const ids = found!.rows.map((row) => BigInt(row.order_id as string));
-  if (ids.length > 0) yield [query('DELETE FROM release_outbox WHERE order_id IN (?)', ids)];
+  if (ids.length === 0) return yield* pruneSeatMoves(beforeMs, CHUNK);
+  yield [query('DELETE FROM release_outbox WHERE order_id IN (?)', ids)];
   return ids.length;
 }
 

@@ -6,11 +6,12 @@ import type { AuditEntry } from '../port/audit.ts';
 import type { OutgoingEvent } from '../port/events.ts';
 import type { Release } from '../port/releases.ts';
 import type { StoredRefund } from '../rules/decide.ts';
+import { parseSeats } from '../rules/seats.ts';
 import type { Cells, Row } from './work.ts';
 
 /** Of a row with the columns of `orders` and `item_code`. */
 export function orderOfRow(row: Row): OrderRecord {
-  return {
+  const order: OrderRecord = {
     id: row.id as string,
     saleId: row.sale_id as string,
     itemId: row.item_id as string,
@@ -26,6 +27,8 @@ export function orderOfRow(row: Row): OrderRecord {
     version: Number(row.version),
     revives: (row.revives ?? null) as string | null,
   };
+  if (row.seats !== null) order.seats = parseSeats(row.seats as string);
+  return order;
 }
 
 export const ATTEMPT_COLUMNS = [

@@ -43,6 +43,8 @@ export type Step = (
   | { readonly do: 'commit' }
   /** With the commit the slots of these orders are free, also those not yet in `claims` (SQLite's tail). */
   | { readonly do: 'freed'; readonly orders: readonly { readonly orderId: string; readonly buyer: string }[] }
+  /** With the commit this order has these seats, also one whose seats are not yet in `seat_claims` (SQLite's tail). */
+  | { readonly do: 'reseated'; readonly orderId: string; readonly buyer: string; readonly seats: readonly number[] }
   | {
       readonly do: 'insert';
       readonly table: string;
@@ -107,8 +109,6 @@ export interface LifeDialect {
    * itself, since after an equality the place of `b` would be looked for from the end.
    */
   readonly walks: 'points' | 'rows' | 'ranges';
-  /** Whether seats have a table of their own (`seat_claims`); otherwise they go with the claims. */
-  readonly seatsApart: boolean;
   /** Whether a change of a sale leaves a task, for a gate that outlives a process that died before telling it. */
   readonly gateTasks: boolean;
   /** Whether a read costs a round trip, so that it pays to try without it where its result is likely known. */

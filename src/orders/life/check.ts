@@ -1,25 +1,23 @@
-import type { Runtime } from '../../base/runtime.ts';
 import { pages } from '../../base/sweep.ts';
+import type { Timers } from '../../base/timers.ts';
 import type { PaymentLedger, Release, ReleaseLedger, Unsettled, UnsettledRefund } from '../../ledger/port.ts';
-import type { CheckReport, Finding } from '../../model/finding.ts';
+import { FINDINGS_MAX, type Finding } from '../../model/finding.ts';
 import type { PaymentAttempt } from '../../model/payment.ts';
 import { TRIES_ALERT } from './due.ts';
 import { RELEASE_ALERT_MS } from './releaser.ts';
 
-/** A report is read by people, as a whole. */
-const FINDINGS_MAX = 1000;
 const PAGE = 500;
 
 /**
  * Finds stuck units and unsettled payments: what sweeper and releaser could not finish within the bounds after which they
- * raise an alert. Reads the ledger by index, and only what has not ended: a million orders cost nothing here.
+ * raise an alert. Reads the ledger by index, and only what has not ended: a million orders cost nothing here. Returns more than a report
+ * holds if there are more.
  */
 export async function checkLife(
   ledger: Pick<ReleaseLedger & PaymentLedger, 'releases' | 'unsettledAttempts' | 'unsettledRefunds'>,
-  { clock, timers }: Pick<Runtime, 'clock' | 'timers'>,
+  timers: Timers,
   saleId: string | null,
-): Promise<CheckReport> {
-  const checkedAtMs = clock.now();
+): Promise<Finding[]> {
   const findings: Finding[] = [];
   const read = (limit: number, after?: Release) => ledger.releases(limit, RELEASE_ALERT_MS, after);
   for await (const page of pages<Release>(timers, PAGE, read)) {
@@ -32,7 +30,7 @@ export async function checkLife(
   findings.push(...unsettled.map(unsettledPayment));
   const parts = await ledger.unsettledRefunds(TRIES_ALERT, FINDINGS_MAX + 1, saleId);
   findings.push(...parts.map(unsettledPart));
-  return { checkedAtMs, findings: findings.slice(0, FINDINGS_MAX), more: findings.length > FINDINGS_MAX };
+  return findings;
 }
 
 function stuckRelease({ orderId, saleId, units, createdAtMs }: Release): Finding {

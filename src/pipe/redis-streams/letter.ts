@@ -18,7 +18,7 @@ export function writeLetter(epoch: number, attempts: number, error: string, fiel
 
 export function readLetter<M>(codec: EntryCodec<M>, channel: string, id: string, text: string): DeadLetter<M> {
   const { diedAtMs, attempts, error, epoch, fields } = JSON.parse(text) as StoredLetter;
-  return { id, message: messageIn(codec, channel, id, Number(epoch), fields), error, attempts, diedAtMs };
+  return { id, channel, message: messageIn(codec, channel, id, Number(epoch), fields), error, attempts, diedAtMs };
 }
 
 /** A message from a broker that no relay of ours wrote. */
@@ -38,7 +38,7 @@ export function writeForeign(letter: ForeignLetter): string {
 
 export function readForeign<M>(codec: EntryCodec<M>, id: string, text: string): DeadLetter<M> & { body: string } {
   const { diedAtMs, attempts, error, body } = JSON.parse(text) as ForeignLetter;
-  return { id, message: codec.unreadable(null, id, 0, body), error, attempts, diedAtMs, body };
+  return { id, channel: null, message: codec.unreadable(null, id, 0, body), error, attempts, diedAtMs, body };
 }
 
 function messageIn<M>(codec: EntryCodec<M>, channel: string, id: string, epoch: number, fields: EntryFields): M {

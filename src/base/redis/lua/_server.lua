@@ -4,10 +4,16 @@
 -- replica attaches and when the backlog is freed, but then the second is all zeros, and nothing was lost.
 local NO_REPLID = string.rep('0', 40)
 
+-- Asked for once a call, however many gates or shards it is about.
+local knownInfo
+
 local function serverInfo()
-  -- Redis 7 and later take two sections in one call, for the price of one.
-  if redis.REDIS_VERSION_NUM then return redis.call('INFO', 'server', 'replication') end
-  return redis.call('INFO', 'server') .. redis.call('INFO', 'replication')
+  if not knownInfo then
+    -- Redis 7 and later take two sections in one call, for the price of one.
+    if redis.REDIS_VERSION_NUM then knownInfo = redis.call('INFO', 'server', 'replication')
+    else knownInfo = redis.call('INFO', 'server') .. redis.call('INFO', 'replication') end
+  end
+  return knownInfo
 end
 
 -- `replid` is empty for a gate that an older version of this program has opened.

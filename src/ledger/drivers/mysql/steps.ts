@@ -18,7 +18,6 @@ export const LIFE_DIALECT: LifeDialect = {
   live: { from: 'payments p FORCE INDEX (payments_order)', where: 'p.counts IN (0, 1)' },
   ended: { from: 'payments q FORCE INDEX (payments_newest)', where: 'q.counts IS NULL' },
   walks: 'ranges',
-  seatsApart: true,
   gateTasks: true,
   believes: true,
   pruneCallKeys: 'DELETE FROM call_keys WHERE created_at < ? ORDER BY created_at LIMIT ?',

@@ -16,7 +16,6 @@ export const LIFE_DIALECT: LifeDialect = {
   },
   ended: { from: 'payments q', where: "q.pays = 0 AND q.state <> 'open'" },
   walks: 'rows',
-  seatsApart: true,
   gateTasks: true,
   believes: true,
   pruneCallKeys: `DELETE FROM call_keys WHERE ctid = ANY (ARRAY(
@@ -35,6 +34,7 @@ const TYPES: Record<string, 'bigint' | 'int'> = {
   back_before: 'bigint',
   intent_id: 'bigint',
   sale_id: 'bigint',
+  item_id: 'bigint',
   post_id: 'bigint',
   comment_id: 'bigint',
   parent_id: 'bigint',
@@ -56,6 +56,7 @@ const TYPES: Record<string, 'bigint' | 'int'> = {
   audit_id: 'bigint',
   opens_at: 'bigint',
   closes_at: 'bigint',
+  starts_at: 'bigint',
   next: 'bigint',
   rev: 'bigint',
   per_buyer: 'int',
@@ -66,6 +67,8 @@ const TYPES: Record<string, 'bigint' | 'int'> = {
   epoch: 'int',
   version: 'int',
   slot: 'int',
+  seat: 'int',
+  part: 'int',
   pays: 'int',
   tries: 'int',
   last_status: 'int',
@@ -140,6 +143,7 @@ function statementOf(step: Step): { sql: string; values: readonly Value[] } {
     case 'clock':
     case 'commit':
     case 'freed':
+    case 'reseated':
       throw new TypeError(`the ledger sees to ${step.do}`);
     case 'query':
       return step;

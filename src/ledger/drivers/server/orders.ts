@@ -24,6 +24,7 @@ import { auditStep, placedNotes } from '../../works/audit.ts';
 import { reservedEvents } from '../../works/events.ts';
 import { type GateRow, PAGE_ORDERS } from '../../works/gate-pages.ts';
 import { findOrderKey, GATE_COLUMNS, gateRowOf, listOrders, rowsAmong } from '../../works/orders.ts';
+import { seatsTaken } from '../../works/seats.ts';
 import { ConflictError, type Work } from '../../works/work.ts';
 import type { Database } from './database.ts';
 import type { Written } from './dialect.ts';
@@ -46,8 +47,8 @@ interface Ground {
 /**
  * Orders: the batched insert with its backstops, and reads.
  *
- * Unique keys and conditional updates decide, never a read before them: claims and keys by their indexes, epoch and units by
- * the update of the item row, in id order.
+ * Unique keys and conditional updates decide, never a read before them: claims, seats and keys by their indexes, epoch and units
+ * by the update of the item row, in id order.
  *
  *   quick     assumes that nothing of the batch is in the ledger, which is so unless something went wrong. It reads the items
  *             without locking them, decides, and writes, the hot rows of the items last. The counts of rows really inserted
@@ -133,14 +134,15 @@ export class Orders implements OrderStore {
     const opening = lock || announced === null ? [begin] : [begin, announced.say(sorted)];
     // The limits are read after the items are locked: a snapshot taken before could be older than the admissions.
     const results = await session.script(
-      `${opening.join('; ')}; SELECT id, sale_id, code, epoch, total - reserved - sold - blocked AS free FROM items ${byPrimaryKey}
+      `${opening.join('; ')}; SELECT id, sale_id, code, epoch, total - reserved - sold - blocked AS free,
+         CASE kind WHEN 'seated' THEN total END AS seats FROM items ${byPrimaryKey}
          WHERE id IN (${sorted.join(', ')}) ORDER BY id${lock ? ' FOR UPDATE' : ''};
        SELECT id, per_buyer_max FROM sales WHERE id IN (${[...saleIds].join(', ')})${clock.sql}`,
     );
     const [locked, limits, now] = results.slice(opening.length);
     const perBuyerMax = new Map(limits!.rows.map((row) => [row.id as string, Number(row.per_buyer_max)]));
     const items = new Map<string, ItemState>();
-    for (const { id, sale_id, code, epoch, free } of locked!.rows) {
+    for (const { id, sale_id, code, epoch, free, seats } of locked!.rows) {
       const saleId = sale_id as string;
       items.set(id as string, {
         id: id as string,
@@ -149,6 +151,7 @@ export class Orders implements OrderStore {
         epoch: Number(epoch),
         free: Number(free),
         perBuyerMax: perBuyerMax.get(saleId) ?? 0,
+        seats: seats === null ? null : Number(seats),
       });
     }
     for (const { itemId, orderId } of batch) {
@@ -193,7 +196,7 @@ export class Orders implements OrderStore {
     return stored;
   }
 
-  /** Orders, claims and keys that a batch may collide with. */
+  /** Orders, claims, keys and seats that a batch may collide with. */
   async #find(
     session: Session,
     batch: readonly OrderMessage[],
@@ -225,7 +228,8 @@ export class Orders implements OrderStore {
         else expired.add(place);
       }
     }
-    return { found: { orders: new Set(rows.keys()), claims, keys }, rows, expired };
+    const seats = await this.#on.within(session, seatsTaken(batch));
+    return { found: { orders: new Set(rows.keys()), claims, keys, seats }, rows, expired };
   }
 
   /** An expired key that is not pruned yet must not keep the next order from binding it. */

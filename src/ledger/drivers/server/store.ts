@@ -55,6 +55,11 @@ export class ServerStore implements Store {
     return await this.#inTransaction(work);
   }
 
+  /** An item is referred to by the orders' own numbers only: no constraint has to be looked at. */
+  remove<T>(work: () => Work<T>): Promise<T> {
+    return this.change(work);
+  }
+
   async atRest<T>(work: () => Work<T>): Promise<T> {
     await this.#database.endLeft();
     return await this.#inTransaction(work);
@@ -140,7 +145,7 @@ export class ServerStore implements Store {
     const commits = this.#commits(steps);
     const isAsked = (step: Step): boolean => {
       if (step.do === 'clock') return fixedNow === null;
-      return step.do !== 'freed' && (step.do !== 'commit' || commits);
+      return step.do !== 'freed' && step.do !== 'reseated' && (step.do !== 'commit' || commits);
     };
     const asked = steps
       .filter(isAsked)
@@ -167,7 +172,10 @@ export class ServerStore implements Store {
   }
 }
 
+/** Beside queries. */
+const HARMLESS: ReadonlySet<Step['do']> = new Set(['clock', 'commit', 'freed', 'reseated', 'find']);
+
 function isWrite(step: Step): boolean {
   if (step.do === 'query') return !step.sql.startsWith('SELECT');
-  return step.do !== 'clock' && step.do !== 'commit' && step.do !== 'freed' && step.do !== 'find';
+  return !HARMLESS.has(step.do);
 }

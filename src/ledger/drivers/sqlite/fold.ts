@@ -1,6 +1,6 @@
 import type { DatabaseSync } from 'node:sqlite';
 import { invariant } from '../../../base/errors.ts';
-import { parseSlots, type Tail, type TailOrder } from './tail.ts';
+import { parseSlots, type Tail, type TailOrder, type TailSeats } from './tail.ts';
 
 /** Orders gathered and sorted in one go: some milliseconds of the event loop. */
 const RUN_ORDERS = 8192;
@@ -20,11 +20,13 @@ interface Round {
   runs: { orders: TailOrder[]; next: number }[];
 }
 
-/** Folds the tail into claims, order_keys and buyer_orders, in slices short enough for the event loop. */
+/** Folds the tail into claims, seat_claims, order_keys and buyer_orders, in slices short enough for the event loop. */
 export class Fold {
   readonly #tail: Tail;
   readonly #claim;
   readonly #claimOf;
+  readonly #seat;
+  readonly #seatOf;
   readonly #key;
   readonly #buyerOrder;
   readonly #mark;
@@ -37,6 +39,12 @@ export class Fold {
     );
     this.#claimOf = db.prepare(
       'SELECT CAST(order_id AS TEXT) AS orderId FROM claims WHERE sale_id = ? AND buyer = ? AND slot = ?',
+    );
+    this.#seat = db.prepare(
+      'INSERT INTO seat_claims (item_id, seat, order_id) VALUES (?, ?, ?) ON CONFLICT DO NOTHING',
+    );
+    this.#seatOf = db.prepare(
+      'SELECT CAST(order_id AS TEXT) AS orderId FROM seat_claims WHERE item_id = ? AND seat = ?',
     );
     // An existing row may be of a key that has expired and was bound again: the younger binding counts.
     this.#key = db.prepare(
@@ -115,8 +123,19 @@ export class Fold {
         invariant(orderId === order.orderId, `orders ${orderId} and ${order.orderId} hold the same slot (P2)`);
       }
     }
+    if (order.live && order.seats !== null) this.#writeSeats(order, order.seats, id);
     if (order.key !== null) this.#key.run(sale, order.buyer, order.key, order.fingerprint, id, order.createdAtMs);
     this.#buyerOrder.run(order.buyer, id);
+  }
+
+  /** One that was moved may have its seats there already. */
+  #writeSeats(order: TailOrder, { itemId, numbers }: TailSeats, id: bigint): void {
+    const item = BigInt(itemId);
+    for (const seat of numbers) {
+      if (this.#seat.run(item, seat, id).changes === 1) continue;
+      const { orderId } = this.#seatOf.get(item, seat) as { orderId: string };
+      invariant(orderId === order.orderId, `orders ${orderId} and ${order.orderId} have the same seat ${seat} (P1)`);
+    }
   }
 }
 

@@ -18,6 +18,7 @@ import {
   NOTHING_FOUND,
   slotsText,
 } from '../../rules/backstops.ts';
+import { parseSeats, seatPlace, seatsText } from '../../rules/seats.ts';
 import type { OrderStore, OrderTail } from '../../store.ts';
 import { placedNotes, writeNotes } from '../../works/audit.ts';
 import { writeReserved } from '../../works/events.ts';
@@ -30,23 +31,25 @@ import type { Tail, TailOrder } from './tail.ts';
 const COLUMNS = `CAST(o.id AS TEXT) AS id, CAST(o.sale_id AS TEXT) AS saleId, CAST(o.item_id AS TEXT) AS itemId,
   i.code AS itemCode, o.buyer, o.quantity, o.amount, o.currency, o.status, o.reason,
   o.created_at AS createdAtMs, o.updated_at AS updatedAtMs, o.expires_at AS expiresAtMs, o.version,
-  CAST(o.revives AS TEXT) AS revives`;
+  CAST(o.revives AS TEXT) AS revives, o.seats`;
 
 /** A page of what a gate is built from: see gate-pages.ts. */
-const GATE_ROWS = `SELECT CAST(id AS TEXT) AS orderId, CAST(item_id AS TEXT) AS itemId, buyer, slots, status,
-  idem_key AS key, fingerprint, created_at AS boundAtMs
+const GATE_ROWS = `SELECT CAST(id AS TEXT) AS orderId, CAST(item_id AS TEXT) AS itemId, buyer, slots, seats,
+  status, idem_key AS key, fingerprint, created_at AS boundAtMs
   FROM orders INDEXED BY orders_sale WHERE sale_id = ? AND id > ? ORDER BY orders.id LIMIT ?`;
 
 /** Orders of one buyer that are read on the event loop at most: some milliseconds. */
 export const EXAMINED_MAX = 500;
 
-interface OrderRow extends Omit<OrderRecord, 'amount'> {
+interface OrderRow extends Omit<OrderRecord, 'amount' | 'seats'> {
   amount: number;
   currency: string;
+  seats: string | null;
 }
 
-function orderOfRow({ amount, currency, ...row }: OrderRow): OrderRecord {
-  return { ...row, amount: { amount, currency } };
+function orderOfRow({ amount, currency, seats, ...row }: OrderRow): OrderRecord {
+  const order = { ...row, amount: { amount, currency } };
+  return seats === null ? order : { ...order, seats: parseSeats(seats) };
 }
 
 /** What the orders need of their store. */
@@ -57,6 +60,13 @@ interface On {
   read<T>(run: () => T): T;
   /** On the reader thread, for queries that may take long. */
   readElsewhere(sql: string, values: SQLInputValue[]): Promise<unknown[]>;
+}
+
+/** An order as the tail is read back from it. */
+interface TailRow extends Omit<TailOrder, 'live' | 'seats'> {
+  readonly status: OrderStatus;
+  readonly itemId: string;
+  readonly seated: string | null;
 }
 
 /** What a transaction has written; it counts after the commit. */
@@ -73,9 +83,11 @@ export class Orders implements OrderStore {
   readonly #on: On;
   readonly #tail: Tail;
   readonly #insert;
+  readonly #insertSeated;
   readonly #get;
   readonly #reject;
   readonly #claimTaken;
+  readonly #seatTaken;
   readonly #keyBound;
   readonly #listForBuyer;
   readonly #takeUnits;
@@ -86,15 +98,18 @@ export class Orders implements OrderStore {
     this.#db = db;
     this.#on = on;
     this.#tail = tail;
-    this.#insert = db.prepare(
-      `INSERT INTO orders (seq, id, sale_id, item_id, buyer, quantity, slots, amount, currency, status, epoch, idem_key, fingerprint, created_at, updated_at, expires_at)
-       VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, 'reserved', ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING`,
-    );
+    const inserting = (more: string, place: string): string =>
+      `INSERT INTO orders (seq, id, sale_id, item_id, buyer, quantity, slots, amount, currency, status, epoch, idem_key, fingerprint, created_at, updated_at, expires_at${more})
+       VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, 'reserved', ?, ?, ?, ?, ?, ?${place}) ON CONFLICT (id) DO NOTHING`;
+    this.#insert = db.prepare(inserting('', ''));
+    // A value more takes a twentieth of a counted order's time: those have a statement without it.
+    this.#insertSeated = db.prepare(inserting(', seats', ', ?'));
     this.#get = db.prepare(`SELECT ${COLUMNS} FROM orders o JOIN items i ON i.id = o.item_id WHERE o.id = ?`);
     this.#reject = db.prepare(
       "UPDATE orders SET status = 'rejected', reason = ?, expires_at = NULL, idem_key = NULL WHERE id = ?",
     );
     this.#claimTaken = db.prepare('SELECT 1 FROM claims WHERE sale_id = ? AND buyer = ? AND slot = ?');
+    this.#seatTaken = db.prepare('SELECT 1 FROM seat_claims WHERE item_id = ? AND seat = ?');
     this.#keyBound = db.prepare(
       `SELECT fingerprint, CAST(order_id AS TEXT) AS orderId, created_at AS createdAtMs FROM order_keys
        WHERE sale_id = ? AND buyer = ? AND key = ?`,
@@ -107,7 +122,8 @@ export class Orders implements OrderStore {
     );
     this.#item = db.prepare(
       `SELECT CAST(i.id AS TEXT) AS id, CAST(i.sale_id AS TEXT) AS saleId, i.code, i.epoch,
-         i.total - i.reserved - i.sold - i.blocked AS free, s.per_buyer_max AS perBuyerMax
+         i.total - i.reserved - i.sold - i.blocked AS free, s.per_buyer_max AS perBuyerMax,
+         CASE i.kind WHEN 'seated' THEN i.total END AS seats
        FROM items i JOIN sales s ON s.id = i.sale_id WHERE i.id = ?`,
     );
     const last = db.prepare('SELECT max(seq) AS seq FROM orders').get() as { seq: number | null };
@@ -120,12 +136,25 @@ export class Orders implements OrderStore {
   #loadTail(): void {
     const rows = this.#db
       .prepare(
-        `SELECT seq, CAST(id AS TEXT) AS orderId, CAST(sale_id AS TEXT) AS saleId, buyer, slots, status, idem_key AS key, fingerprint, created_at AS createdAtMs
+        `SELECT seq, CAST(id AS TEXT) AS orderId, CAST(sale_id AS TEXT) AS saleId, buyer, slots, status, idem_key AS key, fingerprint, created_at AS createdAtMs,
+           CAST(item_id AS TEXT) AS itemId, seats AS seated
          FROM orders WHERE seq > (SELECT seq FROM folded) AND status <> 'rejected'`,
       )
-      .iterate() as Iterable<Omit<TailOrder, 'live'> & { status: OrderStatus }>;
-    for (const { seq, orderId, saleId, buyer, slots, status, key, fingerprint, createdAtMs } of rows) {
-      this.#tail.add({ seq, orderId, saleId, buyer, slots, live: isLive(status), key, fingerprint, createdAtMs });
+      .iterate() as Iterable<TailRow>;
+    for (const { seq, orderId, saleId, buyer, slots, status, key, fingerprint, createdAtMs, itemId, seated } of rows) {
+      const seats = seated === null ? null : { itemId, numbers: parseSeats(seated) };
+      this.#tail.add({
+        seq,
+        orderId,
+        saleId,
+        buyer,
+        slots,
+        live: isLive(status),
+        key,
+        fingerprint,
+        createdAtMs,
+        seats,
+      });
     }
   }
 
@@ -141,6 +170,7 @@ export class Orders implements OrderStore {
         return fold.backlog > 0;
       },
       liveOf: (buyer) => this.#tail.of(buyer).filter(({ live }) => live),
+      takersOf: (itemId, seats) => this.#tail.takersOf(itemId, seats),
     };
   }
 
@@ -164,6 +194,7 @@ export class Orders implements OrderStore {
     return this.#keep(
       this.#on.transaction(() => {
         const nowMs = this.#on.clock.now();
+        this.#items(batch);
         let seq = this.#seq;
         const stored = batch.map((message): StoredOrder => {
           const inserted = this.#insertRow(seq + 1, message, nowMs);
@@ -189,6 +220,8 @@ export class Orders implements OrderStore {
 
   /** Inserts before it checks: that tells which orders exist already, and seldom has to be undone. */
   #write(batch: readonly OrderMessage[], nowMs: number): Made {
+    // First: an order of no item cannot be inserted, and this says why.
+    const items = this.#items(batch);
     /** Places in the batch. */
     const repeats: number[] = [];
     let seq = this.#seq;
@@ -196,7 +229,6 @@ export class Orders implements OrderStore {
       if (this.#insertRow(seq + 1, message, nowMs)) seq++;
       else repeats.push(at);
     }
-    const items = this.#items(batch);
     const found = this.#find(batch, repeats.length === 0 ? NO_ORDERS : presentAmong(batch, repeats), nowMs);
     const { fresh, taken } = judge(batch, items, found);
     for (const { itemId, epoch, units } of taken) {
@@ -239,11 +271,14 @@ export class Orders implements OrderStore {
     return items;
   }
 
-  /** Orders, claims and keys that the batch may collide with, in the tables and in the tail. */
+  /** Orders, claims, keys and seats that the batch may collide with, in the tables and in the tail. */
   #find(batch: readonly OrderMessage[], present: ReadonlySet<string>, nowMs: number): Found {
     const claims = new Set<string>();
     const keys = new Set<string>();
-    for (const { saleId, buyer, slots, key } of batch) {
+    const seats = new Set<string>();
+    for (const message of batch) {
+      const { saleId, buyer, slots, key } = message;
+      if (message.seats !== undefined) this.#findSeats(message.itemId, message.seats, seats);
       for (const slot of slots) {
         if (this.#claimTaken.get(BigInt(saleId), buyer, slot) !== undefined)
           claims.add(claimPlace(saleId, buyer, slot));
@@ -252,7 +287,15 @@ export class Orders implements OrderStore {
       if (key !== null && this.#boundKey({ saleId, buyer, key }, nowMs) !== null)
         keys.add(keyPlace(saleId, buyer, key));
     }
-    return present.size + claims.size + keys.size === 0 ? NOTHING_FOUND : { orders: present, claims, keys };
+    const nothing = present.size + claims.size + keys.size + seats.size === 0;
+    return nothing ? NOTHING_FOUND : { orders: present, claims, keys, seats };
+  }
+
+  #findSeats(itemId: string, wanted: readonly number[], found: Set<string>): void {
+    for (const [seat] of this.#tail.takersOf(itemId, wanted)) found.add(seatPlace(itemId, seat));
+    for (const seat of wanted) {
+      if (this.#seatTaken.get(BigInt(itemId), seat) !== undefined) found.add(seatPlace(itemId, seat));
+    }
   }
 
   #boundKey({ saleId, buyer, key }: OrderKeyScope, nowMs: number): OrderKeyBinding | null {
@@ -270,7 +313,7 @@ export class Orders implements OrderStore {
 
   /** Whether it was inserted: an order that is stored already stays as it is. */
   #insertRow(seq: number, message: OrderMessage, nowMs: number): boolean {
-    const { changes } = this.#insert.run(
+    const cells = [
       seq,
       BigInt(message.orderId),
       BigInt(message.saleId),
@@ -286,8 +329,11 @@ export class Orders implements OrderStore {
       nowMs,
       nowMs,
       nowMs + message.payWithinSeconds * 1000,
-    );
-    return changes === 1;
+    ];
+    const { seats } = message;
+    const inserted =
+      seats === undefined ? this.#insert.run(...cells) : this.#insertSeated.run(...cells, seatsText(seats));
+    return inserted.changes === 1;
   }
 
   #rejectRow({ orderId, buyer }: OrderMessage, reason: RejectReason): void {
@@ -382,8 +428,9 @@ function presentAmong(batch: readonly OrderMessage[], repeats: readonly number[]
 }
 
 function tailOrder(message: OrderMessage, slots: string, seq: number, createdAtMs: number): TailOrder {
-  const { orderId, saleId, buyer, key, fingerprint } = message;
-  return { seq, orderId, saleId, buyer, slots, live: true, key, fingerprint, createdAtMs };
+  const { orderId, saleId, itemId, buyer, key, fingerprint, seats: numbers } = message;
+  const seats = numbers === undefined ? null : { itemId, numbers };
+  return { seq, orderId, saleId, buyer, slots, live: true, key, fingerprint, createdAtMs, seats };
 }
 
 function conditions(filter: OrderFilter): { where: string; values: SQLInputValue[] } {

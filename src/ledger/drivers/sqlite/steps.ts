@@ -22,7 +22,6 @@ export const LIFE_DIALECT: LifeDialect = {
   },
   ended: { from: 'payments q INDEXED BY payments_ended', where: "q.pays = 0 AND q.state <> 'open'" },
   walks: 'points',
-  seatsApart: false,
   // The gate dies with the process and is rebuilt from the ledger. For this process a COMMIT that failed did not happen: what may
   // have reached the log is overwritten, or is found by the next start.
   gateTasks: false,
@@ -40,6 +39,7 @@ export const LIFE_DIALECT: LifeDialect = {
 };
 
 type Freed = Extract<Step, { do: 'freed' }>['orders'][number];
+type Reseated = Extract<Step, { do: 'reseated' }>;
 
 const NOTHING: Result = { rows: [], affected: 0 };
 
@@ -75,6 +75,8 @@ export class Steps {
   readonly #prepared = new Map<string, StatementSync>();
   /** Orders whose slots are free once the transaction is committed. */
   freed: Freed[] = [];
+  /** Orders that have other seats once the transaction is committed. */
+  reseated: Reseated[] = [];
 
   constructor(db: DatabaseSync, now: () => number) {
     this.#db = db;
@@ -95,6 +97,9 @@ export class Steps {
         return NOTHING;
       case 'freed':
         this.freed.push(...step.orders);
+        return NOTHING;
+      case 'reseated':
+        this.reseated.push(step);
         return NOTHING;
       case 'query': {
         const { sql, values } = statementOf(step.sql, step.values);

@@ -66,6 +66,20 @@ export class SqliteStore implements Store {
     return this.#transaction(() => this.#steps.do(work()));
   }
 
+  /**
+   * The item of an order is a foreign key without an index: to delete an item, SQLite would read every order on the event loop. The
+   * work has looked for orders by their sale.
+   */
+  async remove<T>(work: () => Work<T>): Promise<T> {
+    this.#mustBeOpen();
+    this.#db.exec('PRAGMA foreign_keys = OFF');
+    try {
+      return this.#transaction(() => this.#steps.do(work()));
+    } finally {
+      this.#db.exec('PRAGMA foreign_keys = ON');
+    }
+  }
+
   async look<T>(work: () => Work<T>): Promise<T> {
     return this.#read(() => this.#steps.do(work()));
   }
@@ -110,12 +124,14 @@ export class SqliteStore implements Store {
     this.#mustBeOpen();
     const startedMs = this.#runtime.clock.monotonic();
     this.#steps.freed = [];
+    this.#steps.reseated = [];
     try {
       this.#begin.run();
       const result = run();
       this.#commit.run();
-      // In this turn: the next batch must find their slots free.
+      // In this turn: the next batch must find their slots and seats free.
       for (const { buyer, orderId } of this.#steps.freed) this.#tail.end(buyer, orderId);
+      for (const { buyer, orderId, seats } of this.#steps.reseated) this.#tail.reseat(buyer, orderId, seats);
       return result;
     } catch (error) {
       try {

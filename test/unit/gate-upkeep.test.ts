@@ -92,7 +92,7 @@ it('P10: a sale whose gate cannot be asked holds up no other; the round fails at
   expect(calls.filter((call) => call.startsWith('retire '))).toEqual(['retire over']);
 });
 
-it('P10: a keeper whose rounds fail hands over, and does not wait before it stands in line again', async () => {
+it('P10: an upkeep whose rounds fail hands over, and does not wait before it stands in line again', async () => {
   const gate = outage<GateUpkeepDependencies['gate']>(
     { epochOf: () => 1, houseHolds: () => [], saleIds: () => [] },
     [],

@@ -1,0 +1,305 @@
+// biome-ignore-all lint/suspicious/noTemplateCurlyInString: the source to be patched contains template strings
+import type { Mutant } from './mutant.ts';
+
+const BACKSTOPS = 'src/ledger/rules/backstops.ts';
+const RULES = 'src/ledger/rules/seats.ts';
+const CHANGES = 'src/ledger/rules/sale-changes.ts';
+const WORKS = 'src/ledger/works';
+const SQLITE = 'src/ledger/drivers/sqlite';
+const SEATS = ['test/contract/ledger-seats.sqlite.test.ts'];
+const MYSQL = ['test/contract/ledger.mysql.test.ts'];
+const POSTGRES = ['test/contract/ledger.postgres.test.ts'];
+
+export const LEDGER_SEATS: readonly Mutant[] = [
+  // Orders
+  {
+    name: 'seats: one that is stored is given again',
+    file: BACKSTOPS,
+    find: 'found.seats.has(place) || seats.has(place)',
+    replace: 'seats.has(place)',
+    tests: SEATS,
+    only: 'P1: a seat that is taken',
+  },
+  {
+    name: 'seats: two orders of a batch get one',
+    file: BACKSTOPS,
+    find: 'found.seats.has(place) || seats.has(place)',
+    replace: 'found.seats.has(place)',
+    tests: SEATS,
+    only: 'of a batch the first has the seat',
+  },
+  {
+    name: 'seats: an order gets those that are left',
+    file: BACKSTOPS,
+    find: 'if (places.some((place) =>',
+    replace: 'if (places.every((place) =>',
+    tests: SEATS,
+    only: 'P1',
+  },
+  {
+    name: 'seats: a refused order keeps those that were free',
+    file: BACKSTOPS,
+    find: 'seats.has(place))) return false;\n    for (const place of places) seats.add(place);',
+    replace:
+      'seats.has(place))) {\n      for (const place of places) seats.add(place);\n      return false;\n    }\n    for (const place of places) seats.add(place);',
+    tests: SEATS,
+    only: 'of a batch the first has the seat',
+  },
+  {
+    name: 'seats: one behind the last of the map is sold',
+    file: RULES,
+    find: 'seat >= size',
+    replace: 'seat > size',
+    tests: SEATS,
+    only: 'that is a fault|comes back as it was',
+  },
+  {
+    name: 'seats: one counts for two units',
+    file: RULES,
+    find: 'seat <= last',
+    replace: 'seat < last',
+    tests: SEATS,
+    only: 'a seat twice',
+  },
+  {
+    name: 'seats: an order of a counted item has some',
+    file: BACKSTOPS,
+    find: 'item.seats === null ? seats === undefined :',
+    replace: 'item.seats === null ? true :',
+    tests: SEATS,
+    only: 'seats of a counted item',
+  },
+  {
+    name: 'seats: an order of a seated item has none',
+    file: BACKSTOPS,
+    find: 'seats !== undefined && areSeats(seats, item.seats)',
+    replace: 'seats === undefined || areSeats(seats, item.seats)',
+    tests: SEATS,
+    only: 'without seats',
+  },
+  {
+    name: 'seats: an order with fewer than units is stored',
+    file: BACKSTOPS,
+    find: 'seats.length === quantity && ',
+    replace: '',
+    tests: SEATS,
+    only: 'seats than units',
+  },
+  {
+    name: 'seats: other ones make no other order',
+    file: BACKSTOPS,
+    find: 'contentOf(order, holds(orderId) ? `${slots}\\n${seats}` :',
+    replace:
+      'contentOf(order, holds(orderId) ? `${slots}\\n${seatsText(batch.find((one) => one.orderId === orderId)?.seats ?? NO_SEATS)}` :',
+    tests: SEATS,
+    only: 'P3: sent again',
+  },
+  {
+    name: 'seats: a moved order that is sent again is a fault',
+    file: `${WORKS}/orders.ts`,
+    find: "row.admitted_seats ?? row.seats ?? ''",
+    replace: "row.seats ?? ''",
+    tests: SEATS,
+    only: 'P3: a moved order',
+  },
+  {
+    name: 'seats: an order that ends keeps them in the table',
+    file: `${WORKS}/moves.ts`,
+    find: 'rows: seatClaimsOf(freed) }, false);',
+    replace: 'rows: [] }, false);',
+    tests: SEATS,
+    only: 'P4: cancel, expiry and refund',
+  },
+  {
+    name: 'tail: an order that has ended keeps its seats',
+    file: `${SQLITE}/tail.ts`,
+    find: 'order.live = false;\n      this.#rise(order);',
+    replace: 'order.live = false;',
+    tests: SEATS,
+    only: 'P4: cancel, expiry and refund',
+  },
+  {
+    name: 'tail: seats are forgotten after a crash',
+    file: `${SQLITE}/orders.ts`,
+    find: 'const seats = seated === null ? null : { itemId, numbers: parseSeats(seated) };',
+    replace: 'const seats = null;',
+    tests: SEATS,
+    only: 'P1',
+  },
+  {
+    name: 'tail: a moved order sits where it sat',
+    file: `${SQLITE}/store.ts`,
+    find: 'this.#tail.reseat(buyer, orderId, seats);',
+    replace: 'void [buyer, orderId, seats];',
+    tests: SEATS,
+    only: 'moving an order',
+  },
+  {
+    name: 'fold: seats never reach the table',
+    file: `${SQLITE}/fold.ts`,
+    find: 'if (order.live && order.seats !== null)',
+    replace: 'if (false)',
+    tests: SEATS,
+    only: 'P1',
+  },
+  {
+    name: 'fold: an order that has ended takes its seats again',
+    file: `${SQLITE}/fold.ts`,
+    find: 'if (order.live && order.seats !== null)',
+    replace: 'if (order.seats !== null)',
+    tests: SEATS,
+    only: 'P4|P1',
+  },
+
+  // The house
+  {
+    name: 'blocking: takes a seat from an order',
+    file: RULES,
+    find: 'taken: seats.filter((seat) => (takers.get(seat) ?? HOUSE) !== HOUSE),',
+    replace: 'taken: [],',
+    tests: SEATS,
+    only: 'blocking',
+  },
+  {
+    name: 'blocking: a seat that is blocked is counted twice',
+    file: RULES,
+    find: 'changed: seats.filter((seat) => takers.has(seat) !== blocked),',
+    replace: 'changed: [...seats],',
+    tests: SEATS,
+    only: 'what is so already',
+  },
+  {
+    name: 'blocking: an order in the tail is not asked about',
+    file: `${WORKS}/seats.ts`,
+    find: '...(tail?.takersOf(itemId, seats) ?? [])',
+    replace: '...(tail === null ? [] : [])',
+    tests: SEATS,
+    only: 'blocking',
+  },
+  {
+    name: 'blocking: the gate cannot tell which is newer',
+    file: `${WORKS}/seats.ts`,
+    find: 'SET blocked = blocked + ?, rev = rev + 1 WHERE',
+    replace: 'SET blocked = blocked + ? WHERE',
+    tests: SEATS,
+    only: 'blocking',
+  },
+  {
+    name: 'a gate is built without the blocked seats',
+    file: `${WORKS}/items.ts`,
+    find: '{ map, blocked: seatsOf(itemId) }',
+    replace: '{ map, blocked: [] as number[] }',
+    tests: SEATS,
+    only: 'a gate is built with',
+  },
+
+  // Moves
+  {
+    name: 'moving: to where somebody sits',
+    file: RULES,
+    find: "if (taken.length > 0) return { outcome: 'seat_taken', taken };",
+    replace: '',
+    tests: SEATS,
+    only: 'moving an order',
+  },
+  {
+    name: 'moving: an order that has ended',
+    file: RULES,
+    find: 'own === undefined || unitsAt(order.status) === null',
+    replace: 'own === undefined',
+    tests: SEATS,
+    only: 'not one that has ended',
+  },
+  {
+    name: 'moving: under an older token',
+    file: RULES,
+    find: "if (isFenced({ fence: token }, fence)) return { outcome: 'fenced' };",
+    replace: '',
+    tests: SEATS,
+    only: 'under the lock of the order',
+  },
+  {
+    name: 'moving: the seats that it left stay taken',
+    file: `${WORKS}/seats.ts`,
+    find: 'writes.addRows(leaveStep(itemId, decided.leaves, orderId), false);',
+    replace: '',
+    tests: SEATS,
+    only: 'moving an order',
+  },
+  {
+    name: 'moving: the gate is not told',
+    file: `${WORKS}/seats.ts`,
+    find: 'writes.addRows(seatMoveStep({',
+    replace: 'void (({',
+    tests: SEATS,
+    only: 'the gate can be told',
+  },
+  {
+    name: 'moving: the seats of the admission are forgotten with the second move',
+    file: `${WORKS}/seats.ts`,
+    find: 'admitted_seats = COALESCE(admitted_seats, seats)',
+    replace: 'admitted_seats = seats',
+    tests: SEATS,
+    only: 'P3: a moved order',
+  },
+
+  // Items and sales
+  {
+    name: 'items: one that is added has an epoch of its own',
+    file: `${WORKS}/sale-changes.ts`,
+    find: 'const epoch = Math.max(...sale.items.map((one) => one.epoch));',
+    replace: 'const epoch = FIRST_EPOCH;',
+    tests: SEATS,
+    only: 'are added to a sale',
+  },
+  {
+    name: 'items: two of a sale have the same seat',
+    file: CHANGES,
+    find: '[...maps, item.seats]',
+    replace: '[item.seats]',
+    tests: SEATS,
+    only: 'are refused with a code or a seat',
+  },
+  {
+    name: 'items: a patch that is based on an old version overwrites a newer one',
+    file: CHANGES,
+    find: "  if (item === null) return { outcome: 'not_found' };\n  if (sale.version !== version) return { outcome: 'version_conflict' };",
+    replace: "  if (item === null) return { outcome: 'not_found' };",
+    tests: SEATS,
+    only: 'are patched',
+  },
+  {
+    name: 'sales: one with orders is deleted',
+    file: `${WORKS}/sale-changes.ts`,
+    find: "if (orders!.rows.length > 0) return { outcome: 'sale_has_orders' };",
+    replace: '',
+    tests: SEATS,
+    only: 'not with an order',
+  },
+
+  // Databases with a server
+  {
+    name: 'mysql: seats are not claimed',
+    file: 'src/ledger/drivers/mysql/orders.ts',
+    find: 'for (const seat of seats) taken.push(',
+    replace: 'for (const seat of [] as number[]) taken.push(',
+    tests: MYSQL,
+    only: 'contract of seats.*P1: a seat that is taken',
+  },
+  {
+    name: 'postgres: seats are not claimed',
+    file: 'src/ledger/drivers/postgres/orders.ts',
+    find: 'for (const seat of seats) taken.push(',
+    replace: 'for (const seat of [] as number[]) taken.push(',
+    tests: POSTGRES,
+    only: 'contract of seats.*P1: a seat that is taken',
+  },
+  {
+    name: 'servers: seats that are taken are not looked for',
+    file: 'src/ledger/drivers/server/orders.ts',
+    find: 'const seats = await this.#on.within(session, seatsTaken(batch));',
+    replace: 'const seats = new Set<string>();',
+    tests: MYSQL,
+    only: 'contract of seats.*P1: a seat that is taken',
+  },
+];
