@@ -41,6 +41,11 @@ const common = {
   experimental: { viteModuleRunner: false, nodeLoader: false },
 } as const;
 
+/** Of files that have a process of their own. */
+const timed = {
+  setupFiles: process.env.DOORBUSTER_TEST_TIMES === undefined ? [] : ['test/support/processor-time.ts'],
+};
+
 export default defineConfig({
   test: {
     // Installs the servers that some tests start, where it may; lists at the end what was skipped for want of one.
@@ -59,6 +64,7 @@ export default defineConfig({
       {
         test: {
           ...common,
+          ...timed,
           name: 'busy',
           include: ['test/**/*.test.ts'],
           exclude: [...PURE, ...WAITING, ...(LONG ? [] : [LONG_ONLY])],
@@ -70,6 +76,7 @@ export default defineConfig({
       {
         test: {
           ...common,
+          ...timed,
           name: 'waiting',
           include: WAITING,
           maxWorkers: workers(LONG ? 2 : 4),
