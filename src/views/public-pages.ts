@@ -109,14 +109,14 @@ export class PublicPages {
   /** Forgets the pages about this; null: those of the list of all. A page that is being read may lack the change: nobody joins it. */
   changed(of: string | null): void {
     this.#changes++;
-    const begin = of === null ? FRONT : `${of} `;
+    const begin = keysOf(of);
     for (const map of [this.#kept, this.#reading]) {
       for (const key of map.keys()) if (key.startsWith(begin)) this.#drop(map, key);
     }
   }
 
   async #get({ of, page, isFirst }: AskedPart, read: (during: During) => Promise<Part | null>): Promise<Kept> {
-    const key = of === null ? FRONT + page : `${of} ${page}`;
+    const key = keysOf(of) + page;
     const kept = this.#kept.get(key);
     if (kept !== undefined) {
       if (this.#runtime.clock.monotonic() - kept.readAtMs < FRESH_MS) return kept;
@@ -179,5 +179,10 @@ export class PublicPages {
   }
 }
 
-/** No name of a thing begins so. */
-const FRONT = '/ ';
+/**
+ * How the keys of all pages about this begin. Callers choose ids and names, so that their end must be certain: otherwise
+ * `post:7 likes` would be a post, and also the likes of post 7.
+ */
+function keysOf(of: string | null): string {
+  return `${JSON.stringify(of)} `;
+}

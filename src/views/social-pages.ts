@@ -1,3 +1,4 @@
+import { isId } from '../base/ids.ts';
 import type { During } from '../base/paced.ts';
 import type { Runtime } from '../base/runtime.ts';
 import type { CommentPage, CommentsOf, LikerPage, Page } from '../ledger/port.ts';
@@ -75,22 +76,25 @@ export class SocialPages {
     return found!;
   }
 
-  publicPost(postId: string): Promise<PublicAnswer | null> {
-    return this.#public.one(subjectOf('post', postId), async (during) => {
+  async publicPost(postId: string): Promise<PublicAnswer | null> {
+    if (!isId(postId)) return null;
+    return await this.#public.one(subjectOf('post', postId), async (during) => {
       const post = await during(() => this.#from.posts.get(postId, null));
       return post && JSON.stringify(presentPost(post));
     });
   }
 
-  publicComment(commentId: string): Promise<PublicAnswer | null> {
-    return this.#public.one(subjectOf('comment', commentId), async (during) => {
+  async publicComment(commentId: string): Promise<PublicAnswer | null> {
+    if (!isId(commentId)) return null;
+    return await this.#public.one(subjectOf('comment', commentId), async (during) => {
       const comment = await during(() => this.#from.comments.get(commentId, null));
       return comment && JSON.stringify(presentComment(comment));
     });
   }
 
-  publicComments(of: CommentsOf, page: CommentPage): Promise<PublicAnswer | null> {
+  async publicComments(of: CommentsOf, page: CommentPage): Promise<PublicAnswer | null> {
     const { postId, parentId } = of;
+    if (!isId(postId)) return null;
     const { order, limit, before } = page;
     const cursor = before === null ? '' : commentCursor(before);
     const asked = {
@@ -98,7 +102,7 @@ export class SocialPages {
       page: `comments ${parentId ?? ''} ${order} ${cursor}`,
       isFirst: parentId === null && before === null,
     };
-    return this.#public.page(asked, limit, async (during) => {
+    return await this.#public.page(asked, limit, async (during) => {
       const all = { ...page, limit: PAGE_ROWS_MAX + 1 };
       const comments = await during(() => this.#from.comments.list(of, all, null));
       if (comments === null) return null;
@@ -106,10 +110,11 @@ export class SocialPages {
     });
   }
 
-  publicLikers(kind: LikedKind, id: string, { limit, before }: LikerPage): Promise<PublicAnswer | null> {
+  async publicLikers(kind: LikedKind, id: string, { limit, before }: LikerPage): Promise<PublicAnswer | null> {
+    if (!isId(id)) return null;
     const cursor = before === null ? '' : likeCursor(before.atMs, before.key);
     const asked = { of: subjectOf(kind, id), page: `likes ${cursor}`, isFirst: before === null };
-    return this.#public.page(asked, limit, async (during) => {
+    return await this.#public.page(asked, limit, async (during) => {
       const likers = await during(() => this.#from.likes.likers(kind, id, { limit: PAGE_ROWS_MAX + 1, before }));
       if (likers === null) return null;
       const cursorAt = (at: number): string => likeCursor(likers[at]!.atMs, likers[at]!.user);

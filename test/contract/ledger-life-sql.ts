@@ -1,8 +1,10 @@
 import { afterAll, afterEach, beforeAll, describe, expect, it, vi } from 'vitest';
 import { seededRandom } from '../../src/base/random.ts';
 import { systemRuntime } from '../../src/base/runtime.ts';
+import { mysqlDialect } from '../../src/ledger/drivers/mysql/ledger.ts';
 import { MysqlSteps } from '../../src/ledger/drivers/mysql/steps.ts';
 import { openSqlLedger } from '../../src/ledger/drivers/open.ts';
+import { postgresDialect } from '../../src/ledger/drivers/postgres/ledger.ts';
 import { PostgresSteps } from '../../src/ledger/drivers/postgres/steps.ts';
 import type { SqlLedger, SqlLedgerOptions } from '../../src/ledger/drivers/server/ledger.ts';
 import type { Move, Moved } from '../../src/ledger/port.ts';
@@ -21,6 +23,8 @@ const BY = actor('system', 'test');
 
 /** What only ledgers of several processes can do: race to move the same orders. */
 export function sqlLifeSuite(product: Product): void {
+  const dialectOf = product === 'postgres' ? postgresDialect : mysqlDialect;
+
   describe.each(['read committed', 'repeatable read'] as const)(`raced on ${product} at %s`, (isolation) => {
     let url: string;
     let lastId = 1000;
@@ -77,6 +81,26 @@ export function sqlLifeSuite(product: Product): void {
       const batch = Array.from({ length: count }, (_, at) => message(`buyer-${id()}`, { itemId: ITEMS[at % 2]! }));
       return (await ledger.commitOrders(batch)).map(({ order }) => order);
     }
+
+    it('P10: an order ends while another transaction, which nobody has committed, writes claims of another sale', async () => {
+      const [ledger] = (await ledgers(1)) as [SqlLedger];
+      const [one, ...others] = await orders(ledger, 3);
+      const dialect = await dialectOf(url, systemRuntime(), { poolMax: 1 });
+      const writer = await dialect.connections.take();
+      try {
+        // Before all of this sale, and behind them: whoever reads the table in whatever order meets one of them.
+        const rows = [1, 999].map((saleId) => `(${saleId}, 'somebody else', 1, 9)`).join(',');
+        await writer.script(`${dialect.begin}; INSERT INTO claims (sale_id, buyer, slot, order_id) VALUES ${rows}`);
+        for (const ending of [[one!], others]) {
+          const moved = await ledger.moveOrders(ending.map((order) => move('cancel', order.id)));
+          expect(moved.map(({ outcome }) => outcome)).toEqual(ending.map(() => 'moved'));
+        }
+      } finally {
+        await writer.query('ROLLBACK');
+        writer.release();
+        await dialect.connections.end();
+      }
+    });
 
     const move = (event: Move['event'], orderId: string, over: Partial<Move> = {}): Move => ({
       orderId,

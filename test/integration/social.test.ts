@@ -385,6 +385,25 @@ describe('what anybody reads', () => {
     expect((await call('GET', path)).status).toBe(404);
   });
 
+  it('P10: an id that somebody made up never stands for a page of a real post, nor a page for it', async () => {
+    const { id } = await shop.post('ann');
+    await shop.comment('bob', id);
+    await shop.like('bob', `/v1/posts/${id}`);
+    const pages = [`/v1/posts/${id}/likes`, `/v1/posts/${id}/comments`];
+    const madeUp = [`${id}%20likes%20`, `${id}%20comments%20%20newest%20`, `${id}%22%20likes%20`, `${id}%0Alikes%20`];
+    const answers = async (paths: string[]) => {
+      const statuses: number[] = [];
+      for (const path of paths) statuses.push((await call('GET', path)).status);
+      return statuses;
+    };
+    const posts = madeUp.flatMap((of) => [`/v1/posts/${of}`, `/v1/posts/${of.replace(/%20$/, '')}`]);
+    expect(await answers(posts)).toEqual(posts.map(() => 404));
+    expect(await answers(pages)).toEqual([200, 200]);
+    expect(await answers(posts)).toEqual(posts.map(() => 404));
+    const author = encodeURIComponent(`x" `);
+    expect((await call('GET', `/v1/posts?author=${author}`)).status).toBe(422);
+  });
+
   it('P10: readers who make up ids and cursors are refused before they hold up orders or the front page', async () => {
     const sale = await createSale(shop, { stock: 1000, perBuyer: 100 });
     const { id } = await shop.post('ann');
