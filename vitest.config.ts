@@ -2,17 +2,20 @@ import { defineConfig } from 'vitest/config';
 import { LONG } from './test/support/long.ts';
 
 /**
- * Files that wait most of the time: for leases, time-outs and the next second. Of a core they take a third (measured as the
- * processor time of all their processes by the time that they take), so that four of them leave more of a machine with two
- * cores idle than two of the others do. In the long run they do more, and wait less.
+ * Files that wait most of the time: for leases, time-outs and the next second. Of a core they take a third (see
+ * test/support/processor-time.ts), so that four of them leave more of a machine with two cores idle than two of the others do. In the long run they do more, and wait less.
  */
 const WAITING = [
   'test/contract/locks.*.test.ts',
-  'test/contract/pipe.{memory,redis,cluster}.test.ts',
-  'test/faults/{distributed-review,drain,gate-redis,ledger-postgres,likes-look,likes-redis,pipe-streams}.test.ts',
+  'test/contract/pipe.*.test.ts',
+  'test/faults/{alone,distributed-review,drain,gate-redis,ledger-postgres,likes-look,likes-redis}.test.ts',
+  'test/faults/{npm,pipe-streams,rebuild,two-shops}.test.ts',
   'test/faults/locks-*.test.ts',
+  'test/history/locks.test.ts',
+  'test/integration/{brokers,carrier-kafka,carrier-rabbitmq,distributed-outage}.test.ts',
   'test/integration/{life,life-library,life-provider,likes-dead-letters}.test.ts',
-  'test/integration/locks-{idempotency,jobs}.test.ts',
+  'test/integration/ledger-{mysql,postgres}.test.ts',
+  'test/integration/locks-{clients,fencing,idempotency,jobs}.test.ts',
 ];
 
 /**
