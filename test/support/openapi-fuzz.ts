@@ -15,7 +15,8 @@ export interface Schema {
   type?: string | string[];
   properties?: Record<string, Schema>;
   required?: string[];
-  additionalProperties?: boolean;
+  additionalProperties?: boolean | Schema;
+  propertyNames?: Schema;
   items?: Schema;
   minItems?: number;
   maxItems?: number;
@@ -237,7 +238,8 @@ function validBySchema(schema: Schema): fc.Arbitrary<unknown> {
   const type = Array.isArray(schema.type) ? schema.type[0] : schema.type;
   switch (type) {
     case 'object': {
-      const required = schema.required ?? [];
+      const { additionalProperties: values, required = [] } = schema;
+      if (typeof values === 'object') return fc.dictionary(valid(schema.propertyNames!), valid(values), { maxKeys: 3 });
       const fields = Object.entries(schema.properties ?? {}).map(([key, of]) => [key, valid(of, key)] as const);
       return fc.record(Object.fromEntries(fields), { requiredKeys: required });
     }
@@ -253,6 +255,8 @@ function validBySchema(schema: Schema): fc.Arbitrary<unknown> {
     }
     case 'string':
       return text(schema);
+    case 'boolean':
+      return fc.boolean();
     case 'null':
       return fc.constant(null);
     default:

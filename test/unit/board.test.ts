@@ -43,6 +43,7 @@ describe('the board', () => {
       version: 1,
       createdAtMs: T0,
       readAtMs: T0,
+      itemsEpoch: 0,
       items: [
         { ...item, ...counts, id: '6', code: 'v', rev: 3 },
         { ...item, ...counts, id: '7', code: 'w', rev: 4 },

@@ -127,8 +127,9 @@ async function* chunksOf(
     ['n', String(items.length)],
     ['Q', '0'],
   ]);
-  for (const { id, code, price, total, blocked, rev } of items) {
+  for (const { id, code, price, total, blocked, rev, onSale } of items) {
     const k = numbers.get(id)!;
+    if (onSale === false) fields.set(`x:${k}`, '1');
     fields.set(`c:${code}`, String(k));
     fields.set(`s:${k}`, `${id} ${price.amount} ${price.currency} ${code}`);
     for (const [name, count] of Object.entries({ t: total, b: blocked, r: rev, h: held.get(id) ?? 0, q: 0, o: 0 })) {

@@ -76,7 +76,7 @@ for i = 1, w do
     local item = items[number]
     if not item then
       local k = ':' .. number
-      local of = call('HMGET', KEYS[2], 's' .. k, 't' .. k, 'b' .. k, 'h' .. k, 'q' .. k, 'o' .. k)
+      local of = call('HMGET', KEYS[2], 's' .. k, 't' .. k, 'b' .. k, 'h' .. k, 'q' .. k, 'o' .. k, 'x' .. k)
       local queued = tonumber(of[5])
       item = {
         number = number,
@@ -86,6 +86,8 @@ for i = 1, w do
         queued = queued,
         before = queued,
       }
+      -- Off sale: nothing of it is free to anybody.
+      if of[7] then item.free = 0 end
       items[number] = item
     end
     -- The slots of a buyer who holds nothing.
