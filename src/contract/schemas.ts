@@ -8,7 +8,14 @@ import { ORDER_STATUSES } from '../model/order.ts';
 import { REJECT_REASONS, type RejectReason } from '../model/outcome.ts';
 import { BOUNDS } from '../model/sale.ts';
 import { type CommentOrder, SOCIAL_BOUNDS } from '../model/social.ts';
-import { CODE_PATTERN, CONTENT_PATTERN, HTTPS_PATTERN, KEY_PATTERN, NAME_PATTERN, TEXT_PATTERN } from '../model/text.ts';
+import {
+  CODE_PATTERN,
+  CONTENT_PATTERN,
+  HTTPS_PATTERN,
+  KEY_PATTERN,
+  NAME_PATTERN,
+  TEXT_PATTERN,
+} from '../model/text.ts';
 
 /**
  * The schemas of input and output. HTTP and the library validate with them; HTTP also serialises with them and generates
@@ -217,7 +224,11 @@ export const ItemPatch = Type.Object(
     ...DescribedPatch,
     version: Type.Integer({ ...Version, description: 'The version of the sale that this change is based on' }),
   },
-  { ...strict, examples: [{ price: { amount: 7000, currency: 'CNY' }, version: 1 }], description: 'Null takes a text away' },
+  {
+    ...strict,
+    examples: [{ price: { amount: 7000, currency: 'CNY' }, version: 1 }],
+    description: 'Null takes a text away',
+  },
 );
 
 export const StockChange = Type.Object(

@@ -204,7 +204,10 @@ export function describedFaults({ image, metadata }: DescribedPatch, path = ''):
 }
 
 /** Whether a gate that was built for `before` would sell the item as it is now. */
-export function isSoldAs(before: Pick<ItemRecord, 'price' | 'onSale'>, now: Pick<ItemRecord, 'price' | 'onSale'>): boolean {
+export function isSoldAs(
+  before: Pick<ItemRecord, 'price' | 'onSale'>,
+  now: Pick<ItemRecord, 'price' | 'onSale'>,
+): boolean {
   const { amount, currency } = before.price;
   return amount === now.price.amount && currency === now.price.currency && before.onSale === now.onSale;
 }

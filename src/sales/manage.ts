@@ -4,7 +4,14 @@ import type { Runtime } from '../base/runtime.ts';
 import { sleep } from '../base/timers.ts';
 import { applyLatest, type Gate } from '../gate/port.ts';
 import type { AdminCall, KeyLedger, OrderLedger, SaleChange, SaleDeleted, SaleLedger } from '../ledger/port.ts';
-import { type ItemPatch, mayAdmit, type NewItem, type NewSale, type SalePatch, type SaleRecord } from '../model/sale.ts';
+import {
+  type ItemPatch,
+  mayAdmit,
+  type NewItem,
+  type NewSale,
+  type SalePatch,
+  type SaleRecord,
+} from '../model/sale.ts';
 
 /** Who asks, and under which key, if any. Calls with one key come one after the other. */
 export type Caller = Pick<AdminCall, 'by' | 'keyed'>;
@@ -73,13 +80,7 @@ export class ManageSales {
     });
   }
 
-  patchItem(
-    saleId: string,
-    itemCode: string,
-    patch: ItemPatch,
-    version: number,
-    caller: Caller,
-  ): Promise<SaleChange> {
+  patchItem(saleId: string, itemCode: string, patch: ItemPatch, version: number, caller: Caller): Promise<SaleChange> {
     return this.#change(caller, async (call) =>
       this.#applied(await this.#on.ledger.patchItem(saleId, itemCode, patch, version, call)),
     );
@@ -94,9 +95,10 @@ export class ManageSales {
     if ((await ledger.getSale(saleId)) === null) return 'not_found';
     if ((await ledger.listOrders({ saleId }, { limit: 1, before: null })).length > 0) return 'sale_has_orders';
     if ((await gate.view(saleId))?.some(({ queued, held }) => queued + held > 0)) return 'sale_has_orders';
-    const auditId = await auditIds.next();
+    let auditId = '';
     let outcome: SaleDeleted['outcome'] | null = null;
     const taken = await takeAway(saleId, async (epoch) => {
+      auditId = await auditIds.next();
       outcome = (await hasDeadLetters(saleId))
         ? 'sale_has_orders'
         : (await ledger.deleteSale(saleId, epoch, { auditId, by })).outcome;

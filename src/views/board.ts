@@ -32,7 +32,9 @@ const MISSING_MS = 1000;
 /** Without its texts: they are long, do not change with every order, and a crowd listens. */
 export type Stock = Omit<Item, keyof Described>;
 
-export type SaleEvent = { type: 'stock'; id: string; item: Stock } | { type: 'state'; id: string; state: Sale['state'] };
+export type SaleEvent =
+  | { type: 'stock'; id: string; item: Stock }
+  | { type: 'state'; id: string; state: Sale['state'] };
 
 /** All who watch get the same array: whoever writes it as text does so once. */
 export type HearSale = (events: readonly SaleEvent[]) => void;
@@ -339,13 +341,7 @@ class Watched {
   #cancelWindow: (() => void) | null = null;
 
   /** `gone` is called when the sale was deleted: whoever watches it afterwards must be told that there is none. */
-  constructor(
-    runtime: Runtime,
-    pace: Pace,
-    seen: BoardRow,
-    read: () => Promise<BoardRow | null>,
-    gone: () => void,
-  ) {
+  constructor(runtime: Runtime, pace: Pace, seen: BoardRow, read: () => Promise<BoardRow | null>, gone: () => void) {
     this.#gone = gone;
     this.#runtime = runtime;
     this.#pace = pace;

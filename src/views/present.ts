@@ -4,7 +4,14 @@ import type { Money } from '../model/money.ts';
 import type { OrderRecord, OrderStatus } from '../model/order.ts';
 import type { RejectReason } from '../model/outcome.ts';
 import { type OrderPayment, type PaymentAttempt, paymentStateOf } from '../model/payment.ts';
-import { type Described, type ItemKind, ledgerFree, type SaleRecord, type SaleState, saleState } from '../model/sale.ts';
+import {
+  type Described,
+  type ItemKind,
+  ledgerFree,
+  type SaleRecord,
+  type SaleState,
+  saleState,
+} from '../model/sale.ts';
 
 /** How sales and orders read, to HTTP and to the library alike. Ids and times are strings. */
 export interface Sale extends Described {

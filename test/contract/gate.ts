@@ -804,7 +804,9 @@ export function gateContract(name: string, make: () => Promise<GateUnderTest>): 
       it('an item that is off sale is sold out to everybody, and what was ordered before stays so', async () => {
         const fingerprint = orderFingerprint('voucher', 1);
         const keys = [{ buyer: 'alice', key: 'k', fingerprint, orderId: '501', boundAtMs: T0 - 1000 }];
-        const items = snapshot().items.map((item) => (item.id === VOUCHER ? { ...item, onSale: false as const } : item));
+        const items = snapshot().items.map((item) =>
+          item.id === VOUCHER ? { ...item, onSale: false as const } : item,
+        );
         await gate.install(snapshot({ epoch: 2, holds, keys, items }));
         // One alone, and in a crowd that wants the same.
         expect(await outcome('carol')).toBe('sold_out');

@@ -849,7 +849,14 @@ export function seatContract(name: string, make: () => Promise<LifeUnderTest>, s
         let version = 1;
         const patch = async (change: ItemPatch) =>
           expect((await kit.ledger.patchItem(SALE, 'stalls', change, version++, kit.call())).outcome).toBe('changed');
-        await patch({ name: 'n', description: 'd', image: 'https://i', metadata: { a: 'b' }, price: PRICE, onSale: true });
+        await patch({
+          name: 'n',
+          description: 'd',
+          image: 'https://i',
+          metadata: { a: 'b' },
+          price: PRICE,
+          onSale: true,
+        });
         expect(await known()).toBe(0);
         await patch({ price: { ...PRICE, amount: PRICE.amount + 1 } });
         expect(await known()).toBe(epoch);

@@ -100,7 +100,9 @@ describeWithRedis('changes of items and deleted sales', () => {
       const maker = await openLedger();
       await gate.shut(saleId);
       const { epoch } = (await maker.rebuildSnapshot(saleId))!;
-      expect(await maker.deleteSale(saleId, epoch, { auditId: auditId(), by: CALLER.by })).toEqual({ outcome: 'deleted' });
+      expect(await maker.deleteSale(saleId, epoch, { auditId: auditId(), by: CALLER.by })).toEqual({
+        outcome: 'deleted',
+      });
       expect((await keysOf(saleId)).length).toBeGreaterThan(0);
       expect(await said(buy(shop, saleId))).toBe('not_found');
       await until('its keys are gone', SOON_MS, async () => (await keysOf(saleId)).length === 0);

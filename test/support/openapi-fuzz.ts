@@ -239,7 +239,7 @@ function validBySchema(schema: Schema): fc.Arbitrary<unknown> {
   switch (type) {
     case 'object': {
       const { additionalProperties: values, required = [] } = schema;
-      if (typeof values === 'object') return fc.dictionary(valid(schema.propertyNames!), valid(values), { maxKeys: 3 });
+      if (typeof values === 'object') return fc.dictionary(text(schema.propertyNames!), valid(values), { maxKeys: 3 });
       const fields = Object.entries(schema.properties ?? {}).map(([key, of]) => [key, valid(of, key)] as const);
       return fc.record(Object.fromEntries(fields), { requiredKeys: required });
     }

@@ -154,7 +154,10 @@ export function saleChangesOver(processes: () => { a: TestServer; b: TestServer 
     expect(first.body.amount.amount).toBe(8000);
     const price = { amount: 1, currency: 'CNY' };
     const patched = await patchItem(a, id, 'voucher', { price, name: 'Cheap', version: 1 });
-    expect(patched).toMatchObject({ status: 200, body: { version: 2, items: [{ price, name: 'Cheap', reserved: 1 }] } });
+    expect(patched).toMatchObject({
+      status: 200,
+      body: { version: 2, items: [{ price, name: 'Cheap', reserved: 1 }] },
+    });
     for (const server of [a, b]) {
       expect((await place(server, id, 'bob')).body.amount).toEqual(price);
     }
@@ -242,7 +245,9 @@ export function saleChangesOver(processes: () => { a: TestServer; b: TestServer 
     const { description: _, image: __, metadata: ___, ...counts } = made.body.items[0];
     expect(first.data).toEqual(counts);
     await post(a, id, item('new', TEXTS));
-    const added = await stream.until(({ event, data }) => event === 'stock' && (data as { code: string }).code === 'new');
+    const added = await stream.until(
+      ({ event, data }) => event === 'stock' && (data as { code: string }).code === 'new',
+    );
     expect(Object.keys(added.data as object)).toEqual(Object.keys(counts));
     await patchItem(a, id, 'x', { price: { amount: 1, currency: 'CNY' }, description: 'o', version: 2 });
     await stream.until(({ data }) => (data as { price?: { amount: number } }).price?.amount === 1);
@@ -257,6 +262,8 @@ export function saleChangesOver(processes: () => { a: TestServer; b: TestServer 
     const gone = await remove(a, id);
     expect([gone.status, gone.body]).toEqual([204, '']);
     for (const server of [a, b]) expectProblem(await place(server, id, 'alice'), 404, 'not_found');
+    // A reader that connects again is told 404, and stops.
+    for (const stream of streams) await stream.ended;
     for (const server of [a, b]) {
       await until('it is not shown', 3_000, async () => {
         const { status } = await server.call('GET', `/v1/sales/${id}`);
@@ -266,8 +273,6 @@ export function saleChangesOver(processes: () => { a: TestServer; b: TestServer 
       expectProblem(await remove(server, id), 404, 'not_found');
       expectProblem(await server.call('GET', `/v1/sales/${id}/events`), 404, 'not_found');
     }
-    // A reader that connects again is told 404, and stops.
-    for (const stream of streams) await stream.ended;
     expectProblem(await post(a, id, item('x')), 404, 'not_found');
     expectProblem(await admin(a, 'PATCH', `/v1/sales/${id}`, { body: { name: 'x', version: 1 } }), 404, 'not_found');
     const { body: audit } = await admin(a, 'GET', `/v1/ops/audit?subject=sale:${id}`);
@@ -281,9 +286,9 @@ export function saleChangesOver(processes: () => { a: TestServer; b: TestServer 
     expectProblem(await remove(a, id), 409, 'sale_has_orders');
     await b.call('POST', `/v1/orders/${order.body.id}/cancel`, { buyer: 'alice' });
     expectProblem(await remove(b, id), 409, 'sale_has_orders');
-    for (const server of [a, b]) expect((await place(server, id, `buyer of ${server.url}`)).status).toBe(201);
+    for (const [at, server] of [a, b].entries()) expect((await place(server, id, `next-${at}`)).status).toBe(201);
     expectProblem(await remove(a, '424242'), 404, 'not_found');
-    expectProblem(await remove(a, 'x'), 422, 'invalid_request');
+    expectProblem(await remove(a, 'x'), 404, 'not_found');
     expectProblem(await a.call('DELETE', `/v1/sales/${id}`, { buyer: 'alice' }), 403, 'forbidden');
     expectProblem(await a.call('DELETE', `/v1/sales/${id}`), 401, 'unauthenticated');
   });
@@ -343,9 +348,10 @@ export function saleChangesOver(processes: () => { a: TestServer; b: TestServer 
     await place(a, made.body.id, buyer);
     await place(a, plain, buyer);
     const { body } = await a.call('GET', '/v1/orders', { buyer, headers: { accept: 'text/csv' } });
-    const [head, second, first] = String(body).split('\r\n');
+    const [head, ...rows] = String(body).split('\r\n');
+    const rowOf = (saleId: string) => rows.find((row) => row.split(',')[1] === saleId);
     expect(head).toMatch(/,paymentReference,refunded,saleName,itemName,startsAt,venue$/);
-    expect(first).toMatch(/,,,,,"A, B",100 off,2030-05-01T20:00:00\.000Z,Großer Saal$/);
-    expect(second).toMatch(/,,,,,Vouchers,100 off,,$/);
+    expect(rowOf(made.body.id)).toMatch(/,,,,,"A, B",100 off,2030-05-01T20:00:00\.000Z,Großer Saal$/);
+    expect(rowOf(plain)).toMatch(/,,,,,Vouchers,100 off,,$/);
   });
 }

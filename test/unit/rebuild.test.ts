@@ -200,6 +200,9 @@ describe('a wish', () => {
   });
 });
 
+/** A sale that may admit. */
+const OPEN = { id: 'sale', closed: false, readAtMs: 1, closesAtMs: 2 };
+
 describe('a sale is taken away', () => {
   function taking(over: { drained?: boolean; sale?: object | null; mayAdmit?: boolean } = {}) {
     const happened: string[] = [];
@@ -229,7 +232,7 @@ describe('a sale is taken away', () => {
           },
         },
         ledger: {
-          getSale: async () => (over.sale === undefined ? { id: 'sale' } : over.sale),
+          getSale: async () => (over.sale === undefined ? OPEN : over.sale),
           releasesSince: async function* () {
             yield [];
           },

@@ -102,7 +102,7 @@ describe('what a sale and an item say', () => {
 
   it('metadata: 4096 bytes as JSON, and not one more', () => {
     // {"a":"…"} is 8 characters around the value, and each of these letters is three bytes.
-    const full = { a: '双'.repeat(1362) + 'xx' };
+    const full = { a: `${'双'.repeat(1362)}xx` };
     expect(Buffer.byteLength(JSON.stringify(full))).toBe(BOUNDS.metadataBytesMax);
     expect(pathsOf({ metadata: full })).toEqual([]);
     expect(pathsOf({ metadata: { a: `${full.a}x` } })).toEqual(['/items/3/metadata']);

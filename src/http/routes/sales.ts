@@ -122,10 +122,7 @@ export function saleRoutes(app: FastifyInstance, context: HttpContext): void {
     async (request, reply) => {
       const caller = { by: actorOf(auth.asAdmin(request), request), keyed: null };
       const patch = faultless(salePatchOf(request.body));
-      return answerChange(
-        reply,
-        await shop.get().patchSale(request.params.id, patch, request.body.version, caller),
-      );
+      return answerChange(reply, await shop.get().patchSale(request.params.id, patch, request.body.version, caller));
     },
   );
 
@@ -272,15 +269,13 @@ export function saleRoutes(app: FastifyInstance, context: HttpContext): void {
     },
     (request, reply) =>
       streams.serve('public', request, reply, async (stream) => {
-        const stop = await shop
-          .get()
-          .streamSale(
-            request.params.id,
-            lastEventId(request),
-            (events) => stream.write(textOf(events)),
-            // The client connects again, and is told that there is no such sale.
-            () => stream.end(),
-          );
+        const stop = await shop.get().streamSale(
+          request.params.id,
+          lastEventId(request),
+          (events) => stream.write(textOf(events)),
+          // The client connects again, and is told that there is no such sale.
+          () => stream.end(),
+        );
         if (stop === null) throw new HttpProblem('not_found', 'there is no such sale');
         return stop;
       }),

@@ -1,8 +1,8 @@
 import {
   BOUNDS,
-  isSoldAs,
   type ItemPatch,
   type ItemRecord,
+  isSoldAs,
   ledgerFree,
   type NewItem,
   type SalePatch,
@@ -28,7 +28,9 @@ export interface Decided {
 }
 
 /** Texts that are null are taken away. */
-export type ChangeableSale = Required<Pick<SalePatch, 'name' | 'opensAtMs' | 'closesAtMs' | 'perBuyer' | 'payWithinSeconds'>> &
+export type ChangeableSale = Required<
+  Pick<SalePatch, 'name' | 'opensAtMs' | 'closesAtMs' | 'perBuyer' | 'payWithinSeconds'>
+> &
   Pick<SalePatch, 'description' | 'image' | 'metadata' | 'startsAtMs' | 'venue'> &
   Pick<SaleRecord, 'paused' | 'closed' | 'itemsEpoch'>;
 
