@@ -86,8 +86,16 @@ const Image = Type.String({
 });
 const Metadata = Type.Unsafe<Record<string, string>>({
   type: 'object',
-  propertyNames: { type: 'string', maxLength: BOUNDS.metadataNameLengthMax, pattern: NAME_PATTERN },
-  additionalProperties: { type: 'string', pattern: TEXT_PATTERN },
+  // The shortest is `"a":"",`. All that fits into the bytes is allowed: these bounds only say that there are some.
+  maxProperties: Math.floor(BOUNDS.metadataBytesMax / 7),
+  // Parsers of JSON treat this name in their own ways; ours refuses the whole body.
+  propertyNames: {
+    type: 'string',
+    maxLength: BOUNDS.metadataNameLengthMax,
+    pattern: NAME_PATTERN,
+    not: { const: '__proto__' },
+  },
+  additionalProperties: { type: 'string', maxLength: BOUNDS.metadataBytesMax, pattern: TEXT_PATTERN },
   description: `Texts by name, at most ${BOUNDS.metadataBytesMax} bytes as JSON. Everybody who sees the sale sees them`,
 });
 const Venue = Type.String({ minLength: 1, maxLength: BOUNDS.venueLengthMax, pattern: NAME_PATTERN });

@@ -244,13 +244,17 @@ it('one beyond each bound that the document states is refused, and the answer sa
 it('each text, number and list that may be sent has a bound', () => {
   const boundless: string[] = [];
   const look = (schema: Operation['parameters'][number]['schema'], at: string): void => {
-    const { type, maxLength, pattern, format, maximum, minimum, maxItems } = schema;
+    const { maxLength, pattern, format, maximum, minimum, maxItems, additionalProperties: others } = schema;
+    const type = Array.isArray(schema.type) ? schema.type[0] : schema.type;
     const ended = pattern !== undefined && !/[*+]/.test(pattern.replaceAll(/\[[^\]]*\]/g, ''));
     if (type === 'string' && !schema.enum && maxLength === undefined && !ended && format !== 'date-time')
       boundless.push(at);
     if (type === 'integer' && (maximum === undefined || minimum === undefined)) boundless.push(at);
     if (type === 'array' && maxItems === undefined) boundless.push(at);
-    if (type === 'object' && schema.additionalProperties !== false) boundless.push(`${at} (other fields)`);
+    if (type === 'object' && others !== false && schema.maxProperties === undefined)
+      boundless.push(`${at} (other fields)`);
+    if (typeof others === 'object') look(others, `${at}.*`);
+    if (schema.propertyNames) look(schema.propertyNames, `${at} (names)`);
     if (schema.items) look(schema.items, `${at}[]`);
     for (const [name, of] of Object.entries(schema.properties ?? {})) look(of, `${at}.${name}`);
   };

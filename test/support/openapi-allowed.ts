@@ -1,5 +1,5 @@
 import fc from 'fast-check';
-import type { Operation, Plan, Schema } from './openapi-fuzz.ts';
+import { isName, type Operation, type Plan, type Schema } from './openapi-fuzz.ts';
 
 /**
  * Generates requests that the OpenAPI document allows, from its schemas alone, and requests that are one beyond one of its
@@ -90,7 +90,7 @@ export function allowed(schema: Schema): fc.Arbitrary<unknown> {
     case 'object': {
       const { additionalProperties: values } = schema;
       if (typeof values === 'object') {
-        return fc.dictionary(allowed(schema.propertyNames!) as fc.Arbitrary<string>, allowed(values), { maxKeys: 3 });
+        return fc.dictionary(texts(schema.propertyNames!).filter(isName), allowed(values), { maxKeys: 3 });
       }
       const fields = Object.entries(schema.properties ?? {}).map(([key, of]) => [key, allowed(of)] as const);
       return fc.record(Object.fromEntries(fields), { requiredKeys: schema.required ?? [] });
@@ -215,6 +215,10 @@ function beyondWithin(schema: Schema, value: unknown, path: string): { what: str
   if (typeof values === 'object') {
     return [
       here('a value that is no text', { a: 1 }, `${path}/a`),
+      here(
+        'too many',
+        Object.fromEntries(Array.from({ length: schema.maxProperties! + 1 }, (_, at) => [`n${at}`, 'a'])),
+      ),
       ...beyondValues(values).map(({ what, value: wrong }) => here(what, { a: wrong }, `${path}/a`)),
       ...beyondValues(propertyNames!).map(({ what, value: wrong }) => here(`a name ${what}`, { [String(wrong)]: 'a' })),
     ];
