@@ -139,13 +139,14 @@ it.each([
 
 describe('a wish', () => {
   /** One gate; `decided` says whether its pipe moves. */
-  function wishing(decided: () => boolean, delays: number[] = []) {
+  function wishing(decided: () => boolean, delays: number[] = [], buildMs = 0) {
     const { timers } = systemRuntime();
     const happened: string[] = [];
     let inForce: number | null = 1;
     const rebuilder = rebuilderOf(
       () => inForce,
       async (_, epoch) => {
+        await new Promise((resolve) => timers.after(buildMs, () => resolve(undefined)));
         inForce = epoch;
         happened.push(`opened ${epoch}`);
       },
@@ -192,10 +193,14 @@ describe('a wish', () => {
 
   it('P10: several at once are one rebuild, and between two the sale is open', async () => {
     const delays: number[] = [];
-    const { rebuilder, happened } = wishing(() => true, delays);
+    const { rebuilder, happened } = wishing(() => true, delays, 30);
     await Promise.all(Array.from({ length: 10 }, () => rebuilder.rebuild('sale', 1, true, true)));
     expect(happened).toEqual(['shut', 'opened 2']);
+    expect(delays).toEqual([]);
     await rebuilder.rebuild('sale', 2, true, true);
+    // It was shut for 30 ms, and is open for three times that.
+    expect(delays).toHaveLength(1);
+    expect(delays[0]).toBeGreaterThan(60);
     expect(happened).toEqual(['shut', 'opened 2', 'shut', 'opened 3']);
   });
 });

@@ -129,8 +129,8 @@ async function* chunksOf(
   ]);
   for (const { id, code, price, total, blocked, rev, onSale } of items) {
     const k = numbers.get(id)!;
-    if (onSale === false) fields.set(`x:${k}`, '1');
-    fields.set(`c:${code}`, String(k));
+    // Under a name that scripts of a version that sells everything do not look for.
+    fields.set(`${onSale === false ? 'x' : 'c'}:${code}`, String(k));
     fields.set(`s:${k}`, `${id} ${price.amount} ${price.currency} ${code}`);
     for (const [name, count] of Object.entries({ t: total, b: blocked, r: rev, h: held.get(id) ?? 0, q: 0, o: 0 })) {
       fields.set(`${name}:${k}`, String(count));

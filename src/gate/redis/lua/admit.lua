@@ -62,21 +62,25 @@ end
 
 -- The items that are wanted, each once.
 local fields = { 'n', 'Q' }
-for i = 1, w do fields[i + 2] = 'c:' .. ARGV[8 + 3 * i] end
+for i = 1, w do
+  fields[i + 2] = 'c:' .. ARGV[8 + 3 * i]
+  fields[i + 2 + w] = 'x:' .. ARGV[8 + 3 * i]
+end
 local numbers = call('HMGET', KEYS[2], unpack(fields))
 if not numbers[1] then return 0 end
 local unsettled = tonumber(numbers[2])
 
 local items, wants, static = {}, {}, {}
 for i = 1, w do
-  local quantity, number = tonumber(ARGV[9 + 3 * i]), numbers[i + 2]
+  local quantity, offSale = tonumber(ARGV[9 + 3 * i]), numbers[i + 2 + w]
+  local number = numbers[i + 2] or offSale
   if not quantity or quantity < 1 or quantity % 1 ~= 0 then error('admit: not a quantity') end
   wants[i], static[i] = false, ''
   if number then
     local item = items[number]
     if not item then
       local k = ':' .. number
-      local of = call('HMGET', KEYS[2], 's' .. k, 't' .. k, 'b' .. k, 'h' .. k, 'q' .. k, 'o' .. k, 'x' .. k)
+      local of = call('HMGET', KEYS[2], 's' .. k, 't' .. k, 'b' .. k, 'h' .. k, 'q' .. k, 'o' .. k)
       local queued = tonumber(of[5])
       item = {
         number = number,
@@ -86,8 +90,8 @@ for i = 1, w do
         queued = queued,
         before = queued,
       }
-      -- Off sale: nothing of it is free to anybody.
-      if of[7] then item.free = 0 end
+      -- Nothing of it is free to anybody, but a repeat of an order still gets its answer.
+      if offSale then item.free = 0 end
       items[number] = item
     end
     -- The slots of a buyer who holds nothing.
