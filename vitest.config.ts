@@ -9,7 +9,7 @@ import { LONG } from './test/support/long.ts';
 const WAITING = [
   'test/contract/locks.*.test.ts',
   'test/contract/pipe.{memory,redis,cluster}.test.ts',
-  'test/faults/{distributed-review,drain,gate-redis,ledger-postgres,likes-look,likes-redis,pipe-streams}.test.ts',
+  'test/faults/{distributed-review,drain,gate-redis,ledger-postgres,likes-look,likes-redis,pipe-streams,sale-changes}.test.ts',
   'test/faults/locks-*.test.ts',
   'test/integration/{life,life-library,life-provider,likes-dead-letters}.test.ts',
   'test/integration/locks-{idempotency,jobs}.test.ts',

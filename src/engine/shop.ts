@@ -2,7 +2,7 @@ import { RetryableError, unavailable } from '../base/errors.ts';
 import { Few } from '../base/few.ts';
 import { type IdKind, IdSequence, isId } from '../base/ids.ts';
 import type { Runtime } from '../base/runtime.ts';
-import { sleep, within } from '../base/timers.ts';
+import { within } from '../base/timers.ts';
 import type { KeptGate, SharedGate } from '../gate/port.ts';
 import { Rebuilder } from '../gate/rebuild.ts';
 import { GateUpkeep } from '../gate/upkeep.ts';
@@ -710,8 +710,9 @@ export abstract class Shop {
   /** The gate of a sale that may be selling is built anew, for the sake of its items. It is built in any case, if perhaps later. */
   protected async rebuildFor(saleId: string, above: number): Promise<void> {
     const built = this.rebuilder.rebuild(saleId, above, true, true).then(() => true);
-    const late = sleep(this.runtime.timers, INSTALL_MS_MAX).then(() => false);
-    if (!(await Promise.race([built, late]))) throw unavailable('it is stored, and its gate is not open yet');
+    if ((await within(this.runtime.timers, built, INSTALL_MS_MAX)) === null) {
+      throw unavailable('it is stored, and its gate is not open yet');
+    }
   }
 
   /** Administrative changes: refused while the shop cannot store them. */

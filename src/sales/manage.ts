@@ -228,10 +228,17 @@ export class ManageSales {
 
   /** A window that was over and is extended comes back into the gate. Items are known to a gate that was built after their change. */
   async #installed(sale: SaleRecord): Promise<void> {
-    const { gate, install } = this.#on;
-    if (mayAdmit(sale) && ((await gate.epochOf(sale.id)) ?? 0) <= sale.itemsEpoch) {
-      await install(sale.id, sale.itemsEpoch);
-    }
+    const { ledger, install } = this.#on;
+    if (await this.#knows(sale)) return;
+    await install(sale.id, sale.itemsEpoch);
+    if (await this.#knows(sale)) return;
+    // The shop closes, or the sale was closed or deleted meanwhile. The change must not be taken for finished while a gate lacks it.
+    const now = await ledger.getSale(sale.id);
+    if (now !== null && mayAdmit(now)) throw unavailable('it is stored, and its gate is not open yet');
+  }
+
+  async #knows(sale: SaleRecord): Promise<boolean> {
+    return !mayAdmit(sale) || ((await this.#on.gate.epochOf(sale.id)) ?? 0) > sale.itemsEpoch;
   }
 
   async #change(caller: Caller, run: (call: AdminCall) => Promise<SaleChange>): Promise<SaleChange> {

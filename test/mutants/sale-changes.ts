@@ -92,8 +92,8 @@ export const SALE_CHANGES: readonly Mutant[] = [
   {
     name: 'items: an answer does not wait for the gate',
     file: 'src/sales/manage.ts',
-    find: '((await gate.epochOf(sale.id)) ?? 0) <= sale.itemsEpoch',
-    replace: '(await gate.epochOf(sale.id)) === null',
+    find: '((await this.#on.gate.epochOf(sale.id)) ?? 0) > sale.itemsEpoch',
+    replace: '(await this.#on.gate.epochOf(sale.id)) !== null',
     tests: HTTP,
     only: 'a new price is that of new orders only',
   },
