@@ -5,7 +5,7 @@ import { sleep, within } from '../base/timers.ts';
 import type { Rebuilding, ReleaseLedger, SaleLedger, Upkeep } from '../ledger/port.ts';
 import { saleChannel } from '../model/channel.ts';
 import type { OrderMessage } from '../model/order.ts';
-import { mayAdmit } from '../model/sale.ts';
+import { mayAdmit, type SaleRecord } from '../model/sale.ts';
 import type { SaleSnapshot, SnapshotPage } from '../model/snapshot.ts';
 import type { Pipe } from '../pipe/port.ts';
 import { applyLatest, type Gate, type SharedGate } from './port.ts';
@@ -153,14 +153,19 @@ export class Rebuilder {
     }
     const content = new Counted(snapshot.content);
     await gate.install({ ...snapshot, content }, async () => {
-      await this.#releaseSince(snapshot);
-      const sale = await ledger.getSale(saleId);
+      const sale = await this.#changedSince(snapshot);
       // It was deleted since the snapshot: this gate must never open.
       if (sale === null) await gate.remove(saleId);
       return sale;
     });
     rebuilt(saleId, runtime.clock.monotonic() - sinceMs);
     return { epoch: snapshot.epoch, orders: content.orders };
+  }
+
+  /** Tells the gate that is in place what it cannot know from its snapshot; what else it has to be told. Null: there is no such sale. */
+  async #changedSince(snapshot: SaleSnapshot): Promise<SaleRecord | null> {
+    await this.#releaseSince(snapshot);
+    return await this.#on.ledger.getSale(snapshot.saleId);
   }
 
   /** Units that came back while the gate was being built: whoever gave them back told the gate before it. */
@@ -324,8 +329,7 @@ export class Rebuilder {
           await gate.remove(saleId);
           return null;
         }
-        await this.#releaseSince(snapshot);
-        return await ledger.getSale(saleId);
+        return await this.#changedSince(snapshot);
       });
       return taken;
     } finally {

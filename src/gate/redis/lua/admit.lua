@@ -64,7 +64,7 @@ end
 local fields = { 'n', 'Q' }
 for i = 1, w do
   fields[i + 2] = 'c:' .. ARGV[8 + 3 * i]
-  fields[i + 2 + w] = 'x:' .. ARGV[8 + 3 * i]
+  fields[i + 2 + w] = 'X:' .. ARGV[8 + 3 * i]
 end
 local numbers = call('HMGET', KEYS[2], unpack(fields))
 if not numbers[1] then return 0 end
