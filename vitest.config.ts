@@ -3,13 +3,14 @@ import { LONG } from './test/support/long.ts';
 
 /**
  * Files that wait most of the time: for leases, time-outs and the next second. Of a core they take a third (see
- * test/support/processor-time.ts), so that four of them leave more of a machine with two cores idle than two of the others do. In the long run they do more, and wait less.
+ * test/support/processor-time.ts), so that four of them leave more of a machine with two cores idle than two of the others do.
+ * In the long run they do more, and wait less.
  */
 const WAITING = [
   'test/contract/locks.*.test.ts',
   'test/contract/pipe.*.test.ts',
   'test/faults/{alone,distributed-review,drain,gate-redis,ledger-postgres,likes-look,likes-redis}.test.ts',
-  'test/faults/{npm,pipe-streams,rebuild,two-shops}.test.ts',
+  'test/faults/{npm,pipe-streams,rebuild,sale-changes,two-shops}.test.ts',
   'test/faults/locks-*.test.ts',
   'test/history/locks.test.ts',
   'test/integration/{brokers,carrier-kafka,carrier-rabbitmq,distributed-outage}.test.ts',

@@ -8,7 +8,14 @@ import { ORDER_STATUSES } from '../model/order.ts';
 import { REJECT_REASONS, type RejectReason } from '../model/outcome.ts';
 import { BOUNDS } from '../model/sale.ts';
 import { type CommentOrder, SOCIAL_BOUNDS } from '../model/social.ts';
-import { CODE_PATTERN, CONTENT_PATTERN, KEY_PATTERN, NAME_PATTERN, TEXT_PATTERN } from '../model/text.ts';
+import {
+  CODE_PATTERN,
+  CONTENT_PATTERN,
+  HTTPS_PATTERN,
+  KEY_PATTERN,
+  NAME_PATTERN,
+  TEXT_PATTERN,
+} from '../model/text.ts';
 
 /**
  * The schemas of input and output. HTTP and the library validate with them; HTTP also serialises with them and generates
@@ -65,6 +72,55 @@ const Total = Type.Object(
   strict,
 );
 
+const Description = Type.String({
+  minLength: 1,
+  maxLength: BOUNDS.descriptionLengthMax,
+  pattern: CONTENT_PATTERN,
+  description: 'Plain text of several lines. It is stored and sent as it is: whoever shows it escapes it',
+});
+const Image = Type.String({
+  format: 'uri',
+  maxLength: BOUNDS.imageLengthMax,
+  pattern: HTTPS_PATTERN,
+  description: 'An https URL. Doorbuster never fetches it',
+});
+const Metadata = Type.Unsafe<Record<string, string>>({
+  type: 'object',
+  // The shortest is `"a":"",`. All that fits into the bytes is allowed: these bounds only say that there are some.
+  maxProperties: Math.floor(BOUNDS.metadataBytesMax / 7),
+  // Parsers of JSON treat this name in their own ways; ours refuses the whole body.
+  propertyNames: {
+    type: 'string',
+    maxLength: BOUNDS.metadataNameLengthMax,
+    pattern: NAME_PATTERN,
+    not: { const: '__proto__' },
+  },
+  additionalProperties: { type: 'string', maxLength: BOUNDS.metadataBytesMax, pattern: TEXT_PATTERN },
+  description: `Texts by name, at most ${BOUNDS.metadataBytesMax} bytes as JSON. Everybody who sees the sale sees them`,
+});
+const Venue = Type.String({ minLength: 1, maxLength: BOUNDS.venueLengthMax, pattern: NAME_PATTERN });
+const STARTS_AT = 'When the event begins that the sale sells tickets for. No order depends on it';
+
+/** What a sale and an item can say, in a request. */
+const Described = {
+  description: Type.Optional(Description),
+  image: Type.Optional(Image),
+  metadata: Type.Optional(Metadata),
+};
+const DescribedPatch = {
+  description: Type.Optional(nullable(Description)),
+  image: Type.Optional(nullable(Image)),
+  metadata: Type.Optional(Type.Unsafe<Record<string, string> | null>({ ...Metadata, type: ['object', 'null'] })),
+};
+/** The same as it is shown: absent where nothing is said. */
+const Shown = {
+  description: Type.Optional(Type.String()),
+  image: Type.Optional(Type.String()),
+  metadata: Type.Optional(
+    Type.Unsafe<Record<string, string>>({ type: 'object', additionalProperties: { type: 'string' } }),
+  ),
+};
+
 const count = (description: string) => Type.Integer({ minimum: 0, description });
 
 export const Item = Type.Object({
@@ -72,12 +128,14 @@ export const Item = Type.Object({
   name: Type.String(),
   price: Money,
   kind: words(['counted', 'seated']),
+  onSale: Type.Boolean({ description: 'False: orders for it get `sold_out`, however many are free' }),
   total: count('All units'),
   free: count('Can be ordered now'),
   queued: count('Admitted, not yet committed'),
   reserved: count('In reserved orders'),
   sold: count('In paid orders'),
   blocked: count('Held back by the shop'),
+  ...Shown,
 });
 
 export const Sale = Type.Object({
@@ -90,6 +148,9 @@ export const Sale = Type.Object({
   payWithin: Type.Integer({ description: 'Seconds' }),
   version: Type.Integer(),
   createdAt: Time,
+  startsAt: Type.Optional(Type.String({ ...Time, description: STARTS_AT })),
+  venue: Type.Optional(Type.String()),
+  ...Shown,
   items: Type.Array(Item),
 });
 
@@ -99,8 +160,12 @@ export const NewItem = Type.Object(
     name: Name,
     price: Money,
     stock: Type.Integer({ minimum: 0, maximum: BOUNDS.stockMax }),
+    ...Described,
   },
-  strict,
+  {
+    ...strict,
+    examples: [{ code: 'voucher-200', name: '200 off', price: { amount: 15000, currency: 'CNY' }, stock: 50 }],
+  },
 );
 
 const PerBuyer = Type.Integer({ minimum: 1, maximum: BOUNDS.perBuyerMax, description: 'Units over the whole sale' });
@@ -119,6 +184,9 @@ export const NewSale = Type.Object(
     closesAt: Type.String({ ...GivenTime, description: `${GIVEN_TIME}; after \`opensAt\`` }),
     perBuyer: Type.Optional(Type.Integer({ ...PerBuyer, default: BOUNDS.perBuyerDefault })),
     payWithin: Type.Optional(Type.Integer({ ...PayWithin, default: BOUNDS.payWithinSecondsDefault })),
+    startsAt: Type.Optional(Type.String({ ...GivenTime, description: STARTS_AT })),
+    venue: Type.Optional(Venue),
+    ...Described,
     items: Type.Array(NewItem, {
       minItems: 1,
       maxItems: BOUNDS.itemsMax,
@@ -148,9 +216,27 @@ export const SalePatch = Type.Object(
     closesAt: Type.Optional(GivenTime),
     perBuyer: Type.Optional(PerBuyer),
     payWithin: Type.Optional(PayWithin),
+    startsAt: Type.Optional(nullable(Type.String({ ...GivenTime, description: STARTS_AT }))),
+    venue: Type.Optional(nullable(Venue)),
+    ...DescribedPatch,
     version: Version,
   },
-  { ...strict, examples: [{ perBuyer: 2, version: 1 }] },
+  { ...strict, examples: [{ perBuyer: 2, version: 1 }], description: 'Null takes a text away' },
+);
+
+export const ItemPatch = Type.Object(
+  {
+    name: Type.Optional(Name),
+    price: Type.Optional(Money),
+    onSale: Type.Optional(Type.Boolean()),
+    ...DescribedPatch,
+    version: Type.Integer({ ...Version, description: 'The version of the sale that this change is based on' }),
+  },
+  {
+    ...strict,
+    examples: [{ price: { amount: 7000, currency: 'CNY' }, version: 1 }],
+    description: 'Null takes a text away',
+  },
 );
 
 export const StockChange = Type.Object(
@@ -326,6 +412,8 @@ export const NewOrder = Type.Object(
 
 export type NewSaleBody = Static<typeof NewSale>;
 export type SalePatchBody = Static<typeof SalePatch>;
+export type NewItemBody = Static<typeof NewItem>;
+export type ItemPatchBody = Static<typeof ItemPatch>;
 export type StockChangeBody = Static<typeof StockChange>;
 export type NewOrderBody = Static<typeof NewOrder>;
 

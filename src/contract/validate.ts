@@ -2,7 +2,7 @@ import { Ajv, type ErrorObject, type ValidateFunction } from 'ajv';
 import addFormats from 'ajv-formats';
 import { ID_PATTERN } from '../base/ids.ts';
 import { BOUNDS, type Fault } from '../model/sale.ts';
-import { CONTENT_PATTERN, NAME_PATTERN, TEXT_PATTERN } from '../model/text.ts';
+import { CONTENT_PATTERN, HTTPS_PATTERN, NAME_PATTERN, TEXT_PATTERN } from '../model/text.ts';
 
 /** A bad body may have thousands of faults; the first few are enough. */
 const FAULTS_MAX = 20;
@@ -106,6 +106,7 @@ function wordsFor(keyword: string, params: Record<string, unknown>, message: str
   if (keyword === 'pattern' && params['pattern'] === CONTENT_PATTERN) {
     return 'must be well-formed Unicode, not only blanks, without control characters other than line feeds and tabs';
   }
+  if (keyword === 'pattern' && params['pattern'] === HTTPS_PATTERN) return 'must be an https URL';
   if (keyword === 'pattern' && params['pattern'] === ID_PATTERN) return 'must be an id';
   if (keyword === 'format' && params['format'] === 'date-time') return 'must be a time like 2026-01-01T00:00:00Z';
   if (keyword === 'minItems') return `needs at least ${params['limit'] === 1 ? 'one' : params['limit']}`;

@@ -1,9 +1,9 @@
-import { BusyError, messageOf, RetryableError, unavailable } from '../base/errors.ts';
+import { BusyError, messageOf, RetryableError } from '../base/errors.ts';
 import { KeepAlive } from '../base/keep-alive.ts';
 import type { RedisTarget } from '../base/redis/address.ts';
 import { Layout } from '../base/redis/layout.ts';
 import type { Runtime } from '../base/runtime.ts';
-import { oneAtATime, sleep, within } from '../base/timers.ts';
+import { oneAtATime, within } from '../base/timers.ts';
 import { PrefixClaim } from '../gate/redis/claim.ts';
 import { RedisGate } from '../gate/redis/gate.ts';
 import { LeftInPipe } from '../ledger/left-in-pipe.ts';
@@ -61,7 +61,6 @@ const REBUILD_DRAIN_MS = 60_000;
 /** Orders in the pipe are not waited for any longer while none is decided: no worker may be there to carry them. */
 const REBUILD_IDLE_MS = 3000;
 const LOCKED_MAX = 100;
-const INSTALL_MS_MAX = 5000;
 const OWED_MS_MAX = 2000;
 const STOP_MS_MAX = 5000;
 const BROKER_MS_MAX = 5000;
@@ -365,10 +364,8 @@ export class DistributedShop extends Shop {
   }
 
   /** Whoever creates a sale waits for its gate, but not for a Redis that is out: the gate is built when Redis is back. */
-  protected override async install(saleId: string): Promise<void> {
-    const built = this.rebuilder.rebuild(saleId).then(() => true);
-    const late = sleep(this.runtime.timers, INSTALL_MS_MAX).then(() => false);
-    if (!(await Promise.race([built, late]))) throw unavailable('it is stored, and its gate is not open yet');
+  protected override install(saleId: string, above: number): Promise<void> {
+    return this.rebuildFor(saleId, above);
   }
 
   /** A sale that is not noted as emptied is rebuilt, which notes it: quick where nothing is in the pipe. */

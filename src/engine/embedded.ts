@@ -48,7 +48,7 @@ export class EmbeddedShop extends Shop {
       shop = new EmbeddedShop(ledger, runtime, life);
       // Tokens come from the clock, which may have stepped back since the last run.
       shop.#space.mintedElsewhere(Number(await ledger.highestFence()));
-      for (const saleId of await ledger.openSaleIds()) await shop.install(saleId);
+      for (const saleId of await ledger.openSaleIds()) await shop.install(saleId, 0);
       // The shop on this database may have been one of many processes before.
       await ledger.likes.setLikeMode('direct');
       await shop.webhooks.open();
@@ -160,8 +160,10 @@ export class EmbeddedShop extends Shop {
     this.#unresolved.close();
   }
 
-  protected override async install(saleId: string): Promise<void> {
-    await this.watched(this.rebuilder.build(saleId));
+  /** Of a sale that has no gate yet, nothing is in the pipe. */
+  protected override async install(saleId: string, above: number): Promise<void> {
+    if (above === 0) await this.watched(this.rebuilder.build(saleId));
+    else await this.rebuildFor(saleId, above);
   }
 
   /** Somebody else may have written to the ledger. */

@@ -22,12 +22,13 @@ import type {
 import type { Locks } from '../locks/locks.ts';
 import type { AccountRecord } from '../model/account.ts';
 import { actor } from '../model/actor.ts';
+import { saleChannel } from '../model/channel.ts';
 import { type CheckName, type CheckReport, FINDINGS_MAX } from '../model/finding.ts';
 import type { LikeEvent } from '../model/like.ts';
 import type { Money } from '../model/money.ts';
 import type { OrderMessage, OrderRecord } from '../model/order.ts';
 import type { PaymentAttempt } from '../model/payment.ts';
-import type { NewSale, SalePatch, SaleRecord } from '../model/sale.ts';
+import type { ItemPatch, NewItem, NewSale, SalePatch, SaleRecord } from '../model/sale.ts';
 import { isCode } from '../model/text.ts';
 import { type MetricSources, Metrics } from '../observe/metrics.ts';
 import { DecideDeadLetters } from '../orders/dead-letters.ts';
@@ -45,7 +46,7 @@ import { PendingDecisions } from '../orders/pending-decisions.ts';
 import { type Patience, PlaceOrder, type PlaceRequest, type PlaceResult } from '../orders/place.ts';
 import type { ProviderNews } from '../payments/port.ts';
 import type { DeadLetters, Pipe } from '../pipe/port.ts';
-import { type Caller, ManageSales } from '../sales/manage.ts';
+import { type Caller, type Deleted, ManageSales } from '../sales/manage.ts';
 import { Accounts, type Registered, type Registration } from '../social/accounts/accounts.ts';
 import { type PasswordHasher, ScryptHasher } from '../social/accounts/password.ts';
 import { checkCounts, isPlace } from '../social/count-check.ts';
@@ -123,6 +124,10 @@ export interface LifeOptions {
 }
 
 export const NO_PAYMENTS: LifeOptions = { payments: { sandbox: false } };
+
+/** How long a change of a sale waits for its gate, which a Redis or a pipe that is out may hold up. */
+const INSTALL_MS_MAX = 5000;
+const LETTERS_PAGE = 200;
 
 /** Renewed while a gate is built: a process that is stopped in the middle loses the lock. */
 const REBUILD_LEASE_MS = 10_000;
@@ -307,7 +312,9 @@ export abstract class Shop {
       saleIds: ids('sale'),
       itemIds: ids('item'),
       auditIds,
-      install: (saleId) => this.install(saleId),
+      install: (saleId, above) => this.install(saleId, above),
+      takeAway: (saleId, decide) => this.rebuilder.takeAway(saleId, decide),
+      hasDeadLetters: async (saleId) => letters !== undefined && (await isAmong(letters, saleChannel(saleId))),
       present: (sale) => JSON.stringify(presentSale(sale, null, runtime.clock.now())),
       saleIn: (answer) => (JSON.parse(answer) as Sale).id,
       changed: (saleId) => this.#saleChanged(saleId),
@@ -324,8 +331,8 @@ export abstract class Shop {
   protected abstract cannotPlace(): string | null;
   /** Why nothing can be changed in the ledger now, or null. */
   protected abstract cannotChange(): string | null;
-  /** Builds the gate of a sale from the ledger. */
-  protected abstract install(saleId: string): Promise<void>;
+  /** Builds the gate of a sale from the ledger, unless one of an epoch above `above` is in force. */
+  protected abstract install(saleId: string, above: number): Promise<void>;
   /** Whether the ledger knows all that was admitted to a finished sale, which no gate answers for. */
   protected abstract isEmptied(sale: SaleRecord): Promise<boolean>;
   /** A sale was closed for good. */
@@ -582,6 +589,25 @@ export abstract class Shop {
     return change;
   }
 
+  addItem(saleId: string, item: NewItem, caller: Caller): Promise<SaleChange> {
+    return this.#changeOf(saleId, () => this.#manage.addItem(saleId, item, caller));
+  }
+
+  async patchItem(
+    saleId: string,
+    itemCode: string,
+    patch: ItemPatch,
+    version: number,
+    caller: Caller,
+  ): Promise<SaleChange> {
+    if (!isCode(itemCode)) return { outcome: 'not_found' };
+    return this.#changeOf(saleId, () => this.#manage.patchItem(saleId, itemCode, patch, version, caller));
+  }
+
+  async deleteSale(saleId: string, caller: Pick<Caller, 'by'>): Promise<Deleted> {
+    return isId(saleId) ? this.#change(() => this.#manage.delete(saleId, caller)) : 'not_found';
+  }
+
   async getSale(saleId: string): Promise<{ sale: Sale; eventId: string } | null> {
     return isId(saleId) ? this.board.read(saleId) : null;
   }
@@ -611,10 +637,18 @@ export abstract class Shop {
     });
   }
 
-  /** The same for a crowd: all who watch get the same array, so that its text is made once. */
-  async streamSale(saleId: string, from: string | null, hear: HearSale): Promise<(() => void) | null> {
+  /**
+   * The same for a crowd: all who watch get the same array, so that its text is made once. `gone` is called when the sale was
+   * deleted: nothing more is heard.
+   */
+  async streamSale(
+    saleId: string,
+    from: string | null,
+    hear: HearSale,
+    gone?: () => void,
+  ): Promise<(() => void) | null> {
     return isId(saleId)
-      ? this.board.watch(saleId, from, (events) => this.events.guarded('a sale', () => hear(events)))
+      ? this.board.watch(saleId, from, (events) => this.events.guarded('a sale', () => hear(events)), gone)
       : null;
   }
 
@@ -673,8 +707,16 @@ export abstract class Shop {
     this.events.saleChanged(saleId);
   }
 
+  /** The gate of a sale that may be selling is built anew, for the sake of its items. It is built in any case, if perhaps later. */
+  protected async rebuildFor(saleId: string, above: number): Promise<void> {
+    const built = this.rebuilder.rebuild(saleId, above, true, true).then(() => true);
+    if ((await within(this.runtime.timers, built, INSTALL_MS_MAX)) === null) {
+      throw unavailable('it is stored, and its gate is not open yet');
+    }
+  }
+
   /** Administrative changes: refused while the shop cannot store them. */
-  #change(run: () => Promise<SaleChange>): Promise<SaleChange> {
+  #change<T>(run: () => Promise<T>): Promise<T> {
     const reason = this.#closing ?? this.cannotChange();
     return reason === null ? this.watched(run()) : Promise.reject(unavailable(reason));
   }
@@ -691,5 +733,15 @@ export abstract class Shop {
       this.ledgerFailed(error);
       throw error;
     }
+  }
+}
+
+/** Whether a letter of this channel is among them. */
+async function isAmong(letters: DeadLetters<unknown>, channel: string): Promise<boolean> {
+  for (let before: string | null = null; ; ) {
+    const page = await letters.list(LETTERS_PAGE, before);
+    if (page.some((letter) => letter.channel === channel)) return true;
+    if (page.length < LETTERS_PAGE) return false;
+    before = page.at(-1)!.id;
   }
 }

@@ -5,7 +5,7 @@ import { Seldom } from '../base/seldom.ts';
 import { oneAtATime, within } from '../base/timers.ts';
 import type { Ledger } from '../ledger/port.ts';
 import type { Metrics } from '../observe/metrics.ts';
-import { presentOrder } from '../views/present.ts';
+import { presentOffer, presentOrder } from '../views/present.ts';
 import { DISPATCHER_DEFAULTS, Dispatcher, type DispatcherOptions } from '../webhooks/dispatcher.ts';
 import { Endpoints } from '../webhooks/endpoints.ts';
 import { Sender } from '../webhooks/sender.ts';
@@ -115,6 +115,7 @@ export class ShopWebhooks {
         deliveryIds,
         auditIds,
         present: presentOrder,
+        presentOffer,
         told: (outcome) => metrics.webhookTry(outcome),
         seldom: this.#seldom,
       },

@@ -23,6 +23,7 @@ interface GateItem {
   readonly id: string;
   readonly code: string;
   readonly price: { amount: number; currency: string };
+  readonly onSale: boolean;
   total: number;
   blocked: number;
   rev: number;
@@ -103,11 +104,12 @@ export class MemoryGate implements KeptGate {
       buyers: new LargeMap(),
       keys: new BoundKeys(),
     };
-    for (const { id, code, price, total, blocked, rev } of snapshot.items) {
+    for (const { id, code, price, total, blocked, rev, onSale = true } of snapshot.items) {
       const item: GateItem = {
         id,
         code,
         price,
+        onSale,
         total,
         blocked,
         rev,
@@ -202,6 +204,7 @@ export class MemoryGate implements KeptGate {
       return { outcome: 'limit_reached', orderIds: ordersOf(mine), perBuyer: sale.values.perBuyer };
     }
 
+    if (!item.onSale) return SOLD_OUT;
     if (freeUnits(item) < quantity) return SOLD_OUT;
 
     const hold: Hold = { orderId, item, buyer, slots: slots.length === 1 ? slots[0]! : slots, queued: true };

@@ -1,11 +1,11 @@
 import { backOffMs } from '../base/back-off.ts';
-import { messageOf } from '../base/errors.ts';
+import { messageOf, unavailable } from '../base/errors.ts';
 import type { Runtime } from '../base/runtime.ts';
-import { sleep } from '../base/timers.ts';
+import { sleep, within } from '../base/timers.ts';
 import type { Rebuilding, ReleaseLedger, SaleLedger, Upkeep } from '../ledger/port.ts';
 import { saleChannel } from '../model/channel.ts';
 import type { OrderMessage } from '../model/order.ts';
-import { mayAdmit } from '../model/sale.ts';
+import { mayAdmit, type SaleRecord } from '../model/sale.ts';
 import type { SaleSnapshot, SnapshotPage } from '../model/snapshot.ts';
 import type { Pipe } from '../pipe/port.ts';
 import { applyLatest, type Gate, type SharedGate } from './port.ts';
@@ -14,6 +14,13 @@ const RETRY_MS_MIN = 250;
 const RETRY_MS_MAX = 2000;
 /** Gates built at the same time: after Redis has lost everything there may be thousands to build. */
 const AT_ONCE_MAX = 8;
+/** A gate that is well is shut for a wish only if what it admitted is decided this soon. */
+const CALM_MS_MAX = 2000;
+/** After a wish the sale is open for so many times as long as it was shut, before it is shut for the next. */
+const REST_FACTOR = 3;
+const REST_MS_MAX = 3000;
+/** How long whoever could not take a sale away waits until its gate is open again. */
+const REOPEN_MS_MAX = 5000;
 
 export interface RebuildDependencies {
   runtime: Runtime;
@@ -33,10 +40,15 @@ export interface RebuildDependencies {
   rebuilt: (saleId: string, pauseMs: number) => void;
 }
 
-/** Whoever asks for the same sale while it is being built or waits may raise both. */
+/** Whoever asks for the same sale while it is being built or waits may raise the first two. */
 interface Task {
   above: number;
   urgent: boolean;
+  /**
+   * Only a wish: the gate in force may go on selling. It is left alone while orders in the pipe are not decided, since a rebuild
+   * might reject them.
+   */
+  wish: boolean;
 }
 
 interface Built {
@@ -78,6 +90,9 @@ class Counted implements AsyncIterable<SnapshotPage> {
  * A sale that cannot admit any more gets no gate. Its epoch is raised all the same once its pipe is empty, and a shared gate
  * notes that: from then on the ledger can answer for every key of the sale. Until then nobody can (P5).
  *
+ * A rebuild that an admin wishes (an item was added or repriced) waits until the pipe is seen to move, so that it shuts the gate for
+ * a moment only and rejects nothing, and leaves time for orders between two of them (P10).
+ *
  * A process that is stopped anywhere in this and resumed later either goes on as if nothing had happened, or finds a
  * higher epoch in force.
  */
@@ -86,6 +101,8 @@ export class Rebuilder {
   readonly #running = new Map<string, Task & { done: Promise<void> }>();
   #busy = 0;
   readonly #waiting: { readonly task: Task; readonly go: () => void }[] = [];
+  /** Sales that were just shut for a wish, and until when they are open for sure. */
+  readonly #resting = new Map<string, number>();
   #closed = false;
 
   constructor(dependencies: RebuildDependencies) {
@@ -101,17 +118,26 @@ export class Rebuilder {
    * Resolves when a gate with an epoch above `above` is in force, or when the sale cannot admit any more; retries while the
    * gate's store or the ledger is out.
    */
-  rebuild(saleId: string, above = 0, urgent = true): Promise<void> {
+  rebuild(saleId: string, above = 0, urgent = true, wish = false): Promise<void> {
     const running = this.#running.get(saleId);
     if (running) {
       running.above = Math.max(running.above, above);
       running.urgent ||= urgent;
+      running.wish &&= wish;
       return running.done;
     }
-    const task = { above, urgent, done: Promise.resolve() };
+    return this.#run(saleId, { above, urgent, wish }, (task) => this.#until(saleId, task));
+  }
+
+  /** One at a time for each sale: whoever asks for a rebuild meanwhile joins it. */
+  #run<T>(saleId: string, asked: Task, work: (task: Task) => Promise<T>): Promise<T> {
+    const { promise: done, resolve } = Promise.withResolvers<void>();
+    const task = Object.assign(asked, { done });
     this.#running.set(saleId, task);
-    task.done = this.#until(saleId, task).finally(() => this.#running.delete(saleId));
-    return task.done;
+    return work(task).finally(() => {
+      this.#running.delete(saleId);
+      resolve();
+    });
   }
 
   /** One try of the steps 3 to 5, whatever gate is in force. Null: the sale cannot admit any more, and needs no gate. */
@@ -127,11 +153,19 @@ export class Rebuilder {
     }
     const content = new Counted(snapshot.content);
     await gate.install({ ...snapshot, content }, async () => {
-      await this.#releaseSince(snapshot);
-      return await ledger.getSale(saleId);
+      const sale = await this.#changedSince(snapshot);
+      // It was deleted since the snapshot: this gate must never open.
+      if (sale === null) await gate.remove(saleId);
+      return sale;
     });
     rebuilt(saleId, runtime.clock.monotonic() - sinceMs);
     return { epoch: snapshot.epoch, orders: content.orders };
+  }
+
+  /** Tells the gate that is in place what it cannot know from its snapshot; what else it has to be told. Null: there is no such sale. */
+  async #changedSince(snapshot: SaleSnapshot): Promise<SaleRecord | null> {
+    await this.#releaseSince(snapshot);
+    return await this.#on.ledger.getSale(snapshot.saleId);
   }
 
   /** Units that came back while the gate was being built: whoever gave them back told the gate before it. */
@@ -151,6 +185,7 @@ export class Rebuilder {
     while (!this.#closed) {
       try {
         if (await this.#isInForce(saleId, task.above)) return;
+        if (task.wish) await this.#rest(saleId);
         await this.#slot(task);
         try {
           const grant = await lock(saleId);
@@ -204,32 +239,101 @@ export class Rebuilder {
     const { runtime, gate, ledger } = this.#on;
     const { above } = task;
     // Another process may have built it while we waited for the lock.
-    if (await this.#isInForce(saleId, above)) return true;
+    const inForce = await gate.epochOf(saleId);
+    if (inForce !== null && inForce > above) return true;
     if (await this.#isEmptied(saleId, above)) return false;
     // First: without a ledger no gate can be built, and the one in force should go on selling.
     await ledger.probe();
+    const wish = task.wish && inForce !== null;
+    if (wish && !(await this.#drain(saleId, task, CALM_MS_MAX))) {
+      throw unavailable('orders in the pipe are not decided soon enough to shut the gate for this');
+    }
+    const shutMs = inForce === null ? sinceMs : runtime.clock.monotonic();
     await gate.shut(saleId);
     const drained = await this.#drain(saleId, task);
     if (this.#closed) return true;
     // Nobody can buy from a finished sale: better that the orders in its pipe reach the ledger than that they are rejected.
     if (!drained && above === 0 && !(await this.#mayAdmit(saleId))) return false;
     if (!drained) await this.#logLeft(saleId);
-    const built = await this.build(saleId, above, sinceMs);
+    const built = await this.build(saleId, above, shutMs);
     if (built === null) return false;
-    const pauseMs = Math.round(runtime.clock.monotonic() - sinceMs);
+    const pauseMs = Math.round(runtime.clock.monotonic() - shutMs);
+    if (wish) this.#restFor(saleId, Math.min(REST_FACTOR * pauseMs, REST_MS_MAX));
     runtime.log.info({ saleId, ...built, drained, pauseMs }, 'the gate of a sale was built from the ledger');
     return true;
   }
 
   /** Whether all that was in the pipe is decided. Gives up its slot meanwhile: waiting may take long, and costs little. */
-  async #drain(saleId: string, task: Task): Promise<boolean> {
-    const { pipe, drainMsMax, drainIdleMsMax } = this.#on;
+  async #drain(saleId: string, task: Task, drainMsMax = this.#on.drainMsMax): Promise<boolean> {
+    const { pipe, drainIdleMsMax } = this.#on;
     if (await pipe.caughtUp(saleChannel(saleId), 0)) return true;
     this.#leaveSlot();
     try {
       return await pipe.caughtUp(saleChannel(saleId), drainMsMax, drainIdleMsMax);
     } finally {
       await this.#slot(task);
+    }
+  }
+
+  /** Ten wishes in a row do not keep the gate shut; those that come meanwhile need no rebuild of their own. */
+  async #rest(saleId: string): Promise<void> {
+    const { clock, timers } = this.#on.runtime;
+    const restMs = (this.#resting.get(saleId) ?? 0) - clock.monotonic();
+    if (restMs > 0) await sleep(timers, restMs);
+  }
+
+  #restFor(saleId: string, restMs: number): void {
+    const nowMs = this.#on.runtime.clock.monotonic();
+    for (const [other, untilMs] of this.#resting) if (untilMs <= nowMs) this.#resting.delete(other);
+    this.#resting.set(saleId, nowMs + restMs);
+  }
+
+  /**
+   * Takes a sale and its gate away, if `decide` does so in the ledger (true): no order is admitted from before that question on. The
+   * gate is shut and drained, the epoch raised, and a gate of that epoch put in place that is not open: none of an older snapshot can
+   * replace it, and one of a newer snapshot has another epoch in the ledger, which `decide` compares. If the sale stays, its gate is
+   * open again when this resolves, or as soon as it can be. Null: it was not decided.
+   */
+  async takeAway(saleId: string, decide: (epoch: number) => Promise<boolean>): Promise<boolean | null> {
+    await this.#running.get(saleId)?.done;
+    if (this.#running.has(saleId)) throw unavailable('the gate of this sale is being rebuilt');
+    const task: Task = { above: 0, urgent: true, wish: false };
+    let taken: boolean | null = null;
+    try {
+      taken = await this.#run(saleId, task, () => this.#takeAway(saleId, decide));
+      return taken;
+    } finally {
+      if (!taken) await within(this.#on.runtime.timers, this.rebuild(saleId, task.above), REOPEN_MS_MAX);
+    }
+  }
+
+  async #takeAway(saleId: string, decide: (epoch: number) => Promise<boolean>): Promise<boolean | null> {
+    const { gate, ledger, pipe, lock, drainIdleMsMax, rebuilding } = this.#on;
+    const grant = await lock(saleId);
+    if (grant === null) throw unavailable('the gate of this sale is being rebuilt');
+    try {
+      await ledger.probe();
+      await gate.shut(saleId);
+      if (!(await pipe.caughtUp(saleChannel(saleId), CALM_MS_MAX, drainIdleMsMax))) return null;
+      const snapshot = await ledger.rebuildSnapshot(saleId, 0, await rebuilding());
+      if (snapshot === null) return null;
+      if (!snapshot.mayAdmit) {
+        if (!(await decide(snapshot.epoch))) return false;
+        await gate.remove(saleId);
+        return true;
+      }
+      let taken: boolean | null = null;
+      await gate.install(snapshot, async () => {
+        taken = await decide(snapshot.epoch);
+        if (taken) {
+          await gate.remove(saleId);
+          return null;
+        }
+        return await this.#changedSince(snapshot);
+      });
+      return taken;
+    } finally {
+      await grant.release().catch(() => undefined);
     }
   }
 

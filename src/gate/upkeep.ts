@@ -117,21 +117,24 @@ export class GateUpkeep {
 
   /**
    * Changes that nobody confirmed: their maker died, or lost the answer to its COMMIT. One whose sale has no open gate waits
-   * for it: a gate that is being built may have been read before the change, and can be told when it is there. `withoutGate`:
-   * they are so old that a sale which cannot admit any more gets none.
+   * for it: a gate that is being built may have been read before the change, and can be told when it is there. One that added or
+   * repriced an item waits for a gate that knows it. `withoutGate`: they are so old that a sale which cannot admit any more gets none.
    */
   async #finishTasks(olderMs: number, withoutGate: boolean, signal?: AbortSignal): Promise<void> {
     const { gate, ledger, rebuilder, told } = this.#on;
     // The gate is told what the ledger has now: once for all changes of a sale.
     const bySale = Map.groupBy(await ledger.unfinishedTasks(olderMs), ({ saleId }) => saleId);
     const finish = async ([saleId, tasks]: [string, GateTask[]]): Promise<void> => {
-      if ((await gate.epochOf(saleId)) === null) {
-        const sale = await ledger.getSale(saleId);
-        const comes = sale !== null && mayAdmit(sale);
-        if (comes) void rebuilder.rebuild(saleId, 0, false);
-        if (comes || !withoutGate) return;
+      const sale = await ledger.getSale(saleId);
+      // A task is written with its sale: one that is missing was deleted, with nothing in its pipe.
+      if (sale === null) await gate.remove(saleId);
+      else {
+        const epoch = await gate.epochOf(saleId);
+        const comes = mayAdmit(sale) && (epoch ?? 0) <= sale.itemsEpoch;
+        if (comes) void rebuilder.rebuild(saleId, sale.itemsEpoch, false, true);
+        if (comes || (epoch === null && !withoutGate)) return;
+        await rebuilder.apply(saleId);
       }
-      await rebuilder.apply(saleId);
       told?.(saleId);
       for (const { auditId } of tasks) await ledger.finishTask(auditId);
     };

@@ -9,6 +9,7 @@ export const PROBLEMS = {
   request_timeout: { status: 408, title: 'The request did not arrive in time' },
   version_conflict: { status: 409, title: 'It has changed since that version' },
   insufficient_free: { status: 409, title: 'Fewer units are free than would be removed' },
+  sale_has_orders: { status: 409, title: 'The sale has orders, and cannot be deleted' },
   sale_not_open: { status: 409, title: 'The sale has not opened yet' },
   sale_closed: { status: 409, title: 'The sale is closed' },
   sale_paused: { status: 409, title: 'The sale is paused' },

@@ -204,8 +204,8 @@ export class StoredLedger<S extends Store = Store> implements Ledger {
     return this.store.change(() => changes.patchItem(saleId, itemCode, patch, version, call, this.store.dialect));
   }
 
-  deleteSale(saleId: string, note: Pick<AuditNote, 'auditId' | 'by'>): Promise<SaleDeleted> {
-    return this.store.remove(() => changes.deleteSale(saleId, note, this.store.dialect));
+  deleteSale(saleId: string, epoch: number, note: Pick<AuditNote, 'auditId' | 'by'>): Promise<SaleDeleted> {
+    return this.store.remove(() => changes.deleteSale(saleId, epoch, note, this.store.dialect));
   }
 
   getSale(saleId: string): Promise<SaleRecord | null> {

@@ -6,7 +6,7 @@ import { digestOf } from '../base/idempotency.ts';
 import { isId } from '../base/ids.ts';
 import type { Logger } from '../base/logger.ts';
 import { type Runtime, systemRuntime } from '../base/runtime.ts';
-import { newSaleOf, salePatchOf } from '../contract/convert.ts';
+import { itemPatchOf, newItemOf, newSaleOf, salePatchOf } from '../contract/convert.ts';
 import * as S from '../contract/schemas.ts';
 import { faults } from '../contract/validate.ts';
 import { openShop } from '../engine/open.ts';
@@ -17,7 +17,7 @@ import type { Page, SaleChange } from '../ledger/port.ts';
 import { actor } from '../model/actor.ts';
 import type { Money } from '../model/money.ts';
 import type { OrderRecord, OrderStatus } from '../model/order.ts';
-import { BOUNDS, type Fault } from '../model/sale.ts';
+import { BOUNDS, type Described, type DescribedPatch, type Fault } from '../model/sale.ts';
 import { KEY_PATTERN } from '../model/text.ts';
 import type { EndResult } from '../orders/life/cancel.ts';
 import type { PayResult } from '../orders/life/pay.ts';
@@ -69,22 +69,45 @@ export type HttpSettings = Omit<HttpOptions, 'authSecrets' | 'adminKeys' | 'demo
 
 type Instant = string | number | Date;
 
-export interface NewSaleInput {
+export interface NewItemInput extends Described {
+  code: string;
+  name: string;
+  price: Money;
+  stock: number;
+}
+
+export interface NewSaleInput extends Described {
   name: string;
   opensAt: Instant;
   closesAt: Instant;
   perBuyer?: number;
   payWithin?: number;
-  items: { code: string; name: string; price: Money; stock: number }[];
+  /** When the event begins that it sells tickets for. No order depends on it. */
+  startsAt?: Instant;
+  venue?: string;
+  items: NewItemInput[];
 }
 
-export interface SalePatchInput {
+/** Null takes a text away. */
+export interface SalePatchInput extends DescribedPatch {
   version: number;
   name?: string;
   opensAt?: Instant;
   closesAt?: Instant;
   perBuyer?: number;
   payWithin?: number;
+  startsAt?: Instant | null;
+  venue?: string | null;
+}
+
+/** Null takes a text away. */
+export interface ItemPatchInput extends DescribedPatch {
+  /** The sale's. */
+  version: number;
+  name?: string;
+  /** Of orders that are placed from now on. */
+  price?: Money;
+  onSale?: boolean;
 }
 
 export interface PlaceInput {
@@ -148,6 +171,8 @@ export type SaleResult =
     }
   | { ok: false; code: 'invalid_request'; errors: Fault[] };
 
+export type SaleDeleteResult = { ok: true } | { ok: false; code: 'not_found' | 'sale_has_orders' };
+
 /** A shop in this process. Refusals are values (`ok: false` and a code); failures, such as a full disk, are thrown. */
 export interface Doorbuster extends AsyncDisposable, SocialLibrary {
   readonly sales: {
@@ -155,10 +180,15 @@ export interface Doorbuster extends AsyncDisposable, SocialLibrary {
     get(saleId: string): Promise<Sale | null>;
     list(page?: { limit?: number; cursor?: string }): Promise<Listed<Sale>>;
     patch(saleId: string, patch: SalePatchInput): Promise<SaleResult>;
+    /** Orders for it are taken when this resolves. */
+    addItem(saleId: string, item: NewItemInput): Promise<SaleResult>;
+    patchItem(saleId: string, item: string, patch: ItemPatchInput): Promise<SaleResult>;
     addStock(saleId: string, item: string, add: number): Promise<SaleResult>;
     pause(saleId: string): Promise<SaleResult>;
     resume(saleId: string): Promise<SaleResult>;
     close(saleId: string): Promise<SaleResult>;
+    /** Only a sale that never had an order can be deleted. */
+    delete(saleId: string): Promise<SaleDeleteResult>;
     /** Calls `hear` with the sale's state and counts, and then with every change. Null: there is no such sale. */
     watch(saleId: string, hear: (event: SaleEvent) => void): Promise<(() => void) | null>;
   };
@@ -284,9 +314,19 @@ export async function createDoorbuster(given: DoorbusterOptions): Promise<Doorbu
       },
       async patch(saleId, input) {
         const body = withTimes(input) as S.SalePatchBody;
-        const errors = faultless(S.SalePatch, body);
-        if (errors) return { ok: false, code: 'invalid_request', errors };
-        return changed(await shop.patchSale(saleId, salePatchOf(body), body.version, CALLER));
+        const patch = faultless(S.SalePatch, body) ?? salePatchOf(body);
+        if (Array.isArray(patch)) return { ok: false, code: 'invalid_request', errors: patch };
+        return changed(await shop.patchSale(saleId, patch, body.version, CALLER));
+      },
+      async addItem(saleId, input) {
+        const item = faultless(S.NewItem, input) ?? newItemOf(input);
+        if (Array.isArray(item)) return { ok: false, code: 'invalid_request', errors: item };
+        return changed(await shop.addItem(saleId, item, CALLER));
+      },
+      async patchItem(saleId, item, input) {
+        const patch = faultless(S.ItemPatch, input) ?? itemPatchOf(input as S.ItemPatchBody);
+        if (Array.isArray(patch)) return { ok: false, code: 'invalid_request', errors: patch };
+        return changed(await shop.patchItem(saleId, item, patch, input.version, CALLER));
       },
       async addStock(saleId, item, add) {
         const errors = faultless(S.StockChange, { add });
@@ -296,6 +336,10 @@ export async function createDoorbuster(given: DoorbusterOptions): Promise<Doorbu
       pause: async (saleId) => changed(await shop.setPaused(saleId, true, CALLER)),
       resume: async (saleId) => changed(await shop.setPaused(saleId, false, CALLER)),
       close: async (saleId) => changed(await shop.closeSale(saleId, CALLER)),
+      async delete(saleId) {
+        const outcome = await shop.deleteSale(saleId, CALLER);
+        return outcome === 'deleted' ? { ok: true } : { ok: false, code: outcome };
+      },
       watch: (saleId, hear) => shop.watchSale(saleId, null, hear),
     },
     orders: {
@@ -425,9 +469,10 @@ function faultless(schema: object, value: unknown): Fault[] | null {
 }
 
 /** The schemas describe JSON: turns a Date or a number of milliseconds into ISO 8601. */
-function withTimes<T extends { opensAt?: Instant; closesAt?: Instant }>(input: T): object {
+function withTimes<T extends { opensAt?: Instant; closesAt?: Instant; startsAt?: Instant | null }>(input: T): object {
   return {
     ...input,
+    ...(input.startsAt != null && { startsAt: timeText(input.startsAt) }),
     ...(input.opensAt !== undefined && { opensAt: timeText(input.opensAt) }),
     ...(input.closesAt !== undefined && { closesAt: timeText(input.closesAt) }),
   };

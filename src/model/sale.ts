@@ -26,6 +26,8 @@ export interface SaleRecord extends Described {
   /** When the event begins that it sells tickets for. */
   startsAtMs?: number;
   venue?: string;
+  /** The highest epoch whose gates do not know the items as they are: an item was added, repriced or taken off sale since. */
+  itemsEpoch: number;
   items: ItemRecord[];
 }
 
@@ -120,6 +122,12 @@ export const BOUNDS = {
   buyerLengthMax: 128,
   /** The longest reference that every database stores whole. */
   textBytesMax: 512,
+  descriptionLengthMax: 4000,
+  imageLengthMax: 2048,
+  venueLengthMax: 200,
+  metadataNameLengthMax: 64,
+  /** As JSON in UTF-8: what is stored and sent. */
+  metadataBytesMax: 4096,
 } as const;
 
 export interface NewItem extends Described {
@@ -143,20 +151,22 @@ export interface NewSale extends Described {
   items: NewItem[];
 }
 
-export interface SalePatch {
+/** Null takes a text away. */
+export type DescribedPatch = { [Text in keyof Described]: Described[Text] | null };
+
+export interface SalePatch extends DescribedPatch {
   name?: string;
   opensAtMs?: number;
   closesAtMs?: number;
   perBuyer?: number;
   payWithinSeconds?: number;
+  startsAtMs?: number | null;
+  venue?: string | null;
 }
 
-/** Null takes a text away. */
-export interface ItemPatch {
+export interface ItemPatch extends DescribedPatch {
   name?: string;
   price?: Money;
-  description?: string | null;
-  image?: string | null;
   onSale?: boolean;
 }
 
@@ -167,16 +177,39 @@ export interface Fault {
 }
 
 /** Rules between fields; what a single field may be is the schema's business (contract/schemas.ts). */
-export function newSaleFaults(sale: Pick<NewSale, 'opensAtMs' | 'closesAtMs' | 'items'>): Fault[] {
-  const faults = windowFaults(sale.opensAtMs, sale.closesAtMs);
+export function newSaleFaults(sale: Pick<NewSale, 'opensAtMs' | 'closesAtMs' | 'items'> & Described): Fault[] {
+  const faults = [...windowFaults(sale.opensAtMs, sale.closesAtMs), ...describedFaults(sale)];
   const seen = new Set<string>();
   for (const [index, item] of sale.items.entries()) {
     if (seen.has(item.code)) {
       faults.push({ path: `/items/${index}/code`, message: `another item has the code "${item.code}" already` });
     }
     seen.add(item.code);
+    faults.push(...describedFaults(item, `/items/${index}`));
   }
   return faults;
+}
+
+/** What no pattern can say of texts. `path`: where they are. */
+export function describedFaults({ image, metadata }: DescribedPatch, path = ''): Fault[] {
+  const faults: Fault[] = [];
+  if (typeof image === 'string' && !URL.canParse(image)) {
+    faults.push({ path: `${path}/image`, message: 'must be an https URL' });
+  }
+  if (metadata && Buffer.byteLength(JSON.stringify(metadata)) > BOUNDS.metadataBytesMax) {
+    const message = `must have at most ${BOUNDS.metadataBytesMax} bytes as JSON`;
+    faults.push({ path: `${path}/metadata`, message });
+  }
+  return faults;
+}
+
+/** Whether a gate that was built for `before` would sell the item as it is now. */
+export function isSoldAs(
+  before: Pick<ItemRecord, 'price' | 'onSale'>,
+  now: Pick<ItemRecord, 'price' | 'onSale'>,
+): boolean {
+  const { amount, currency } = before.price;
+  return amount === now.price.amount && currency === now.price.currency && before.onSale === now.onSale;
 }
 
 export function windowFaults(opensAtMs: number, closesAtMs: number): Fault[] {

@@ -52,6 +52,10 @@ export function plainText(text: unknown, lengthMax: number): string {
     .toWellFormed();
 }
 
+/** An https URL without a user: the characters of RFC 3986, which need no escaping in an attribute of HTML. */
+const URL_CHARACTERS = "A-Za-z0-9\\-._~:/?#\\[\\]@!$&'()*+,;=%";
+export const HTTPS_PATTERN = `^https://[A-Za-z0-9.\\-:\\[\\]]+([/?#][${URL_CHARACTERS}]*)?$`;
+
 /** For the code of an item, which is part of paths, keys and script arguments. */
 export const CODE_PATTERN = '^[a-z0-9._-]{1,64}$';
 const CODE = new RegExp(CODE_PATTERN);

@@ -1,10 +1,17 @@
-import { RetryableError, unavailable } from '../base/errors.ts';
+import { invariant, RetryableError, unavailable } from '../base/errors.ts';
 import type { IdSequence } from '../base/ids.ts';
 import type { Runtime } from '../base/runtime.ts';
 import { sleep } from '../base/timers.ts';
 import { applyLatest, type Gate } from '../gate/port.ts';
-import type { AdminCall, KeyLedger, SaleChange, SaleLedger } from '../ledger/port.ts';
-import { mayAdmit, type NewSale, type SalePatch, type SaleRecord } from '../model/sale.ts';
+import type { AdminCall, KeyLedger, OrderLedger, SaleChange, SaleDeleted, SaleLedger } from '../ledger/port.ts';
+import {
+  type ItemPatch,
+  mayAdmit,
+  type NewItem,
+  type NewSale,
+  type SalePatch,
+  type SaleRecord,
+} from '../model/sale.ts';
 
 /** Who asks, and under which key, if any. Calls with one key come one after the other. */
 export type Caller = Pick<AdminCall, 'by' | 'keyed'>;
@@ -12,12 +19,16 @@ export type Caller = Pick<AdminCall, 'by' | 'keyed'>;
 export interface ManageDependencies {
   runtime: Runtime;
   gate: Gate;
-  ledger: SaleLedger & KeyLedger;
+  ledger: SaleLedger & KeyLedger & Pick<OrderLedger, 'listOrders'>;
   saleIds: IdSequence;
   itemIds: IdSequence;
   auditIds: IdSequence;
-  /** Builds the gate of a sale from the ledger. */
-  install: (saleId: string) => Promise<void>;
+  /** Builds the gate of a sale from the ledger, unless one of an epoch above `above` is in force. */
+  install: (saleId: string, above: number) => Promise<void>;
+  /** Shuts and drains the gate, asks `decide` with the ledger's epoch, and takes the gate away (true) or opens it again. */
+  takeAway: (saleId: string, decide: (epoch: number) => Promise<boolean>) => Promise<boolean | null>;
+  /** Whether messages of the sale wait among the dead letters: orders that somebody has yet to decide. */
+  hasDeadLetters: (saleId: string) => Promise<boolean>;
   /** How a sale reads in an answer. */
   present: (sale: SaleRecord) => string;
   /** The id of the sale in such an answer. */
@@ -31,9 +42,13 @@ export interface ManageDependencies {
 /** How often it is tried to give back units of a lowering whose outcome is not known. */
 const GIVE_BACK_MS = 500;
 
+/** What became of a wish to delete a sale. */
+export type Deleted = Exclude<SaleDeleted['outcome'], 'rebuilt'>;
+
 /**
  * Changes to a live sale. More stock, patch, pause, resume, close: ledger, then gate; the answer waits for both. Less
- * stock: the gate takes the units out first as a hold of the house, then the ledger lowers the total. The gate gets
+ * stock: the gate takes the units out first as a hold of the house, then the ledger lowers the total. A new item, a new price, an
+ * item on or off sale: ledger, then a rebuild of the gate, since orders keep the price that they were admitted with. The gate gets
  * absolute values with the ledger's number and ignores older ones, so two changes cannot overtake each other. A crash
  * between ledger and gate, or a COMMIT whose reply is lost, leaves the ledger's task unfinished: the upkeep tells the gate
  * instead (gate/upkeep.ts). A repeat of the call is answered once the gate has been told.
@@ -53,9 +68,55 @@ export class ManageSales {
       const itemIds: string[] = [];
       for (const _ of sale.items) itemIds.push(await this.#on.itemIds.next());
       const change = await this.#on.ledger.createSale({ ...sale, id, itemIds }, call);
-      if (change.outcome === 'changed') await this.#on.install(id);
+      if (change.outcome === 'changed') await this.#on.install(id, 0);
       return change;
     });
+  }
+
+  addItem(saleId: string, item: NewItem, caller: Caller): Promise<SaleChange> {
+    return this.#change(caller, async (call) => {
+      const id = await this.#on.itemIds.next();
+      return this.#applied(await this.#on.ledger.addItem(saleId, { ...item, id }, call));
+    });
+  }
+
+  patchItem(saleId: string, itemCode: string, patch: ItemPatch, version: number, caller: Caller): Promise<SaleChange> {
+    return this.#change(caller, async (call) =>
+      this.#applied(await this.#on.ledger.patchItem(saleId, itemCode, patch, version, call)),
+    );
+  }
+
+  /**
+   * A sale that has an order, or is about to, is refused before its gate is touched: whoever tries to delete a sale that sells must
+   * not stop it. For any other, the gate is shut first, so that no order can come between the question and the answer.
+   */
+  async delete(saleId: string, { by }: Pick<Caller, 'by'>): Promise<Deleted> {
+    const { gate, ledger, auditIds, takeAway, hasDeadLetters, changed } = this.#on;
+    if ((await ledger.getSale(saleId)) === null) return 'not_found';
+    if ((await ledger.listOrders({ saleId }, { limit: 1, before: null })).length > 0) return 'sale_has_orders';
+    if ((await gate.view(saleId))?.some(({ queued, held }) => queued + held > 0)) return 'sale_has_orders';
+    let auditId = '';
+    let outcome: SaleDeleted['outcome'] | null = null;
+    const taken = await takeAway(saleId, async (epoch) => {
+      auditId = await auditIds.next();
+      outcome = (await hasDeadLetters(saleId))
+        ? 'sale_has_orders'
+        : (await ledger.deleteSale(saleId, epoch, { auditId, by })).outcome;
+      return outcome === 'deleted';
+    });
+    if (taken) {
+      changed(saleId);
+      this.#finished(auditId);
+      return 'deleted';
+    }
+    const decided = outcome as SaleDeleted['outcome'] | null;
+    // Not decided: an order is on its way to the ledger, or the gate was rebuilt by somebody else meanwhile.
+    if (decided === null || decided === 'rebuilt') {
+      if ((await ledger.getSale(saleId)) === null) return 'not_found';
+      throw unavailable('orders of this sale are still being decided, or its gate is being rebuilt');
+    }
+    invariant(decided !== 'deleted', `sale ${saleId} was deleted and is kept`);
+    return decided;
   }
 
   patch(saleId: string, patch: SalePatch, version: number, caller: Caller): Promise<SaleChange> {
@@ -165,25 +226,39 @@ export class ManageSales {
     return change;
   }
 
-  /** A window that was over and is extended comes back into the gate. */
+  /** A window that was over and is extended comes back into the gate. Items are known to a gate that was built after their change. */
   async #installed(sale: SaleRecord): Promise<void> {
-    const { gate, install } = this.#on;
-    if (mayAdmit(sale) && (await gate.epochOf(sale.id)) === null) await install(sale.id);
+    const { ledger, install } = this.#on;
+    if (await this.#knows(sale)) return;
+    await install(sale.id, sale.itemsEpoch);
+    if (await this.#knows(sale)) return;
+    // The shop closes, or the sale was closed or deleted meanwhile. The change must not be taken for finished while a gate lacks it.
+    const now = await ledger.getSale(sale.id);
+    if (now !== null && mayAdmit(now)) throw unavailable('it is stored, and its gate is not open yet');
+  }
+
+  async #knows(sale: SaleRecord): Promise<boolean> {
+    return !mayAdmit(sale) || ((await this.#on.gate.epochOf(sale.id)) ?? 0) > sale.itemsEpoch;
   }
 
   async #change(caller: Caller, run: (call: AdminCall) => Promise<SaleChange>): Promise<SaleChange> {
-    const { auditIds, present, saleIn, changed, ledger, runtime } = this.#on;
+    const { auditIds, present, saleIn, changed } = this.#on;
     const { by, keyed } = caller;
     const call: AdminCall = { by, keyed, auditId: await auditIds.next(), answer: present };
     const change = await run(call);
     if (change.outcome === 'replayed') await this.#heard(saleIn(change.answer));
     if (change.outcome === 'changed') {
       changed(change.sale.id);
-      // Ledger and gate agree. A task left unfinished would only be told to the gate once more.
-      ledger
-        .finishTask(call.auditId)
-        .catch((error: unknown) => runtime.log.debug({ err: error }, 'a task could not be finished'));
+      this.#finished(call.auditId);
     }
     return change;
+  }
+
+  /** Ledger and gate agree. A task left unfinished would only be told to the gate once more. */
+  #finished(auditId: string): void {
+    const { ledger, runtime } = this.#on;
+    ledger
+      .finishTask(auditId)
+      .catch((error: unknown) => runtime.log.debug({ err: error }, 'a task could not be finished'));
   }
 }

@@ -4,7 +4,7 @@ import type { Runtime } from '../base/runtime.ts';
 import { sleep, within } from '../base/timers.ts';
 import type { Gate } from '../gate/port.ts';
 import type { SaleLedger } from '../ledger/port.ts';
-import { nextWindowChangeMs, type SaleRecord, type SaleStamp, stampOf } from '../model/sale.ts';
+import { type Described, nextWindowChangeMs, type SaleRecord, type SaleStamp, stampOf } from '../model/sale.ts';
 import { type Item, presentSale, type Sale } from './present.ts';
 import { type PublicAnswer, publicAnswer } from './public-answer.ts';
 
@@ -29,7 +29,12 @@ const KNOWN_MAX = 10_000;
 const MISSING_MAX = 1000;
 const MISSING_MS = 1000;
 
-export type SaleEvent = { type: 'stock'; id: string; item: Item } | { type: 'state'; id: string; state: Sale['state'] };
+/** Without its texts: they are long, do not change with every order, and a crowd listens. */
+export type Stock = Omit<Item, keyof Described>;
+
+export type SaleEvent =
+  | { type: 'stock'; id: string; item: Stock }
+  | { type: 'state'; id: string; state: Sale['state'] };
 
 /** All who watch get the same array: whoever writes it as text does so once. */
 export type HearSale = (events: readonly SaleEvent[]) => void;
@@ -114,16 +119,23 @@ export class Board {
   async readNow(saleId: string): Promise<BoardRow | null> {
     const changes = this.#changes;
     const record = await this.#ledger.getSale(saleId);
-    return record && this.#keep(record, await this.present(record), changes);
+    if (record === null) {
+      // It was deleted, if it ever was: what was seen last must not be shown while the ledger is out.
+      this.#known.delete(saleId);
+      this.#entries.delete(saleId);
+      return null;
+    }
+    return this.#keep(record, await this.present(record), changes);
   }
 
   /** For public reads: ids that are made up do not reach the ledger as fast as they are asked for. */
   async #readAny(saleId: string): Promise<BoardRow | null> {
-    if (this.#known.has(saleId)) return this.readNow(saleId);
     const missingUntilMs = this.#missing.get(saleId) ?? 0;
-    if (this.#runtime.clock.monotonic() < missingUntilMs) return null;
+    const isKnown = this.#known.has(saleId);
+    if (!isKnown && this.#runtime.clock.monotonic() < missingUntilMs) return null;
     const changes = this.#changes;
-    const found = (await this.#exists(saleId)) ? await this.#pace.read(() => this.readNow(saleId)) : null;
+    const read = (): Promise<BoardRow | null> => this.readNow(saleId);
+    const found = isKnown ? await read() : (await this.#exists(saleId)) ? await this.#pace.read(read) : null;
     if (found === null && changes === this.#changes) {
       bound(this.#missing, MISSING_MAX);
       this.#missing.set(saleId, this.#runtime.clock.monotonic() + MISSING_MS);
@@ -205,8 +217,9 @@ export class Board {
     for (const id of ids) {
       const watched = this.#watchers.get(id);
       const stamp = stamps.get(id);
-      if (watched === undefined || stamp === undefined) continue;
-      if (!isSameStamp(stamp, watched.seen.stamp)) due.add(watched);
+      if (watched === undefined) continue;
+      // Without a stamp it was deleted.
+      if (stamp === undefined || !isSameStamp(stamp, watched.seen.stamp)) due.add(watched);
       else if (!watched.isOver) same.push(watched);
     }
     same.sort((a, b) => a.seen.readAtMs - b.seen.readAtMs);
@@ -216,8 +229,16 @@ export class Board {
     await Promise.all([...due].map((watched) => watched.look()));
   }
 
-  /** Calls `hear` with changes until the returned function is called. `from` is the state the watcher already has. */
-  async watch(saleId: string, from: string | null, hear: HearSale): Promise<(() => void) | null> {
+  /**
+   * Calls `hear` with changes until the returned function is called. `from` is the state the watcher already has. Calls `gone` if the
+   * sale is deleted: that was the last.
+   */
+  async watch(
+    saleId: string,
+    from: string | null,
+    hear: HearSale,
+    gone: () => void = () => undefined,
+  ): Promise<(() => void) | null> {
     let watched = this.#watchers.get(saleId);
     if (watched === undefined) {
       const touches = this.#touches;
@@ -225,7 +246,14 @@ export class Board {
       if (now === null) return null;
       watched = this.#watchers.get(saleId);
       if (watched === undefined) {
-        watched = new Watched(this.#runtime, this.#pace, now, () => this.readNow(saleId));
+        const made = new Watched(
+          this.#runtime,
+          this.#pace,
+          now,
+          () => this.readNow(saleId),
+          () => this.#unwatch(saleId, made),
+        );
+        watched = made;
         this.#watchers.set(saleId, watched);
         // Counts that moved while it was read may not show yet, and there was no watcher to tell.
         if (touches !== this.#touches) watched.touch();
@@ -234,14 +262,18 @@ export class Board {
     const { seen } = watched;
     seen.snapshot ??= snapshotEvents(seen);
     if (from !== seen.eventId) hear(seen.snapshot);
-    watched.listeners.add(hear);
+    watched.listeners.set(hear, gone);
     return () => {
       watched.listeners.delete(hear);
       if (watched.listeners.size === 0) {
         watched.stop();
-        if (this.#watchers.get(saleId) === watched) this.#watchers.delete(saleId);
+        this.#unwatch(saleId, watched);
       }
     };
+  }
+
+  #unwatch(saleId: string, watched: Watched): void {
+    if (this.#watchers.get(saleId) === watched) this.#watchers.delete(saleId);
   }
 
   close(): void {
@@ -296,17 +328,21 @@ class Pace {
 
 /** A sale that somebody watches: reads it when touched, and when its window opens or closes. */
 class Watched {
-  readonly listeners = new Set<HearSale>();
+  /** Each with what to call when the sale is gone. */
+  readonly listeners = new Map<HearSale, () => void>();
   readonly #runtime: Runtime;
   readonly #pace: Pace;
   readonly #read: () => Promise<BoardRow | null>;
+  readonly #gone: () => void;
   #seen: BoardRow;
   #looking: Promise<void> | null = null;
   #stopped = false;
   #cancelRead: (() => void) | null = null;
   #cancelWindow: (() => void) | null = null;
 
-  constructor(runtime: Runtime, pace: Pace, seen: BoardRow, read: () => Promise<BoardRow | null>) {
+  /** `gone` is called when the sale was deleted: whoever watches it afterwards must be told that there is none. */
+  constructor(runtime: Runtime, pace: Pace, seen: BoardRow, read: () => Promise<BoardRow | null>, gone: () => void) {
+    this.#gone = gone;
     this.#runtime = runtime;
     this.#pace = pace;
     this.#seen = seen;
@@ -357,13 +393,22 @@ class Watched {
 
   async #look(): Promise<void> {
     const now = await this.#pace.read(async () => (this.#stopped ? null : this.#read()));
-    if (now === null || this.#stopped) return;
+    if (this.#stopped) return;
+    if (now === null) return this.#leave();
     const events = changes(this.#seen, now);
     if (events.length === 0) return this.#saw(now);
     await this.#pace.tell(() => {
       this.#saw(now);
-      for (const hear of this.listeners) hear(events);
+      for (const hear of this.listeners.keys()) hear(events);
     });
+  }
+
+  #leave(): void {
+    this.stop();
+    this.#gone();
+    const listeners = [...this.listeners.values()];
+    this.listeners.clear();
+    for (const gone of listeners) gone();
   }
 
   #saw(now: BoardRow): void {
@@ -389,14 +434,20 @@ class Watched {
 function snapshotEvents({ sale, eventId }: BoardRow): SaleEvent[] {
   return [
     { type: 'state', id: eventId, state: sale.state },
-    ...sale.items.map((item): SaleEvent => ({ type: 'stock', id: eventId, item })),
+    ...sale.items.map((item): SaleEvent => ({ type: 'stock', id: eventId, item: stockOf(item) })),
   ];
+}
+
+function stockOf({ description: _, image: __, metadata: ___, ...stock }: Item): Stock {
+  return stock;
 }
 
 function changes(before: BoardRow, now: BoardRow): SaleEvent[] {
   const events: SaleEvent[] = [];
-  for (const [index, item] of now.sale.items.entries()) {
-    if (JSON.stringify(item) !== JSON.stringify(before.sale.items[index])) {
+  for (const [index, whole] of now.sale.items.entries()) {
+    const item = stockOf(whole);
+    const was = before.sale.items[index];
+    if (was === undefined || JSON.stringify(item) !== JSON.stringify(stockOf(was))) {
       events.push({ type: 'stock', id: now.eventId, item });
     }
   }

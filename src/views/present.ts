@@ -4,10 +4,17 @@ import type { Money } from '../model/money.ts';
 import type { OrderRecord, OrderStatus } from '../model/order.ts';
 import type { RejectReason } from '../model/outcome.ts';
 import { type OrderPayment, type PaymentAttempt, paymentStateOf } from '../model/payment.ts';
-import { type ItemKind, ledgerFree, type SaleRecord, type SaleState, saleState } from '../model/sale.ts';
+import {
+  type Described,
+  type ItemKind,
+  ledgerFree,
+  type SaleRecord,
+  type SaleState,
+  saleState,
+} from '../model/sale.ts';
 
 /** How sales and orders read, to HTTP and to the library alike. Ids and times are strings. */
-export interface Sale {
+export interface Sale extends Described {
   id: string;
   name: string;
   state: SaleState;
@@ -17,15 +24,20 @@ export interface Sale {
   payWithin: number;
   version: number;
   createdAt: string;
+  /** When the event begins that it sells tickets for. */
+  startsAt?: string;
+  venue?: string;
   items: Item[];
 }
 
 /** free + queued + reserved + sold + blocked = total. */
-export interface Item {
+export interface Item extends Described {
   code: string;
   name: string;
   price: Money;
   kind: ItemKind;
+  /** False: nobody can order it now, however many are free. */
+  onSale: boolean;
   total: number;
   free: number;
   queued: number;
@@ -58,13 +70,14 @@ export interface Order {
 export function presentSale(sale: SaleRecord, gate: readonly ItemView[] | null, nowMs: number): Sale {
   const queuedOf = new Map(gate?.map(({ itemId, queued }) => [itemId, queued]));
   const items = sale.items.map((item): Item => {
-    const { code, name, price, kind, total, reserved, sold, blocked } = item;
+    const { code, name, price, kind, onSale, total, reserved, sold, blocked } = item;
     const ledger = ledgerFree(item);
     // Read at two instants: an order may have been committed between them. Never more than the ledger has free.
     const queued = Math.min(queuedOf.get(item.id) ?? 0, ledger);
-    return { code, name, price, kind, total, free: ledger - queued, queued, reserved, sold, blocked };
+    const counts = { total, free: ledger - queued, queued, reserved, sold, blocked };
+    return { code, name, price, kind, onSale, ...counts, ...describedOf(item) };
   });
-  const free = items.reduce((sum, item) => sum + item.free, 0);
+  const free = items.reduce((sum, item) => (item.onSale ? sum + item.free : sum), 0);
   return {
     id: sale.id,
     name: sale.name,
@@ -75,7 +88,37 @@ export function presentSale(sale: SaleRecord, gate: readonly ItemView[] | null, 
     payWithin: sale.payWithinSeconds,
     version: sale.version,
     createdAt: iso(sale.createdAtMs),
+    ...(sale.startsAtMs !== undefined && { startsAt: iso(sale.startsAtMs) }),
+    ...(sale.venue !== undefined && { venue: sale.venue }),
+    ...describedOf(sale),
     items,
+  };
+}
+
+function describedOf({ description, image, metadata }: Described): Described {
+  return {
+    ...(description !== undefined && { description }),
+    ...(image !== undefined && { image }),
+    ...(metadata !== undefined && { metadata }),
+  };
+}
+
+/** What an order is for, to programs: description and image are for people, and long. */
+export interface Offer {
+  sale: Pick<Sale, 'name' | 'startsAt' | 'venue' | 'metadata'>;
+  item: Pick<Item, 'name' | 'metadata'>;
+}
+
+export function presentOffer({ name, startsAtMs, venue, metadata, items }: SaleRecord, itemCode: string): Offer {
+  const item = items.find(({ code }) => code === itemCode)!;
+  return {
+    sale: {
+      name,
+      ...(startsAtMs !== undefined && { startsAt: iso(startsAtMs) }),
+      ...(venue !== undefined && { venue }),
+      ...(metadata !== undefined && { metadata }),
+    },
+    item: { name: item.name, ...(item.metadata !== undefined && { metadata: item.metadata }) },
   };
 }
 

@@ -17,16 +17,19 @@ import type {
 import { actor } from '../model/actor.ts';
 import type { OrderRecord } from '../model/order.ts';
 import type { PaymentAttempt } from '../model/payment.ts';
+import type { SaleRecord } from '../model/sale.ts';
 import { isDelivered, type Sender, type Sent } from './sender.ts';
 
 export interface DispatcherDependencies {
   readonly runtime: Runtime;
-  readonly ledger: Pick<Ledger, 'webhooks' | 'outgoingEvents' | 'lastAttempts'>;
+  readonly ledger: Pick<Ledger, 'webhooks' | 'outgoingEvents' | 'lastAttempts' | 'getSale'>;
   readonly sender: Pick<Sender, 'send'>;
   readonly deliveryIds: Pick<IdSequence, 'next'>;
   readonly auditIds: Pick<IdSequence, 'next'>;
   /** The order as the API shows it. */
   present(order: OrderRecord, attempt: PaymentAttempt | null): unknown;
+  /** What it is an order for. */
+  presentOffer(sale: SaleRecord, itemCode: string): object;
   told(outcome: 'delivered' | 'retried' | 'failed'): void;
   /** Shared by all dispatchers of the process, because each one leads only for a while. */
   readonly seldom: Seldom;
@@ -179,9 +182,14 @@ export class Dispatcher {
     });
     const attempts = await ledger.lastAttempts([...new Set(wanted.map(({ event }) => event.orderId))]);
     const deliveries: NewDelivery[] = [];
+    // As it reads now, for all tries.
+    const sales = new Map<string, SaleRecord | null>();
     for (const { event, endpoints: tell } of wanted) {
       const { orderId, version, type } = event;
-      const body = this.#bodyOf(event, attempts.get(orderId) ?? null);
+      const order = JSON.parse(event.body) as OrderRecord;
+      const { saleId } = order;
+      if (!sales.has(saleId)) sales.set(saleId, await ledger.getSale(saleId));
+      const body = this.#bodyOf(event, order, attempts.get(orderId) ?? null, sales.get(saleId) ?? null);
       for (const { id: endpointId } of tell) {
         deliveries.push({ id: await deliveryIds.next(), endpointId, orderId, version, type, body });
       }
@@ -193,10 +201,16 @@ export class Dispatcher {
     return { changed, more: events.length === TAKE_MAX };
   }
 
-  #bodyOf({ id, type, atMs, body }: OutgoingEvent, attempt: PaymentAttempt | null): string {
-    const order = JSON.parse(body) as OrderRecord;
-    const shown = this.#on.present(order, attemptThen(type, order, attempt));
-    return JSON.stringify({ id, type, at: new Date(atMs).toISOString(), order: shown });
+  #bodyOf(
+    { id, type, atMs }: OutgoingEvent,
+    order: OrderRecord,
+    attempt: PaymentAttempt | null,
+    sale: SaleRecord | null,
+  ): string {
+    const { present, presentOffer } = this.#on;
+    const shown = present(order, attemptThen(type, order, attempt));
+    const offer = sale && presentOffer(sale, order.itemCode);
+    return JSON.stringify({ id, type, at: new Date(atMs).toISOString(), order: shown, ...offer });
   }
 
   // To the endpoints

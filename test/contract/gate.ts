@@ -801,6 +801,28 @@ export function gateContract(name: string, make: () => Promise<GateUnderTest>): 
         expect((await gate.view(SALE))![1]).toMatchObject({ free: 5, held: 0 });
       });
 
+      it('an item that is off sale is sold out to everybody, and what was ordered before stays so', async () => {
+        const fingerprint = orderFingerprint('voucher', 1);
+        const keys = [{ buyer: 'alice', key: 'k', fingerprint, orderId: '501', boundAtMs: T0 - 1000 }];
+        const items = snapshot().items.map((item) =>
+          item.id === VOUCHER ? { ...item, onSale: false as const } : item,
+        );
+        await gate.install(snapshot({ epoch: 2, holds, keys, items }));
+        // One alone, and in a crowd that wants the same.
+        expect(await outcome('carol')).toBe('sold_out');
+        const crowd = await Promise.all(Array.from({ length: 5 }, (_, at) => outcome(`b${at}`)));
+        expect(new Set(crowd)).toEqual(new Set(['sold_out']));
+        // P5: a repeat of its own first try is not refused for it.
+        expect(await admit('alice', { key: 'k' })).toEqual({ outcome: 'replayed', orderId: '501' });
+        expect(await outcome('carol', { itemCode: 'poster' })).toBe('admitted');
+        await gate.applyTotal(SALE, VOUCHER, 9, 2);
+        await gate.release(SALE, { orderId: '501', buyer: 'alice' });
+        expect(await outcome('carol')).toBe('sold_out');
+        expect((await gate.view(SALE))![0]).toMatchObject({ itemId: VOUCHER, total: 9, free: 9, held: 0 });
+        await gate.install(snapshot({ epoch: 3 }));
+        expect(await outcome('carol')).toBe('admitted');
+      });
+
       it('P5: keys of the snapshot are bound', async () => {
         const fingerprint = orderFingerprint('voucher', 1);
         const keys = [{ buyer: 'alice', key: 'k', fingerprint, orderId: '501', boundAtMs: T0 - 1000 }];

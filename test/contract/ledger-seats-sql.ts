@@ -138,7 +138,7 @@ export function sqlSeatSuite(product: Product): void {
             () => 'stored',
             (error: Error & { code?: string }) => error.code,
           ),
-          patiently(() => all[1]!.deleteSale(SALE, { by: BY, auditId: id() })),
+          patiently(() => all[1]!.deleteSale(SALE, 1, { by: BY, auditId: id() })),
         ]);
         expect(['stored sale_has_orders', 'item_unknown deleted']).toContain(`${stored} ${deleted.outcome}`);
         expect(await all[2]!.getOrder(order.orderId)).toEqual(stored === 'stored' ? expect.anything() : null);

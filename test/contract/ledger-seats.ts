@@ -3,7 +3,7 @@ import { DoorbusterError } from '../../src/base/errors.ts';
 import { BLOCKED_AT_ONCE_MAX, RELEASES_KEPT_MS, type SeatMove } from '../../src/ledger/port.ts';
 import { actor } from '../../src/model/actor.ts';
 import type { OrderMessage } from '../../src/model/order.ts';
-import { BOUNDS } from '../../src/model/sale.ts';
+import { BOUNDS, type ItemPatch } from '../../src/model/sale.ts';
 import { buildSeatMap, encodeSeatMap, SEAT_BOUNDS, type SeatRowDefinition } from '../../src/model/seat-map.ts';
 import { wholeSnapshot } from '../support/snapshot.ts';
 import { countTests } from './count.ts';
@@ -126,6 +126,18 @@ export function seatContract(name: string, make: () => Promise<LifeUnderTest>, s
         expect(await kit.ledger.listSales({ limit: 9, before: null })).toEqual([created, plain]);
         const patched = await kit.ledger.patchSale('600', { name: 'new' }, 1, kit.call());
         expect(patched).toMatchObject({ outcome: 'changed', sale: { ...said, metadata, ...venue, name: 'new' } });
+        const other = { description: 'o', image: 'https://o', metadata: { o: 'o' }, startsAtMs: T0, venue: 'O' };
+        expect(await kit.ledger.patchSale('600', other, 2, kit.call())).toMatchObject({ sale: other });
+        const some = { description: null, metadata: null, startsAtMs: null };
+        expect((await kit.ledger.patchSale('600', some, 3, kit.call())).outcome).toBe('changed');
+        const left = (await kit.ledger.getSale('600'))!;
+        for (const field of Object.keys(some)) expect(left).not.toHaveProperty(field);
+        expect(left).toMatchObject({ image: 'https://o', venue: 'O', version: 4 });
+        await kit.ledger.patchSale('600', { image: null, venue: null }, 4, kit.call());
+        await kit.ledger.setPaused('600', true, kit.call());
+        const bare = (await kit.ledger.getSale('600'))!;
+        for (const field of Object.keys(other)) expect(bare).not.toHaveProperty(field);
+        expect(bare.items).toEqual(created.items);
       });
     });
 
@@ -827,8 +839,38 @@ export function seatContract(name: string, make: () => Promise<LifeUnderTest>, s
         const notes = await kit.ledger.audit({ subject: `sale:${SALE}` }, { limit: 2, before: null });
         expect(notes.map(({ action, detail }) => [action, JSON.parse(detail)])).toEqual([
           ['sale.patch_item', { item: 'box', name: 'Box' }],
-          ['sale.add_item', { item: 'box', name: 'box' }],
+          ['sale.add_item', { item: 'box', name: 'box', price: PRICE, stock: 5 }],
         ]);
+      });
+
+      it('a change that a gate must know names the epoch of the gates that do not; a text does not', async () => {
+        const { epoch } = (await wholeSnapshot(kit.ledger, SALE))!;
+        const known = async () => (await kit.ledger.getSale(SALE))!.itemsEpoch;
+        let version = 1;
+        const patch = async (change: ItemPatch) =>
+          expect((await kit.ledger.patchItem(SALE, 'stalls', change, version++, kit.call())).outcome).toBe('changed');
+        await patch({
+          name: 'n',
+          description: 'd',
+          image: 'https://i',
+          metadata: { a: 'b' },
+          price: PRICE,
+          onSale: true,
+        });
+        expect(await known()).toBe(0);
+        await patch({ price: { ...PRICE, amount: PRICE.amount + 1 } });
+        expect(await known()).toBe(epoch);
+        const { epoch: next } = (await wholeSnapshot(kit.ledger, SALE))!;
+        await kit.ledger.patchSale(SALE, { name: 'new' }, version++, kit.call());
+        await patch({ metadata: null });
+        expect(await known()).toBe(epoch);
+        await patch({ onSale: false });
+        expect(await known()).toBe(next);
+        const { epoch: last } = (await wholeSnapshot(kit.ledger, SALE))!;
+        await add('604', 'box');
+        expect(await known()).toBe(last);
+        expect((await kit.ledger.getSale(SALE))!.items[0]).toMatchObject({ description: 'd', image: 'https://i' });
+        expect((await kit.ledger.getSale(SALE))!.items[0]).not.toHaveProperty('metadata');
       });
     });
 
@@ -845,7 +887,8 @@ export function seatContract(name: string, make: () => Promise<LifeUnderTest>, s
         };
         await kit.ledger.setPaused('600', true, { ...kit.call(), keyed, answer: () => 'first' });
         const before = (await kit.ledger.getSale(SALE))!;
-        expect(await kit.ledger.deleteSale('600', note())).toEqual({ outcome: 'deleted' });
+        expect(await kit.unchanged(() => kit.ledger.deleteSale('600', 2, note()))).toEqual({ outcome: 'rebuilt' });
+        expect(await kit.ledger.deleteSale('600', 1, note())).toEqual({ outcome: 'deleted' });
         for (const table of ['item_texts', 'seat_maps', 'seat_claims']) {
           expect(await kit.count(table, 'item_id = 601'), table).toBe(0);
         }
@@ -856,7 +899,7 @@ export function seatContract(name: string, make: () => Promise<LifeUnderTest>, s
         expect(await kit.ledger.getSale(SALE)).toEqual(before);
         expect(await kit.blocked()).toEqual([1]);
         expect(await kit.ledger.seatMaps(SALE)).toHaveProperty('size', 2);
-        expect(await kit.ledger.deleteSale('600', note())).toEqual({ outcome: 'not_found' });
+        expect(await kit.ledger.deleteSale('600', 1, note())).toEqual({ outcome: 'not_found' });
         // P5: what a key of it was answered stays so.
         expect(await kit.ledger.findKey(keyed)).toMatchObject({ answer: 'first' });
         const [deleted] = await kit.ledger.audit({ subject: 'sale:600' }, { limit: 1, before: null });
@@ -872,12 +915,23 @@ export function seatContract(name: string, make: () => Promise<LifeUnderTest>, s
         if (status === 'rejected') await kit.ledger.rejectOrders([message], 'undeliverable');
         else await kit.commit(message);
         if (status === 'cancelled') await kit.all(kit.move('cancel', { id: message.orderId }));
-        expect(await kit.unchanged(() => kit.ledger.deleteSale(SALE, note()))).toEqual({ outcome: 'sale_has_orders' });
+        expect(await kit.unchanged(() => kit.ledger.deleteSale(SALE, 1, note()))).toEqual({
+          outcome: 'sale_has_orders',
+        });
+      });
+
+      it('only at the epoch that was given: a gate that was built since may have admitted orders', async () => {
+        const { epoch } = (await wholeSnapshot(kit.ledger, SALE))!;
+        const { epoch: since } = (await wholeSnapshot(kit.ledger, SALE))!;
+        for (const other of [1, epoch, since + 1]) {
+          expect(await kit.unchanged(() => kit.ledger.deleteSale(SALE, other, note()))).toEqual({ outcome: 'rebuilt' });
+        }
+        expect(await kit.ledger.deleteSale(SALE, since, note())).toEqual({ outcome: 'deleted' });
       });
 
       it('an order of it that comes late is a fault, and stores nothing', async () => {
         const late = kit.seated('alice', [1]);
-        await kit.ledger.deleteSale(SALE, note());
+        await kit.ledger.deleteSale(SALE, 1, note());
         expect(await codeOf(kit.commit(late))).toBe('item_unknown');
         expect(await codeOf(kit.ledger.rejectOrders([late], 'undeliverable'))).toBe('item_unknown');
         expect(await kit.count('orders')).toBe(0);

@@ -1020,6 +1020,7 @@ export function ledgerContract(name: string, make: () => Promise<LedgerUnderTest
           version: 1,
           createdAtMs: T0,
           readAtMs: T0,
+          itemsEpoch: 0,
           items: asked.items.map(({ stock, ...one }, at) => ({
             ...one,
             id: String(601 + at),

@@ -788,7 +788,14 @@ describe('who is asking', () => {
 describe('routes and methods', () => {
   it.each([
     ...['/nope', '/v1', '/v1/', '/v2/sales', '/V1/sales', '/v1/likes', '/v1/ops/locks'],
-    ...['/v1/sales/1/seats', '/v1/sales/1/items/a', '/..%2f..%2fetc/passwd', '/%ff', '/v1/sales/%ff', '/docs/nope'],
+    ...[
+      '/v1/sales/1/seats',
+      '/v1/sales/1/items/a/price',
+      '/..%2f..%2fetc/passwd',
+      '/%ff',
+      '/v1/sales/%ff',
+      '/docs/nope',
+    ],
     `/v1/sales/${'1'.repeat(200)}`,
     '/v1/demo/tokens',
   ])('%s is 404', async (path) => {
@@ -804,7 +811,9 @@ describe('routes and methods', () => {
     ['/', 'GET, HEAD'],
     ['/v1/time', 'GET, HEAD'],
     ['/v1/sales', 'GET, HEAD, POST'],
-    ['/v1/sales/1', 'GET, HEAD, PATCH'],
+    ['/v1/sales/1', 'DELETE, GET, HEAD, PATCH'],
+    ['/v1/sales/1/items', 'POST'],
+    ['/v1/sales/1/items/a', 'PATCH'],
     ['/v1/sales/1/items/a/stock', 'POST'],
     ['/v1/sales/1/pause', 'POST'],
     ['/v1/sales/1/resume', 'POST'],

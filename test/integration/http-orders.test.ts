@@ -291,14 +291,14 @@ describe('lists', () => {
     const lines = page.body.split('\r\n');
     expect(lines[0]).toBe(
       'id,saleId,buyer,item,quantity,seats,amount,currency,status,reason,expiresAt,createdAt,updatedAt,version,' +
-        'paymentState,paymentProvider,paymentReference,refunded',
+        'paymentState,paymentProvider,paymentReference,refunded,saleName,itemName,startsAt,venue',
     );
     expect(lines.slice(1, -1).map((line: string) => line.split(',')[0])).toEqual(mine.slice(0, 3));
     expect(lines.at(-1)).toBe('');
     expect(page.headers.get('doorbuster-next-cursor')).toBe(mine[2]);
     const { body: json } = await server.call('GET', `/v1/orders/${mine[0]}`, { buyer: 'lister' });
     expect(lines[1]).toBe(
-      `${json.id},${json.saleId},lister,voucher,1,,8000,CNY,reserved,,${json.expiresAt},${json.createdAt},${json.updatedAt},1,,,,`,
+      `${json.id},${json.saleId},lister,voucher,1,,8000,CNY,reserved,,${json.expiresAt},${json.createdAt},${json.updatedAt},1,,,,,Vouchers,100 off,,`,
     );
     const last = await csv(`/v1/orders?cursor=${mine[5]}`, { buyer: 'lister' });
     expect([last.body.split('\r\n').length, last.headers.get('doorbuster-next-cursor')]).toEqual([3, null]);
@@ -326,12 +326,12 @@ describe('lists', () => {
     const { status } = await server.call('POST', `/v1/orders/${mine[0]}/confirm`, { admin: true, body: taken });
     expect(status).toBe(200);
     const paid = (await csv('/v1/orders?limit=1', { buyer: 'lister' })).body.split('\r\n')[1];
-    expect(paid).toMatch(/,paid,.*,2,captured,confirm,"'=till ""7""",$/);
+    expect(paid).toMatch(/,paid,.*,2,captured,confirm,"'=till ""7""",,Vouchers,100 off,,$/);
     const part = { amount: { amount: 3000, currency: 'CNY' } };
     const refund = await server.call('POST', `/v1/orders/${mine[0]}/refund`, { admin: true, body: part });
     expect(refund.status).toBe(200);
     const partly = (await csv('/v1/orders?limit=1', { buyer: 'lister' })).body.split('\r\n')[1];
-    expect(partly).toMatch(/,paid,.*,3000$/);
+    expect(partly).toMatch(/,paid,.*,3000,Vouchers,100 off,,$/);
   });
 
   it('as CSV only if the client prefers it', async () => {

@@ -16,6 +16,7 @@ import {
   type Order,
   type PlaceInput,
   RetryableError,
+  type Sale,
   type SaleEvent,
   TerminalError,
 } from '../../src/index.ts';
@@ -104,6 +105,58 @@ describe('sales', () => {
     const page = await shop.sales.list({ limit: 1 });
     expect([page.data.map(({ id }) => id), page.nextCursor]).toEqual([[other], other]);
     expect((await shop.sales.list({ cursor: other })).data.map(({ id }) => id)).toEqual([sale.id]);
+  });
+
+  it('texts, items and the end of a sale', async () => {
+    const said = { description: 'd', image: 'https://shop.example/i.png', metadata: { a: 'b' } };
+    const made = await shop.sales.create({
+      ...{
+        name: 'Concert',
+        opensAt: 0,
+        closesAt: new Date('2099-01-01'),
+        startsAt: new Date('2030-01-01'),
+        venue: 'Hall',
+      },
+      ...{ ...said, items: [{ code: 'a', name: 'A', price: { amount: 1, currency: 'CNY' }, stock: 1, ...said }] },
+    });
+    expect(made).toMatchObject({ ok: true, sale: { ...said, startsAt: '2030-01-01T00:00:00.000Z', venue: 'Hall' } });
+    const { id } = (made as { sale: Sale }).sale;
+    const item = { code: 'b', name: 'B', price: { amount: 2, currency: 'CNY' }, stock: 5 };
+    expect(await shop.sales.addItem(id, item)).toMatchObject({
+      ok: true,
+      sale: { version: 2, items: [{}, { code: 'b' }] },
+    });
+    expect(code(await shop.sales.addItem(id, { ...item, image: 'http://shop.example/' }))).toBe('invalid_request');
+    expect(code(await shop.sales.addItem(id, item))).toBe('invalid_request');
+    expect(code(await shop.sales.addItem('1', item))).toBe('not_found');
+    const price = { amount: 3, currency: 'CNY' };
+    expect(await shop.sales.patchItem(id, 'b', { price, version: 2 })).toMatchObject({
+      ok: true,
+      sale: { version: 3 },
+    });
+    expect(code(await shop.sales.patchItem(id, 'b', { price, version: 2 }))).toBe('version_conflict');
+    expect(code(await shop.sales.patchItem(id, 'nope', { price, version: 3 }))).toBe('not_found');
+    expect(code(await shop.sales.patchItem(id, 'b', { metadata: { a: 1 } as never, version: 3 }))).toBe(
+      'invalid_request',
+    );
+    const bare = await shop.sales.patch(id, { startsAt: null, venue: null, description: null, version: 3 });
+    for (const field of ['startsAt', 'venue', 'description'])
+      expect((bare as { sale: Sale }).sale).not.toHaveProperty(field);
+    const other = await shop.sales.create({
+      name: 'Mistake',
+      opensAt: 0,
+      closesAt: '2099-01-01T00:00:00Z',
+      items: [item],
+    });
+    const mistake = (other as { sale: Sale }).sale.id;
+    expect(await shop.sales.delete(mistake)).toEqual({ ok: true });
+    expect(await shop.sales.get(mistake)).toBeNull();
+    expect(await shop.sales.delete(mistake)).toEqual({ ok: false, code: 'not_found' });
+    expect(await shop.orders.place({ sale: id, buyer: 'alice', item: 'b' })).toMatchObject({
+      order: { amount: price },
+    });
+    expect(await shop.sales.delete(id)).toEqual({ ok: false, code: 'sale_has_orders' });
+    expect(await shop.orders.place({ sale: id, buyer: 'bob', item: 'b' })).toMatchObject({ ok: true });
   });
 
   it('times are a Date, a number of milliseconds or a text', async () => {

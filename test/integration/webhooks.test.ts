@@ -96,14 +96,16 @@ describe('what an endpoint is sent', () => {
     const paid = await move(order.id, 'pay');
     const refunded = await move(order.id, 'refund');
     await Promise.all([arrived(one, 3), arrived(two, 3)]);
+    const offer = { sale: { name: 'Vouchers' }, item: { name: '100 off' } };
     expect(one.received.map(({ body }) => body)).toEqual([
-      { id: `${order.id}-1`, type: 'order.reserved', at: order.updatedAt, order },
-      { id: `${order.id}-2`, type: 'order.paid', at: (paid as never as typeof order).updatedAt, order: paid },
+      { id: `${order.id}-1`, type: 'order.reserved', at: order.updatedAt, order, ...offer },
+      { id: `${order.id}-2`, type: 'order.paid', at: (paid as never as typeof order).updatedAt, order: paid, ...offer },
       {
         id: `${order.id}-3`,
         type: 'order.refunded',
         at: (refunded as never as typeof order).updatedAt,
         order: refunded,
+        ...offer,
       },
     ]);
     expect(paid).toMatchObject({ status: 'paid', payment: { state: 'captured', provider: 'confirm' } });

@@ -5,6 +5,7 @@ import { LEDGER_SEATS } from './ledger-seats.ts';
 import { LIFE } from './life.ts';
 import { LIKES } from './likes.ts';
 import type { Mutant } from './mutant.ts';
+import { SALE_CHANGES } from './sale-changes.ts';
 import { SEATS } from './seats.ts';
 import { SOCIAL } from './social.ts';
 import { WRITER } from './writer.ts';
@@ -19,4 +20,5 @@ export const MUTANTS: Readonly<Record<string, readonly Mutant[]>> = {
   board: BOARD,
   likes: LIKES,
   seats: SEATS,
+  'sale changes': SALE_CHANGES,
 };

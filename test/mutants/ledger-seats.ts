@@ -247,7 +247,7 @@ export const LEDGER_SEATS: readonly Mutant[] = [
   {
     name: 'items: one that is added has an epoch of its own',
     file: `${WORKS}/sale-changes.ts`,
-    find: 'const epoch = Math.max(...sale.items.map((one) => one.epoch));',
+    find: 'const epoch = epochOf(sale);',
     replace: 'const epoch = FIRST_EPOCH;',
     tests: SEATS,
     only: 'are added to a sale',

@@ -1,5 +1,5 @@
 import fc from 'fast-check';
-import type { Operation, Plan, Schema } from './openapi-fuzz.ts';
+import { isName, type Operation, type Plan, type Schema } from './openapi-fuzz.ts';
 
 /**
  * Generates requests that the OpenAPI document allows, from its schemas alone, and requests that are one beyond one of its
@@ -53,7 +53,8 @@ function newTexts(schema: Schema): fc.Arbitrary<string> {
   if (format === 'uri') {
     // URLs lead to this machine, where nobody listens, so that no DNS is needed.
     const paths = fc.stringMatching(/^[A-Za-z0-9._~/-]{0,40}$/);
-    return fc.tuple(fc.constantFrom('http', 'https'), paths).map(([scheme, path]) => `${scheme}://127.0.0.1:9/${path}`);
+    const hosts = ['http', 'https'].map((scheme) => `${scheme}://127.0.0.1:9/`).filter((host) => fits(schema, host));
+    return fc.tuple(fc.constantFrom(...hosts), paths).map(([host, path]) => host + path);
   }
   const odd = [
     ...ODD,
@@ -80,8 +81,17 @@ function newTexts(schema: Schema): fc.Arbitrary<string> {
 export function allowed(schema: Schema): fc.Arbitrary<unknown> {
   if (schema.const !== undefined) return fc.constant(schema.const);
   if (schema.enum) return fc.constantFrom(...schema.enum);
+  if (Array.isArray(schema.type)) {
+    return fc.oneof(...schema.type.map((type) => (type === 'null' ? fc.constant(null) : allowed({ ...schema, type }))));
+  }
   switch (schema.type) {
+    case 'boolean':
+      return fc.boolean();
     case 'object': {
+      const { additionalProperties: values } = schema;
+      if (typeof values === 'object') {
+        return fc.dictionary(texts(schema.propertyNames!).filter(isName), allowed(values), { maxKeys: 3 });
+      }
       const fields = Object.entries(schema.properties ?? {}).map(([key, of]) => [key, allowed(of)] as const);
       return fc.record(Object.fromEntries(fields), { requiredKeys: schema.required ?? [] });
     }
@@ -187,6 +197,7 @@ function beyondValues(schema: Schema): { what: string; value: unknown }[] {
 
 /** Variants of an allowed `value`, each wrong in one place. */
 function beyondWithin(schema: Schema, value: unknown, path: string): { what: string; path: string; value: unknown }[] {
+  if (Array.isArray(schema.type)) return beyondWithin({ ...schema, type: schema.type[0]! }, value, path);
   const here = (what: string, wrong: unknown, at = path) => ({ what, path: at || '/', value: wrong });
   if (schema.type === 'array') {
     const [first] = value as unknown[];
@@ -199,8 +210,19 @@ function beyondWithin(schema: Schema, value: unknown, path: string): { what: str
     ];
   }
   if (schema.type !== 'object') return beyondValues(schema).map(({ what, value: wrong }) => here(what, wrong));
-  const given = value as Record<string, unknown>;
-  const { properties = {}, required = [] } = schema;
+  const given = (value ?? {}) as Record<string, unknown>;
+  const { properties = {}, required = [], additionalProperties: values, propertyNames } = schema;
+  if (typeof values === 'object') {
+    return [
+      here('a value that is no text', { a: 1 }, `${path}/a`),
+      here(
+        'too many',
+        Object.fromEntries(Array.from({ length: schema.maxProperties! + 1 }, (_, at) => [`n${at}`, 'a'])),
+      ),
+      ...beyondValues(values).map(({ what, value: wrong }) => here(what, { a: wrong }, `${path}/a`)),
+      ...beyondValues(propertyNames!).map(({ what, value: wrong }) => here(`a name ${what}`, { [String(wrong)]: 'a' })),
+    ];
+  }
   return [
     ...(schema.additionalProperties === false
       ? [here('a field too many', { ...given, colour: 'red' }, `${path}/colour`)]
@@ -212,7 +234,7 @@ function beyondWithin(schema: Schema, value: unknown, path: string): { what: str
     ...Object.entries(properties).flatMap(([name, of]) => {
       const [some] = fc.sample(allowed(of), { numRuns: 1, seed: 1 });
       return [
-        here('null', { ...given, [name]: null }, `${path}/${name}`),
+        ...(of.type?.includes('null') ? [] : [here('null', { ...given, [name]: null }, `${path}/${name}`)]),
         ...beyondWithin(of, given[name] ?? some, `${path}/${name}`).map((inner) => ({
           ...inner,
           value: { ...given, [name]: inner.value },

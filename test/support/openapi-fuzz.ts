@@ -15,7 +15,10 @@ export interface Schema {
   type?: string | string[];
   properties?: Record<string, Schema>;
   required?: string[];
-  additionalProperties?: boolean;
+  additionalProperties?: boolean | Schema;
+  propertyNames?: Schema;
+  not?: Schema;
+  maxProperties?: number;
   items?: Schema;
   minItems?: number;
   maxItems?: number;
@@ -237,7 +240,9 @@ function validBySchema(schema: Schema): fc.Arbitrary<unknown> {
   const type = Array.isArray(schema.type) ? schema.type[0] : schema.type;
   switch (type) {
     case 'object': {
-      const required = schema.required ?? [];
+      const { additionalProperties: values, required = [] } = schema;
+      if (typeof values === 'object')
+        return fc.dictionary(text(schema.propertyNames!).filter(isName), valid(values), { maxKeys: 3 });
       const fields = Object.entries(schema.properties ?? {}).map(([key, of]) => [key, valid(of, key)] as const);
       return fc.record(Object.fromEntries(fields), { requiredKeys: required });
     }
@@ -253,11 +258,18 @@ function validBySchema(schema: Schema): fc.Arbitrary<unknown> {
     }
     case 'string':
       return text(schema);
+    case 'boolean':
+      return fc.boolean();
     case 'null':
       return fc.constant(null);
     default:
       throw new Error(`the fuzz cannot make a ${JSON.stringify(schema)}: teach it`);
   }
+}
+
+/** No schema's `not` is understood here but this one. */
+export function isName(name: string): boolean {
+  return name !== '__proto__';
 }
 
 function text({ pattern, format, minLength = 0, maxLength = 50 }: Schema): fc.Arbitrary<string> {

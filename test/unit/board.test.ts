@@ -43,6 +43,7 @@ describe('the board', () => {
       version: 1,
       createdAtMs: T0,
       readAtMs: T0,
+      itemsEpoch: 0,
       items: [
         { ...item, ...counts, id: '6', code: 'v', rev: 3 },
         { ...item, ...counts, id: '7', code: 'w', rev: 4 },
@@ -205,6 +206,55 @@ describe('the board', () => {
   it('knows no sale that the ledger does not know', async () => {
     expect(await board.read('9')).toBeNull();
     expect(await board.watch('9', null, () => {})).toBeNull();
+  });
+
+  it('a sale that is deleted is gone for those who watch and read it, here and elsewhere', async () => {
+    for (const here of [true, false]) {
+      const watched = structuredClone(sale);
+      let gone = 0;
+      const events: SaleEvent[] = [];
+      await board.watch(
+        '5',
+        null,
+        (some) => events.push(...some),
+        () => gone++,
+      );
+      expect((await board.read('5'))!.sale.id).toBe('5');
+      sale = { ...sale, id: 'deleted' };
+      if (here) {
+        board.changed('5');
+        await runtime.timers.advance(FRESH_MS);
+      } else await board.poll();
+      expect([here, gone, events.length]).toEqual([here, 1, 3]);
+      await runtime.timers.advance(FRESH_MS);
+      expect(await board.read('5')).toBeNull();
+      expect(await board.watch('5', null, () => {})).toBeNull();
+      // P10: that there is none is known for a second, however many ask.
+      const before = reads;
+      for (let n = 0; n < 5; n++) expect(await board.read('5')).toBeNull();
+      expect(reads).toBe(before);
+      expect(runtime.timers.pending).toBe(0);
+      sale = watched;
+      await runtime.timers.advance(1000);
+    }
+  });
+
+  it('events carry no texts, and a text alone is no event', async () => {
+    sale.items[0] = { ...sale.items[0]!, description: 'd', image: 'https://i', metadata: { a: 'b' } };
+    const { events, stop } = await watch();
+    expect(JSON.stringify(events)).not.toMatch(/description|image|metadata/);
+    sale.items[0]!.description = 'other';
+    sale.version++;
+    board.changed('5');
+    await runtime.timers.advance(FRESH_MS);
+    expect(events).toHaveLength(3);
+    expect((await board.read('5'))!.sale.items[0]!.description).toBe('other');
+    sale.items.push({ ...sale.items[1]!, id: '8', code: 'x', price: { amount: 2, currency: 'CNY' } });
+    sale.version++;
+    board.changed('5');
+    await runtime.timers.advance(FRESH_MS);
+    expect(said(events).slice(3)).toEqual(['x 5']);
+    stop();
   });
 
   it('leaves no timer behind when it is closed', async () => {

@@ -4,6 +4,9 @@ import { GateUpkeep, type GateUpkeepDependencies } from '../../src/gate/upkeep.t
 
 const lead: GateUpkeepDependencies['lead'] = () => ({ stop: async () => undefined });
 
+/** A sale that may admit, and whose items have not changed. */
+const OPEN = { closed: false, readAtMs: 1, closesAtMs: 2, itemsEpoch: 0, items: [] };
+
 /** Answers every call with nothing, but those that are given; says which were made. */
 function stand<T>(answers: Record<string, (...args: string[]) => unknown>, calls: string[]): T {
   return new Proxy({} as object, {
@@ -62,6 +65,7 @@ it('P10: a sale whose gate cannot be asked holds up no other; the round fails at
         { auditId: '3', saleId: 'out' },
         { auditId: '4', saleId: 'fine' },
       ],
+      getSale: () => OPEN,
       pruneKeys: () => 0,
       pruneReleases: () => 0,
     },
@@ -146,4 +150,39 @@ it('P10: a process that is alone goes on after any number of failed rounds, and 
   new GateUpkeep({ runtime, gate, ledger, lead: alone, rebuilder, failed }).start();
   await done;
   expect([rounds, failures.length]).toEqual([10, 1]);
+});
+
+it('a change of items is finished by a gate that knows them, and a deleted sale leaves the gate', async () => {
+  const calls: string[] = [];
+  const sales: Record<string, object> = {
+    plain: OPEN,
+    old: { ...OPEN, itemsEpoch: 4 },
+    new: { ...OPEN, itemsEpoch: 3 },
+    over: { ...OPEN, closed: true, itemsEpoch: 4 },
+  };
+  const tasks = [...Object.keys(sales), 'deleted'].map((saleId, at) => ({ auditId: String(at), saleId }));
+  const ledger = stand<GateUpkeepDependencies['ledger']>(
+    {
+      openSaleIds: () => [],
+      unfinishedTasks: (olderMs) => (Number(olderMs) === 1000 ? tasks : []),
+      getSale: (saleId) => sales[saleId!] ?? null,
+      pruneKeys: () => 0,
+      pruneReleases: () => 0,
+    },
+    calls,
+  );
+  const gate = stand<GateUpkeepDependencies['gate']>({ epochOf: () => 4, saleIds: () => [] }, calls);
+  const rebuilder = stand<GateUpkeepDependencies['rebuilder']>({ apply: () => true }, calls);
+  await new GateUpkeep({ runtime: systemRuntime(), gate, ledger, lead, rebuilder }).round();
+  expect(calls.filter((call) => /^(rebuild|remove|finishTask|apply) /.test(call)).sort()).toEqual([
+    'apply new',
+    'apply over',
+    'apply plain',
+    'finishTask 0',
+    'finishTask 2',
+    'finishTask 3',
+    'finishTask 4',
+    'rebuild old 4 false true',
+    'remove deleted',
+  ]);
 });

@@ -73,6 +73,7 @@ describe('placing an order', () => {
       version: 1,
       createdAtMs: T0,
       readAtMs: T0,
+      itemsEpoch: 0,
       items: [{ code: 'v' }] as SaleRecord['items'],
     };
     const gate = {

@@ -1,5 +1,9 @@
 import { describe, expect, it } from 'vitest';
 import {
+  BOUNDS,
+  type DescribedPatch,
+  describedFaults,
+  isSoldAs,
   ledgerFree,
   newSaleFaults,
   nextWindowChangeMs,
@@ -91,4 +95,41 @@ describe('a new sale', () => {
 
 it('P9: what is free in the ledger is what is not reserved, sold or blocked', () => {
   expect(ledgerFree({ total: 10, reserved: 1, sold: 2, blocked: 3 })).toBe(4);
+});
+
+describe('what a sale and an item say', () => {
+  const pathsOf = (described: DescribedPatch) => describedFaults(described, '/items/3').map(({ path }) => path);
+
+  it('metadata: 4096 bytes as JSON, and not one more', () => {
+    // {"a":"…"} is 8 characters around the value, and each of these letters is three bytes.
+    const full = { a: `${'双'.repeat(1362)}xx` };
+    expect(Buffer.byteLength(JSON.stringify(full))).toBe(BOUNDS.metadataBytesMax);
+    expect(pathsOf({ metadata: full })).toEqual([]);
+    expect(pathsOf({ metadata: { a: `${full.a}x` } })).toEqual(['/items/3/metadata']);
+    expect(pathsOf({ metadata: {} })).toEqual([]);
+  });
+
+  it('an image is a URL; nothing is wrong with none, or with one that is taken away', () => {
+    expect(pathsOf({ image: 'https://shop.example/a.png?x=1#y' })).toEqual([]);
+    for (const image of ['https://', 'https://[', 'https://a:99999/', 'https://:80/']) {
+      expect([image, pathsOf({ image })]).toEqual([image, ['/items/3/image']]);
+    }
+    expect(pathsOf({})).toEqual([]);
+    expect(pathsOf({ description: null, image: null, metadata: null })).toEqual([]);
+  });
+
+  it('a new sale names the item whose texts are off', () => {
+    const item = { code: 'a', name: 'A', price: { amount: 1, currency: 'CNY' }, stock: 1 };
+    const items = [item, { ...item, code: 'b', image: 'https://[' }];
+    const sale = { opensAtMs: 0, closesAtMs: 1, items, metadata: { a: 'x'.repeat(4089) } };
+    expect(newSaleFaults(sale).map(({ path }) => path)).toEqual(['/metadata', '/items/1/image']);
+  });
+});
+
+it('an item is sold as before unless its price changes, or whether it is on sale', () => {
+  const item = { price: { amount: 100, currency: 'CNY' }, onSale: true };
+  expect(isSoldAs(item, { ...item, price: { ...item.price } })).toBe(true);
+  expect(isSoldAs(item, { ...item, price: { amount: 101, currency: 'CNY' } })).toBe(false);
+  expect(isSoldAs(item, { ...item, price: { amount: 100, currency: 'EUR' } })).toBe(false);
+  expect(isSoldAs(item, { ...item, onSale: false })).toBe(false);
 });

@@ -2,6 +2,7 @@ import { afterEach, beforeEach, expect, it, vi } from 'vitest';
 import { Seldom } from '../../src/base/seldom.ts';
 import { actor } from '../../src/model/actor.ts';
 import type { OrderRecord } from '../../src/model/order.ts';
+import { presentOffer } from '../../src/views/present.ts';
 import { DISPATCHER_DEFAULTS, Dispatcher, type DispatcherOptions } from '../../src/webhooks/dispatcher.ts';
 import type { Sent } from '../../src/webhooks/sender.ts';
 import { settled, T0 } from '../contract/manual.ts';
@@ -85,6 +86,7 @@ function dispatch(send: Send, options: Partial<DispatcherOptions> = {}): { sent:
       deliveryIds: ids,
       auditIds: ids,
       present: (order) => order,
+      presentOffer,
       seldom: new Seldom(world.runtime.clock),
       told: (outcome) => outcomes.push(outcome),
     },
@@ -110,6 +112,31 @@ async function pass(ms: number): Promise<void> {
   await settled();
   await world.runtime.timers.advance(ms);
 }
+
+it('says what an order is for, as it reads when the event is taken over, and the same at every try', async () => {
+  await subscribe();
+  const call = { by: BY, auditId: id(), keyed: null, answer: () => '' };
+  const said = { startsAtMs: T0, venue: 'Hall', metadata: { a: 'b' }, description: 'long', image: 'https://i' };
+  await world.ledger.patchSale('5', said, 1, call);
+  const bodies: Record<string, unknown>[] = [];
+  dispatch(async (_url, body) => {
+    bodies.push(body);
+    if (bodies.length > 1) return OK;
+    await world.ledger.patchItem('5', 'v', { name: 'W', metadata: { c: 'd' } }, 2, { ...call, auditId: id() });
+    return DOWN;
+  });
+  await reserve(['ann']);
+  await pass(60_000);
+  const [first, second] = bodies;
+  expect(Object.keys(first!)).toEqual(['id', 'type', 'at', 'order', 'sale', 'item']);
+  const startsAt = new Date(T0).toISOString();
+  expect(first).toMatchObject({ order: { buyer: 'ann' }, item: { name: 'V' } });
+  expect(first!.sale).toEqual({ name: 'Vouchers', startsAt, venue: 'Hall', metadata: { a: 'b' } });
+  expect(second).toEqual(first);
+  await reserve(['bob']);
+  await pass(60_000);
+  expect(bodies[2]).toMatchObject({ order: { buyer: 'bob' }, item: { name: 'W', metadata: { c: 'd' } } });
+});
 
 it('tries again after a time that grows, with jitter', async () => {
   const alert = vi.spyOn(world.runtime.log, 'error');

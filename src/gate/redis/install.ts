@@ -127,9 +127,10 @@ async function* chunksOf(
     ['n', String(items.length)],
     ['Q', '0'],
   ]);
-  for (const { id, code, price, total, blocked, rev } of items) {
+  for (const { id, code, price, total, blocked, rev, onSale } of items) {
     const k = numbers.get(id)!;
-    fields.set(`c:${code}`, String(k));
+    // Under a name that scripts of a version that sells everything do not look for.
+    fields.set(`${onSale === false ? 'X' : 'c'}:${code}`, String(k));
     fields.set(`s:${k}`, `${id} ${price.amount} ${price.currency} ${code}`);
     for (const [name, count] of Object.entries({ t: total, b: blocked, r: rev, h: held.get(id) ?? 0, q: 0, o: 0 })) {
       fields.set(`${name}:${k}`, String(count));

@@ -36,24 +36,29 @@ function showState(element, state) {
 const shown = new Map();
 
 function add(sale) {
-  const element = clone('sale');
-  const items = new Map();
-  for (const item of sale.items) {
-    const row = clone('item');
-    items.set(item.code, row);
-    element.querySelector('.items').append(row);
-  }
-  const entry = { element, items, events: null };
+  const entry = { element: clone('sale'), items: new Map(), events: null };
   shown.set(sale.id, entry);
   return entry;
 }
 
-function show({ element, items }, sale) {
+/** Items can be added to a sale while it is shown. */
+function rowOf({ element, items }, code) {
+  let row = items.get(code);
+  if (row === undefined) {
+    row = clone('item');
+    items.set(code, row);
+    element.querySelector('.items').append(row);
+  }
+  return row;
+}
+
+function show(entry, sale) {
+  const { element } = entry;
   element.querySelector('h2').textContent = sale.name;
   element.querySelector('.window').textContent =
     `${time(sale.opensAt)} – ${time(sale.closesAt)} · at most ${sale.perBuyer} for each buyer · sale ${sale.id}`;
   showState(element, sale.state);
-  for (const item of sale.items) showItem(items.get(item.code), item);
+  for (const item of sale.items) showItem(rowOf(entry, item.code), item);
 }
 
 function follow(id, entry) {
@@ -69,7 +74,7 @@ function follow(id, entry) {
   });
   events.addEventListener('stock', ({ data }) => {
     const item = JSON.parse(data);
-    showItem(entry.items.get(item.code), item);
+    showItem(rowOf(entry, item.code), item);
   });
   events.addEventListener('state', ({ data }) => showState(entry.element, JSON.parse(data).state));
 }

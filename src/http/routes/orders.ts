@@ -6,7 +6,7 @@ import { Turn } from '../../base/turn.ts';
 import * as S from '../../contract/schemas.ts';
 import { hasEnded, type OrderStatus } from '../../model/order.ts';
 import type { PlaceResult } from '../../orders/place.ts';
-import { iso, type Order, presentOrder } from '../../views/present.ts';
+import { iso, type Order, presentOrder, type Sale } from '../../views/present.ts';
 import type { OrderingIdentity } from '../auth.ts';
 import { readsOfList } from '../buyer-limits.ts';
 import type { HttpContext } from '../context.ts';
@@ -44,6 +44,16 @@ export function orderRoutes(app: FastifyInstance, { shop, auth, streams, buyerLi
   const params = S.OfId;
   const turn = new Turn(runtime.timers);
   app.decorateRequest(WHO, null);
+
+  /** One after the other: each order of a page may be of another sale. */
+  const salesOf = async (orders: readonly Order[]): Promise<Map<string, Sale>> => {
+    const sales = new Map<string, Sale>();
+    for (const saleId of new Set(orders.map((order) => order.saleId))) {
+      const found = await shop.get().getSale(saleId);
+      if (found !== null) sales.set(saleId, found.sale);
+    }
+    return sales;
+  };
 
   app.post<{ Params: { id: string }; Body: S.NewOrderBody }>(
     '/v1/sales/:id/orders',
@@ -164,7 +174,7 @@ export function orderRoutes(app: FastifyInstance, { shop, auth, streams, buyerLi
         ...(of !== undefined && { buyer: of }),
       };
       const found = await page(pageOf(asked), (wanted) => shop.get().listOrders(filter, wanted));
-      if (wantsCsv(request)) return sendCsv(reply, found);
+      if (wantsCsv(request)) return sendCsv(reply, found, await salesOf(found.data));
       return reply.header('content-type', 'application/json; charset=utf-8').send(found);
     },
   );
@@ -279,15 +289,21 @@ const CSV_COLUMNS = [
   'paymentProvider',
   'paymentReference',
   'refunded',
+  'saleName',
+  'itemName',
+  'startsAt',
+  'venue',
 ];
 
 /** RFC 4180. The same page as the JSON list. The next cursor is in a header, because a row would look like an order. */
 function sendCsv(
   reply: FastifyReply,
   { data, nextCursor }: { data: Order[]; nextCursor: string | null },
+  sales: ReadonlyMap<string, Sale>,
 ): FastifyReply {
-  const rows = data.map((order) =>
-    [
+  const rows = data.map((order) => {
+    const sale = sales.get(order.saleId);
+    return [
       order.id,
       order.saleId,
       order.buyer,
@@ -306,10 +322,14 @@ function sendCsv(
       order.payment?.provider ?? '',
       order.payment?.reference ?? '',
       order.payment?.refunded?.amount ?? '',
+      sale?.name ?? '',
+      sale?.items.find(({ code }) => code === order.item)?.name ?? '',
+      sale?.startsAt ?? '',
+      sale?.venue ?? '',
     ]
       .map(csvField)
-      .join(','),
-  );
+      .join(',');
+  });
   if (nextCursor !== null) reply.header('doorbuster-next-cursor', nextCursor);
   return reply
     .header('content-type', 'text/csv; charset=utf-8')

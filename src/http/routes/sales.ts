@@ -1,8 +1,9 @@
 import type { FastifyInstance, FastifyRequest } from 'fastify';
 import Type from 'typebox';
-import { newSaleOf, salePatchOf } from '../../contract/convert.ts';
+import { itemPatchOf, newItemOf, newSaleOf, salePatchOf } from '../../contract/convert.ts';
 import * as S from '../../contract/schemas.ts';
 import type { KeyedCall, SaleChange } from '../../ledger/port.ts';
+import type { Fault } from '../../model/sale.ts';
 import type { Caller } from '../../sales/manage.ts';
 import type { SaleEvent } from '../../views/board.ts';
 import type { HttpContext } from '../context.ts';
@@ -20,6 +21,11 @@ interface OfSale {
   Params: { id: string };
 }
 
+interface OfItem {
+  Params: { id: string; code: string };
+}
+
+const OF_ITEM = Type.Object({ id: S.GivenId, code: S.Code });
 const BODY = ['malformed_json', 'body_too_large', 'unsupported_media_type', 'invalid_request'] as const;
 const ADMIN = ['unauthenticated', 'forbidden'] as const;
 const KEYED = ['idempotency_key_reused', 'idempotency_in_flight'] as const;
@@ -58,10 +64,7 @@ export function saleRoutes(app: FastifyInstance, context: HttpContext): void {
       onRequest: async (request) => void auth.admin(request),
     },
     async (request, reply) => {
-      const sale = newSaleOf(request.body);
-      if (Array.isArray(sale)) {
-        throw new HttpProblem('invalid_request', `${sale[0]!.path}: ${sale[0]!.message}`, { errors: sale });
-      }
+      const sale = faultless(newSaleOf(request.body));
       const deed = { operation: 'sale.create', subject: '' };
       // The same instant in another time zone is the same sale.
       const made = await change(request, deed, (caller) => shop.get().createSale(sale, caller), sale);
@@ -109,7 +112,7 @@ export function saleRoutes(app: FastifyInstance, context: HttpContext): void {
     {
       schema: {
         ...admin,
-        summary: 'Change a sale; lowering perBuyer takes no order away',
+        summary: 'Change a sale; null takes a text away; lowering perBuyer takes no order away',
         params,
         body: S.SalePatch,
         response: { 200: S.Sale, ...problems(...BODY, ...ADMIN, 'not_found', 'version_conflict', 'sale_closed') },
@@ -118,20 +121,83 @@ export function saleRoutes(app: FastifyInstance, context: HttpContext): void {
     },
     async (request, reply) => {
       const caller = { by: actorOf(auth.asAdmin(request), request), keyed: null };
-      return answerChange(
-        reply,
-        await shop.get().patchSale(request.params.id, salePatchOf(request.body), request.body.version, caller),
-      );
+      const patch = faultless(salePatchOf(request.body));
+      return answerChange(reply, await shop.get().patchSale(request.params.id, patch, request.body.version, caller));
     },
   );
 
-  app.post<{ Params: { id: string; code: string }; Body: S.StockChangeBody }>(
+  app.delete<OfSale>(
+    '/v1/sales/:id',
+    {
+      schema: {
+        ...admin,
+        summary: 'Delete a sale that has no order yet',
+        params,
+        response: {
+          204: { type: 'null', description: 'Deleted' },
+          ...problems(...ADMIN, 'not_found', 'sale_has_orders', ...BODY),
+        },
+      },
+      onRequest: async (request) => void auth.admin(request),
+    },
+    async (request, reply) => {
+      const caller = { by: actorOf(auth.asAdmin(request), request) };
+      const outcome = await shop.get().deleteSale(request.params.id, caller);
+      if (outcome === 'not_found') throw new HttpProblem('not_found', 'there is no such sale');
+      if (outcome === 'sale_has_orders') throw new HttpProblem('sale_has_orders');
+      return reply.code(204).send();
+    },
+  );
+
+  app.post<OfSale & { Body: S.NewItemBody }>(
+    '/v1/sales/:id/items',
+    {
+      schema: {
+        ...admin,
+        summary: 'Add an item to a sale, even while it is open',
+        params,
+        headers,
+        body: S.NewItem,
+        response: { 201: S.Sale, ...problems(...BODY, ...ADMIN, 'not_found', 'sale_closed', ...KEYED) },
+      },
+      onRequest: async (request) => void auth.admin(request),
+    },
+    async (request, reply) => {
+      const { id } = request.params;
+      const item = faultless(newItemOf(request.body));
+      const deed = { operation: 'sale.add_item', subject: id };
+      const made = await change(request, deed, (caller) => shop.get().addItem(id, item, caller));
+      return answerChange(reply, made, 201);
+    },
+  );
+
+  app.patch<OfItem & { Body: S.ItemPatchBody }>(
+    '/v1/sales/:id/items/:code',
+    {
+      schema: {
+        ...admin,
+        summary: 'Change an item; a new price touches no existing order; null takes a text away',
+        params: OF_ITEM,
+        body: S.ItemPatch,
+        response: { 200: S.Sale, ...problems(...BODY, ...ADMIN, 'not_found', 'version_conflict', 'sale_closed') },
+      },
+      onRequest: async (request) => void auth.admin(request),
+    },
+    async (request, reply) => {
+      const { id, code } = request.params;
+      const caller = { by: actorOf(auth.asAdmin(request), request), keyed: null };
+      const patch = faultless(itemPatchOf(request.body));
+      return answerChange(reply, await shop.get().patchItem(id, code, patch, request.body.version, caller));
+    },
+  );
+
+  app.post<OfItem & { Body: S.StockChangeBody }>(
     '/v1/sales/:id/items/:code/stock',
     {
       schema: {
         ...admin,
         summary: 'Add or remove units, even while the sale is open',
-        params: Type.Object({ id: S.GivenId, code: S.Code }),
+        params: OF_ITEM,
         headers,
         body: S.StockChange,
         response: {
@@ -203,13 +269,23 @@ export function saleRoutes(app: FastifyInstance, context: HttpContext): void {
     },
     (request, reply) =>
       streams.serve('public', request, reply, async (stream) => {
-        const stop = await shop
-          .get()
-          .streamSale(request.params.id, lastEventId(request), (events) => stream.write(textOf(events)));
+        const stop = await shop.get().streamSale(
+          request.params.id,
+          lastEventId(request),
+          (events) => stream.write(textOf(events)),
+          // The client connects again, and is told that there is no such sale.
+          () => stream.end(),
+        );
         if (stop === null) throw new HttpProblem('not_found', 'there is no such sale');
         return stop;
       }),
   );
+}
+
+function faultless<T>(converted: T | Fault[]): T {
+  if (!Array.isArray(converted)) return converted;
+  const [first] = converted as Fault[];
+  throw new HttpProblem('invalid_request', `${first!.path}: ${first!.message}`, { errors: converted });
 }
 
 const texts = new WeakMap<readonly SaleEvent[], Buffer>();

@@ -17,10 +17,10 @@ export interface SaleLedger {
   /** `version` is the sale's, and rises. An order keeps the price that it was admitted with. */
   patchItem(saleId: string, itemCode: string, patch: ItemPatch, version: number, call: AdminCall): Promise<SaleChange>;
   /**
-   * Only while no order of it is stored, whatever has become of that order. An order of it that is still on its way is a fault
+   * Only while its items have this epoch, and no order of it is stored, whatever has become of that order. An order of it that is still on its way is a fault
    * from then on (`item_unknown`): the pipe has to be empty before. Keys of calls about the sale stay bound (P5).
    */
-  deleteSale(saleId: string, note: Pick<AuditNote, 'auditId' | 'by'>): Promise<SaleDeleted>;
+  deleteSale(saleId: string, epoch: number, note: Pick<AuditNote, 'auditId' | 'by'>): Promise<SaleDeleted>;
   getSale(saleId: string): Promise<SaleRecord | null>;
   /** Whether these sales were changed, in one query for all of them. One that does not exist has no stamp. */
   saleStamps(saleIds: readonly string[]): Promise<Map<string, SaleStamp>>;
@@ -64,8 +64,8 @@ export type SaleChange =
   | { outcome: 'not_found' | 'version_conflict' | 'insufficient_free' | 'sale_closed' | 'idempotency_key_reused' }
   | { outcome: 'invalid_request'; path: string; message: string };
 
-/** `deleted`: and the gate has yet to hear of it, as of any other change. */
-export type SaleDeleted = { readonly outcome: 'deleted' | 'not_found' | 'sale_has_orders' };
+/** `deleted`: and the gate has yet to hear of it, as of any other change. `rebuilt`: its items have another epoch. */
+export type SaleDeleted = { readonly outcome: 'deleted' | 'not_found' | 'sale_has_orders' | 'rebuilt' };
 
 /** The audit row of whoever has a gate rebuilt. */
 export type Rebuilding = Pick<AuditNote, 'auditId' | 'by'>;

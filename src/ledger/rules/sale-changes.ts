@@ -2,6 +2,7 @@ import {
   BOUNDS,
   type ItemPatch,
   type ItemRecord,
+  isSoldAs,
   ledgerFree,
   type NewItem,
   type SalePatch,
@@ -26,10 +27,12 @@ export interface Decided {
   readonly item?: ItemRecord;
 }
 
-export type ChangeableSale = Pick<
-  SaleRecord,
-  'name' | 'opensAtMs' | 'closesAtMs' | 'perBuyer' | 'payWithinSeconds' | 'paused' | 'closed'
->;
+/** Texts that are null are taken away. */
+export type ChangeableSale = Required<
+  Pick<SalePatch, 'name' | 'opensAtMs' | 'closesAtMs' | 'perBuyer' | 'payWithinSeconds'>
+> &
+  Pick<SalePatch, 'description' | 'image' | 'metadata' | 'startsAtMs' | 'venue'> &
+  Pick<SaleRecord, 'paused' | 'closed' | 'itemsEpoch'>;
 
 export function patched(sale: SaleRecord, patch: SalePatch, version: number): Refused | Decided {
   if (sale.version !== version) return { outcome: 'version_conflict' };
@@ -83,7 +86,13 @@ export function withItem(sale: SaleRecord, item: NewItem, maps: Iterable<SeatMap
     const fault = saleSeatFaults(all)[0];
     if (fault) return { outcome: 'invalid_request', ...fault };
   }
-  return { outcome: 'decided', action: 'sale.add_item', detail: { item: item.code, name: item.name }, sale: {} };
+  const detail = { item: item.code, name: item.name, price: item.price, stock: item.stock };
+  return { outcome: 'decided', action: 'sale.add_item', detail, sale: { itemsEpoch: epochOf(sale) } };
+}
+
+/** That of the sale's items: a rebuild raises all of them to one. */
+export function epochOf({ items }: Pick<SaleRecord, 'items'>): number {
+  return Math.max(...items.map(({ epoch }) => epoch));
 }
 
 /** The version is the sale's: an item has none of its own. */
@@ -96,9 +105,18 @@ export function patchedItem(
   if (item === null) return { outcome: 'not_found' };
   if (sale.version !== version) return { outcome: 'version_conflict' };
   if (sale.closed) return { outcome: 'sale_closed' };
-  const { description = item.description ?? null, image = item.image ?? null, ...rest } = patch;
-  const { description: _, image: __, ...bare } = item;
-  const next = { ...bare, ...rest, ...(description !== null && { description }), ...(image !== null && { image }) };
+  const { description, image, metadata, ...bare } = item;
+  const texts = { description, image, metadata, ...patch };
+  const { description: d, image: i, metadata: m, ...rest } = texts;
+  const next: ItemRecord = {
+    ...bare,
+    ...rest,
+    ...(typeof d === 'string' && { description: d }),
+    ...(typeof i === 'string' && { image: i }),
+    ...(m && { metadata: m }),
+  };
   const detail = { item: item.code, ...patch };
-  return { outcome: 'decided', action: 'sale.patch_item', detail, sale: {}, item: next };
+  // A gate that sells the item as it is needs no rebuild for the sake of a text.
+  const change = isSoldAs(item, next) ? {} : { itemsEpoch: epochOf(sale) };
+  return { outcome: 'decided', action: 'sale.patch_item', detail, sale: change, item: next };
 }

@@ -1,5 +1,5 @@
 import { invariant } from '../../base/errors.ts';
-import type { Described, ItemKind, ItemRecord, NewItem, SaleRecord } from '../../model/sale.ts';
+import type { Described, DescribedPatch, ItemKind, ItemRecord, NewItem, SaleRecord } from '../../model/sale.ts';
 import { decodeSeatMap, encodeSeatMap, type SeatMap } from '../../model/seat-map.ts';
 import { HOUSE } from '../rules/seats.ts';
 import type { SeatsByItem } from './gate-pages.ts';
@@ -66,8 +66,8 @@ export function describedOf({ description, image, metadata }: Row): Described {
 /** In the order of these columns. */
 export const DESCRIBED = ['description', 'image', 'metadata'] as const;
 
-export function cellsOfDescribed({ description, image, metadata }: Described): Cells {
-  return [description ?? null, image ?? null, metadata === undefined ? null : JSON.stringify(metadata)];
+export function cellsOfDescribed({ description, image, metadata }: DescribedPatch): Cells {
+  return [description ?? null, image ?? null, metadata ? JSON.stringify(metadata) : null];
 }
 
 /** An item that is new in its sale. */

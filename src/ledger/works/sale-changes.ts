@@ -6,6 +6,7 @@ import {
   type ChangeableSale,
   closed,
   type Decided,
+  epochOf,
   patched,
   patchedItem,
   paused,
@@ -123,7 +124,7 @@ export function* addItem(
   const writes = new Writes();
   addChange(writes, begun, decided);
   // The epoch of the others: the sale's gate admits orders of all items with one epoch.
-  const epoch = Math.max(...sale.items.map((one) => one.epoch));
+  const epoch = epochOf(sale);
   const [last] = yield [query('SELECT MAX(position) AS position FROM items WHERE sale_id = ?', BigInt(saleId))];
   addItems(writes, saleId, [{ id: item.id, position: Number(last!.rows[0]!.position) + 1, epoch, item }]);
   yield* writes.done();
@@ -142,20 +143,25 @@ export function patchItem(
 }
 
 /**
+ * `epoch`: the one that the caller has raised the items to, after which it saw that nothing is in the pipe. Another one since may
+ * have a gate that has admitted orders.
+ *
  * Once its items are locked and no writer is on its way to them, no order of the sale can come: a writer that began before finds
  * no item to take units of, and rolls back.
  */
 export function* deleteSale(
   saleId: string,
+  epoch: number,
   { auditId, by }: Pick<AuditNote, 'auditId' | 'by'>,
   dialect: LifeDialect,
 ): Work<SaleDeleted> {
   const [sales, items, clock] = yield [
     query(`SELECT id, name FROM sales WHERE id = ? ${dialect.forUpdate}`, BigInt(saleId)),
-    query('SELECT id FROM items WHERE sale_id = ?', BigInt(saleId)),
+    query('SELECT id, epoch FROM items WHERE sale_id = ?', BigInt(saleId)),
     CLOCK,
   ];
   if (sales!.rows.length === 0) return { outcome: 'not_found' };
+  if (items!.rows.some((item) => Number(item.epoch) !== epoch)) return { outcome: 'rebuilt' };
   const itemIds = items!.rows.map(({ id }) => id as string).sort(byId);
   const waits = dialect.awaitWriters(itemIds);
   if (waits.length > 0) yield waits;
@@ -249,7 +255,8 @@ function addChange(writes: Writes, { sale, perBuyerMax, nowMs }: Begun, decided:
 function saleUpdate(next: ChangeableSale & { id: string }, perBuyerMax: number, version: number, nowMs: number): Step {
   return query(
     `UPDATE sales SET name = ?, opens_at = ?, closes_at = ?, per_buyer = ?, per_buyer_max = ?, pay_within = ?, paused = ?,
-       closed = ?, version = version + 1, updated_at = ? WHERE id = ? AND version = ?`,
+       closed = ?, items_epoch = ?, starts_at = ?, venue = ?, description = ?, image = ?, metadata = ?, version = version + 1,
+       updated_at = ? WHERE id = ? AND version = ?`,
     next.name,
     next.opensAtMs,
     next.closesAtMs,
@@ -258,6 +265,10 @@ function saleUpdate(next: ChangeableSale & { id: string }, perBuyerMax: number, 
     next.payWithinSeconds,
     next.paused ? 1 : 0,
     next.closed ? 1 : 0,
+    next.itemsEpoch,
+    next.startsAtMs ?? null,
+    next.venue ?? null,
+    ...cellsOfDescribed(next),
     nowMs,
     BigInt(next.id),
     version,

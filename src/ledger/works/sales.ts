@@ -11,7 +11,7 @@ import { CLOCK, type LifeDialect, nowOf, query, type Result, type Work, Writes }
 /** Sales as they are read, and the snapshots that gates are built from. What changes a sale is in sale-changes.ts. */
 
 export const SELECT_SALES = `SELECT id, name, opens_at, closes_at, per_buyer, per_buyer_max, pay_within, paused, closed, version,
-  created_at, description, image, metadata, starts_at, venue FROM sales`;
+  created_at, description, image, metadata, starts_at, venue, items_epoch FROM sales`;
 
 export function* getSale(saleId: string): Work<SaleRecord | null> {
   const [sales, items, clock] = yield [query(`${SELECT_SALES} WHERE id = ?`, BigInt(saleId)), itemsOf([saleId]), CLOCK];
@@ -143,6 +143,7 @@ export function recordsOf(sales: Result, items: Result, readAtMs: number): SaleR
     ...describedOf(row),
     ...(row.starts_at !== null && { startsAtMs: Number(row.starts_at) }),
     ...(row.venue !== null && { venue: row.venue as string }),
+    itemsEpoch: Number(row.items_epoch),
     items: bySale.get(row.id as string) ?? [],
   }));
 }

@@ -62,14 +62,18 @@ end
 
 -- The items that are wanted, each once.
 local fields = { 'n', 'Q' }
-for i = 1, w do fields[i + 2] = 'c:' .. ARGV[8 + 3 * i] end
+for i = 1, w do
+  fields[i + 2] = 'c:' .. ARGV[8 + 3 * i]
+  fields[i + 2 + w] = 'X:' .. ARGV[8 + 3 * i]
+end
 local numbers = call('HMGET', KEYS[2], unpack(fields))
 if not numbers[1] then return 0 end
 local unsettled = tonumber(numbers[2])
 
 local items, wants, static = {}, {}, {}
 for i = 1, w do
-  local quantity, number = tonumber(ARGV[9 + 3 * i]), numbers[i + 2]
+  local quantity, offSale = tonumber(ARGV[9 + 3 * i]), numbers[i + 2 + w]
+  local number = numbers[i + 2] or offSale
   if not quantity or quantity < 1 or quantity % 1 ~= 0 then error('admit: not a quantity') end
   wants[i], static[i] = false, ''
   if number then
@@ -86,6 +90,8 @@ for i = 1, w do
         queued = queued,
         before = queued,
       }
+      -- Nothing of it is free to anybody, but a repeat of an order still gets its answer.
+      if offSale then item.free = 0 end
       items[number] = item
     end
     -- The slots of a buyer who holds nothing.

@@ -13,6 +13,16 @@ PREPARE change_table FROM @change;
 EXECUTE change_table;
 DEALLOCATE PREPARE change_table;
 
+-- The epoch that the items had when one was last added, repriced or taken off sale: gates of this epoch and below do not know the items
+-- as they are.
+SET @change = IF((SELECT count(*) FROM information_schema.columns WHERE table_schema = DATABASE()
+    AND table_name = 'sales' AND column_name = 'items_epoch') = 0,
+  'ALTER TABLE sales ADD COLUMN items_epoch INT NOT NULL DEFAULT 0',
+  'DO 0');
+PREPARE change_table FROM @change;
+EXECUTE change_table;
+DEALLOCATE PREPARE change_table;
+
 SET @change = IF((SELECT count(*) FROM information_schema.columns WHERE table_schema = DATABASE()
     AND table_name = 'items' AND column_name = 'on_sale') = 0,
   'ALTER TABLE items ADD COLUMN on_sale SMALLINT NOT NULL DEFAULT 1, ADD CONSTRAINT items_on_sale CHECK (on_sale IN (0, 1))',

@@ -8,7 +8,10 @@ ALTER TABLE sales
   ADD COLUMN image       TEXT,
   -- A JSON object of text values.
   ADD COLUMN metadata    TEXT,
-  ADD COLUMN venue       TEXT;
+  ADD COLUMN venue       TEXT,
+  -- The epoch that the items had when one was last added, repriced or taken off sale: gates of this epoch and below do not know the items
+  -- as they are.
+  ADD COLUMN items_epoch INT NOT NULL DEFAULT 0;
 
 ALTER TABLE items ADD COLUMN on_sale SMALLINT NOT NULL DEFAULT 1 CONSTRAINT items_on_sale CHECK (on_sale IN (0, 1));
 

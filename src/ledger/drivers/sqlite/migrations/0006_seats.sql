@@ -8,6 +8,9 @@ ALTER TABLE sales ADD COLUMN metadata TEXT;
 -- When the event begins that it sells tickets for. No order depends on it.
 ALTER TABLE sales ADD COLUMN starts_at INTEGER;
 ALTER TABLE sales ADD COLUMN venue TEXT;
+-- The epoch that the items had when one was last added, repriced or taken off sale: gates of this epoch and below do not know the items
+-- as they are.
+ALTER TABLE sales ADD COLUMN items_epoch INTEGER NOT NULL DEFAULT 0;
 
 ALTER TABLE items ADD COLUMN on_sale INTEGER NOT NULL DEFAULT 1 CHECK (on_sale IN (0, 1));
 
