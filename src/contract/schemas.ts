@@ -9,6 +9,7 @@ import { REJECT_REASONS, type RejectReason } from '../model/outcome.ts';
 import { BOUNDS } from '../model/sale.ts';
 import { type CommentOrder, SOCIAL_BOUNDS } from '../model/social.ts';
 import { CODE_PATTERN, CONTENT_PATTERN, KEY_PATTERN, NAME_PATTERN, TEXT_PATTERN } from '../model/text.ts';
+import { SeatName, SeatRows } from './seats.ts';
 
 /**
  * The schemas of input and output. HTTP and the library validate with them; HTTP also serialises with them and generates
@@ -98,7 +99,10 @@ export const NewItem = Type.Object(
     code: Code,
     name: Name,
     price: Money,
-    stock: Type.Integer({ minimum: 0, maximum: BOUNDS.stockMax }),
+    stock: Type.Optional(
+      Type.Integer({ minimum: 0, maximum: BOUNDS.stockMax, description: 'Of a counted item, which has no `seats`' }),
+    ),
+    seats: Type.Optional(SeatRows),
   },
   strict,
 );
@@ -185,7 +189,7 @@ export const Order = Type.Object({
   buyer: Type.String(),
   item: Type.String(),
   quantity: Type.Integer(),
-  seats: Type.Array(Type.String()),
+  seats: Type.Array(SeatName, { description: 'Of a counted item: none' }),
   amount: Type.Object({ amount: Type.Integer({ minimum: 0, description: 'Minor units' }), currency: Type.String() }),
   status: words(ORDER_STATUSES),
   reason: Type.Unsafe<RejectReason | null>({ type: ['string', 'null'], enum: [...REJECT_REASONS, null] }),
@@ -318,8 +322,20 @@ export type PaymentNewsBody = Static<typeof PaymentNews>;
 
 export const NewOrder = Type.Object(
   {
-    item: Code,
-    quantity: Type.Optional(Type.Integer({ minimum: 1, maximum: BOUNDS.quantityMax, default: 1 })),
+    item: Type.Optional(Type.String({ ...Code, description: 'Needed unless `seats` are named' })),
+    quantity: Type.Optional(
+      Type.Integer({ minimum: 1, maximum: BOUNDS.quantityMax, description: '1, or the number of `seats`' }),
+    ),
+    seats: Type.Optional(
+      Type.Array(SeatName, {
+        minItems: 1,
+        maxItems: BOUNDS.quantityMax,
+        description: 'These very seats of one item, all or none',
+      }),
+    ),
+    together: Type.Optional(
+      Type.Boolean({ description: 'Of a seated item: the best free seats that are all neighbours. Not with `seats`' }),
+    ),
   },
   { ...strict, examples: [{ item: 'voucher-100', quantity: 1 }] },
 );

@@ -5,7 +5,7 @@ import type { OrderMessage, OrderRecord } from '../model/order.ts';
 import type { PartRefund, PaymentAttempt, SandboxIntent } from '../model/payment.ts';
 import type { ItemPatch, NewItem, NewSale, SalePatch, SaleRecord, SaleStamp } from '../model/sale.ts';
 import type { SeatMap } from '../model/seat-map.ts';
-import type { SaleSnapshot } from '../model/snapshot.ts';
+import type { SaleSnapshot, SnapshotPage } from '../model/snapshot.ts';
 import { AccountBook } from './account-ledger.ts';
 import { LikeBook } from './like-ledger.ts';
 import type {
@@ -56,6 +56,7 @@ import * as audit from './works/audit.ts';
 import { unblockPayments } from './works/declines.ts';
 import * as events from './works/events.ts';
 import { takeIdBlock } from './works/ids.ts';
+import { gatePages } from './works/gate-pages.ts';
 import { seatMaps } from './works/items.ts';
 import * as keys from './works/keys.ts';
 import { moveOrders } from './works/moves.ts';
@@ -249,6 +250,11 @@ export class StoredLedger<S extends Store = Store> implements Ledger {
 
   blockedSeats(saleId: string): Promise<BlockedSeats[]> {
     return this.store.look(() => seats.blockedSeats(saleId));
+  }
+
+  seatHolds(saleId: string): AsyncIterable<SnapshotPage> {
+    // No key is so young: they are not asked for.
+    return gatePages((afterId) => this.store.orders.page(saleId, afterId), Number.POSITIVE_INFINITY);
   }
 
   setBlocked(

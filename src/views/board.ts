@@ -1,21 +1,19 @@
 import { RetryableError } from '../base/errors.ts';
-import { Few } from '../base/few.ts';
 import type { Runtime } from '../base/runtime.ts';
 import { sleep, within } from '../base/timers.ts';
 import type { Gate } from '../gate/port.ts';
 import type { SaleLedger } from '../ledger/port.ts';
 import { nextWindowChangeMs, type SaleRecord, type SaleStamp, stampOf } from '../model/sale.ts';
+import { Pace, PAUSE_FACTOR } from './pace.ts';
+import { positionOf } from './positions.ts';
 import { type Item, presentSale, type Sale } from './present.ts';
 import { type PublicAnswer, publicAnswer } from './public-answer.ts';
+import type { SeatsEvent } from './seats.ts';
 
 /** Public counts may lag by a second; a tenth costs the ledger ten reads a second and a sale, whatever the crowd. */
 const FRESH_MS = 100;
 const KEPT_SALES_MAX = 1000;
 const READ_MS_MAX = 1000;
-/** Watched sales that are read at the same time, however many have changed. */
-const LOOKS_AT_ONCE = 4;
-/** Of the event loop's time, telling watchers takes at most a quarter, however many there are. */
-const PAUSE_FACTOR = 3;
 /** Stamps do not show what waits in the pipe: each round also reads so many sales with queued units, and as many others. */
 const ROTATED = 8;
 /** A sale that is over can only change by a refund. */
@@ -29,7 +27,10 @@ const KNOWN_MAX = 10_000;
 const MISSING_MAX = 1000;
 const MISSING_MS = 1000;
 
-export type SaleEvent = { type: 'stock'; id: string; item: Item } | { type: 'state'; id: string; state: Sale['state'] };
+export type SaleEvent =
+  | { type: 'stock'; id: string; item: Item }
+  | { type: 'state'; id: string; state: Sale['state'] }
+  | SeatsEvent;
 
 /** All who watch get the same array: whoever writes it as text does so once. */
 export type HearSale = (events: readonly SaleEvent[]) => void;
@@ -41,9 +42,12 @@ interface BoardRow {
   readAtMs: number;
   /** Written when it is asked for. */
   answer: PublicAnswer | null;
-  /** The whole sale as events, made when a watcher needs it. */
-  snapshot: readonly SaleEvent[] | null;
+  /** The whole sale as events, made when a watcher needs it, and their id. */
+  snapshot: { readonly id: string; readonly events: readonly SaleEvent[] } | null;
 }
+
+/** Of a sale with seats: how far those who watch have been told of its seats; null: it has none. */
+export type SeatsAt = (saleId: string) => string | null;
 
 /**
  * The board: what anybody may see of a sale, read at most ten times a second and shared by all who look, and the
@@ -51,7 +55,7 @@ interface BoardRow {
  *
  * An event's id is `epoch.rev`, where rev sums the revs of the items, four times the sale's version, and how far its
  * window has come (0 before, 1 open, 2 over): the sum only grows, so it names one state of the whole sale, also across
- * restarts and when only time has passed.
+ * restarts and when only time has passed. Of a sale with seats, the id goes on with the revision of the seats (positions.ts).
  */
 export class Board {
   readonly #runtime: Runtime;
@@ -61,6 +65,7 @@ export class Board {
   readonly #reading = new Map<string, Promise<BoardRow | null>>();
   readonly #watchers = new Map<string, Watched>();
   readonly #pace: Pace;
+  readonly #seatsAt: SeatsAt;
   readonly #asked = new Map<string, PromiseWithResolvers<boolean>>();
   #asking = false;
   /** Sales that were seen to exist, and ids that were seen not to, with the time until which that is believed. */
@@ -71,11 +76,18 @@ export class Board {
   /** Raised by every change of a sale: what was read before it is not kept. */
   #changes = 0;
 
-  constructor(runtime: Runtime, ledger: SaleLedger, gate: Gate) {
+  constructor(
+    runtime: Runtime,
+    ledger: SaleLedger,
+    gate: Gate,
+    pace: Pace = new Pace(runtime),
+    seatsAt: SeatsAt = () => null,
+  ) {
     this.#runtime = runtime;
     this.#ledger = ledger;
     this.#gate = gate;
-    this.#pace = new Pace(runtime);
+    this.#pace = pace;
+    this.#seatsAt = seatsAt;
   }
 
   async read(saleId: string): Promise<BoardRow | null> {
@@ -120,15 +132,27 @@ export class Board {
   /** For public reads: ids that are made up do not reach the ledger as fast as they are asked for. */
   async #readAny(saleId: string): Promise<BoardRow | null> {
     if (this.#known.has(saleId)) return this.readNow(saleId);
-    const missingUntilMs = this.#missing.get(saleId) ?? 0;
-    if (this.#runtime.clock.monotonic() < missingUntilMs) return null;
     const changes = this.#changes;
-    const found = (await this.#exists(saleId)) ? await this.#pace.read(() => this.readNow(saleId)) : null;
-    if (found === null && changes === this.#changes) {
-      bound(this.#missing, MISSING_MAX);
-      this.#missing.set(saleId, this.#runtime.clock.monotonic() + MISSING_MS);
-    }
+    if (!(await this.exists(saleId))) return null;
+    const found = await this.#pace.read(() => this.readNow(saleId));
+    if (found === null) this.#miss(saleId, changes);
     return found;
+  }
+
+  /** Whether there is such a sale, as far as it is known or can be found out at a bounded price. */
+  async exists(saleId: string): Promise<boolean> {
+    if (this.#known.has(saleId)) return true;
+    if (this.#runtime.clock.monotonic() < (this.#missing.get(saleId) ?? 0)) return false;
+    const changes = this.#changes;
+    const exists = await this.#exists(saleId);
+    if (!exists) this.#miss(saleId, changes);
+    return exists;
+  }
+
+  #miss(saleId: string, changes: number): void {
+    if (changes !== this.#changes) return;
+    bound(this.#missing, MISSING_MAX);
+    this.#missing.set(saleId, this.#runtime.clock.monotonic() + MISSING_MS);
   }
 
   /** One query at a time for all who ask, with a pause after each: however many ids are made up, they cost the same. */
@@ -225,15 +249,17 @@ export class Board {
       if (now === null) return null;
       watched = this.#watchers.get(saleId);
       if (watched === undefined) {
-        watched = new Watched(this.#runtime, this.#pace, now, () => this.readNow(saleId));
+        const idOf = (row: BoardRow): string => this.#idOf(saleId, row);
+        watched = new Watched(this.#runtime, this.#pace, now, () => this.readNow(saleId), idOf);
         this.#watchers.set(saleId, watched);
         // Counts that moved while it was read may not show yet, and there was no watcher to tell.
         if (touches !== this.#touches) watched.touch();
       }
     }
     const { seen } = watched;
-    seen.snapshot ??= snapshotEvents(seen);
-    if (from !== seen.eventId) hear(seen.snapshot);
+    const id = this.#idOf(saleId, seen);
+    if (seen.snapshot?.id !== id) seen.snapshot = { id, events: snapshotEvents(seen.sale, id) };
+    if (from !== seen.eventId) hear(seen.snapshot.events);
     watched.listeners.add(hear);
     return () => {
       watched.listeners.delete(hear);
@@ -242,6 +268,15 @@ export class Board {
         if (this.#watchers.get(saleId) === watched) this.#watchers.delete(saleId);
       }
     };
+  }
+
+  /** How far those who watch have been told of its counts and state; null: nobody watches. */
+  countsAt(saleId: string): string | null {
+    return this.#watchers.get(saleId)?.seen.eventId ?? null;
+  }
+
+  #idOf(saleId: string, { eventId }: BoardRow): string {
+    return positionOf(eventId, this.#seatsAt(saleId));
   }
 
   close(): void {
@@ -265,52 +300,31 @@ export class Board {
   }
 }
 
-/** How the board shares the ledger and the event loop among all sales that are watched. */
-class Pace {
-  readonly #runtime: Runtime;
-  readonly #reads = new Few(LOOKS_AT_ONCE, Number.POSITIVE_INFINITY, 'sales are read');
-  #tellFromMs = 0;
-
-  constructor(runtime: Runtime) {
-    this.#runtime = runtime;
-  }
-
-  read<T>(read: () => Promise<T>): Promise<T> {
-    return this.#reads.run(read);
-  }
-
-  /** After each telling, of whatever sale, there is a pause by what it has cost. */
-  async tell(tell: () => void): Promise<void> {
-    const { clock, timers } = this.#runtime;
-    for (;;) {
-      const waitMs = this.#tellFromMs - clock.monotonic();
-      if (waitMs < 1) break;
-      await sleep(timers, Math.ceil(waitMs));
-    }
-    const startedMs = clock.monotonic();
-    tell();
-    const endedMs = clock.monotonic();
-    this.#tellFromMs = Math.max(this.#tellFromMs, endedMs) + PAUSE_FACTOR * (endedMs - startedMs);
-  }
-}
-
 /** A sale that somebody watches: reads it when touched, and when its window opens or closes. */
 class Watched {
   readonly listeners = new Set<HearSale>();
   readonly #runtime: Runtime;
   readonly #pace: Pace;
   readonly #read: () => Promise<BoardRow | null>;
+  readonly #idOf: (row: BoardRow) => string;
   #seen: BoardRow;
   #looking: Promise<void> | null = null;
   #stopped = false;
   #cancelRead: (() => void) | null = null;
   #cancelWindow: (() => void) | null = null;
 
-  constructor(runtime: Runtime, pace: Pace, seen: BoardRow, read: () => Promise<BoardRow | null>) {
+  constructor(
+    runtime: Runtime,
+    pace: Pace,
+    seen: BoardRow,
+    read: () => Promise<BoardRow | null>,
+    idOf: (row: BoardRow) => string,
+  ) {
     this.#runtime = runtime;
     this.#pace = pace;
     this.#seen = seen;
     this.#read = read;
+    this.#idOf = idOf;
     this.#waitForWindow();
   }
 
@@ -358,9 +372,10 @@ class Watched {
   async #look(): Promise<void> {
     const now = await this.#pace.read(async () => (this.#stopped ? null : this.#read()));
     if (now === null || this.#stopped) return;
-    const events = changes(this.#seen, now);
-    if (events.length === 0) return this.#saw(now);
+    if (changes(this.#seen, now, '').length === 0) return this.#saw(now);
     await this.#pace.tell(() => {
+      // Only now is it known how far the seats have been told.
+      const events = changes(this.#seen, now, this.#idOf(now));
       this.#saw(now);
       for (const hear of this.listeners) hear(events);
     });
@@ -386,21 +401,18 @@ class Watched {
   }
 }
 
-function snapshotEvents({ sale, eventId }: BoardRow): SaleEvent[] {
-  return [
-    { type: 'state', id: eventId, state: sale.state },
-    ...sale.items.map((item): SaleEvent => ({ type: 'stock', id: eventId, item })),
-  ];
+function snapshotEvents({ state, items }: Sale, id: string): SaleEvent[] {
+  return [{ type: 'state', id, state }, ...items.map((item): SaleEvent => ({ type: 'stock', id, item }))];
 }
 
-function changes(before: BoardRow, now: BoardRow): SaleEvent[] {
+function changes(before: BoardRow, now: BoardRow, id: string): SaleEvent[] {
   const events: SaleEvent[] = [];
   for (const [index, item] of now.sale.items.entries()) {
     if (JSON.stringify(item) !== JSON.stringify(before.sale.items[index])) {
-      events.push({ type: 'stock', id: now.eventId, item });
+      events.push({ type: 'stock', id, item });
     }
   }
-  if (before.sale.state !== now.sale.state) events.push({ type: 'state', id: now.eventId, state: now.sale.state });
+  if (before.sale.state !== now.sale.state) events.push({ type: 'state', id, state: now.sale.state });
   return events;
 }
 

@@ -79,15 +79,19 @@ export function presentSale(sale: SaleRecord, gate: readonly ItemView[] | null, 
   };
 }
 
-/** `attempt`: the last one to pay it, if there is any. */
-export function presentOrder(order: OrderRecord, attempt: PaymentAttempt | null = null): Order {
+/** `attempt`: the last one to pay it, if there is any. `seats`: the names of its seats. */
+export function presentOrder(
+  order: OrderRecord,
+  attempt: PaymentAttempt | null = null,
+  seats: readonly string[] = [],
+): Order {
   return {
     id: order.id,
     saleId: order.saleId,
     buyer: order.buyer,
     item: order.itemCode,
     quantity: order.quantity,
-    seats: [],
+    seats: [...seats],
     amount: order.amount,
     status: order.status,
     reason: order.reason,

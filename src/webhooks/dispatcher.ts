@@ -25,7 +25,7 @@ export interface DispatcherDependencies {
   readonly sender: Pick<Sender, 'send'>;
   readonly deliveryIds: Pick<IdSequence, 'next'>;
   readonly auditIds: Pick<IdSequence, 'next'>;
-  /** The order as the API shows it. */
+  /** The order as the API shows it, or a promise of that. */
   present(order: OrderRecord, attempt: PaymentAttempt | null): unknown;
   told(outcome: 'delivered' | 'retried' | 'failed'): void;
   /** Shared by all dispatchers of the process, because each one leads only for a while. */
@@ -181,7 +181,7 @@ export class Dispatcher {
     const deliveries: NewDelivery[] = [];
     for (const { event, endpoints: tell } of wanted) {
       const { orderId, version, type } = event;
-      const body = this.#bodyOf(event, attempts.get(orderId) ?? null);
+      const body = await this.#bodyOf(event, attempts.get(orderId) ?? null);
       for (const { id: endpointId } of tell) {
         deliveries.push({ id: await deliveryIds.next(), endpointId, orderId, version, type, body });
       }
@@ -193,9 +193,9 @@ export class Dispatcher {
     return { changed, more: events.length === TAKE_MAX };
   }
 
-  #bodyOf({ id, type, atMs, body }: OutgoingEvent, attempt: PaymentAttempt | null): string {
+  async #bodyOf({ id, type, atMs, body }: OutgoingEvent, attempt: PaymentAttempt | null): Promise<string> {
     const order = JSON.parse(body) as OrderRecord;
-    const shown = this.#on.present(order, attemptThen(type, order, attempt));
+    const shown = await this.#on.present(order, attemptThen(type, order, attempt));
     return JSON.stringify({ id, type, at: new Date(atMs).toISOString(), order: shown });
   }
 

@@ -24,6 +24,9 @@ export const POINTS = [
   'settle:committed',
   'webhook:locked',
   'webhook:committed',
+  'move:held',
+  'move:committed',
+  'move:in-gate',
   'release:committed',
   'release:in-gate',
 ] as const;
