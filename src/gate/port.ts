@@ -13,7 +13,7 @@ import type { SaleSnapshot, SaleValues } from '../model/snapshot.ts';
  * nothing without one (P4); absolute values from the ledger are applied only if newer than what is in force.
  * It does not guarantee durability: the ledger is the truth, and a gate is rebuilt from it.
  */
-export interface Gate {
+export interface Gate extends SeatGate {
   /**
    * Installs a sale from the ledger; replaces a gate only if `snapshot.epoch` is higher. Reads the content page by page; the old
    * gate stays in force until the last page. Calls `latest` when the new gate is in place and not open yet, to apply the changes
@@ -191,12 +191,13 @@ export interface Latest extends SaleValues {
 
 /** Applies the ledger's current values to a gate. They are absolute and numbered: the gate ignores those that are not newer. */
 export async function applyLatest(
-  gate: Pick<Gate, 'applySale' | 'applyTotal'>,
+  gate: Pick<Gate, 'applySale' | 'applyTotal' | 'applyBlocked'>,
   saleId: string,
   latest: Latest,
 ): Promise<void> {
   await gate.applySale(saleId, latest);
   for (const { id, total, rev } of latest.items) await gate.applyTotal(saleId, id, total, rev);
+  for (const blocked of latest.blockedSeats ?? []) await gate.applyBlocked(saleId, blocked);
 }
 
 /** Holds are stored by buyer: with both ids a hold is found in one step, without a further index. */

@@ -48,6 +48,7 @@ import type {
   Unsettled,
   UnsettledRefund,
   WaitingRelease,
+  WaitingSeatMove,
 } from './port.ts';
 import { SocialBook } from './social-ledger.ts';
 import type { Store } from './store.ts';
@@ -272,7 +273,7 @@ export class StoredLedger<S extends Store = Store> implements Ledger {
     return this.store.change(() => seats.moveSeats(wanted, dialect, this.#items, orders.tail, this.keepEvents));
   }
 
-  seatMoves(limit: number, olderMs: number, after?: SeatMove): Promise<SeatMove[]> {
+  seatMoves(limit: number, olderMs: number, after?: SeatMove): Promise<WaitingSeatMove[]> {
     return this.store.look(() => seatMoves.seatMoves(limit, olderMs, after));
   }
 

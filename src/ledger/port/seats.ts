@@ -38,7 +38,7 @@ export interface SeatLedger {
   // Moves on their way to the gate
 
   /** Oldest first; `olderMs`: only those that have been there for so long; `after`: the next page. */
-  seatMoves(limit: number, olderMs: number, after?: SeatMove): Promise<SeatMove[]>;
+  seatMoves(limit: number, olderMs: number, after?: SeatMove): Promise<WaitingSeatMove[]>;
   /** The gate has them. They are forgotten by `pruneReleases`. */
   seatMovesTold(moves: readonly Pick<SeatMove, 'orderId' | 'version'>[]): Promise<void>;
   /**
@@ -100,4 +100,9 @@ export interface SeatMove {
   readonly auditId: string;
   readonly rev: number;
   readonly createdAtMs: number;
+}
+
+export interface WaitingSeatMove extends SeatMove {
+  /** By the ledger's clock. */
+  readonly waitedMs: number;
 }
