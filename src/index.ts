@@ -24,6 +24,7 @@ export {
   type SalePatchInput,
   type SaleResult,
 } from './library/doorbuster.ts';
+export type { MoveResult, Seats, SeatsResult } from './library/seats.ts';
 export type {
   CommentResult,
   DeleteResult,
@@ -34,6 +35,7 @@ export type {
 } from './library/social.ts';
 export type { Finding } from './model/finding.ts';
 export type { Money } from './model/money.ts';
+export type { SeatRowDefinition } from './model/seat-map.ts';
 export type {
   CaptureRequest,
   CaptureResult,
@@ -44,4 +46,5 @@ export type {
 export type { SaleEvent } from './views/board.ts';
 export type { ShopEvents } from './views/events.ts';
 export type { Consistency, Item, Order, Sale } from './views/present.ts';
+export type { SeatsChanged, SeatsEvent, SeatsSnapshot } from './views/seats.ts';
 export type { Comment, LikedBy, LikedSubject, Likes, Person, Post } from './views/present-social.ts';

@@ -1,7 +1,7 @@
 import { messageOf, unavailable } from '../base/errors.ts';
 import { Paced } from '../base/paced.ts';
 import type { Runtime } from '../base/runtime.ts';
-import { SEAT_CHANGES_MAX, type SeatGate, type SeatRevision, type SeatsSeen } from '../gate/port.ts';
+import { SEAT_CHANGES_MAX, type SeatGate, type SeatRevision } from '../gate/port.ts';
 import type { SaleLedger, SeatLedger } from '../ledger/port.ts';
 import { mayAdmit, type SaleRecord, stampOf } from '../model/sale.ts';
 import type { SaleSeats, SeatedItem } from '../model/sale-seats.ts';
@@ -120,11 +120,12 @@ export class SeatBoard {
       kept.follow(seen.revision, seen.changes);
       return this.#keep(kept);
     }
-    const ids = seen?.items.map(({ itemId }) => itemId) ?? [];
+    const items = seen !== null && 'items' in seen ? seen.items : [];
+    const ids = items.map(({ itemId }) => itemId);
     const seats = await this.#on.seatsOf(saleId, (maps) => ids.every((id) => maps.item(id) !== null));
     if (seats === null) return this.#forget(saleId);
     if (seats.items.length === 0) return SeatStates.none(seats);
-    const next = seen === null ? await this.#ofLedger(seats, kept) : SeatStates.ofGate(seats, seen);
+    const next = seen === null ? await this.#ofLedger(seats, kept) : SeatStates.ofGate(seats, seen.revision, items);
     if (next === null) return this.#forget(saleId);
     // Whoever watches is told what differs, whatever the reason that all seats were read.
     if (kept?.seats === seats) return this.#keep(kept.become(next));
@@ -252,12 +253,16 @@ export class SeatStates {
     return new SeatStates(seats, { epoch: 0, n: 0 });
   }
 
-  static ofGate(seats: SaleSeats, seen: SeatsSeen & { items: unknown }): SeatStates {
-    const states = new SeatStates(seats, seen.revision);
-    for (const { itemId, states: text } of seen.items) {
+  static ofGate(
+    seats: SaleSeats,
+    revision: SeatRevision,
+    items: readonly { readonly itemId: string; readonly states: string }[],
+  ): SeatStates {
+    const states = new SeatStates(seats, revision);
+    for (const { itemId, states: text } of items) {
       const own = states.#states.get(itemId);
       // Of an item that the maps lack nothing can be shown: it is new, and is looked for again.
-      if (own !== undefined) own.latin1Write(shownStates(text));
+      own?.write(shownStates(text), 'latin1');
     }
     return states;
   }

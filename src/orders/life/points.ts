@@ -24,13 +24,15 @@ export const POINTS = [
   'settle:committed',
   'webhook:locked',
   'webhook:committed',
-  'move:held',
-  'move:committed',
-  'move:in-gate',
   'release:committed',
   'release:in-gate',
 ] as const;
 
 export type Point = (typeof POINTS)[number];
 
-export type Reached = (point: Point) => void;
+/** The same for a move to other seats, which needs a sale with seats (test/faults/seat-moves.test.ts). */
+export const MOVE_POINTS = ['move:held', 'move:committed', 'move:in-gate'] as const;
+
+export type MovePoint = (typeof MOVE_POINTS)[number];
+
+export type Reached = (point: Point | MovePoint) => void;
