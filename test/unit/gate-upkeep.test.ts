@@ -4,14 +4,19 @@ import { GateUpkeep, type GateUpkeepDependencies } from '../../src/gate/upkeep.t
 
 const lead: GateUpkeepDependencies['lead'] = () => ({ stop: async () => undefined });
 
+async function answered(answer: () => unknown): Promise<unknown> {
+  return answer();
+}
+
 /** Answers every call with nothing, but those that are given; says which were made. */
 function stand<T>(answers: Record<string, (...args: string[]) => unknown>, calls: string[]): T {
   return new Proxy({} as object, {
     get:
       (_, name: string) =>
-      async (...args: string[]) => {
+      (...args: string[]) => {
         calls.push([name, ...args].join(' '));
-        return answers[name]?.(...args);
+        // Pages are no promise.
+        return name === 'seatMovesSince' ? (answers[name]?.(...args) ?? []) : answered(() => answers[name]?.(...args));
       },
   }) as T;
 }

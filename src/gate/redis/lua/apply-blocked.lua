@@ -46,10 +46,9 @@ if newer and digest ~= known[2] then
     more = more + (now[seat] and 1 or -1)
   end
 end
-local units = ARGV[5] ~= '' and leaveHouse(KEYS[3], ARGV[5], number)
+if ARGV[5] ~= '' then leaveHouse(KEYS[3], ARGV[5], number) end
 noteChanges(hall)
 if newer then redis.call('HSET', ITEMS, 'w' .. k, ARGV[3], 'B' .. k, digest) end
 if more ~= 0 then redis.call('HINCRBY', ITEMS, 'b' .. k, more) end
-if units then redis.call('HINCRBY', ITEMS, 'o' .. k, -units) end
 writeSeats()
 return 'applied'

@@ -22,12 +22,10 @@ local k = ':' .. number
 if ARGV[4] ~= '' and tonumber(ARGV[5]) > tonumber(redis.call('HGET', KEYS[2], 'r' .. k)) then
   redis.call('HSET', KEYS[2], 't' .. k, ARGV[4], 'r' .. k, ARGV[5])
 end
-local units = leaveHouse(KEYS[3], ARGV[3], number)
-if not units then return 'none' end
+if not leaveHouse(KEYS[3], ARGV[3], number) then return 'none' end
 local hall = hallOf(number)
 if hall then
   noteChanges(hall)
   writeSeats()
 end
-redis.call('HINCRBY', KEYS[2], 'o' .. k, -units)
 return 'dropped'

@@ -23,15 +23,14 @@ local number = numberOf(ITEMS, ARGV[2])
 local hall = number and hallOf(number)
 if not hall then return 'none' end
 local to, rev, orderId, buyer = seatsIn(hall, ARGV[5]), tonumber(ARGV[6]), ARGV[3], ARGV[4]
-local k = ':' .. number
-local builtRev = tonumber(redis.call('HGET', ITEMS, 'm' .. k))
+local builtRev = tonumber(redis.call('HGET', ITEMS, 'm:' .. number))
 local mine = redis.call('HGET', KEYS[3], buyer)
 local at, of, _, slots
 if mine then
   mine = wholeHolds(mine)
   at, of, _, slots = holdIn(mine, orderId)
 end
-local units = leaveHouse(KEYS[4], ARGV[7], number)
+leaveHouse(KEYS[4], ARGV[7], number)
 local said = 'none'
 if at and of == tostring(number) then
   local seats, movedRev, last = seatsOfHold(mine, at, orderId, of, slots)
@@ -57,6 +56,5 @@ if at and of == tostring(number) then
   end
 end
 noteChanges(hall)
-if units then redis.call('HINCRBY', ITEMS, 'o' .. k, -units) end
 writeSeats()
 return said
