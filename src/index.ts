@@ -46,5 +46,5 @@ export type {
 export type { SaleEvent } from './views/board.ts';
 export type { ShopEvents } from './views/events.ts';
 export type { Consistency, Item, Order, Sale } from './views/present.ts';
-export type { SeatsChanged, SeatsEvent, SeatsSnapshot } from './views/seats.ts';
 export type { Comment, LikedBy, LikedSubject, Likes, Person, Post } from './views/present-social.ts';
+export type { SeatsChanged, SeatsEvent, SeatsSnapshot } from './views/seats.ts';

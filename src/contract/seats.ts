@@ -38,13 +38,18 @@ export const SeatRow = Type.Object(
       Type.Array(SeatNumber, {
         minItems: 1,
         maxItems: SEAT_BOUNDS.rowSeatsMax,
-        description: 'Instead of `from` and `to`. Seats are neighbours if their numbers are consecutive: a gap separates',
+        description:
+          'Instead of `from` and `to`. Seats are neighbours if their numbers are consecutive: a gap separates',
       }),
     ),
-    x: Type.Optional(Type.Number({ description: 'Where the first seat is on a plan; with `y`, which grows downwards' })),
+    x: Type.Optional(
+      Type.Number({ description: 'Where the first seat is on a plan; with `y`, which grows downwards' }),
+    ),
     y: Type.Optional(Type.Number()),
     angle: Type.Optional(
-      Type.Number({ description: 'The direction of the row from there in degrees, clockwise from the right; 0 without it' }),
+      Type.Number({
+        description: 'The direction of the row from there in degrees, clockwise from the right; 0 without it',
+      }),
     ),
   },
   { ...strict, description: `A row has at most ${SEAT_BOUNDS.rowSeatsMax} seats` },
@@ -75,7 +80,9 @@ export const MoveOrder = Type.Object(
 export type BlockSeatsBody = Static<typeof BlockSeats>;
 export type MoveOrderBody = Static<typeof MoveOrder>;
 
-const States = Type.String({ description: 'A character a seat: `f` free, `r` reserved or queued, `s` sold, `b` blocked' });
+const States = Type.String({
+  description: 'A character a seat: `f` free, `r` reserved or queued, `s` sold, `b` blocked',
+});
 
 /** For /openapi.json: the answer is written once for all who ask. */
 export const SaleSeats = Type.Object({

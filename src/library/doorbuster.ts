@@ -29,7 +29,7 @@ import type { ShopEvents } from '../views/events.ts';
 import { type Consistency, iso, type Order, presentReport, type Sale } from '../views/present.ts';
 import type { Listed } from '../views/social-pages.ts';
 import { checkEvent, checkedOptions } from './options.ts';
-import { movedOrder, type MoveResult, type Seats, type SeatsResult, seatsResult } from './seats.ts';
+import { type MoveResult, movedOrder, type Seats, type SeatsResult, seatsResult } from './seats.ts';
 import { type SocialLibrary, socialLibrary } from './social.ts';
 
 export interface DoorbusterOptions {
@@ -112,12 +112,7 @@ export type OrderRefusal =
   | { ok: false; code: 'seat_taken'; seats: string[] }
   | {
       ok: false;
-      code:
-        | 'sold_out'
-        | 'not_found'
-        | 'not_together'
-        | 'idempotency_key_reused'
-        | 'idempotency_in_flight';
+      code: 'sold_out' | 'not_found' | 'not_together' | 'idempotency_key_reused' | 'idempotency_in_flight';
     };
 
 export type Placed = { ok: true; order: Order; replayed: boolean } | OrderRefusal;
@@ -322,7 +317,10 @@ export async function createDoorbuster(given: DoorbusterOptions): Promise<Doorbu
     orders: {
       async place({ sale, buyer, item, quantity, seats, together, key }) {
         const wish = { sale, buyer, item, quantity, seats, together, key };
-        const errors = faultless(PlaceBody, Object.fromEntries(Object.entries(wish).filter(([, one]) => one !== undefined)));
+        const errors = faultless(
+          PlaceBody,
+          Object.fromEntries(Object.entries(wish).filter(([, one]) => one !== undefined)),
+        );
         if (errors) return { ok: false, code: 'invalid_request', errors };
         const request = { saleId: sale, itemCode: item, buyer, quantity, seats, together, key: key ?? null };
         const result = await shop.place(request);

@@ -108,7 +108,10 @@ export class BlockSeats {
     const taken: SeatsOfItem[] = [];
     for (const { itemId, seats: own } of seats) {
       held.push(itemId);
-      const answer = await this.#on.gate.holdSeats(saleId, itemId, own, { holdId: holdOf(auditId, itemId), blocked: true });
+      const answer = await this.#on.gate.holdSeats(saleId, itemId, own, {
+        holdId: holdOf(auditId, itemId),
+        blocked: true,
+      });
       if (answer.outcome === 'stale') throw unavailable('the gate of this sale is being rebuilt');
       if (answer.outcome === 'seat_taken') taken.push({ itemId, seats: answer.seats });
     }
@@ -146,17 +149,17 @@ export class BlockSeats {
           await this.#drop(saleId, itemIds, auditId);
           this.#inDoubt.delete(auditId);
         } catch (error) {
-          runtime.log.debug({ err: error, saleId, auditId }, 'seats that were held to block them cannot be settled yet');
+          runtime.log.debug(
+            { err: error, saleId, auditId },
+            'seats that were held to block them cannot be settled yet',
+          );
           break;
         }
       }
     }
   }
 
-  #named(
-    change: SaleChange | { outcome: 'seat_taken'; taken: readonly SeatsOfItem[] },
-    sale: SaleSeats,
-  ): SeatsChange {
+  #named(change: SaleChange | { outcome: 'seat_taken'; taken: readonly SeatsOfItem[] }, sale: SaleSeats): SeatsChange {
     if (change.outcome !== 'seat_taken') return change;
     return { outcome: 'seat_taken', seats: change.taken.flatMap(({ itemId, seats }) => sale.names(itemId, seats)) };
   }

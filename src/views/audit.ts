@@ -42,7 +42,8 @@ export class AuditView {
       const codes = detail.items?.map(({ item }) => item) ?? [detail.item!];
       const has = (seats: SaleSeats): boolean => codes.every((code) => seats.coded(code) !== null);
       const seats = saleId === undefined ? null : await this.#on.seatsOf(saleId, has);
-      if (seats !== null && has(seats)) named.set(entry, { ...entry, detail: JSON.stringify(namedDetail(detail, seats)) });
+      if (seats !== null && has(seats))
+        named.set(entry, { ...entry, detail: JSON.stringify(namedDetail(detail, seats)) });
     }
     return entries.map((entry) => named.get(entry) ?? entry);
   }

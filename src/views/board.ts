@@ -4,7 +4,7 @@ import { sleep, within } from '../base/timers.ts';
 import type { Gate } from '../gate/port.ts';
 import type { SaleLedger } from '../ledger/port.ts';
 import { nextWindowChangeMs, type SaleRecord, type SaleStamp, stampOf } from '../model/sale.ts';
-import { Pace, PAUSE_FACTOR } from './pace.ts';
+import { PAUSE_FACTOR, Pace } from './pace.ts';
 import { positionOf } from './positions.ts';
 import { type Item, presentSale, type Sale } from './present.ts';
 import { type PublicAnswer, publicAnswer } from './public-answer.ts';

@@ -12,11 +12,7 @@ export class OrderList {
   readonly #pages: BuyerPages;
   readonly #view: Pick<OrderView, 'show'>;
 
-  constructor(
-    runtime: Runtime,
-    ledger: Pick<Ledger, 'listOrders' | 'lastAttempts'>,
-    view: Pick<OrderView, 'show'>,
-  ) {
+  constructor(runtime: Runtime, ledger: Pick<Ledger, 'listOrders' | 'lastAttempts'>, view: Pick<OrderView, 'show'>) {
     this.#ledger = ledger;
     this.#view = view;
     this.#pages = new BuyerPages(runtime, 'orders');

@@ -93,7 +93,7 @@ export class SeatBoard {
     if (kept?.answer && nowMs - kept.answer.madeAtMs < ANSWER_MS) return kept.answer.answer;
     try {
       const states = await this.read(saleId);
-      return states && states.written(this.#on.runtime.clock.monotonic());
+      return states?.written(this.#on.runtime.clock.monotonic()) ?? null;
     } catch (error) {
       // With the gate or the ledger out, what was seen last is better than nothing.
       if (kept?.answer) return kept.answer.answer;
@@ -283,7 +283,10 @@ export class SeatStates {
     }
   }
 
-  follow(revision: SeatRevision, changes: readonly { itemId: string; seats: readonly number[]; state: SeatState }[]): void {
+  follow(
+    revision: SeatRevision,
+    changes: readonly { itemId: string; seats: readonly number[]; state: SeatState }[],
+  ): void {
     for (const { itemId, seats, state } of changes) this.set(itemId, seats, state);
     this.revision = revision;
   }

@@ -512,7 +512,12 @@ export function seatContract(name: string, make: () => Promise<LifeUnderTest>, s
           kit.world.clock.advance(3);
           const moved = await kit.moveTo(order, [8, 10]);
           const now = { ...order, seats: [8, 10], version: 2, updatedAtMs: kit.nowMs };
-          expect(moved).toMatchObject({ outcome: 'moved', order: now, from: [5, 6], told: { from: [5, 6], version: 2 } });
+          expect(moved).toMatchObject({
+            outcome: 'moved',
+            order: now,
+            from: [5, 6],
+            told: { from: [5, 6], version: 2 },
+          });
           expect(await kit.item()).toEqual({ ...before, rev: before.rev + 1 });
           expect(await kit.verdict(kit.seated('dan', [5, 8]))).toBe('seat_taken');
           expect(await kit.verdict(kit.seated('dan', [5, 6]))).toBe('reserved');

@@ -59,7 +59,12 @@ export function seatsOverHttp(world: () => SeatShop): void {
   const place = (sale: string, buyer: string, body: object, options: CallOptions = {}): Promise<Answer> =>
     call('POST', `/v1/sales/${sale}/orders`, { buyer, body, ...options });
 
-  async function ordered(sale: string, buyer: string, body: object, options: CallOptions = {}): Promise<Answer['body']> {
+  async function ordered(
+    sale: string,
+    buyer: string,
+    body: object,
+    options: CallOptions = {},
+  ): Promise<Answer['body']> {
     const placed = await place(sale, buyer, body, options);
     expect([placed.status, placed.body.detail]).toEqual([201, undefined]);
     return placed.body;
@@ -84,13 +89,13 @@ export function seatsOverHttp(world: () => SeatShop): void {
     it('shows its kinds, its seats and where its rows are', async () => {
       const made = await admin('POST', '/v1/sales', { body: concert() });
       expect(made.status).toBe(201);
-      expect(made.body.items.map(({ code, kind, total, free }: Record<string, unknown>) => [code, kind, total, free])).toEqual(
-        [
-          ['stalls', 'seated', 26, 26],
-          ['balcony', 'seated', 4, 4],
-          ['standing', 'counted', 5, 5],
-        ],
-      );
+      expect(
+        made.body.items.map(({ code, kind, total, free }: Record<string, unknown>) => [code, kind, total, free]),
+      ).toEqual([
+        ['stalls', 'seated', 26, 26],
+        ['balcony', 'seated', 4, 4],
+        ['standing', 'counted', 5, 5],
+      ]);
       const { id } = made.body;
       const read = await world().b.call('GET', `/v1/sales/${id}/seats`);
       expect(read.status).toBe(200);
@@ -154,14 +159,20 @@ export function seatsOverHttp(world: () => SeatShop): void {
       ['a number twice', seats({ ...ROW, numbers: [1, 2, 1] }), '/items/0/seats/0/numbers/2'],
       ['overlapping ranges', seats({ ...ROW, from: 1, to: 5 }, { ...ROW, from: 5, to: 9 }), '/items/0/seats/1'],
       ['a slash in a row', seats({ section: 'S', row: 'A/B', from: 1, to: 2 }), '/items/0/seats/0/row'],
-      ['a section of 65 characters', seats({ ...ROW, section: 'S'.repeat(65), from: 1, to: 2 }), '/items/0/seats/0/section'],
+      [
+        'a section of 65 characters',
+        seats({ ...ROW, section: 'S'.repeat(65), from: 1, to: 2 }),
+        '/items/0/seats/0/section',
+      ],
       ['a control character', seats({ ...ROW, row: 'A\n', from: 1, to: 2 }), '/items/0/seats/0/row'],
       ['a fraction', seats({ ...ROW, from: 1.5, to: 2 }), '/items/0/seats/0/from'],
       ['a place without y', seats({ ...ROW, from: 1, to: 2, x: 1 }), '/items/0/seats/0'],
       ['an unknown field', seats({ ...ROW, from: 1, to: 2, colour: 'red' }), '/items/0/seats/0/colour'],
       [
         'a seat of two items',
-        concert({ items: ['x', 'y'].map((code) => ({ code, name: 'X', price: PRICE, seats: [{ ...ROW, from: 1, to: 2 }] })) }),
+        concert({
+          items: ['x', 'y'].map((code) => ({ code, name: 'X', price: PRICE, seats: [{ ...ROW, from: 1, to: 2 }] })),
+        }),
         '/items/1/seats/0',
       ],
     ])('with %s is refused: 422, and where', async (_, body, path) => {
@@ -191,7 +202,10 @@ export function seatsOverHttp(world: () => SeatShop): void {
       expect(read.body).toEqual(order);
       const list = await world().b.call('GET', `/v1/orders?saleId=${sale}`, { admin: true });
       expect(list.body.data.map((one: { seats: string[] }) => one.seats)).toEqual([['Rang É/甲/0'], order.seats]);
-      const csv = await world().b.call('GET', `/v1/orders?saleId=${sale}`, { admin: true, headers: { accept: 'text/csv' } });
+      const csv = await world().b.call('GET', `/v1/orders?saleId=${sale}`, {
+        admin: true,
+        headers: { accept: 'text/csv' },
+      });
       expect(csv.body).toContain(`,stalls,2,Stalls/A/1 Stalls/A/3,`);
     });
 
@@ -230,7 +244,12 @@ export function seatsOverHttp(world: () => SeatShop): void {
       ['neither item nor seats', { quantity: 1 }, 422, '/item'],
       ['a name of 300 characters', { seats: [`${'S'.repeat(290)}/A/1`] }, 422, '/seats/0'],
       ['a control character in a name', { seats: ['Stalls/A/1\n'] }, 422, '/seats/0'],
-      ['more than perBuyer', { seats: Array.from({ length: 10 }, (_, at) => `Stalls/A/${at + 1}`) }, 409, 'limit_reached'],
+      [
+        'more than perBuyer',
+        { seats: Array.from({ length: 10 }, (_, at) => `Stalls/A/${at + 1}`) },
+        409,
+        'limit_reached',
+      ],
     ];
 
     it('bad input: the answer of the contract, and nothing changed', async () => {
@@ -238,7 +257,10 @@ export function seatsOverHttp(world: () => SeatShop): void {
       for (const [name, body, status, word] of REFUSED) {
         const answer = await place(sale, 'alice', body, { key: 'bad' });
         const said = status === 422 ? [answer.body.code, answer.body.errors?.[0].path] : [answer.body.code, undefined];
-        expect([answer.status, ...said], name).toEqual([status, ...(status === 422 ? ['invalid_request', word] : [word, undefined])]);
+        expect([answer.status, ...said], name).toEqual([
+          status,
+          ...(status === 422 ? ['invalid_request', word] : [word, undefined]),
+        ]);
         expectProblem(answer, status, said[0]);
       }
       await untouched(sale);
@@ -273,7 +295,11 @@ export function seatsOverHttp(world: () => SeatShop): void {
       const second = await ordered(sale, 'bob', best, { key: 'k' });
       expect(second.seats).toEqual(['S/R/3', 'S/R/4']);
       expect((await place(sale, 'bob', best, { key: 'k' })).body).toEqual(second);
-      expectProblem(await place(sale, 'bob', { item: 'row', quantity: 2 }, { key: 'k' }), 422, 'idempotency_key_reused');
+      expectProblem(
+        await place(sale, 'bob', { item: 'row', quantity: 2 }, { key: 'k' }),
+        422,
+        'idempotency_key_reused',
+      );
       expectProblem(await place(sale, 'carol', best), 409, 'sold_out');
     });
 
@@ -299,8 +325,13 @@ export function seatsOverHttp(world: () => SeatShop): void {
       expect(new Set(answers.map(({ status }) => status))).toEqual(new Set([201, 409]));
       const sold = answers.filter(({ status }) => status === 201).flatMap(({ body }) => body.seats as string[]);
       expect(new Set(sold).size).toBe(sold.length);
-      for (const { status, body } of answers) if (status === 409) expect(sold).toEqual(expect.arrayContaining(body.seats));
-      await until('all are shown', 5000, async () => (await shown(sale))[0]!.replaceAll('f', '').length === sold.length);
+      for (const { status, body } of answers)
+        if (status === 409) expect(sold).toEqual(expect.arrayContaining(body.seats));
+      await until(
+        'all are shown',
+        5000,
+        async () => (await shown(sale))[0]!.replaceAll('f', '').length === sold.length,
+      );
     });
 
     it('a paid order is shown as sold', async () => {
@@ -469,7 +500,9 @@ export function seatsOverHttp(world: () => SeatShop): void {
       stream.close();
 
       await ordered(sale, 'bob', { seats: ['Stalls/A/3'] });
-      await call('POST', `/v1/orders/${(await ordered(sale, 'bob', { seats: ['Stalls/A/4'] })).id}/cancel`, { buyer: 'bob' });
+      await call('POST', `/v1/orders/${(await ordered(sale, 'bob', { seats: ['Stalls/A/4'] })).id}/cancel`, {
+        buyer: 'bob',
+      });
       await untilShown(sale, ['rrrfffffff', 'ffffffffff', 'ffffff', 'ffff']);
       const later = await open(sale, stock.id);
       const missed = await later.until(isSeats);
@@ -490,11 +523,21 @@ export function seatsOverHttp(world: () => SeatShop): void {
       const stream = await open(sale);
       const { id } = await stream.until(isSeats);
       stream.close();
-      for (const from of [id.split('/')[0]!, `${id.split('/')[0]}/999.1`, `${id.split('/')[0]}/x`, '/', 'made up', `${id}9`]) {
+      for (const from of [
+        id.split('/')[0]!,
+        `${id.split('/')[0]}/999.1`,
+        `${id.split('/')[0]}/x`,
+        '/',
+        'made up',
+        `${id}9`,
+      ]) {
         const again = await open(sale, from);
         expect((await again.until(isSeats)).data.items, from).toEqual([{ code: 'row', states: 'ffff' }]);
         if (from.startsWith(counts({ id } as StreamEvent)!)) {
-          expect(again.events.filter(({ event }) => event === 'stock'), from).toEqual([]);
+          expect(
+            again.events.filter(({ event }) => event === 'stock'),
+            from,
+          ).toEqual([]);
         }
         again.close();
       }

@@ -20,7 +20,11 @@ export interface Reseating {
 
 export type ReseatResult =
   | { readonly ok: true; readonly order: OrderRecord }
-  | { readonly ok: false; readonly code: 'order_not_movable' | 'payment_in_progress'; readonly order: OrderRecord | null }
+  | {
+      readonly ok: false;
+      readonly code: 'order_not_movable' | 'payment_in_progress';
+      readonly order: OrderRecord | null;
+    }
   | { readonly ok: false; readonly code: 'seat_taken'; readonly order: OrderRecord; readonly seats: string[] }
   | { readonly ok: false; readonly code: 'invalid_request'; readonly errors: Fault[] }
   | { readonly ok: false; readonly code: 'not_found'; readonly what: 'order' | 'seat' };
@@ -76,7 +80,8 @@ async function once(
   const held = await on.gate.holdSeats(saleId, itemId, seats, { holdId: hold, order: { orderId, buyer } });
   if (held.outcome === 'seat_taken') return taken(order, sale, held.seats);
   // Only a sale that is over has no gate: nobody else can take these seats then.
-  if (held.outcome === 'stale' && (await sells(on, saleId))) throw unavailable('the gate of this sale is being rebuilt');
+  if (held.outcome === 'stale' && (await sells(on, saleId)))
+    throw unavailable('the gate of this sale is being rebuilt');
   reached('move:held');
   let moved: Awaited<ReturnType<SeatLedger['moveSeats']>>;
   try {
