@@ -393,7 +393,7 @@ export class DistributedShop extends Shop {
   /** Other processes may change sales that are watched here. */
   async #lookAtSales(): Promise<void> {
     try {
-      await Promise.all([this.board.poll(), this.seatBoard.poll()]);
+      await this.board.poll();
     } catch (error) {
       this.runtime.log.debug({ err: error }, 'watched sales cannot be read');
     }

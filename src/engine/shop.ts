@@ -62,7 +62,6 @@ import { DeadLetterList } from '../views/dead-letters.ts';
 import { Events, type OrderEvent, type ShopEvents } from '../views/events.ts';
 import { OrderList } from '../views/order-list.ts';
 import { Pace } from '../views/pace.ts';
-import { positionsOf } from '../views/positions.ts';
 import { type Order, presentSale, type Sale } from '../views/present.ts';
 import type { PublicAnswer } from '../views/public-answer.ts';
 import { SaleList } from '../views/sale-list.ts';
@@ -159,7 +158,7 @@ export abstract class Shop {
   protected readonly gate: KeptGate;
   protected readonly pending = new PendingDecisions();
   protected readonly board: Board;
-  protected readonly seatBoard: SeatBoard;
+  readonly #seatBoard: SeatBoard;
   protected readonly view: OrderView;
   readonly #seatMaps: SeatMaps;
   protected readonly events: Events;
@@ -208,18 +207,11 @@ export abstract class Shop {
       ready: () => this.readiness().status === 'ok',
     });
     const pace = new Pace(runtime);
-    this.board = new Board(runtime, ledger, gate, pace, (saleId) => this.seatBoard.seatsAt(saleId));
     this.#seatMaps = new SeatMaps({ runtime, ledger, exists: (saleId) => this.board.exists(saleId) });
     const seatsOf: SeatMaps['of'] = (saleId, has) => this.#seatMaps.of(saleId, has);
     const seatsOfItem: SeatMaps['ofItem'] = (saleId, itemId) => this.#seatMaps.ofItem(saleId, itemId);
-    this.seatBoard = new SeatBoard({
-      runtime,
-      gate,
-      ledger,
-      seatsOf,
-      pace,
-      countsAt: (saleId) => this.board.countsAt(saleId),
-    });
+    this.#seatBoard = new SeatBoard({ runtime, gate, ledger, seatsOf, pace });
+    this.board = new Board(runtime, ledger, gate, pace, this.#seatBoard);
     this.view = new OrderView(seatsOfItem);
     this.#auditView = new AuditView({ ledger, seatsOf });
     this.events = new Events(runtime.log, this.view);
@@ -244,7 +236,7 @@ export abstract class Shop {
       rebuilding: async () => ({ auditId: await auditIds.next(), by: GATE }),
       rebuilt: (saleId, pauseMs) => {
         this.metrics.rebuilt(pauseMs);
-        this.seatBoard.touch(saleId);
+        this.board.touch(saleId);
       },
     });
     this.upkeep = new GateUpkeep({
@@ -253,10 +245,7 @@ export abstract class Shop {
       ledger,
       rebuilder: this.rebuilder,
       lead: (work) => lead(cluster?.locks ?? null, 'keeper', work),
-      told: (saleId) => {
-        this.board.changed(saleId);
-        this.seatBoard.touch(saleId);
-      },
+      told: (saleId) => this.board.changed(saleId),
       // Elsewhere a failure may be that of Redis.
       ...(cluster === null && { failed: (error) => this.ledgerFailed(error) }),
     });
@@ -267,7 +256,7 @@ export abstract class Shop {
       process: cluster?.process,
       tell: (process, orders) => cluster!.tell(process, orders),
       rebuild: (saleId, epoch) => void this.rebuilder.rebuild(saleId, epoch),
-      touched: (saleId) => this.#touched(saleId),
+      touched: (saleId) => this.board.touch(saleId),
       announce: (event, order) => this.events.announce(event, order),
       backstop: (reason) => this.metrics.backstop(reason),
     });
@@ -313,7 +302,7 @@ export abstract class Shop {
       reached: life.reached ?? (() => undefined),
       place: (request) => this.#place.place(request),
       lead: (work, options) => lead(cluster?.locks ?? null, 'life', work, options),
-      touched: (saleId) => this.#touched(saleId),
+      touched: (saleId) => this.board.touch(saleId),
       moved: (move, moved) => this.#moved(move, moved),
       committed: (moves, durationMs) => this.metrics.commit(moves, durationMs),
       watched: (work) => this.watched(work),
@@ -590,7 +579,7 @@ export abstract class Shop {
 
   #moved({ event }: Move, { outcome, order, attempt }: Moved): void {
     if (outcome !== 'moved') return;
-    this.#touched(order!.saleId);
+    this.board.touch(order!.saleId);
     const name = EVENT_OF[event];
     if (attempt === null) this.#announceNow(name, order!);
     else this.events.announce(name, order!, attempt);
@@ -604,11 +593,6 @@ export abstract class Shop {
       .then((last) => this.events.announce(event, order, last));
   }
 
-  /** Counts of the sale have moved, and maybe its seats. */
-  #touched(saleId: string): void {
-    this.board.touch(saleId);
-    this.seatBoard.touch(saleId);
-  }
 
   /** Calls `hear` with the order as it is and then at every change. The returned function ends it. */
   watchOrder(orderId: string, hear: (order: Order) => void): Promise<(() => void) | null> {
@@ -681,7 +665,7 @@ export abstract class Shop {
 
   /** Its seats, as anybody may see them; null: there is no such sale. */
   async publicSeats(saleId: string): Promise<PublicAnswer | null> {
-    return isId(saleId) ? this.seatBoard.answer(saleId) : null;
+    return isId(saleId) ? this.#seatBoard.answer(saleId) : null;
   }
 
   /** A page of the list, as anybody may see it over HTTP. */
@@ -702,21 +686,9 @@ export abstract class Shop {
 
   /** The same for a crowd: all who watch get the same array, so that its text is made once. */
   async streamSale(saleId: string, from: string | null, hear: HearSale): Promise<(() => void) | null> {
-    if (!isId(saleId)) return null;
-    const guarded: HearSale = (events) => this.events.guarded('a sale', () => hear(events));
-    const { counts, seats } = positionsOf(from);
-    const stop = await this.board.watch(saleId, counts, guarded);
-    if (stop === null) return null;
-    try {
-      const stopSeats = await this.seatBoard.watch(saleId, seats, guarded);
-      return () => {
-        stop();
-        stopSeats?.();
-      };
-    } catch (error) {
-      stop();
-      throw error;
-    }
+    return isId(saleId)
+      ? this.board.watch(saleId, from, (events) => this.events.guarded('a sale', () => hear(events)))
+      : null;
   }
 
   // The shop itself
@@ -764,7 +736,6 @@ export abstract class Shop {
     this.rebuilder.close();
     await this.finish();
     this.board.close();
-    this.seatBoard.close();
     this.events.close();
     await this.ledger.close();
   }
@@ -772,7 +743,6 @@ export abstract class Shop {
   #saleChanged(saleId: string): void {
     this.board.changed(saleId);
     this.#seatMaps.changed(saleId);
-    this.seatBoard.touch(saleId);
     this.#saleList.changed();
     this.events.saleChanged(saleId);
   }

@@ -1,23 +1,27 @@
-import { RetryableError } from '../base/errors.ts';
+import { messageOf, RetryableError } from '../base/errors.ts';
 import type { Runtime } from '../base/runtime.ts';
 import { sleep, within } from '../base/timers.ts';
 import type { Gate } from '../gate/port.ts';
 import type { SaleLedger } from '../ledger/port.ts';
 import { nextWindowChangeMs, type SaleRecord, type SaleStamp, stampOf } from '../model/sale.ts';
 import { PAUSE_FACTOR, Pace } from './pace.ts';
-import { positionOf } from './positions.ts';
+import { positionOf, type Positions, positionsOf } from './positions.ts';
 import { type Item, presentSale, type Sale } from './present.ts';
 import { type PublicAnswer, publicAnswer } from './public-answer.ts';
-import type { SeatsEvent } from './seats.ts';
+import type { SeatBoard, SeatsEvent, SeatWatch } from './seats.ts';
 
 /** Public counts may lag by a second; a tenth costs the ledger ten reads a second and a sale, whatever the crowd. */
 const FRESH_MS = 100;
 const KEPT_SALES_MAX = 1000;
 const READ_MS_MAX = 1000;
+/** After the seats of a sale could not be read. */
+const RETRY_MS = 1000;
 /** Stamps do not show what waits in the pipe: each round also reads so many sales with queued units, and as many others. */
 const ROTATED = 8;
 /** A sale that is over can only change by a refund. */
 const OVER_EVERY_ROUNDS = 10;
+/** Nor do stamps show which seats are held: so many sales are asked for theirs in a round. */
+const SEATS_LOOKED_AT = 64;
 /** Anybody can make up ids. Those that are not known to exist are looked up so many at once, and so many wait. */
 const ASKED_AT_ONCE = 200;
 const ASKED_WAITING_MAX = 1000;
@@ -46,9 +50,6 @@ interface BoardRow {
   snapshot: { readonly id: string; readonly events: readonly SaleEvent[] } | null;
 }
 
-/** Of a sale with seats: how far those who watch have been told of its seats; null: it has none. */
-export type SeatsAt = (saleId: string) => string | null;
-
 /**
  * The board: what anybody may see of a sale, read at most ten times a second and shared by all who look, and the
  * stream of its changes. Events carry absolute counts, so one that is missed is repaired by the next.
@@ -65,7 +66,7 @@ export class Board {
   readonly #reading = new Map<string, Promise<BoardRow | null>>();
   readonly #watchers = new Map<string, Watched>();
   readonly #pace: Pace;
-  readonly #seatsAt: SeatsAt;
+  readonly #seats: Pick<SeatBoard, 'watch'> | null;
   readonly #asked = new Map<string, PromiseWithResolvers<boolean>>();
   #asking = false;
   /** Sales that were seen to exist, and ids that were seen not to, with the time until which that is believed. */
@@ -81,13 +82,13 @@ export class Board {
     ledger: SaleLedger,
     gate: Gate,
     pace: Pace = new Pace(runtime),
-    seatsAt: SeatsAt = () => null,
+    seats: Pick<SeatBoard, 'watch'> | null = null,
   ) {
     this.#runtime = runtime;
     this.#ledger = ledger;
     this.#gate = gate;
     this.#pace = pace;
-    this.#seatsAt = seatsAt;
+    this.#seats = seats;
   }
 
   async read(saleId: string): Promise<BoardRow | null> {
@@ -237,10 +238,15 @@ export class Board {
     for (const isQueued of [true, false]) {
       for (const watched of same.filter((each) => each.isQueued === isQueued).slice(0, ROTATED)) due.add(watched);
     }
-    await Promise.all([...due].map((watched) => watched.look()));
+    const seated = ids.flatMap((id) => this.#watchers.get(id) ?? []).filter((one) => one.seats !== null && !due.has(one));
+    seated.sort((a, b) => a.seats!.lookedAtMs - b.seats!.lookedAtMs);
+    await Promise.all([
+      ...[...due].map((watched) => watched.look()),
+      ...seated.slice(0, SEATS_LOOKED_AT).map((watched) => watched.lookAtSeats()),
+    ]);
   }
 
-  /** Calls `hear` with changes until the returned function is called. `from` is the state the watcher already has. */
+  /** Calls `hear` with changes until the returned function is called. `from` is the id of the last event that the watcher has. */
   async watch(saleId: string, from: string | null, hear: HearSale): Promise<(() => void) | null> {
     let watched = this.#watchers.get(saleId);
     if (watched === undefined) {
@@ -249,34 +255,23 @@ export class Board {
       if (now === null) return null;
       watched = this.#watchers.get(saleId);
       if (watched === undefined) {
-        const idOf = (row: BoardRow): string => this.#idOf(saleId, row);
-        watched = new Watched(this.#runtime, this.#pace, now, () => this.readNow(saleId), idOf);
+        const seats = (): SeatWatch | null => this.#seats?.watch(saleId) ?? null;
+        watched = new Watched(this.#runtime, this.#pace, now, () => this.readNow(saleId), seats);
         this.#watchers.set(saleId, watched);
         // Counts that moved while it was read may not show yet, and there was no watcher to tell.
         if (touches !== this.#touches) watched.touch();
       }
     }
-    const { seen } = watched;
-    const id = this.#idOf(saleId, seen);
-    if (seen.snapshot?.id !== id) seen.snapshot = { id, events: snapshotEvents(seen.sale, id) };
-    if (from !== seen.eventId) hear(seen.snapshot.events);
-    watched.listeners.add(hear);
-    return () => {
-      watched.listeners.delete(hear);
-      if (watched.listeners.size === 0) {
-        watched.stop();
-        if (this.#watchers.get(saleId) === watched) this.#watchers.delete(saleId);
-      }
+    const mine = watched;
+    const stop = (): void => {
+      mine.listeners.delete(hear);
+      mine.joining.delete(hear);
+      if (mine.listeners.size + mine.joining.size > 0) return;
+      mine.stop();
+      if (this.#watchers.get(saleId) === mine) this.#watchers.delete(saleId);
     };
-  }
-
-  /** How far those who watch have been told of its counts and state; null: nobody watches. */
-  countsAt(saleId: string): string | null {
-    return this.#watchers.get(saleId)?.seen.eventId ?? null;
-  }
-
-  #idOf(saleId: string, { eventId }: BoardRow): string {
-    return positionOf(eventId, this.#seatsAt(saleId));
+    await mine.join(positionsOf(from), hear);
+    return stop;
   }
 
   close(): void {
@@ -300,32 +295,71 @@ export class Board {
   }
 }
 
+const missedEvents = new WeakMap<SeatsEvent['seats'], readonly SaleEvent[]>();
+
 /** A sale that somebody watches: reads it when touched, and when its window opens or closes. */
 class Watched {
   readonly listeners = new Set<HearSale>();
+  /** Those who wait until the seats can be told. */
+  readonly joining = new Set<HearSale>();
   readonly #runtime: Runtime;
   readonly #pace: Pace;
   readonly #read: () => Promise<BoardRow | null>;
-  readonly #idOf: (row: BoardRow) => string;
+  readonly #watchSeats: () => SeatWatch | null;
+  #seats: SeatWatch | null = null;
   #seen: BoardRow;
   #looking: Promise<void> | null = null;
   #stopped = false;
   #cancelRead: (() => void) | null = null;
   #cancelWindow: (() => void) | null = null;
+  #again: (() => void) | null = null;
 
   constructor(
     runtime: Runtime,
     pace: Pace,
     seen: BoardRow,
     read: () => Promise<BoardRow | null>,
-    idOf: (row: BoardRow) => string,
+    watchSeats: () => SeatWatch | null,
   ) {
     this.#runtime = runtime;
     this.#pace = pace;
     this.#seen = seen;
     this.#read = read;
-    this.#idOf = idOf;
-    this.#waitForWindow();
+    this.#watchSeats = watchSeats;
+    this.#saw(seen);
+  }
+
+  /** Null: it has none. */
+  get seats(): SeatWatch | null {
+    return this.#seats;
+  }
+
+  /** Tells a new watcher what it lacks. */
+  async join({ counts, seats }: Positions, hear: HearSale): Promise<void> {
+    this.joining.add(hear);
+    if (this.#seats !== null) {
+      await this.#seats.ready(seats, this.listeners.size === 0);
+      if (this.#seats.hasNews) this.touch();
+    }
+    // In one turn from here on: what is told next is told to this one, too.
+    if (!this.joining.delete(hear) || this.#stopped) return;
+    const { eventId } = this.#seen;
+    const missed = this.#seats?.since(seats) ?? null;
+    const id = positionOf(eventId, missed?.revision ?? this.#seats?.toldAt ?? null);
+    if (this.#seen.snapshot?.id !== id) this.#seen.snapshot = { id, events: snapshotEvents(this.#seen.sale, id) };
+    if (counts !== eventId) hear(this.#seen.snapshot.events);
+    if (missed !== null) hear(this.#missed(id, missed));
+    this.listeners.add(hear);
+  }
+
+  /** All who have missed the same get the same array. */
+  #missed(id: string, seats: SeatsEvent['seats']): readonly SaleEvent[] {
+    let events = missedEvents.get(seats);
+    if (events?.[0]?.id !== id) {
+      events = [{ type: 'seats', id, seats }];
+      missedEvents.set(seats, events);
+    }
+    return events;
   }
 
   /** What all who watch have been told. */
@@ -357,6 +391,8 @@ class Watched {
     this.#stopped = true;
     this.#cancelRead?.();
     this.#cancelWindow?.();
+    this.#again?.();
+    this.#seats?.stop();
   }
 
   /** One at a time; does not fail. */
@@ -369,21 +405,53 @@ class Watched {
     return this.#looking;
   }
 
+  /** Only if its seats have moved, the rest is read, too. */
+  async lookAtSeats(): Promise<void> {
+    if (this.#looking !== null) return;
+    await this.#refreshSeats();
+    if (this.#seats?.hasNews) await this.look();
+  }
+
   async #look(): Promise<void> {
-    const now = await this.#pace.read(async () => (this.#stopped ? null : this.#read()));
+    const [now] = await Promise.all([
+      this.#pace.read(async () => (this.#stopped ? null : this.#read())),
+      this.#refreshSeats(),
+    ]);
     if (now === null || this.#stopped) return;
-    if (changes(this.#seen, now, '').length === 0) return this.#saw(now);
-    await this.#pace.tell(() => {
-      // Only now is it known how far the seats have been told.
-      const events = changes(this.#seen, now, this.#idOf(now));
+    if (changes(this.#seen, now, '').length === 0 && !this.#seats?.hasNews) return this.#saw(now);
+    await this.#pace.tell(this.listeners, () => {
+      const seats = this.#seats?.take() ?? null;
+      const id = positionOf(now.eventId, this.#seats?.toldAt ?? null);
+      const events = changes(this.#seen, now, id);
+      if (seats !== null) events.push({ type: 'seats', id, seats });
       this.#saw(now);
-      for (const hear of this.listeners) hear(events);
+      return (hear) => {
+        if (events.length > 0) hear(events);
+      };
     });
+  }
+
+  /** Without its seats a sale can still be told; they are looked at again with the next look. */
+  async #refreshSeats(): Promise<void> {
+    const seats = this.#seats;
+    if (seats === null || this.#stopped) return;
+    try {
+      await this.#pace.read(() => seats.refresh());
+    } catch (error) {
+      this.#runtime.log.debug({ reason: messageOf(error) }, 'the seats of a watched sale cannot be read now');
+      this.#again ??= this.#runtime.timers.after(RETRY_MS, () => {
+        this.#again = null;
+        this.touch();
+      });
+    }
   }
 
   #saw(now: BoardRow): void {
     this.#seen = now;
-    if (!this.#stopped) this.#waitForWindow();
+    if (this.#stopped) return;
+    // A sale may get seats while it is watched.
+    if (this.#seats === null && now.sale.items.some(({ kind }) => kind === 'seated')) this.#seats = this.#watchSeats();
+    this.#waitForWindow();
   }
 
   #waitForWindow(): void {

@@ -7,15 +7,11 @@ import { mayAdmit, type SaleRecord, stampOf } from '../model/sale.ts';
 import type { SaleSeats, SeatedItem } from '../model/sale-seats.ts';
 import { SEAT_STATES, type SeatState, seatName, shownStates } from '../model/seat-map.ts';
 import type { Pace } from './pace.ts';
-import { positionOf, revisionText } from './positions.ts';
+import { revisionText } from './positions.ts';
 import { type PublicAnswer, publicAnswer } from './public-answer.ts';
 
-/** Watchers hear of changes within this time, or when there is time to tell them. */
-const FRESH_MS = 100;
 /** How old the answer for everybody may be. It is written anew at most so often: of 100 000 seats it has 700 KB. */
 const ANSWER_MS = 500;
-/** After a failed look. */
-const RETRY_MS = 1000;
 /** Of all sales together that are kept. A seat takes some 15 bytes, most of them in the answer. */
 const KEPT_SEATS_MAX = 500_000;
 const KEPT_SALES_MAX = 200;
@@ -25,8 +21,6 @@ const COLD = { pauseFactor: 3, atOnce: 2, waitingMax: 64, what: 'seats of sales 
 const LOG_SEATS_MAX = 20_000;
 /** Answers for those who come back to the same revision. */
 const RESUMES_KEPT_MAX = 32;
-/** Watched sales that are looked at in one round: where other processes sell, nothing tells this one. */
-const POLLED = 64;
 /** The revision of a sale without a gate comes from the ledger's revs, and counts on far above what a gate counts to. */
 const LEDGER_N = 2 ** 40;
 
@@ -50,9 +44,6 @@ export interface SeatsEvent {
   readonly seats: SeatsSnapshot | SeatsChanged;
 }
 
-/** All who watch get the same array: whoever writes it as text does so once. */
-export type HearSeats = (events: readonly SeatsEvent[]) => void;
-
 export interface SeatBoardDependencies {
   readonly runtime: Runtime;
   readonly gate: Pick<SeatGate, 'seats'>;
@@ -60,8 +51,6 @@ export interface SeatBoardDependencies {
   /** Null: there is no such sale. `has`: what the maps must have, if the sale has it. */
   seatsOf(saleId: string, has?: (seats: SaleSeats) => boolean): Promise<SaleSeats | null>;
   readonly pace: Pace;
-  /** How far those who watch a sale have been told of its counts. */
-  countsAt(saleId: string): string | null;
 }
 
 /**
@@ -69,15 +58,16 @@ export interface SeatBoardDependencies {
  * states in this process, which is brought up to date by what the gate has changed since: 20 000 seats are read once, and then only
  * what moves.
  *
- * Changes are coalesced: after each telling there is a pause by what it has cost, and what has changed meanwhile is told in one
- * event, made and written once for all watchers. It is never larger than the states of all seats, which are told instead then.
+ * The board tells watchers of changes together with the counts (board.ts). They are coalesced: after each telling there is a pause by
+ * what it has cost, and what has changed meanwhile is told in one event, made and written once for all watchers. It is never larger
+ * than the states of all seats, which are told instead then.
  */
 export class SeatBoard {
   readonly #on: SeatBoardDependencies;
   /** The most recently used last. */
   readonly #kept = new Map<string, SeatStates>();
   readonly #reading = new Map<string, Promise<SeatStates | null>>();
-  readonly #watched = new Map<string, WatchedSeats>();
+  readonly #watched = new Map<string, SeatWatch>();
   readonly #cold: Paced;
   #seats = 0;
 
@@ -129,7 +119,6 @@ export class SeatBoard {
     if (next === null) return this.#forget(saleId);
     // Whoever watches is told what differs, whatever the reason that all seats were read.
     if (kept?.seats === seats) return this.#keep(kept.become(next));
-    this.touch(saleId);
     return this.#keep(next);
   }
 
@@ -177,51 +166,16 @@ export class SeatBoard {
     return null;
   }
 
-  /** Its seats have moved: watchers hear of it soon. */
-  touch(saleId: string): void {
-    this.#watched.get(saleId)?.touch(FRESH_MS);
-  }
-
-  /** One round of looking where other processes sell. Watching what stands still costs one small question a round. */
-  async poll(): Promise<void> {
-    const due = [...this.#watched.values()].toSorted((a, b) => a.lookedAtMs - b.lookedAtMs).slice(0, POLLED);
-    await Promise.all(due.map((watched) => watched.look()));
-  }
-
-  /** How far those who watch have been told; null: nobody watches, or the sale has no seats. */
-  seatsAt(saleId: string): string | null {
-    return this.#watched.get(saleId)?.toldAt ?? null;
-  }
-
-  /**
-   * Calls `hear` with the seats, or with what has changed since `from`, and then with every change, until the returned function is
-   * called. Null: the sale has no seats. If they cannot be read now, they are told as soon as they can be.
-   */
-  async watch(saleId: string, from: SeatRevision | null, hear: HearSeats): Promise<(() => void) | null> {
-    const seats = await this.#on.seatsOf(saleId);
-    if (seats === null || seats.items.length === 0) return null;
-    const watched = this.#watched.get(saleId) ?? this.#begin(saleId);
-    const watcher = { from, hear };
-    await watched.join(watcher);
-    return () => {
-      watched.leave(watcher);
-      if (watched.isWatched) return;
-      watched.stop();
-      if (this.#watched.get(saleId) === watched) this.#watched.delete(saleId);
-    };
-  }
-
-  #begin(saleId: string): WatchedSeats {
-    const { runtime, pace, gate, countsAt } = this.#on;
-    const idOf = (revision: string): string => positionOf(countsAt(saleId) ?? '0.0', revision);
-    const watched = new WatchedSeats({ runtime, pace, gate, read: () => this.read(saleId), idOf }, saleId);
-    this.#watched.set(saleId, watched);
+  /** The seats of a sale for those who watch it. The board stops it when nobody watches any more. */
+  watch(saleId: string): SeatWatch {
+    let watched = this.#watched.get(saleId);
+    if (watched === undefined) {
+      const { runtime, pace, gate } = this.#on;
+      const stopped = (): void => void this.#watched.delete(saleId);
+      watched = new SeatWatch({ runtime, pace, gate, read: () => this.read(saleId), stopped }, saleId);
+      this.#watched.set(saleId, watched);
+    }
     return watched;
-  }
-
-  close(): void {
-    for (const watched of this.#watched.values()) watched.stop();
-    this.#watched.clear();
   }
 }
 
@@ -399,9 +353,9 @@ function rowsText(item: SeatedItem, states: string): string {
     .join(',');
 }
 
-interface WatchedDependencies extends Pick<SeatBoardDependencies, 'runtime' | 'pace' | 'gate'> {
+interface WatchDependencies extends Pick<SeatBoardDependencies, 'runtime' | 'pace' | 'gate'> {
   read(): Promise<SeatStates | null>;
-  idOf(revision: string): string;
+  stopped(): void;
 }
 
 /** What was told in one event: watchers went from one revision to the next. */
@@ -410,104 +364,122 @@ interface Tick extends Taken {
   readonly to: SeatRevision;
 }
 
-interface Watcher {
-  /** What it has already. */
-  readonly from: SeatRevision | null;
-  readonly hear: HearSeats;
-}
-
-/** The seats of a sale that somebody watches. */
-class WatchedSeats {
-  readonly #on: WatchedDependencies;
+/** The seats of a sale that somebody watches, for all of its watchers: what is new, and what somebody who comes back has missed. */
+export class SeatWatch {
+  readonly #on: WatchDependencies;
   readonly #saleId: string;
-  readonly #listeners = new Set<HearSeats>();
-  /** Those who have not been told what there is. */
-  readonly #joining = new Set<Watcher>();
   /** Null: they could not be read yet. */
   #states: SeatStates | null = null;
+  /** Null: nobody has been told anything. */
   #told: SeatRevision | null = null;
   /** Oldest first, without gaps. */
   readonly #log: Tick[] = [];
   #logSeats = 0;
   /** What those get who come back, by the revision that they have; as of the present one. */
-  readonly #resumes = new Map<string, readonly SeatsEvent[] | null>();
+  readonly #resumes = new Map<string, SeatsSnapshot | SeatsChanged | null>();
   #resumesAt = '';
   #extending: Promise<void> | null = null;
-  #looking: Promise<void> | null = null;
-  #cancelLook: (() => void) | null = null;
-  #stopped = false;
   lookedAtMs = Number.NEGATIVE_INFINITY;
 
-  constructor(dependencies: WatchedDependencies, saleId: string) {
+  constructor(dependencies: WatchDependencies, saleId: string) {
     this.#on = dependencies;
     this.#saleId = saleId;
   }
 
+  /** How far those who watch have been told; null: not at all. */
   get toldAt(): string | null {
     return this.#told && revisionText(this.#told);
   }
 
-  get isWatched(): boolean {
-    return this.#listeners.size + this.#joining.size > 0;
+  /** Whether there is something that watchers have not been told. */
+  get hasNews(): boolean {
+    if (this.#states === null) return false;
+    return this.#told === null || this.#states.pending.changed.size > 0;
   }
 
-  /** Resolves when the watcher has been told what there is, or when that cannot be read now: then it is told later. */
-  async join(watcher: Watcher): Promise<void> {
-    this.#joining.add(watcher);
-    if (this.#states === null) await this.look();
-    else await this.#welcome(watcher);
+  /** Reads what the gate has now. Fails if that cannot be read. */
+  async refresh(): Promise<void> {
+    this.lookedAtMs = this.#on.runtime.clock.monotonic();
+    const states = await this.#on.read();
+    if (states === null || states === this.#states) return;
+    // The first ones, or those of other maps, since the sale has got a further item: then all are told all.
+    this.#states = states;
+    this.#told = null;
+    states.take();
+    this.#log.length = this.#logSeats = 0;
+    this.#resumes.clear();
   }
 
-  leave(watcher: Watcher): void {
-    this.#joining.delete(watcher);
-    this.#listeners.delete(watcher.hear);
+  /** What watchers are told now; null: nothing. */
+  take(): SeatsSnapshot | SeatsChanged | null {
+    const states = this.#states;
+    if (states === null) return null;
+    const { revision } = states;
+    const before = this.#told;
+    this.#told = revision;
+    if (before === null) return states.snapshot();
+    const taken = states.take();
+    if (taken.changed.size === 0) return null;
+    this.#log.push({ from: before, to: revision, ...taken });
+    this.#logSeats += sizeOf(taken.changed);
+    this.#trim();
+    return states.tell(taken.changed);
   }
 
-  async #welcome(watcher: Watcher): Promise<void> {
-    const { from, hear } = watcher;
-    if (from !== null && this.#ticksSince(from) === null) await this.#extend(from);
-    // In one turn from here on: what is told next is told to this one, too.
-    if (!this.#joining.delete(watcher) || this.#stopped) return;
-    const events = this.#eventsSince(from);
-    if (events !== null) hear(events);
-    this.#listeners.add(hear);
+  /**
+   * Resolves when `since` can be asked: with the states read, and with what the gate knows beyond what was told here, where this
+   * process has not watched for long. Does not fail: without states nothing is told, and all of it as soon as they are there.
+   * `isFirst`: nobody else waits for them.
+   */
+  async ready(from: SeatRevision | null, isFirst: boolean): Promise<void> {
+    try {
+      if (this.#states === null) await this.#on.pace.read(() => this.refresh());
+      if (isFirst) this.#told ??= this.#states?.revision ?? null;
+      if (from !== null && this.#states !== null && this.#ticksSince(from) === null) await this.#extend(from);
+    } catch (error) {
+      const { log } = this.#on.runtime;
+      log.debug({ reason: messageOf(error), saleId: this.#saleId }, 'the seats of a watched sale cannot be read now');
+    }
   }
 
-  #eventsSince(from: SeatRevision | null): readonly SeatsEvent[] | null {
-    const states = this.#states!;
-    const id = this.#on.idOf(revisionText(states.revision));
-    if (this.#resumesAt !== id) this.#resumes.clear();
-    this.#resumesAt = id;
+  /** What a watcher has to be told who has `from`; null: nothing. Those with the same one share it. */
+  since(from: SeatRevision | null): SeatsSnapshot | SeatsChanged | null {
+    const states = this.#states;
+    if (states === null) return null;
+    const at = revisionText(states.revision);
+    if (this.#resumesAt !== at) this.#resumes.clear();
+    this.#resumesAt = at;
     const ticks = from === null ? null : this.#ticksSince(from);
     const key = ticks === null ? '' : revisionText(from!);
-    let events = this.#resumes.get(key);
-    if (events === undefined) {
+    let told = this.#resumes.get(key);
+    if (told === undefined) {
       const changed = ticks && unionOf([...ticks, states.pending]);
-      const none = changed?.size === 0;
-      events = none ? null : [{ type: 'seats', id, seats: changed ? states.tell(changed) : states.snapshot() }];
+      told = changed === null ? states.snapshot() : changed.size === 0 ? null : states.tell(changed);
       if (this.#resumes.size >= RESUMES_KEPT_MAX) this.#resumes.clear();
-      this.#resumes.set(key, events);
+      this.#resumes.set(key, told);
     }
-    return events;
+    return told;
+  }
+
+  stop(): void {
+    this.#on.stopped();
   }
 
   /** What was told since; null: that is not known. */
   #ticksSince(from: SeatRevision): readonly Tick[] | null {
-    if (isSame(from, this.#told!)) return [];
+    if (this.#told !== null && isSame(from, this.#told)) return [];
     const at = this.#log.findIndex((tick) => isIn(tick, from));
     return at < 0 ? null : this.#log.slice(at);
   }
 
-  /** The gate may know more than what was told here, where this process has not watched for long. */
   async #extend(from: SeatRevision): Promise<void> {
-    const first = this.#log[0]?.from ?? this.#told!;
+    const first = this.#log[0]?.from ?? this.#told;
+    if (first === null) return;
     const { epoch, n } = this.#states!.revision;
     if (from.epoch !== epoch || first.epoch !== epoch || from.n >= first.n || n - from.n > SEAT_CHANGES_MAX) return;
-    this.#extending ??= this.#ask(first, [Math.max(n - SEAT_CHANGES_MAX, 0), from.n])
-      .catch((error: unknown) => this.#on.runtime.log.debug({ err: error }, 'changes of seats cannot be read'))
-      .finally(() => {
-        this.#extending = null;
-      });
+    this.#extending ??= this.#ask(first, [Math.max(n - SEAT_CHANGES_MAX, 0), from.n]).finally(() => {
+      this.#extending = null;
+    });
     await this.#extending;
   }
 
@@ -531,72 +503,6 @@ class WatchedSeats {
       this.#trim();
       return;
     }
-  }
-
-  /** Looks after `ms`, unless it will be sooner. */
-  touch(ms: number): void {
-    if (this.#stopped) return;
-    this.#cancelLook ??= this.#on.runtime.timers.after(ms, () => {
-      this.#cancelLook = null;
-      // A look that is under way may have read before the change.
-      if (this.#looking) void this.#looking.then(() => this.touch(ms));
-      else void this.look();
-    });
-  }
-
-  stop(): void {
-    this.#stopped = true;
-    this.#cancelLook?.();
-  }
-
-  /** One at a time; does not fail. */
-  look(): Promise<void> {
-    this.#looking ??= this.#look()
-      .catch((error: unknown) => {
-        const { log } = this.#on.runtime;
-        log.debug({ reason: messageOf(error), saleId: this.#saleId }, 'the seats of a watched sale cannot be read now');
-        this.touch(RETRY_MS);
-      })
-      .finally(() => {
-        this.#looking = null;
-      });
-    return this.#looking;
-  }
-
-  async #look(): Promise<void> {
-    const { pace, runtime } = this.#on;
-    this.lookedAtMs = runtime.clock.monotonic();
-    const states = await pace.read(async () => (this.#stopped ? null : this.#on.read()));
-    if (states === null || this.#stopped) return;
-    if (states !== this.#states) this.#begin(states);
-    else if (states.pending.changed.size === 0) this.#told = states.revision;
-    else await pace.tell(() => this.#tell(states));
-    for (const watcher of [...this.#joining]) await this.#welcome(watcher);
-  }
-
-  /** The first states, or those of other maps: the sale has got a further item. Then all are told all. */
-  #begin(states: SeatStates): void {
-    this.#states = states;
-    this.#told = states.revision;
-    states.take();
-    this.#log.length = this.#logSeats = 0;
-    if (this.#listeners.size === 0) return;
-    const events = this.#eventsSince(null)!;
-    for (const hear of this.#listeners) hear(events);
-  }
-
-  #tell(states: SeatStates): void {
-    if (this.#stopped || states !== this.#states) return;
-    const { revision } = states;
-    const tick = { from: this.#told!, to: revision, ...states.take() };
-    this.#told = revision;
-    this.#log.push(tick);
-    this.#logSeats += sizeOf(tick.changed);
-    this.#trim();
-    const events: readonly SeatsEvent[] = [
-      { type: 'seats', id: this.#on.idOf(revisionText(revision)), seats: states.tell(tick.changed) },
-    ];
-    for (const hear of this.#listeners) hear(events);
   }
 
   #trim(): void {

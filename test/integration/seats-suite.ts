@@ -496,7 +496,9 @@ export function seatsOverHttp(world: () => SeatShop): void {
         changes: { r: ['Stalls/A/1', 'Stalls/A/2'] },
       });
       // Counts carry the revision of the seats, too: whichever event is the last, its id says all.
-      const stock = await stream.until(({ event, id }) => event === 'stock' && id.endsWith(`/${change.data.revision}`));
+      const isCounted = ({ event, id }: StreamEvent) => event === 'stock' && id.endsWith(`/${change.data.revision}`);
+      await until('its counts are told', 5000, async () => stream.events.some(isCounted));
+      const stock = stream.events.find(isCounted)!;
       stream.close();
 
       await ordered(sale, 'bob', { seats: ['Stalls/A/3'] });
