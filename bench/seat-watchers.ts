@@ -21,14 +21,18 @@ const SECRET = 'bench-auth-secret-of-at-least-32-bytes';
 const TICKS_A_SECOND = 100;
 
 const data = mkdtempSync(join(tmpdir(), 'doorbuster-'));
-const server = spawn(process.execPath, [fileURLToPath(new URL('../bin/doorbuster.js', import.meta.url)), 'serve', '--port', '0', '--data', data], {
-  env: {
-    ...process.env,
-    ...{ DOORBUSTER_ADMIN_KEY: ADMIN, DOORBUSTER_AUTH_SECRET: SECRET, LOG_LEVEL: 'warn', RATE_LIMIT_BUYER: '100000' },
-    ...{ SSE_MAX: '50000', SSE_MAX_PER_ADDRESS: '50000', CONNECTIONS_MAX: '50000', EVENT_LOOP_DELAY_MAX_MS: '60000' },
+const server = spawn(
+  process.execPath,
+  [fileURLToPath(new URL('../bin/doorbuster.js', import.meta.url)), 'serve', '--port', '0', '--data', data],
+  {
+    env: {
+      ...process.env,
+      ...{ DOORBUSTER_ADMIN_KEY: ADMIN, DOORBUSTER_AUTH_SECRET: SECRET, LOG_LEVEL: 'warn', RATE_LIMIT_BUYER: '100000' },
+      ...{ SSE_MAX: '50000', SSE_MAX_PER_ADDRESS: '50000', CONNECTIONS_MAX: '50000', EVENT_LOOP_DELAY_MAX_MS: '60000' },
+    },
+    stdio: ['ignore', 'pipe', 'inherit'],
   },
-  stdio: ['ignore', 'pipe', 'inherit'],
-});
+);
 const url = await new Promise<string>((resolve) => {
   let text = '';
   server.stdout.on('data', (chunk: Buffer) => {
@@ -49,7 +53,12 @@ process.on('exit', () => server.kill('SIGKILL'));
 
 const pause = (ms: number): Promise<void> => new Promise((resolve) => setTimeout(resolve, ms));
 
-async function call(method: string, path: string, bearer: string, body?: unknown): Promise<{ id: string; status: unknown }> {
+async function call(
+  method: string,
+  path: string,
+  bearer: string,
+  body?: unknown,
+): Promise<{ id: string; status: unknown }> {
   const answer = await fetch(url + path, {
     method,
     headers: { authorization: `Bearer ${bearer}`, 'content-type': 'application/json' },
@@ -59,7 +68,12 @@ async function call(method: string, path: string, bearer: string, body?: unknown
 }
 
 const sign = createSigner({ key: SECRET, algorithm: 'HS256' });
-const seats = Array.from({ length: SEATS.rows }, (_, row) => ({ section: 'Hall', row: `${row + 1}`, from: 1, to: SEATS.inRow }));
+const seats = Array.from({ length: SEATS.rows }, (_, row) => ({
+  section: 'Hall',
+  row: `${row + 1}`,
+  from: 1,
+  to: SEATS.inRow,
+}));
 const price = { amount: 68_000, currency: 'CNY' };
 const sale = await call('POST', '/v1/sales', ADMIN, {
   ...{ name: 'Hall', opensAt: '2020-01-01T00:00:00Z', closesAt: '2099-01-01T00:00:00Z', perBuyer: 100 },
@@ -97,7 +111,11 @@ async function phase(ordersASecond: number): Promise<{ bytes: number; ms: number
   for (const untilMs = performance.now() + seconds! * 1000; performance.now() < untilMs; ) {
     if (ordersASecond === 0) await pause(100);
     else {
-      await call('POST', `/v1/sales/${sale.id}/orders`, sign({ sub: `buyer-${Math.random()}` }), { item: 'hall', quantity: 2, together: true });
+      await call('POST', `/v1/sales/${sale.id}/orders`, sign({ sub: `buyer-${Math.random()}` }), {
+        item: 'hall',
+        quantity: 2,
+        together: true,
+      });
       orders++;
       await pause(1000 / ordersASecond - 2);
     }

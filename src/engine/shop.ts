@@ -593,7 +593,6 @@ export abstract class Shop {
       .then((last) => this.events.announce(event, order, last));
   }
 
-
   /** Calls `hear` with the order as it is and then at every change. The returned function ends it. */
   watchOrder(orderId: string, hear: (order: Order) => void): Promise<(() => void) | null> {
     return this.events.watch(orderId, hear, () => this.getOrder(orderId));

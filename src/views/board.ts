@@ -5,7 +5,7 @@ import type { Gate } from '../gate/port.ts';
 import type { SaleLedger } from '../ledger/port.ts';
 import { nextWindowChangeMs, type SaleRecord, type SaleStamp, stampOf } from '../model/sale.ts';
 import { PAUSE_FACTOR, Pace } from './pace.ts';
-import { positionOf, type Positions, positionsOf } from './positions.ts';
+import { type Positions, positionOf, positionsOf } from './positions.ts';
 import { type Item, presentSale, type Sale } from './present.ts';
 import { type PublicAnswer, publicAnswer } from './public-answer.ts';
 import type { SeatBoard, SeatsEvent, SeatWatch } from './seats.ts';
@@ -238,7 +238,9 @@ export class Board {
     for (const isQueued of [true, false]) {
       for (const watched of same.filter((each) => each.isQueued === isQueued).slice(0, ROTATED)) due.add(watched);
     }
-    const seated = ids.flatMap((id) => this.#watchers.get(id) ?? []).filter((one) => one.seats !== null && !due.has(one));
+    const seated = ids
+      .flatMap((id) => this.#watchers.get(id) ?? [])
+      .filter((one) => one.seats !== null && !due.has(one));
     seated.sort((a, b) => a.seats!.lookedAtMs - b.seats!.lookedAtMs);
     await Promise.all([
       ...[...due].map((watched) => watched.look()),
