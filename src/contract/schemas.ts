@@ -139,7 +139,15 @@ export const NewSale = Type.Object(
         closesAt: '2099-01-01T00:00:00.000Z',
         perBuyer: 1,
         payWithin: 900,
-        items: [{ code: 'voucher-100', name: '100 off', price: { amount: 8000, currency: 'CNY' }, stock: 100 }],
+        items: [
+          { code: 'voucher-100', name: '100 off', price: { amount: 8000, currency: 'CNY' }, stock: 100 },
+          {
+            code: 'stalls',
+            name: 'Stalls',
+            price: { amount: 68_000, currency: 'CNY' },
+            seats: [{ section: 'Stalls', row: 'A', from: 1, to: 20 }],
+          },
+        ],
       },
     ],
   },
@@ -189,7 +197,7 @@ export const Order = Type.Object({
   buyer: Type.String(),
   item: Type.String(),
   quantity: Type.Integer(),
-  seats: Type.Array(SeatName, { description: 'Of a counted item: none' }),
+  seats: Type.Array(Type.String(), { description: 'Names, as `Stalls/A/12`; of a counted item: none' }),
   amount: Type.Object({ amount: Type.Integer({ minimum: 0, description: 'Minor units' }), currency: Type.String() }),
   status: words(ORDER_STATUSES),
   reason: Type.Unsafe<RejectReason | null>({ type: ['string', 'null'], enum: [...REJECT_REASONS, null] }),
@@ -337,7 +345,7 @@ export const NewOrder = Type.Object(
       Type.Boolean({ description: 'Of a seated item: the best free seats that are all neighbours. Not with `seats`' }),
     ),
   },
-  { ...strict, examples: [{ item: 'voucher-100', quantity: 1 }] },
+  { ...strict, minProperties: 1, examples: [{ item: 'voucher-100', quantity: 1 }] },
 );
 
 export type NewSaleBody = Static<typeof NewSale>;

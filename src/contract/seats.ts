@@ -25,6 +25,9 @@ export const SeatName = Type.String({
   examples: ['Stalls/A/12'],
 });
 
+/** Of a plan, in whatever unit. */
+const COORDINATE = { minimum: -1e9, maximum: 1e9 };
+
 const Part = Type.String({ minLength: 1, maxLength: SEAT_BOUNDS.nameLengthMax, pattern: NAME_PATTERN });
 const SeatNumber = Type.Integer({ minimum: 0, maximum: SEAT_BOUNDS.numberMax });
 
@@ -43,11 +46,12 @@ export const SeatRow = Type.Object(
       }),
     ),
     x: Type.Optional(
-      Type.Number({ description: 'Where the first seat is on a plan; with `y`, which grows downwards' }),
+      Type.Number({ ...COORDINATE, description: 'Where the first seat is on a plan; with `y`, which grows downwards' }),
     ),
-    y: Type.Optional(Type.Number()),
+    y: Type.Optional(Type.Number(COORDINATE)),
     angle: Type.Optional(
       Type.Number({
+        ...COORDINATE,
         description: 'The direction of the row from there in degrees, clockwise from the right; 0 without it',
       }),
     ),
@@ -74,7 +78,7 @@ export const MoveOrder = Type.Object(
       description: 'Of the same item, as many as the order has. It may keep some of its own',
     }),
   },
-  { ...strict, examples: [{ seats: ['Stalls/A/12', 'Stalls/A/13'] }] },
+  { ...strict, examples: [{ seats: ['Stalls/A/12'] }] },
 );
 
 export type BlockSeatsBody = Static<typeof BlockSeats>;
