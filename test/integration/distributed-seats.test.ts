@@ -14,7 +14,7 @@ describeWithRedis('numbered seats, distributed', () => {
     beforeAll(async () => {
       const redis = await startRedis({ persistence: 'aof' });
       // A busy machine must not answer 202 to what is tested for 201.
-      const env = { ANSWER_WITHIN_MS: '10000', REDIS_PREFIX: 'seats-test' };
+      const env = { ANSWER_WITHIN_MS: '10000', REDIS_PREFIX: 'seats-test', WEBHOOKS_PRIVATE: 'on' };
       const addresses = { redisUrl: redis.url, databaseUrl: await postgresUrl() };
       ({ servers } = await startShop({ ...addresses, servers: 2, workers: 1, env }));
     }, 60_000);

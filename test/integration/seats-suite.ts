@@ -2,6 +2,7 @@ import { describe, expect, it } from 'vitest';
 import { until } from '../support/fault-wait.ts';
 import { expectProblem, type OpenStream, openStream, type StreamEvent } from '../support/openapi-wire.ts';
 import { type Answer, type CallOptions, type TestServer, token } from '../support/server.ts';
+import { startReceiver } from '../support/webhooks.ts';
 
 /**
  * Numbered seats over HTTP, in each deployment. `a` and `b` are two processes of one shop, or the same one: what one of them does,
@@ -552,6 +553,35 @@ export function seatsOverHttp(world: () => SeatShop): void {
       expect(id).toMatch(/^[0-9]+\.[0-9]+$/);
       stream.close();
     });
+  });
+
+  it('webhooks have the names of seats', async () => {
+    const receiver = await startReceiver();
+    try {
+      const body = { url: receiver.url, events: ['order.reserved', 'order.moved'] };
+      const endpoint = await admin('POST', '/v1/ops/webhooks', { body });
+      expect(endpoint.status).toBe(201);
+      // The other process looks for endpoints twice a second.
+      await new Promise((resolve) => setTimeout(resolve, 700));
+      const sale = await create(row(4));
+      const order = await ordered(sale, 'alice', { seats: ['S/R/1', 'S/R/2'] });
+      await admin('POST', `/v1/orders/${order.id}/move`, { body: { seats: ['S/R/2', 'S/R/3'] } });
+      const told = await until('both are told', 10_000, async () => {
+        const events = receiver.received
+          .map(({ text }) => JSON.parse(text))
+          .filter((event) => event.order.id === order.id);
+        return events.length === 2 && events;
+      });
+      expect(
+        told.map((event: { type: string; order: { seats: string[] } }) => [event.type, event.order.seats]),
+      ).toEqual([
+        ['order.reserved', ['S/R/1', 'S/R/2']],
+        ['order.moved', ['S/R/2', 'S/R/3']],
+      ]);
+      await admin('DELETE', `/v1/ops/webhooks/${endpoint.body.id}`);
+    } finally {
+      await receiver.close();
+    }
   });
 
   it('after its end a sale still shows its seats', async () => {
