@@ -527,7 +527,10 @@ function addPage(sale: GateSale, saleId: string, { holds, keys }: SnapshotPage):
   for (const { orderId, itemId, buyer, slots, seats, paid } of holds) {
     const item = sale.itemsById.get(itemId);
     invariant(item !== undefined, `order ${orderId} holds an item that sale ${saleId} does not have`);
-    invariant((item.seating === null) === (seats === undefined), `order ${orderId} has seats of a counted item, or none`);
+    invariant(
+      (item.seating === null) === (seats === undefined),
+      `order ${orderId} has seats of a counted item, or none`,
+    );
     const sitting = seats === undefined ? null : { seats, movedRev: 0 };
     const hold = { orderId, item, buyer, slots: slots.length === 1 ? slots[0]! : slots, sitting, queued: false };
     addHold(sale, hold);

@@ -6,8 +6,8 @@ import {
   type ItemView,
   SEAT_CHANGES_MAX,
   type SeatChange,
-  type SeatWish,
   type SeatsMove,
+  type SeatWish,
   type Verdict,
 } from '../../src/gate/port.ts';
 import { type OrderMessage, orderFingerprint } from '../../src/model/order.ts';
@@ -179,7 +179,15 @@ export function gateSeatsContract(name: string, make: () => Promise<GateUnderTes
 
       it('may be in several rows, and in any number up to 100', async () => {
         await gate.install(
-          snapshot({ epoch: 2, items: [seated(STALLS, 'stalls', [{ ...ROWS[0]!, to: 60 }, { ...ROWS[2]!, to: 60 }])] }),
+          snapshot({
+            epoch: 2,
+            items: [
+              seated(STALLS, 'stalls', [
+                { ...ROWS[0]!, to: 60 },
+                { ...ROWS[2]!, to: 60 },
+              ]),
+            ],
+          }),
         );
         const seats = range(10, 109);
         expect(await admitted('alice', seats)).toMatchObject({ quantity: 100, seats });
@@ -319,9 +327,22 @@ export function gateSeatsContract(name: string, make: () => Promise<GateUnderTes
         const verdicts = await Promise.all(range(1, 65).map((at) => admit(`b${at}`, at % 2 ? 'together' : 'any')));
         const seats = verdicts.flatMap((verdict) => (verdict.outcome === 'admitted' ? verdict.message.seats! : []));
         expect(seats.toSorted((a, b) => a - b)).toEqual(range(0, 63));
-        expect(verdicts.map(({ outcome }) => outcome).filter((outcome) => outcome !== 'admitted')).toEqual(['sold_out']);
+        expect(verdicts.map(({ outcome }) => outcome).filter((outcome) => outcome !== 'admitted')).toEqual([
+          'sold_out',
+        ]);
         expect((await emitted()).length).toBe(64);
         expect(await states()).toBe('r'.repeat(64));
+      });
+
+      it('P1: hundreds of orders of one moment, small and large, are decided in their order', async () => {
+        const rows = range(1, 4).map((row) => ({ section: 'S', row: String(row), from: 1, to: 500 }));
+        await gate.install(snapshot({ epoch: 2, items: [seated(STALLS, 'stalls', rows)] }));
+        const quantities = range(1, 600).map((at) => (at % 50 === 0 ? 100 : 1));
+        const verdicts = await Promise.all(quantities.map((quantity, at) => admit(`b${at}`, 'any', { quantity })));
+        const seats = verdicts.flatMap((verdict) => (verdict.outcome === 'admitted' ? verdict.message.seats! : []));
+        expect(new Set(seats).size).toBe(588 + 12 * 100);
+        expect((await emitted()).map(({ buyer }) => buyer)).toEqual(range(0, 599).map((at) => `b${at}`));
+        expect(await stalls()).toMatchObject({ free: 2000 - 588 - 1200 });
       });
 
       it('a row of 500 and 500 rows of 1', async () => {
@@ -501,7 +522,10 @@ export function gateSeatsContract(name: string, make: () => Promise<GateUnderTes
 
       it('may be asked for again by the house: not in the way of a block, but of a move', async () => {
         await gate.applyBlocked(SALE, { itemId: STALLS, rev: 2, seats: [4] });
-        expect(await gate.holdSeats(SALE, STALLS, [4, 5], { holdId: 'h' })).toEqual({ outcome: 'seat_taken', seats: [4] });
+        expect(await gate.holdSeats(SALE, STALLS, [4, 5], { holdId: 'h' })).toEqual({
+          outcome: 'seat_taken',
+          seats: [4],
+        });
         expect(await gate.holdSeats(SALE, STALLS, [4, 5], { holdId: 'h', blocked: true })).toEqual({ outcome: 'held' });
         expect(await states()).toBe('ffffbhffffffffff');
         await gate.dropHouseHold(SALE, STALLS, 'h');

@@ -101,7 +101,9 @@ describeWithAnyRedis('formats', () => {
           seats: { map: encodeSeatMap(buildSeatMap(rows)), blocked: [9] },
         },
       ],
-      content: [{ holds: [{ orderId: '90', itemId: '12', buyer: 'zoe', slots: [1], seats: [5], paid: true }], keys: [] }],
+      content: [
+        { holds: [{ orderId: '90', itemId: '12', buyer: 'zoe', slots: [1], seats: [5], paid: true }], keys: [] },
+      ],
     });
     const [alone, ...others] = SEAT_MESSAGES;
     expect(await gate.admit(alone!)).toEqual({ outcome: 'admitted', message: alone });

@@ -3,7 +3,13 @@ import type { AdmitRequest, Gate, SeatChange, SeatsMove, Verdict } from '../../s
 import { houseHoldId } from '../../src/gate/port.ts';
 import { bestApart, bestTogether } from '../../src/model/best-seats.ts';
 import { orderFingerprint } from '../../src/model/order.ts';
-import { buildSeatMap, encodeSeatMap, rowText, type SeatMap, type SeatRowDefinition } from '../../src/model/seat-map.ts';
+import {
+  buildSeatMap,
+  encodeSeatMap,
+  rowText,
+  type SeatMap,
+  type SeatRowDefinition,
+} from '../../src/model/seat-map.ts';
 import type { SnapshotPage } from '../../src/model/snapshot.ts';
 
 /**
@@ -337,8 +343,7 @@ export class SeatRun {
       gate.holdSeats(SALE, ITEM, seats, { holdId, blocked, ...(order && { order }) }),
     );
     const wanted = seats.filter(
-      (seat) =>
-        !order?.seats.includes(seat) && !(blocked && this.#takers(seat) === 0 && this.#blocked.includes(seat)),
+      (seat) => !order?.seats.includes(seat) && !(blocked && this.#takers(seat) === 0 && this.#blocked.includes(seat)),
     );
     const taken = wanted.filter((seat) => !this.#isFree(seat));
     if (taken.length > 0) {

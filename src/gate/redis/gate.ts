@@ -202,7 +202,9 @@ export class RedisGate implements SharedGate {
   async #mayWriteSeats(): Promise<void> {
     if (this.#shopId === null) return;
     if ((await this.#format.join(false, SHARED_OF_SEATS)) >= SHARED_OF_SEATS) return;
-    throw unavailable('seats cannot be sold while a process of a version before seats runs, and for half a minute after');
+    throw unavailable(
+      'seats cannot be sold while a process of a version before seats runs, and for half a minute after',
+    );
   }
 
   async shut(saleId: string, upTo = Infinity): Promise<void> {
@@ -226,10 +228,7 @@ export class RedisGate implements SharedGate {
       const keys = epochs.map((each) => sale.of(each));
       const [what, ...more] = (await this.#run(
         'remove',
-        [
-          ...[sale.gate, sale.epochs, sale.retry, sale.dead, sale.decided, sale.emptied],
-          ...keys.flatMap(epochKeys),
-        ],
+        [...[sale.gate, sale.epochs, sale.retry, sale.dead, sale.decided, sale.emptied], ...keys.flatMap(epochKeys)],
         [condition, EMPTIED_SECONDS, ...epochs],
       )) as string[];
       if (what === 'removed') break;
