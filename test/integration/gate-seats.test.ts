@@ -6,6 +6,7 @@ import { MemoryGate } from '../../src/gate/memory.ts';
 import { type Gate, houseHoldId, type KeptGate, type SharedGate } from '../../src/gate/port.ts';
 import { Rebuilder } from '../../src/gate/rebuild.ts';
 import { RedisGate } from '../../src/gate/redis/gate.ts';
+import { scriptNamed } from '../../src/gate/redis/scripts.ts';
 import { GateUpkeep } from '../../src/gate/upkeep.ts';
 import type { Ledger } from '../../src/ledger/port.ts';
 import { actor } from '../../src/model/actor.ts';
@@ -219,6 +220,28 @@ describeWithAnyRedis('seats between the ledger and Redis', () => {
     return { gate, end: () => gate.close() };
   };
   seatsBetween('redis', make);
+
+  it('P1: a part of the seats that comes when the gate is built changes nothing', async () => {
+    const { gate, end } = await make();
+    const map = buildSeatMap([{ section: 'S', row: 'A', from: 1, to: 4 }]);
+    const nowMs = Date.now();
+    await gate.install({
+      ...{ saleId: '7', epoch: 3, version: 1, opensAtMs: nowMs - 1000, closesAtMs: nowMs + 3_600_000, mayAdmit: true },
+      ...{ paused: false, closed: false, perBuyer: 1, payWithinSeconds: 900, content: [] },
+      items: [
+        {
+          ...{ id: '11', code: 'stalls', price: { amount: 1, currency: 'CNY' }, total: 4, blocked: 0, rev: 1 },
+          seats: { map: encodeSeatMap(map), blocked: [] },
+        },
+      ],
+    });
+    const begin = `${prefix}:{7:0}:`;
+    const keys = [`${begin}epochs`, `${begin}3:items`, `${begin}3:seats`];
+    const before = await eye.get(keys[2]!);
+    expect(await eye.eval(scriptNamed('build-seats').lua, 3, ...keys, '3', 'somebody', '0', 'Rrrr')).toBe(-1);
+    expect(await eye.get(keys[2]!)).toBe(before);
+    end();
+  });
 
   it('P10: what a process keeps waiting for Redis is bounded; whoever is refused has left no trace', async () => {
     const { gate, end } = await make();

@@ -33,8 +33,8 @@ class SeatBatch implements EncodedBatch {
     let orders = '';
     for (const request of requests) {
       const { orderId, buyer, itemCode, fingerprint, key } = request;
-      let number = this.#items.get(itemCode);
-      if (number === undefined) this.#items.set(itemCode, (number = this.#items.size + 1));
+      const number = this.#items.get(itemCode) ?? this.#items.size + 1;
+      this.#items.set(itemCode, number);
       orders +=
         bulk(orderId) +
         bulk(buyer) +
