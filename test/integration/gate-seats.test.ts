@@ -243,6 +243,29 @@ describeWithAnyRedis('seats between the ledger and Redis', () => {
     end();
   });
 
+  it('P1: a gate whose seats are gone is stale', async () => {
+    const { gate, end } = await make();
+    const map = buildSeatMap([{ section: 'S', row: 'A', from: 1, to: 4 }]);
+    const nowMs = Date.now();
+    await gate.install({
+      ...{ saleId: '7', epoch: 3, version: 1, opensAtMs: nowMs - 1000, closesAtMs: nowMs + 3_600_000, mayAdmit: true },
+      ...{ paused: false, closed: false, perBuyer: 1, payWithinSeconds: 900, content: [] },
+      items: [
+        {
+          ...{ id: '11', code: 'stalls', price: { amount: 1, currency: 'CNY' }, total: 4, blocked: 0, rev: 1 },
+          seats: { map: encodeSeatMap(map), blocked: [] },
+        },
+      ],
+    });
+    const asked = { saleId: '7', orderId: '1', buyer: 'b', itemCode: 'stalls', quantity: 1, key: null } as const;
+    expect(await gate.epochOf('7')).toBe(3);
+    await eye.del(`${prefix}:{7:0}:3:seats`);
+    expect(await gate.epochOf('7')).toBeNull();
+    expect(await gate.admit({ ...asked, seats: 'any', fingerprint: 'x' })).toEqual({ outcome: 'stale' });
+    expect(await gate.seats('7')).toBeNull();
+    end();
+  });
+
   it('P10: what a process keeps waiting for Redis is bounded; whoever is refused has left no trace', async () => {
     const { gate, end } = await make();
     const rows = range(1, 30).map((row) => ({ section: 'S', row: String(row), from: 1, to: 50 }));

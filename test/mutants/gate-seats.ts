@@ -45,7 +45,7 @@ export const GATE_SEATS: readonly Mutant[] = [
     file: HALL,
     find: 'if (free >= left) break;',
     replace: '',
-    tests: CONTRACT,
+    tests: PROPERTY,
   },
   {
     name: 'hall: of two seats that are equally near the last is taken',

@@ -306,8 +306,8 @@ export class RedisGate implements SharedGate {
     const sale = this.#layout.sale(saleId);
     for (let tries = 0; tries < TRIES_MAX; tries++) {
       const known = this.#epochs.of(saleId);
-      const { items, stream } = sale.of(known);
-      const epoch = (await this.#run('epoch-of', [sale.gate, items, stream], [known])) as number;
+      const { items, stream, seats } = sale.of(known);
+      const epoch = (await this.#run('epoch-of', [sale.gate, items, stream, seats], [known])) as number;
       if (epoch === 0 || epoch < known) return null;
       if (epoch === known) return epoch;
       // Ask again with the key names of this epoch, to see whether its keys exist too.

@@ -54,6 +54,8 @@ local fields = { 'n', 'Q' }
 for i = 1, w do fields[i + 2] = 'C:' .. ARGV[7 + i] end
 local numbers = call('HMGET', ITEMS, unpack(fields))
 if not numbers[1] then return 0 end
+-- A sale without seats has no such key either; then no item is found.
+if call('EXISTS', SEATS) == 0 and call('HEXISTS', ITEMS, 'N') == 1 then return 0 end
 local unsettled = tonumber(numbers[2])
 
 local items, static = {}, {}
