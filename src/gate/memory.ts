@@ -1,4 +1,4 @@
-import { invariant } from '../base/errors.ts';
+import { invariant, TerminalError } from '../base/errors.ts';
 import type { Runtime } from '../base/runtime.ts';
 import { turn } from '../base/sweep.ts';
 import { takeSlots } from '../model/limit.ts';
@@ -18,6 +18,7 @@ import {
   type HoldRef,
   houseHoldId,
   type ItemView,
+  isSound,
   type KeptGate,
   type Latest,
   type SeatRevision,
@@ -211,6 +212,7 @@ export class MemoryGate implements KeptGate {
   }
 
   async admit(request: AdmitRequest): Promise<Verdict> {
+    if (!isSound(request)) throw new TerminalError('internal', 'an order for nothing');
     return this.#decide(request);
   }
 

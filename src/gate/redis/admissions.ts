@@ -5,7 +5,7 @@ import { detailOf, type RedisLink, RedisUnavailableError, UNREACHED } from '../.
 import type { Script } from '../../base/redis/scripts.ts';
 import { type Asker, bulk } from '../../base/redis/sent-script.ts';
 import type { Runtime } from '../../base/runtime.ts';
-import { type AdmitRequest, NotAdmittedError, type Verdict } from '../port.ts';
+import { type AdmitRequest, isSound, NotAdmittedError, type Verdict } from '../port.ts';
 import type { Breakers } from './breakers.ts';
 import type { Epochs } from './epochs.ts';
 import type { Room } from './room.ts';
@@ -124,6 +124,8 @@ export class Admissions {
       if (!isName(request.buyer) || (request.key !== null && !isName(request.key))) {
         return reject(new TerminalError('internal', 'not the name of a buyer or key'));
       }
+      // One that its script cannot read would fail the others of its batch.
+      if (!isSound(request)) return reject(new TerminalError('internal', 'an order for nothing'));
       let lane = this.#lanes.get(saleId);
       if (lane === undefined) {
         // A sale id becomes part of key names: anything that cannot be one must not reach Redis.
