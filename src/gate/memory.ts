@@ -1,4 +1,4 @@
-import { invariant } from '../base/errors.ts';
+import { invariant, TerminalError } from '../base/errors.ts';
 import type { Runtime } from '../base/runtime.ts';
 import { turn } from '../base/sweep.ts';
 import { takeSlots } from '../model/limit.ts';
@@ -18,6 +18,7 @@ import {
   type HoldRef,
   houseHoldId,
   type ItemView,
+  isSound,
   type KeptGate,
   type Latest,
   type SeatRevision,
@@ -211,6 +212,7 @@ export class MemoryGate implements KeptGate {
   }
 
   async admit(request: AdmitRequest): Promise<Verdict> {
+    if (!isSound(request)) throw new TerminalError('internal', 'an order for nothing');
     return this.#decide(request);
   }
 
@@ -527,7 +529,10 @@ function addPage(sale: GateSale, saleId: string, { holds, keys }: SnapshotPage):
   for (const { orderId, itemId, buyer, slots, seats, paid } of holds) {
     const item = sale.itemsById.get(itemId);
     invariant(item !== undefined, `order ${orderId} holds an item that sale ${saleId} does not have`);
-    invariant((item.seating === null) === (seats === undefined), `order ${orderId} has seats of a counted item, or none`);
+    invariant(
+      (item.seating === null) === (seats === undefined),
+      `order ${orderId} has seats of a counted item, or none`,
+    );
     const sitting = seats === undefined ? null : { seats, movedRev: 0 };
     const hold = { orderId, item, buyer, slots: slots.length === 1 ? slots[0]! : slots, sitting, queued: false };
     addHold(sale, hold);

@@ -252,6 +252,14 @@ export interface AdmitRequest {
  */
 export type SeatWish = readonly number[] | 'together' | 'any';
 
+/** Whether a request asks for anything: whoever sends another one has not checked what the caller said. */
+export function isSound({ seats, quantity }: Pick<AdmitRequest, 'seats' | 'quantity'>): boolean {
+  if (!Number.isSafeInteger(quantity) || quantity < 1) return false;
+  if (seats === undefined || typeof seats === 'string') return true;
+  const ascends = seats.every((seat, at) => Number.isSafeInteger(seat) && seat > (at === 0 ? -1 : seats[at - 1]!));
+  return ascends && seats.length === quantity;
+}
+
 /** The accepted order's message went into the pipe in the same step as the admission. */
 export type Verdict = { outcome: 'admitted'; message: OrderMessage } | Refused;
 

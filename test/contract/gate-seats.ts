@@ -6,8 +6,8 @@ import {
   type ItemView,
   SEAT_CHANGES_MAX,
   type SeatChange,
-  type SeatWish,
   type SeatsMove,
+  type SeatWish,
   type Verdict,
 } from '../../src/gate/port.ts';
 import { type OrderMessage, orderFingerprint } from '../../src/model/order.ts';
@@ -173,13 +173,21 @@ export function gateSeatsContract(name: string, make: () => Promise<GateUnderTes
 
       it('P1: a seat has one order, also of orders that arrive at the same moment', async () => {
         const verdicts = await Promise.all(['a', 'b', 'c'].map((buyer) => admit(buyer, [7, 8])));
-        expect(verdicts.map(({ outcome }) => outcome)).toEqual(['admitted', 'seat_taken', 'seat_taken']);
+        expect(verdicts.map(({ outcome }) => outcome).toSorted()).toEqual(['admitted', 'seat_taken', 'seat_taken']);
         expect(await emitted()).toHaveLength(1);
       });
 
       it('may be in several rows, and in any number up to 100', async () => {
         await gate.install(
-          snapshot({ epoch: 2, items: [seated(STALLS, 'stalls', [{ ...ROWS[0]!, to: 60 }, { ...ROWS[2]!, to: 60 }])] }),
+          snapshot({
+            epoch: 2,
+            items: [
+              seated(STALLS, 'stalls', [
+                { ...ROWS[0]!, to: 60 },
+                { ...ROWS[2]!, to: 60 },
+              ]),
+            ],
+          }),
         );
         const seats = range(10, 109);
         expect(await admitted('alice', seats)).toMatchObject({ quantity: 100, seats });
@@ -198,6 +206,41 @@ export function gateSeatsContract(name: string, make: () => Promise<GateUnderTes
           await gate.settle(SALE, [asked]);
           await changesNothing(async () => expect(await gate.admit(asked)).toEqual(first));
         }
+      });
+
+      it('orders of several items in one moment', async () => {
+        const wanted = [admitted('a', [3, 4]), admitted('b', [0], { itemCode: 'box', key: 'k' }), admitted('c', [9])];
+        const counted = gate.admit(request('d', undefined, { itemCode: 'standing' }));
+        const orders = await Promise.all(wanted);
+        expect(orders.map(({ itemCode, seats }) => [itemCode, seats])).toEqual([
+          ['stalls', [3, 4]],
+          ['box', [0]],
+          ['stalls', [9]],
+        ]);
+        const { message } = (await counted) as { message: OrderMessage };
+        const byId = (a: OrderMessage, b: OrderMessage): number => Number(a.orderId) - Number(b.orderId);
+        expect((await emitted()).toSorted(byId)).toEqual([...orders, message].toSorted(byId));
+        expect([await states(), await states(BOX)]).toEqual(['fffrrffffrffffff', 'r']);
+      });
+
+      it('P10: an order for nothing fails alone', async () => {
+        const bad: [SeatWish, number][] = [
+          [[], 0],
+          [[3, 3], 2],
+          [[4, 3], 2],
+          [[-1], 1],
+          [[1.5], 1],
+          [[1, 2], 3],
+          ['together', 0],
+          ['any', 1.5],
+        ];
+        const [good, ...others] = await Promise.allSettled([
+          admit('a', [3]),
+          ...bad.map(([seats, quantity]) => admit('b', seats, { quantity })),
+        ]);
+        expect(good).toMatchObject({ status: 'fulfilled', value: { outcome: 'admitted' } });
+        for (const one of others) expect(one).toMatchObject({ status: 'rejected', reason: { code: 'internal' } });
+        expect(await states()).toBe('fffrffffffffffff');
       });
 
       it('whoever placed an order for its buyer stands in its message', async () => {
@@ -304,10 +347,10 @@ export function gateSeatsContract(name: string, make: () => Promise<GateUnderTes
 
       it('orders of one moment get seats one after the other', async () => {
         const orders = await Promise.all(range(1, 4).map((at) => best(2, 'together', `b${at}`)));
-        expect(orders).toEqual([
-          [3, 4],
-          // Whichever two are taken of a run of three, one is left alone: then the nearest to the centre.
+        // Whichever two are taken of a run of three, one is left alone: then the nearest to the centre.
+        expect(orders.toSorted()).toEqual([
           [1, 2],
+          [3, 4],
           [5, 6],
           [8, 9],
         ]);
@@ -319,9 +362,22 @@ export function gateSeatsContract(name: string, make: () => Promise<GateUnderTes
         const verdicts = await Promise.all(range(1, 65).map((at) => admit(`b${at}`, at % 2 ? 'together' : 'any')));
         const seats = verdicts.flatMap((verdict) => (verdict.outcome === 'admitted' ? verdict.message.seats! : []));
         expect(seats.toSorted((a, b) => a - b)).toEqual(range(0, 63));
-        expect(verdicts.map(({ outcome }) => outcome).filter((outcome) => outcome !== 'admitted')).toEqual(['sold_out']);
+        expect(verdicts.map(({ outcome }) => outcome).filter((outcome) => outcome !== 'admitted')).toEqual([
+          'sold_out',
+        ]);
         expect((await emitted()).length).toBe(64);
         expect(await states()).toBe('r'.repeat(64));
+      });
+
+      it('P1: hundreds of orders of one moment, small and large, get a seat each', async () => {
+        const rows = range(1, 4).map((row) => ({ section: 'S', row: String(row), from: 1, to: 500 }));
+        await gate.install(snapshot({ epoch: 2, items: [seated(STALLS, 'stalls', rows)] }));
+        const quantities = range(1, 600).map((at) => (at % 50 === 0 ? 100 : 1));
+        const verdicts = await Promise.all(quantities.map((quantity, at) => admit(`b${at}`, 'any', { quantity })));
+        const seats = verdicts.flatMap((verdict) => (verdict.outcome === 'admitted' ? verdict.message.seats! : []));
+        expect(new Set(seats).size).toBe(588 + 12 * 100);
+        expect(new Set((await emitted()).map(({ buyer }) => buyer)).size).toBe(600);
+        expect(await stalls()).toMatchObject({ free: 2000 - 588 - 1200 });
       });
 
       it('a row of 500 and 500 rows of 1', async () => {
@@ -501,7 +557,10 @@ export function gateSeatsContract(name: string, make: () => Promise<GateUnderTes
 
       it('may be asked for again by the house: not in the way of a block, but of a move', async () => {
         await gate.applyBlocked(SALE, { itemId: STALLS, rev: 2, seats: [4] });
-        expect(await gate.holdSeats(SALE, STALLS, [4, 5], { holdId: 'h' })).toEqual({ outcome: 'seat_taken', seats: [4] });
+        expect(await gate.holdSeats(SALE, STALLS, [4, 5], { holdId: 'h' })).toEqual({
+          outcome: 'seat_taken',
+          seats: [4],
+        });
         expect(await gate.holdSeats(SALE, STALLS, [4, 5], { holdId: 'h', blocked: true })).toEqual({ outcome: 'held' });
         expect(await states()).toBe('ffffbhffffffffff');
         await gate.dropHouseHold(SALE, STALLS, 'h');

@@ -101,7 +101,9 @@ describeWithAnyRedis('formats', () => {
           seats: { map: encodeSeatMap(buildSeatMap(rows)), blocked: [9] },
         },
       ],
-      content: [{ holds: [{ orderId: '90', itemId: '12', buyer: 'zoe', slots: [1], seats: [5], paid: true }], keys: [] }],
+      content: [
+        { holds: [{ orderId: '90', itemId: '12', buyer: 'zoe', slots: [1], seats: [5], paid: true }], keys: [] },
+      ],
     });
     const [alone, ...others] = SEAT_MESSAGES;
     expect(await gate.admit(alone!)).toEqual({ outcome: 'admitted', message: alone });
@@ -117,6 +119,31 @@ describeWithAnyRedis('formats', () => {
     expect(entries.map(([, fields]) => fields)).toEqual(seats2.entries);
     // The script of a version before seats finds no such item.
     expect(await gate.admit({ ...alone!, orderId: '300', seats: undefined })).toEqual({ outcome: 'not_found' });
+  });
+
+  it('a gate with seats is not built while a process runs that does not know them', async () => {
+    const gate = new RedisGate({ target, prefix, shopId: 'shop', process: 'p1' }, runtime);
+    ends.push(() => gate.close());
+    await gate.claim();
+    const map = encodeSeatMap(buildSeatMap([{ section: 'S', row: 'A', from: 1, to: 8 }]));
+    const install = (seated: boolean): Promise<void> =>
+      gate.install({
+        ...{ saleId: '7', epoch: 3, version: 1, opensAtMs: 1000, closesAtMs: 9_000_000_000_000, mayAdmit: true },
+        ...{ paused: false, closed: false, perBuyer: 2, payWithinSeconds: 900, content: [] },
+        items: [
+          {
+            ...{ id: '12', code: 'stalls', price: { amount: 1, currency: 'CNY' }, total: 8, blocked: 0, rev: 5 },
+            ...(seated && { seats: { map, blocked: [] } }),
+          },
+        ],
+      });
+    await client.hset(`${prefix}:format`, 'process:old', `1 ${Date.now()}`);
+    await expect(install(true)).rejects.toMatchObject({ name: 'RetryableError', code: 'unavailable' });
+    expect(await gate.epochOf('7')).toBeNull();
+    await client.hdel(`${prefix}:format`, 'process:old');
+    await install(true);
+    expect(await gate.epochOf('7')).toBe(3);
+    expect(await client.hget(`${prefix}:format`, 'format')).toBe('2');
   });
 
   describe('P:format', () => {

@@ -3,7 +3,13 @@ import type { AdmitRequest, Gate, SeatChange, SeatsMove, Verdict } from '../../s
 import { houseHoldId } from '../../src/gate/port.ts';
 import { bestApart, bestTogether } from '../../src/model/best-seats.ts';
 import { orderFingerprint } from '../../src/model/order.ts';
-import { buildSeatMap, encodeSeatMap, rowText, type SeatMap, type SeatRowDefinition } from '../../src/model/seat-map.ts';
+import {
+  buildSeatMap,
+  encodeSeatMap,
+  rowText,
+  type SeatMap,
+  type SeatRowDefinition,
+} from '../../src/model/seat-map.ts';
 import type { SnapshotPage } from '../../src/model/snapshot.ts';
 
 /**
@@ -298,28 +304,35 @@ export class SeatRun {
   }
 
   #judgeVerdict(request: AdmitRequest, verdict: Verdict): void {
-    const { orderId, buyer, key, fingerprint, quantity } = request;
+    const { orderId, buyer, key, fingerprint } = request;
     if (!this.#requests.includes(request)) this.#requests.push(request);
-    if (this.#shut) return this.#same(verdict, { outcome: 'stale' }, 'a gate that is shut');
-    const known = this.#orders.find((order) => order.orderId === orderId);
-    if (known) return this.#same(seatsOf(verdict), known.seats, 'an order id sent again');
-    const name = `${buyer} ${key}`;
-    const bound = key === null ? undefined : this.#keys.get(name);
-    if (bound) {
-      const outcome = bound.fingerprint === fingerprint ? 'replayed' : 'idempotency_key_reused';
-      return this.#same(verdict.outcome, outcome, 'a key');
-    }
-    const mine = this.#orders.filter((order) => order.buyer === buyer).flatMap(({ slots }) => slots);
-    if (mine.length + quantity > PER_BUYER) return this.#same(verdict.outcome, 'limit_reached', 'the limit');
     const expected = this.#expected(request);
-    if (!Array.isArray(expected)) return this.#same(verdict, expected, 'the verdict');
+    this.#same(
+      verdict.outcome,
+      Array.isArray(expected) ? 'admitted' : expected.outcome,
+      `the outcome of ${fingerprint}`,
+    );
+    if (!Array.isArray(expected)) {
+      if ('seats' in expected) this.#same(verdict, expected, 'the seats that are taken');
+      return;
+    }
     this.#same(seatsOf(verdict), expected, `the seats of ${fingerprint}`);
+    if (this.#orders.some((order) => order.orderId === orderId)) return;
     const { slots } = (verdict as { message: { slots: number[] } }).message;
     this.#orders.push({ orderId, buyer, seats: expected, slots, settled: false, paid: false });
-    if (key !== null) this.#keys.set(name, { orderId, fingerprint });
+    if (key !== null) this.#keys.set(`${buyer} ${key}`, { orderId, fingerprint });
   }
 
-  #expected({ seats, quantity }: AdmitRequest): number[] | Verdict {
+  /** The seats that an order must get, or at least the outcome. */
+  #expected(request: AdmitRequest): number[] | { outcome: Verdict['outcome']; seats?: number[] } {
+    const { orderId, buyer, key, fingerprint, quantity, seats } = request;
+    if (this.#shut) return { outcome: 'stale' };
+    const known = this.#orders.find((order) => order.orderId === orderId);
+    if (known) return known.seats;
+    const bound = key === null ? undefined : this.#keys.get(`${buyer} ${key}`);
+    if (bound) return { outcome: bound.fingerprint === fingerprint ? 'replayed' : 'idempotency_key_reused' };
+    const mine = this.#orders.filter((order) => order.buyer === buyer).flatMap(({ slots }) => slots);
+    if (mine.length + quantity > PER_BUYER) return { outcome: 'limit_reached' };
     if (typeof seats !== 'string') {
       const taken = seats!.filter((seat) => !this.#isFree(seat));
       return taken.length > 0 ? { outcome: 'seat_taken', seats: taken } : [...seats!];
@@ -337,8 +350,7 @@ export class SeatRun {
       gate.holdSeats(SALE, ITEM, seats, { holdId, blocked, ...(order && { order }) }),
     );
     const wanted = seats.filter(
-      (seat) =>
-        !order?.seats.includes(seat) && !(blocked && this.#takers(seat) === 0 && this.#blocked.includes(seat)),
+      (seat) => !order?.seats.includes(seat) && !(blocked && this.#takers(seat) === 0 && this.#blocked.includes(seat)),
     );
     const taken = wanted.filter((seat) => !this.#isFree(seat));
     if (taken.length > 0) {

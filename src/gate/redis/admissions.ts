@@ -5,13 +5,13 @@ import { detailOf, type RedisLink, RedisUnavailableError, UNREACHED } from '../.
 import type { Script } from '../../base/redis/scripts.ts';
 import { type Asker, bulk } from '../../base/redis/sent-script.ts';
 import type { Runtime } from '../../base/runtime.ts';
-import { type AdmitRequest, NotAdmittedError, type Verdict } from '../port.ts';
+import { type AdmitRequest, isSound, NotAdmittedError, type Verdict } from '../port.ts';
 import type { Breakers } from './breakers.ts';
 import type { Epochs } from './epochs.ts';
 import type { Room } from './room.ts';
 
 /** How much goes in one call, as `BatchKind.weightOf` weighs it: a call holds Redis for as long as it runs. */
-const BATCH_MAX = 256;
+export const BATCH_MAX = 256;
 /** One is being decided, one is on its way to Redis, one on its way back, one is being written. */
 const IN_FLIGHT_MAX = 4;
 /** How often a batch follows a gate that is rebuilt under it. */
@@ -33,8 +33,10 @@ export interface BatchKind {
   readonly script: () => Script;
   /** The keys of the epoch, behind the gate's. */
   readonly keys: (of: EpochKeys) => string[];
-  /** Of BATCH_MAX. */
+  /** Of BATCH_MAX, and no more than that. */
   weightOf(request: AdmitRequest): number;
+  /** What may wait for the next calls, as `weightOf` weighs it: at least BATCH_MAX. */
+  readonly waitingMax: number;
   encode(entries: readonly Admission[]): EncodedBatch;
 }
 
@@ -88,7 +90,7 @@ const STALE: Verdict = { outcome: 'stale' };
 
 /**
  * Orders of one sale that arrive in the same turn of the event loop go to Redis in one call; a lone one is not delayed. At most
- * four calls of a sale are under way. Orders that arrive meanwhile gather for the next call, up to a full batch; further ones are
+ * four calls of a sale are under way. Orders that arrive meanwhile gather for the next calls, up to a bound; further ones are
  * refused. That bounds what a slow Redis makes this process keep in memory.
  *
  * A call whose reply was lost is sent again: it is idempotent by order id. But not into another epoch: the message of the first
@@ -122,6 +124,8 @@ export class Admissions {
       if (!isName(request.buyer) || (request.key !== null && !isName(request.key))) {
         return reject(new TerminalError('internal', 'not the name of a buyer or key'));
       }
+      // One that its script cannot read would fail the others of its batch.
+      if (!isSound(request)) return reject(new TerminalError('internal', 'an order for nothing'));
       let lane = this.#lanes.get(saleId);
       if (lane === undefined) {
         // A sale id becomes part of key names: anything that cannot be one must not reach Redis.
@@ -131,11 +135,13 @@ export class Admissions {
       }
       const weight = this.#kind.weightOf(request);
       if (lane.weight > 0 && lane.weight + weight > BATCH_MAX) {
-        if (lane.inFlight.length >= IN_FLIGHT_MAX)
+        if (lane.inFlight.length < IN_FLIGHT_MAX) {
+          this.#next(lane);
+          // The callers of all waiting orders may have left, and the lane with them.
+          this.#lanes.set(saleId, lane);
+        } else if (lane.weight + weight > this.#kind.waitingMax) {
           return reject(overloaded('too many orders are waiting for the gate'));
-        this.#next(lane);
-        // The callers of all waiting orders may have left, and the lane with them.
-        this.#lanes.set(saleId, lane);
+        }
       }
       lane.waiting.push({ request, resolve, reject });
       lane.weight += weight;
@@ -159,17 +165,31 @@ export class Admissions {
     const due = [...this.#due];
     this.#due.clear();
     try {
-      for (const lane of due) if (lane.inFlight.length < IN_FLIGHT_MAX) this.#next(lane);
+      for (const lane of due) {
+        while (lane.inFlight.length < IN_FLIGHT_MAX) {
+          this.#next(lane);
+          if (lane.waiting.length === 0) break;
+        }
+      }
     } finally {
       this.#on.link.expected();
     }
   };
 
-  /** Sends the orders that wait. */
+  /** Sends the orders that wait, as many as one call has. */
   #next(lane: SaleQueue): void {
     let entries = lane.waiting;
-    lane.waiting = [];
-    lane.weight = 0;
+    if (lane.weight <= BATCH_MAX) {
+      lane.waiting = [];
+      lane.weight = 0;
+    } else {
+      let [count, weight] = [0, 0];
+      do weight += this.#kind.weightOf(entries[count++]!.request);
+      while (weight + this.#kind.weightOf(entries[count]!.request) <= BATCH_MAX);
+      lane.waiting = entries.slice(count);
+      lane.weight -= weight;
+      entries = entries.slice(0, count);
+    }
     if (entries.some(({ request }) => request.signal?.aborted)) {
       for (const { request, reject } of entries) if (request.signal?.aborted) reject(aborted());
       entries = entries.filter(({ request }) => !request.signal?.aborted);

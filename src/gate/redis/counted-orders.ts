@@ -1,7 +1,7 @@
 import { keyName } from '../../base/redis/layout.ts';
 import { bulk } from '../../base/redis/sent-script.ts';
 import { encodePlacedBy } from '../../model/stream-entry.ts';
-import type { Admission, BatchKind, EncodedBatch, ReadOn } from './admissions.ts';
+import { type Admission, BATCH_MAX, type BatchKind, type EncodedBatch, type ReadOn } from './admissions.ts';
 import { scriptNamed } from './scripts.ts';
 import { admit, itemFactsOf, refuse, saleFactsOf } from './verdicts.ts';
 
@@ -10,6 +10,7 @@ export const COUNTED_ORDERS: BatchKind = {
   script: () => scriptNamed('admit'),
   keys: ({ items, holds, keys, stream }) => [items, holds, keys, stream],
   weightOf: () => 1,
+  waitingMax: BATCH_MAX,
   encode: (entries) => new CountedBatch(entries),
 };
 

@@ -202,7 +202,9 @@ export class RedisGate implements SharedGate {
   async #mayWriteSeats(): Promise<void> {
     if (this.#shopId === null) return;
     if ((await this.#format.join(false, SHARED_OF_SEATS)) >= SHARED_OF_SEATS) return;
-    throw unavailable('seats cannot be sold while a process of a version before seats runs, and for half a minute after');
+    throw unavailable(
+      'seats cannot be sold while a process of a version before seats runs, and for half a minute after',
+    );
   }
 
   async shut(saleId: string, upTo = Infinity): Promise<void> {
@@ -226,10 +228,7 @@ export class RedisGate implements SharedGate {
       const keys = epochs.map((each) => sale.of(each));
       const [what, ...more] = (await this.#run(
         'remove',
-        [
-          ...[sale.gate, sale.epochs, sale.retry, sale.dead, sale.decided, sale.emptied],
-          ...keys.flatMap(epochKeys),
-        ],
+        [...[sale.gate, sale.epochs, sale.retry, sale.dead, sale.decided, sale.emptied], ...keys.flatMap(epochKeys)],
         [condition, EMPTIED_SECONDS, ...epochs],
       )) as string[];
       if (what === 'removed') break;
@@ -307,8 +306,8 @@ export class RedisGate implements SharedGate {
     const sale = this.#layout.sale(saleId);
     for (let tries = 0; tries < TRIES_MAX; tries++) {
       const known = this.#epochs.of(saleId);
-      const { items, stream } = sale.of(known);
-      const epoch = (await this.#run('epoch-of', [sale.gate, items, stream], [known])) as number;
+      const { items, stream, seats } = sale.of(known);
+      const epoch = (await this.#run('epoch-of', [sale.gate, items, stream, seats], [known])) as number;
       if (epoch === 0 || epoch < known) return null;
       if (epoch === known) return epoch;
       // Ask again with the key names of this epoch, to see whether its keys exist too.

@@ -135,7 +135,10 @@ async function* chunksOf(
     for (const { orderId, itemId, slots, seats, paid } of page.holds) {
       invariant(numbers.has(itemId), `order ${orderId} holds an item that sale ${saleId} does not have`);
       const hall = halls.of(itemId);
-      invariant((hall === undefined) === (seats === undefined), `order ${orderId} has seats of a counted item, or none`);
+      invariant(
+        (hall === undefined) === (seats === undefined),
+        `order ${orderId} has seats of a counted item, or none`,
+      );
       hall?.take(seats!, 'reserved');
       if (paid) hall?.sell(seats!);
       held.set(itemId, (held.get(itemId) ?? 0) + slots.length);

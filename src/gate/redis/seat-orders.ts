@@ -2,7 +2,7 @@ import { keyName } from '../../base/redis/layout.ts';
 import { bulk } from '../../base/redis/sent-script.ts';
 import { encodePlacedBy } from '../../model/stream-entry.ts';
 import type { AdmitRequest } from '../port.ts';
-import type { Admission, BatchKind, EncodedBatch, ReadOn } from './admissions.ts';
+import { type Admission, BATCH_MAX, type BatchKind, type EncodedBatch, type ReadOn } from './admissions.ts';
 import { scriptNamed } from './scripts.ts';
 import { dotted, seatsIn } from './seats.ts';
 import { admit, itemFactsOf, refuse, saleFactsOf } from './verdicts.ts';
@@ -14,7 +14,9 @@ const WEIGHT_MIN = 4;
 export const SEAT_ORDERS: BatchKind = {
   script: () => scriptNamed('admit-seats'),
   keys: ({ items, holds, keys, stream, seats, changes }) => [items, holds, keys, stream, seats, changes],
-  weightOf: ({ quantity }) => Math.max(quantity, WEIGHT_MIN),
+  weightOf: ({ quantity }) => Math.min(Math.max(quantity, WEIGHT_MIN), BATCH_MAX),
+  // As many orders as counted ones may be waiting and under way together.
+  waitingMax: 1024 * WEIGHT_MIN,
   encode: (entries) => new SeatBatch(entries),
 };
 
@@ -31,8 +33,8 @@ class SeatBatch implements EncodedBatch {
     let orders = '';
     for (const request of requests) {
       const { orderId, buyer, itemCode, fingerprint, key } = request;
-      let number = this.#items.get(itemCode);
-      if (number === undefined) this.#items.set(itemCode, (number = this.#items.size + 1));
+      const number = this.#items.get(itemCode) ?? this.#items.size + 1;
+      this.#items.set(itemCode, number);
       orders +=
         bulk(orderId) +
         bulk(buyer) +

@@ -8,10 +8,16 @@ import type { SeatChange, SeatRevision, SeatsSeen } from '../port.ts';
 const NONE = 27;
 const MOST = 100;
 
+interface Written {
+  readonly text: string;
+  readonly fields: ReadonlyMap<string, string>;
+}
+
 /** The seats of a sale that is being built, by item id. */
 export class Halls {
   readonly #items: { id: string; number: number; hall: Hall; blocked: readonly number[]; rev: number }[] = [];
   readonly #byId = new Map<string, Hall>();
+  #written: Written | null = null;
 
   constructor(items: SaleSnapshot['items']) {
     for (const [at, { id, seats, rev }] of items.entries()) {
@@ -33,7 +39,12 @@ export class Halls {
    * seats, then a byte a row for its longest free run, one for its free seats, and where the rows begin; each for all items. It is
    * ASCII throughout.
    */
-  written(): { text: string; fields: Map<string, string> } {
+  written(): Written {
+    this.#written ??= this.#write();
+    return this.#written;
+  }
+
+  #write(): Written {
     const fields = new Map<string, string>();
     if (this.#items.length === 0) return { text: '', fields };
     for (const { hall } of this.#items) hall.changes();

@@ -64,7 +64,12 @@ export function admit(
 }
 
 /** `line`: the number of an outcome, and what else the script says of it. */
-export function refuse({ request, resolve, reject }: Admission, line: string, sale: SaleFacts, { certain }: ReadOn): void {
+export function refuse(
+  { request, resolve, reject }: Admission,
+  line: string,
+  sale: SaleFacts,
+  { certain }: ReadOn,
+): void {
   const { opensAtMs, closesAtMs, perBuyer } = sale;
   const [number, ...more] = line.split(' ');
   const outcome = WORDS.get(Number(number));

@@ -50,7 +50,7 @@ local function hallOf(number)
         firstsAt = tonumber(firstsAt),
         -- Rows that were read, by number; blocks of bytes, by kind; what is to be written of both; and what was shown at seats
         -- that were changed.
-        read = {}, blocks = {}, dirty = {}, dirtyBlocks = { longest = {}, free = {} }, before = {},
+        read = {}, blocks = {}, dirty = {}, unmeasured = {}, dirtyBlocks = { longest = {}, free = {} }, before = {},
       }
     end
     halls[number] = hall
@@ -85,6 +85,9 @@ local function rowOf(hall, seat)
   local last = hall.last
   if last and seat >= last.first and seat < last.first + last.n then return last end
   local low, high = 0, hall.rows - 1
+  -- Rows are mostly of one length.
+  local guess = math.floor(seat * hall.rows / hall.size)
+  if firstOf(hall, guess) <= seat and firstOf(hall, guess + 1) > seat then low, high = guess, guess end
   while low < high do
     local middle = math.floor((low + high + 1) / 2)
     if firstOf(hall, middle) <= seat then low = middle else high = middle - 1 end
@@ -134,30 +137,25 @@ local function runsOf(row)
   return row.starts, row.ends
 end
 
--- Brings the two bytes of a row up to date.
-local function measure(hall, row)
-  local starts, ends = runsOf(row)
-  local longest, free = 0, 0
-  for i = 1, #starts do
-    local length = ends[i] - starts[i]
-    free = free + length
-    if length > longest then longest = length end
-  end
-  row.free = free
-  setByte(hall, 'longest', row.number, longest)
-  setByte(hall, 'free', row.number, free)
+-- A row has changed: it is to be written, and its two bytes are to be brought up to date before anybody looks for a row.
+local function touch(hall, row)
   hall.dirty[row.number] = row
+  hall.unmeasured[row.number] = row
 end
 
--- Changes the letters at these places (ascending) of a row.
-local function rewrite(row, places, map)
-  local text, parts, from, p = row.text, {}, 1, 0
-  for _, place in ipairs(places) do
-    parts[p + 1], parts[p + 2] = string.sub(text, from, place), map[string.sub(text, place + 1, place + 1)]
-    p, from = p + 2, place + 2
+local function measureRows(hall)
+  for number, row in pairs(hall.unmeasured) do
+    local starts, ends = runsOf(row)
+    local longest, free = 0, 0
+    for i = 1, #starts do
+      local length = ends[i] - starts[i]
+      free = free + length
+      if length > longest then longest = length end
+    end
+    setByte(hall, 'longest', number, longest)
+    setByte(hall, 'free', number, free)
+    hall.unmeasured[number] = nil
   end
-  parts[p + 1] = string.sub(text, from)
-  row.text, row.starts = table.concat(parts), nil
 end
 
 -- Changes one seat of any hall; `noteChanges` then finds it.
@@ -166,7 +164,7 @@ local function setLetter(hall, seat, letter)
   local at = seat - row.first + 1
   if not hall.before[seat] then hall.before[seat] = shown(string.sub(row.text, at, at)) end
   row.text, row.starts = string.sub(row.text, 1, at - 1) .. letter .. string.sub(row.text, at + 1), nil
-  hall.dirty[row.number] = row
+  touch(hall, row)
 end
 
 local function furtherAt(hall, seat, by)
@@ -204,8 +202,8 @@ local function leaveSeats(hall, seats)
   end
 end
 
-local function noteSeats(hall, state, seats)
-  notes[#notes + 1] = hall.id .. ' ' .. state .. ' ' .. table.concat(seats, '.')
+local function noteSeats(hall, state, dotted)
+  notes[#notes + 1] = hall.id .. ' ' .. state .. ' ' .. dotted
 end
 
 -- Notes what is shown as changed since the last call, by state.
@@ -222,10 +220,9 @@ local function noteChanges(hall)
   for _, state in ipairs({ 'f', 'r', 's', 'b', 'h' }) do
     if changed[state] then
       table.sort(changed[state])
-      noteSeats(hall, state, changed[state])
+      noteSeats(hall, state, table.concat(changed[state], '.'))
     end
   end
-  for _, row in pairs(hall.dirty) do measure(hall, row) end
 end
 
 -- `5.6.7` as numbers. Fails where these are no ascending seats of the hall.
@@ -242,6 +239,7 @@ end
 local function writeSeats()
   for _, hall in pairs(halls) do
     if hall then
+      measureRows(hall)
       for _, row in pairs(hall.dirty) do redis.call('SETRANGE', SEATS, hall.statesAt + row.first, row.text) end
       for kind, dirty in pairs(hall.dirtyBlocks) do
         for block in pairs(dirty) do

@@ -54,6 +54,8 @@ local fields = { 'n', 'Q' }
 for i = 1, w do fields[i + 2] = 'C:' .. ARGV[7 + i] end
 local numbers = call('HMGET', ITEMS, unpack(fields))
 if not numbers[1] then return 0 end
+-- A sale without seats has no such key either; then no item is found.
+if call('EXISTS', SEATS) == 0 and call('HEXISTS', ITEMS, 'N') == 1 then return 0 end
 local unsettled = tonumber(numbers[2])
 
 local items, static = {}, {}
@@ -65,7 +67,7 @@ for i = 1, w do
     local of = call('HMGET', ITEMS, 's' .. k, 't' .. k, 'b' .. k, 'h' .. k, 'q' .. k, 'o' .. k, 'x' .. k)
     local hall = hallOf(number)
     if not hall then error('admit-seats: a seated item has no seats') end
-    hall.cursor = { longest = {}, free = {} }
+    hall.cursor, hall.most = { longest = {}, free = {} }, {}
     items[i] = {
       number = number,
       text = of[1],
@@ -119,9 +121,19 @@ local bound = keyed and call('HMGET', KEYS[4], unpack(names))
 local boundAt = ' ' .. string.format('%.0f', nowMs) .. ' '
 
 -- The lowest slots that a buyer has free, or nil and the buyer's order ids.
+local firstSlots = {}
 local function freeSlots(mine, quantity)
+  if not mine then
+    if quantity > perBuyer then return nil, '' end
+    if not firstSlots[quantity] then
+      local slots = {}
+      for slot = 1, quantity do slots[slot] = slot end
+      firstSlots[quantity] = concat(slots, '.')
+    end
+    return firstSlots[quantity]
+  end
   local taken, units, orders = {}, 0, {}
-  for orderId, slots in string.gmatch(mine or '', '([^,;]+),%d+,[qs],([%d.]+)') do
+  for orderId, slots in string.gmatch(mine, '([^,;]+),%d+,[qs],([%d.]+)') do
     orders[#orders + 1] = orderId
     for slot in string.gmatch(slots, '%d+') do
       taken[slot] = true
@@ -148,9 +160,10 @@ end
 
 -- The first row whose byte is at least k. Seats are only taken here, so that the search goes on where it ended before.
 local function firstRow(hall, kind, k)
-  local blocks, cursor = blocksOf(hall, kind), hall.cursor[kind]
-  if k > MOST then return nil end
-  local pattern = atLeast(k)
+  local cursor = hall.cursor[kind]
+  if k > (hall.most[kind] or MOST) then return nil end
+  measureRows(hall)
+  local blocks, pattern = blocksOf(hall, kind), atLeast(k)
   for block = cursor[k] or 1, #blocks do
     local at = find(blocks[block], pattern)
     if at then
@@ -158,27 +171,41 @@ local function firstRow(hall, kind, k)
       return (block - 1) * ROWS_A_BLOCK + at - 1
     end
   end
-  cursor[k] = #blocks + 1
+  -- Nor is there one for more.
+  hall.most[kind] = k - 1
   return nil
 end
 
--- The first of the rows with the most free seats, none of which has k; and how many it has.
+-- The first of the rows with the most free seats, none of which has k; and how many it has. No row comes to have as many as the
+-- fullest, so that this search goes on, too.
 local function fullestRow(hall, k)
+  measureRows(hall)
   local blocks = blocksOf(hall, 'free')
-  for free = min(hall.most or MOST, k - 1), 1, -1 do
+  for free = min(hall.most.free, k - 1), 1, -1 do
     local wanted = string.char(NONE + free)
-    for block = 1, #blocks do
+    for block = hall.mostOf == free and hall.mostFrom or 1, #blocks do
       local at = find(blocks[block], wanted, 1, true)
       if at then
-        hall.most = free
+        hall.mostOf, hall.mostFrom = free, block
         return (block - 1) * ROWS_A_BLOCK + at - 1, free
       end
     end
+    hall.most.free = free - 1
   end
   error('admit-seats: fewer seats are free than counted')
 end
 
--- Where the best window of k begins in a row that has one: memory's Hall says why these windows are enough. Runs are looked at
+-- The last of the runs that begin at this place or before it; 0: there is none.
+local function runAt(starts, place)
+  local low, high = 0, #starts
+  while low < high do
+    local middle = floor((low + high + 1) / 2)
+    if starts[middle] <= place then low = middle else high = middle - 1 end
+  end
+  return low
+end
+
+-- Where the best window of k begins in a row that has one: src/gate/hall.ts says why these windows are enough. Runs are looked at
 -- from the centre outwards, until none that follows can be nearer.
 local function bestWindow(row, k)
   local starts, ends = runsOf(row)
@@ -197,16 +224,12 @@ local function bestWindow(row, k)
     consider(last, orphans)
     if last - first >= 4 then consider(min(max(centre, first + 2), last - 2), 0) end
   end
-  local low, high = 0, #starts
-  while low < high do
-    local middle = floor((low + high + 1) / 2)
-    if starts[middle] <= centre then low = middle else high = middle - 1 end
-  end
-  for i = low, 1, -1 do
+  local middle = runAt(starts, centre)
+  for i = middle, 1, -1 do
     if best and length - k - 2 * (ends[i] - k) > least then break end
     look(i)
   end
-  for i = low + 1, #starts do
+  for i = middle + 1, #starts do
     if best and 2 * starts[i] + k - length > least then break end
     look(i)
   end
@@ -220,10 +243,7 @@ local function central(row, k)
   -- Both sides begin at the centre; a side that is empty is at the end of the row.
   local left = floor((length - 1) / 2)
   local right = left + 1
-  local l = 0
-  for i = 1, #starts do
-    if starts[i] <= left then l = i else break end
-  end
+  local l = runAt(starts, left)
   local r = l + 1
   if l > 0 then
     if ends[l] > right then r = l end
@@ -253,31 +273,10 @@ local function central(row, k)
   return places
 end
 
-local function reserve(hall, row, places)
-  rewrite(row, places, RESERVE)
-  measure(hall, row)
-end
-
-local function takeAny(hall, k)
-  local seats, left = {}, k
-  while left > 0 do
-    local number, count = firstRow(hall, 'free', left), left
-    if not number then number, count = fullestRow(hall, left) end
-    local row = rowNumbered(hall, number)
-    local places = central(row, count)
-    reserve(hall, row, places)
-    for _, place in ipairs(places) do seats[#seats + 1] = row.first + place end
-    left = left - count
-  end
-  table.sort(seats)
-  return seats
-end
-
--- A window in a run: its letters change at once, and the run is cut, not all of them read again.
+-- Takes k neighbours of a row, which are free. Their run is cut; the others are not read again.
 local function takeWindow(hall, row, start, k)
   local starts, ends = runsOf(row)
-  local i = 1
-  while ends[i] <= start do i = i + 1 end
+  local i = runAt(starts, start)
   local from, to = starts[i], ends[i]
   local text = row.text
   row.text = sub(text, 1, start) .. RESERVE[sub(text, start + 1, start + 1)] .. string.rep('r', k - 1) .. sub(text, start + k + 1)
@@ -292,9 +291,35 @@ local function takeWindow(hall, row, start, k)
     table.remove(starts, i)
     table.remove(ends, i)
   end
-  measure(hall, row)
-  local seats = {}
-  for place = start, start + k - 1 do seats[#seats + 1] = row.first + place end
+  touch(hall, row)
+end
+
+-- Takes these places (ascending, all free) of a row, neighbours at once.
+local function takePlaces(hall, row, places)
+  local from = 1
+  for i = 1, #places do
+    local place, next = places[i], places[i + 1]
+    local behind = place + 2
+    -- A capital begins a run of its own.
+    if next ~= place + 1 or find(row.text, '^F', behind) then
+      takeWindow(hall, row, places[from], place - places[from] + 1)
+      from = i + 1
+    end
+  end
+end
+
+local function takeAny(hall, k)
+  local seats, left = {}, k
+  while left > 0 do
+    local number, count = firstRow(hall, 'free', left), left
+    if not number then number, count = fullestRow(hall, left) end
+    local row = rowNumbered(hall, number)
+    local places = central(row, count)
+    takePlaces(hall, row, places)
+    for _, place in ipairs(places) do seats[#seats + 1] = row.first + place end
+    left = left - count
+  end
+  table.sort(seats)
   return seats
 end
 
@@ -306,7 +331,7 @@ local function takeNamed(hall, seats)
       places[#places + 1] = seats[at] - row.first
       at = at + 1
     end
-    reserve(hall, row, places)
+    takePlaces(hall, row, places)
   end
   return seats
 end
@@ -356,10 +381,13 @@ local function judge(i)
 
   local seats
   if want.seats then seats = takeNamed(hall, want.seats)
-  elseif row then seats = takeWindow(hall, row, start, quantity)
+  elseif row then
+    takeWindow(hall, row, start, quantity)
+    seats = {}
+    for place = start, start + quantity - 1 do seats[#seats + 1] = row.first + place end
   else seats = takeAny(hall, quantity) end
-  noteSeats(hall, 'r', seats)
   local dotted = concat(seats, '.')
+  noteSeats(hall, 'r', dotted)
   local hold = orderId .. ',' .. item.number .. ',q,' .. slots .. ',' .. dotted
   newHolds[buyer] = mine and mine .. ';' .. hold or hold
   if name ~= '' then

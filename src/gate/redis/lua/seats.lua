@@ -13,7 +13,7 @@
 
 local call = redis.call
 local known = call('HMGET', KEYS[2], 'n', 'N')
-if not known[2] then return nil end
+if not known[2] or call('EXISTS', KEYS[3]) == 0 then return nil end
 local n = tonumber(known[2])
 if ARGV[2] == ARGV[1] then
   local count = n - tonumber(ARGV[3])
