@@ -9,6 +9,7 @@ const scenarios: Record<string, () => Promise<{ run(args: string[]): Promise<voi
   pipe: () => import('./pipe.ts'),
   rebuild: () => import('./rebuild.ts'),
   likes: () => import('./likes.ts'),
+  seats: () => import('./seats.ts'),
   compare: () => import('./compare.ts'),
 };
 

@@ -27,6 +27,7 @@ export {
   type SalePatchInput,
   type SaleResult,
 } from './library/doorbuster.ts';
+export type { MoveResult, Seats, SeatsResult } from './library/seats.ts';
 export type {
   CommentResult,
   DeleteResult,
@@ -37,6 +38,7 @@ export type {
 } from './library/social.ts';
 export type { Finding } from './model/finding.ts';
 export type { Money } from './model/money.ts';
+export type { SeatRowDefinition } from './model/seat-map.ts';
 export type {
   CaptureRequest,
   CaptureResult,
@@ -48,3 +50,4 @@ export type { SaleEvent } from './views/board.ts';
 export type { ShopEvents } from './views/events.ts';
 export type { Consistency, Item, Order, Sale } from './views/present.ts';
 export type { Comment, LikedBy, LikedSubject, Likes, Person, Post } from './views/present-social.ts';
+export type { SeatsChanged, SeatsEvent, SeatsSnapshot } from './views/seats.ts';

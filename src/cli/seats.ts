@@ -11,8 +11,8 @@ export const seats: Command = {
   help: `Usage: doorbuster seats import <file> [--json]
 
 Reads a seating plan in the JSON format of pretix (zones, rows, seats, categories) and prints the definition of a sale that
-has these seats, one item for each category. What you have to fill in is null: prices and times. This version does not sell
-numbered seats yet: POST /v1/sales refuses the definition.
+has these seats, one item for each category. What you have to fill in is null: prices and times. Then it is the body of
+POST /v1/sales.
 
 The definition goes to stdout. What was understood of the plan, and what was not, goes to stderr:
   doorbuster seats import plan.json > sale.json

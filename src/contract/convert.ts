@@ -10,10 +10,13 @@ import {
   type SalePatch,
 } from '../model/sale.ts';
 import type { ItemPatchBody, NewItemBody, NewSaleBody, SalePatchBody } from './schemas.ts';
+import { isFaults, unitsFaults, withSeats, withUnits } from './seats.ts';
 
 /** Converts validated bodies to what the engine takes. Checks rules between fields. */
 export function newSaleOf(body: NewSaleBody): NewSale | Fault[] {
-  const { name, opensAt, closesAt, perBuyer, payWithin, startsAt, venue, description, image, metadata, items } = body;
+  const { name, opensAt, closesAt, perBuyer, payWithin, startsAt, venue, description, image, metadata } = body;
+  const items = withSeats(body.items);
+  if (isFaults(items)) return items;
   return faultless(
     {
       name,
@@ -30,7 +33,8 @@ export function newSaleOf(body: NewSaleBody): NewSale | Fault[] {
 }
 
 export function newItemOf(body: NewItemBody): NewItem | Fault[] {
-  return faultless(body, describedFaults);
+  const faults = unitsFaults(body, '');
+  return faults.length > 0 ? faults : faultless(withUnits(body), describedFaults);
 }
 
 export function salePatchOf(body: SalePatchBody): SalePatch | Fault[] {

@@ -16,6 +16,7 @@ import {
   NAME_PATTERN,
   TEXT_PATTERN,
 } from '../model/text.ts';
+import { SeatName, SeatRows } from './seats.ts';
 
 /**
  * The schemas of input and output. HTTP and the library validate with them; HTTP also serialises with them and generates
@@ -159,7 +160,10 @@ export const NewItem = Type.Object(
     code: Code,
     name: Name,
     price: Money,
-    stock: Type.Integer({ minimum: 0, maximum: BOUNDS.stockMax }),
+    stock: Type.Optional(
+      Type.Integer({ minimum: 0, maximum: BOUNDS.stockMax, description: 'Of a counted item, which has no `seats`' }),
+    ),
+    seats: Type.Optional(SeatRows),
     ...Described,
   },
   {
@@ -203,7 +207,15 @@ export const NewSale = Type.Object(
         closesAt: '2099-01-01T00:00:00.000Z',
         perBuyer: 1,
         payWithin: 900,
-        items: [{ code: 'voucher-100', name: '100 off', price: { amount: 8000, currency: 'CNY' }, stock: 100 }],
+        items: [
+          { code: 'voucher-100', name: '100 off', price: { amount: 8000, currency: 'CNY' }, stock: 100 },
+          {
+            code: 'stalls',
+            name: 'Stalls',
+            price: { amount: 68_000, currency: 'CNY' },
+            seats: [{ section: 'Stalls', row: 'A', from: 1, to: 20 }],
+          },
+        ],
       },
     ],
   },
@@ -271,7 +283,7 @@ export const Order = Type.Object({
   buyer: Type.String(),
   item: Type.String(),
   quantity: Type.Integer(),
-  seats: Type.Array(Type.String()),
+  seats: Type.Array(Type.String(), { description: 'Names, as `Stalls/A/12`; of a counted item: none' }),
   amount: Type.Object({ amount: Type.Integer({ minimum: 0, description: 'Minor units' }), currency: Type.String() }),
   status: words(ORDER_STATUSES),
   reason: Type.Unsafe<RejectReason | null>({ type: ['string', 'null'], enum: [...REJECT_REASONS, null] }),
@@ -404,10 +416,22 @@ export type PaymentNewsBody = Static<typeof PaymentNews>;
 
 export const NewOrder = Type.Object(
   {
-    item: Code,
-    quantity: Type.Optional(Type.Integer({ minimum: 1, maximum: BOUNDS.quantityMax, default: 1 })),
+    item: Type.Optional(Type.String({ ...Code, description: 'Needed unless `seats` are named' })),
+    quantity: Type.Optional(
+      Type.Integer({ minimum: 1, maximum: BOUNDS.quantityMax, description: '1, or the number of `seats`' }),
+    ),
+    seats: Type.Optional(
+      Type.Array(SeatName, {
+        minItems: 1,
+        maxItems: BOUNDS.quantityMax,
+        description: 'These very seats of one item, all or none',
+      }),
+    ),
+    together: Type.Optional(
+      Type.Boolean({ description: 'Of a seated item: the best free seats that are all neighbours. Not with `seats`' }),
+    ),
   },
-  { ...strict, examples: [{ item: 'voucher-100', quantity: 1 }] },
+  { ...strict, minProperties: 1, examples: [{ item: 'voucher-100', quantity: 1 }] },
 );
 
 export type NewSaleBody = Static<typeof NewSale>;

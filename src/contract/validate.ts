@@ -110,6 +110,7 @@ function wordsFor(keyword: string, params: Record<string, unknown>, message: str
   if (keyword === 'pattern' && params['pattern'] === ID_PATTERN) return 'must be an id';
   if (keyword === 'format' && params['format'] === 'date-time') return 'must be a time like 2026-01-01T00:00:00Z';
   if (keyword === 'minItems') return `needs at least ${params['limit'] === 1 ? 'one' : params['limit']}`;
+  if (keyword === 'minProperties') return 'needs at least one field';
   if (keyword === 'x-maxBytes') return `must have at most ${BOUNDS.textBytesMax} bytes`;
   return message ?? 'is not valid';
 }

@@ -23,7 +23,6 @@ import { ORDERS } from '../pipe/orders.ts';
 import type { SharedPipe, Undeliverable } from '../pipe/port.ts';
 import { RedisStreamsPipe } from '../pipe/redis-streams/pipe.ts';
 import { DirectLikes } from '../social/likes/direct.ts';
-import { presentOrder } from '../views/present.ts';
 import { SharedLikes } from './likes.ts';
 import { type LifeOptions, NO_PAYMENTS, type Readiness, Shop } from './shop.ts';
 
@@ -222,7 +221,7 @@ export class DistributedShop extends Shop {
       rebuild: (saleId, above) => void this.rebuilder.rebuild(saleId, above),
       // A worker announces what it has decided.
       ended: (order, here) => {
-        if (!here) return this.events.tellWatchers(presentOrder(order));
+        if (!here) return this.events.tellWatchers(order);
         this.metrics.lostToRebuild();
         this.events.announce('order.rejected', order);
       },
@@ -402,7 +401,7 @@ export class DistributedShop extends Shop {
     const ids = this.events.watched;
     if (ids.length === 0) return;
     try {
-      for (const order of (await this.ledger.storedAmong(ids)).values()) this.events.tellWatchers(presentOrder(order));
+      for (const order of (await this.ledger.storedAmong(ids)).values()) this.events.tellWatchers(order);
     } catch (error) {
       this.runtime.log.debug({ err: error }, 'watched orders cannot be read');
     }

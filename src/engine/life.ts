@@ -9,6 +9,7 @@ import { hear } from '../orders/life/news.ts';
 import { type CheckedProvider, ProviderWatch } from '../orders/life/provider.ts';
 import { Releaser } from '../orders/life/releaser.ts';
 import type { Place } from '../orders/life/revive.ts';
+import { SeatMover } from '../orders/life/seat-mover.ts';
 import { type Lead, Sweeper } from '../orders/life/sweeper.ts';
 import type { PaymentProvider } from '../payments/port.ts';
 import { SandboxProvider } from '../payments/sandbox.ts';
@@ -50,6 +51,15 @@ export function wireLife(parts: LifeParts): { life: Life; sweeper: Sweeper } {
   const { atOnce } = ledger;
   const watch = new ProviderWatch(runtime);
   const providers = new Map<string, CheckedProvider>();
+  /** The gate shows the seats of a paid order as sold. If it does not hear of it, they are reserved there: no less taken. */
+  const showSold = ({ outcome, order }: Moved): void => {
+    if (outcome !== 'moved' || order?.status !== 'paid' || order.seats === undefined) return;
+    const { saleId, id, buyer } = order;
+    gate.paid(saleId, [{ orderId: id, buyer }]).then(
+      () => parts.touched(saleId),
+      (error: unknown) => runtime.log.debug({ err: error, orderId: id }, 'the gate was not told of a paid order'),
+    );
+  };
   const life: Life = {
     runtime,
     ledger,
@@ -61,13 +71,20 @@ export function wireLife(parts: LifeParts): { life: Life; sweeper: Sweeper } {
         return moved;
       },
       runtime,
-      { atOnce, answered: (move, moved) => parts.moved(move, moved) },
+      {
+        atOnce,
+        answered: (move, moved) => {
+          parts.moved(move, moved);
+          showSold(moved);
+        },
+      },
     ),
     attempts: new Grouped<NewAttempt, AttemptOpened>((batch) => parts.watched(ledger.openAttempts(batch)), runtime, {
       atOnce,
     }),
     lock: new OrderLock(locks, runtime),
     releaser: new Releaser({ ledger, gate, touched: parts.touched, reached }, runtime),
+    seatMover: new SeatMover({ ledger, gate, touched: parts.touched }, runtime),
     providers,
     attemptIds,
     auditIds,

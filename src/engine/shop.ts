@@ -29,6 +29,7 @@ import type { Money } from '../model/money.ts';
 import type { OrderMessage, OrderRecord } from '../model/order.ts';
 import type { PaymentAttempt } from '../model/payment.ts';
 import type { ItemPatch, NewItem, NewSale, SalePatch, SaleRecord } from '../model/sale.ts';
+import { namedTwice } from '../model/sale-seats.ts';
 import { isCode } from '../model/text.ts';
 import { type MetricSources, Metrics } from '../observe/metrics.ts';
 import { DecideDeadLetters } from '../orders/dead-letters.ts';
@@ -41,24 +42,32 @@ import { hear } from '../orders/life/news.ts';
 import { type AroundPay, confirm, type PayResult, pay } from '../orders/life/pay.ts';
 import type { Reached } from '../orders/life/points.ts';
 import { type RefundOf, refund } from '../orders/life/refund.ts';
+import { type Reseating, type ReseatResult, reseat } from '../orders/life/reseat.ts';
 import type { Sweeper } from '../orders/life/sweeper.ts';
 import { PendingDecisions } from '../orders/pending-decisions.ts';
-import { type Patience, PlaceOrder, type PlaceRequest, type PlaceResult } from '../orders/place.ts';
+import { type Patience, PlaceOrder } from '../orders/place.ts';
+import { type OrderRequest, type OrderResult, SeatOrders } from '../orders/seat-orders.ts';
 import type { ProviderNews } from '../payments/port.ts';
 import type { DeadLetters, Pipe } from '../pipe/port.ts';
 import { type Caller, type Deleted, ManageSales } from '../sales/manage.ts';
+import { SeatMaps } from '../sales/seat-maps.ts';
+import { BlockSeats, type SeatsChange } from '../sales/seats.ts';
 import { Accounts, type Registered, type Registration } from '../social/accounts/accounts.ts';
 import { type PasswordHasher, ScryptHasher } from '../social/accounts/password.ts';
 import { checkCounts, isPlace } from '../social/count-check.ts';
 import { DecideLikeLetters, type DecideLikeLettersDependencies } from '../social/likes/dead-letters.ts';
 import type { Likes } from '../social/likes/likes.ts';
+import { AuditView } from '../views/audit.ts';
 import { Board, type HearSale, type SaleEvent } from '../views/board.ts';
 import { DeadLetterList } from '../views/dead-letters.ts';
 import { Events, type OrderEvent, type ShopEvents } from '../views/events.ts';
 import { OrderList } from '../views/order-list.ts';
-import { type Order, presentOrder, presentSale, type Sale } from '../views/present.ts';
+import { Pace } from '../views/pace.ts';
+import { type Order, presentSale, type Sale } from '../views/present.ts';
 import type { PublicAnswer } from '../views/public-answer.ts';
 import { SaleList } from '../views/sale-list.ts';
+import { OrderView } from '../views/seat-names.ts';
+import { SeatBoard } from '../views/seats.ts';
 import { lead } from './lead.ts';
 import { type PaymentOptions, wireLife } from './life.ts';
 import { ShopSocial } from './social.ts';
@@ -154,6 +163,9 @@ export abstract class Shop {
   protected readonly gate: KeptGate;
   protected readonly pending = new PendingDecisions();
   protected readonly board: Board;
+  readonly #seatBoard: SeatBoard;
+  protected readonly view: OrderView;
+  readonly #seatMaps: SeatMaps;
   protected readonly events: Events;
   protected readonly decisions: Decisions;
   protected readonly rebuilder: Rebuilder;
@@ -169,6 +181,10 @@ export abstract class Shop {
   readonly #orderIds: IdSequence;
   readonly #auditIds: IdSequence;
   readonly #place: PlaceOrder;
+  readonly #orders: SeatOrders;
+  readonly #blockSeats: BlockSeats;
+  readonly #reseating: Reseating;
+  readonly #auditView: AuditView;
   readonly #find: FindOrder;
   readonly #manage: ManageSales;
   readonly #accounts: Accounts;
@@ -195,9 +211,16 @@ export abstract class Shop {
       releases: () => this.#life.releaser.counters,
       ready: () => this.readiness().status === 'ok',
     });
-    this.events = new Events(runtime.log);
-    this.board = new Board(runtime, ledger, gate);
-    this.#orderList = new OrderList(runtime, ledger);
+    const pace = new Pace(runtime);
+    this.#seatMaps = new SeatMaps({ runtime, ledger, exists: (saleId) => this.board.exists(saleId) });
+    const seatsOf: SeatMaps['of'] = (saleId, has) => this.#seatMaps.of(saleId, has);
+    const seatsOfItem: SeatMaps['ofItem'] = (saleId, itemId) => this.#seatMaps.ofItem(saleId, itemId);
+    this.#seatBoard = new SeatBoard({ runtime, gate, ledger, seatsOf, pace });
+    this.board = new Board(runtime, ledger, gate, pace, this.#seatBoard);
+    this.view = new OrderView(seatsOfItem);
+    this.#auditView = new AuditView({ ledger, seatsOf });
+    this.events = new Events(runtime.log, this.view);
+    this.#orderList = new OrderList(runtime, ledger, this.view);
     this.#saleList = new SaleList({ runtime, ledger, present: (record) => this.board.present(record) });
     const takeBlock: Ledger['takeIdBlock'] = (kind, size) => this.watched(ledger.takeIdBlock(kind, size));
     const ids = (kind: IdKind, block = OTHER_ID_BLOCK): IdSequence =>
@@ -216,7 +239,10 @@ export abstract class Shop {
           : await cluster.locks.mutex(`rebuild:${saleId}`).tryAcquire({ lease: REBUILD_LEASE_MS, renew: true }),
       ...parts.rebuild,
       rebuilding: async () => ({ auditId: await auditIds.next(), by: GATE }),
-      rebuilt: (_, pauseMs) => this.metrics.rebuilt(pauseMs),
+      rebuilt: (saleId, pauseMs) => {
+        this.metrics.rebuilt(pauseMs);
+        this.board.touch(saleId);
+      },
     });
     this.upkeep = new GateUpkeep({
       runtime,
@@ -259,6 +285,17 @@ export abstract class Shop {
       rebuild: (saleId) => void this.rebuilder.rebuild(saleId),
       isEmptied: (sale) => this.isEmptied(sale),
     });
+    this.#orders = new SeatOrders({
+      peek: (saleId) => this.#seatMaps.peek(saleId),
+      seatsOf: async (saleId, has) => (isId(saleId) ? await seatsOf(saleId, has) : null),
+      place: (request) => this.#place.place(request),
+    });
+    this.#reseating = {
+      gate,
+      ledger,
+      seatsOf: seatsOfItem,
+      moved: (order) => this.#announceNow('order.moved', order),
+    };
     const { life: flows, sweeper } = wireLife({
       runtime,
       ledger,
@@ -286,6 +323,7 @@ export abstract class Shop {
       deliveryIds: ids('delivery', LIFE_ID_BLOCK),
       auditIds,
       options: life.webhooks ?? NO_PRIVATE_WEBHOOKS,
+      view: this.view,
       lead: (work) => lead(cluster?.locks ?? null, 'webhooks', work),
     });
     this.#accounts = new Accounts({
@@ -305,6 +343,7 @@ export abstract class Shop {
       living: (work) => this.#living(work),
       watched: (work) => this.watched(work),
     });
+    const present = (sale: SaleRecord): string => JSON.stringify(presentSale(sale, null, runtime.clock.now()));
     this.#manage = new ManageSales({
       runtime,
       gate,
@@ -315,8 +354,13 @@ export abstract class Shop {
       install: (saleId, above) => this.install(saleId, above),
       takeAway: (saleId, decide) => this.rebuilder.takeAway(saleId, decide),
       hasDeadLetters: async (saleId) => letters !== undefined && (await isAmong(letters, saleChannel(saleId))),
-      present: (sale) => JSON.stringify(presentSale(sale, null, runtime.clock.now())),
+      present,
       saleIn: (answer) => (JSON.parse(answer) as Sale).id,
+      changed: (saleId) => this.#saleChanged(saleId),
+      closing: () => this.closing,
+    });
+    this.#blockSeats = new BlockSeats({
+      ...{ runtime, gate, ledger, auditIds, seatsOf, present },
       changed: (saleId) => this.#saleChanged(saleId),
       closing: () => this.closing,
     });
@@ -369,11 +413,11 @@ export abstract class Shop {
 
   // Orders
 
-  async place(request: PlaceRequest): Promise<PlaceResult> {
+  async place(request: OrderRequest): Promise<OrderResult> {
     if (this.#closing !== null) throw unavailable(this.#closing);
     this.#placing++;
     try {
-      const result = await this.#place.place(request);
+      const result = await this.#orders.place(request);
       this.metrics.admission(result.ok ? (result.replayed ? 'replayed' : result.order.status) : result.code);
       return result;
     } catch (error) {
@@ -396,7 +440,12 @@ export abstract class Shop {
 
   /** With its last payment. */
   async showOrder(order: OrderRecord): Promise<Order> {
-    return presentOrder(order, await this.#attemptOf(order));
+    return this.view.show(order, await this.#attemptOf(order));
+  }
+
+  /** As it is given; of a counted item at once. */
+  present(order: OrderRecord, attempt: PaymentAttempt | null = null): Order | Promise<Order> {
+    return this.view.show(order, attempt);
   }
 
   /** The last attempt to pay it; what never was in the ledger has none. */
@@ -439,6 +488,12 @@ export abstract class Shop {
     return await this.#living(() => refund(this.#life, orderId, by, part));
   }
 
+  /** Moves a reserved or paid order to other seats of its item. */
+  async moveOrder(orderId: string, seats: readonly string[], by: Actor): Promise<ReseatResult> {
+    if (!isId(orderId)) return { ok: false, code: 'not_found', what: 'order' };
+    return await this.#living(() => this.watched(reseat(this.#life, this.#reseating, orderId, seats, by)));
+  }
+
   /** Lifts `payment_blocked` from an order and its buyer; null: there is no such order. */
   async unblockPayments(orderId: string, by: Actor): Promise<Order | null> {
     const order = await this.getOrder(orderId);
@@ -462,7 +517,7 @@ export abstract class Shop {
   }
 
   async audit(filter: { subject?: string }, page: Page): Promise<AuditEntry[]> {
-    return await this.ledger.audit(filter, page);
+    return await this.#auditView.named(await this.ledger.audit(filter, page));
   }
 
   /**
@@ -533,14 +588,16 @@ export abstract class Shop {
     if (outcome !== 'moved') return;
     this.board.touch(order!.saleId);
     const name = EVENT_OF[event];
-    if (attempt !== null || !this.events.isHeard(name)) {
-      this.events.announce(name, order!, attempt);
-      return;
-    }
-    // A payment that failed or was given up shows, too.
-    this.#attemptOf(order!)
+    if (attempt === null) this.#announceNow(name, order!);
+    else this.events.announce(name, order!, attempt);
+  }
+
+  /** With its last payment: one that failed or was given up shows, too. */
+  #announceNow(event: OrderEvent, order: OrderRecord): void {
+    if (!this.events.isHeard(event)) return;
+    this.#attemptOf(order)
       .catch(() => null)
-      .then((last) => this.events.announce(name, order!, last));
+      .then((last) => this.events.announce(event, order, last));
   }
 
   /** Calls `hear` with the order as it is and then at every change. The returned function ends it. */
@@ -583,6 +640,16 @@ export abstract class Shop {
     return this.#changeOf(saleId, () => this.#manage.setPaused(saleId, paused, caller));
   }
 
+  /** Blocks seats for the house, or makes them free again: all or none. */
+  async setBlocked(saleId: string, seats: readonly string[], blocked: boolean, caller: Caller): Promise<SeatsChange> {
+    if (!isId(saleId)) return { outcome: 'not_found' };
+    const twice = namedTwice(seats);
+    if (twice !== null) return { outcome: 'invalid_request', path: `/seats/${twice}`, message: 'is named twice' };
+    const reason = this.#closing ?? this.cannotChange();
+    if (reason !== null) throw unavailable(reason);
+    return await this.watched(this.#blockSeats.set(saleId, seats, blocked, caller));
+  }
+
   async closeSale(saleId: string, caller: Caller): Promise<SaleChange> {
     const change = await this.#changeOf(saleId, () => this.#manage.close(saleId, caller));
     if (change.outcome === 'changed') await this.saleClosed(saleId);
@@ -619,6 +686,11 @@ export abstract class Shop {
   /** As anybody may see it over HTTP; null: there is no such sale. */
   async publicSale(saleId: string): Promise<PublicAnswer | null> {
     return isId(saleId) ? this.board.answer(saleId) : null;
+  }
+
+  /** Its seats, as anybody may see them; null: there is no such sale. */
+  async publicSeats(saleId: string): Promise<PublicAnswer | null> {
+    return isId(saleId) ? this.#seatBoard.answer(saleId) : null;
   }
 
   /** A page of the list, as anybody may see it over HTTP. */
@@ -703,6 +775,7 @@ export abstract class Shop {
 
   #saleChanged(saleId: string): void {
     this.board.changed(saleId);
+    this.#seatMaps.changed(saleId);
     this.#saleList.changed();
     this.events.saleChanged(saleId);
   }

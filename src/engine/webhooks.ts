@@ -5,7 +5,8 @@ import { Seldom } from '../base/seldom.ts';
 import { oneAtATime, within } from '../base/timers.ts';
 import type { Ledger } from '../ledger/port.ts';
 import type { Metrics } from '../observe/metrics.ts';
-import { presentOffer, presentOrder } from '../views/present.ts';
+import { presentOffer } from '../views/present.ts';
+import type { OrderView } from '../views/seat-names.ts';
 import { DISPATCHER_DEFAULTS, Dispatcher, type DispatcherOptions } from '../webhooks/dispatcher.ts';
 import { Endpoints } from '../webhooks/endpoints.ts';
 import { Sender } from '../webhooks/sender.ts';
@@ -28,6 +29,7 @@ export interface ShopWebhooksParts {
   readonly deliveryIds: IdSequence;
   readonly auditIds: IdSequence;
   readonly options: WebhookOptions;
+  readonly view: Pick<OrderView, 'show'>;
   /** Runs `work` in one process of the cluster at a time; `alone`: there is no other. */
   lead(work: (signal: AbortSignal, alone: boolean) => Promise<void>): { stop(): Promise<void> };
 }
@@ -105,7 +107,7 @@ export class ShopWebhooks {
   }
 
   #dispatcher(): Dispatcher {
-    const { runtime, ledger, metrics, deliveryIds, auditIds, options } = this.#parts;
+    const { runtime, ledger, metrics, deliveryIds, auditIds, options, view } = this.#parts;
     const sender = this.#sender;
     return new Dispatcher(
       {
@@ -114,7 +116,7 @@ export class ShopWebhooks {
         sender,
         deliveryIds,
         auditIds,
-        present: presentOrder,
+        present: (order, attempt) => view.show(order, attempt),
         presentOffer,
         told: (outcome) => metrics.webhookTry(outcome),
         seldom: this.#seldom,

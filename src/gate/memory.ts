@@ -1,23 +1,34 @@
-import { invariant } from '../base/errors.ts';
+import { invariant, TerminalError } from '../base/errors.ts';
 import type { Runtime } from '../base/runtime.ts';
 import { turn } from '../base/sweep.ts';
 import { takeSlots } from '../model/limit.ts';
 import type { OrderMessage } from '../model/order.ts';
 import { windowRefusal } from '../model/sale.ts';
+import { decodeSeatMap } from '../model/seat-map.ts';
 import { type SaleSnapshot, type SaleValues, type SnapshotPage, saleValues } from '../model/snapshot.ts';
 import { BoundKeys } from './bound-keys.ts';
+import { Hall } from './hall.ts';
 import { LargeMap } from './large-map.ts';
 import {
   type AdmitRequest,
   applyLatest,
+  type BlockedSeats,
   type BoundTo,
   type Held,
   type HoldRef,
+  houseHoldId,
   type ItemView,
+  isSound,
   type KeptGate,
   type Latest,
+  type SeatRevision,
+  type SeatsForHouse,
+  type SeatsHeld,
+  type SeatsMove,
+  type SeatsSeen,
   type Verdict,
 } from './port.ts';
+import { SeatLog } from './seat-log.ts';
 
 interface GateItem {
   readonly id: string;
@@ -30,9 +41,30 @@ interface GateItem {
   /** Units of live holds: queued + settled. */
   heldUnits: number;
   queuedUnits: number;
-  /** Units that the house holds, by hold id. */
-  readonly house: Map<string, number>;
+  /** What the house holds, by hold id. */
+  readonly house: Map<string, HouseUnits>;
   houseUnits: number;
+  /** Null: it is counted. */
+  readonly seating: Seating | null;
+}
+
+interface HouseUnits {
+  readonly units: number;
+  /** Null: they are units of a counted item. */
+  readonly seats: readonly number[] | null;
+}
+
+interface Seating {
+  readonly hall: Hall;
+  /** The rev that the gate was built from: it contains all moves up to this one. */
+  readonly builtRev: number;
+  blockedRev: number;
+}
+
+/** Where an order sits, and the rev of its last move since the gate was built. */
+interface Sitting {
+  seats: number[];
+  movedRev: number;
 }
 
 /** Kept small: every live order has one, and a sale may have a million. */
@@ -42,6 +74,8 @@ interface Hold {
   readonly buyer: string;
   /** One slot is the rule, so it is stored bare: an array costs as much as the rest of the hold. */
   readonly slots: number | number[];
+  /** Null: the item is counted. */
+  readonly sitting: Sitting | null;
   queued: boolean;
 }
 
@@ -55,12 +89,15 @@ interface GateSale {
   /** A buyer's live holds; one hold is the rule, so it is stored bare. */
   readonly buyers: LargeMap<Hold | Hold[]>;
   readonly keys: BoundKeys;
+  /** Null: the sale has no seats. */
+  readonly log: SeatLog | null;
 }
 
 const PRUNED_A_TURN = 2000;
 
 const UNKNOWN: Verdict = { outcome: 'not_found' };
 const SOLD_OUT: Verdict = { outcome: 'sold_out' };
+const NOT_TOGETHER: Verdict = { outcome: 'not_together' };
 const KEY_REUSED: Verdict = { outcome: 'idempotency_key_reused' };
 const STALE: Verdict = { outcome: 'stale' };
 
@@ -103,8 +140,9 @@ export class MemoryGate implements KeptGate {
       holds: new LargeMap(),
       buyers: new LargeMap(),
       keys: new BoundKeys(),
+      log: snapshot.items.some(({ seats }) => seats !== undefined) ? new SeatLog() : null,
     };
-    for (const { id, code, price, total, blocked, rev, onSale = true } of snapshot.items) {
+    for (const { id, code, price, total, blocked, rev, seats, onSale = true } of snapshot.items) {
       const item: GateItem = {
         id,
         code,
@@ -117,11 +155,14 @@ export class MemoryGate implements KeptGate {
         queuedUnits: 0,
         house: new Map(),
         houseUnits: 0,
+        seating: seats === undefined ? null : seatingOf(seats, rev),
       };
       sale.itemsByCode.set(code, item);
       sale.itemsById.set(id, item);
     }
     for await (const page of snapshot.content) addPage(sale, snapshot.saleId, page);
+    // What stood there before is no change.
+    for (const { seating } of sale.itemsById.values()) seating?.hall.changes();
 
     // Another install may have finished while the snapshot was read.
     if (this.#isAtLeast(snapshot)) return;
@@ -171,6 +212,7 @@ export class MemoryGate implements KeptGate {
   }
 
   async admit(request: AdmitRequest): Promise<Verdict> {
+    if (!isSound(request)) throw new TerminalError('internal', 'an order for nothing');
     return this.#decide(request);
   }
 
@@ -179,7 +221,7 @@ export class MemoryGate implements KeptGate {
     const sale = this.#sales.get(saleId);
     if (sale === undefined || sale.shut) return STALE;
     const item = sale.itemsByCode.get(itemCode);
-    if (item === undefined) return UNKNOWN;
+    if (item === undefined || !isKnown(item, request)) return UNKNOWN;
 
     const known = sale.holds.get(orderId);
     if (known !== undefined) return { outcome: 'admitted', message: messageOf(sale, known, request) };
@@ -204,11 +246,16 @@ export class MemoryGate implements KeptGate {
       return { outcome: 'limit_reached', orderIds: ordersOf(mine), perBuyer: sale.values.perBuyer };
     }
 
-    if (!item.onSale) return SOLD_OUT;
-    if (freeUnits(item) < quantity) return SOLD_OUT;
+    let sitting: Sitting | null = null;
+    if (item.seating !== null) {
+      const seats = chosenSeats(item, item.seating.hall, request);
+      if ('outcome' in seats) return seats;
+      sitting = { seats, movedRev: 0 };
+    } else if (!item.onSale || freeUnits(item) < quantity) return SOLD_OUT;
 
-    const hold: Hold = { orderId, item, buyer, slots: slots.length === 1 ? slots[0]! : slots, queued: true };
+    const hold: Hold = { orderId, item, buyer, slots: slots.length === 1 ? slots[0]! : slots, sitting, queued: true };
     addHold(sale, hold);
+    logSeats(sale, item);
     item.queuedUnits += quantity;
     if (name !== null) sale.keys.bind(name, orderId, request.fingerprint, nowMs);
     const message = messageOf(sale, hold, request);
@@ -250,8 +297,9 @@ export class MemoryGate implements KeptGate {
     if (sale === undefined || hold === undefined) return null;
     const { id, code, price } = hold.item;
     const slots = typeof hold.slots === 'number' ? [hold.slots] : hold.slots;
-    const { queued } = hold;
-    return { queued, itemId: id, itemCode: code, quantity: slots.length, slots, price, epoch: sale.epoch };
+    const { queued, sitting } = hold;
+    const held = { queued, itemId: id, itemCode: code, quantity: slots.length, slots, price, epoch: sale.epoch };
+    return sitting === null ? held : { ...held, seats: sitting.seats };
   }
 
   async epochOf(saleId: string): Promise<number | null> {
@@ -277,7 +325,7 @@ export class MemoryGate implements KeptGate {
     if (item === undefined) return false;
     if (item.house.has(holdId)) return true;
     if (freeUnits(item) < units) return false;
-    item.house.set(holdId, units);
+    item.house.set(holdId, { units, seats: null });
     item.houseUnits += units;
     return true;
   }
@@ -288,17 +336,101 @@ export class MemoryGate implements KeptGate {
     holdId: string,
     lowered?: { total: number; rev: number },
   ): Promise<void> {
-    const item = this.#sales.get(saleId)?.itemsById.get(itemId);
-    if (item === undefined) return;
+    const sale = this.#sales.get(saleId);
+    const item = sale?.itemsById.get(itemId);
+    if (sale === undefined || item === undefined) return;
     // The total is applied even if the hold is gone: the gate may have been rebuilt before the ledger lowered the total.
     if (lowered && lowered.rev > item.rev) {
       item.total = lowered.total;
       item.rev = lowered.rev;
     }
-    const units = item.house.get(holdId);
-    if (units === undefined) return;
-    item.house.delete(holdId);
-    item.houseUnits -= units;
+    leaveHouse(item, holdId);
+    logSeats(sale, item);
+  }
+
+  async paid(saleId: string, holds: readonly HoldRef[]): Promise<void> {
+    const sale = this.#sales.get(saleId);
+    if (sale === undefined) return;
+    for (const { orderId } of holds) {
+      const hold = sale.holds.get(orderId);
+      if (!hold?.sitting) continue;
+      hold.item.seating!.hall.sell(hold.sitting.seats);
+      logSeats(sale, hold.item);
+    }
+  }
+
+  async holdSeats(
+    saleId: string,
+    itemId: string,
+    seats: readonly number[],
+    { holdId, order, blocked = false }: SeatsForHouse,
+  ): Promise<SeatsHeld> {
+    const sale = this.#sales.get(saleId);
+    const item = sale?.itemsById.get(itemId);
+    if (!sale || !item?.seating) return { outcome: 'stale' };
+    if (item.house.has(holdId)) return { outcome: 'held' };
+    const { hall } = item.seating;
+    invariant(
+      seats.every((seat) => hall.has(seat)),
+      `item ${itemId} has no such seats`,
+    );
+    const mine = order && sale.holds.get(order.orderId);
+    const left = new Set(mine?.item === item ? mine.sitting!.seats : []);
+    const wanted = seats.filter((seat) => !left.has(seat) && !(blocked && hall.isBlocked(seat)));
+    const taken = wanted.filter((seat) => !hall.isFree(seat));
+    if (taken.length > 0) return { outcome: 'seat_taken', seats: taken };
+    item.house.set(holdId, { units: wanted.length, seats: wanted });
+    item.houseUnits += wanted.length;
+    hall.take(wanted, 'house');
+    logSeats(sale, item);
+    return { outcome: 'held' };
+  }
+
+  async applyBlocked(saleId: string, { itemId, rev, seats }: BlockedSeats, holdId?: string): Promise<void> {
+    const sale = this.#sales.get(saleId);
+    const item = sale?.itemsById.get(itemId);
+    if (!sale || !item?.seating) return;
+    if (rev > item.seating.blockedRev) {
+      item.blocked += item.seating.hall.block(seats);
+      item.seating.blockedRev = rev;
+    }
+    if (holdId !== undefined) leaveHouse(item, holdId);
+    logSeats(sale, item);
+  }
+
+  async moveSeats(saleId: string, { orderId, itemId, to, auditId, rev }: SeatsMove): Promise<void> {
+    const sale = this.#sales.get(saleId);
+    const item = sale?.itemsById.get(itemId);
+    if (!sale || !item?.seating) return;
+    leaveHouse(item, houseHoldId(auditId));
+    const { hall, builtRev } = item.seating;
+    const hold = sale.holds.get(orderId);
+    const sitting = hold?.item === item ? hold.sitting : null;
+    if (sitting && rev > Math.max(builtRev, sitting.movedRev)) {
+      const as = hall.isSold(sitting.seats[0]!) ? 'sold' : 'reserved';
+      const before = new Set(sitting.seats);
+      const after = new Set(to);
+      hall.leave(sitting.seats.filter((seat) => !after.has(seat)));
+      hall.take(
+        to.filter((seat) => !before.has(seat)),
+        as,
+      );
+      Object.assign(sitting, { seats: [...to], movedRev: rev });
+    }
+    logSeats(sale, item);
+  }
+
+  async seats(saleId: string, since?: SeatRevision): Promise<SeatsSeen | null> {
+    const sale = this.#sales.get(saleId);
+    if (!sale?.log) return null;
+    const { epoch, log, itemsByCode } = sale;
+    const revision = { epoch, n: log.n };
+    const changes = since?.epoch === epoch ? log.since(since.n) : null;
+    if (changes !== null) return { revision, changes };
+    const items = [...itemsByCode.values()].flatMap(({ id, seating }) =>
+      seating === null ? [] : [{ itemId: id, states: seating.hall.states() }],
+    );
+    return { revision, items };
   }
 
   async view(saleId: string): Promise<ItemView[] | null> {
@@ -352,15 +484,59 @@ function messageOf(sale: GateSale, hold: Hold, { saleId, key, fingerprint, place
     key,
     fingerprint,
   };
+  if (hold.sitting !== null) message.seats = hold.sitting.seats;
   if (placedBy !== undefined) message.placedBy = placedBy;
   return message;
 }
 
+function seatingOf({ map, blocked }: { map: string; blocked: readonly number[] }, rev: number): Seating {
+  const hall = new Hall(decodeSeatMap(map));
+  hall.block(blocked);
+  return { hall, builtRev: rev, blockedRev: rev };
+}
+
+/** Whether the request asks for what the item has: units, or seats of its map. */
+function isKnown({ seating }: GateItem, { seats }: AdmitRequest): boolean {
+  if (seating === null || seats === undefined) return seating === null && seats === undefined;
+  return typeof seats === 'string' || seats.every((seat) => seating.hall.has(seat));
+}
+
+/** The seats that an order gets, or why it gets none. */
+function chosenSeats(item: GateItem, hall: Hall, { seats, quantity }: AdmitRequest): number[] | Verdict {
+  if (typeof seats !== 'string') {
+    const taken = seats!.filter((seat) => !hall.isFree(seat));
+    if (taken.length > 0) return { outcome: 'seat_taken', seats: taken };
+    return item.onSale ? [...seats!] : SOLD_OUT;
+  }
+  if (!item.onSale || freeUnits(item) < quantity) return SOLD_OUT;
+  return hall.best(quantity, seats === 'together') ?? NOT_TOGETHER;
+}
+
+function leaveHouse(item: GateItem, holdId: string): void {
+  const hold = item.house.get(holdId);
+  if (hold === undefined) return;
+  item.house.delete(holdId);
+  item.houseUnits -= hold.units;
+  if (hold.seats !== null) item.seating!.hall.leave(hold.seats);
+}
+
+/** Notes what is shown as changed. */
+function logSeats({ log }: GateSale, { id, seating }: GateItem): void {
+  for (const { state, seats } of seating?.hall.changes() ?? []) log!.add({ itemId: id, seats, state });
+}
+
 function addPage(sale: GateSale, saleId: string, { holds, keys }: SnapshotPage): void {
-  for (const { orderId, itemId, buyer, slots } of holds) {
+  for (const { orderId, itemId, buyer, slots, seats, paid } of holds) {
     const item = sale.itemsById.get(itemId);
     invariant(item !== undefined, `order ${orderId} holds an item that sale ${saleId} does not have`);
-    addHold(sale, { orderId, item, buyer, slots: slots.length === 1 ? slots[0]! : slots, queued: false });
+    invariant(
+      (item.seating === null) === (seats === undefined),
+      `order ${orderId} has seats of a counted item, or none`,
+    );
+    const sitting = seats === undefined ? null : { seats, movedRev: 0 };
+    const hold = { orderId, item, buyer, slots: slots.length === 1 ? slots[0]! : slots, sitting, queued: false };
+    addHold(sale, hold);
+    if (seats !== undefined && paid) item.seating!.hall.sell(seats);
   }
   for (const { buyer, key, fingerprint, orderId, boundAtMs } of keys) {
     sale.keys.bind(keyName(buyer, key), orderId, fingerprint, boundAtMs);
@@ -370,6 +546,7 @@ function addPage(sale: GateSale, saleId: string, { holds, keys }: SnapshotPage):
 function addHold(sale: GateSale, hold: Hold): void {
   sale.holds.set(hold.orderId, hold);
   hold.item.heldUnits += unitsOf(hold);
+  if (hold.sitting !== null) hold.item.seating!.hall.take(hold.sitting.seats, 'reserved');
   const mine = sale.buyers.get(hold.buyer);
   if (mine === undefined) sale.buyers.set(hold.buyer, hold);
   else if (Array.isArray(mine)) mine.push(hold);
@@ -384,6 +561,10 @@ function dropHold(sale: GateSale, orderId: string): Hold | null {
   const units = unitsOf(hold);
   hold.item.heldUnits -= units;
   if (hold.queued) hold.item.queuedUnits -= units;
+  if (hold.sitting !== null) {
+    hold.item.seating!.hall.leave(hold.sitting.seats);
+    logSeats(sale, hold.item);
+  }
   const mine = sale.buyers.get(hold.buyer);
   if (Array.isArray(mine)) {
     mine.splice(mine.indexOf(hold), 1);

@@ -2,6 +2,7 @@ import { RetryableError } from '../base/errors.ts';
 import type { Money } from '../model/money.ts';
 import type { OrderMessage, PlacedBy } from '../model/order.ts';
 import type { Refusal } from '../model/outcome.ts';
+import type { SeatState } from '../model/seat-map.ts';
 import type { SaleSnapshot, SaleValues } from '../model/snapshot.ts';
 
 /**
@@ -12,7 +13,7 @@ import type { SaleSnapshot, SaleValues } from '../model/snapshot.ts';
  * nothing without one (P4); absolute values from the ledger are applied only if newer than what is in force.
  * It does not guarantee durability: the ledger is the truth, and a gate is rebuilt from it.
  */
-export interface Gate {
+export interface Gate extends SeatGate {
   /**
    * Installs a sale from the ledger; replaces a gate only if `snapshot.epoch` is higher. Reads the content page by page; the old
    * gate stays in force until the last page. Calls `latest` when the new gate is in place and not open yet, to apply the changes
@@ -63,6 +64,93 @@ export interface Gate {
   pruneKeys(olderMs: number): Promise<void>;
 }
 
+/**
+ * Numbered seats in the gate. A seat is its number in its item's map (model/seat-map.ts); lists of seats are ascending and name no
+ * seat twice. Orders take and free seats by the calls of `Gate`: a release or a withdrawal frees the seats that the hold has then,
+ * so that a late copy finds no hold and frees nothing. Each call here may come late, more than once and in any order, and also
+ * after a rebuild: what it says is numbered, or is about a hold that is there or not.
+ */
+export interface SeatGate {
+  /** The ledger has these orders as paid: their seats are sold. Without this call they are shown as reserved until a rebuild. */
+  paid(saleId: string, holds: readonly HoldRef[]): Promise<void>;
+
+  /**
+   * Holds free seats for the house, before the ledger blocks them or moves an order there: all or none. The same `holdId` again
+   * holds nothing more. Ends by `applyBlocked`, `moveSeats` or `dropHouseHold`.
+   */
+  holdSeats(saleId: string, itemId: string, seats: readonly number[], hold: SeatsForHouse): Promise<SeatsHeld>;
+  /**
+   * All blocked seats of an item as of `rev`, after a block or an unblock; an older rev changes nothing. In the same step the hold
+   * of the house that was taken for it ends.
+   */
+  applyBlocked(saleId: string, blocked: BlockedSeats, holdId?: string): Promise<void>;
+  /**
+   * The ledger has moved an order to other seats: its hold has those from now on, and the hold of the house that was taken for it
+   * (`houseHoldId`) ends. A move that is older than the last one of this order, or than the gate, changes nothing but that.
+   */
+  moveSeats(saleId: string, move: SeatsMove): Promise<void>;
+
+  /**
+   * The states of all seats of the sale, or what has changed since a revision that was read before. Also answered by a gate that is
+   * shut. Null: the gate does not hold the sale, or it has no seats.
+   */
+  seats(saleId: string, since?: SeatRevision): Promise<SeatsSeen | null>;
+}
+
+export interface SeatsForHouse {
+  readonly holdId: string;
+  /** The order that is to be moved: seats that it has already are left to it, and are not in the way. */
+  readonly order?: HoldRef;
+  /** True: seats that are blocked already are not in the way. */
+  readonly blocked?: boolean;
+}
+
+/** `stale`: the gate does not hold the sale or the item. */
+export type SeatsHeld =
+  | { readonly outcome: 'held' | 'stale' }
+  | { readonly outcome: 'seat_taken'; readonly seats: number[] };
+
+/** The hold of the house for a change with this audit id. */
+export function houseHoldId(auditId: string): string {
+  return `house:${auditId}`;
+}
+
+export interface BlockedSeats {
+  readonly itemId: string;
+  readonly rev: number;
+  readonly seats: readonly number[];
+}
+
+/** A row of the ledger's `seatMoves`. */
+export interface SeatsMove extends HoldRef {
+  readonly itemId: string;
+  readonly to: readonly number[];
+  readonly auditId: string;
+  readonly rev: number;
+}
+
+/** `n` is counted by the gate, from 0 in each epoch. Written as `epoch.n`. */
+export interface SeatRevision {
+  readonly epoch: number;
+  readonly n: number;
+}
+
+/** How many changes a gate keeps: a change is that of one order or one call. */
+export const SEAT_CHANGES_MAX = 4096;
+
+/** `changes`: oldest first, if the gate has all of them since the revision that was asked for; otherwise the states of all seats. */
+export type SeatsSeen = { readonly revision: SeatRevision } & (
+  | { readonly changes: readonly SeatChange[] }
+  | { readonly items: readonly { readonly itemId: string; readonly states: string }[] }
+);
+
+export interface SeatChange {
+  readonly itemId: string;
+  readonly seats: readonly number[];
+  /** What all of them are now. A gate does not tell queued from reserved. */
+  readonly state: SeatState;
+}
+
 /** A gate that lists its sales, so that finished ones can leave it. */
 export interface KeptGate extends Gate {
   /** Ids of the sales that have keys. */
@@ -97,16 +185,19 @@ export interface HouseHold {
 /** The ledger's current values, as far as a gate needs them. */
 export interface Latest extends SaleValues {
   readonly items: readonly { readonly id: string; readonly total: number; readonly rev: number }[];
+  /** Of the seated items. */
+  readonly blockedSeats?: readonly BlockedSeats[];
 }
 
 /** Applies the ledger's current values to a gate. They are absolute and numbered: the gate ignores those that are not newer. */
 export async function applyLatest(
-  gate: Pick<Gate, 'applySale' | 'applyTotal'>,
+  gate: Pick<Gate, 'applySale' | 'applyTotal' | 'applyBlocked'>,
   saleId: string,
   latest: Latest,
 ): Promise<void> {
   await gate.applySale(saleId, latest);
   for (const { id, total, rev } of latest.items) await gate.applyTotal(saleId, id, total, rev);
+  for (const blocked of latest.blockedSeats ?? []) await gate.applyBlocked(saleId, blocked);
 }
 
 /** Holds are stored by buyer: with both ids a hold is found in one step, without a further index. */
@@ -123,6 +214,8 @@ export interface Held {
   readonly itemCode: string;
   readonly quantity: number;
   readonly slots: number[];
+  /** The seats that it has now. Absent: the item is counted. */
+  readonly seats?: number[];
   readonly price: Money;
   readonly epoch: number;
 }
@@ -143,12 +236,28 @@ export interface AdmitRequest {
   itemCode: string;
   buyer: string;
   quantity: number;
+  /** Of a seated item, which seats; absent: the item is counted. Asking for an item of the other kind is `not_found`. */
+  seats?: SeatWish | undefined;
   key: string | null;
   fingerprint: string;
   /** Copied into the order's message. */
   placedBy?: PlacedBy | undefined;
   /** A request whose caller has left before it was sent is not sent any more. */
   signal?: Leaving | undefined;
+}
+
+/**
+ * These very seats, ascending, as many as `quantity`: one that the map does not have is `not_found`. Or the best that are free by the
+ * rule of model/best-seats.ts: `together`, all neighbours of each other; `any`, whether they are or not.
+ */
+export type SeatWish = readonly number[] | 'together' | 'any';
+
+/** Whether a request asks for anything: whoever sends another one has not checked what the caller said. */
+export function isSound({ seats, quantity }: Pick<AdmitRequest, 'seats' | 'quantity'>): boolean {
+  if (!Number.isSafeInteger(quantity) || quantity < 1) return false;
+  if (seats === undefined || typeof seats === 'string') return true;
+  const ascends = seats.every((seat, at) => Number.isSafeInteger(seat) && seat > (at === 0 ? -1 : seats[at - 1]!));
+  return ascends && seats.length === quantity;
 }
 
 /** The accepted order's message went into the pipe in the same step as the admission. */
@@ -158,7 +267,8 @@ export type Refused = (
   | { outcome: 'replayed'; orderId: string }
   | { outcome: 'sale_not_open' | 'sale_closed' | 'sale_paused'; opensAtMs: number; closesAtMs: number }
   | { outcome: 'limit_reached'; orderIds: string[]; perBuyer: number }
-  | { outcome: Exclude<Refusal, 'limit_reached' | 'sale_not_open' | 'sale_closed' | 'sale_paused'> }
+  | { outcome: 'seat_taken'; seats: number[] }
+  | { outcome: Exclude<Refusal, 'limit_reached' | 'seat_taken' | 'sale_not_open' | 'sale_closed' | 'sale_paused'> }
   | { outcome: 'stale' }
 ) & {
   /**

@@ -2,13 +2,13 @@ import { backOffMs } from '../base/back-off.ts';
 import { messageOf, unavailable } from '../base/errors.ts';
 import type { Runtime } from '../base/runtime.ts';
 import { sleep, within } from '../base/timers.ts';
-import type { Rebuilding, ReleaseLedger, SaleLedger, Upkeep } from '../ledger/port.ts';
+import type { Rebuilding, ReleaseLedger, SaleLedger, SeatLedger, Upkeep } from '../ledger/port.ts';
 import { saleChannel } from '../model/channel.ts';
 import type { OrderMessage } from '../model/order.ts';
 import { mayAdmit, type SaleRecord } from '../model/sale.ts';
 import type { SaleSnapshot, SnapshotPage } from '../model/snapshot.ts';
 import type { Pipe } from '../pipe/port.ts';
-import { applyLatest, type Gate, type SharedGate } from './port.ts';
+import { applyLatest, type Gate, type Latest, type SharedGate } from './port.ts';
 
 const RETRY_MS_MIN = 250;
 const RETRY_MS_MAX = 2000;
@@ -27,7 +27,7 @@ export interface RebuildDependencies {
   /** One that ends with this process keeps no note about finished sales. */
   gate: Gate & Partial<Pick<SharedGate, 'emptiedAt' | 'setEmptied'>>;
   pipe: Pick<Pipe<OrderMessage>, 'caughtUp' | 'depthOf'>;
-  ledger: SaleLedger & ReleaseLedger & Upkeep;
+  ledger: SaleLedger & ReleaseLedger & Upkeep & Pick<SeatLedger, 'blockedSeats' | 'seatMovesSince'>;
   /** Null: another process is building this gate. The lock only saves work: the ledger's epoch is the fence. */
   lock: (saleId: string) => Promise<{ release(): Promise<unknown> } | null>;
   /** How long to wait for orders in the pipe while some of them are being decided: later they can only be rejected. */
@@ -84,8 +84,8 @@ class Counted implements AsyncIterable<SnapshotPage> {
  *      as `gate_rebuilt`, whoever carries it;
  *   4. the gate is built for that epoch, from pages of orders that are read as they are needed, and put in place unless a
  *      higher epoch is in force by then;
- *   5. the gate is told what the ledger has changed since step 3: units that came back, and absolute values, of which it
- *      ignores older ones. Only then it opens.
+ *   5. the gate is told what the ledger has changed since step 3: units that came back, orders that were moved to other seats,
+ *      and absolute values, of which it ignores older ones. Only then it opens.
  *
  * A sale that cannot admit any more gets no gate. Its epoch is raised all the same once its pipe is empty, and a shared gate
  * notes that: from then on the ledger can answer for every key of the sale. Until then nobody can (P5).
@@ -163,9 +163,10 @@ export class Rebuilder {
   }
 
   /** Tells the gate that is in place what it cannot know from its snapshot; what else it has to be told. Null: there is no such sale. */
-  async #changedSince(snapshot: SaleSnapshot): Promise<SaleRecord | null> {
+  async #changedSince(snapshot: SaleSnapshot): Promise<Latest | null> {
     await this.#releaseSince(snapshot);
-    return await this.#on.ledger.getSale(snapshot.saleId);
+    await this.#moveSince(snapshot);
+    return await this.#latest(snapshot.saleId);
   }
 
   /** Units that came back while the gate was being built: whoever gave them back told the gate before it. */
@@ -175,6 +176,24 @@ export class Rebuilder {
     for await (const page of ledger.releasesSince(saleId, revs)) {
       await Promise.all(page.map(({ orderId, buyer }) => gate.release(saleId, { orderId, buyer })));
     }
+  }
+
+  /** Orders that were moved to other seats meanwhile: a page may have been read before that. */
+  async #moveSince({ saleId, items }: SaleSnapshot): Promise<void> {
+    const { gate, ledger } = this.#on;
+    const revs = new Map(items.filter(({ seats }) => seats !== undefined).map(({ id, rev }) => [id, rev]));
+    if (revs.size === 0) return;
+    for await (const page of ledger.seatMovesSince(saleId, revs)) {
+      for (const move of page) await gate.moveSeats(saleId, move);
+    }
+  }
+
+  /** What the ledger has now. */
+  async #latest(saleId: string): Promise<Latest | null> {
+    const { ledger } = this.#on;
+    const sale = await ledger.getSale(saleId);
+    if (sale === null || !sale.items.some(({ kind }) => kind === 'seated')) return sale;
+    return { ...sale, blockedSeats: await ledger.blockedSeats(saleId) };
   }
 
   async #until(saleId: string, task: Task): Promise<void> {
@@ -358,10 +377,9 @@ export class Rebuilder {
 
   /** Tells the gate what the ledger has now. False: there is no such sale. */
   async apply(saleId: string): Promise<boolean> {
-    const { gate, ledger } = this.#on;
-    const sale = await ledger.getSale(saleId);
-    if (sale === null) return false;
-    await applyLatest(gate, saleId, sale);
+    const latest = await this.#latest(saleId);
+    if (latest === null) return false;
+    await applyLatest(this.#on.gate, saleId, latest);
     return true;
   }
 

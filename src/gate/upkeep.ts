@@ -8,6 +8,7 @@ import {
   RELEASES_KEPT_MS,
   type ReleaseLedger,
   type SaleLedger,
+  type SeatLedger,
 } from '../ledger/port.ts';
 import { mayAdmit } from '../model/sale.ts';
 import type { KeptGate, SharedGate } from './port.ts';
@@ -29,7 +30,7 @@ export interface GateUpkeepDependencies {
   runtime: Runtime;
   /** One that ends with this process has no list to lose, and no holds of the house that outlive their maker. */
   gate: KeptGate & Partial<Pick<SharedGate, 'enlist' | 'houseHolds'>>;
-  ledger: SaleLedger & KeyLedger & ReleaseLedger;
+  ledger: SaleLedger & KeyLedger & ReleaseLedger & Pick<SeatLedger, 'seatMovesSince'>;
   rebuilder: Pick<Rebuilder, 'apply' | 'rebuild'>;
   /** Runs `work` in one process of the cluster at a time; `alone`: there is no other process that could take over. */
   lead: (work: (signal: AbortSignal, alone: boolean) => Promise<void>) => { stop(): Promise<void> };
@@ -141,14 +142,22 @@ export class GateUpkeep {
     await each([...bySale], TELL_AT_ONCE, finish, signal);
   }
 
-  /** The process that took units out to lower a total died, or Redis was out when it gave them back. */
+  /**
+   * The process that took units or seats for the house died, or Redis was out when it gave them back. What the ledger has done with
+   * them is told first: a seat that is blocked by now, or has an order, must not be free for an instant.
+   */
   async #dropHouseHolds(saleId: string): Promise<void> {
-    const { gate, ledger, runtime } = this.#on;
-    for (const { holdId, itemId, ageMs } of (await gate.houseHolds?.(saleId)) ?? []) {
-      if (ageMs < HOUSE_MS_MAX) continue;
-      const item = (await ledger.getSale(saleId))?.items.find(({ id }) => id === itemId);
-      runtime.log.warn({ saleId, holdId }, 'units that were taken out to lower a total are given back');
-      await gate.dropHouseHold(saleId, itemId, holdId, item && { total: item.total, rev: item.rev });
+    const { gate, ledger, runtime, rebuilder } = this.#on;
+    const old = ((await gate.houseHolds?.(saleId)) ?? []).filter(({ ageMs }) => ageMs >= HOUSE_MS_MAX);
+    if (old.length === 0) return;
+    await rebuilder.apply(saleId);
+    const revs = new Map(old.map(({ itemId }) => [itemId, 0]));
+    for await (const page of ledger.seatMovesSince(saleId, revs)) {
+      for (const move of page) await gate.moveSeats(saleId, move);
+    }
+    for (const { holdId, itemId } of old) {
+      runtime.log.warn({ saleId, holdId }, 'units or seats that were taken for the house are given back');
+      await gate.dropHouseHold(saleId, itemId, holdId);
     }
   }
 

@@ -28,7 +28,7 @@ function finished(document: { swaggerObject?: unknown; openapiObject?: unknown }
 function bodiesThatMayBeMissing(paths: OpenApiPaths): void {
   for (const { post } of Object.values(paths)) {
     const schema = post?.requestBody?.content?.['application/json']?.schema;
-    if (schema && (schema.required ?? []).length === 0) post!.requestBody!.required = false;
+    if (schema && (schema.required ?? []).length === 0 && !schema.minProperties) post!.requestBody!.required = false;
   }
 }
 
@@ -103,7 +103,7 @@ interface OpenApiResponse {
 
 interface OpenApiBody {
   required?: boolean;
-  content?: Record<string, { schema?: { required?: string[] } }>;
+  content?: Record<string, { schema?: { required?: string[]; minProperties?: number } }>;
 }
 
 function openApiHead() {

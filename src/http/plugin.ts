@@ -28,6 +28,7 @@ import { orderRoutes } from './routes/orders.ts';
 import { pageRoutes } from './routes/pages.ts';
 import { paymentRoutes } from './routes/payments.ts';
 import { saleRoutes } from './routes/sales.ts';
+import { seatRoutes } from './routes/seats.ts';
 import { socialRoutes } from './routes/social.ts';
 import { systemRoutes, timeRoutes } from './routes/system.ts';
 import { webhookRoutes } from './routes/webhooks.ts';
@@ -133,6 +134,7 @@ export async function doorbusterRoutes(app: FastifyInstance, { shop, http, runti
     refuseWhenTooMuch(api, context);
     timeRoutes(api, context);
     saleRoutes(api, context);
+    seatRoutes(api, context);
     orderRoutes(api, context);
     paymentRoutes(api, context);
     opsRoutes(api, context);

@@ -23,6 +23,7 @@ export const PROBLEMS = {
   amount_mismatch: { status: 409, title: 'The amount is not what the order costs, or more than is left to refund' },
   order_not_cancellable: { status: 409, title: 'The order cannot be cancelled' },
   order_not_refundable: { status: 409, title: 'The order cannot be refunded' },
+  order_not_movable: { status: 409, title: 'The order cannot be moved to other seats' },
   webhook_gone: { status: 409, title: 'The endpoint has unsubscribed' },
   username_taken: { status: 409, title: 'An account has this username already' },
   email_taken: { status: 409, title: 'An account has this e-mail address already' },

@@ -5,7 +5,7 @@ import type { OrderMessage, OrderRecord } from '../model/order.ts';
 import type { PartRefund, PaymentAttempt, SandboxIntent } from '../model/payment.ts';
 import type { ItemPatch, NewItem, NewSale, SalePatch, SaleRecord, SaleStamp } from '../model/sale.ts';
 import type { SeatMap } from '../model/seat-map.ts';
-import type { SaleSnapshot } from '../model/snapshot.ts';
+import type { SaleSnapshot, SnapshotPage } from '../model/snapshot.ts';
 import { AccountBook } from './account-ledger.ts';
 import { LikeBook } from './like-ledger.ts';
 import type {
@@ -48,6 +48,7 @@ import type {
   Unsettled,
   UnsettledRefund,
   WaitingRelease,
+  WaitingSeatMove,
 } from './port.ts';
 import { SocialBook } from './social-ledger.ts';
 import type { Store } from './store.ts';
@@ -55,6 +56,7 @@ import { WebhookBook } from './webhook-ledger.ts';
 import * as audit from './works/audit.ts';
 import { unblockPayments } from './works/declines.ts';
 import * as events from './works/events.ts';
+import { gatePages } from './works/gate-pages.ts';
 import { takeIdBlock } from './works/ids.ts';
 import { seatMaps } from './works/items.ts';
 import * as keys from './works/keys.ts';
@@ -251,6 +253,11 @@ export class StoredLedger<S extends Store = Store> implements Ledger {
     return this.store.look(() => seats.blockedSeats(saleId));
   }
 
+  seatHolds(saleId: string): AsyncIterable<SnapshotPage> {
+    // No key is so young: they are not asked for.
+    return gatePages((afterId) => this.store.orders.page(saleId, afterId), Number.POSITIVE_INFINITY);
+  }
+
   setBlocked(
     saleId: string,
     wanted: readonly SeatsOfItem[],
@@ -266,7 +273,7 @@ export class StoredLedger<S extends Store = Store> implements Ledger {
     return this.store.change(() => seats.moveSeats(wanted, dialect, this.#items, orders.tail, this.keepEvents));
   }
 
-  seatMoves(limit: number, olderMs: number, after?: SeatMove): Promise<SeatMove[]> {
+  seatMoves(limit: number, olderMs: number, after?: SeatMove): Promise<WaitingSeatMove[]> {
     return this.store.look(() => seatMoves.seatMoves(limit, olderMs, after));
   }
 

@@ -18,16 +18,18 @@ import { actor } from '../model/actor.ts';
 import type { Money } from '../model/money.ts';
 import type { OrderRecord, OrderStatus } from '../model/order.ts';
 import { BOUNDS, type Described, type DescribedPatch, type Fault } from '../model/sale.ts';
+import type { SeatRowDefinition } from '../model/seat-map.ts';
 import { KEY_PATTERN } from '../model/text.ts';
 import type { EndResult } from '../orders/life/cancel.ts';
 import type { PayResult } from '../orders/life/pay.ts';
-import type { PlaceResult } from '../orders/place.ts';
+import type { OrderResult } from '../orders/seat-orders.ts';
 import type { PaymentProvider } from '../payments/port.ts';
 import type { SaleEvent } from '../views/board.ts';
 import type { ShopEvents } from '../views/events.ts';
-import { type Consistency, iso, type Order, presentOrder, presentReport, type Sale } from '../views/present.ts';
+import { type Consistency, iso, type Order, presentReport, type Sale } from '../views/present.ts';
 import type { Listed } from '../views/social-pages.ts';
 import { checkEvent, checkedOptions } from './options.ts';
+import { type MoveResult, movedOrder, type Seats, type SeatsResult, seatsResult } from './seats.ts';
 import { type SocialLibrary, socialLibrary } from './social.ts';
 
 export interface DoorbusterOptions {
@@ -69,11 +71,13 @@ export type HttpSettings = Omit<HttpOptions, 'authSecrets' | 'adminKeys' | 'demo
 
 type Instant = string | number | Date;
 
+/** Has either `stock` or `seats`. */
 export interface NewItemInput extends Described {
   code: string;
   name: string;
   price: Money;
-  stock: number;
+  stock?: number;
+  seats?: SeatRowDefinition[];
 }
 
 export interface NewSaleInput extends Described {
@@ -113,9 +117,14 @@ export interface ItemPatchInput extends DescribedPatch {
 export interface PlaceInput {
   sale: string;
   buyer: string;
-  item: string;
-  /** Default 1. */
+  /** May be left out if seats are named. */
+  item?: string;
+  /** Default 1, or the number of named seats. */
   quantity?: number;
+  /** These very seats of one item, all or none: `Stalls/A/12`. */
+  seats?: string[];
+  /** Of a seated item: the best free seats that are all neighbours. */
+  together?: boolean;
   /** An Idempotency-Key: the same key never buys twice. */
   key?: string;
 }
@@ -124,15 +133,10 @@ export type OrderRefusal =
   | { ok: false; code: 'invalid_request'; errors: Fault[] }
   | { ok: false; code: 'sale_not_open' | 'sale_closed' | 'sale_paused'; opensAt: string; closesAt: string }
   | { ok: false; code: 'limit_reached'; orders: string[] }
+  | { ok: false; code: 'seat_taken'; seats: string[] }
   | {
       ok: false;
-      code:
-        | 'sold_out'
-        | 'not_found'
-        | 'seat_taken'
-        | 'not_together'
-        | 'idempotency_key_reused'
-        | 'idempotency_in_flight';
+      code: 'sold_out' | 'not_found' | 'not_together' | 'idempotency_key_reused' | 'idempotency_in_flight';
     };
 
 export type Placed = { ok: true; order: Order; replayed: boolean } | OrderRefusal;
@@ -189,6 +193,11 @@ export interface Doorbuster extends AsyncDisposable, SocialLibrary {
     close(saleId: string): Promise<SaleResult>;
     /** Only a sale that never had an order can be deleted. */
     delete(saleId: string): Promise<SaleDeleteResult>;
+    /** The state of every seat, up to a second old. Null: there is no such sale. */
+    seats(saleId: string): Promise<Seats | null>;
+    /** Keeps seats back, or makes them free again: all or none. */
+    blockSeats(saleId: string, seats: string[]): Promise<SeatsResult>;
+    unblockSeats(saleId: string, seats: string[]): Promise<SeatsResult>;
     /** Calls `hear` with the sale's state and counts, and then with every change. Null: there is no such sale. */
     watch(saleId: string, hear: (event: SaleEvent) => void): Promise<(() => void) | null>;
   };
@@ -204,6 +213,8 @@ export interface Doorbuster extends AsyncDisposable, SocialLibrary {
      * refunds twice.
      */
     refund(orderId: string, part?: { amount?: Money; key?: string }): Promise<Ended>;
+    /** Moves a reserved or paid order to other seats of its item: all or none. */
+    move(orderId: string, seats: string[]): Promise<MoveResult>;
     /** Lets the order and its buyer pay again after too many declined payments. Null: there is no such order. */
     unblockPayments(orderId: string): Promise<Order | null>;
     get(orderId: string): Promise<Order | null>;
@@ -271,7 +282,7 @@ export async function createDoorbuster(given: DoorbusterOptions): Promise<Doorbu
     }
   };
   /** The current order, with its payment. */
-  const now = async (order: OrderRecord): Promise<Order> => (await shop.getOrder(order.id)) ?? presentOrder(order);
+  const now = async (order: OrderRecord): Promise<Order> => (await shop.getOrder(order.id)) ?? shop.present(order);
   const paid = async (result: PayResult): Promise<Paid> => {
     if (!result.ok) {
       if (result.code === 'unknown_method') {
@@ -283,7 +294,7 @@ export async function createDoorbuster(given: DoorbusterOptions): Promise<Doorbu
         return { ok: false, code: result.code, order: order!, reason: result.reason };
       return { ok: false, code: result.code, order };
     }
-    const order = presentOrder(result.order, result.attempt);
+    const order = await shop.present(result.order, result.attempt);
     if (result.state === 'paid') return { ok: true, state: 'paid', order };
     return { ok: true, state: 'pending', order, redirectUrl: result.redirectUrl };
   };
@@ -319,7 +330,7 @@ export async function createDoorbuster(given: DoorbusterOptions): Promise<Doorbu
         return changed(await shop.patchSale(saleId, patch, body.version, CALLER));
       },
       async addItem(saleId, input) {
-        const item = faultless(S.NewItem, input) ?? newItemOf(input);
+        const item = faultless(S.NewItem, input) ?? newItemOf(input as S.NewItemBody);
         if (Array.isArray(item)) return { ok: false, code: 'invalid_request', errors: item };
         return changed(await shop.addItem(saleId, item, CALLER));
       },
@@ -340,13 +351,26 @@ export async function createDoorbuster(given: DoorbusterOptions): Promise<Doorbu
         const outcome = await shop.deleteSale(saleId, CALLER);
         return outcome === 'deleted' ? { ok: true } : { ok: false, code: outcome };
       },
+      async seats(saleId) {
+        const answer = await shop.publicSeats(saleId);
+        return answer && (JSON.parse(answer.body.toString()) as Seats);
+      },
+      blockSeats: (saleId, seats) => seatsResult(shop, saleId, seats, true, CALLER, changed),
+      unblockSeats: (saleId, seats) => seatsResult(shop, saleId, seats, false, CALLER, changed),
       watch: (saleId, hear) => shop.watchSale(saleId, null, hear),
     },
     orders: {
-      async place({ sale, buyer, item, quantity = 1, key }) {
-        const errors = faultless(PlaceBody, { sale, buyer, item, quantity, ...(key !== undefined && { key }) });
+      async place({ sale, buyer, item, quantity, seats, together, key }) {
+        const wish = { sale, buyer, item, quantity, seats, together, key };
+        const errors = faultless(
+          PlaceBody,
+          Object.fromEntries(Object.entries(wish).filter(([, one]) => one !== undefined)),
+        );
         if (errors) return { ok: false, code: 'invalid_request', errors };
-        return presentPlaced(await shop.place({ saleId: sale, itemCode: item, buyer, quantity, key: key ?? null }));
+        const request = { saleId: sale, itemCode: item, buyer, quantity, seats, together, key: key ?? null };
+        const result = await shop.place(request);
+        if (!result.ok) return presentRefused(result);
+        return { ok: true, order: await shop.present(result.order), replayed: result.replayed };
       },
       async pay(orderId, { method, token }) {
         const errors = faultless(S.PayOrder, { method, ...(token !== undefined && { token }) });
@@ -365,6 +389,7 @@ export async function createDoorbuster(given: DoorbusterOptions): Promise<Doorbu
         const madeWith = key === undefined ? null : digestOf('library', 'refund', orderId, key);
         return await ended(await shop.refundOrder(orderId, ACTOR, { amount: amount ?? null, madeWith }));
       },
+      move: (orderId, seats) => movedOrder(shop, orderId, seats, ACTOR),
       unblockPayments: (orderId) => shop.unblockPayments(orderId, ACTOR),
       get: (orderId) => shop.getOrder(orderId),
       async list({ limit: asked, cursor, ...filter } = {}) {
@@ -440,8 +465,10 @@ export function httpOptions(options: DoorbusterOptions) {
 const PlaceBody = Type.Object({
   sale: Type.String(),
   buyer: S.Buyer,
-  item: Type.String(),
-  quantity: Type.Integer({ minimum: 1, maximum: BOUNDS.quantityMax }),
+  item: Type.Optional(Type.String()),
+  quantity: Type.Optional(Type.Integer({ minimum: 1, maximum: BOUNDS.quantityMax })),
+  seats: S.NewOrder.properties.seats,
+  together: S.NewOrder.properties.together,
   key: Type.Optional(Type.String({ pattern: KEY_PATTERN })),
 });
 
@@ -494,8 +521,7 @@ function pageOf({ limit = 50, cursor }: { limit?: number; cursor?: string }): Pa
   return { limit, before: cursor ?? null };
 }
 
-function presentPlaced(result: PlaceResult): Placed {
-  if (result.ok) return { ok: true, order: presentOrder(result.order), replayed: result.replayed };
+function presentRefused(result: Exclude<OrderResult, { ok: true }>): OrderRefusal {
   switch (result.code) {
     case 'sale_not_open':
     case 'sale_closed':
@@ -503,6 +529,9 @@ function presentPlaced(result: PlaceResult): Placed {
       return { ok: false, code: result.code, opensAt: iso(result.opensAtMs), closesAt: iso(result.closesAtMs) };
     case 'limit_reached':
       return { ok: false, code: result.code, orders: result.orderIds };
+    case 'seat_taken':
+    case 'invalid_request':
+      return result;
     default:
       return { ok: false, code: result.code };
   }

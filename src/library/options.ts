@@ -18,6 +18,7 @@ const EVENTS: Record<keyof ShopEvents, true> = {
   'order.reserved': true,
   'order.rejected': true,
   'order.paid': true,
+  'order.moved': true,
   'order.cancelled': true,
   'order.expired': true,
   'order.partly_refunded': true,

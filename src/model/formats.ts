@@ -12,10 +12,13 @@ export interface Format {
  * Everything in Redis and at the broker, taken together. `P:format` says which number is in force: what any process may
  * write now. A prefix without that key has format 1.
  */
-export const SHARED: Format = { oldest: 1, newest: 1 };
+export const SHARED: Format = { oldest: 1, newest: 2 };
 
-/** An entry of orders in a stream. Its number is the name of its first field; the empty name stands for 1. */
-export const ENTRY: Format = { oldest: 1, newest: 1 };
+/** The number of SHARED that gates of sales with seats need: a version before it would take their items for counted ones. */
+export const SHARED_OF_SEATS = 2;
+
+/** An entry of orders in a stream. Its number is the name of its first field; the empty name stands for 1. Orders of seats have 2. */
+export const ENTRY: Format = { oldest: 1, newest: 2 };
 
 /** An entry of likes, numbered in the same way. */
 export const LIKE_ENTRY: Format = { oldest: 1, newest: 1 };

@@ -80,9 +80,12 @@ export function queuedOrder(message: Known, createdAtMs: number): OrderRecord {
   return { ...orderOf(message), ...undecided, createdAtMs, updatedAtMs: createdAtMs };
 }
 
-type Known = Pick<OrderMessage, 'orderId' | 'saleId' | 'itemId' | 'itemCode' | 'buyer' | 'quantity' | 'price'>;
+type Known = Pick<
+  OrderMessage,
+  'orderId' | 'saleId' | 'itemId' | 'itemCode' | 'buyer' | 'quantity' | 'price' | 'seats'
+>;
 
-function orderOf({ orderId, saleId, itemId, itemCode, buyer, quantity, price }: Known) {
+function orderOf({ orderId, saleId, itemId, itemCode, buyer, quantity, price, seats }: Known) {
   return {
     id: orderId,
     saleId,
@@ -90,6 +93,7 @@ function orderOf({ orderId, saleId, itemId, itemCode, buyer, quantity, price }: 
     itemCode,
     buyer,
     quantity,
+    ...(seats !== undefined && { seats }),
     amount: times(price, quantity),
     version: 1,
     revives: null,

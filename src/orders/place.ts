@@ -3,7 +3,15 @@ import { orderKey } from '../base/idempotency.ts';
 import { type IdSequence, idTimeMs, isId } from '../base/ids.ts';
 import type { Runtime } from '../base/runtime.ts';
 import { sleep, within } from '../base/timers.ts';
-import { type BoundTo, type Gate, type Leaving, NotAdmittedError, type Refused, type Verdict } from '../gate/port.ts';
+import {
+  type BoundTo,
+  type Gate,
+  type Leaving,
+  NotAdmittedError,
+  type Refused,
+  type SeatWish,
+  type Verdict,
+} from '../gate/port.ts';
 import { KEY_KEPT_MS, type KeyLedger, type OrderLedger, type SaleLedger } from '../ledger/port.ts';
 import { type Actor, actorText } from '../model/actor.ts';
 import { type OrderMessage, type OrderRecord, orderFingerprint, type PlacedBy } from '../model/order.ts';
@@ -16,6 +24,8 @@ export interface PlaceRequest {
   itemCode: string;
   buyer: string;
   quantity: number;
+  /** Of a seated item: which seats, as many as `quantity`. */
+  seats?: SeatWish | undefined;
   key: string | null;
   /** Who acts for the buyer: the key is theirs then, and not the buyer's, and the order leaves a row in the audit. */
   by?: Actor | undefined;
@@ -30,7 +40,9 @@ export type PlaceResult =
   | { ok: true; order: OrderRecord; replayed: boolean }
   | { ok: false; code: 'sale_not_open' | 'sale_closed' | 'sale_paused'; opensAtMs: number; closesAtMs: number }
   | { ok: false; code: 'limit_reached'; orderIds: string[]; perBuyer: number }
-  | { ok: false; code: 'sold_out' | 'not_found' | 'idempotency_key_reused' | 'seat_taken' | 'not_together' }
+  /** `seats`: those that others have; none: the ledger refused what a wrong gate had admitted, and does not say which. */
+  | { ok: false; code: 'seat_taken'; seats: number[] }
+  | { ok: false; code: 'sold_out' | 'not_found' | 'idempotency_key_reused' | 'not_together' }
   | { ok: false; code: 'idempotency_in_flight'; retryAfterSeconds: number };
 
 /** A repeat waits this long for the first try, then is told to come back. */
@@ -106,8 +118,8 @@ export class PlaceOrder {
     // The ledger is out and cannot store the order. It may still be readable, and answer a repeat.
     if (closed !== null) return this.#whileClosed(request, closed);
 
-    const { saleId, itemCode, buyer, quantity, key } = request;
-    const fingerprint = orderFingerprint(itemCode, quantity);
+    const { saleId, itemCode, buyer, quantity, seats, key } = request;
+    const fingerprint = fingerprintOf(request);
     // The gate would take a key of that time for the buyer's own.
     if (request.unscopedKey !== undefined && this.#mayBeUnscoped()) {
       const bound = await this.#boundInLedger(request, fingerprint);
@@ -131,7 +143,8 @@ export class PlaceOrder {
     let verdict: Verdict;
     try {
       const { signal } = request;
-      verdict = await gate.admit({ saleId, orderId, itemCode, buyer, quantity, key, fingerprint, placedBy, signal });
+      const wanted = { saleId, orderId, itemCode, buyer, quantity, seats };
+      verdict = await gate.admit({ ...wanted, key, fingerprint, placedBy, signal });
     } catch (error) {
       pending.forget(orderId);
       if (error instanceof NotAdmittedError) this.#giveBack(orderId, placedBy);
@@ -239,6 +252,8 @@ export class PlaceOrder {
       case 'sale_closed':
       case 'sale_paused':
         return { ok: false, code: verdict.outcome, opensAtMs: verdict.opensAtMs, closesAtMs: verdict.closesAtMs };
+      case 'seat_taken':
+        return { ok: false, code: 'seat_taken', seats: verdict.seats };
       case 'replayed':
         return this.#replay(verdict.orderId, request);
       case 'stale':
@@ -267,10 +282,11 @@ export class PlaceOrder {
   /** The first try may be under way in any process, so the ledger is asked. A repeat of a 202 gets the order as it is now. */
   async #replayPatiently(
     orderId: string,
-    { saleId, buyer, key, by }: PlaceRequest,
+    request: PlaceRequest,
     { answerWithinMs, queued }: Patience,
   ): Promise<PlaceResult> {
     const { runtime, gate } = this.#on;
+    const { saleId, buyer, key, by } = request;
     const endMs = runtime.clock.monotonic() + Math.min(answerWithinMs, REPEAT_WAIT_MS);
     for (;;) {
       const held = await gate.holdOf(saleId, { orderId, buyer });
@@ -280,7 +296,7 @@ export class PlaceOrder {
       if (runtime.clock.monotonic() >= endMs) {
         if (!held.queued) throw unavailable('the first answer of this key cannot be read now');
         const { queued: _, ...known } = held;
-        const fingerprint = orderFingerprint(held.itemCode, held.quantity);
+        const fingerprint = fingerprintOf(request);
         const placedBy = by && (await this.#placedBy(by));
         const message = {
           ...{ ...known, orderId, saleId, buyer, key, fingerprint, payWithinSeconds: 0 },
@@ -324,7 +340,7 @@ export class PlaceOrder {
   }
 
   async #whileClosed(request: Scoped, reason: string): Promise<PlaceResult> {
-    const fingerprint = orderFingerprint(request.itemCode, request.quantity);
+    const fingerprint = fingerprintOf(request);
     const bound = await this.#boundInLedger(request, fingerprint).catch(() => null);
     if (bound !== null) return bound;
     throw unavailable(reason);
@@ -364,6 +380,12 @@ export class PlaceOrder {
   }
 }
 
+/** The best seats that were free are not part of it: a repeat asks for the best again, and gets those of the first. */
+function fingerprintOf({ itemCode, quantity, seats }: PlaceRequest): string {
+  if (seats === undefined || seats === 'any') return orderFingerprint(itemCode, quantity);
+  return orderFingerprint(itemCode, quantity, seats === 'together' ? { together: true } : { seats });
+}
+
 function firstAnswer(order: OrderRecord): OrderRecord {
   if (order.status === 'rejected') return order;
   return { ...order, status: 'reserved', reason: null, version: 1, updatedAtMs: order.createdAtMs };
@@ -373,8 +395,9 @@ function firstAnswer(order: OrderRecord): OrderRecord {
 function refusedByLedger(reason: RejectReason): PlaceResult {
   switch (reason) {
     case 'sold_out':
+      return SOLD_OUT;
     case 'seat_taken':
-      return { ok: false, code: reason };
+      return { ok: false, code: reason, seats: [] };
     case 'limit_reached':
       return { ok: false, code: 'limit_reached', orderIds: [], perBuyer: 0 };
     default:

@@ -153,6 +153,8 @@ export class ManageSales {
     const sale = await ledger.getSale(saleId);
     const item = sale?.items.find(({ code }) => code === itemCode);
     if (!sale || !item) return { outcome: 'not_found' };
+    // The ledger says that a seated item has no stock: no unit need be held for that.
+    if (item.kind === 'seated') return ledger.addStock(saleId, itemCode, add, call);
     if ((await gate.epochOf(saleId)) === null) {
       // A finished sale without a gate cannot be selling: the ledger's own check is enough. While a gate is being rebuilt it
       // is not enough: orders in the pipe would be refused for want of the units.

@@ -1,25 +1,27 @@
-import { RetryableError } from '../base/errors.ts';
-import { Few } from '../base/few.ts';
+import { messageOf, RetryableError } from '../base/errors.ts';
 import type { Runtime } from '../base/runtime.ts';
 import { sleep, within } from '../base/timers.ts';
 import type { Gate } from '../gate/port.ts';
 import type { SaleLedger } from '../ledger/port.ts';
 import { type Described, nextWindowChangeMs, type SaleRecord, type SaleStamp, stampOf } from '../model/sale.ts';
+import { PAUSE_FACTOR, Pace } from './pace.ts';
+import { type Positions, positionOf, positionsOf } from './positions.ts';
 import { type Item, presentSale, type Sale } from './present.ts';
 import { type PublicAnswer, publicAnswer } from './public-answer.ts';
+import type { SeatBoard, SeatsEvent, SeatWatch } from './seats.ts';
 
 /** Public counts may lag by a second; a tenth costs the ledger ten reads a second and a sale, whatever the crowd. */
 const FRESH_MS = 100;
 const KEPT_SALES_MAX = 1000;
 const READ_MS_MAX = 1000;
-/** Watched sales that are read at the same time, however many have changed. */
-const LOOKS_AT_ONCE = 4;
-/** Of the event loop's time, telling watchers takes at most a quarter, however many there are. */
-const PAUSE_FACTOR = 3;
+/** After the seats of a sale could not be read. */
+const RETRY_MS = 1000;
 /** Stamps do not show what waits in the pipe: each round also reads so many sales with queued units, and as many others. */
 const ROTATED = 8;
 /** A sale that is over can only change by a refund. */
 const OVER_EVERY_ROUNDS = 10;
+/** Nor do stamps show which seats are held: so many sales are asked for theirs in a round. */
+const SEATS_LOOKED_AT = 64;
 /** Anybody can make up ids. Those that are not known to exist are looked up so many at once, and so many wait. */
 const ASKED_AT_ONCE = 200;
 const ASKED_WAITING_MAX = 1000;
@@ -34,7 +36,8 @@ export type Stock = Omit<Item, keyof Described>;
 
 export type SaleEvent =
   | { type: 'stock'; id: string; item: Stock }
-  | { type: 'state'; id: string; state: Sale['state'] };
+  | { type: 'state'; id: string; state: Sale['state'] }
+  | SeatsEvent;
 
 /** All who watch get the same array: whoever writes it as text does so once. */
 export type HearSale = (events: readonly SaleEvent[]) => void;
@@ -46,8 +49,8 @@ interface BoardRow {
   readAtMs: number;
   /** Written when it is asked for. */
   answer: PublicAnswer | null;
-  /** The whole sale as events, made when a watcher needs it. */
-  snapshot: readonly SaleEvent[] | null;
+  /** The whole sale as events, made when a watcher needs it, and their id. */
+  snapshot: { readonly id: string; readonly events: readonly SaleEvent[] } | null;
 }
 
 /**
@@ -56,7 +59,7 @@ interface BoardRow {
  *
  * An event's id is `epoch.rev`, where rev sums the revs of the items, four times the sale's version, and how far its
  * window has come (0 before, 1 open, 2 over): the sum only grows, so it names one state of the whole sale, also across
- * restarts and when only time has passed.
+ * restarts and when only time has passed. Of a sale with seats, the id goes on with the revision of the seats (positions.ts).
  */
 export class Board {
   readonly #runtime: Runtime;
@@ -66,6 +69,7 @@ export class Board {
   readonly #reading = new Map<string, Promise<BoardRow | null>>();
   readonly #watchers = new Map<string, Watched>();
   readonly #pace: Pace;
+  readonly #seats: Pick<SeatBoard, 'watch'> | null;
   readonly #asked = new Map<string, PromiseWithResolvers<boolean>>();
   #asking = false;
   /** Sales that were seen to exist, and ids that were seen not to, with the time until which that is believed. */
@@ -76,11 +80,18 @@ export class Board {
   /** Raised by every change of a sale: what was read before it is not kept. */
   #changes = 0;
 
-  constructor(runtime: Runtime, ledger: SaleLedger, gate: Gate) {
+  constructor(
+    runtime: Runtime,
+    ledger: SaleLedger,
+    gate: Gate,
+    pace: Pace = new Pace(runtime),
+    seats: Pick<SeatBoard, 'watch'> | null = null,
+  ) {
     this.#runtime = runtime;
     this.#ledger = ledger;
     this.#gate = gate;
-    this.#pace = new Pace(runtime);
+    this.#pace = pace;
+    this.#seats = seats;
   }
 
   async read(saleId: string): Promise<BoardRow | null> {
@@ -130,17 +141,28 @@ export class Board {
 
   /** For public reads: ids that are made up do not reach the ledger as fast as they are asked for. */
   async #readAny(saleId: string): Promise<BoardRow | null> {
-    const missingUntilMs = this.#missing.get(saleId) ?? 0;
-    const isKnown = this.#known.has(saleId);
-    if (!isKnown && this.#runtime.clock.monotonic() < missingUntilMs) return null;
     const changes = this.#changes;
+    if (!(await this.exists(saleId))) return null;
     const read = (): Promise<BoardRow | null> => this.readNow(saleId);
-    const found = isKnown ? await read() : (await this.#exists(saleId)) ? await this.#pace.read(read) : null;
-    if (found === null && changes === this.#changes) {
-      bound(this.#missing, MISSING_MAX);
-      this.#missing.set(saleId, this.#runtime.clock.monotonic() + MISSING_MS);
-    }
+    const found = this.#known.has(saleId) ? await read() : await this.#pace.read(read);
+    if (found === null) this.#miss(saleId, changes);
     return found;
+  }
+
+  /** Whether there is such a sale, as far as it is known or can be found out at a bounded price. */
+  async exists(saleId: string): Promise<boolean> {
+    if (this.#known.has(saleId)) return true;
+    if (this.#runtime.clock.monotonic() < (this.#missing.get(saleId) ?? 0)) return false;
+    const changes = this.#changes;
+    const exists = await this.#exists(saleId);
+    if (!exists) this.#miss(saleId, changes);
+    return exists;
+  }
+
+  #miss(saleId: string, changes: number): void {
+    if (changes !== this.#changes) return;
+    bound(this.#missing, MISSING_MAX);
+    this.#missing.set(saleId, this.#runtime.clock.monotonic() + MISSING_MS);
   }
 
   /** One query at a time for all who ask, with a pause after each: however many ids are made up, they cost the same. */
@@ -226,12 +248,19 @@ export class Board {
     for (const isQueued of [true, false]) {
       for (const watched of same.filter((each) => each.isQueued === isQueued).slice(0, ROTATED)) due.add(watched);
     }
-    await Promise.all([...due].map((watched) => watched.look()));
+    const seated = ids
+      .flatMap((id) => this.#watchers.get(id) ?? [])
+      .filter((one) => one.seats !== null && !due.has(one));
+    seated.sort((a, b) => a.seats!.lookedAtMs - b.seats!.lookedAtMs);
+    await Promise.all([
+      ...[...due].map((watched) => watched.look()),
+      ...seated.slice(0, SEATS_LOOKED_AT).map((watched) => watched.lookAtSeats()),
+    ]);
   }
 
   /**
-   * Calls `hear` with changes until the returned function is called. `from` is the state the watcher already has. Calls `gone` if the
-   * sale is deleted: that was the last.
+   * Calls `hear` with changes until the returned function is called. `from` is the id of the last event that the watcher has.
+   * Calls `gone` if the sale is deleted: that was the last.
    */
   async watch(
     saleId: string,
@@ -251,6 +280,7 @@ export class Board {
           this.#pace,
           now,
           () => this.readNow(saleId),
+          () => this.#seats?.watch(saleId) ?? null,
           () => this.#unwatch(saleId, made),
         );
         watched = made;
@@ -259,17 +289,16 @@ export class Board {
         if (touches !== this.#touches) watched.touch();
       }
     }
-    const { seen } = watched;
-    seen.snapshot ??= snapshotEvents(seen);
-    if (from !== seen.eventId) hear(seen.snapshot);
-    watched.listeners.set(hear, gone);
-    return () => {
-      watched.listeners.delete(hear);
-      if (watched.listeners.size === 0) {
-        watched.stop();
-        this.#unwatch(saleId, watched);
-      }
+    const mine = watched;
+    const stop = (): void => {
+      mine.listeners.delete(hear);
+      mine.joining.delete(hear);
+      if (mine.listeners.size + mine.joining.size > 0) return;
+      mine.stop();
+      this.#unwatch(saleId, mine);
     };
+    await mine.join(positionsOf(from), hear, gone);
+    return stop;
   }
 
   #unwatch(saleId: string, watched: Watched): void {
@@ -297,57 +326,76 @@ export class Board {
   }
 }
 
-/** How the board shares the ledger and the event loop among all sales that are watched. */
-class Pace {
-  readonly #runtime: Runtime;
-  readonly #reads = new Few(LOOKS_AT_ONCE, Number.POSITIVE_INFINITY, 'sales are read');
-  #tellFromMs = 0;
-
-  constructor(runtime: Runtime) {
-    this.#runtime = runtime;
-  }
-
-  read<T>(read: () => Promise<T>): Promise<T> {
-    return this.#reads.run(read);
-  }
-
-  /** After each telling, of whatever sale, there is a pause by what it has cost. */
-  async tell(tell: () => void): Promise<void> {
-    const { clock, timers } = this.#runtime;
-    for (;;) {
-      const waitMs = this.#tellFromMs - clock.monotonic();
-      if (waitMs < 1) break;
-      await sleep(timers, Math.ceil(waitMs));
-    }
-    const startedMs = clock.monotonic();
-    tell();
-    const endedMs = clock.monotonic();
-    this.#tellFromMs = Math.max(this.#tellFromMs, endedMs) + PAUSE_FACTOR * (endedMs - startedMs);
-  }
-}
+const missedEvents = new WeakMap<SeatsEvent['seats'], readonly SaleEvent[]>();
 
 /** A sale that somebody watches: reads it when touched, and when its window opens or closes. */
 class Watched {
   /** Each with what to call when the sale is gone. */
   readonly listeners = new Map<HearSale, () => void>();
+  /** Those who wait until the seats can be told. */
+  readonly joining = new Map<HearSale, () => void>();
   readonly #runtime: Runtime;
   readonly #pace: Pace;
   readonly #read: () => Promise<BoardRow | null>;
+  readonly #watchSeats: () => SeatWatch | null;
   readonly #gone: () => void;
+  #seats: SeatWatch | null = null;
   #seen: BoardRow;
   #looking: Promise<void> | null = null;
   #stopped = false;
   #cancelRead: (() => void) | null = null;
   #cancelWindow: (() => void) | null = null;
+  #again: (() => void) | null = null;
 
   /** `gone` is called when the sale was deleted: whoever watches it afterwards must be told that there is none. */
-  constructor(runtime: Runtime, pace: Pace, seen: BoardRow, read: () => Promise<BoardRow | null>, gone: () => void) {
+  constructor(
+    runtime: Runtime,
+    pace: Pace,
+    seen: BoardRow,
+    read: () => Promise<BoardRow | null>,
+    watchSeats: () => SeatWatch | null,
+    gone: () => void,
+  ) {
     this.#gone = gone;
     this.#runtime = runtime;
     this.#pace = pace;
     this.#seen = seen;
     this.#read = read;
-    this.#waitForWindow();
+    this.#watchSeats = watchSeats;
+    this.#saw(seen);
+  }
+
+  /** Null: it has none. */
+  get seats(): SeatWatch | null {
+    return this.#seats;
+  }
+
+  /** Tells a new watcher what it lacks. */
+  async join({ counts, seats }: Positions, hear: HearSale, gone: () => void): Promise<void> {
+    this.joining.set(hear, gone);
+    if (this.#seats !== null) {
+      await this.#seats.ready(seats, this.listeners.size === 0);
+      if (this.#seats.hasNews) this.touch();
+    }
+    // In one turn from here on: what is told next is told to this one, too.
+    if (!this.joining.delete(hear) || this.#stopped) return;
+    const { eventId } = this.#seen;
+    const missed = this.#seats?.since(seats) ?? null;
+    const id = positionOf(eventId, missed?.revision ?? this.#seats?.toldAt ?? null);
+    if (this.#seen.snapshot?.id !== id) this.#seen.snapshot = { id, events: snapshotEvents(this.#seen.sale, id) };
+    if (counts !== eventId) hear(this.#seen.snapshot.events);
+    if (missed !== null) hear(this.#missed(id, missed));
+    this.listeners.set(hear, gone);
+  }
+
+  /** All who have missed the same get the same array. */
+  #missed(id: string, seats: SeatsEvent['seats']): readonly SaleEvent[] {
+    let events = missedEvents.get(seats);
+    if (events?.[0]?.id !== id) {
+      events = [{ type: 'seats', id, seats }];
+      missedEvents.set(seats, events);
+    }
+    return events;
   }
 
   /** What all who watch have been told. */
@@ -379,6 +427,8 @@ class Watched {
     this.#stopped = true;
     this.#cancelRead?.();
     this.#cancelWindow?.();
+    this.#again?.();
+    this.#seats?.stop();
   }
 
   /** One at a time; does not fail. */
@@ -391,29 +441,63 @@ class Watched {
     return this.#looking;
   }
 
+  /** Only if its seats have moved, the rest is read, too. */
+  async lookAtSeats(): Promise<void> {
+    if (this.#looking !== null) return;
+    await this.#refreshSeats();
+    if (this.#seats?.hasNews) await this.look();
+  }
+
   async #look(): Promise<void> {
-    const now = await this.#pace.read(async () => (this.#stopped ? null : this.#read()));
+    const [now] = await Promise.all([
+      this.#pace.read(async () => (this.#stopped ? null : this.#read())),
+      this.#refreshSeats(),
+    ]);
     if (this.#stopped) return;
     if (now === null) return this.#leave();
-    const events = changes(this.#seen, now);
-    if (events.length === 0) return this.#saw(now);
-    await this.#pace.tell(() => {
+    if (changes(this.#seen, now, '').length === 0 && !this.#seats?.hasNews) return this.#saw(now);
+    await this.#pace.tell(this.listeners, () => {
+      const seats = this.#seats?.take() ?? null;
+      const id = positionOf(now.eventId, this.#seats?.toldAt ?? null);
+      const events = changes(this.#seen, now, id);
+      if (seats !== null) events.push({ type: 'seats', id, seats });
       this.#saw(now);
-      for (const hear of this.listeners.keys()) hear(events);
+      return (hear) => {
+        if (events.length > 0) hear(events);
+      };
     });
   }
 
   #leave(): void {
     this.stop();
     this.#gone();
-    const listeners = [...this.listeners.values()];
+    const all = [...this.listeners.values(), ...this.joining.values()];
     this.listeners.clear();
-    for (const gone of listeners) gone();
+    this.joining.clear();
+    for (const gone of all) gone();
+  }
+
+  /** Without its seats a sale can still be told; they are looked at again with the next look. */
+  async #refreshSeats(): Promise<void> {
+    const seats = this.#seats;
+    if (seats === null || this.#stopped) return;
+    try {
+      await this.#pace.read(() => seats.refresh());
+    } catch (error) {
+      this.#runtime.log.debug({ reason: messageOf(error) }, 'the seats of a watched sale cannot be read now');
+      this.#again ??= this.#runtime.timers.after(RETRY_MS, () => {
+        this.#again = null;
+        this.touch();
+      });
+    }
   }
 
   #saw(now: BoardRow): void {
     this.#seen = now;
-    if (!this.#stopped) this.#waitForWindow();
+    if (this.#stopped) return;
+    // A sale may get seats while it is watched.
+    if (this.#seats === null && now.sale.items.some(({ kind }) => kind === 'seated')) this.#seats = this.#watchSeats();
+    this.#waitForWindow();
   }
 
   #waitForWindow(): void {
@@ -431,10 +515,10 @@ class Watched {
   }
 }
 
-function snapshotEvents({ sale, eventId }: BoardRow): SaleEvent[] {
+function snapshotEvents({ state, items }: Sale, id: string): SaleEvent[] {
   return [
-    { type: 'state', id: eventId, state: sale.state },
-    ...sale.items.map((item): SaleEvent => ({ type: 'stock', id: eventId, item: stockOf(item) })),
+    { type: 'state', id, state },
+    ...items.map((item): SaleEvent => ({ type: 'stock', id, item: stockOf(item) })),
   ];
 }
 
@@ -442,16 +526,16 @@ function stockOf({ description: _, image: __, metadata: ___, ...stock }: Item): 
   return stock;
 }
 
-function changes(before: BoardRow, now: BoardRow): SaleEvent[] {
+function changes(before: BoardRow, now: BoardRow, id: string): SaleEvent[] {
   const events: SaleEvent[] = [];
   for (const [index, whole] of now.sale.items.entries()) {
     const item = stockOf(whole);
     const was = before.sale.items[index];
     if (was === undefined || JSON.stringify(item) !== JSON.stringify(stockOf(was))) {
-      events.push({ type: 'stock', id: now.eventId, item });
+      events.push({ type: 'stock', id, item });
     }
   }
-  if (before.sale.state !== now.sale.state) events.push({ type: 'state', id: now.eventId, state: now.sale.state });
+  if (before.sale.state !== now.sale.state) events.push({ type: 'state', id, state: now.sale.state });
   return events;
 }
 

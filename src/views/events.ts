@@ -2,12 +2,15 @@ import { EventEmitter } from 'node:events';
 import type { Logger } from '../base/logger.ts';
 import { hasEnded, type OrderRecord } from '../model/order.ts';
 import type { PaymentAttempt } from '../model/payment.ts';
-import { type Order, presentOrder } from './present.ts';
+import type { Order } from './present.ts';
+import type { OrderView } from './seat-names.ts';
 
 export interface ShopEvents {
   'order.reserved': [order: Order];
   'order.rejected': [order: Order];
   'order.paid': [order: Order];
+  /** It has other seats; its version rises. */
+  'order.moved': [order: Order];
   'order.cancelled': [order: Order];
   'order.expired': [order: Order];
   /** A part of its money is back; it stays paid. */
@@ -23,9 +26,13 @@ export class Events {
   readonly #log: Logger;
   readonly #listeners = new EventEmitter<ShopEvents>();
   readonly #watchers = new Map<string, Set<(order: Order) => void>>();
+  readonly #view: Pick<OrderView, 'show'>;
+  /** Orders whose seats are being named: what is told of one of them next has to wait. */
+  readonly #naming = new Map<string, Promise<void>>();
 
-  constructor(log: Logger) {
+  constructor(log: Logger, view: Pick<OrderView, 'show'>) {
     this.#log = log;
+    this.#view = view;
   }
 
   on<E extends keyof ShopEvents>(event: E, listener: (...args: ShopEvents[E]) => void): void {
@@ -44,9 +51,35 @@ export class Events {
   /** Tells watchers and listeners, if there are any. */
   announce(event: OrderEvent, record: OrderRecord, attempt: PaymentAttempt | null = null): void {
     if (!this.isHeard(event)) return;
-    const order = presentOrder(record, attempt);
-    this.tellWatchers(order);
-    this.#emit(event, order);
+    this.#shown(record, attempt, (order) => {
+      this.#tell(order);
+      this.#emit(event, order);
+    });
+  }
+
+  /** Tells those who watch this order, if there are any. */
+  tellWatchers(record: OrderRecord): void {
+    if (this.#watchers.has(record.id)) this.#shown(record, null, (order) => this.#tell(order));
+  }
+
+  /** What is told of an order comes in the order in which it happened, also if its seats have yet to be named. */
+  #shown(record: OrderRecord, attempt: PaymentAttempt | null, tell: (order: Order) => void): void {
+    const order = this.#view.show(record, attempt);
+    if (!(order instanceof Promise)) {
+      tell(order);
+      return;
+    }
+    const { id } = record;
+    const before = this.#naming.get(id);
+    const telling = Promise.all([order, before]).then(
+      ([shown]) => tell(shown),
+      // Whoever watches is told of the next change; the order itself can be read.
+      (error: unknown) => this.#log.warn({ err: error, orderId: id }, 'the seats of an order cannot be named now'),
+    );
+    this.#naming.set(id, telling);
+    void telling.then(() => {
+      if (this.#naming.get(id) === telling) this.#naming.delete(id);
+    });
   }
 
   saleChanged(saleId: string): void {
@@ -64,7 +97,7 @@ export class Events {
     return [...this.#watchers.keys()];
   }
 
-  tellWatchers(order: Order): void {
+  #tell(order: Order): void {
     for (const hear of this.#watchers.get(order.id) ?? []) this.guarded('an order', () => hear(order));
   }
 

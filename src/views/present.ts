@@ -122,15 +122,19 @@ export function presentOffer({ name, startsAtMs, venue, metadata, items }: SaleR
   };
 }
 
-/** `attempt`: the last one to pay it, if there is any. */
-export function presentOrder(order: OrderRecord, attempt: PaymentAttempt | null = null): Order {
+/** `attempt`: the last one to pay it, if there is any. `seats`: the names of its seats. */
+export function presentOrder(
+  order: OrderRecord,
+  attempt: PaymentAttempt | null = null,
+  seats: readonly string[] = [],
+): Order {
   return {
     id: order.id,
     saleId: order.saleId,
     buyer: order.buyer,
     item: order.itemCode,
     quantity: order.quantity,
-    seats: [],
+    seats: [...seats],
     amount: order.amount,
     status: order.status,
     reason: order.reason,

@@ -26,7 +26,7 @@ export interface DispatcherDependencies {
   readonly sender: Pick<Sender, 'send'>;
   readonly deliveryIds: Pick<IdSequence, 'next'>;
   readonly auditIds: Pick<IdSequence, 'next'>;
-  /** The order as the API shows it. */
+  /** The order as the API shows it, or a promise of that. */
   present(order: OrderRecord, attempt: PaymentAttempt | null): unknown;
   /** What it is an order for. */
   presentOffer(sale: SaleRecord, itemCode: string): object;
@@ -189,7 +189,7 @@ export class Dispatcher {
       const order = JSON.parse(event.body) as OrderRecord;
       const { saleId } = order;
       if (!sales.has(saleId)) sales.set(saleId, await ledger.getSale(saleId));
-      const body = this.#bodyOf(event, order, attempts.get(orderId) ?? null, sales.get(saleId) ?? null);
+      const body = await this.#bodyOf(event, order, attempts.get(orderId) ?? null, sales.get(saleId) ?? null);
       for (const { id: endpointId } of tell) {
         deliveries.push({ id: await deliveryIds.next(), endpointId, orderId, version, type, body });
       }
@@ -201,14 +201,14 @@ export class Dispatcher {
     return { changed, more: events.length === TAKE_MAX };
   }
 
-  #bodyOf(
+  async #bodyOf(
     { id, type, atMs }: OutgoingEvent,
     order: OrderRecord,
     attempt: PaymentAttempt | null,
     sale: SaleRecord | null,
-  ): string {
+  ): Promise<string> {
     const { present, presentOffer } = this.#on;
-    const shown = present(order, attemptThen(type, order, attempt));
+    const shown = await present(order, attemptThen(type, order, attempt));
     const offer = sale && presentOffer(sale, order.itemCode);
     return JSON.stringify({ id, type, at: new Date(atMs).toISOString(), order: shown, ...offer });
   }

@@ -1,7 +1,17 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { Cluster, Redis } from 'ioredis';
 import type { ManualClock } from '../../src/base/clock.ts';
-import type { AdmitRequest, Gate, HoldRef, Latest, Verdict } from '../../src/gate/port.ts';
+import type {
+  AdmitRequest,
+  BlockedSeats,
+  Gate,
+  HoldRef,
+  Latest,
+  SeatRevision,
+  SeatsForHouse,
+  SeatsMove,
+  Verdict,
+} from '../../src/gate/port.ts';
 import type { RedisGate } from '../../src/gate/redis/gate.ts';
 import type { OrderMessage } from '../../src/model/order.ts';
 import { type SaleSnapshot, type SaleValues, type SnapshotPage, saleValues } from '../../src/model/snapshot.ts';
@@ -92,7 +102,9 @@ export class TranslatedGate implements Gate {
     let told: Latest | null = null;
     const translated = async (): Promise<Latest | null> => {
       told = await latest!();
-      return told && { ...this.#given(saleValues(told)).values, items: told.items };
+      if (told === null) return null;
+      const { items, blockedSeats = [] } = told;
+      return { ...this.#given(saleValues(told)).values, items, blockedSeats };
     };
     await this.inner.install({ ...snapshot, ...given.values, content }, latest && translated);
     const sale = this.#sales.get(saleId);
@@ -185,6 +197,26 @@ export class TranslatedGate implements Gate {
 
   view(saleId: string) {
     return this.inner.view(saleId);
+  }
+
+  paid(saleId: string, holds: readonly HoldRef[]) {
+    return this.inner.paid(saleId, holds);
+  }
+
+  holdSeats(saleId: string, itemId: string, seats: readonly number[], hold: SeatsForHouse) {
+    return this.inner.holdSeats(saleId, itemId, seats, hold);
+  }
+
+  applyBlocked(saleId: string, blocked: BlockedSeats, holdId?: string) {
+    return this.inner.applyBlocked(saleId, blocked, holdId);
+  }
+
+  moveSeats(saleId: string, move: SeatsMove) {
+    return this.inner.moveSeats(saleId, move);
+  }
+
+  seats(saleId: string, since?: SeatRevision) {
+    return this.inner.seats(saleId, since);
   }
 }
 

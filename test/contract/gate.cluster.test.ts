@@ -8,6 +8,7 @@ import { describeWithRedis } from '../support/servers/describe.ts';
 import { startRedisCluster } from '../support/servers/redis.ts';
 import { gateContract } from './gate.ts';
 import { ownPrefix, streamed, TranslatedGate } from './gate-redis-world.ts';
+import { gateSeatsContract } from './gate-seats.ts';
 import { T0 } from './manual.ts';
 
 describeWithRedis('the gate on a Redis cluster', () => {
@@ -27,10 +28,12 @@ describeWithRedis('the gate on a Redis cluster', () => {
     await cleanUpServers();
   });
 
-  gateContract('cluster', async () => {
+  const make = async () => {
     const clock = new ManualClock(T0);
     const prefix = ownPrefix();
     gate = new RedisGate({ target, prefix }, systemRuntime());
     return { gate: new TranslatedGate(gate, clock), clock, emitted: () => streamed(eye, prefix, '7') };
-  });
+  };
+  gateContract('cluster', make);
+  gateSeatsContract('cluster', make);
 });

@@ -8,6 +8,7 @@ import { describeWithAnyRedis } from '../support/servers/describe.ts';
 import { redisUrl } from '../support/servers/redis.ts';
 import { gateContract } from './gate.ts';
 import { ownPrefix, streamed, TranslatedGate } from './gate-redis-world.ts';
+import { gateSeatsContract } from './gate-seats.ts';
 import { T0 } from './manual.ts';
 
 describeWithAnyRedis('the gate on one Redis', () => {
@@ -25,11 +26,13 @@ describeWithAnyRedis('the gate on one Redis', () => {
     await cleanUpServers();
   });
 
-  gateContract('redis', async () => {
+  const make = async () => {
     const clock = new ManualClock(T0);
     const prefix = ownPrefix();
     gate = new RedisGate({ target, prefix }, systemRuntime());
     const translated = new TranslatedGate(gate, clock);
     return { gate: translated, clock, emitted: () => streamed(eye, prefix, '7') };
-  });
+  };
+  gateContract('redis', make);
+  gateSeatsContract('redis', make);
 });

@@ -524,7 +524,12 @@ export function seatContract(name: string, make: () => Promise<LifeUnderTest>, s
           kit.world.clock.advance(3);
           const moved = await kit.moveTo(order, [8, 10]);
           const now = { ...order, seats: [8, 10], version: 2, updatedAtMs: kit.nowMs };
-          expect(moved).toEqual({ outcome: 'moved', order: now, from: [5, 6] });
+          expect(moved).toMatchObject({
+            outcome: 'moved',
+            order: now,
+            from: [5, 6],
+            told: { from: [5, 6], version: 2 },
+          });
           expect(await kit.item()).toEqual({ ...before, rev: before.rev + 1 });
           expect(await kit.verdict(kit.seated('dan', [5, 8]))).toBe('seat_taken');
           expect(await kit.verdict(kit.seated('dan', [5, 6]))).toBe('reserved');
@@ -653,21 +658,26 @@ export function seatContract(name: string, make: () => Promise<LifeUnderTest>, s
         const { rev } = await kit.item();
         const auditId = kit.id();
         await kit.moveTo(order, [7, 8], { auditId });
+        const waiting = async (limit: number, olderMs: number, after?: SeatMove): Promise<SeatMove[]> =>
+          (await kit.ledger.seatMoves(limit, olderMs, after)).map(({ waitedMs, ...move }) => {
+            expect(waitedMs).toBe(kit.nowMs - move.createdAtMs);
+            return move;
+          });
         const first: SeatMove = {
           ...{ orderId: order.id, version: 2, saleId: SALE, itemId: STALLS, buyer: 'alice' },
           ...{ from: [5, 6], to: [7, 8], auditId, rev: rev + 1, createdAtMs: kit.nowMs },
         };
-        expect(await kit.ledger.seatMoves(9, 0)).toEqual([first]);
+        expect(await waiting(9, 0)).toEqual([first]);
         kit.world.clock.advance(1);
         await kit.moveTo(order, [5, 8]);
-        const [, second] = await kit.ledger.seatMoves(9, 0);
+        const [, second] = await waiting(9, 0);
         expect(second).toMatchObject({ version: 3, from: [7, 8], to: [5, 8], rev: rev + 2 });
-        expect(await kit.ledger.seatMoves(9, 1)).toEqual([first]);
-        expect(await kit.ledger.seatMoves(1, 0)).toEqual([first]);
-        expect(await kit.ledger.seatMoves(9, 0, first)).toEqual([second]);
+        expect(await waiting(9, 1)).toEqual([first]);
+        expect(await waiting(1, 0)).toEqual([first]);
+        expect(await waiting(9, 0, first)).toEqual([second]);
         await kit.ledger.seatMovesTold([first]);
         await kit.ledger.seatMovesTold([]);
-        expect(await kit.ledger.seatMoves(9, 0)).toEqual([second]);
+        expect(await waiting(9, 0)).toEqual([second]);
         expect(await movesSince([[STALLS, rev]])).toEqual([first, second]);
         expect(await movesSince([[STALLS, rev + 1]])).toEqual([second]);
         expect(await movesSince([[STALLS, rev + 2]])).toEqual([]);

@@ -12,7 +12,7 @@ import type { Ledger } from '../../src/ledger/port.ts';
 import { createLocks, type Locks } from '../../src/locks/locks.ts';
 import { actor } from '../../src/model/actor.ts';
 import { orderFingerprint } from '../../src/model/order.ts';
-import type { PlaceResult } from '../../src/orders/place.ts';
+import type { OrderResult } from '../../src/orders/seat-orders.ts';
 import { ORDERS } from '../../src/pipe/orders.ts';
 import { RedisStreamsPipe } from '../../src/pipe/redis-streams/pipe.ts';
 import { streamed } from '../contract/gate-redis-world.ts';
@@ -110,7 +110,7 @@ function buy(shop: DistributedShop, saleId: string, over: { buyer?: string; quan
   return shop.place({ saleId, itemCode: 'voucher', buyer, quantity, key });
 }
 
-function orderIdOf(result: PlaceResult): string {
+function orderIdOf(result: OrderResult): string {
   if (!result.ok) throw new Error(result.code);
   return result.order.id;
 }

@@ -8,6 +8,7 @@ import { systemRuntime } from '../../src/base/runtime.ts';
 import { LeftInPipe } from '../../src/ledger/left-in-pipe.ts';
 import { Writer } from '../../src/ledger/writer.ts';
 import { saleChannel } from '../../src/model/channel.ts';
+import { ENTRY } from '../../src/model/formats.ts';
 import type { OrderMessage } from '../../src/model/order.ts';
 import { ORDERS } from '../../src/pipe/orders.ts';
 import { type RedisStreamsOptions, RedisStreamsPipe } from '../../src/pipe/redis-streams/pipe.ts';
@@ -358,8 +359,9 @@ describeWithRedis('the pipe on Redis Streams, when something goes wrong', () => 
       const pipe = pipeWith({ claimIdleMs: 300 });
       await feeder.open('1', 1);
       const newer: string[] = [];
+      const next = String(ENTRY.newest + 1);
       const addNewer = async (): Promise<void> => {
-        newer.push((await client.xadd(feeder.stream(), '*', '2', '1\n60\n', 's1', 'row 5, seat 12'))!);
+        newer.push((await client.xadd(feeder.stream(), '*', next, '1\n60\n', 's1', 'row 5, seat 12'))!);
       };
       for (let at = 0; at < 600; at++) await addNewer();
       await feeder.write([orderMessage('1')]);

@@ -4,7 +4,7 @@ import { EmbeddedShop } from '../../src/engine/embedded.ts';
 import { MemoryGate } from '../../src/gate/memory.ts';
 import { actor } from '../../src/model/actor.ts';
 import type { SaleSnapshot, SnapshotPage } from '../../src/model/snapshot.ts';
-import type { PlaceResult } from '../../src/orders/place.ts';
+import type { OrderResult } from '../../src/orders/seat-orders.ts';
 import { readLedger } from '../support/fault-ledger.ts';
 import { startCalmServer } from '../support/fault-server.ts';
 import { until } from '../support/fault-wait.ts';
@@ -161,7 +161,7 @@ describe('a gate that is wrong', () => {
     for await (const page of content) yield { ...page, [what]: [] };
   }
 
-  type Outcome = 'ok' | 'replayed' | 'unavailable' | Extract<PlaceResult, { ok: false }>['code'];
+  type Outcome = 'ok' | 'replayed' | 'unavailable' | Extract<OrderResult, { ok: false }>['code'];
 
   async function place(shop: EmbeddedShop, saleId: string, buyer: string, key: string | null = null, quantity = 1) {
     const outcome: Outcome = await shop.place({ saleId, itemCode: 'voucher', buyer, quantity, key }).then(

@@ -59,6 +59,13 @@ async function ofSale(world: World, path: string, more: CallOptions = {}): Promi
   return { path: path.replace(':id', await createSale(world)), ...more };
 }
 
+const ROW = { code: 'row', name: 'Row', price: PRICE, seats: [{ section: 'S', row: 'R', from: 1, to: 5 }] };
+
+/** A sale of one row of seats. */
+async function seated({ call }: World): Promise<string> {
+  return (await call('POST', '/v1/sales', { admin: true, body: { ...saleBody(), items: [ROW] } })).body.id;
+}
+
 async function webhook({ call, receiver }: World): Promise<string> {
   const body = { url: receiver.url, events: ['order.reserved'] };
   return (await call('POST', '/v1/ops/webhooks', { admin: true, body })).body.id;
@@ -116,6 +123,23 @@ const DEEDS: Record<string, Deed> = {
   'POST /v1/sales/{id}/orders': {
     call: (world) => ofSale(world, '/v1/sales/:id/orders', { body: { item: 'voucher' }, headers: FOR_BUYER }),
     rows: ['order.place'],
+  },
+  'POST /v1/sales/{id}/seats/block': {
+    call: async (world) => ({ path: `/v1/sales/${await seated(world)}/seats/block`, body: { seats: ['S/R/1'] } }),
+    rows: ['sale.block_seats'],
+  },
+  'POST /v1/sales/{id}/seats/unblock': {
+    call: async (world) => ({ path: `/v1/sales/${await seated(world)}/seats/unblock`, body: { seats: ['S/R/1'] } }),
+    rows: ['sale.unblock_seats'],
+  },
+  'POST /v1/orders/{id}/move': {
+    call: async (world) => {
+      const sale = await seated(world);
+      const body = { seats: ['S/R/1'] };
+      const { id } = (await world.call('POST', `/v1/sales/${sale}/orders`, { buyer: 'ann', body })).body;
+      return { path: `/v1/orders/${id}/move`, body: { seats: ['S/R/2'] } };
+    },
+    rows: ['order.move'],
   },
   'POST /v1/orders/{id}/pay': {
     call: async (world) => {
@@ -296,7 +320,7 @@ describe('the audit of an embedded shop', () => {
 describe('the audit of a shop in the application’s own process', () => {
   const PAGE = { limit: 100, before: null };
   const soon = (): { opensAt: number; closesAt: number } => ({ opensAt: 0, closesAt: Date.now() + 3_600_000 });
-  const items = [{ code: 'voucher', name: '100 off', price: PRICE, stock: 5 }];
+  const items = [{ code: 'voucher', name: '100 off', price: PRICE, stock: 5 }, ROW];
   type Act = (shop: Doorbuster, saleId: string, orderId: string) => Promise<unknown>;
 
   const paidFirst: Act = (shop, _, orderId) => shop.orders.pay(orderId, { method: 'sandbox' });
@@ -322,6 +346,8 @@ describe('the audit of a shop in the application’s own process', () => {
     'sales.addStock': [(shop, id) => shop.sales.addStock(id, 'voucher', 1), ['sale.stock']],
     'sales.pause': [(shop, id) => shop.sales.pause(id), ['sale.pause']],
     'sales.resume': [(shop, id) => shop.sales.resume(id), ['sale.resume'], (shop, id) => shop.sales.pause(id)],
+    'sales.blockSeats': [(shop, id) => shop.sales.blockSeats(id, ['S/R/1']), ['sale.block_seats']],
+    'sales.unblockSeats': [(shop, id) => shop.sales.unblockSeats(id, ['S/R/1']), ['sale.unblock_seats']],
     'sales.close': [(shop, id) => shop.sales.close(id), ['sale.close']],
     // The application places it as the buyer: the order itself is the record, as over HTTP.
     'orders.place': [(shop, sale) => shop.orders.place({ sale, buyer: 'ben', item: 'voucher' }), []],
@@ -329,9 +355,16 @@ describe('the audit of a shop in the application’s own process', () => {
     'orders.confirm': [(shop, _, id) => shop.orders.confirm(id, { reference: 'till', amount: PRICE }), ['order.pay']],
     'orders.cancel': [(shop, _, id) => shop.orders.cancel(id), ['order.cancel']],
     'orders.refund': [(shop, _, id) => shop.orders.refund(id), ['payment.refund', 'order.refund'], paidFirst],
+    'orders.move': [
+      async (shop, sale) => {
+        const placed = await shop.orders.place({ sale, buyer: 'cem', seats: ['S/R/1'] });
+        return await shop.orders.move(placed.ok ? placed.order.id : '', ['S/R/2']);
+      },
+      ['order.move'],
+    ],
     'orders.unblockPayments': [(shop, _, id) => shop.orders.unblockPayments(id), ['payment.unblock'], declinedFirst],
   };
-  const READS = ['sales.get', 'sales.list', 'sales.watch', 'orders.get', 'orders.list'];
+  const READS = ['sales.get', 'sales.list', 'sales.seats', 'sales.watch', 'orders.get', 'orders.list'];
 
   it('every call that changes something leaves its rows', async () => {
     const shop = await createDoorbuster({ data: temporaryFolder(), sandbox: true });

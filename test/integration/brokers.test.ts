@@ -3,6 +3,7 @@ import { afterAll, afterEach, beforeAll, beforeEach, expect, it } from 'vitest';
 import { RetryableError } from '../../src/base/errors.ts';
 import { systemRuntime } from '../../src/base/runtime.ts';
 import { saleChannel } from '../../src/model/channel.ts';
+import { ENTRY } from '../../src/model/formats.ts';
 import type { OrderMessage } from '../../src/model/order.ts';
 import { BrokerPipe, type BrokerPipeCounters, type BrokerPipeOptions } from '../../src/pipe/brokers/pipe.ts';
 import type { Carrier } from '../../src/pipe/brokers/port.ts';
@@ -375,7 +376,8 @@ function suite(kind: BrokerKind): void {
     const seen = collect(pipe);
     await pipe.open();
     await feeder.open('1', 1);
-    const entryId = (await client.xadd(feeder.stream(), '*', '2', '1\n60\n', 's1', 'row 5, seat 12'))!;
+    const next = String(ENTRY.newest + 1);
+    const entryId = (await client.xadd(feeder.stream(), '*', next, '1\n60\n', 's1', 'row 5, seat 12'))!;
     const sent = messages(20);
     for (const one of sent) await feeder.write([one]);
     // A relay of the newer version has carried one that this version could read.

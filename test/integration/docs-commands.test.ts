@@ -73,7 +73,7 @@ describe('docs/guides', () => {
     expect(outputOf(told, 'check')).not.toBe('');
   }, 60_000);
 
-  it('payments.md, webhooks.md, accounts.md and likes.md: requests to a shop with an order', async () => {
+  it('payments.md, webhooks.md, accounts.md, likes.md and seats.md: requests to a shop with an order', async () => {
     const key = 'a-key-of-forty-eight-hexadecimal-characters-1234';
     const env = { DOORBUSTER_ADMIN_KEY: `alice:${key}`, WEBHOOKS_PRIVATE: 'on', ACCOUNTS: 'on' };
     const server = await startServer({ env });
@@ -95,6 +95,9 @@ describe('docs/guides', () => {
     expect(outputOf(told, '/v1/ops/webhooks')).toContain('"secret":');
     expect(outputOf(told, '/v1/sessions')).toContain('"token":');
     expect(outputOf(told, '/like')).toContain('"changed":true');
+    expect(outputOf(told, '/move')).toContain('"seats":["Stalls/A/1","Stalls/A/2"]');
+    expect(outputOf(told, '"together"')).toContain('"seats":["Stalls/A/6","Stalls/A/7","Stalls/A/8"]');
+    expect(outputOf(told, '/unblock')).toContain('"blocked":0');
   }, 60_000);
 });
 

@@ -8,9 +8,11 @@ import { PrefixFormat } from '../../src/gate/redis/format.ts';
 import { RedisGate } from '../../src/gate/redis/gate.ts';
 import { openSqlLedger } from '../../src/ledger/drivers/open.ts';
 import { actor } from '../../src/model/actor.ts';
-import type { Format } from '../../src/model/formats.ts';
+import { type Format, SHARED } from '../../src/model/formats.ts';
+import { buildSeatMap, encodeSeatMap } from '../../src/model/seat-map.ts';
 import { until } from '../support/fault-wait.ts';
 import { format1, MESSAGES } from '../support/formats/format-1.ts';
+import { SEAT_MESSAGES, seats2 } from '../support/formats/seats-2.ts';
 import { createSaleIn } from '../support/new-sale.ts';
 import { ADMIN_KEY, AUTH_SECRET, run } from '../support/server.ts';
 import { cleanUpServers } from '../support/servers/clean-up.ts';
@@ -81,6 +83,69 @@ describeWithAnyRedis('formats', () => {
     expect(heard).toEqual([format1.wake, format1.wake]);
   });
 
+  it('the gate writes format 2 for seats, byte by byte', async () => {
+    const gate = new RedisGate({ target, prefix, process: 'p1' }, runtime);
+    ends.push(() => gate.close());
+    const rows = [
+      { section: 'S', row: 'A', from: 1, to: 8 },
+      { section: 'S', row: 'B', from: 1, to: 2 },
+    ];
+    const price = { amount: 68000, currency: 'CNY' };
+    await gate.install({
+      ...{ saleId: '7', epoch: 3, version: 1, opensAtMs: 1000, closesAtMs: 9_000_000_000_000, mayAdmit: true },
+      ...{ paused: false, closed: false, perBuyer: 2, payWithinSeconds: 900 },
+      items: [
+        { id: '11', code: 'voucher', price, total: 10, blocked: 0, rev: 2 },
+        {
+          ...{ id: '12', code: 'stalls', price, total: 10, blocked: 1, rev: 5 },
+          seats: { map: encodeSeatMap(buildSeatMap(rows)), blocked: [9] },
+        },
+      ],
+      content: [
+        { holds: [{ orderId: '90', itemId: '12', buyer: 'zoe', slots: [1], seats: [5], paid: true }], keys: [] },
+      ],
+    });
+    const [alone, ...others] = SEAT_MESSAGES;
+    expect(await gate.admit(alone!)).toEqual({ outcome: 'admitted', message: alone });
+    const verdicts = await Promise.all(others.map((message) => gate.admit({ ...message, seats: 'together' })));
+    expect(verdicts).toEqual(others.map((message) => ({ outcome: 'admitted', message })));
+
+    const begin = `${prefix}:{7:0}:3:`;
+    expect(await client.hgetall(`${begin}items`)).toMatchObject(seats2.items);
+    expect(await client.hgetall(`${begin}holds`)).toEqual(seats2.holds);
+    expect(await client.get(`${begin}seats`)).toBe(seats2.seats);
+    expect(await client.lrange(`${begin}changes`, 0, -1)).toEqual(seats2.changes);
+    const entries = await client.xrange(`${begin}stream`, '-', '+');
+    expect(entries.map(([, fields]) => fields)).toEqual(seats2.entries);
+    // The script of a version before seats finds no such item.
+    expect(await gate.admit({ ...alone!, orderId: '300', seats: undefined })).toEqual({ outcome: 'not_found' });
+  });
+
+  it('a gate with seats is not built while a process runs that does not know them', async () => {
+    const gate = new RedisGate({ target, prefix, shopId: 'shop', process: 'p1' }, runtime);
+    ends.push(() => gate.close());
+    await gate.claim();
+    const map = encodeSeatMap(buildSeatMap([{ section: 'S', row: 'A', from: 1, to: 8 }]));
+    const install = (seated: boolean): Promise<void> =>
+      gate.install({
+        ...{ saleId: '7', epoch: 3, version: 1, opensAtMs: 1000, closesAtMs: 9_000_000_000_000, mayAdmit: true },
+        ...{ paused: false, closed: false, perBuyer: 2, payWithinSeconds: 900, content: [] },
+        items: [
+          {
+            ...{ id: '12', code: 'stalls', price: { amount: 1, currency: 'CNY' }, total: 8, blocked: 0, rev: 5 },
+            ...(seated && { seats: { map, blocked: [] } }),
+          },
+        ],
+      });
+    await client.hset(`${prefix}:format`, 'process:old', `1 ${Date.now()}`);
+    await expect(install(true)).rejects.toMatchObject({ name: 'RetryableError', code: 'unavailable' });
+    expect(await gate.epochOf('7')).toBeNull();
+    await client.hdel(`${prefix}:format`, 'process:old');
+    await install(true);
+    expect(await gate.epochOf('7')).toBe(3);
+    expect(await client.hget(`${prefix}:format`, 'format')).toBe('2');
+  });
+
   describe('P:format', () => {
     const SILENT_MS = 60_000;
     let processes: number;
@@ -135,6 +200,26 @@ describeWithAnyRedis('formats', () => {
       });
       expect(await first.look(Date.now())).toEqual({ inForce: 2, processes: [2, 2] });
       expect(await process(THREE).join(false)).toBe(2);
+    });
+
+    it('one that is needed comes into force at once under a prefix that began with processes that all read it', async () => {
+      const [first, second] = [process(TWO), process(TWO)];
+      expect(await first.join(true)).toBe(1);
+      expect(await second.join(false)).toBe(1);
+      expect(await second.join(false, 2)).toBe(2);
+      expect(await first.join(false)).toBe(2);
+      await expect(process(ONE).join(false)).rejects.toMatchObject({ code: 'format_newer' });
+    });
+
+    it('and not while one runs that does not, nor where others may not have been heard of yet', async () => {
+      const [old, next] = [process(ONE), process(TWO)];
+      expect(await next.join(true)).toBe(1);
+      expect(await old.join(false)).toBe(1);
+      expect(await next.join(false, 2)).toBe(1);
+      await client.del(`${prefix}:format`);
+      // Redis has lost everything: whoever knew the number waits for the others.
+      expect(await next.join(true, 2)).toBe(1);
+      expect(await next.join(false, 2)).toBe(1);
     });
 
     it('one that is too old is refused, in words that say what to do', async () => {
@@ -204,8 +289,9 @@ describeWithAnyRedis('formats', () => {
       const epoch = await client.hget(`${prefix}:{${saleId}:0}:gate`, 'epoch');
       const holds = `${prefix}:{${saleId}:0}:${epoch}:holds`;
       const held = await client.hgetall(holds);
-      await client.hset(`${prefix}:format`, 'format', 2);
-      const says = `${prefix}:format in Redis says format 2`;
+      const newer = SHARED.newest + 1;
+      await client.hset(`${prefix}:format`, 'format', newer);
+      const says = `${prefix}:format in Redis says format ${newer}`;
       await until('both are told', 5000, () =>
         [first, second].every((shop) => shop.readiness().parts.gate.includes(says)),
       );

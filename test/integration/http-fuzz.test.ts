@@ -70,7 +70,9 @@ async function refresh(): Promise<void> {
   const rich = saleBody({ stock: 1000, perBuyer: 100 });
   rich.items[0]!.price.amount = 10 ** 12;
   rich.items.push({ ...rich.items[0]!, code: 'other', stock: 2 });
-  const { id } = (await server.call('POST', '/v1/sales', { admin: true, body: rich })).body;
+  const row = { ...rich.items[0]!, code: 'row', stock: undefined, seats: [{ section: 'S', row: 'R', from: 1, to: 9 }] };
+  const body = { ...rich, items: [...rich.items, row] };
+  const { id } = (await server.call('POST', '/v1/sales', { admin: true, body })).body;
   const soldOut = await createSale(server, { stock: 0 });
   const scheduled = await createSale(server, { opensAt: '2098-01-01T00:00:00.000Z' });
   world.sales = [id, id, id, soldOut, scheduled, id];
@@ -81,6 +83,9 @@ async function refresh(): Promise<void> {
       return (await server.call('POST', `/v1/sales/${id}/orders`, { buyer, body })).body.id;
     }),
   );
+  // One that can be moved.
+  const seats = { buyer: BUYERS[0]!, body: { seats: ['S/R/9'] } };
+  world.orders.push((await server.call('POST', `/v1/sales/${id}/orders`, seats)).body.id);
   const post = async (): Promise<string> =>
     (await server.call('POST', '/v1/posts', { buyer: BUYERS[0]!, body: { title: 'Queue', content: 'Long.' } })).body.id;
   world.posts = [await post(), await post(), await post()];

@@ -1,5 +1,6 @@
 import { BOARD } from './board.ts';
 import { GATE } from './gate.ts';
+import { GATE_SEATS } from './gate-seats.ts';
 import { LEDGER } from './ledger.ts';
 import { LEDGER_SEATS } from './ledger-seats.ts';
 import { LIFE } from './life.ts';
@@ -12,6 +13,7 @@ import { WRITER } from './writer.ts';
 
 export const MUTANTS: Readonly<Record<string, readonly Mutant[]>> = {
   gate: GATE,
+  'gate, seats': GATE_SEATS,
   ledger: LEDGER,
   'ledger, seats': LEDGER_SEATS,
   writer: WRITER,

@@ -208,8 +208,8 @@ export const GATE: readonly Mutant[] = [
   {
     name: 'gate: orders of a snapshot are taken for queued',
     file: MEMORY,
-    find: 'addHold(sale, { orderId, item, buyer, slots: slots.length === 1 ? slots[0]! : slots, queued: false });',
-    replace: 'addHold(sale, { orderId, item, buyer, slots: slots.length === 1 ? slots[0]! : slots, queued: true });',
+    find: 'slots: slots.length === 1 ? slots[0]! : slots, sitting, queued: false };',
+    replace: 'slots: slots.length === 1 ? slots[0]! : slots, sitting, queued: true };',
     tests: CONTRACT,
   },
   {

@@ -229,8 +229,8 @@ export const LEDGER_SEATS: readonly Mutant[] = [
   {
     name: 'moving: the gate is not told',
     file: `${WORKS}/seats.ts`,
-    find: 'writes.addRows(seatMoveStep({',
-    replace: 'void (({',
+    find: 'writes.addRows(seatMoveStep(told));',
+    replace: 'void told;',
     tests: SEATS,
     only: 'the gate can be told',
   },

@@ -14,7 +14,7 @@ import type { Rebuilder } from '../../src/gate/rebuild.ts';
 import { LEDGER_FILE } from '../../src/ledger/drivers/sqlite/folder.ts';
 import { SqliteLedger } from '../../src/ledger/drivers/sqlite/ledger.ts';
 import { actor } from '../../src/model/actor.ts';
-import type { Point } from '../../src/orders/life/points.ts';
+import type { Point, Reached } from '../../src/orders/life/points.ts';
 import { settled, T0 } from '../contract/manual.ts';
 import { Bank, type BankOptions } from './life-bank.ts';
 import { judgeLife } from './life-judge.ts';
@@ -203,8 +203,10 @@ export class LifeWorld {
     const runtime: Runtime = { clock: this.clock, timers, random: seededRandom(this.crashes + 1), log: this.#log };
     const ledger = SqliteLedger.open(folder, runtime);
     const payments = { sandbox: false, providers: [this.bank.provider(() => timers.alive)] };
-    const reached = (point: Point): void => {
+    const reached: Reached = (at) => {
       if (!timers.alive) return;
+      // No sale has seats here: no order is moved.
+      const point = at as Point;
       this.reached.set(point, (this.reached.get(point) ?? 0) + 1);
       if (this.dieAt === point) this.crash();
     };

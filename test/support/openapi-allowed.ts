@@ -105,6 +105,12 @@ export function allowed(schema: Schema): fc.Arbitrary<unknown> {
       const max = schema.maximum ?? Number.MAX_SAFE_INTEGER;
       return fc.oneof(fc.integer({ min, max }), fc.constantFrom(min, max));
     }
+    case 'number': {
+      const { minimum: min, maximum: max } = schema as { minimum: number; maximum: number };
+      return fc.oneof(fc.double({ min, max, noNaN: true }), fc.constantFrom(min, max));
+    }
+    case 'boolean':
+      return fc.boolean();
     case 'string':
       return texts(schema);
     default:
@@ -179,6 +185,11 @@ function beyondValues(schema: Schema): { what: string; value: unknown }[] {
     if (maximum !== undefined) add(`above ${maximum}`, maximum + 1);
     add('not whole', (minimum ?? 0) + 0.5);
   }
+  if (schema.type === 'number') {
+    if (minimum !== undefined) add(`below ${minimum}`, minimum - 1);
+    if (maximum !== undefined) add(`above ${maximum}`, maximum + 1);
+  }
+  if (schema.type === 'boolean') add('no truth value', 'true');
   if (schema.type !== 'string') return found;
   if (schema.enum) add('none of those named', 'colour');
   if (minLength !== undefined && minLength > 0) add(`shorter than ${minLength}`, 'x'.repeat(minLength - 1));

@@ -213,6 +213,7 @@ const HINTS: Record<string, fc.Arbitrary<unknown>> = {
   item: fc.constantFrom('voucher', 'other'),
   code: fc.constantFrom('voucher', 'other'),
   quantity: fc.constantFrom(1, 2, 100),
+  seats: fc.constantFrom(['S/R/1'], ['S/R/2'], ['S/R/3'], ['S/R/4', 'S/R/5']),
   version: fc.constantFrom(1, 2, 3),
   add: fc.integer({ min: -20, max: 20 }),
   opensAt: fc.constantFrom('2020-01-01T00:00:00.000Z', '2098-01-01T00:00:00+08:00'),
@@ -258,6 +259,10 @@ function validBySchema(schema: Schema): fc.Arbitrary<unknown> {
     }
     case 'string':
       return text(schema);
+    case 'number': {
+      const { minimum: min, maximum: max } = schema as { minimum: number; maximum: number };
+      return fc.double({ min, max, noNaN: true });
+    }
     case 'boolean':
       return fc.boolean();
     case 'null':

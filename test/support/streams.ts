@@ -69,6 +69,8 @@ export interface TestKind<M> {
   idIn(message: M): string;
   /** Its text has everything that text may have. In channel 1. */
   readonly odd: M;
+  /** Messages of another format, of one step. In channel 1. */
+  readonly newer: readonly M[];
   /** The entry for all messages of one step. */
   entryOf(messages: readonly M[]): string[];
   /** Where that entry belongs, spelled out: what the pipe reads is not compared with its own names. */
@@ -101,6 +103,10 @@ export const TEST_ORDERS: TestKind<OrderMessage> = {
     fingerprint: 'vip:a.b x3',
     from: 'p-1',
   }),
+  newer: [
+    orderMessage('11', { buyer: '买家 ☃', slots: [2, 5], quantity: 2, seats: [0, 99_999], fingerprint: 'v s0.99999' }),
+    orderMessage('12', { buyer: 'b', key: 'k 1', seats: [7], fingerprint: 'v x1 together' }),
+  ],
   entryOf,
   placeOf: (prefix, { saleId, epoch }) => ({
     listed: [`${prefix}:sales`, saleId],
@@ -121,6 +127,7 @@ export const TEST_LIKES: TestKind<LikeEvent> = {
     user: '+-买家 ☃ 𝄞 "\\ l2',
     liked: false,
   }),
+  newer: [],
   entryOf: likeEntryOf,
   placeOf: (prefix, { subject, epoch }) => {
     const begin = `${prefix}:{likes:${shardOf(subject)}}:`;

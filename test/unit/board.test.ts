@@ -83,7 +83,10 @@ describe('the board', () => {
   }
 
   const said = (events: SaleEvent[]) =>
-    events.map((event) => (event.type === 'state' ? event.state : `${event.item.code} ${event.item.free}`));
+    events.map((event) => {
+      if (event.type === 'seats') return 'seats';
+      return event.type === 'state' ? event.state : `${event.item.code} ${event.item.free}`;
+    });
 
   const eventId = async (): Promise<string> => (await board.readNow('5'))!.eventId;
 

@@ -12,6 +12,7 @@ import { retryMember } from '../../src/pipe/redis-streams/entry.ts';
 import { readLetter, writeLetter } from '../../src/pipe/redis-streams/letter.ts';
 import { format1, MESSAGES } from '../support/formats/format-1.ts';
 import { LIKE_EVENTS, likes1 } from '../support/formats/likes-1.ts';
+import { SEAT_MESSAGES, seats2 } from '../support/formats/seats-2.ts';
 
 /**
  * What processes of one shop write for each other, byte by byte (docs/internals/formats.md). A test that fails here says: a
@@ -57,6 +58,30 @@ describe('format 1', () => {
     // crc32 of the bare id: a relay of before sends the sale's entries into the same partition.
     const ids = ['1', '7', '42', '9007199254740993'];
     expect(ids.map((id) => partitionOf(`sale:${id}`, 8))).toEqual([7, 2, 0, 7]);
+  });
+});
+
+describe('format 2: orders of seats', () => {
+  const [alone] = SEAT_MESSAGES;
+
+  it('of entries is read, and written the same', () => {
+    expect(seats2.entries.flatMap((fields) => decodeEntry('7', fields))).toEqual(SEAT_MESSAGES);
+    expect(encodeEntry(alone!)).toEqual(seats2.alone);
+    for (const message of SEAT_MESSAGES) expect(decodeEntry('7', encodeEntry(message))).toEqual([message]);
+  });
+
+  it('of what waits to be tried again, of dead letters and of parcels, whose own numbers stay', () => {
+    expect(retryMember(ORDER_ENTRIES.encode(alone!), 3, 2)).toBe(JSON.stringify(['2', '3', seats2.alone]));
+    const letter = `{"diedAtMs":1700000000000,${writeLetter(3, 5, 'too long', encodeEntry(alone!))}`;
+    expect(readLetter(ORDER_ENTRIES, 'sale:7', '201', letter)).toMatchObject({ id: '201', message: alone });
+    const parcel = { channel: 'sale:7', epoch: 3, entryId: '1700000000000-1', fields: seats2.alone };
+    expect(writeParcel(parcel)).toBe(seats2.parcel);
+    expect(readParcel(seats2.parcel)).toEqual(parcel);
+  });
+
+  it('a version that reads format 1 only leaves such an entry alone', () => {
+    expect(isNewerEntry(seats2.alone, { oldest: 1, newest: 1 })).toBe(true);
+    expect(isNewerEntry(seats2.alone, ENTRY)).toBe(false);
   });
 });
 
@@ -126,7 +151,7 @@ describe('what a newer version has written', () => {
     const [, ...rest] = format1.entries[0]!;
     expect(isNewerEntry([next, ...rest], ENTRY)).toBe(true);
     expect(isNewerEntry(['12', 'anything'], LIKE_ENTRY)).toBe(true);
-    for (const name of ['', 'what', 'i1', 'o2', '0', '01', '-2', '2 ', '1'])
+    for (const name of ['', 'what', 'i1', 'o2', '0', '01', '-2', '2 ', '1', '2'])
       expect(isNewerEntry([name, ''], ENTRY)).toBe(false);
     expect(isNewerEntry([], ENTRY)).toBe(false);
     for (const name of ['7', 'likes:3', 'letters:12']) {

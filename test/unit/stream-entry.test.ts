@@ -24,11 +24,17 @@ const message = fc
   .map(({ orderId, slots, placedBy, ...over }) =>
     orderMessage(orderId, { ...over, slots, quantity: slots.length, ...(placedBy && { placedBy }) }),
   );
+/** Orders of one kind, as they stand in one entry. */
+const batch = fc
+  .tuple(fc.uniqueArray(message, { minLength: 1, maxLength: 8, selector: (m) => m.orderId }), fc.boolean())
+  .map(([messages, seated]) =>
+    seated ? messages.map((one, at) => ({ ...one, seats: one.slots.map((slot) => 100 * at + slot) })) : messages,
+  );
 
 describe('an entry of a stream', () => {
   it('is read as it was written; taken apart it is the same orders', () => {
     fc.assert(
-      fc.property(fc.uniqueArray(message, { minLength: 1, maxLength: 8, selector: (m) => m.orderId }), (messages) => {
+      fc.property(batch, (messages) => {
         const fields = entryOf(messages);
         expect(decodeEntry('1', fields)).toEqual(messages);
         const { messages: parts, rest } = splitEntry(fields);
@@ -63,6 +69,12 @@ describe('an entry of a stream', () => {
     ['an audit id that is none', ['', '1\n1\n', 'by', '[["1","","admin","x",null]]'], 'nobody can have placed'],
     ['what is not JSON', ['', '1\n1\n', 'by', 'x'], 'JSON'],
     ['an item that is not in it', ['', '1\n1\n', 'o1', '4\n1\nf\n1\nb'], 'item 4'],
+    ['seats without their format', ['', '1\n1\n', 'i1', '2\nv\n1\nCNY', 'o1', '1\n1\nf\n1\n5\nb'], '1 orders'],
+    ['no seats', ['2', '1\n1\n', 'i1', '2\nv\n1\nCNY', 'o1', '1\n1\nf\n1\nb'], '1 orders'],
+    ['seats that are none', ['2', '1\n1\n', 'i1', '2\nv\n1\nCNY', 'o1', '1\n1\nf\n1\n5.x\nb'], '5.x'],
+    ['seats of one of two', ['2', '1\n1\n', 'i1', '2\nv\n1\nCNY', 'o2', '1\n1\nf\n1 2\n5\nb\nc'], 'the seats'],
+    ['more slots than seats', ['2', '1\n1\n', 'i1', '2\nv\n1\nCNY', 'o1', '1\n1.2\nf\n1\n5\nb'], '2 slots and 1'],
+    ['a format of tomorrow', ['3', '1\n1\n', 'i1', '2\nv\n1\nCNY', 'o1', '1\n1\nf\n1\n5\nb'], 'no header'],
   ])('that no gate has written is refused: %s', (_, fields, words) => {
     expect(() => decodeEntry('1', fields)).toThrow(words);
   });

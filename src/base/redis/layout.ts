@@ -4,6 +4,10 @@ export interface EpochKeys {
   readonly holds: string;
   readonly keys: string;
   readonly house: string;
+  /** The seats of all seated items, one string. */
+  readonly seats: string;
+  /** The last changes of seats, a list. */
+  readonly changes: string;
   readonly stream: string;
 }
 
@@ -120,6 +124,8 @@ export class Layout {
         holds: `${begin}${epoch}:holds`,
         keys: `${begin}${epoch}:keys`,
         house: `${begin}${epoch}:house`,
+        seats: `${begin}${epoch}:seats`,
+        changes: `${begin}${epoch}:changes`,
         stream: this.stream(saleId, epoch),
       }),
     };

@@ -1,20 +1,17 @@
-import { InvariantError, TerminalError, unavailable } from '../../base/errors.ts';
+import { TerminalError, unavailable } from '../../base/errors.ts';
 import { isId } from '../../base/ids.ts';
-import { keyName, type Layout } from '../../base/redis/layout.ts';
+import type { EpochKeys, Layout } from '../../base/redis/layout.ts';
 import { detailOf, type RedisLink, RedisUnavailableError, UNREACHED } from '../../base/redis/link.ts';
 import type { Script } from '../../base/redis/scripts.ts';
 import { type Asker, bulk } from '../../base/redis/sent-script.ts';
 import type { Runtime } from '../../base/runtime.ts';
-import type { OrderMessage } from '../../model/order.ts';
-import { OUTCOMES, type Outcome } from '../../model/outcome.ts';
-import { encodePlacedBy } from '../../model/stream-entry.ts';
-import { type AdmitRequest, NotAdmittedError, type Refused, type Verdict } from '../port.ts';
+import { type AdmitRequest, isSound, NotAdmittedError, type Verdict } from '../port.ts';
 import type { Breakers } from './breakers.ts';
 import type { Epochs } from './epochs.ts';
 import type { Room } from './room.ts';
 
-/** A call holds Redis for as long as it runs; this many orders take about a third of a millisecond. */
-const BATCH_MAX = 256;
+/** How much goes in one call, as `BatchKind.weightOf` weighs it: a call holds Redis for as long as it runs. */
+export const BATCH_MAX = 256;
 /** One is being decided, one is on its way to Redis, one on its way back, one is being written. */
 const IN_FLIGHT_MAX = 4;
 /** How often a batch follows a gate that is rebuilt under it. */
@@ -23,26 +20,49 @@ const EPOCHS_MAX = 8;
 /** The error of a server that has reached maxmemory. */
 const FULL = /\bOOM\b/;
 
-const KEYS = 5;
 const HEAD_ARGS = 5;
 
-interface Admission {
+export interface Admission {
   readonly request: AdmitRequest;
   resolve(verdict: Verdict): void;
   reject(error: unknown): void;
 }
 
-/** What several orders of a batch have in common: mostly all of them. */
-interface Want {
-  readonly itemCode: string;
-  readonly quantity: number;
-  readonly fingerprint: string;
+/** Orders that one script decides, and how they are written for it. */
+export interface BatchKind {
+  readonly script: () => Script;
+  /** The keys of the epoch, behind the gate's. */
+  readonly keys: (of: EpochKeys) => string[];
+  /** Of BATCH_MAX, and no more than that. */
+  weightOf(request: AdmitRequest): number;
+  /** What may wait for the next calls, as `weightOf` weighs it: at least BATCH_MAX. */
+  readonly waitingMax: number;
+  encode(entries: readonly Admission[]): EncodedBatch;
+}
+
+export interface EncodedBatch {
+  /** Arguments behind those that every call begins with, each as `bulk` writes it, and their number. */
+  readonly wire: string;
+  readonly parts: number;
+  /** Gives each order its verdict. */
+  read(reply: string, on: ReadOn): void;
+}
+
+export interface ReadOn {
+  /** The epoch that the batch was decided in. */
+  readonly epoch: number;
+  /** The process that asked. */
+  readonly process: string;
+  /** The reply accounts for every copy of the batch that was sent. */
+  readonly certain: boolean;
 }
 
 /** The orders of one sale. */
 interface SaleQueue {
   readonly saleId: string;
   waiting: Admission[];
+  /** What they weigh together. */
+  weight: number;
   /**
    * Batches under way, at most IN_FLIGHT_MAX. Not a Set: V8 allocates a new table every few additions, and the old tables keep
    * each other and their contents alive longer than the young generation.
@@ -61,20 +81,16 @@ export interface AdmissionsOn {
   readonly breakers: Breakers;
   readonly room: Room;
   readonly epochs: Epochs;
-  readonly script: Script;
   readonly pipeMax: number;
   readonly process: string;
   readonly retryMs: number;
 }
 
 const STALE: Verdict = { outcome: 'stale' };
-const WORDS = new Map<number, Outcome>(
-  (Object.entries(OUTCOMES) as [Outcome, number][]).map(([outcome, number]) => [number, outcome]),
-);
 
 /**
  * Orders of one sale that arrive in the same turn of the event loop go to Redis in one call; a lone one is not delayed. At most
- * four calls of a sale are under way. Orders that arrive meanwhile gather for the next call, up to a full batch; further ones are
+ * four calls of a sale are under way. Orders that arrive meanwhile gather for the next calls, up to a bound; further ones are
  * refused. That bounds what a slow Redis makes this process keep in memory.
  *
  * A call whose reply was lost is sent again: it is idempotent by order id. But not into another epoch: the message of the first
@@ -82,15 +98,20 @@ const WORDS = new Map<number, Outcome>(
  */
 export class Admissions {
   readonly #on: AdmissionsOn;
+  readonly #kind: BatchKind;
+  readonly #script: Script;
   readonly #lanes = new Map<string, SaleQueue>();
   readonly #due = new Set<SaleQueue>();
   /** Orders whose verdict was read in this turn of the event loop, and replies that wait for the next turn. */
   #readInTurn = 0;
   readonly #unread: { batch: Batch; reply: unknown }[] = [];
+  #keysCount = 0;
   #closed = false;
 
-  constructor(on: AdmissionsOn) {
+  constructor(on: AdmissionsOn, kind: BatchKind) {
     this.#on = on;
+    this.#kind = kind;
+    this.#script = kind.script();
   }
 
   admit(request: AdmitRequest): Promise<Verdict> {
@@ -103,21 +124,27 @@ export class Admissions {
       if (!isName(request.buyer) || (request.key !== null && !isName(request.key))) {
         return reject(new TerminalError('internal', 'not the name of a buyer or key'));
       }
+      // One that its script cannot read would fail the others of its batch.
+      if (!isSound(request)) return reject(new TerminalError('internal', 'an order for nothing'));
       let lane = this.#lanes.get(saleId);
       if (lane === undefined) {
         // A sale id becomes part of key names: anything that cannot be one must not reach Redis.
         if (!isId(saleId)) return resolve(STALE);
-        lane = { saleId, waiting: [], inFlight: [], epoch: -1, keys: '', head: '' };
+        lane = { saleId, waiting: [], weight: 0, inFlight: [], epoch: -1, keys: '', head: '' };
         this.#lanes.set(saleId, lane);
       }
-      if (lane.waiting.length >= BATCH_MAX) {
-        if (lane.inFlight.length >= IN_FLIGHT_MAX)
+      const weight = this.#kind.weightOf(request);
+      if (lane.weight > 0 && lane.weight + weight > BATCH_MAX) {
+        if (lane.inFlight.length < IN_FLIGHT_MAX) {
+          this.#next(lane);
+          // The callers of all waiting orders may have left, and the lane with them.
+          this.#lanes.set(saleId, lane);
+        } else if (lane.weight + weight > this.#kind.waitingMax) {
           return reject(overloaded('too many orders are waiting for the gate'));
-        this.#next(lane);
-        // The callers of all waiting orders may have left, and the lane with them.
-        this.#lanes.set(saleId, lane);
+        }
       }
       lane.waiting.push({ request, resolve, reject });
+      lane.weight += weight;
       if (lane.inFlight.length < IN_FLIGHT_MAX) this.#schedule(lane);
     });
   }
@@ -138,16 +165,31 @@ export class Admissions {
     const due = [...this.#due];
     this.#due.clear();
     try {
-      for (const lane of due) if (lane.inFlight.length < IN_FLIGHT_MAX) this.#next(lane);
+      for (const lane of due) {
+        while (lane.inFlight.length < IN_FLIGHT_MAX) {
+          this.#next(lane);
+          if (lane.waiting.length === 0) break;
+        }
+      }
     } finally {
       this.#on.link.expected();
     }
   };
 
-  /** Sends the orders that wait. */
+  /** Sends the orders that wait, as many as one call has. */
   #next(lane: SaleQueue): void {
     let entries = lane.waiting;
-    lane.waiting = [];
+    if (lane.weight <= BATCH_MAX) {
+      lane.waiting = [];
+      lane.weight = 0;
+    } else {
+      let [count, weight] = [0, 0];
+      do weight += this.#kind.weightOf(entries[count++]!.request);
+      while (weight + this.#kind.weightOf(entries[count]!.request) <= BATCH_MAX);
+      lane.waiting = entries.slice(count);
+      lane.weight -= weight;
+      entries = entries.slice(0, count);
+    }
     if (entries.some(({ request }) => request.signal?.aborted)) {
       for (const { request, reject } of entries) if (request.signal?.aborted) reject(aborted());
       entries = entries.filter(({ request }) => !request.signal?.aborted);
@@ -156,33 +198,31 @@ export class Admissions {
       this.#settle(lane);
       return;
     }
-    const batch = new Batch(this, lane, entries, this.#on.runtime.clock.monotonic(), this.#on.link.breaks);
+    const { runtime, link } = this.#on;
+    const batch = new Batch(this, lane, entries, this.#kind.encode(entries), runtime.clock.monotonic(), link.breaks);
     lane.inFlight.push(batch);
     this.#send(batch);
   }
 
   #send(batch: Batch): void {
-    const { link, epochs, script, runtime } = this.#on;
+    const { link, epochs, runtime } = this.#on;
     const { lane } = batch;
+    const { wire, parts } = batch.encoded;
     const epoch = epochs.of(lane.saleId);
     if (lane.epoch !== epoch) this.#frame(lane, epoch);
     batch.epoch = epoch;
-    link.send(
-      script,
-      KEYS,
-      KEYS + HEAD_ARGS + batch.parts,
-      lane.keys + lane.head + batch.wire,
-      runtime.clock.monotonic(),
-      batch,
-    );
+    const keys = this.#keysCount;
+    const whole = lane.keys + lane.head + wire;
+    link.send(this.#script, keys, keys + HEAD_ARGS + parts, whole, runtime.clock.monotonic(), batch);
   }
 
   #frame(lane: SaleQueue, epoch: number): void {
     const { layout, pipeMax, process } = this.#on;
     const sale = layout.sale(lane.saleId);
-    const { items, holds, keys, stream } = sale.of(epoch);
+    const keys = [sale.gate, ...this.#kind.keys(sale.of(epoch))];
+    this.#keysCount = keys.length;
     lane.epoch = epoch;
-    lane.keys = [sale.gate, items, holds, keys, stream].map(bulk).join('');
+    lane.keys = keys.map(bulk).join('');
     lane.head = [String(epoch), String(pipeMax), process, layout.wake, `${lane.saleId} ${epoch}`].map(bulk).join('');
   }
 
@@ -213,7 +253,8 @@ export class Admissions {
     }
     this.#settle(batch.lane, batch);
     try {
-      readVerdicts(batch, String(reply), this.#on.process, this.#isCertain(batch));
+      const { process } = this.#on;
+      batch.encoded.read(String(reply), { epoch: batch.epoch, process, certain: this.#isCertain(batch) });
     } catch (error) {
       for (const { reject } of batch.entries) reject(error);
     }
@@ -297,6 +338,7 @@ export class Admissions {
       if (reason === null) continue;
       const entries = lane.waiting;
       lane.waiting = [];
+      lane.weight = 0;
       for (const { reject } of entries) reject(notSent(reason));
     }
   }
@@ -311,16 +353,12 @@ export class Admissions {
   }
 }
 
-/** Orders that are sent in one call, and their wire format. */
+/** Orders that are sent in one call. */
 class Batch implements Asker {
   readonly lane: SaleQueue;
   readonly entries: readonly Admission[];
-  readonly wants: Want[] = [];
-  /** For each order the place of what it wants in `wants`. */
-  readonly places: number[] = [];
+  readonly encoded: EncodedBatch;
   readonly sentMs: number;
-  readonly wire: string;
-  readonly parts: number;
   /** The epoch it was sent for last. */
   epoch = 0;
   epochsTried = 0;
@@ -330,61 +368,20 @@ class Batch implements Asker {
   readonly breaks: number;
   readonly #admissions: Admissions;
 
-  constructor(admissions: Admissions, lane: SaleQueue, entries: readonly Admission[], sentMs: number, breaks: number) {
+  constructor(
+    admissions: Admissions,
+    lane: SaleQueue,
+    entries: readonly Admission[],
+    encoded: EncodedBatch,
+    sentMs: number,
+    breaks: number,
+  ) {
     this.#admissions = admissions;
     this.breaks = breaks;
     this.lane = lane;
     this.entries = entries;
+    this.encoded = encoded;
     this.sentMs = sentMs;
-    const { wants, places } = this;
-    let width = 0;
-    for (const { request } of entries) width = Math.max(width, request.orderId.length);
-    let ids = '';
-    let buyers = '';
-    let keys = '';
-    let keyed = false;
-    let placed = false;
-    const different = new Set<string>();
-    let last: Want | null = null;
-    let place = 0;
-    for (const { request } of entries) {
-      const { orderId, buyer, key, itemCode, quantity, fingerprint } = request;
-      if (
-        last === null ||
-        last.quantity !== quantity ||
-        last.itemCode !== itemCode ||
-        last.fingerprint !== fingerprint
-      ) {
-        place = wants.findIndex(
-          (want) => want.quantity === quantity && want.itemCode === itemCode && want.fingerprint === fingerprint,
-        );
-        if (place < 0) place = wants.push({ itemCode, quantity, fingerprint }) - 1;
-        last = wants[place]!;
-      }
-      places.push(place);
-      different.add(buyer);
-      placed ||= request.placedBy !== undefined;
-      ids += ids === '' ? orderId.padStart(width) : orderId.padStart(width + 1);
-      buyers += bulk(buyer);
-      if (key === null) keys += NOTHING;
-      else {
-        keyed = true;
-        keys += bulk(keyName(buyer, key));
-      }
-    }
-    const n = entries.length;
-    const w = wants.length;
-    let head =
-      bulk(String(n)) +
-      bulk(String(w)) +
-      (keyed ? YES : NOTHING) +
-      (different.size < n ? YES : NOTHING) +
-      bulk(String(width));
-    for (const want of wants) head += bulk(want.itemCode) + bulk(String(want.quantity)) + bulk(want.fingerprint);
-    const numbers = w > 1 ? places.map((each) => bulk(String(each + 1))).join('') : '';
-    const placedBy = placed ? bulk(encodePlacedBy(entries.map(({ request }) => request))) : '';
-    this.wire = head + bulk(ids) + buyers + numbers + (keyed ? keys : '') + placedBy;
-    this.parts = 5 + 3 * w + 1 + n * (1 + (w > 1 ? 1 : 0) + (keyed ? 1 : 0)) + (placed ? 1 : 0);
   }
 
   answered(reply: unknown): void {
@@ -396,101 +393,9 @@ class Batch implements Asker {
   }
 }
 
-const NOTHING = bulk('');
-const YES = bulk('1');
-
-/** Reads the lines that admit.lua returns. */
-function readVerdicts(batch: Batch, reply: string, process: string, certain: boolean): void {
-  const { entries, wants, places, epoch } = batch;
-  const lines = reply.split('\n');
-  const [payWithinSeconds, opensAtMs, closesAtMs, perBuyer] = lines[0]!.split(' ').map(Number) as [
-    number,
-    number,
-    number,
-    number,
-  ];
-  const items = wants.map((_, at) => itemOf(lines[1 + at]!));
-  let at = wants.length;
-  let line = '';
-  let times = 0;
-  for (let i = 0; i < entries.length; i++) {
-    const { request, resolve, reject } = entries[i]!;
-    if (times === 0) {
-      const run = lines[++at]!;
-      const blank = run.indexOf(' ');
-      times = Number(run.slice(0, blank));
-      line = run.slice(blank + 1);
-    }
-    times--;
-    if (line.startsWith('0 ')) {
-      const item = items[places[i]!]!;
-      const slots = line === '0 1' ? [1] : line.slice(2).split('.').map(Number);
-      const message: OrderMessage = {
-        orderId: request.orderId,
-        saleId: request.saleId,
-        itemId: item.itemId,
-        itemCode: item.itemCode,
-        buyer: request.buyer,
-        quantity: slots.length,
-        slots,
-        price: item.price,
-        payWithinSeconds,
-        epoch,
-        key: request.key,
-        fingerprint: request.fingerprint,
-      };
-      if (process !== '') message.from = process;
-      if (request.placedBy !== undefined) message.placedBy = request.placedBy;
-      resolve({ outcome: 'admitted', message });
-      continue;
-    }
-    const [number, ...more] = line.split(' ');
-    const outcome = WORDS.get(Number(number));
-    switch (outcome) {
-      case 'replayed':
-        resolve(refused({ outcome, orderId: more[0]! }, certain));
-        break;
-      case 'sale_not_open':
-      case 'sale_closed':
-      case 'sale_paused':
-        resolve(refused({ outcome, opensAtMs, closesAtMs }, certain));
-        break;
-      case 'limit_reached':
-        resolve(refused({ outcome, orderIds: more, perBuyer }, certain));
-        break;
-      case 'overloaded': {
-        const reason = 'too many orders are on their way to the ledger';
-        reject(certain ? overloaded(reason) : unavailable(reason));
-        break;
-      }
-      case 'idempotency_key_reused':
-      case 'not_found':
-      case 'sold_out':
-        resolve(refused({ outcome }, certain));
-        break;
-      default:
-        reject(new InvariantError(`order ${request.orderId}: the gate says ${line}`));
-    }
-  }
-}
-
-type Item = Pick<OrderMessage, 'itemId' | 'itemCode' | 'price'>;
-
-/** `<item number> <item id> <amount> <currency> <code>`, or nothing. A code may have blanks. */
-function itemOf(line: string): Item | null {
-  if (line === '') return null;
-  const [, itemId, amount, currency, ...code] = line.split(' ');
-  return { itemId: itemId!, itemCode: code.join(' '), price: { amount: Number(amount), currency: currency! } };
-}
-
 /** A line feed would split a name in two, and two ill-formed names can be the same bytes. The edge refuses both earlier. */
 function isName(text: string): boolean {
   return !text.includes('\n') && text.isWellFormed();
-}
-
-function refused(verdict: Refused, certain: boolean): Refused {
-  if (!certain) verdict.uncertain = true;
-  return verdict;
 }
 
 function overloaded(reason: string): NotAdmittedError {

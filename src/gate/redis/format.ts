@@ -39,11 +39,14 @@ export class PrefixFormat {
   /**
    * Says that this process runs, and resolves with the format in force. Fails for good if this version cannot read that one.
    * `fresh`: nothing is under the prefix yet. Where Redis alone has forgotten the number, whoever knows it says it again.
+   * `needs`: a format that this process is about to write. Under a prefix that has been fresh it comes into force at once if
+   * every process there reads it; otherwise as any other, when processes that do not have been silent for long enough.
    */
-  async join(fresh: boolean): Promise<number> {
+  async join(fresh: boolean, needs = 0): Promise<number> {
     const { oldest, newest } = this.#reads;
     const unknown = this.#inForce ?? (fresh ? oldest : UNNUMBERED);
-    const args = [this.#process, oldest, newest, unknown, this.#silentMs];
+    const begins = fresh && this.#inForce === null ? 1 : 0;
+    const args = [this.#process, oldest, newest, unknown, this.#silentMs, needs, begins];
     const inForce = (await this.#link.script(scriptNamed('format'), [this.#key], args)) as number;
     mustRead(inForce, this.#reads, this.#key);
     this.#inForce = inForce;

@@ -5,27 +5,37 @@ import { type EpochKeys, keyName, Layout, type SaleKeys } from '../../base/redis
 import { RedisLink } from '../../base/redis/link.ts';
 import type { Runtime } from '../../base/runtime.ts';
 import { each } from '../../base/sweep.ts';
-import { SHARED } from '../../model/formats.ts';
+import { SHARED, SHARED_OF_SEATS } from '../../model/formats.ts';
 import type { SaleSnapshot, SaleValues } from '../../model/snapshot.ts';
 import {
   type AdmitRequest,
   applyLatest,
+  type BlockedSeats,
   type BoundTo,
   type Held,
   type HoldRef,
   type HouseHold,
+  houseHoldId,
   type ItemView,
   type Latest,
+  type SeatRevision,
+  type SeatsForHouse,
+  type SeatsHeld,
+  type SeatsMove,
+  type SeatsSeen,
   type SharedGate,
   type Verdict,
 } from '../port.ts';
 import { Admissions } from './admissions.ts';
 import { Breakers } from './breakers.ts';
+import { COUNTED_ORDERS } from './counted-orders.ts';
 import { Epochs } from './epochs.ts';
 import { type FormatState, PrefixFormat } from './format.ts';
-import { install, valueArgs } from './install.ts';
+import { epochKeys, install, valueArgs } from './install.ts';
 import { Room } from './room.ts';
 import { scriptNamed } from './scripts.ts';
+import { SEAT_ORDERS } from './seat-orders.ts';
+import { dotted, rangesText, readSeats, seatsIn } from './seats.ts';
 
 export interface RedisGateOptions {
   readonly target: RedisTarget;
@@ -73,6 +83,7 @@ export class RedisGate implements SharedGate {
   readonly #breakers: Breakers;
   readonly #room: Room;
   readonly #admissions: Admissions;
+  readonly #seatAdmissions: Admissions;
 
   constructor(options: RedisGateOptions, runtime: Runtime) {
     const {
@@ -96,24 +107,28 @@ export class RedisGate implements SharedGate {
     this.#format = new PrefixFormat(this.#link, this.#layout.format, SHARED, process || runtime.random.secret(8));
     const probe = (saleId: string | null): Promise<unknown> =>
       this.#link.script(scriptNamed('probe'), [this.#layout.probe(saleId)], []);
-    this.#breakers = new Breakers(runtime, this.#link.cluster, probe, () => this.#admissions.dropWaiting());
+    this.#breakers = new Breakers(runtime, this.#link.cluster, probe, () => {
+      this.#admissions.dropWaiting();
+      this.#seatAdmissions.dropWaiting();
+    });
     // A write without effect, which a full server refuses too.
     this.#room = new Room(runtime, (saleId) => {
       const key = this.#layout.probe(this.#link.cluster ? saleId : null);
       return this.#link.call('SETRANGE', [key, 0, '']);
     });
-    this.#admissions = new Admissions({
+    const on = {
       link: this.#link,
       layout: this.#layout,
       runtime,
       breakers: this.#breakers,
       room: this.#room,
       epochs: this.#epochs,
-      script: scriptNamed('admit'),
       pipeMax,
       process,
       retryMs,
-    });
+    };
+    this.#admissions = new Admissions(on, COUNTED_ORDERS);
+    this.#seatAdmissions = new Admissions(on, SEAT_ORDERS);
   }
 
   /** Why orders fail now (Redis does not answer), or null. */
@@ -173,6 +188,7 @@ export class RedisGate implements SharedGate {
     const { saleId, epoch } = snapshot;
     // Before the first key: Redis may have been emptied and taken by another shop since.
     await this.claim();
+    if (snapshot.items.some(({ seats }) => seats !== undefined)) await this.#mayWriteSeats();
     const inForce = await install(on, snapshot, latest !== undefined);
     this.#epochs.saw(saleId, inForce);
     if (!latest || inForce !== epoch) return;
@@ -180,6 +196,15 @@ export class RedisGate implements SharedGate {
     const now = await latest();
     if (now !== null) await applyLatest(this, saleId, now);
     await this.#run('unshut', [this.#layout.sale(saleId).gate], [epoch]);
+  }
+
+  /** A version before seats would sell a seated item as a counted one, and free units of an order without its seats. */
+  async #mayWriteSeats(): Promise<void> {
+    if (this.#shopId === null) return;
+    if ((await this.#format.join(false, SHARED_OF_SEATS)) >= SHARED_OF_SEATS) return;
+    throw unavailable(
+      'seats cannot be sold while a process of a version before seats runs, and for half a minute after',
+    );
   }
 
   async shut(saleId: string, upTo = Infinity): Promise<void> {
@@ -203,10 +228,7 @@ export class RedisGate implements SharedGate {
       const keys = epochs.map((each) => sale.of(each));
       const [what, ...more] = (await this.#run(
         'remove',
-        [
-          ...[sale.gate, sale.epochs, sale.retry, sale.dead, sale.decided, sale.emptied],
-          ...keys.flatMap((of) => [of.items, of.holds, of.keys, of.house, of.stream]),
-        ],
+        [...[sale.gate, sale.epochs, sale.retry, sale.dead, sale.decided, sale.emptied], ...keys.flatMap(epochKeys)],
         [condition, EMPTIED_SECONDS, ...epochs],
       )) as string[];
       if (what === 'removed') break;
@@ -228,7 +250,7 @@ export class RedisGate implements SharedGate {
   }
 
   admit(request: AdmitRequest): Promise<Verdict> {
-    return this.#admissions.admit(request);
+    return (request.seats === undefined ? this.#admissions : this.#seatAdmissions).admit(request);
   }
 
   async keyOf(saleId: string, buyer: string, key: string): Promise<BoundTo | null> {
@@ -260,7 +282,8 @@ export class RedisGate implements SharedGate {
 
   async #end(saleId: string, { orderId, buyer }: HoldRef, key: string | null): Promise<void> {
     const name = key === null ? '' : keyName(buyer, key);
-    await this.#inForce('end', saleId, (of) => [of.items, of.holds, of.keys], [1, orderId, buyer, name]);
+    const keys = ({ items, holds, keys, seats, changes }: EpochKeys): string[] => [items, holds, keys, seats, changes];
+    await this.#inForce('end', saleId, keys, [1, orderId, buyer, name]);
   }
 
   /** For reads that a caller waits for: fails at once while Redis is out. */
@@ -273,17 +296,18 @@ export class RedisGate implements SharedGate {
     this.#mustAnswer(saleId);
     const found = await this.#inForce('hold-of', saleId, (of) => [of.items, of.holds], [orderId, buyer]);
     if (!found) return null;
-    const [state, dotted, epoch, text] = found as [string, string, string, string];
-    const slots = dotted.split('.').map(Number);
-    return { queued: state === 'q', ...itemOf(text), quantity: slots.length, slots, epoch: Number(epoch) };
+    const [state, taken, epoch, text, seats] = found as [string, string, string, string, string];
+    const slots = taken.split('.').map(Number);
+    const held = { queued: state === 'q', ...itemOf(text), quantity: slots.length, slots, epoch: Number(epoch) };
+    return seats === '' ? held : { ...held, seats: seatsIn(seats) };
   }
 
   async epochOf(saleId: string): Promise<number | null> {
     const sale = this.#layout.sale(saleId);
     for (let tries = 0; tries < TRIES_MAX; tries++) {
       const known = this.#epochs.of(saleId);
-      const { items, stream } = sale.of(known);
-      const epoch = (await this.#run('epoch-of', [sale.gate, items, stream], [known])) as number;
+      const { items, stream, seats } = sale.of(known);
+      const epoch = (await this.#run('epoch-of', [sale.gate, items, stream, seats], [known])) as number;
       if (epoch === 0 || epoch < known) return null;
       if (epoch === known) return epoch;
       // Ask again with the key names of this epoch, to see whether its keys exist too.
@@ -312,7 +336,47 @@ export class RedisGate implements SharedGate {
     lowered?: { total: number; rev: number },
   ): Promise<void> {
     const { total, rev } = lowered ?? { total: '', rev: '' };
-    await this.#inForce('house-drop', saleId, (of) => [of.items, of.house], [itemId, holdId, total, rev]);
+    const keys = ({ items, house, seats, changes }: EpochKeys): string[] => [items, house, seats, changes];
+    await this.#inForce('house-drop', saleId, keys, [itemId, holdId, total, rev]);
+  }
+
+  async paid(saleId: string, orders: readonly HoldRef[]): Promise<void> {
+    const keys = ({ items, holds, seats, changes }: EpochKeys): string[] => [items, holds, seats, changes];
+    for (let from = 0; from < orders.length; from += REFS_MAX) {
+      const some = orders.slice(from, from + REFS_MAX);
+      const refs = [...some.map(({ orderId }) => orderId), ...some.map(({ buyer }) => buyer)];
+      await this.#inForce('paid', saleId, keys, [some.length, ...refs]);
+    }
+  }
+
+  async holdSeats(
+    saleId: string,
+    itemId: string,
+    seats: readonly number[],
+    { holdId, order, blocked }: SeatsForHouse,
+  ): Promise<SeatsHeld> {
+    const args = [itemId, holdId, dotted(seats), order?.orderId ?? '', order?.buyer ?? '', blocked ? 1 : 0];
+    const said = (await this.#inForce('house-seats', saleId, houseKeys, args)) as [string, string?] | null;
+    const [what, taken] = said ?? ['stale'];
+    return what === 'taken' ? { outcome: 'seat_taken', seats: seatsIn(taken!) } : { outcome: what as 'held' | 'stale' };
+  }
+
+  async applyBlocked(saleId: string, { itemId, rev, seats: blocked }: BlockedSeats, holdId = ''): Promise<void> {
+    const keys = ({ items, house, seats, changes }: EpochKeys): string[] => [items, house, seats, changes];
+    await this.#inForce('apply-blocked', saleId, keys, [itemId, rev, rangesText(blocked), holdId]);
+  }
+
+  async moveSeats(saleId: string, { itemId, orderId, buyer, to, rev, auditId }: SeatsMove): Promise<void> {
+    const args = [itemId, orderId, buyer, dotted(to), rev, houseHoldId(auditId)];
+    await this.#inForce('move-seats', saleId, houseKeys, args);
+  }
+
+  async seats(saleId: string, since?: SeatRevision): Promise<SeatsSeen | null> {
+    this.#mustAnswer(saleId);
+    const args = since === undefined ? ['', ''] : [since.epoch, since.n];
+    const keys = ({ items, seats, changes }: EpochKeys): string[] => [items, seats, changes];
+    const reply = (await this.#inForce('seats', saleId, keys, args)) as [epoch: string, ...rest: string[]] | null;
+    return reply && readSeats(Number(reply[0]), reply.slice(1));
   }
 
   async view(saleId: string): Promise<ItemView[] | null> {
@@ -407,9 +471,14 @@ export class RedisGate implements SharedGate {
     this.#breakers.close();
     this.#room.close();
     this.#admissions.close();
+    this.#seatAdmissions.close();
     this.#link.close();
     this.#keepAlive.close();
   }
+}
+
+function houseKeys({ items, holds, house, seats, changes }: EpochKeys): string[] {
+  return [items, holds, house, seats, changes];
 }
 
 /** `<item id> <amount> <currency> <code>`; a code may contain blanks. */

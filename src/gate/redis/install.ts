@@ -1,10 +1,11 @@
 import { invariant, unavailable } from '../../base/errors.ts';
-import { keyName, type Layout } from '../../base/redis/layout.ts';
+import { type EpochKeys, keyName, type Layout } from '../../base/redis/layout.ts';
 import type { RedisLink } from '../../base/redis/link.ts';
 import { bulk } from '../../base/redis/sent-script.ts';
 import type { Runtime } from '../../base/runtime.ts';
 import type { SaleSnapshot, SaleValues, SnapshotPage } from '../../model/snapshot.ts';
 import { scriptNamed } from './scripts.ts';
+import { dotted, Halls } from './seats.ts';
 
 /**
  * Fields of one chunk, and chunks under way. Orders of other sales run in between and wait for no more than these: larger chunks
@@ -12,6 +13,8 @@ import { scriptNamed } from './scripts.ts';
  */
 const CHUNK_FIELDS = 250;
 const CHUNKS_AT_ONCE = 2;
+/** Bytes of one part of the seats. */
+const SEAT_BYTES = 16_384;
 /** How often others may change the list of epochs while we open the gate. */
 const TRIES_MAX = 10;
 
@@ -32,20 +35,21 @@ export async function install(
 ): Promise<number> {
   const { saleId, epoch } = snapshot;
   const sale = layout.sale(saleId);
-  const { items, holds, keys, house, stream } = sale.of(epoch);
+  const { items, holds, keys, house, seats, changes, stream } = sale.of(epoch);
   // Before the first key, so that every sale that has keys is in the list.
   await link.call('SADD', [layout.sales, saleId]);
 
   const builder = runtime.random.secret(8);
   const begun = await link.script(
     scriptNamed('build-begin'),
-    [sale.gate, sale.epochs, items, holds, keys, house],
+    [sale.gate, sale.epochs, items, holds, keys, house, seats, changes],
     [epoch, builder, sale.begin],
   );
   if (typeof begun === 'number') return begun;
   const [server] = begun as [string];
 
-  const chunks = chunksOf(snapshot, { items, holds, keys });
+  const halls = new Halls(snapshot.items);
+  const chunks = chunksOf(snapshot, halls, { items, holds, keys });
   /** Fields written so far. If fewer exist when the gate is opened, Redis has lost some. */
   const added = new Map([items, holds, keys].map((key) => [key, 0]));
   const head = bulk(String(epoch)) + bulk(builder);
@@ -68,6 +72,12 @@ export async function install(
     }
   };
   await Promise.all(Array.from({ length: CHUNKS_AT_ONCE }, (_, at) => writer(at + 1)));
+  const { text } = halls.written();
+  for (let from = 0; from < text.length; from += SEAT_BYTES) {
+    const part = text.slice(from, from + SEAT_BYTES);
+    const script = scriptNamed('build-seats');
+    if ((await link.script(script, [sale.epochs, items, seats], [epoch, builder, from, part])) === -1) break;
+  }
 
   const values = valueArgs(snapshot);
   let lower: string[] = [];
@@ -75,10 +85,10 @@ export async function install(
     const open = await link.script(
       scriptNamed('build-open'),
       [
-        ...[sale.gate, sale.epochs, items, holds, keys, stream],
-        ...lower.map((each) => sale.of(each)).flatMap((of) => [of.items, of.holds, of.keys, of.house, of.stream]),
+        ...[sale.gate, sale.epochs, items, holds, keys, seats, stream],
+        ...lower.flatMap((each) => epochKeys(sale.of(each))),
       ],
-      [epoch, builder, server, added.get(holds)!, added.get(keys)!, ...values, shut ? 1 : 0, ...lower],
+      [epoch, builder, server, added.get(holds)!, added.get(keys)!, ...values, shut ? 1 : 0, text.length, ...lower],
     );
     if (typeof open === 'number') return open;
     const [what, ...more] = open as string[];
@@ -91,6 +101,11 @@ export async function install(
     lower = more;
   }
   throw unavailable(`the gate of sale ${saleId} was lost while it was being built`);
+}
+
+/** In the order of the keys of build-open.lua and remove.lua. */
+export function epochKeys({ items, holds, keys, house, seats, changes, stream }: EpochKeys): string[] {
+  return [items, holds, keys, house, seats, changes, stream];
 }
 
 /** In the order of the arguments of apply-sale.lua and build-open.lua. */
@@ -111,13 +126,21 @@ interface Chunk {
  */
 async function* chunksOf(
   { saleId, items, content }: SaleSnapshot,
+  halls: Halls,
   keys: { items: string; holds: string; keys: string },
 ): AsyncGenerator<Chunk> {
   const numbers = new Map(items.map(({ id }, at) => [id, at + 1]));
   const held = new Map<string, number>();
   for await (const page of content) {
-    for (const { orderId, itemId, slots } of page.holds) {
+    for (const { orderId, itemId, slots, seats, paid } of page.holds) {
       invariant(numbers.has(itemId), `order ${orderId} holds an item that sale ${saleId} does not have`);
+      const hall = halls.of(itemId);
+      invariant(
+        (hall === undefined) === (seats === undefined),
+        `order ${orderId} has seats of a counted item, or none`,
+      );
+      hall?.take(seats!, 'reserved');
+      if (paid) hall?.sell(seats!);
       held.set(itemId, (held.get(itemId) ?? 0) + slots.length);
     }
     yield* chunked(keys.holds, holdFields(page, numbers));
@@ -129,21 +152,22 @@ async function* chunksOf(
   ]);
   for (const { id, code, price, total, blocked, rev, onSale } of items) {
     const k = numbers.get(id)!;
-    // Under a name that scripts of a version that sells everything do not look for.
-    fields.set(`${onSale === false ? 'X' : 'c'}:${code}`, String(k));
+    if (onSale === false) fields.set(`x:${k}`, '1');
+    fields.set(`${fieldOf(halls.of(id) !== undefined, onSale !== false)}:${code}`, String(k));
     fields.set(`s:${k}`, `${id} ${price.amount} ${price.currency} ${code}`);
     for (const [name, count] of Object.entries({ t: total, b: blocked, r: rev, h: held.get(id) ?? 0, q: 0, o: 0 })) {
       fields.set(`${name}:${k}`, String(count));
     }
   }
-  yield* chunked(keys.items, fields);
+  yield* chunked(keys.items, new Map([...fields, ...halls.written().fields]));
 }
 
 /** A buyer's orders of one page are joined: a chunk names no buyer twice. */
 function holdFields({ holds }: SnapshotPage, numbers: ReadonlyMap<string, number>): Map<string, string> {
   const buyers = new Map<string, string>();
-  for (const { orderId, itemId, buyer, slots } of holds) {
-    const hold = `${orderId},${numbers.get(itemId)},s,${slots.join('.')}`;
+  for (const { orderId, itemId, buyer, slots, seats } of holds) {
+    const sits = seats === undefined ? '' : `,${dotted(seats)}`;
+    const hold = `${orderId},${numbers.get(itemId)},s,${slots.join('.')}${sits}`;
     const mine = buyers.get(buyer);
     buyers.set(buyer, mine === undefined ? hold : `${mine};${hold}`);
   }
@@ -170,4 +194,13 @@ function* chunked(key: string, fields: ReadonlyMap<string, string>): Generator<C
     parts = 0;
   }
   if (parts > 0) yield { key, wire, parts };
+}
+
+/**
+ * Items by code are kept under three names. admit.lua, also that of a version before seats and before items could be off sale, must
+ * not find any but counted ones that are on sale.
+ */
+function fieldOf(isSeated: boolean, isOnSale: boolean): 'C' | 'X' | 'c' {
+  if (isSeated) return 'C';
+  return isOnSale ? 'c' : 'X';
 }

@@ -5,7 +5,7 @@ import { isId } from '../../base/ids.ts';
 import { Turn } from '../../base/turn.ts';
 import * as S from '../../contract/schemas.ts';
 import { hasEnded, type OrderStatus } from '../../model/order.ts';
-import type { PlaceResult } from '../../orders/place.ts';
+import type { OrderResult } from '../../orders/seat-orders.ts';
 import { iso, type Order, presentOrder, type Sale } from '../../views/present.ts';
 import type { OrderingIdentity } from '../auth.ts';
 import { readsOfList } from '../buyer-limits.ts';
@@ -81,7 +81,9 @@ export function orderRoutes(app: FastifyInstance, { shop, auth, streams, buyerLi
             'sale_closed',
             'sale_paused',
             'limit_reached',
+            'seat_taken',
             'sold_out',
+            'not_together',
             'idempotency_in_flight',
             'body_too_large',
             'unsupported_media_type',
@@ -105,13 +107,15 @@ export function orderRoutes(app: FastifyInstance, { shop, auth, streams, buyerLi
       },
     },
     async (request, reply) => {
-      const { item, quantity } = request.body;
+      const { item, quantity, seats, together } = request.body;
       const who = request[WHO]!;
       const result = await shop.get().place({
         saleId: request.params.id,
         itemCode: item,
         buyer: who.buyer,
-        quantity: quantity ?? 1,
+        quantity,
+        seats,
+        together,
         key: keyOf(request),
         by: who.admin === null ? undefined : actorOf(who, request),
         signal: new Client(request.raw.socket),
@@ -119,7 +123,13 @@ export function orderRoutes(app: FastifyInstance, { shop, auth, streams, buyerLi
       // All refusals of one turn are sent together, like the orders of one commit: a write that wakes a sleeping client
       // costs ten times as much as one that does not (docs/internals/design-notes.md).
       if (!result.ok) await turn.end();
-      return answerPlaced(reply, result, mountOf(request) + app.prefix);
+      if (!result.ok) return answerRefused(reply, result);
+      const { order, replayed } = result;
+      if (replayed) reply.header('idempotent-replayed', 'true');
+      return reply
+        .code(order.status === 'queued' ? 202 : 201)
+        .header('location', `${mountOf(request)}${app.prefix}/v1/orders/${order.id}`)
+        .send(order.seats === undefined ? presentOrder(order) : await shop.get().present(order));
     },
   );
 
@@ -226,14 +236,7 @@ export function orderRoutes(app: FastifyInstance, { shop, auth, streams, buyerLi
   }
 }
 
-function answerPlaced(reply: FastifyReply, result: PlaceResult, prefix: string): FastifyReply {
-  if (result.ok) {
-    if (result.replayed) reply.header('idempotent-replayed', 'true');
-    return reply
-      .code(result.order.status === 'queued' ? 202 : 201)
-      .header('location', `${prefix}/v1/orders/${result.order.id}`)
-      .send(presentOrder(result.order));
-  }
+function answerRefused(reply: FastifyReply, result: Exclude<OrderResult, { ok: true }>): FastifyReply {
   switch (result.code) {
     case 'sale_not_open':
     case 'sale_closed':
@@ -248,8 +251,14 @@ function answerPlaced(reply: FastifyReply, result: PlaceResult, prefix: string):
     case 'idempotency_in_flight':
       reply.header('retry-after', String(result.retryAfterSeconds));
       return refuse(reply, result.code);
+    case 'seat_taken':
+      return sendProblem(reply, result.code, undefined, { seats: result.seats });
+    case 'invalid_request': {
+      const { errors } = result;
+      return sendProblem(reply, result.code, `${errors[0]!.path}: ${errors[0]!.message}`, { errors });
+    }
     case 'not_found':
-      throw new HttpProblem('not_found', 'there is no such sale or item');
+      throw new HttpProblem('not_found', 'there is no such sale, item or seat');
     default:
       return refuse(reply, result.code);
   }

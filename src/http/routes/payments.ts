@@ -8,7 +8,7 @@ import { compile, faults } from '../../contract/validate.ts';
 import type { OrderRecord } from '../../model/order.ts';
 import type { EndResult } from '../../orders/life/cancel.ts';
 import type { PayResult } from '../../orders/life/pay.ts';
-import { type Order, presentOrder } from '../../views/present.ts';
+import type { Order } from '../../views/present.ts';
 import { addressOf } from '../address.ts';
 import type { Identity } from '../auth.ts';
 import { BODY_BYTES_MAX, type HttpContext, type HttpOptions } from '../context.ts';
@@ -223,7 +223,7 @@ export function paymentRoutes(app: FastifyInstance, context: HttpContext): void 
 
   async function answerPaid(result: PayResult): Promise<{ status: number; body: unknown }> {
     if (result.ok) {
-      const body = presentOrder(result.order, result.attempt);
+      const body = await shop.get().present(result.order, result.attempt);
       if (result.state === 'paid') return { status: 200, body };
       const { redirectUrl } = result;
       return { status: 202, body: { ...body, ...(redirectUrl !== null && { redirectUrl }) } };

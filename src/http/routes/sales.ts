@@ -257,7 +257,7 @@ export function saleRoutes(app: FastifyInstance, context: HttpContext): void {
       exposeHeadRoute: false,
       schema: {
         tags,
-        summary: 'Follow a sale by server-sent events: `stock` (an item’s counts) and `state`',
+        summary: 'Follow a sale by server-sent events: `stock` (an item’s counts), `state` and `seats`',
         params,
         querystring: S.NoQuery,
         response: {
@@ -294,10 +294,20 @@ const texts = new WeakMap<readonly SaleEvent[], Buffer>();
 function textOf(events: readonly SaleEvent[]): Buffer {
   let text = texts.get(events);
   if (text === undefined) {
-    const one = (event: SaleEvent): string =>
-      eventText(event.type, event.id, event.type === 'stock' ? event.item : { state: event.state });
+    const one = (event: SaleEvent): string => eventText(event.type, event.id, dataOf(event));
     text = Buffer.from(events.map(one).join(''));
     texts.set(events, text);
   }
   return text;
+}
+
+function dataOf(event: SaleEvent): unknown {
+  switch (event.type) {
+    case 'stock':
+      return event.item;
+    case 'state':
+      return { state: event.state };
+    case 'seats':
+      return event.seats;
+  }
 }

@@ -1,6 +1,7 @@
 import type { Actor } from '../../model/actor.ts';
 import type { OrderRecord } from '../../model/order.ts';
 import type { SeatMap } from '../../model/seat-map.ts';
+import type { SnapshotPage } from '../../model/snapshot.ts';
 import type { AdminCall, SaleChange } from './sales.ts';
 
 /**
@@ -13,6 +14,11 @@ export interface SeatLedger {
   seatMaps(saleId: string): Promise<Map<string, SeatMap>>;
   /** The blocked seats of each seated item, with the item's `rev` of the same instant. */
   blockedSeats(saleId: string): Promise<BlockedSeats[]>;
+  /**
+   * The live orders of a sale, page by page, without keys: for a sale that has no gate any more. An order that ends or is paid
+   * meanwhile may be shown as it was.
+   */
+  seatHolds(saleId: string): AsyncIterable<SnapshotPage>;
   /**
    * Blocks seats for the house, or makes them free again: all or none, of any number of items of the sale, up to
    * BLOCKED_AT_ONCE_MAX. A seat that is so already stays so. Those that orders have are named in the refusal.
@@ -32,7 +38,7 @@ export interface SeatLedger {
   // Moves on their way to the gate
 
   /** Oldest first; `olderMs`: only those that have been there for so long; `after`: the next page. */
-  seatMoves(limit: number, olderMs: number, after?: SeatMove): Promise<SeatMove[]>;
+  seatMoves(limit: number, olderMs: number, after?: SeatMove): Promise<WaitingSeatMove[]>;
   /** The gate has them. They are forgotten by `pruneReleases`. */
   seatMovesTold(moves: readonly Pick<SeatMove, 'orderId' | 'version'>[]): Promise<void>;
   /**
@@ -67,7 +73,7 @@ export interface NewSeats {
 }
 
 /**
- *   moved        now, by this call
+ *   moved        now, by this call; `told` is the row that the gate is told by
  *   repeat       it has these seats already
  *   seat_taken   others have `taken`; nothing has changed
  *   not_movable  it is neither reserved nor paid, or its item is counted
@@ -75,7 +81,7 @@ export interface NewSeats {
  *   unknown      there is no such order
  */
 export type SeatsMoved =
-  | { readonly outcome: 'moved'; readonly order: OrderRecord; readonly from: number[] }
+  | { readonly outcome: 'moved'; readonly order: OrderRecord; readonly from: number[]; readonly told: SeatMove }
   | { readonly outcome: 'repeat' | 'not_movable' | 'fenced'; readonly order: OrderRecord }
   | { readonly outcome: 'seat_taken'; readonly order: OrderRecord; readonly taken: number[] }
   | { readonly outcome: 'unknown' };
@@ -94,4 +100,9 @@ export interface SeatMove {
   readonly auditId: string;
   readonly rev: number;
   readonly createdAtMs: number;
+}
+
+export interface WaitingSeatMove extends SeatMove {
+  /** By the ledger's clock. */
+  readonly waitedMs: number;
 }

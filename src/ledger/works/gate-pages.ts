@@ -55,7 +55,10 @@ function itemOf(
  * is bounded by the rows it reads and not by those it finds, so that none takes long in a sale most of whose orders have
  * ended. The next page is read while the caller works on this one.
  */
-async function* gatePages(read: (afterId: string) => Promise<GateRow[]>, nowMs: number): AsyncGenerator<SnapshotPage> {
+export async function* gatePages(
+  read: (afterId: string) => Promise<GateRow[]>,
+  nowMs: number,
+): AsyncGenerator<SnapshotPage> {
   let next: Promise<GateRow[]> | null = read('0');
   while (next !== null) {
     const rows: GateRow[] = await next;

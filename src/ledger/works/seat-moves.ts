@@ -1,4 +1,4 @@
-import type { SeatMove } from '../port/seats.ts';
+import type { SeatMove, WaitingSeatMove } from '../port/seats.ts';
 import { parseSeats, seatsText } from '../rules/seats.ts';
 import type { ItemSpan } from './releases.ts';
 import { CLOCK, type InsertStep, nowOf, query, type Row, type Work } from './work.ts';
@@ -48,8 +48,9 @@ function moveOfRow(row: Row): SeatMove {
   };
 }
 
-export function* seatMoves(limit: number, olderMs: number, after?: SeatMove): Work<SeatMove[]> {
+export function* seatMoves(limit: number, olderMs: number, after?: SeatMove): Work<WaitingSeatMove[]> {
   const [clock] = yield [CLOCK];
+  const nowMs = nowOf(clock);
   const next =
     after === undefined
       ? ''
@@ -58,12 +59,12 @@ export function* seatMoves(limit: number, olderMs: number, after?: SeatMove): Wo
   const [found] = yield [
     query(
       `${SELECT} WHERE done_at IS NULL AND created_at <= ? ${next} ORDER BY created_at, order_id, version LIMIT ?`,
-      nowOf(clock) - olderMs,
+      nowMs - olderMs,
       ...place,
       limit,
     ),
   ];
-  return found!.rows.map(moveOfRow);
+  return found!.rows.map(moveOfRow).map((one) => ({ ...one, waitedMs: nowMs - one.createdAtMs }));
 }
 
 export function* seatMovesTold(moves: readonly Pick<SeatMove, 'orderId' | 'version'>[]): Work<void> {

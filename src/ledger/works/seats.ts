@@ -5,6 +5,7 @@ import {
   BLOCKED_AT_ONCE_MAX,
   type BlockedSeats,
   type NewSeats,
+  type SeatMove,
   type SeatsMoved,
   type SeatsOfItem,
 } from '../port/seats.ts';
@@ -191,8 +192,11 @@ export function* moveSeats(
   if (keepEvents) writes.addRows(eventStep([{ order: next, type: 'order.moved' }]));
   writes.add(query('UPDATE items SET rev = rev + 1 WHERE id = ?', BigInt(itemId)), 1);
   const { saleId, buyer } = order;
-  const told = { orderId, version: next.version, saleId, itemId, buyer, from, to: [...seats], auditId };
-  writes.addRows(seatMoveStep({ ...told, rev: Number(rev) + 1, createdAtMs: atMs }));
+  const told: SeatMove = {
+    ...{ orderId, version: next.version, saleId, itemId, buyer, from, to: [...seats], auditId },
+    ...{ rev: Number(rev) + 1, createdAtMs: atMs },
+  };
+  writes.addRows(seatMoveStep(told));
   yield* writes.last();
-  return { outcome: 'moved', order: next, from };
+  return { outcome: 'moved', order: next, from, told };
 }

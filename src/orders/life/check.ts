@@ -4,7 +4,7 @@ import type { PaymentLedger, Release, ReleaseLedger, Unsettled, UnsettledRefund 
 import { FINDINGS_MAX, type Finding } from '../../model/finding.ts';
 import type { PaymentAttempt } from '../../model/payment.ts';
 import { TRIES_ALERT } from './due.ts';
-import { RELEASE_ALERT_MS } from './releaser.ts';
+import { OUTBOX_ALERT_MS } from './outbox.ts';
 
 const PAGE = 500;
 
@@ -19,7 +19,7 @@ export async function checkLife(
   saleId: string | null,
 ): Promise<Finding[]> {
   const findings: Finding[] = [];
-  const read = (limit: number, after?: Release) => ledger.releases(limit, RELEASE_ALERT_MS, after);
+  const read = (limit: number, after?: Release) => ledger.releases(limit, OUTBOX_ALERT_MS, after);
   for await (const page of pages<Release>(timers, PAGE, read)) {
     if (findings.length > FINDINGS_MAX) break;
     for (const release of page) {
@@ -39,7 +39,7 @@ function stuckRelease({ orderId, saleId, units, createdAtMs }: Release): Finding
     check: 'releases',
     saleId,
     subject: `order:${orderId}`,
-    expected: `${units} ${units === 1 ? 'unit' : 'units'} back in the gate within ${RELEASE_ALERT_MS / 1000} s of the order's end`,
+    expected: `${units} ${units === 1 ? 'unit' : 'units'} back in the gate within ${OUTBOX_ALERT_MS / 1000} s of the order's end`,
     actual: `not back; the order ended at ${new Date(createdAtMs).toISOString()}`,
     cause: 'the gate has not taken them: Redis is out, or no process looks after releases',
     repair: 'bring Redis back and see that a serve or a worker runs: it gives them back by itself',

@@ -9,6 +9,7 @@ import type { OrderLock } from './lock.ts';
 import type { Reached } from './points.ts';
 import type { CheckedProvider } from './provider.ts';
 import type { Releaser } from './releaser.ts';
+import type { SeatMover } from './seat-mover.ts';
 
 /**
  * What the flows of this folder share: pay.ts, cancel.ts, refund.ts, news.ts, settle.ts and the sweeper. Each flow goes
@@ -28,6 +29,7 @@ export interface Life {
   readonly attempts: Pick<Grouped<NewAttempt, AttemptOpened>, 'ask'>;
   readonly lock: Pick<OrderLock, 'run'>;
   readonly releaser: Releaser;
+  readonly seatMover: SeatMover;
   readonly providers: ReadonlyMap<string, CheckedProvider>;
   readonly attemptIds: IdSequence;
   readonly auditIds: IdSequence;

@@ -30,4 +30,9 @@ export const POINTS = [
 
 export type Point = (typeof POINTS)[number];
 
-export type Reached = (point: Point) => void;
+/** The same for a move to other seats, which needs a sale with seats (test/faults/seat-moves.test.ts). */
+export const MOVE_POINTS = ['move:held', 'move:committed', 'move:in-gate'] as const;
+
+export type MovePoint = (typeof MOVE_POINTS)[number];
+
+export type Reached = (point: Point | MovePoint) => void;

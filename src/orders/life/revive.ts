@@ -18,10 +18,11 @@ export async function revive(life: Life, place: Place, attempt: PaymentAttempt):
   const { ledger, reached } = life;
   const order = await ledger.getOrder(attempt.orderId);
   if (order?.status !== 'expired') return false;
-  const { saleId, itemCode, buyer, quantity, amount } = order;
+  const { saleId, itemCode, buyer, quantity, seats, amount } = order;
   if (amount.amount !== attempt.amount.amount || amount.currency !== attempt.amount.currency) return false;
   const key = `revive-${attempt.id}`;
-  const placed = await place({ saleId, itemCode, buyer, quantity, key, by: SWEEPER, keyOf: 'shop' });
+  // Of a seated item the very same seats: the buyer has paid for those and not for others.
+  const placed = await place({ saleId, itemCode, buyer, quantity, seats, key, by: SWEEPER, keyOf: 'shop' });
   if (!placed.ok) return false;
   reached('late:placed');
   if (placed.order.status === 'queued') throw new Error('the order that revives it is not decided yet');

@@ -35,7 +35,8 @@ const DUE_MAX = 256;
 
 /**
  * Does what happens to orders without anybody's asking: ends those whose time is over, looks after payments and refunds
- * (due.ts), and gives the gate the units that were left to it (releaser.ts). One process of the cluster does it at a time.
+ * (due.ts), and gives the gate the units and tells it the moves that were left to it (releaser.ts, seat-mover.ts). One process of
+ * the cluster does it at a time.
  */
 export class Sweeper {
   readonly due: DuePayments;
@@ -60,12 +61,13 @@ export class Sweeper {
   }
 
   async stop(): Promise<void> {
-    const { moves, releaser } = this.#life;
+    const { moves, releaser, seatMover } = this.#life;
     await this.#leader?.stop();
     // Only now: the next leader need not wait for what a provider may never answer.
     await this.due.idle();
     await moves.idle();
     await releaser.idle();
+    await seatMover.idle();
   }
 
   /**
@@ -83,6 +85,7 @@ export class Sweeper {
       payments,
       part('refunds', (either) => this.due.refunds(either)),
       part('releases', () => this.#life.releaser.sweep()),
+      part('seat moves', () => this.#life.seatMover.sweep()),
       ...(this.#sandbox === null ? [] : [part('sandbox', this.#sandbox)]),
     ];
     const ended = new AbortController();
@@ -101,6 +104,7 @@ export class Sweeper {
       ended.abort();
       this.due.forget();
       this.#life.releaser.forget();
+      this.#life.seatMover.forget();
     }
   }
 

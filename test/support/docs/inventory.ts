@@ -35,6 +35,7 @@ const SESSIONS: readonly (readonly [page: string, heading: RegExp, session: Sess
   ['docs/guides/webhooks.md', /./, 'requests'],
   ['docs/guides/accounts.md', /./, 'requests'],
   ['docs/guides/likes.md', /./, 'requests'],
+  ['docs/guides/seats.md', /./, 'requests'],
   ['docs/guides/distributed.md', /^Dead letters$/, 'dead letters'],
   ['docs/guides/distributed.md', /./, 'several machines'],
   ['docs/guides/pipes.md', /^(?:Rights|Start|Look|Move a live shop)$/, 'brokers'],

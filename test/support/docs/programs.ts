@@ -115,6 +115,64 @@ await shop.close();`,
     before: `${A_SHOP} import { createServer } from 'node:http';
 const server = createServer(shop.handler()); await new Promise((done) => server.listen(0, '127.0.0.1', done));`,
   },
+  'docs/guides/seats.md: Show it [js]': {
+    before: `
+import { createServer } from 'node:http';
+import { createDoorbuster } from 'doorbuster';
+const shop = await createDoorbuster({ data: './data', adminKey: 'admin-key', authSecret: 'a-secret-of-at-least-thirty-two-bytes' });
+const server = createServer(shop.handler());
+await new Promise((done) => server.listen(0, '127.0.0.1', done));
+const items = [{ code: 'row', name: 'Row', price: { amount: 1, currency: 'CNY' }, seats: [{ section: 'S', row: 'R', from: 1, to: 9 }] }];
+const made = await shop.sales.create({ name: 'Sale', opensAt: 0, closesAt: Date.now() + 3600_000, items });
+const sale = made.sale.id;
+// A browser has these, and knows the shop's address.
+const address = 'http://127.0.0.1:' + server.address().port;
+const over = globalThis.fetch;
+const fetch = (path) => over(address + path);
+class EventSource {
+  constructor(path) {
+    this.read(path).catch(() => undefined);
+  }
+  async read(path) {
+    let text = '';
+    for await (const chunk of (await fetch(path)).body) {
+      text += new TextDecoder().decode(chunk);
+      for (const event of text.split('\\n\\n').slice(0, -1)) {
+        const data = /^event: seats\\nid: .*\\ndata: (.*)/.exec(event);
+        if (data) this.hear({ data: data[1] });
+      }
+      text = text.slice(text.lastIndexOf('\\n\\n') + 2);
+    }
+  }
+  addEventListener(_, hear) {
+    this.hear = hear;
+  }
+}
+const painted = [];
+const paintAll = (_, code, states) => painted.push(code + ' ' + states);
+const paint = (seat, state) => painted.push(seat + ' ' + state);`,
+    after: `
+const until = async (what) => {
+  for (let tries = 0; !painted.includes(what); tries++) {
+    if (tries > 100) throw new Error('painted ' + painted.join(', ') + ', not ' + what);
+    await new Promise((done) => setTimeout(done, 50));
+  }
+};
+await until('row fffffffff');
+await shop.orders.place({ sale, buyer: 'ann', seats: ['S/R/2'] });
+await until('S/R/2 r');
+server.close();
+server.closeAllConnections();
+await shop.close();`,
+  },
+  'docs/guides/seats.md: In your program [js]': {
+    before: `
+import { createDoorbuster } from 'doorbuster';
+const shop = await createDoorbuster({ data: './data' });`,
+    after: `
+if (items[0].rows[0].states !== 'fffrfrrrrb') throw new Error(items[0].rows[0].states);
+await shop.close();`,
+  },
   'docs/guides/payments.md: A provider of yours [ts]': {
     before: `${AN_ORDER} const orderId = order.id; const charges = new Map();
 const api = {

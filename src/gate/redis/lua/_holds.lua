@@ -3,7 +3,7 @@
 
   All live holds of a buyer are one value: `<order id>,<item number>,<q or s>,<slots with dots>` joined by `;`, oldest
   first. q: queued, the ledger has not stored the order yet; s: settled. The most common hold (the first item, queued, slot 1) is
-  stored as the order id alone.
+  stored as the order id alone. Of a seated item `,<seats with dots>` follows, and `@<rev>` behind it once the order was moved.
 ]]
 local CROWD = ',1,q,1'
 
@@ -16,6 +16,15 @@ local function holdIn(mine, orderId)
   local at = string.find(';' .. mine, ';' .. orderId .. ',', 1, true)
   if not at then return nil end
   return at, string.match(mine, '^,(%d+),([qs]),([%d.]+)', at + #orderId)
+end
+
+-- The seats of a hold that `holdIn` has found, with dots; the rev of its last move, or ''; and where it ends in `mine`. Of a
+-- counted item the seats are nil.
+local function seatsOfHold(mine, at, orderId, number, slots)
+  local last = at + #orderId + #number + #slots + 3
+  local seats, rev = string.match(mine, '^,([%d.]+)@?(%d*)', last + 1)
+  if not seats then return nil, '', last end
+  return seats, rev, last + 1 + #seats + (rev == '' and 0 or 1 + #rev)
 end
 
 -- One slot is one unit.

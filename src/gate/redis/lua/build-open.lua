@@ -3,8 +3,8 @@
   are drained first.
 
   KEYS[1..2]  gate, epochs
-  KEYS[3..6]  items, holds, keys, stream of the new epoch
-  then        items, holds, keys, house, stream of each lower epoch that is registered
+  KEYS[3..7]  items, holds, keys, seats, stream of the new epoch
+  then        items, holds, keys, house, seats, changes, stream of each lower epoch that is registered
   ARGV[1]     the new epoch
   ARGV[2]     the builder
   ARGV[3]     the server's run id and replication id when building began, a blank between
@@ -12,6 +12,7 @@
   ARGV[6]     version
   ARGV[7..12] opens, closes, paused, closed, perBuyer, payWithin
   ARGV[13]    1 if it is to be shut: in place, but not open yet
+  ARGV[14]    how many bytes were written to seats
   then        the lower epochs
 
   Returns {'opened'}; {'lost'}: part of what was built is missing, or belongs to another build; {'epochs', …}: the lower epochs
@@ -19,6 +20,7 @@
 ]]
 -- @include _server
 
+local KEYS_AN_EPOCH, LOWER_AT = 7, 15
 local call = redis.call
 local epoch = tonumber(ARGV[1])
 local values = call('HMGET', KEYS[1], 'epoch', 'version', 'opens', 'closes', 'paused', 'closed', 'perBuyer', 'payWithin')
@@ -31,12 +33,13 @@ if not isServer(run, replid)
   or call('HGET', KEYS[3], 'build') ~= ARGV[2]
   or call('HLEN', KEYS[4]) ~= tonumber(ARGV[4])
   or call('HLEN', KEYS[5]) ~= tonumber(ARGV[5])
+  or call('STRLEN', KEYS[6]) ~= tonumber(ARGV[14])
 then
   return { 'lost' }
 end
 
 local expected, lower = {}, {}
-for i = 14, #ARGV do expected[ARGV[i]] = true end
+for i = LOWER_AT, #ARGV do expected[ARGV[i]] = true end
 local known = true
 for _, other in ipairs(call('SMEMBERS', KEYS[2])) do
   if tonumber(other) < epoch then
@@ -50,9 +53,9 @@ if not known then return { 'epochs', unpack(lower) } end
 if not values[2] or tonumber(values[2]) <= tonumber(ARGV[6]) then
   for i = 6, 12 do values[i - 4] = ARGV[i] end
 end
-for i = 14, #ARGV do
+for i = LOWER_AT, #ARGV do
   if tonumber(ARGV[i]) == inForce then
-    local old = KEYS[7 + 5 * (i - 14)]
+    local old = KEYS[8 + KEYS_AN_EPOCH * (i - LOWER_AT)]
     local totals = {}
     for number = 1, tonumber(call('HGET', old, 'n') or 0) do
       local of = call('HMGET', old, 's:' .. number, 't:' .. number, 'r:' .. number)
@@ -68,7 +71,7 @@ for i = 14, #ARGV do
   end
 end
 
-local made = redis.pcall('XGROUP', 'CREATE', KEYS[6], 'ledger', '0', 'MKSTREAM')
+local made = redis.pcall('XGROUP', 'CREATE', KEYS[7], 'ledger', '0', 'MKSTREAM')
 if made.err and not string.find(made.err, 'BUSYGROUP', 1, true) then return made end
 call('HDEL', KEYS[3], 'build')
 local writer = 1
@@ -77,9 +80,9 @@ call('DEL', KEYS[1])
 call('HSET', KEYS[1], 'epoch', ARGV[1], 'run', run, 'replid', replid, 'version', values[2], 'opens', values[3], 'closes', values[4],
   'paused', values[5], 'closed', values[6], 'perBuyer', values[7], 'payWithin', values[8])
 if ARGV[13] == '1' then call('HSET', KEYS[1], 'shut', 1) end
-for i = 14, #ARGV do
-  local at = 7 + 5 * (i - 14)
-  call('UNLINK', KEYS[at], KEYS[at + 1], KEYS[at + 2], KEYS[at + 3])
-  if call('EXISTS', KEYS[at + 4]) == 0 then call('SREM', KEYS[2], ARGV[i]) end
+for i = LOWER_AT, #ARGV do
+  local at = 8 + KEYS_AN_EPOCH * (i - LOWER_AT)
+  call('UNLINK', unpack(KEYS, at, at + 5))
+  if call('EXISTS', KEYS[at + 6]) == 0 then call('SREM', KEYS[2], ARGV[i]) end
 end
 return { 'opened' }

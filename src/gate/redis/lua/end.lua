@@ -1,8 +1,8 @@
 --[[
-  Ends holds: their units and slots are free again. Without a hold it does nothing, so units come back once only (P4).
+  Ends holds: their units, slots and seats are free again. Without a hold it does nothing, so units come back once only (P4).
   With a key, the order never came into being: the key is freed too, if it is bound to this order.
 
-  KEYS[1..4]  gate, items, holds, keys
+  KEYS[1..6]  gate, items, holds, keys, seats, changes
   ARGV[1]     the epoch that the caller believes in force
   ARGV[2]     n: how many orders
   then        n order ids; n buyers; n times `<buyer>\n<key>` to be freed, or nothing
@@ -10,9 +10,11 @@
   Returns how many ended, as text; or a number: the epoch in force, which is not the caller's, 0 if there is none.
 ]]
 local call = redis.call
+local ITEMS, SEATS, CHANGES = KEYS[2], KEYS[5], KEYS[6]
 
 -- @include _epoch
 -- @include _holds
+-- @include _seats
 
 local n = tonumber(ARGV[2])
 if #ARGV ~= 2 + 3 * n then error('end: arguments are missing') end
@@ -28,7 +30,12 @@ for i = 1, n do
     at, number, state, slots = holdIn(mine, orderId)
   end
   if at then
-    local last = at + #orderId + #number + #slots + 3
+    local seats, _, last = seatsOfHold(mine, at, orderId, number, slots)
+    if seats then
+      local hall = hallOf(number)
+      leaveSeats(hall, seatsIn(hall, seats))
+      noteChanges(hall)
+    end
     -- The holds before and after it, with one separator between them.
     local before, behind = string.sub(mine, 1, at - 1), string.sub(mine, last + 2)
     newHolds[buyer] = behind == '' and string.sub(before, 1, -2) or before .. behind
@@ -52,5 +59,6 @@ if ended > 0 then
   end
   for count, units in pairs(counts) do call('HINCRBY', KEYS[2], count, -units) end
   if unsettled > 0 then call('HINCRBY', KEYS[2], 'Q', -unsettled) end
+  writeSeats()
 end
 return tostring(ended)

@@ -13,7 +13,7 @@ local holds, list = redis.call('HGETALL', KEYS[3]), {}
 local time = redis.call('TIME')
 local nowMs = time[1] * 1000 + math.floor(time[2] / 1000)
 for i = 1, #holds, 2 do
-  local number, takenAt = string.match(holds[i + 1], '^(%d+) %d+ (%d+)$')
+  local number, takenAt = string.match(holds[i + 1], '^(%d+) %d+ (%d+)')
   local itemId = string.match(redis.call('HGET', KEYS[2], 's:' .. number), '^%S+')
   list[#list + 1] = holds[i] .. '\n' .. itemId .. '\n' .. string.format('%.0f', nowMs - takenAt)
 end
