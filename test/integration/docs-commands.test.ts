@@ -150,6 +150,8 @@ describe.runIf(LONG)('with a broker', () => {
         );
         expect(outputOf(told, 'doctor')).toContain('amqp:shop/doorbuster.orders, 8 partitions');
         expect(outputOf(told, 'doctor')).toContain('kafka:doorbuster.orders, 8 partitions');
+        expect(outputOf(told, 'doctor')).toContain('amqp:shop/doorbuster.likes, 8 partitions');
+        expect(outputOf(told, 'doorbuster worker')).toContain('worker started');
         expect(outputOf(told, 'list_queues')).toContain('doorbuster.orders.4');
       },
       120_000,

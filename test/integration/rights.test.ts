@@ -1,18 +1,31 @@
+import { spawnSync } from 'node:child_process';
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, afterEach, beforeAll, expect, it } from 'vitest';
 import { systemRuntime } from '../../src/base/runtime.ts';
 import { createDoorbuster, type Doorbuster } from '../../src/index.ts';
 import { migrateSqlLedger } from '../../src/ledger/drivers/open.ts';
+import { startWorker } from '../support/distributed.ts';
+import { blocksOf } from '../support/docs/pages.ts';
 import { until } from '../support/fault-wait.ts';
-import { ROOT, run } from '../support/server.ts';
+import { LONG } from '../support/long.ts';
+import { cleanUp, ROOT, run } from '../support/server.ts';
 import { cleanUpServers } from '../support/servers/clean-up.ts';
-import { describeWithOwnMysql, describeWithOwnPostgres, describeWithRedis } from '../support/servers/describe.ts';
+import {
+  describeWithOwnMysql,
+  describeWithOwnPostgres,
+  describeWithOwnRabbitmq,
+  describeWithRedis,
+} from '../support/servers/describe.ts';
 import { startMariadb } from '../support/servers/mariadb.ts';
 import { startPostgres } from '../support/servers/postgres.ts';
+import { startRabbitmq } from '../support/servers/rabbitmq.ts';
 import { type RedisServer, startRedis } from '../support/servers/redis.ts';
 
-/** docs/guides/distributed.md, “Rights”: the granted rights are sufficient, and a migration needs the other user. */
+/**
+ * “Rights” of docs/guides/distributed.md and docs/guides/pipes.md: the granted rights are sufficient, and a migration needs the other
+ * user.
+ */
 
 const guide = readFileSync(join(ROOT, 'docs/guides/distributed.md'), 'utf8');
 
@@ -26,6 +39,7 @@ function granted(kind: string): string[] {
 const withUser = (url: string, user: string): string =>
   url.replace(/\/\/[^@]*@/, `//${user}:…@`).replace('…', 'secret');
 
+afterAll(cleanUp);
 afterAll(cleanUpServers);
 
 describeWithRedis('rights', () => {
@@ -42,10 +56,10 @@ describeWithRedis('rights', () => {
   });
 
   /** A sale from its beginning to its end, as the user that runs the shop. */
-  async function sells(database: string): Promise<void> {
+  async function sells(database: string, broker: { pipe?: string } = {}): Promise<void> {
     const url = `redis://doorbuster:secret@127.0.0.1:${redis.port}`;
     await redis.command('FLUSHALL');
-    shop = await createDoorbuster({ redis: url, database, sandbox: true });
+    shop = await createDoorbuster({ redis: url, database, sandbox: true, ...broker });
     const made = await shop.sales.create({
       name: 'Vouchers',
       opensAt: 0,
@@ -128,5 +142,32 @@ describeWithRedis('rights', () => {
       await migrateSqlLedger(withUser(server.url, 'shop_migrate'), systemRuntime());
       await sells(withUser(server.url, 'shop_run'));
     }, 30_000);
+  });
+
+  describeWithOwnRabbitmq('at RabbitMQ', () => {
+    it.runIf(LONG)(
+      'a worker starts with the rights of the guide, and carries orders and likes',
+      async () => {
+        const [broker, database] = await Promise.all([startRabbitmq(), startPostgres()]);
+        const [printed] = blocksOf('docs/guides/pipes.md').filter(({ heading }) => heading === 'Rights');
+        const path = `${broker.controlPath()}:${process.env.PATH}`;
+        const { status, stderr } = spawnSync('bash', ['-e', '-c', printed!.code], {
+          env: { ...process.env, PATH: path },
+          encoding: 'utf8',
+        });
+        expect(status, stderr).toBe(0);
+        await migrateSqlLedger(database.url, systemRuntime());
+        await redis.command('FLUSHALL');
+        const pipe = `amqp://shop:secret@127.0.0.1:${broker.port}/shop`;
+        const env = { REDIS_URL: redis.url, DATABASE_URL: database.url, PIPE_URL: pipe };
+        const { stdout } = await run(['doctor'], env);
+        expect(stdout).toMatch(/✓ broker .*amqp:shop\/doorbuster\.orders, 8 partitions/);
+        expect(stdout).toMatch(/✓ broker, likes .*amqp:shop\/doorbuster\.likes, 8 partitions/);
+        const worker = await startWorker(env);
+        await worker.stop();
+        await sells(database.url, { pipe });
+      },
+      60_000,
+    );
   });
 });
