@@ -139,7 +139,7 @@ describe.runIf(LONG)('with a broker', () => {
             ...blocks.filter(({ heading }) => heading !== 'Rights'),
           ],
           {
-            withinMs: 170_000,
+            withinMs: 230_000,
             path: [rabbitmq.controlPath()],
             fill: shop,
             replaced: [
@@ -154,7 +154,7 @@ describe.runIf(LONG)('with a broker', () => {
         expect(outputOf(told, 'doorbuster worker')).toContain('worker started');
         expect(outputOf(told, 'list_queues')).toContain('doorbuster.orders.4');
       },
-      180_000,
+      240_000,
     );
   });
 });
