@@ -1,6 +1,7 @@
 import { spawnSync } from 'node:child_process';
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
+import { AclOperations, AclPermissionTypes, Admin, ResourcePatternTypes, ResourceTypes } from '@platformatic/kafka';
 import { afterAll, afterEach, beforeAll, expect, it } from 'vitest';
 import { systemRuntime } from '../../src/base/runtime.ts';
 import { createDoorbuster, type Doorbuster } from '../../src/index.ts';
@@ -12,11 +13,13 @@ import { LONG } from '../support/long.ts';
 import { cleanUp, ROOT, run } from '../support/server.ts';
 import { cleanUpServers } from '../support/servers/clean-up.ts';
 import {
+  describeWithOwnKafka,
   describeWithOwnMysql,
   describeWithOwnPostgres,
   describeWithOwnRabbitmq,
   describeWithRedis,
 } from '../support/servers/describe.ts';
+import { startKafka } from '../support/servers/kafka.ts';
 import { startMariadb } from '../support/servers/mariadb.ts';
 import { startPostgres } from '../support/servers/postgres.ts';
 import { startRabbitmq } from '../support/servers/rabbitmq.ts';
@@ -170,4 +173,84 @@ describeWithRedis('rights', () => {
       60_000,
     );
   });
+
+  describeWithOwnKafka('at Kafka', () => {
+    it.runIf(LONG)(
+      'a worker starts with the rights of the guide, and carries orders and likes',
+      async () => {
+        const login = 'org.apache.kafka.common.security.plain.PlainLoginModule required';
+        const users = 'username="root" password="r" user_root="r" user_shop="secret"';
+        const [broker, database] = await Promise.all([
+          startKafka({
+            settings: {
+              'listener.security.protocol.map': 'PLAINTEXT:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT,PROXIED:PLAINTEXT',
+              'sasl.enabled.mechanisms': 'PLAIN',
+              'sasl.mechanism.inter.broker.protocol': 'PLAIN',
+              'listener.name.plaintext.plain.sasl.jaas.config': `${login} ${users};`,
+              'authorizer.class.name': 'org.apache.kafka.metadata.authorizer.StandardAuthorizer',
+              // The controller's own listener has no accounts.
+              'super.users': 'User:root;User:ANONYMOUS',
+            },
+          }),
+          startPostgres(),
+        ]);
+        const root = new Admin({
+          clientId: 'test',
+          bootstrapBrokers: [`${broker.host}:${broker.port}`],
+          sasl: { mechanism: 'PLAIN', username: 'root', password: 'r' },
+        });
+        const printed = blocksOf('docs/guides/pipes.md').filter(({ heading }) => heading === 'Rights')[1]!.code;
+        const rights = printed.trim().split('\n').map(rightsOf);
+        const topics = rights.flatMap(({ resources }) =>
+          resources.flatMap(([kind, name]) => (kind === 'TOPIC' ? [name] : [])),
+        );
+        // The guide’s commands do not let the user create them.
+        await root.createTopics({ topics, partitions: 8, replicas: 1 });
+        const creations = rights.flatMap(({ operations, resources }) =>
+          resources.flatMap(([kind, resourceName]) =>
+            operations.map((operation) => ({
+              resourceType: ResourceTypes[kind],
+              resourceName,
+              resourcePatternType: ResourcePatternTypes.LITERAL,
+              principal: 'User:shop',
+              host: '*',
+              operation: AclOperations[operation],
+              permissionType: AclPermissionTypes.ALLOW,
+            })),
+          ),
+        );
+        await root.createAcls({ creations });
+        await root.close();
+        await migrateSqlLedger(database.url, systemRuntime());
+        await redis.command('FLUSHALL');
+        const pipe = `kafka://shop:secret@${broker.host}:${broker.port}`;
+        const env = { REDIS_URL: redis.url, DATABASE_URL: database.url, PIPE_URL: pipe };
+        const { stdout } = await run(['doctor'], env);
+        expect(stdout).toMatch(/✓ broker .*kafka:doorbuster\.orders, 8 partitions/);
+        expect(stdout).toMatch(/✓ broker, likes .*kafka:doorbuster\.likes, 8 partitions/);
+        const worker = await startWorker(env);
+        await worker.stop();
+        await sells(database.url, { pipe });
+      },
+      90_000,
+    );
+  });
 });
+
+interface Rights {
+  operations: (keyof typeof AclOperations)[];
+  resources: ['TOPIC' | 'GROUP', string][];
+}
+
+/** What one `kafka-acls.sh` command grants. The tests have Kafka without its scripts. */
+function rightsOf(command: string): Rights {
+  const options = [...command.matchAll(/--(operation|topic|group) (\S+)/g)];
+  return {
+    operations: options.flatMap(([, option, value]) =>
+      option === 'operation' ? [value!.toUpperCase() as Rights['operations'][number]] : [],
+    ),
+    resources: options.flatMap(([, option, value]) =>
+      option === 'operation' ? [] : [[option!.toUpperCase() as 'TOPIC' | 'GROUP', value!]],
+    ),
+  };
+}
