@@ -68,7 +68,13 @@ function notChecked(url: string, reply: Reply): string {
   if (!reply.ok) return unansweredWords(url, reply.reason);
   const unknownRoute = reply.status === 404 && detailOf(reply).endsWith('there is no such route');
   if (unknownRoute || (reply.status === 404 && codeOf(reply.body) === null)) {
-    return `${url} has no such route (404): if the shop is mounted in your application, --url needs its path, such as ${new URL('/shop', url).href}`;
+    const { origin, pathname } = new URL(url);
+    // Advice that differs from what was just tried.
+    const advice =
+      pathname === '/'
+        ? `if the shop is mounted in your application, --url needs its path, such as ${origin}/shop`
+        : `there is no shop at this path; one that is not mounted in an application is at ${origin}`;
+    return `${url} has no such route (404): ${advice}`;
   }
   return `${url} refused the check: ${detailOf(reply)}`;
 }

@@ -35,6 +35,8 @@ function parsed(args: string[], options: Options, allowPositionals: boolean): { 
     const said = messageOf(error).split(/\.\s/)[0]!.replaceAll('\n', ' ');
     const [, flag = ''] = /'(?:-\w, )?--([\w-]+)/.exec(said) ?? [];
     if (/argument (missing|is ambiguous)$/.test(said)) throw new UsageError(`--${flag} needs a value`);
+    const [, stray] = /^Unexpected argument '(.*)'/.exec(said) ?? [];
+    if (stray !== undefined) throw new UsageError(`takes no argument "${stray}"; --help lists the options`);
     if (!said.startsWith('Unknown option')) throw new UsageError(said);
     const near = nearest(flag, Object.keys(options));
     throw new UsageError(`there is no option --${flag}; ${near === null ? '--help lists them' : `is it --${near}?`}`);
@@ -50,12 +52,13 @@ export function settingFlags(names: readonly SettingName[]): Options {
   return Object.fromEntries(settings(names).map(({ flag }) => [flag!, { type: 'string' as const }]));
 }
 
-export function settingHelp(names: readonly SettingName[]): string {
-  const rows = settings(names).map(({ flag, env, doc, fallback }) => ({
-    left: `--${flag}`,
-    right: `${doc} (${env}${fallback ? `, default ${fallback}` : ''})`,
-  }));
-  return optionHelp(rows.map(({ left, right }) => [left, right]));
+/** `own`: the command's further options. */
+export function settingHelp(names: readonly SettingName[], own: [string, string][] = []): string {
+  const rows = settings(names).map(({ flag, env, doc, fallback }): [string, string] => [
+    `--${flag}`,
+    `${doc} (${env}${fallback ? `, default ${fallback}` : ''})`,
+  ]);
+  return optionHelp([...rows, ...own]);
 }
 
 export function optionHelp(rows: [string, string][]): string {

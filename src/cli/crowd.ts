@@ -139,8 +139,8 @@ function buyers(flags: Flags): (going: Going) => Promise<Gone> {
 function likers(flags: Flags): (going: Going) => Promise<Gone> {
   const options = likeOptionsOf(flags);
   return async ({ runtime, interrupt, begins, progress }) => {
-    begins(likeIntroduction(options));
-    const report = await sendLikers(options, { interrupt, progress }, runtime);
+    const watching = { interrupt, begins: () => begins(likeIntroduction(options)), progress };
+    const report = await sendLikers(options, watching, runtime);
     return { report, words: () => likeReportWords(report) };
   };
 }
@@ -152,6 +152,7 @@ function exitCode({ verdict, endedEarly }: Gone['report'], interrupted: boolean)
 }
 
 function optionsOf(flags: Flags): CrowdOptions {
+  if (flags.posts !== undefined) throw new UsageError('--posts is about likes: it needs --likes');
   return {
     // In this order: what is missing first is said first.
     urls: urlsOf(flags),

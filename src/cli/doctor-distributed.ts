@@ -11,6 +11,8 @@ import { RedisGate } from '../gate/redis/gate.ts';
 import { examineSqlLedger, type SqlLedgerReport } from '../ledger/drivers/open.ts';
 import { SCHEMA_AHEAD, SHARED } from '../model/formats.ts';
 import type { Carrier } from '../pipe/brokers/port.ts';
+import { LIKES } from '../pipe/likes.ts';
+import { ORDERS } from '../pipe/orders.ts';
 import type { Check } from './doctor.ts';
 
 /** Sales open by Redis' clock and orders expire by the database's: a buyer would notice a larger difference. */
@@ -26,37 +28,55 @@ function check(name: string, status: Check['status'], says: string): Check {
 }
 
 /** Checks the servers of a shop that is not embedded. */
-export async function examineServers({ redisUrl, databaseUrl, pipeUrl, redisPrefix }: Config): Promise<Check[]> {
+export async function examineServers(config: Config): Promise<Check[]> {
+  const { redisUrl, databaseUrl, pipeUrl, redisPrefix, likes } = config;
   const runtime = systemRuntime();
   const checks: Check[] = [];
-  if (redisUrl !== null) checks.push(...(await examineRedis(redisUrl, redisPrefix, runtime)));
+  if (redisUrl !== null) checks.push(...(await examineRedis(redisUrl, redisPrefix, likes, runtime)));
   const redisServes = redisUrl !== null && !checks.some(({ name, status }) => name === 'redis' && status === 'wrong');
   if (databaseUrl !== null && !databaseUrl.startsWith('sqlite:')) {
     const { found, shopId } = await examineDatabase(databaseUrl, runtime);
     checks.push(...found);
     if (redisServes && shopId !== null) checks.push(...(await examineShop(redisUrl, redisPrefix, shopId, runtime)));
   }
-  if (pipeUrl !== null) checks.push(await examineBroker(pipeUrl, redisPrefix, runtime));
+  if (pipeUrl !== null) checks.push(...(await examineBroker(pipeUrl, config, runtime)));
   return checks;
 }
 
-/** Creates missing queues or topics, as a worker would. */
-async function examineBroker(url: string, prefix: string, runtime: Runtime): Promise<Check> {
+/**
+ * Creates missing queues or topics, as a worker would: those of orders, and those of likes if workers carry them. A user of the
+ * broker may have rights on the one and not on the other, and the worker would not start.
+ */
+async function examineBroker(url: string, { redisPrefix, likes }: Config, runtime: Runtime): Promise<Check[]> {
+  const orders = await examineCarrier('broker', url, redisPrefix, ORDERS.kind, runtime);
+  // One line is enough for a broker that cannot be reached, and another 5 s would not change it.
+  if (likes !== 'counted' || !orders.reached) return [orders.found];
+  return [orders.found, (await examineCarrier('broker, likes', url, redisPrefix, LIKES.kind, runtime)).found];
+}
+
+async function examineCarrier(
+  name: string,
+  url: string,
+  prefix: string,
+  kind: string,
+  runtime: Runtime,
+): Promise<{ reached: boolean; found: Check }> {
   let carrier: Carrier | null = null;
   try {
-    carrier = await carrierOf(url, prefix, runtime);
+    carrier = await carrierOf(url, prefix, runtime, kind);
     const partitions = await within(runtime.timers, carrier.open(), BROKER_MS);
-    if (partitions !== null) return check('broker', 'ok', `${carrier.name}, ${partitions} partitions`);
-    const reason = carrier.reason ?? 'no answer';
-    return check('broker', 'wrong', `cannot be reached (${reason}): check PIPE_URL and whether the broker runs`);
+    if (partitions !== null)
+      return { reached: true, found: check(name, 'ok', `${carrier.name}, ${partitions} partitions`) };
+    const says = `cannot be reached (${carrier.reason ?? 'no answer'}): check PIPE_URL and whether the broker runs`;
+    return { reached: false, found: check(name, 'wrong', says) };
   } catch (error) {
-    return check('broker', 'wrong', messageOf(error));
+    return { reached: true, found: check(name, 'wrong', messageOf(error)) };
   } finally {
     await carrier?.close();
   }
 }
 
-async function examineRedis(url: string, prefix: string, runtime: Runtime): Promise<Check[]> {
+async function examineRedis(url: string, prefix: string, likes: Config['likes'], runtime: Runtime): Promise<Check[]> {
   const keepAlive = new KeepAlive(runtime.timers);
   const ignore = { message: () => undefined, interrupted: () => undefined };
   const link = new RedisLink(url, { commandMs: COMMAND_MS }, runtime, keepAlive, ignore);
@@ -75,7 +95,7 @@ async function examineRedis(url: string, prefix: string, runtime: Runtime): Prom
         redisVersion(place, field('redis_version')),
         eviction(place, field('maxmemory_policy'), Number(field('maxmemory'))),
         memory(place, Number(field('used_memory')), Number(field('maxmemory'))),
-        await persistence(place, field('aof_enabled') === '1', async () =>
+        await persistence(place, likes, field('aof_enabled') === '1', async () =>
           String(((await node.config('GET', 'appendfsync')) as string[])[1]),
         ),
         skew(`clock of ${place}`, nowMs, tookMs, runtime),
@@ -138,19 +158,29 @@ function memory(place: string, used: number, max: number): Check {
   return check('memory', 'warn', `${place} uses ${of} (${percent} %): when full it refuses orders. Raise maxmemory`);
 }
 
-async function persistence(place: string, aof: boolean, fsync: () => Promise<string>): Promise<Check> {
+async function persistence(
+  place: string,
+  likes: Config['likes'],
+  aof: boolean,
+  fsync: () => Promise<string>,
+): Promise<Check> {
   const name = 'persistence';
+  const unstored = likes === 'counted' ? ', and likes that are not stored yet (LIKES=counted)' : '';
   if (!aof) {
     return check(
       name,
       'warn',
-      `${place} has appendonly no: a restart of Redis loses orders answered 202 (never a 201)`,
+      `${place} has appendonly no: a restart of Redis loses orders answered 202 (never a 201)${unstored}`,
     );
   }
   // A managed Redis may forbid CONFIG.
   const policy = await fsync().catch(() => 'unknown');
   if (policy === 'always') return check(name, 'ok', 'append-only file, synced at every write');
-  return check(name, 'warn', `${place} has appendfsync ${policy}: a power cut may lose the last 202s (never a 201)`);
+  return check(
+    name,
+    'warn',
+    `${place} has appendfsync ${policy}: a power cut may lose the last 202s (never a 201)${unstored}`,
+  );
 }
 
 function skew(name: string, nowMs: number, tookMs: number, runtime: Runtime): Check {

@@ -16,7 +16,7 @@ import { type Command, parseFlags, settingFlags, settingHelp } from './command.t
 import { examineServers } from './doctor-distributed.ts';
 import { weakSecret } from './strong.ts';
 
-const FLAGS = ['data', 'host', 'redisUrl', 'databaseUrl', 'pipeUrl', 'redisPrefix'] as const;
+const FLAGS = ['data', 'host', 'redisUrl', 'databaseUrl', 'pipeUrl', 'redisPrefix', 'likes'] as const;
 
 /**
  * The doctor is read-only: it creates, changes and removes nothing in the data folder, not even the files that SQLite creates
@@ -46,8 +46,7 @@ or DATABASE_URL it also checks Redis, the database, their clocks, settings that 
 changes nothing, and may run beside a server. One exception: with PIPE_URL it also checks the broker, and creates missing
 queues or topics there, as a worker would.
 
-${settingHelp(FLAGS)}
-  --json  print the checks as JSON
+${settingHelp(FLAGS, [['--json', 'print the checks as JSON']])}
 
 Exit code: 0 no errors (there may be warnings); 1 something must be fixed; 2 wrong usage.`,
   async run(args) {

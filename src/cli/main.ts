@@ -1,4 +1,5 @@
 import { messageInFull, TerminalError } from '../base/errors.ts';
+import { nearest } from '../base/nearest.ts';
 import { VERSION } from '../base/version.ts';
 import { type Command, UsageError } from './command.ts';
 
@@ -52,7 +53,8 @@ function help(): string {
     '',
     ...COMMANDS.map(({ name, summary }) => `  ${name.padEnd(width)}${summary}`),
     '',
-    'doorbuster <command> --help shows its options. Every setting is also an environment variable: docs/reference/config.md.',
+    'doorbuster help <command>, or <command> --help, shows its options; doorbuster --version prints the version.',
+    'Every setting is also an environment variable: docs/reference/config.md.',
   ].join('\n');
 }
 
@@ -70,7 +72,9 @@ export async function main(args: string[]): Promise<number> {
   }
   const command = await COMMANDS.find((one) => one.name === name)?.load();
   if (command === undefined) {
-    console.error(`doorbuster: there is no command "${name}"; doorbuster --help lists them`);
+    const near = nearest(name, COMMAND_NAMES);
+    const hint = near === null ? 'doorbuster --help lists them' : `is it ${near}?`;
+    console.error(`doorbuster: there is no command "${name}"; ${hint}`);
     return 2;
   }
   if (rest.includes('--help') || rest.includes('-h')) {

@@ -21,8 +21,7 @@ than one migration ahead.
 
 Upgrade many processes in this order: migrate (of the new version), then workers, then servers, one after the other.
 
-${settingHelp(SETTINGS)}
-  --json  print the result as JSON`,
+${settingHelp(SETTINGS, [['--json', 'print the result as JSON']])}`,
   async run(args) {
     const flags = parseFlags(args, { ...settingFlags(SETTINGS), json: { type: 'boolean' } });
     const { data, databaseUrl } = configOf(flags);
@@ -32,6 +31,7 @@ ${settingHelp(SETTINGS)}
         : { place: placeOf(databaseUrl), ...(await migrateSqlLedger(databaseUrl, systemRuntime())) };
     const { place, from, to, applied } = done;
     if (flags['json']) console.log(JSON.stringify(done));
+    else if ('fresh' in done && done.fresh) console.log(`new ledger created in ${place}: schema ${to}`);
     else if (applied.length === 0) console.log(`${place}: schema ${to}, nothing to do`);
     else console.log(`${place}: schema ${from} → ${to} (${applied.join(', ')})`);
     return 0;

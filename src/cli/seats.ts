@@ -6,6 +6,8 @@ import { importSeatingPlan, type Note, parseSeatingPlan, type SaleDraft, type Se
 
 /** A plan of 100 000 seats has about 20 MB. */
 const FILE_BYTES_MAX = 128 * 2 ** 20;
+const TOO_LARGE = `is larger than ${FILE_BYTES_MAX / 2 ** 20} MiB: it is no seating plan`;
+const STDIN = '-';
 
 export const seats: Command = {
   help: `Usage: doorbuster seats import <file> [--json]
@@ -16,6 +18,7 @@ POST /v1/sales.
 
 The definition goes to stdout. What was understood of the plan, and what was not, goes to stderr:
   doorbuster seats import plan.json > sale.json
+The file - is standard input.
 
 Best available seats are given out in the order of the rows: put the best rows first.
 
@@ -26,10 +29,10 @@ definition: the report says why; 2 wrong usage.`,
   async run(args) {
     const { flags, names } = parseArguments(args, { json: { type: 'boolean' } });
     const file = fileOf(names);
-    const result = importFile(file);
+    const result = await importFile(file);
     if (flags.json === true) console.log(JSON.stringify(result));
     else {
-      console.error(reportOf(file, result));
+      console.error(reportOf(nameOf(file), result));
       console.log(definitionText(result.sale));
     }
     return result.faults.length === 0 ? 0 : 1;
@@ -48,12 +51,12 @@ function fileOf([action, file, ...more]: readonly string[]): string {
   return file;
 }
 
-function importFile(file: string): SeatsImport {
+async function importFile(file: string): Promise<SeatsImport> {
   try {
-    return importSeatingPlan(parseSeatingPlan(textOf(file)));
+    return importSeatingPlan(parseSeatingPlan(textOf(file === STDIN ? await stdinBytes() : bytesOf(file))));
   } catch (error) {
     if (!(error instanceof TerminalError)) throw error;
-    throw new TerminalError(error.code, `${file} ${error.message}`);
+    throw new TerminalError(error.code, `${nameOf(file)} ${error.message}`);
   }
 }
 
@@ -65,18 +68,34 @@ const WHY_UNREADABLE: Record<string, string> = {
   EPERM: 'may not be read by this user',
 };
 
-function textOf(file: string): string {
-  let bytes: Buffer;
+function nameOf(file: string): string {
+  return file === STDIN ? 'standard input' : file;
+}
+
+async function stdinBytes(): Promise<Buffer> {
+  const chunks: Buffer[] = [];
+  let size = 0;
+  for await (const chunk of process.stdin as AsyncIterable<Buffer>) {
+    size += chunk.length;
+    if (size > FILE_BYTES_MAX) throw unreadable(TOO_LARGE);
+    chunks.push(chunk);
+  }
+  return Buffer.concat(chunks);
+}
+
+function bytesOf(file: string): Buffer {
   try {
     const { size } = statSync(file);
-    if (size > FILE_BYTES_MAX)
-      throw unreadable(`is larger than ${FILE_BYTES_MAX / 2 ** 20} MiB: it is no seating plan`);
-    bytes = readFileSync(file);
+    if (size > FILE_BYTES_MAX) throw unreadable(TOO_LARGE);
+    return readFileSync(file);
   } catch (error) {
     if (error instanceof TerminalError) throw error;
     const code = (error as NodeJS.ErrnoException).code ?? '';
     throw unreadable(WHY_UNREADABLE[code] ?? `cannot be read: ${messageOf(error)}`);
   }
+}
+
+function textOf(bytes: Buffer): string {
   try {
     return new TextDecoder('utf-8', { fatal: true }).decode(bytes);
   } catch {

@@ -29,8 +29,7 @@ Runs a worker: it writes admitted orders from Redis to the ledger, rebuilds stal
 died left undone. Needs REDIS_URL and DATABASE_URL. Run one or more beside \`doorbuster serve --no-worker\`.
 On SIGTERM it finishes the batches in hand and exits.
 
-${settingHelp(SETTINGS)}
-  --migrate  bring the schema of the database up to date first`,
+${settingHelp(SETTINGS, [['--migrate', 'bring the schema of the database up to date first']])}`,
   async run(args) {
     const flags = parseFlags(args, { ...settingFlags(SETTINGS), migrate: { type: 'boolean' } });
     const config = configOf(flags);

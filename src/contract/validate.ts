@@ -1,6 +1,7 @@
 import { Ajv, type ErrorObject, type ValidateFunction } from 'ajv';
 import addFormats from 'ajv-formats';
 import { ID_PATTERN } from '../base/ids.ts';
+import { EMAIL_PATTERN } from '../model/account.ts';
 import { BOUNDS, type Fault } from '../model/sale.ts';
 import { CONTENT_PATTERN, HTTPS_PATTERN, NAME_PATTERN, TEXT_PATTERN } from '../model/text.ts';
 
@@ -108,9 +109,23 @@ function wordsFor(keyword: string, params: Record<string, unknown>, message: str
   }
   if (keyword === 'pattern' && params['pattern'] === HTTPS_PATTERN) return 'must be an https URL';
   if (keyword === 'pattern' && params['pattern'] === ID_PATTERN) return 'must be an id';
+  if (keyword === 'pattern' && params['pattern'] === EMAIL_PATTERN) {
+    return 'must be an e-mail address: one @, no blanks';
+  }
+  if (keyword === 'type' && Array.isArray(params['type'])) return `must be ${oneOf(params['type'] as string[])}`;
   if (keyword === 'format' && params['format'] === 'date-time') return 'must be a time like 2026-01-01T00:00:00Z';
   if (keyword === 'minItems') return `needs at least ${params['limit'] === 1 ? 'one' : params['limit']}`;
   if (keyword === 'minProperties') return 'needs at least one field';
   if (keyword === 'x-maxBytes') return `must have at most ${BOUNDS.textBytesMax} bytes`;
   return message ?? 'is not valid';
+}
+
+const TYPE_WORDS: Record<string, string> = { string: 'a text', number: 'a number', integer: 'a whole number' };
+
+/** Null stands for a value that is left out, which nobody has to be told. */
+function oneOf(types: readonly string[]): string {
+  return types
+    .filter((type) => type !== 'null')
+    .map((type) => TYPE_WORDS[type] ?? `of type ${type}`)
+    .join(' or ');
 }

@@ -57,7 +57,7 @@ function figures(report: CrowdReport): [string, string][] {
   const { answers, verdict } = report;
   const rows = firstRows(report);
   // Without a verdict there are only the answers that the buyers got.
-  if (verdict === null) return [...rows, ['told', byCode(answers)]];
+  if (verdict === null) return [...rows, ['told', toldWords(answers)]];
   const { sold, queued, replayed, refused, comeBacks, connectionErrors, untold, expired, undecided } = verdict;
   rows.push([
     'sold',
@@ -104,9 +104,17 @@ function latencyWords({ p50, p95, p99, max }: NonNullable<CrowdFigures['latencyM
   return `p50 ${ms(p50)}, p95 ${ms(p95)}, p99 ${ms(p99)}, max ${ms(max)}`;
 }
 
-export function byCode(counts: Record<string, number>): string {
+function byCode(counts: Record<string, number>): string {
   const total = Object.values(counts).reduce((sum, times) => sum + times, 0);
   return total === 0 ? '0' : `${grouped(total)}: ${codes(counts)}`;
+}
+
+/** Every answer by its status or code: 1 079 answers: 1 079 × 200 */
+export function toldWords(answers: Record<string, number>): string {
+  const sorted = Object.entries(answers).sort(([, a], [, b]) => b - a);
+  const total = sorted.reduce((sum, [, times]) => sum + times, 0);
+  const each = sorted.map(([code, times]) => `${grouped(times)} × ${code}`);
+  return total === 0 ? 'no answers' : `${count(total, 'answer')}: ${each.join(', ')}`;
 }
 
 function codes(counts: Record<string, number>): string {

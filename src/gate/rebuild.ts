@@ -5,7 +5,7 @@ import { sleep, within } from '../base/timers.ts';
 import type { Rebuilding, ReleaseLedger, SaleLedger, SeatLedger, Upkeep } from '../ledger/port.ts';
 import { saleChannel } from '../model/channel.ts';
 import type { OrderMessage } from '../model/order.ts';
-import { mayAdmit, type SaleRecord } from '../model/sale.ts';
+import { mayAdmit } from '../model/sale.ts';
 import type { SaleSnapshot, SnapshotPage } from '../model/snapshot.ts';
 import type { Pipe } from '../pipe/port.ts';
 import { applyLatest, type Gate, type Latest, type SharedGate } from './port.ts';

@@ -104,7 +104,8 @@ export function socialLibrary(social: ShopSocial, by: Actor): SocialLibrary {
     key === undefined ? null : keyedCall(by, { operation, subject, author, key, body });
   return {
     posts: {
-      async create({ key, ...post }) {
+      async create(body) {
+        const { key, ...post } = objectOf(body);
         const errors = faultless(NewPost, given({ ...post, key }));
         if (errors) return { ok: false, code: 'invalid_request', errors };
         const made = await social.createPost(post, callOf('post.create', '', post.author, key, post));
@@ -121,7 +122,7 @@ export function socialLibrary(social: ShopSocial, by: Actor): SocialLibrary {
         return await social.pages.posts({ reader }, author === undefined ? {} : { author }, page);
       },
       async edit(postId, edit) {
-        const errors = faultless(PostPatch, given(edit));
+        const errors = faultless(PostPatch, given(objectOf(edit)));
         if (errors) return { ok: false, code: 'invalid_request', errors };
         const edited = await social.editPost(postId, given(edit));
         if (edited.outcome !== 'ok') return { ok: false, code: edited.outcome };
@@ -132,12 +133,12 @@ export function socialLibrary(social: ShopSocial, by: Actor): SocialLibrary {
       },
     },
     comments: {
-      async create({ key, ...comment }) {
+      async create(body) {
+        const { key, ...comment } = objectOf(body);
         const errors = faultless(NewComment, given({ ...comment, key }));
         if (errors) return { ok: false, code: 'invalid_request', errors };
         const { postId, parentId = null, author, content } = comment;
-        const body = { content, parentId };
-        const call = callOf('comment.create', postId, author, key, body);
+        const call = callOf('comment.create', postId, author, key, { content, parentId });
         const made = await social.createComment({ postId, parentId, author, content }, call);
         if (made.outcome === 'ok') {
           return { ok: true, comment: presentComment(made.comment), replayed: made.replayed };
@@ -160,7 +161,7 @@ export function socialLibrary(social: ShopSocial, by: Actor): SocialLibrary {
         return await social.pages.commentsBy(author, { limit, before: cursor ?? null });
       },
       async edit(commentId, edit) {
-        const errors = faultless(CommentPatch, given(edit));
+        const errors = faultless(CommentPatch, given(objectOf(edit)));
         if (errors) return { ok: false, code: 'invalid_request', errors };
         const edited = await social.editComment(commentId, edit);
         if (edited.outcome !== 'ok') return { ok: false, code: edited.outcome };
@@ -176,7 +177,9 @@ export function socialLibrary(social: ShopSocial, by: Actor): SocialLibrary {
       async likers(subject, page = {}) {
         const { limit, cursor } = asked(S.LikersQuery, page);
         const before = cursor === undefined ? null : likePlace(cursor);
-        return await social.pages.likers({ reader: null }, ...partsOf(subject), { limit, before });
+        const parts = partsOf(subject);
+        if (parts === null) throw new TerminalError('invalid_request', `subject ${SUBJECT_WORDS}`);
+        return await social.pages.likers({ reader: null }, ...parts, { limit, before });
       },
       async of(user, filter = {}) {
         const { limit, cursor, kind = 'post' } = asked(S.MyLikesQuery, filter);
@@ -190,13 +193,28 @@ export function socialLibrary(social: ShopSocial, by: Actor): SocialLibrary {
 async function like(social: ShopSocial, subject: LikeSubject, user: string, liked: boolean): Promise<LikeResult> {
   const errors = faultless(Type.Object({ user: S.Buyer }), { user });
   if (errors) return { ok: false, code: 'invalid_request', errors };
-  const set = await social.setLike(...partsOf(subject), user, liked);
+  const parts = partsOf(subject);
+  if (parts === null) {
+    return { ok: false, code: 'invalid_request', errors: [{ path: '/subject', message: SUBJECT_WORDS }] };
+  }
+  const set = await social.setLike(...parts, user, liked);
   if (set.outcome !== 'ok') return { ok: false, code: set.outcome };
   return { ok: true, liked: set.liked, changed: set.changed, likes: presentLikes(set.likes) };
 }
 
-function partsOf(subject: LikeSubject): [LikedKind, string] {
-  return 'post' in subject ? ['post', subject.post] : ['comment', subject.comment];
+const SUBJECT_WORDS = 'must be { post: id } or { comment: id }';
+
+/** Null: a program without types gave something else, such as the bare id. */
+function partsOf(subject: LikeSubject): [LikedKind, string] | null {
+  const members = Object.entries(given(objectOf(subject)));
+  const [kind, id] = members[0] ?? [];
+  if (members.length !== 1 || (kind !== 'post' && kind !== 'comment') || typeof id !== 'string') return null;
+  return [kind, id];
+}
+
+/** What a program without types left out has no members, and the schema says which are missing. */
+function objectOf<T extends object>(value: T): T {
+  return typeof value === 'object' && value !== null ? value : ({} as T);
 }
 
 function deleted(outcome: 'ok' | 'not_found' | 'forbidden'): DeleteResult {

@@ -240,6 +240,11 @@ describe('accounts', () => {
       ]);
     });
 
+    it('an address that is none, in words and not as a pattern', async () => {
+      const { body } = await server.register({ email: 'ann@' });
+      expect(body.errors).toEqual([{ path: '/email', message: 'must be an e-mail address: one @, no blanks' }]);
+    });
+
     it('a field too many or too few, and what is no object', async () => {
       expect(await faultOf(server.call('POST', '/v1/accounts', { body: { ...ANN, admin: true } }))).toEqual(['/admin']);
       expect(await faultOf(server.call('POST', '/v1/sessions', { body: { username: 'ann' } }))).toEqual(['/password']);

@@ -93,10 +93,14 @@ async function expectRefused(env: Record<string, string>, words: RegExp, command
 }
 
 /** The doctor's check of the broker. */
-async function brokerCheck(env: Record<string, string>, way = runHere): Promise<{ status: string; says: string }> {
+async function brokerCheck(
+  env: Record<string, string>,
+  way = runHere,
+  named = 'broker',
+): Promise<{ status: string; says: string }> {
   const { stdout } = await way(['doctor', '--json'], env);
   const { checks } = JSON.parse(stdout) as { checks: { name: string; status: string; says: string }[] };
-  const found = checks.filter(({ name }) => name === 'broker');
+  const found = checks.filter(({ name }) => name === named);
   expect(found).toHaveLength(1);
   expect(stdout).not.toMatch(/guest:guest|hunter2/);
   return found[0]!;
@@ -193,6 +197,8 @@ function suite(): void {
     const url = kind.pipeUrl(broker, 'doctor');
     const well = await brokerCheck(environment('doctor', url, shop.databaseUrl));
     expect(well).toMatchObject({ status: 'ok', says: expect.stringMatching(/8 partitions/) });
+    const likes = await brokerCheck(environment('doctor', url, shop.databaseUrl), runHere, 'broker, likes');
+    expect(likes).toMatchObject({ status: 'ok', says: expect.stringMatching(/likes, 8 partitions/) });
     const says = expect.stringMatching(/cannot be reached.*PIPE_URL/);
     expect(await ill).toMatchObject({ status: 'wrong', says });
   });
@@ -217,6 +223,7 @@ describeWithRedis('a shop with a broker, for its operator', () => {
         const { host, port, url } = ground.broker;
         const connection = new Connection({ url });
         await connection.queueDeclare({ queue: 'mismatch.orders.3', durable: true });
+        await connection.queueDeclare({ queue: 'half.likes.3', durable: true });
         await connection.close();
         const at = `${host}:${port}`;
         const wrong = environment('wrong', `amqp://guest:hunter2@${at}`, databaseUrl);
@@ -226,6 +233,13 @@ describeWithRedis('a shop with a broker, for its operator', () => {
           /virtual host.*nowhere/,
         );
         await expectRefused(environment('mismatch', url, databaseUrl), /queue mismatch\.orders\.3.*not as it must be/);
+        // The queues of likes are as necessary, where likes go through them.
+        const half = environment('half', url, databaseUrl);
+        await expectRefused(half, /queue half\.likes\.3.*not as it must be/);
+        expect(await brokerCheck(half)).toMatchObject({ status: 'ok' });
+        const likes = await brokerCheck(half, runHere, 'broker, likes');
+        expect(likes).toMatchObject({ status: 'wrong', says: expect.stringMatching(/queue half\.likes\.3/) });
+        expect((await runHere(['doctor', '--json', '--likes', 'direct'], half)).stdout).not.toContain('broker, likes');
       }, 60_000);
     });
 

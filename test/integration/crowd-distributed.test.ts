@@ -54,6 +54,17 @@ function suite(startDatabase: () => Promise<Database>): void {
     expect(stdout).toContain('every 202 decided');
     expect(code).toBe(0);
   }, 240_000);
+
+  it('P8: without a worker, crowd --likes says that likes are late, not that they are lost', async () => {
+    const [redis, database] = await Promise.all([startRedis(), startDatabase()]);
+    const shop = await startShop({ redisUrl: redis.url, databaseUrl: database.url, servers: 1, workers: 0 });
+    const { url } = shop.servers[0]!;
+    const args = ['crowd', '--likes', '--url', url, '--buyers', '10', '--wait', '1', '--admin-key', ADMIN_KEY];
+    const { code, stdout } = await run(args, KEYS);
+    expect(stdout).toMatch(/✗ P8 +NOT STORED IN TIME: likes of [123] posts? after 1 s; is a worker running\?/);
+    expect(stdout).not.toMatch(/LOST|DRIFT|SEEN WRONG|TOLD WRONG/);
+    expect(code).toBe(1);
+  }, 60_000);
 }
 
 // Long run only: crowd.test.ts tests the command, and distributed-outage.test.ts outages of the database.

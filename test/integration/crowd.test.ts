@@ -304,7 +304,7 @@ describe('against a shop that is', () => {
 
   it('not showing its lists afterwards: no verdict, but what the buyers heard; exit code 1', async () => {
     const { code, stdout } = await tries(await tinyShop({ hidesOrders: true }));
-    expect(stdout).toMatch(/told +\d+: 409 sold_out \d+, .*201 \d+/);
+    expect(stdout).toMatch(/told +\d+ answers: \d+ × 409 sold_out, .*\d+ × 201/);
     expect(stdout.trimEnd().split('\n').at(-1)).toMatch(/^verdict: UNKNOWN: .*cannot be read \(500\)/);
     expect(code).toBe(1);
   });

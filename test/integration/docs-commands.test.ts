@@ -142,7 +142,7 @@ describe.runIf(LONG)('with a broker', () => {
             ...blocks.filter(({ heading }) => heading !== 'Rights'),
           ],
           {
-            withinMs: 110_000,
+            withinMs: 230_000,
             path: [rabbitmq.controlPath()],
             fill: shop,
             replaced: [
@@ -153,9 +153,11 @@ describe.runIf(LONG)('with a broker', () => {
         );
         expect(outputOf(told, 'doctor')).toContain('amqp:shop/doorbuster.orders, 8 partitions');
         expect(outputOf(told, 'doctor')).toContain('kafka:doorbuster.orders, 8 partitions');
+        expect(outputOf(told, 'doctor')).toContain('amqp:shop/doorbuster.likes, 8 partitions');
+        expect(outputOf(told, 'doorbuster worker')).toContain('worker started');
         expect(outputOf(told, 'list_queues')).toContain('doorbuster.orders.4');
       },
-      120_000,
+      240_000,
     );
   });
 });

@@ -1,18 +1,34 @@
+import { spawnSync } from 'node:child_process';
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
+import { AclOperations, AclPermissionTypes, Admin, ResourcePatternTypes, ResourceTypes } from '@platformatic/kafka';
 import { afterAll, afterEach, beforeAll, expect, it } from 'vitest';
 import { systemRuntime } from '../../src/base/runtime.ts';
 import { createDoorbuster, type Doorbuster } from '../../src/index.ts';
 import { migrateSqlLedger } from '../../src/ledger/drivers/open.ts';
+import { startWorker } from '../support/distributed.ts';
+import { blocksOf } from '../support/docs/pages.ts';
 import { until } from '../support/fault-wait.ts';
-import { ROOT, run } from '../support/server.ts';
+import { LONG } from '../support/long.ts';
+import { cleanUp, ROOT, run } from '../support/server.ts';
 import { cleanUpServers } from '../support/servers/clean-up.ts';
-import { describeWithOwnMysql, describeWithOwnPostgres, describeWithRedis } from '../support/servers/describe.ts';
+import {
+  describeWithOwnKafka,
+  describeWithOwnMysql,
+  describeWithOwnPostgres,
+  describeWithOwnRabbitmq,
+  describeWithRedis,
+} from '../support/servers/describe.ts';
+import { startKafka } from '../support/servers/kafka.ts';
 import { startMariadb } from '../support/servers/mariadb.ts';
 import { startPostgres } from '../support/servers/postgres.ts';
+import { startRabbitmq } from '../support/servers/rabbitmq.ts';
 import { type RedisServer, startRedis } from '../support/servers/redis.ts';
 
-/** docs/guides/distributed.md, “Rights”: the granted rights are sufficient, and a migration needs the other user. */
+/**
+ * “Rights” of docs/guides/distributed.md and docs/guides/pipes.md: the granted rights are sufficient, and a migration needs the other
+ * user.
+ */
 
 const guide = readFileSync(join(ROOT, 'docs/guides/distributed.md'), 'utf8');
 
@@ -26,6 +42,7 @@ function granted(kind: string): string[] {
 const withUser = (url: string, user: string): string =>
   url.replace(/\/\/[^@]*@/, `//${user}:…@`).replace('…', 'secret');
 
+afterAll(cleanUp);
 afterAll(cleanUpServers);
 
 describeWithRedis('rights', () => {
@@ -42,10 +59,10 @@ describeWithRedis('rights', () => {
   });
 
   /** A sale from its beginning to its end, as the user that runs the shop. */
-  async function sells(database: string): Promise<void> {
+  async function sells(database: string, broker: { pipe?: string } = {}): Promise<void> {
     const url = `redis://doorbuster:secret@127.0.0.1:${redis.port}`;
     await redis.command('FLUSHALL');
-    shop = await createDoorbuster({ redis: url, database, sandbox: true });
+    shop = await createDoorbuster({ redis: url, database, sandbox: true, ...broker });
     const made = await shop.sales.create({
       name: 'Vouchers',
       opensAt: 0,
@@ -129,4 +146,111 @@ describeWithRedis('rights', () => {
       await sells(withUser(server.url, 'shop_run'));
     }, 30_000);
   });
+
+  describeWithOwnRabbitmq('at RabbitMQ', () => {
+    it.runIf(LONG)(
+      'a worker starts with the rights of the guide, and carries orders and likes',
+      async () => {
+        const [broker, database] = await Promise.all([startRabbitmq(), startPostgres()]);
+        const [printed] = blocksOf('docs/guides/pipes.md').filter(({ heading }) => heading === 'Rights');
+        const path = `${broker.controlPath()}:${process.env.PATH}`;
+        const { status, stderr } = spawnSync('bash', ['-e', '-c', printed!.code], {
+          env: { ...process.env, PATH: path },
+          encoding: 'utf8',
+        });
+        expect(status, stderr).toBe(0);
+        await migrateSqlLedger(database.url, systemRuntime());
+        await redis.command('FLUSHALL');
+        const pipe = `amqp://shop:secret@127.0.0.1:${broker.port}/shop`;
+        const env = { REDIS_URL: redis.url, DATABASE_URL: database.url, PIPE_URL: pipe };
+        const { stdout } = await run(['doctor'], env);
+        expect(stdout).toMatch(/✓ broker .*amqp:shop\/doorbuster\.orders, 8 partitions/);
+        expect(stdout).toMatch(/✓ broker, likes .*amqp:shop\/doorbuster\.likes, 8 partitions/);
+        const worker = await startWorker(env);
+        await worker.stop();
+        await sells(database.url, { pipe });
+      },
+      60_000,
+    );
+  });
+
+  describeWithOwnKafka('at Kafka', () => {
+    it.runIf(LONG)(
+      'a worker starts with the rights of the guide, and carries orders and likes',
+      async () => {
+        const login = 'org.apache.kafka.common.security.plain.PlainLoginModule required';
+        const users = 'username="root" password="r" user_root="r" user_shop="secret"';
+        const [broker, database] = await Promise.all([
+          startKafka({
+            settings: {
+              'listener.security.protocol.map': 'PLAINTEXT:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT,PROXIED:PLAINTEXT',
+              'sasl.enabled.mechanisms': 'PLAIN',
+              'sasl.mechanism.inter.broker.protocol': 'PLAIN',
+              'listener.name.plaintext.plain.sasl.jaas.config': `${login} ${users};`,
+              'authorizer.class.name': 'org.apache.kafka.metadata.authorizer.StandardAuthorizer',
+              // The controller's own listener has no accounts.
+              'super.users': 'User:root;User:ANONYMOUS',
+            },
+          }),
+          startPostgres(),
+        ]);
+        const root = new Admin({
+          clientId: 'test',
+          bootstrapBrokers: [`${broker.host}:${broker.port}`],
+          sasl: { mechanism: 'PLAIN', username: 'root', password: 'r' },
+        });
+        const printed = blocksOf('docs/guides/pipes.md').filter(({ heading }) => heading === 'Rights')[1]!.code;
+        const rights = printed.trim().split('\n').map(rightsOf);
+        const topics = rights.flatMap(({ resources }) =>
+          resources.flatMap(([kind, name]) => (kind === 'TOPIC' ? [name] : [])),
+        );
+        // The guide’s commands do not let the user create them.
+        await root.createTopics({ topics, partitions: 8, replicas: 1 });
+        const creations = rights.flatMap(({ operations, resources }) =>
+          resources.flatMap(([kind, resourceName]) =>
+            operations.map((operation) => ({
+              resourceType: ResourceTypes[kind],
+              resourceName,
+              resourcePatternType: ResourcePatternTypes.LITERAL,
+              principal: 'User:shop',
+              host: '*',
+              operation: AclOperations[operation],
+              permissionType: AclPermissionTypes.ALLOW,
+            })),
+          ),
+        );
+        await root.createAcls({ creations });
+        await root.close();
+        await migrateSqlLedger(database.url, systemRuntime());
+        await redis.command('FLUSHALL');
+        const pipe = `kafka://shop:secret@${broker.host}:${broker.port}`;
+        const env = { REDIS_URL: redis.url, DATABASE_URL: database.url, PIPE_URL: pipe };
+        const { stdout } = await run(['doctor'], env);
+        expect(stdout).toMatch(/✓ broker .*kafka:doorbuster\.orders, 8 partitions/);
+        expect(stdout).toMatch(/✓ broker, likes .*kafka:doorbuster\.likes, 8 partitions/);
+        const worker = await startWorker(env);
+        await worker.stop();
+        await sells(database.url, { pipe });
+      },
+      90_000,
+    );
+  });
 });
+
+interface Rights {
+  operations: (keyof typeof AclOperations)[];
+  resources: ['TOPIC' | 'GROUP', string][];
+}
+
+/** What one `kafka-acls.sh` command grants. The tests have Kafka without its scripts. */
+function rightsOf(command: string): Rights {
+  const options = [...command.matchAll(/--(operation|topic|group) (\S+)/g)];
+  return {
+    operations: options.flatMap(([, option, value]) =>
+      option === 'operation' ? [value!.toUpperCase() as Rights['operations'][number]] : [],
+    ),
+    resources: options.flatMap(([, option, value]) =>
+      option === 'operation' ? [] : [[option!.toUpperCase() as 'TOPIC' | 'GROUP', value!]],
+    ),
+  };
+}

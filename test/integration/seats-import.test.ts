@@ -1,3 +1,4 @@
+import { spawnSync } from 'node:child_process';
 import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, afterEach, describe, expect, it, vi } from 'vitest';
@@ -5,7 +6,7 @@ import { main } from '../../src/cli/main.ts';
 import type { SeatsImport } from '../../src/cli/seating-plan.ts';
 import { saleSeatFaults, seatMapFaults } from '../../src/model/seat-map.ts';
 import { stadium, theatre } from '../support/seating-plan.ts';
-import { cleanUp, run, temporaryFolder } from '../support/server.ts';
+import { BIN, cleanUp, run, temporaryFolder } from '../support/server.ts';
 
 afterAll(cleanUp);
 afterEach(() => vi.restoreAllMocks());
@@ -73,6 +74,17 @@ describe('doorbuster seats import', () => {
       'The server would refuse this definition:\n  /items/0/seats/0/to a row has at most 500 seats\n',
     );
     expect(JSON.parse(stdout)).toMatchObject({ name: 'Stadium' });
+  });
+
+  it('reads standard input, which is the file -', async () => {
+    const ask = (input: string) =>
+      spawnSync(process.execPath, [BIN, 'seats', 'import', '-'], { input, encoding: 'utf8' });
+    const plan = JSON.stringify(stadium(1, 2));
+    expect(ask(plan)).toMatchObject({ status: 0, stdout: `${(await inProcess('import', file(plan))).stdout}\n` });
+    expect(ask('')).toMatchObject({
+      status: 1,
+      stderr: expect.stringMatching(/^doorbuster seats: standard input is not JSON/),
+    });
   });
 
   it('reads a file that begins with a byte order mark', async () => {

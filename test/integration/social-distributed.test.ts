@@ -145,7 +145,7 @@ describeWithRedis('posts and likes, distributed', () => {
         changes = () => inFlight().changed;
       };
       const { signal } = new AbortController();
-      const running = sendLikers(options, { interrupt: signal, progress }, systemRuntime());
+      const running = sendLikers(options, { interrupt: signal, begins: () => {}, progress }, systemRuntime());
       await until('some likes were made', 20_000, () => changes() > LIKERS / 2);
       await worker.kill();
       worker = await startWorker(env);

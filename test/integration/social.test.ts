@@ -460,6 +460,27 @@ describe('the library', () => {
     expect(await posts.delete(id, 'lib')).toEqual({ ok: true });
     expect(await posts.get(id)).toBeNull();
   });
+
+  it('refuses what a program without types may give, as a value', async () => {
+    const { posts, comments, likes } = shop.library;
+    const refused = { ok: false, code: 'invalid_request' };
+    const words = 'must be { post: id } or { comment: id }';
+    const subjects = ['7', undefined, null, {}, { sale: '7' }, { post: 7 }, { post: '7', comment: '7' }];
+    for (const subject of subjects as never[]) {
+      const told = { ...refused, errors: [{ path: '/subject', message: words }] };
+      expect(await likes.like(subject, 'alice')).toEqual(told);
+      expect(await likes.unlike(subject, 'alice')).toEqual(told);
+      await expect(likes.likers(subject)).rejects.toThrow(`subject ${words}`);
+    }
+    const nothing = undefined as never;
+    expect(await posts.create(nothing)).toMatchObject(refused);
+    expect(await posts.edit('7', nothing)).toMatchObject({
+      ...refused,
+      errors: [{ path: '/version' }, { path: '/by' }],
+    });
+    expect(await comments.create(nothing)).toMatchObject(refused);
+    expect(await comments.edit('7', nothing)).toMatchObject(refused);
+  });
 });
 
 describe('bad input', () => {

@@ -109,8 +109,6 @@ export function allowed(schema: Schema): fc.Arbitrary<unknown> {
       const { minimum: min, maximum: max } = schema as { minimum: number; maximum: number };
       return fc.oneof(fc.double({ min, max, noNaN: true }), fc.constantFrom(min, max));
     }
-    case 'boolean':
-      return fc.boolean();
     case 'string':
       return texts(schema);
     default:

@@ -8,10 +8,13 @@ describe('an outage of the pipe', () => {
     const runtime = manualRuntime();
     const lines: string[] = [];
     const log = Object.create(runtime.log) as typeof runtime.log;
-    log.error = ((_: unknown, text: string) => void lines.push(text)) as typeof log.error;
-    log.info = ((text: string) => void lines.push(text)) as typeof log.info;
+    log.error = (({ kind }: { kind: string }, text: string) => void lines.push(`${kind}: ${text}`)) as typeof log.error;
+    log.info = log.error;
     // Only its log is tested here.
-    const delivery = new BatchDelivery({} as BatchDeliveryOptions<never>, { ...runtime, log });
+    const delivery = new BatchDelivery({ channels: { kind: 'orders' } } as BatchDeliveryOptions<never>, {
+      ...runtime,
+      log,
+    });
     const out = (): void => delivery.noteOutage(new RedisUnavailableError('no answer to SMEMBERS within 1000 ms'));
     return { runtime, lines, delivery, out };
   }
@@ -35,9 +38,9 @@ describe('an outage of the pipe', () => {
       out();
       await runtime.timers.advance(1000);
     }
-    expect(lines).toEqual(['the pipe is out']);
+    expect(lines).toEqual(['orders: the pipe is out']);
     delivery.noteBack();
     delivery.noteBack();
-    expect([lines, delivery.reason]).toEqual([['the pipe is out', 'the pipe is back'], null]);
+    expect([lines, delivery.reason]).toEqual([['orders: the pipe is out', 'orders: the pipe is back'], null]);
   });
 });

@@ -1,10 +1,15 @@
 import type { Channel } from 'rabbitmq-client';
 import { describe, expect, it } from 'vitest';
 import { TerminalError } from '../../src/base/errors.ts';
+import { silentLog } from '../../src/base/logger.ts';
 import type { Timers } from '../../src/base/timers.ts';
+import { LIKES } from '../../src/pipe/likes.ts';
+import { ORDERS } from '../../src/pipe/orders.ts';
 import { parseRabbitUrl } from '../../src/pipe/rabbitmq/address.ts';
 import { refusalOf, wordsOf } from '../../src/pipe/rabbitmq/answers.ts';
 import { Intake } from '../../src/pipe/rabbitmq/intake.ts';
+import { Topology } from '../../src/pipe/rabbitmq/topology.ts';
+import { read } from '../support/docs/pages.ts';
 
 describe('an address of RabbitMQ', () => {
   it('names hosts, user, virtual host and heartbeat', () => {
@@ -136,4 +141,13 @@ describe('what a channel has brought', () => {
     done[2]!();
     expect(turn()).toEqual([]);
   });
+});
+
+it('the rights that the guide grants cover every name of orders and of likes, and of no other prefix', () => {
+  const names = new RegExp(/^names='(.*)'$/m.exec(read('docs/guides/pipes.md'))![1]!);
+  for (const { kind } of [ORDERS, LIKES]) {
+    const { exchange, dead, queues } = new Topology('doorbuster', kind, 8, silentLog());
+    for (const name of [exchange, dead, ...queues]) expect(name).toMatch(names);
+    expect(new Topology('doorbuster2', kind, 8, silentLog()).exchange).not.toMatch(names);
+  }
 });

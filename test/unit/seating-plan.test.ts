@@ -365,7 +365,7 @@ describe('what is not a seating plan', () => {
     ['{"zones":[null]}', /^is not a seating plan: \/zones\/0 must be object$/],
     ['{"zones":[{"name":"x"}]}', /^is not a seating plan: \/zones\/0\/rows is missing$/],
     ['{"zones":[{"rows":[{"seats":[5]}]}]}', /\/zones\/0\/rows\/0\/seats\/0 must be object$/],
-    ['{"zones":[{"rows":[{"seats":[{"seat_number":[1]}]}]}]}', /\/seats\/0\/seat_number must be /],
+    ['{"zones":[{"rows":[{"seats":[{"seat_number":[1]}]}]}]}', /\/seats\/0\/seat_number must be a text or a number$/],
     ['{"zones":[]}', /^has no seats$/],
     ['{"zones":[{"rows":[]}]}', /^has no seats$/],
     ['{"zones":[{"rows":[{"seats":[]}]}]}', /^has no seats$/],

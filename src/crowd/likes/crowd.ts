@@ -26,6 +26,8 @@ export interface LikeCrowdReport extends CrowdFigures {
 export interface LikeWatching {
   /** Aborted by Ctrl-C: no more likers enter, and the verdict covers what is known. */
   readonly interrupt: AbortSignal;
+  /** Called once the server has accepted the admin key, before anything is written. */
+  begins(): void;
   /** Called once, with a function that returns the progress. */
   progress(tally: () => Tally): void;
 }
@@ -33,7 +35,7 @@ export interface LikeWatching {
 /** Sends likers to a few new posts, and checks whether P8 held. */
 export async function sendLikers(
   options: LikeCrowdOptions,
-  { interrupt, progress }: LikeWatching,
+  { interrupt, begins, progress }: LikeWatching,
   runtime: Runtime,
 ): Promise<LikeCrowdReport> {
   const { connections, seed, likers, attempts } = options;
@@ -41,6 +43,7 @@ export async function sendLikers(
   try {
     const board = new RemoteBoard(fleet, options.adminKey, runtime);
     await board.enter();
+    begins();
     const plan = (random: Random): Step[] => planSteps(random, attempts, options.posts);
     const people = new People({ terms: options, count: likers, plan, fleet, interrupt, runtime });
     const { tally, random, stop } = people;

@@ -1,4 +1,4 @@
-import { byCode, firstRows, reportText } from '../report.ts';
+import { firstRows, reportText, toldWords } from '../report.ts';
 import { count, grouped } from '../words.ts';
 import type { LikeCrowdOptions, LikeCrowdReport } from './crowd.ts';
 
@@ -14,7 +14,7 @@ export function likeReportWords(report: LikeCrowdReport): string {
 
 function figures(report: LikeCrowdReport): [string, string][] {
   const { answers, verdict } = report;
-  const rows: [string, string][] = [...firstRows(report), ['told', byCode(answers)]];
+  const rows: [string, string][] = [...firstRows(report), ['told', toldWords(answers)]];
   if (verdict === null) return rows;
   const { changes, repeats, likes, unknown } = verdict;
   rows.push(['changed', `${grouped(changes)}, and ${grouped(repeats)} repeated what was so already`]);

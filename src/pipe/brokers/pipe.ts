@@ -193,7 +193,8 @@ export class BrokerPipe<M> implements SharedPipe<M> {
     this.open().then(
       () => this.#receive(),
       (error: unknown) => {
-        if (this.#stopping === null) this.#runtime.log.fatal({ err: error }, 'the broker cannot be used');
+        const { kind } = this.#channels;
+        if (this.#stopping === null) this.#runtime.log.fatal({ kind, err: error }, 'the broker cannot be used');
       },
     );
   }
@@ -297,13 +298,14 @@ export class BrokerPipe<M> implements SharedPipe<M> {
   /** A foreign message: it is kept for the operator to see. */
   async #putAside({ parcel, id: given, body, done }: Delivery): Promise<void> {
     const { log, clock } = this.#runtime;
+    const { kind } = this.#channels;
     const id = parcel === null ? given : `${parcel.channel.replace(':', '.')}-${parcel.entryId}`;
     for (;;) {
       try {
         const error = 'not written by a relay';
         const letter = writeForeign({ error, attempts: 1, body, diedAtMs: clock.now() });
         const kept = await this.#store.putForeign(`foreign-${id}`, letter);
-        log.error({ id, kept, begin: body.slice(0, 100) }, 'the broker brought something that is not ours');
+        log.error({ kind, id, kept, begin: body.slice(0, 100) }, 'the broker brought something that is not ours');
         done();
         return;
       } catch (error) {

@@ -37,6 +37,7 @@ const QUIET_MS = 3000;
  */
 export class KafkaCarrier implements Carrier {
   readonly name: string;
+  readonly #kind: string;
   readonly #runtime: Runtime;
   readonly #clients: Clients;
   readonly #topic: string;
@@ -64,6 +65,7 @@ export class KafkaCarrier implements Carrier {
       inHandMax = 512,
       sessionMs = 10_000,
     } = options;
+    this.#kind = kind;
     const address = parseAddress(url);
     const own = nameFrom(prefix);
     const isOrders = kind === ORDERS.kind;
@@ -239,12 +241,12 @@ export class KafkaCarrier implements Carrier {
     const { log, clock } = this.#runtime;
     if (this.#closing.signal.aborted) return;
     const reason = reasonOf(error);
-    if (this.#out.size === 0) log.error({ reason, topic: this.#topic }, 'Kafka is out');
+    if (this.#out.size === 0) log.error({ kind: this.#kind, reason, topic: this.#topic }, 'Kafka is out');
     this.#out.set(part, { reason, lastMs: clock.monotonic() });
   }
 
   #noteBack(part: Part): void {
     if (!this.#out.delete(part) || this.#out.size > 0 || this.#closing.signal.aborted) return;
-    this.#runtime.log.info({ topic: this.#topic }, 'Kafka is back');
+    this.#runtime.log.info({ kind: this.#kind, topic: this.#topic }, 'Kafka is back');
   }
 }

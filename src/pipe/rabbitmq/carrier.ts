@@ -23,6 +23,7 @@ export interface RabbitOptions extends CarrierOptions {
  */
 export class RabbitCarrier implements Carrier {
   readonly name: string;
+  readonly #kind: string;
   readonly #address: RabbitAddress;
   /** Connections are named after it. */
   readonly #owner: string;
@@ -41,6 +42,7 @@ export class RabbitCarrier implements Carrier {
   constructor(options: RabbitOptions, runtime: Runtime) {
     const { url, prefix, kind = ORDERS.kind, queues = 8, answerMs = 5000, inHandMax = 512 } = options;
     this.#address = parseRabbitUrl(url);
+    this.#kind = kind;
     this.#answerMs = answerMs;
     this.#inHandMax = inHandMax;
     this.#runtime = runtime;
@@ -123,9 +125,10 @@ export class RabbitCarrier implements Carrier {
   #changed(): void {
     if (this.#closing !== null) return;
     const { log } = this.#runtime;
+    const kind = this.#kind;
     const reason = this.#trouble;
-    if (reason !== null && !this.#isOut) log.error({ reason }, 'RabbitMQ is out');
-    if (reason === null && this.#isOut) log.info('RabbitMQ is back');
+    if (reason !== null && !this.#isOut) log.error({ kind, reason }, 'RabbitMQ is out');
+    if (reason === null && this.#isOut) log.info({ kind }, 'RabbitMQ is back');
     this.#isOut = reason !== null;
   }
 }

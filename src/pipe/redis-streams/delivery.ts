@@ -265,7 +265,7 @@ export class BatchDelivery<M> {
   noteOutage(error: unknown): void {
     const { log } = this.#runtime;
     if (!(error instanceof RedisUnavailableError)) {
-      log.error({ err: error }, 'the pipe met an error');
+      log.error({ kind: this.#on.channels.kind, err: error }, 'the pipe met an error');
       return;
     }
     this.#reason = error.message;
@@ -274,13 +274,14 @@ export class BatchDelivery<M> {
     // Failures in one turn count as one try: when this process itself was late, all its commands time out at once.
     if (this.#outTold || this.#stopping || nowMs - this.#outSinceMs < OUT_TOLD_MS) return;
     this.#outTold = true;
-    log.error({ reason: error.message, cause: detailOf(error) }, 'the pipe is out');
+    const { kind } = this.#on.channels;
+    log.error({ kind, reason: error.message, cause: detailOf(error) }, 'the pipe is out');
   }
 
   noteBack(): void {
     this.#reason = null;
     this.#outSinceMs = null;
-    if (this.#outTold) this.#runtime.log.info('the pipe is back');
+    if (this.#outTold) this.#runtime.log.info({ kind: this.#on.channels.kind }, 'the pipe is back');
     this.#outTold = false;
   }
 }

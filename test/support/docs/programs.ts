@@ -111,6 +111,10 @@ await shop.close();`,
     before: `import { createDoorbuster } from 'doorbuster'; ${SERVED}`,
     after: 'await shop.close();',
   },
+  'docs/guides/likes.md: A like button on a product [js]': {
+    before: "import { createDoorbuster as create } from 'doorbuster'; const shop = await create({ data: './data' });",
+    after: 'await shop.close();',
+  },
   'docs/guides/embed.md: Closing [js]': {
     before: `${A_SHOP} import { createServer } from 'node:http';
 const server = createServer(shop.handler()); await new Promise((done) => server.listen(0, '127.0.0.1', done));`,
