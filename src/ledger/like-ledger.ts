@@ -1,8 +1,8 @@
 import type { LikeEvent, Pair, Subject } from '../model/like.ts';
-import type { LikeBase, LikeLedger, LikeMode, LikeSet, SettledLikes } from './port/likes.ts';
+import type { LikeBase, LikeLedger, LikeMode, LikeSet, LikeShard, SettledLikes } from './port/likes.ts';
 import type { Store } from './store.ts';
 import { likeCounts, likeRows, likeUsers } from './works/like-reads.ts';
-import { likeEpoch, raiseLikeEpoch, setLikeMode } from './works/like-shards.ts';
+import { likeShard, raiseLikeEpoch, setLikeMode } from './works/like-shards.ts';
 import { type LikeRequest, setLikes, settleLikes } from './works/likes.ts';
 
 export class LikeBook implements LikeLedger {
@@ -46,8 +46,8 @@ export class LikeBook implements LikeLedger {
     return this.#on.look(() => likeUsers(subject, after, limit));
   }
 
-  likeEpoch(shard: number): Promise<number> {
-    return this.#on.look(() => likeEpoch(shard));
+  likeShard(shard: number): Promise<LikeShard> {
+    return this.#on.look(() => likeShard(shard));
   }
 
   raiseLikeEpoch(shard: number, seen: number, above: number): Promise<number | null> {

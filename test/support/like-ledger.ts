@@ -1,5 +1,5 @@
 import { unavailable } from '../../src/base/errors.ts';
-import type { LikeBase, LikeLedger, LikeMode, LikeSet, SettledLikes } from '../../src/ledger/port.ts';
+import type { LikeBase, LikeLedger, LikeMode, LikeSet, LikeShard, SettledLikes } from '../../src/ledger/port.ts';
 import { LIKE_SHARDS, type LikeEvent, numberOf, type Pair, type Subject, shardOf } from '../../src/model/like.ts';
 
 interface Row {
@@ -16,7 +16,7 @@ export class MemoryLikeLedger implements LikeLedger {
   mode: LikeMode = 'direct';
   /** Awaited before each read and write: to hold one back. */
   before: (call: keyof LikeLedger) => Promise<void> | void = () => undefined;
-  /** Awaited after a read, before its answer is given. */
+  /** Awaited after a read, and after an epoch was raised, before the answer is given. */
   after: (call: keyof LikeLedger) => Promise<void> | void = () => undefined;
   /** Thrown by settleLikes, if it returns an error. */
   fault: (events: readonly LikeEvent[]) => Error | null = () => null;
@@ -81,7 +81,7 @@ export class MemoryLikeLedger implements LikeLedger {
     const last = new Map<string, LikeEvent>();
     for (const event of events) {
       if (shardOf(event.subject) !== shard) throw new Error(`${event.subject} is not of shard ${shard}`);
-      if (event.epoch < this.epochs[shard]! || !this.#bases.has(event.subject)) {
+      if (event.epoch < this.epochs[shard]! || this.mode !== 'counted' || !this.#bases.has(event.subject)) {
         dropped++;
         continue;
       }
@@ -122,15 +122,18 @@ export class MemoryLikeLedger implements LikeLedger {
     return from < 0 ? [] : users.slice(from, from + limit).map(([user]) => user);
   }
 
-  async likeEpoch(shard: number): Promise<number> {
-    return this.epochs[shard]!;
+  async likeShard(shard: number): Promise<LikeShard> {
+    await this.before('likeShard');
+    return { epoch: this.epochs[shard]!, mode: this.mode };
   }
 
   async raiseLikeEpoch(shard: number, seen: number, above: number): Promise<number | null> {
     await this.before('raiseLikeEpoch');
-    if (this.epochs[shard] !== seen) return null;
-    this.epochs[shard] = Math.max(this.epochs[shard]!, above) + 1;
-    return this.epochs[shard]!;
+    if (this.epochs[shard] !== seen || this.mode !== 'counted') return null;
+    const epoch = Math.max(seen, above) + 1;
+    this.epochs[shard] = epoch;
+    await this.after('raiseLikeEpoch');
+    return epoch;
   }
 
   async setLikeMode(mode: LikeMode): Promise<boolean> {

@@ -4,7 +4,7 @@ import type { Runtime } from '../../base/runtime.ts';
 import type { LikeBase, LikeLedger, LikeMode } from '../../ledger/port.ts';
 import { type LikeEvent, type Pair, type Subject, shardOf } from '../../model/like.ts';
 import { LikeFiller } from './filler.ts';
-import type { LikeOutcome, Likes, PageMark, SettledLike, ShownLike } from './likes.ts';
+import { asStored, type LikeOutcome, type Likes, type PageMark, type SettledLike, type ShownLike } from './likes.ts';
 import { RecentDecisions } from './recent.ts';
 import type { Brought } from './redis/decisions.ts';
 import { LikeStore, type LikeStoreOptions } from './redis/store.ts';
@@ -59,8 +59,6 @@ export class CountedLikes implements Likes {
   readonly #shown: ShownLikes;
   readonly #recent: RecentDecisions;
   readonly #drained: CountedLikesDependencies['drained'];
-  /** Why no like is decided here any more, or null. */
-  #barred: string | null = null;
 
   constructor(options: LikeStoreOptions, dependencies: CountedLikesDependencies) {
     const { runtime, ledger, lock, drained, probe, openWaitMs = 2000 } = dependencies;
@@ -92,7 +90,7 @@ export class CountedLikes implements Likes {
 
   /** Why likes cannot be decided here, for /readyz; null while they can. */
   get reason(): string | null {
-    return this.#barred;
+    return this.#shards.barred;
   }
 
   /** Says in the ledger that likes are counted in Redis, and opens the shards that need it. */
@@ -106,7 +104,8 @@ export class CountedLikes implements Likes {
     let row: Brought<boolean | null> | undefined;
     let base: Brought<LikeBase> | undefined;
     for (let tries = 0; tries < TRIES_MAX; tries++) {
-      if (this.#barred !== null) throw unavailable(this.#barred);
+      const { barred } = this.#shards;
+      if (barred !== null) throw unavailable(barred);
       const answer = await this.#store.decide({ subject, user, liked, row, base });
       switch (answer.is) {
         case 'changed':
@@ -171,8 +170,9 @@ export class CountedLikes implements Likes {
     return this.#shown.mark();
   }
 
-  look(reader: string | null, page: readonly SettledLike[], mark: PageMark): Promise<ShownLike[]> {
-    return this.#shown.look(reader, page, mark);
+  async look(reader: string | null, page: readonly SettledLike[], mark: PageMark): Promise<ShownLike[]> {
+    if (this.#shards.barred !== null) return asStored(page);
+    return await this.#shown.look(reader, page, mark);
   }
 
   /** Since the start: posts and comments that were shown as they are stored, because Redis did not answer for them. */
@@ -215,9 +215,7 @@ export class CountedLikes implements Likes {
       void this.#shards.open(shard, epoch - 1).catch(() => undefined);
       return;
     }
-    if (this.#barred !== null) return;
-    this.#barred = 'another process decides likes in the ledger: give all of them the same LIKES setting';
-    this.#runtime.log.error({ shard, epoch, mode }, this.#barred);
+    this.#shards.bar(shard, { epoch, mode });
   }
 
   close(): void {

@@ -159,11 +159,20 @@ export class LikeStore {
   }
 
   /** Opens a shard for an epoch that the ledger has raised; returns the epoch in force, which may be a higher one. */
-  async open(shard: number, epoch: number): Promise<number> {
+  open(shard: number, epoch: number): Promise<number> {
+    return this.#open(shard, epoch, 0);
+  }
+
+  /** The ledger decides likes from this epoch on: Redis decides nothing, and keeps nothing of the epochs before. */
+  async leave(shard: number, epoch: number): Promise<void> {
+    await this.#open(shard, epoch, 1);
+  }
+
+  async #open(shard: number, epoch: number, isLeft: 0 | 1): Promise<number> {
     const keys = this.#layout.shard(shard);
     const { stream, pairs } = keys.of(epoch);
     const names = [keys.head, keys.epochs, keys.old, stream, pairs[0]];
-    const reply = await this.#link.script(scriptNamed('open'), names, [epoch]);
+    const reply = await this.#link.script(scriptNamed('open'), names, [epoch, isLeft]);
     const inForce = typeof reply === 'number' ? reply : epoch;
     this.#saw(shard, inForce);
     return inForce;
