@@ -1,12 +1,16 @@
 import { Cluster } from 'ioredis';
-import { afterAll, afterEach, expect, it } from 'vitest';
+import { afterAll, afterEach, beforeEach, describe, expect, it } from 'vitest';
+import { systemRuntime } from '../../src/base/runtime.ts';
 import { LIKE_SHARDS, type Subject, shardOf } from '../../src/model/like.ts';
+import type { CountedLikes } from '../../src/social/likes/counted.ts';
+import { LikeStore } from '../../src/social/likes/redis/store.ts';
 import { until } from '../support/fault-wait.ts';
 import { LikeWorld } from '../support/like-world.ts';
+import { monitorRedis } from '../support/redis-monitor.ts';
 import { cleanUpServers } from '../support/servers/clean-up.ts';
 import { describeWithRedis } from '../support/servers/describe.ts';
-import { type Exchange, startProxy } from '../support/servers/proxy.ts';
-import { startRedis, startRedisCluster } from '../support/servers/redis.ts';
+import { type Exchange, type FaultProxy, startProxy } from '../support/servers/proxy.ts';
+import { type RedisServer, startRedis, startRedisCluster } from '../support/servers/redis.ts';
 
 const POST: Subject = 'post:1';
 const users = (count: number, name = 'user') => Array.from({ length: count }, (_, at) => `${name} ${at}`);
@@ -56,6 +60,106 @@ describeWithRedis('likes in a Redis that fails', () => {
     proxy.dropReplies(0);
     expect(changed).toBe(12);
     expect((await world.entries()).flatMap(({ events }) => events)).toHaveLength(12);
+  });
+
+  describe('a like that has failed is not decided later, when its user was answered elsewhere', () => {
+    let server: RedisServer;
+    let proxy: FaultProxy;
+    let likes: CountedLikes;
+    let other: CountedLikes;
+
+    beforeEach(async () => {
+      server = await startRedis();
+      proxy = await startProxy(server.port);
+      world = new LikeWorld(server.url);
+      world.ledger.add(POST);
+      other = world.process();
+      likes = world.process({ target: `redis://${proxy.host}:${proxy.port}`, commandMs: 300, retryMs: 300 });
+      await other.start();
+      await likes.set(POST, 'first', true);
+    });
+    afterEach(() => proxy.close());
+
+    async function answersElsewhere(): Promise<void> {
+      expect(await other.set(POST, 'anna', true)).toMatchObject({ changed: true });
+      expect(await other.set(POST, 'anna', false)).toMatchObject({ changed: true });
+    }
+
+    async function expectNotDecided(): Promise<void> {
+      expect(await world.look('anna', [POST], other)).toMatchObject([{ liked: false, count: 1 }]);
+      await world.settleAll();
+      expect(world.ledger.rows.get(POST)!.get('anna')).toMatchObject({ liked: false });
+      expect(await world.look('anna', [POST], other)).toMatchObject([{ liked: false, count: 1, exact: true }]);
+    }
+
+    it('P8: the network to Redis hangs and goes on', async () => {
+      proxy.freeze();
+      await expect(likes.set(POST, 'anna', true)).rejects.toMatchObject({ code: 'unavailable' });
+      await answersElsewhere();
+      proxy.thaw();
+      // On the same connection, behind the late one.
+      expect(await likes.set(POST, 'first', true)).toMatchObject({ changed: false });
+      await expectNotDecided();
+    });
+
+    it('P8: the connection ends, and Redis gets the call later all the same', async () => {
+      const monitor = await monitorRedis(server.url);
+      const held = proxy.holdRequest((request) => request.includes('anna'));
+      const failing = expect(likes.set(POST, 'anna', true)).rejects.toMatchObject({ code: 'unavailable' });
+      await held;
+      await proxy.refuse(true);
+      await failing;
+      await answersElsewhere();
+      const calls = () => monitor.commands.filter((command) => command.includes('anna')).length;
+      const before = calls();
+      proxy.passHeld();
+      await until('Redis has got it', 5000, () => calls() > before);
+      monitor.close();
+      await expectNotDecided();
+    });
+  });
+
+  it('P8: what a process knows of Redis’ clock is renewed when it is wrong, old or of another server', async () => {
+    const server = await startRedis();
+    world = new LikeWorld(server.url);
+    world.ledger.add(POST);
+    let skewMs = 0;
+    const runtime = systemRuntime();
+    const clock = { now: () => runtime.clock.now(), monotonic: () => runtime.clock.monotonic() + skewMs };
+    const likes = world.process({}, { runtime: { ...runtime, clock } });
+    await likes.start();
+    // The script and the subject are there.
+    let likers = 0;
+    await world.process().set(POST, `liker ${likers++}`, true);
+    const monitor = await monitorRedis(server.url);
+    /** How many calls a like takes. */
+    const calls = async (): Promise<number> => {
+      const user = `liker ${likers++}`;
+      expect(await likes.set(POST, user, true)).toMatchObject({ changed: true, likes: { count: likers } });
+      await world.eye.echo(`${user}.`);
+      await until('all is seen', 5000, () => monitor.commands.some((command) => command.includes(`${user}.`)));
+      return monitor.commands.filter((command) => command.includes(`"${user}"`)).length;
+    };
+    expect(await calls(), 'first the clock').toBe(2);
+    expect(await calls()).toBe(1);
+    // As if Redis' clock were set forward: the time of each call seems to be over.
+    skewMs -= 5000;
+    expect(await calls()).toBe(2);
+    expect(await calls()).toBe(1);
+    // Set back: it is noticed with the first answer.
+    skewMs += 10_000;
+    expect(await calls()).toBe(1);
+    skewMs += 59_000;
+    expect(await calls()).toBe(1);
+    skewMs += 60_001;
+    expect(await calls(), 'too long ago').toBe(2);
+    const store = new LikeStore({ target: server.url, prefix: world.prefix }, runtime);
+    await store.shut(shardOf(POST));
+    store.close();
+    expect(await calls(), 'shut; then in another epoch the clock, the subject, the like').toBe(4);
+    monitor.close();
+    await world.settleAll();
+    expect(world.ledger.liked(POST)).toBe(likers);
   });
 
   it('P8: a restart that kept its data raises the epoch, and what was decided before reaches the ledger', async () => {

@@ -16,7 +16,7 @@ export interface LikeStoreOptions {
   readonly prefix?: string;
   /** How long one command may take. */
   readonly commandMs?: number;
-  /** For how long a call whose reply was lost is sent again. */
+  /** For how long a call whose reply was lost is sent again. Default 1 s, and no less than a command may take. */
   readonly retryMs?: number;
   readonly rules?: Partial<LikeRules>;
 }
@@ -25,6 +25,7 @@ export interface LikeStoreOptions {
 const CALL_MAX = 128;
 const SUBJECTS_MAX = 512;
 const SCAN_COUNT = 200;
+const RETRY_MS = 1000;
 
 /**
  * What the likes keep in Redis, shared by many processes. Every step is one script on one server, by that server's clock; a decision is
@@ -41,7 +42,9 @@ export class LikeStore {
   #epochs: readonly number[] = Array.from({ length: LIKE_SHARDS }, () => 0);
 
   constructor(options: LikeStoreOptions, runtime: Runtime) {
-    const { target, prefix = 'doorbuster', commandMs = 1000, retryMs = 1000 } = options;
+    const { target, prefix = 'doorbuster', commandMs = 1000 } = options;
+    // A command that is slow and in time must not be too late to be decided.
+    const { retryMs = Math.max(RETRY_MS, commandMs) } = options;
     this.rules = { ...LIKE_RULES, ...options.rules };
     this.#layout = new LikeLayout(prefix);
     this.#keepAlive = new KeepAlive(runtime.timers);
