@@ -428,6 +428,22 @@ describeWithAnyRedis('likes that are counted in Redis', () => {
       expect(left.filter((key) => !/:a:|:stream$/.test(key))).toEqual([]);
     });
 
+    it('one that takes long to be drained does not hold up the upkeep of the others', async () => {
+      const likes = world.process({}, { openWaitMs: 50 });
+      await likes.start();
+      await likes.set(POST, 'anna', true);
+      const drained = Promise.withResolvers<boolean>();
+      world.drained = () => drained.promise;
+      const store = await keeper({});
+      await store.shut(SHARD);
+      for (let times = 0; times < 2; times++) await likes.upkeep.round();
+      expect(await store.epochOf(SHARD)).toBe(0);
+      await world.settleAll();
+      drained.resolve(true);
+      await until('it is open', 5000, async () => (await store.epochOf(SHARD)) > 0);
+      expect(await world.look('anna', [POST])).toMatchObject([{ liked: true, count: 1, exact: true }]);
+    });
+
     it('an epoch that was raised in the ledger stops the one in Redis with the first batch that is settled', async () => {
       const likes = await started();
       await likes.set(POST, 'anna', true);

@@ -248,7 +248,7 @@ export const LIKES: readonly Mutant[] = [
   {
     name: 'shown.ts: a page from before an epoch is shown as it was read',
     file: 'src/social/likes/shown.ts',
-    find: 'isRecent && answer.epoch === since.epochs[shardOf(place.settled.subject)]',
+    find: 'isRecent && answer.epoch === since.epochs[shardOf(subject)]',
     replace: 'isRecent',
     tests: LOOKS,
     only: 'read before that',
@@ -260,6 +260,31 @@ export const LIKES: readonly Mutant[] = [
     replace: 'const isCurrent = ',
     tests: LOOKS,
     only: 'its record deleted',
+  },
+  {
+    name: 'shown.ts: a page shows nothing that Redis knows if one of its subjects is not known',
+    file: 'src/social/likes/shown.ts',
+    find: 'if (isFilled === null) reason ??=',
+    replace:
+      'if (isFilled === null) for (const place of places) place.shown = null;\n    if (isFilled === null) reason ??=',
+    tests: FAULTS,
+    only: 'one node out',
+  },
+  {
+    name: 'upkeep.ts: a shard that is out ends the round',
+    file: 'src/social/likes/upkeep.ts',
+    find: 'await each(ALL_SHARDS, LIKE_SHARDS, keep, signal);',
+    replace: 'for (const shard of ALL_SHARDS) await keep(shard);',
+    tests: FAULTS,
+    only: 'one node out',
+  },
+  {
+    name: 'shards.ts: the upkeep waits for a shard however long its opening takes',
+    file: 'src/social/likes/shards.ts',
+    find: 'return (await within(runtime.timers, opened, waitMs)) ?? false;',
+    replace: 'return await opened;',
+    tests: RULES,
+    only: 'does not hold up the upkeep',
   },
   {
     name: 'shown.ts: a process forgets what it has decided when Redis does not answer',

@@ -1,8 +1,9 @@
 import { messageOf, RetryableError, unavailable } from '../../base/errors.ts';
 import { Grouped } from '../../base/grouped.ts';
 import type { Runtime } from '../../base/runtime.ts';
+import { each } from '../../base/sweep.ts';
 import type { LikeBase, LikeLedger, LikeMode } from '../../ledger/port.ts';
-import { type LikeEvent, type Pair, type Subject, shardOf } from '../../model/like.ts';
+import { ALL_SHARDS, LIKE_SHARDS, type LikeEvent, type Pair, type Subject, shardOf } from '../../model/like.ts';
 import { LikeFiller } from './filler.ts';
 import { asStored, type LikeOutcome, type Likes, type PageMark, type SettledLike, type ShownLike } from './likes.ts';
 import { RecentDecisions } from './recent.ts';
@@ -96,7 +97,7 @@ export class CountedLikes implements Likes {
   /** Says in the ledger that likes are counted in Redis, and opens the shards that need it. */
   async start(): Promise<void> {
     await this.#ledger.setLikeMode('counted');
-    await this.#shards.verify();
+    await each(ALL_SHARDS, LIKE_SHARDS, (shard) => this.#shards.verify(shard));
   }
 
   async set(subject: Subject, user: string, liked: boolean): Promise<LikeOutcome> {

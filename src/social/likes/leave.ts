@@ -4,7 +4,7 @@ import type { Runtime } from '../../base/runtime.ts';
 import { each } from '../../base/sweep.ts';
 import { pause } from '../../base/timers.ts';
 import type { LikeLedger } from '../../ledger/port.ts';
-import { LIKE_SHARDS } from '../../model/like.ts';
+import { ALL_SHARDS, LIKE_SHARDS } from '../../model/like.ts';
 import type { LikeStore } from './redis/store.ts';
 
 const RETRY_MS_MIN = 50;
@@ -22,7 +22,7 @@ export interface LeaveDependencies {
  */
 export async function leaveToLedger(on: LeaveDependencies, signal: AbortSignal): Promise<void> {
   const { runtime, store, ledger } = on;
-  const left = new Set(Array.from({ length: LIKE_SHARDS }, (_, shard) => shard));
+  const left = new Set(ALL_SHARDS);
   const leave = async (shard: number): Promise<void> => {
     const { epoch, mode } = await ledger.likeShard(shard);
     // Another process has been told otherwise since: it opens the shard.

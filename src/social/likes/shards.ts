@@ -3,7 +3,6 @@ import { messageOf, unavailable } from '../../base/errors.ts';
 import type { Runtime } from '../../base/runtime.ts';
 import { sleep, within } from '../../base/timers.ts';
 import type { LikeLedger, LikeShard } from '../../ledger/port.ts';
-import { LIKE_SHARDS } from '../../model/like.ts';
 import type { LikeStore } from './redis/store.ts';
 
 const RETRY_MS_MIN = 50;
@@ -77,18 +76,17 @@ export class LikeShards {
     if ((await within(runtime.timers, opened, waitMs)) === null) throw unavailable('likes are being recovered');
   }
 
-  /** Opens the shards that are stale, or below the ledger's epoch. Returns how many. */
-  async verify(): Promise<number> {
-    const { store, ledger } = this.#on;
-    const opened = await Promise.all(
-      Array.from({ length: LIKE_SHARDS }, async (_, shard) => {
-        const [inForce, { epoch }] = await Promise.all([store.epochOf(shard), ledger.likeShard(shard)]);
-        if (inForce > 0 && inForce >= epoch) return 0;
-        await this.open(shard, epoch - 1);
-        return 1;
-      }),
-    );
-    return opened.reduce<number>((sum, one) => sum + one, 0);
+  /**
+   * Opens a shard that is stale, or below the ledger's epoch. Returns whether it was: what takes longer than a like waits goes on without
+   * the caller.
+   */
+  async verify(shard: number): Promise<boolean> {
+    const { runtime, store, ledger, waitMs } = this.#on;
+    if (this.#barred !== null) return false;
+    const [inForce, { epoch }] = await Promise.all([store.epochOf(shard), ledger.likeShard(shard)]);
+    if (inForce > 0 && inForce >= epoch) return false;
+    const opened = this.open(shard, epoch - 1).then(() => true);
+    return (await within(runtime.timers, opened, waitMs)) ?? false;
   }
 
   async #until(shard: number, task: { above: number }): Promise<void> {

@@ -80,8 +80,8 @@ export class LikeStore {
     return this.#decisions.decide(request);
   }
 
-  look(requests: readonly LookRequest[]): Promise<LookAnswer[]> {
-    return this.#looks.look(requests);
+  look(request: LookRequest): Promise<LookAnswer> {
+    return this.#looks.look(request);
   }
 
   /**
