@@ -126,6 +126,10 @@ export class SharedLikes implements Likes {
     return this.#counted.giveUp(event);
   }
 
+  olderArrived(event: LikeEvent): Promise<void> {
+    return this.#counted.olderArrived(event);
+  }
+
   reopen(shard: number, epoch: number): Promise<void> {
     return this.#counted.reopen(shard, epoch);
   }

@@ -1,5 +1,5 @@
 import type { LikeEvent, Pair, Subject } from '../model/like.ts';
-import type { LikeBase, LikeLedger, LikeMode, LikeSet, LikeShard, SettledLikes } from './port/likes.ts';
+import type { LikeBase, LikeLedger, LikeMode, LikeRow, LikeSet, LikeShard, SettledLikes } from './port/likes.ts';
 import type { Store } from './store.ts';
 import { likeCounts, likeRows, likeUsers } from './works/like-reads.ts';
 import { likeShard, raiseLikeEpoch, setLikeMode } from './works/like-shards.ts';
@@ -8,7 +8,7 @@ import { type LikeRequest, setLikes, settleLikes } from './works/likes.ts';
 export class LikeBook implements LikeLedger {
   readonly #on: Store;
   readonly #setLike: (request: LikeRequest) => Promise<LikeSet>;
-  readonly #likeRows: (pairs: readonly Pair[]) => Promise<(boolean | null)[]>;
+  readonly #likeRows: (pairs: readonly Pair[]) => Promise<(LikeRow | null)[]>;
 
   constructor(store: Store) {
     this.#on = store;
@@ -30,7 +30,7 @@ export class LikeBook implements LikeLedger {
     return this.#setLike(request);
   }
 
-  likeRows(pairs: readonly Pair[]): Promise<(boolean | null)[]> {
+  likeRows(pairs: readonly Pair[]): Promise<(LikeRow | null)[]> {
     return this.#likeRows(pairs);
   }
 

@@ -68,8 +68,8 @@ export function likeContract(name: string, make: () => Promise<LifeUnderTest>): 
         expect(await numbers()).toEqual({ zoe: [false, '2'], Zoe: [true, '1'] });
         expect(await kit.stored(subject)).toEqual({ count: 1, rev: 3, likers: ['Zoe'] });
         expect(await likes().likeRows(['zoe', 'Zoe', 'nobody'].map((user) => ({ subject, user })))).toEqual([
-          false,
-          true,
+          { liked: false, changedMs: T0 + 7 },
+          { liked: true, changedMs: T0 + 7 },
           null,
         ]);
         expect(await likes().likeRows([])).toEqual([]);
@@ -258,7 +258,7 @@ export function likeContract(name: string, make: () => Promise<LifeUnderTest>): 
             { subject: comment, user: 'bob' },
             { subject, user: 'bob' },
           ]),
-        ).toEqual([true, null]);
+        ).toEqual([{ liked: true, changedMs: T0 + 3 }, null]);
         await kit.expectRightCounts();
       });
 
@@ -284,7 +284,9 @@ export function likeContract(name: string, make: () => Promise<LifeUnderTest>): 
           const settled = await settle(...users.map((user, at) => event(user, at + 1)));
           expect(baseOf(settled)).toMatchObject({ count: users.length, rev: 1 });
         }
-        expect(await likes().likeRows(users.map((user) => ({ subject, user })))).toEqual(users.map(() => true));
+        expect(await likes().likeRows(users.map((user) => ({ subject, user })))).toEqual(
+          users.map((_, at) => ({ liked: true, changedMs: T0 + at + 1 })),
+        );
         expect(await likes().likeRows([{ subject, user: 'ANN' }])).toEqual([null]);
         const bytewise = users.toSorted((a, b) => Buffer.compare(Buffer.from(a), Buffer.from(b)));
         for (const limit of [4, 15, 16]) {

@@ -615,9 +615,26 @@ describeWithAnyRedis('likes that are counted in Redis', () => {
         // The first is still on its way.
         expect(await world.look('anna', [POST])).toMatchObject([{ liked: false, count: 1, exact: false }]);
         for (let times = 0; times < 2; times++) await (await likes.settle([first!])).told;
-        expect(await world.look(null, [POST])).toMatchObject([{ count: 1, exact: true }]);
+        expect(await world.look('anna', [POST])).toMatchObject([{ liked: true, count: 1, exact: true }]);
+        expect(await likes.set(POST, 'anna', true)).toMatchObject({ changed: false });
         await prune();
         expect(await world.look('anna', [POST])).toMatchObject([{ liked: true, count: 1, exact: true }]);
+      });
+
+      it('P8: what was decided before it is waited for, unless there is nothing, or its epoch is over', async () => {
+        const likes = await started();
+        await likes.set(POST, 'anna', true);
+        await likes.set(POST, 'anna', false);
+        const [first, second] = (await world.entries()).flatMap(({ events }) => events);
+        world.drained = async () => false;
+        await likes.olderArrived(first!);
+        await expect(likes.olderArrived(second!)).rejects.toMatchObject({ code: 'unavailable' });
+        world.drained = (shard) => world.settleAll(shard).then(() => true);
+        await likes.olderArrived(second!);
+        expect(world.ledger.rows.get(POST)!.get('anna')).toMatchObject({ liked: false });
+        world.drained = async () => false;
+        await likes.olderArrived(second!);
+        await likes.olderArrived({ ...second!, epoch: second!.epoch - 1, n: 99 });
       });
 
       it('of an epoch that is over, or about nobody, changes nothing', async () => {

@@ -1,10 +1,19 @@
 import { unavailable } from '../../src/base/errors.ts';
-import type { LikeBase, LikeLedger, LikeMode, LikeSet, LikeShard, SettledLikes } from '../../src/ledger/port.ts';
+import type {
+  LikeBase,
+  LikeLedger,
+  LikeMode,
+  LikeRow,
+  LikeSet,
+  LikeShard,
+  SettledLikes,
+} from '../../src/ledger/port.ts';
 import { LIKE_SHARDS, type LikeEvent, numberOf, type Pair, type Subject, shardOf } from '../../src/model/like.ts';
 
 interface Row {
   liked: boolean;
   number: bigint;
+  changedMs: number;
 }
 
 /** The likes of a ledger as the port describes them, in memory: for tests of the likes in Redis, which the ledger is not the subject of. */
@@ -31,7 +40,7 @@ export class MemoryLikeLedger implements LikeLedger {
 
   /** Users who like it, stored as if long ago. */
   stored(subject: Subject, users: Iterable<string>): void {
-    for (const user of users) this.rows.get(subject)!.set(user, { liked: true, number: 0n });
+    for (const user of users) this.rows.get(subject)!.set(user, { liked: true, number: 0n, changedMs: 0 });
     this.#bases.set(subject, { count: this.liked(subject), rev: 1, atMs: ++this.#atMs });
   }
 
@@ -49,25 +58,25 @@ export class MemoryLikeLedger implements LikeLedger {
     const base = this.#bases.get(subject);
     if (!base) return { outcome: 'not_found' };
     const changed = (this.rows.get(subject)!.get(user)?.liked ?? false) !== liked;
-    if (changed) this.#store(subject, user, liked, 0n);
+    if (changed) this.#store({ subject, user, liked, atMs: Date.now() }, 0n);
     const { count, atMs } = this.#bases.get(subject)!;
     return { outcome: 'ok', liked, changed, count, atMs };
   }
 
-  #store(subject: Subject, user: string, liked: boolean, number: bigint): void {
+  #store({ subject, user, liked, atMs }: Omit<LikeEvent, 'epoch' | 'n'>, number: bigint): void {
     const rows = this.rows.get(subject)!;
     const was = rows.get(user)?.liked ?? false;
-    rows.set(user, { liked, number });
+    rows.set(user, { liked, number, changedMs: atMs });
     const { count, rev } = this.#bases.get(subject)!;
     const moved = Number(liked) - Number(was);
     if (moved !== 0) this.#bases.set(subject, { count: count + moved, rev: rev + 1, atMs: ++this.#atMs });
   }
 
-  async likeRows(pairs: readonly Pair[]): Promise<(boolean | null)[]> {
+  async likeRows(pairs: readonly Pair[]): Promise<(LikeRow | null)[]> {
     this.calls.likeRows++;
     this.calls.rows += pairs.length;
     await this.before('likeRows');
-    const found = pairs.map(({ subject, user }) => this.rows.get(subject)?.get(user)?.liked ?? null);
+    const found = pairs.map(({ subject, user }) => this.rows.get(subject)?.get(user) ?? null);
     await this.after('likeRows');
     return found;
   }
@@ -92,7 +101,7 @@ export class MemoryLikeLedger implements LikeLedger {
     for (const event of last.values()) {
       const row = this.rows.get(event.subject)!.get(event.user);
       const number = numberOf(event);
-      if (!row || number > row.number) this.#store(event.subject, event.user, event.liked, number);
+      if (!row || number > row.number) this.#store(event, number);
     }
     for (const { subject } of events) {
       const base = this.#bases.get(subject);

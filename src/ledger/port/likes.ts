@@ -8,7 +8,7 @@ export interface LikeLedger {
    */
   setLike(request: Pair & { readonly liked: boolean }): Promise<LikeSet>;
   /** The rows as committed, read from the primary, in the order of the pairs; null: never liked. */
-  likeRows(pairs: readonly Pair[]): Promise<(boolean | null)[]>;
+  likeRows(pairs: readonly Pair[]): Promise<(LikeRow | null)[]>;
   /**
    * Stores a batch of one shard in one transaction: of each pair the event with the largest number, if that is larger than the row's.
    * Moves each count by the rows that really changed. Repeated, reordered or cut differently, a batch changes nothing more. Events
@@ -36,6 +36,13 @@ export interface LikeLedger {
 }
 
 export type LikeMode = 'direct' | 'counted';
+
+/** The row of a pair. */
+export interface LikeRow {
+  readonly liked: boolean;
+  /** When that was decided: by the clock of Redis, or of the ledger where it decides. */
+  readonly changedMs: number;
+}
 
 /** A row of the fence: which events count, and who decides. */
 export interface LikeShard {

@@ -1,16 +1,18 @@
 import { messageOf } from '../../base/errors.ts';
 import type { Runtime } from '../../base/runtime.ts';
 import { Seldom } from '../../base/seldom.ts';
-import { withinAwake } from '../../base/timers.ts';
-import type { LikeBase } from '../../ledger/port.ts';
+import { within, withinAwake } from '../../base/timers.ts';
+import type { LikeBase, LikeRow } from '../../ledger/port.ts';
 import { type Pair, type Subject, shardOf } from '../../model/like.ts';
 import type { PageMark, SettledLike, ShownLike } from './likes.ts';
-import type { RecentDecisions } from './recent.ts';
+import type { Decision, RecentDecisions } from './recent.ts';
 import type { LookAnswer } from './redis/looks.ts';
 import type { LikeStore } from './redis/store.ts';
 
 /** How long a page waits for Redis. Then it shows what the ledger has. */
 const LOOK_MS_MAX = 500;
+/** How long it waits for the ledger then, if this process itself has decided otherwise. */
+const ROW_MS_MAX = 200;
 /** How often a page is looked at, with a read of the ledger before each time but the first. */
 const LOOKS_MAX = 3;
 
@@ -19,7 +21,7 @@ export interface ShownLikesDependencies {
   readonly store: Pick<LikeStore, 'look' | 'epochs' | 'rules'>;
   readonly recent: RecentDecisions;
   /** Reads of the ledger, together with all who ask in the same moment. */
-  readonly row: (pair: Pair) => Promise<boolean | null>;
+  readonly row: (pair: Pair) => Promise<LikeRow | null>;
   readonly count: (subject: Subject) => Promise<LikeBase | null>;
 }
 
@@ -81,7 +83,7 @@ export class ShownLikes {
       reason ??= 'their shard is being opened';
       if (this.#seldom.may('look')) log.warn({ reason, left }, 'likes are shown as they are stored');
     }
-    return places.map((place) => place.shown ?? this.#stored(reader, place));
+    return await Promise.all(places.map((place) => place.shown ?? this.#stored(reader, place)));
   }
 
   /** A place that Redis does not answer for is left as it is. Each by itself: one that is late or fails holds up no other. */
@@ -112,16 +114,26 @@ export class ShownLikes {
   async #readAgain(reader: string | null, place: Place): Promise<void> {
     const { row, count } = this.#on;
     const { subject } = place.settled;
-    const [liked, base] = await Promise.all([reader !== null && row({ subject, user: reader }), count(subject)]);
+    const rows = reader === null ? null : row({ subject, user: reader });
+    const [found, base] = await Promise.all([rows, count(subject)]);
     // Deleted meanwhile: the page is about to say so, or was read just before.
-    if (base !== null) place.settled = { subject, liked: liked ?? false, count: base.count, asOfMs: base.atMs };
+    if (base !== null) place.settled = { subject, liked: found?.liked ?? false, count: base.count, asOfMs: base.atMs };
   }
 
-  #stored(reader: string | null, { settled, isLost }: Place): ShownLike {
+  async #stored(reader: string | null, { settled, isLost }: Place): Promise<ShownLike> {
     const { subject, liked, count, asOfMs } = settled;
     const { store, recent } = this.#on;
-    const own = reader === null || isLost ? null : recent.liked(subject, reader, store.epochs[shardOf(subject)]!);
-    return { liked: own ?? liked, count, exact: false, asOfMs };
+    const own = reader === null || isLost ? null : recent.find(subject, reader, store.epochs[shardOf(subject)]!);
+    const newest = own === null || own.liked === liked ? liked : await this.#newest({ subject, user: reader! }, own);
+    return { liked: newest, count, exact: false, asOfMs };
+  }
+
+  /** What this process has decided, or the row: another process may have decided since, and the ledger may have that. */
+  async #newest(pair: Pair, own: Decision): Promise<boolean> {
+    const { runtime, row } = this.#on;
+    // A ledger that does not answer does not keep the page: then our own is the newest that is known.
+    const found = await within(runtime.timers, row(pair), ROW_MS_MAX).catch(() => null);
+    return found !== null && found.changedMs > own.decidedMs ? found.liked : own.liked;
   }
 }
 

@@ -46,6 +46,8 @@ export type LikeAnswer =
       /** The caller is to find out whether the subject still exists. */
       readonly check: boolean;
       readonly epoch: number;
+      /** When it was decided, by Redis' clock. */
+      readonly decidedMs: number;
     }
   /** Bring the row, or the subject and the row. */
   | { readonly is: 'ask' | 'load'; readonly askedMs: number; readonly epoch: number; readonly count: number }
@@ -369,7 +371,7 @@ class Call implements Asker {
       for (const { reject } of this.likes) reject(error);
       return;
     }
-    const askedMs = Number(lines[0]);
+    const nowMs = Number(lines[0]);
     const { epoch } = this;
     let at = 0;
     for (const [place, likes] of this.#counts.entries()) {
@@ -378,8 +380,8 @@ class Call implements Asker {
         const is = CODES[codes[at] as keyof typeof CODES];
         const { resolve } = this.likes[at]!;
         if (is === 'full') resolve({ is });
-        else if (is === 'ask' || is === 'load') resolve({ is, askedMs, epoch, count });
-        else resolve({ is, count, exact: unsettled === 0, atMs, check: check === 1, epoch });
+        else if (is === 'ask' || is === 'load') resolve({ is, askedMs: nowMs, epoch, count });
+        else resolve({ is, count, exact: unsettled === 0, atMs, check: check === 1, epoch, decidedMs: nowMs });
       }
     }
   }

@@ -117,16 +117,24 @@ export class LikeStore {
 
   /**
    * An event that the ledger cannot take is given up: the pair is from now on what the ledger has, `liked` and the count that this row is
-   * part of. Does nothing in another epoch; leaves a pair alone that was decided again. May be repeated.
+   * part of. Does nothing in another epoch; leaves a pair alone that was decided again. May be repeated. Returns whether the pair changed.
    */
-  async giveUp(event: LikeEvent, liked: boolean, base: CommittedCount): Promise<void> {
+  async giveUp(event: LikeEvent, liked: boolean, base: CommittedCount): Promise<boolean> {
     const { subject, user, epoch, n } = event;
     const shard = shardOf(subject);
     const keys = this.#layout.shard(shard);
     const args = [epoch, pairField(subject, user), n, liked ? 1 : 0];
     const reply = await this.#link.script(scriptNamed('give-up'), [keys.head, ...keys.of(epoch).pairs], args);
-    if (typeof reply === 'number') return;
+    if (typeof reply === 'number') return false;
     await this.settle(shard, epoch, 0, [event], new Map([[subject, base]]));
+    return reply === '1';
+  }
+
+  /** Whether some event that was decided in the shard before this one is neither stored nor dropped. */
+  async isAhead({ subject, epoch, n }: LikeEvent): Promise<boolean> {
+    const { head } = this.#layout.shard(shardOf(subject));
+    const [inForce, told] = (await this.#link.call('HMGET', [head, 'epoch', 'told'])) as (string | null)[];
+    return Number(inForce) === epoch && Number(told) < n - 1;
   }
 
   /** From now on a like of this subject is decided only after the ledger was asked whether it exists. */
