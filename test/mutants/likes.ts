@@ -327,6 +327,14 @@ export const LIKES: readonly Mutant[] = [
     only: 'comes through afterwards',
   },
   {
+    name: 'dead-letters.ts: whether a letter is the last of its shard is judged by the newest of all shards',
+    file: 'src/social/likes/dead-letters.ts',
+    find: 'const all = await this.#letters.idsIn(channel);',
+    replace:
+      'const all = (await this.#letters.list(1000, null)).filter((one) => one.channel === channel).map((one) => one.id);',
+    tests: ['test/unit/like-letters.test.ts'],
+  },
+  {
     name: 'dead-letters.ts: the newer of two letters of a pair can be dropped first',
     file: 'src/social/likes/dead-letters.ts',
     find: 'if (older !== null) return { older };',

@@ -204,13 +204,13 @@ export class LikeDecisions {
     if (typeof reply !== 'number') {
       const text = String(reply);
       // The answer to a call that was sent again may be that of the first time.
-      if (!call.isUncertain) this.#learn(lane, Number(text.slice(0, text.indexOf('\n'))));
+      if (!call.isUncertain) this.#learn(call, Number(text.slice(0, text.indexOf('\n'))));
       this.#end(call);
       call.read(text);
       return;
     }
     const isLate = reply < -1;
-    if (isLate) this.#learn(lane, -reply);
+    if (isLate) this.#learn(call, -reply);
     this.#end(call);
     if (isLate && !call.isUncertain) {
       for (const { resolve } of likes) resolve({ is: 'moved' });
@@ -229,10 +229,12 @@ export class LikeDecisions {
     for (const { resolve } of likes) resolve(answer);
   }
 
-  /** The answer may have been on its way for a while: Redis' clock is not behind this. */
-  #learn({ clock }: Lane, redisMs: number): void {
-    clock.learnedMs = this.#on.runtime.clock.monotonic();
-    clock.aheadMs = redisMs - clock.learnedMs;
+  /** Redis' clock was this at some moment after the call was sent and before now. What we know already may be closer to it. */
+  #learn({ lane: { clock }, sentMs }: Call, redisMs: number): void {
+    const nowMs = this.#on.runtime.clock.monotonic();
+    const [least, most] = [redisMs - nowMs, redisMs + 1 - sentMs];
+    const isKnown = clock.aheadMs >= least && clock.aheadMs <= most && nowMs - clock.learnedMs <= CLOCK_MS_MAX / 2;
+    if (!isKnown) Object.assign(clock, { aheadMs: least, learnedMs: nowMs });
   }
 
   /** Called by calls. */
