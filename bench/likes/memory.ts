@@ -2,6 +2,7 @@
 // and how long one call holds Redis.
 import { Redis } from 'ioredis';
 import { systemRuntime } from '../../src/base/runtime.ts';
+import type { LikeRow } from '../../src/ledger/port.ts';
 import { type Subject, shardOf } from '../../src/model/like.ts';
 import { CountedLikes } from '../../src/social/likes/counted.ts';
 import { LikeStore } from '../../src/social/likes/redis/store.ts';
@@ -18,8 +19,8 @@ const userOf = (n: number): string => `user-${(n * 7919) % 99_999_989}-${n}`;
 class ManyUsers extends MemoryLikeLedger {
   likedBefore: (user: string) => boolean = () => false;
 
-  override async likeRows(pairs: readonly { subject: Subject; user: string }[]): Promise<(boolean | null)[]> {
-    return pairs.map(({ user }) => (this.likedBefore(user) ? true : null));
+  override async likeRows(pairs: readonly { subject: Subject; user: string }[]): Promise<(LikeRow | null)[]> {
+    return pairs.map(({ user }) => (this.likedBefore(user) ? { liked: true, changedMs: 0 } : null));
   }
 }
 

@@ -23,6 +23,8 @@ import { ORDERS } from '../pipe/orders.ts';
 import type { SharedPipe, Undeliverable } from '../pipe/port.ts';
 import { RedisStreamsPipe } from '../pipe/redis-streams/pipe.ts';
 import { DirectLikes } from '../social/likes/direct.ts';
+import { leaveToLedger } from '../social/likes/leave.ts';
+import { LikeStore } from '../social/likes/redis/store.ts';
 import { SharedLikes } from './likes.ts';
 import { type LifeOptions, NO_PAYMENTS, type Readiness, Shop } from './shop.ts';
 
@@ -63,6 +65,7 @@ const LOCKED_MAX = 100;
 const OWED_MS_MAX = 2000;
 const STOP_MS_MAX = 5000;
 const BROKER_MS_MAX = 5000;
+const LEAVE_MS_MAX = 1000;
 const RELAY_LEASE_MS = 3000;
 const ORDER_LOCK_OUTAGE_MS = 500;
 const LOOK_EVERY_MS = 500;
@@ -91,6 +94,8 @@ export class DistributedShop extends Shop {
   readonly #claim: PrefixClaim;
   /** Null: the ledger decides likes. */
   readonly #likes: SharedLikes | null;
+  /** Nothing in Redis is to be changed any more. */
+  readonly #ended = new AbortController();
   #ledgerOut: string | null = null;
 
   /**
@@ -112,7 +117,7 @@ export class DistributedShop extends Shop {
       await shop.close();
       throw error;
     }
-    if (shop.#claim.reason === null) shop.#begin();
+    if (shop.#claim.reason === null) await shop.#begin();
     shop.#stopTimers.push(
       runtime.timers.every(
         CLAIM_EVERY_MS,
@@ -178,7 +183,15 @@ export class DistributedShop extends Shop {
         },
         locks: orderLocks,
         life: options.life ?? NO_PAYMENTS,
-        likes: likes ?? new DirectLikes({ setLike: (request) => this.watched(ledger.likes.setLike(request)) }),
+        likes:
+          likes ??
+          new DirectLikes(
+            {
+              setLike: (request) => this.watched(ledger.likes.setLike(request)),
+              likeShard: (shard) => this.watched(ledger.likes.likeShard(shard)),
+            },
+            runtime.clock,
+          ),
         patience: { answerWithinMs: options.answerWithinMs, queued: (message) => this.#remember(message) },
         orderIdBlock: ORDER_ID_BLOCK,
         metrics: {
@@ -271,19 +284,34 @@ export class DistributedShop extends Shop {
         { reason: messageOf(error) },
         'this process sells and carries nothing until it is started again',
       );
+      this.#ended.abort();
       await Promise.all([this.upkeep.stop(), this.#pipe.stop(), this.#likes?.stop()]);
       return;
     }
-    if (!wasOurs && this.#claim.reason === null && !this.closing) this.#begin();
+    if (!wasOurs && this.#claim.reason === null && !this.closing) await this.#begin();
   }
 
-  #begin(): void {
+  /** The prefix is ours. */
+  async #begin(): Promise<void> {
     if (this.#options.worker) {
       this.#work();
       this.#likes?.work();
     } else {
       this.#pipe.observe();
       this.#likes?.pipe.observe();
+    }
+    if (this.#likes === null) await within(this.runtime.timers, this.#leaveLikes(), LEAVE_MS_MAX);
+  }
+
+  /** Goes on in the background while Redis is out. */
+  async #leaveLikes(): Promise<void> {
+    const { runtime, ledger } = this;
+    const { redis: target, prefix, commandMs = COMMAND_MS } = this.#options;
+    const store = new LikeStore({ target, prefix, commandMs }, runtime);
+    try {
+      await leaveToLedger({ runtime, store, ledger: ledger.likes }, this.#ended.signal);
+    } finally {
+      store.close();
     }
   }
 
@@ -409,6 +437,7 @@ export class DistributedShop extends Shop {
 
   protected override async finish(): Promise<void> {
     for (const stop of this.#stopTimers) stop();
+    this.#ended.abort();
     // A batch whose database hangs is left in the pipe: another worker takes it over.
     await Promise.all([within(this.runtime.timers, this.#pipe.stop(), STOP_MS_MAX), this.#likes?.stop()]);
     // The orders that we answered 202 are looked at once more: those that are decided by now need not be remembered.

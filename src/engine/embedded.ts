@@ -79,7 +79,13 @@ export class EmbeddedShop extends Shop {
         orderIdBlock: ORDER_ID_BLOCK,
         locks,
         life,
-        likes: new DirectLikes({ setLike: (request) => this.watched(ledger.likes.setLike(request)) }),
+        likes: new DirectLikes(
+          {
+            setLike: (request) => this.watched(ledger.likes.setLike(request)),
+            likeShard: (shard) => this.watched(ledger.likes.likeShard(shard)),
+          },
+          runtime.clock,
+        ),
         metrics: {
           pipeDepth: () => pipe.depth,
           ledgerBacklog: () => ledger.backlog,

@@ -9,7 +9,14 @@ import { BrokerPipe } from '../pipe/brokers/pipe.ts';
 import { LIKES } from '../pipe/likes.ts';
 import type { DeadLetters, SharedPipe } from '../pipe/port.ts';
 import { CountedLikes } from '../social/likes/counted.ts';
-import type { LikeOutcome, Likes, PageMark, SettledLike, ShownLike } from '../social/likes/likes.ts';
+import {
+  asStored,
+  type LikeOutcome,
+  type Likes,
+  type PageMark,
+  type SettledLike,
+  type ShownLike,
+} from '../social/likes/likes.ts';
 import { lead } from './lead.ts';
 
 export interface SharedLikesParts {
@@ -107,7 +114,7 @@ export class SharedLikes implements Likes {
 
   async look(reader: string | null, page: readonly SettledLike[], mark: PageMark): Promise<ShownLike[]> {
     if (this.#parts.closedBecause() === null) return await this.#counted.look(reader, page, mark);
-    return page.map(({ liked, count, asOfMs }) => ({ liked, count, exact: false, asOfMs }));
+    return asStored(page);
   }
 
   async forget(subject: Subject): Promise<void> {
@@ -117,6 +124,10 @@ export class SharedLikes implements Likes {
   /** See `CountedLikes`. */
   giveUp(event: LikeEvent): Promise<void> {
     return this.#counted.giveUp(event);
+  }
+
+  olderArrived(event: LikeEvent): Promise<void> {
+    return this.#counted.olderArrived(event);
   }
 
   reopen(shard: number, epoch: number): Promise<void> {

@@ -55,7 +55,11 @@ import { BlockSeats, type SeatsChange } from '../sales/seats.ts';
 import { Accounts, type Registered, type Registration } from '../social/accounts/accounts.ts';
 import { type PasswordHasher, ScryptHasher } from '../social/accounts/password.ts';
 import { checkCounts, isPlace } from '../social/count-check.ts';
-import { DecideLikeLetters, type DecideLikeLettersDependencies } from '../social/likes/dead-letters.ts';
+import {
+  DecideLikeLetters,
+  type DecideLikeLettersDependencies,
+  type OlderLetter,
+} from '../social/likes/dead-letters.ts';
 import type { Likes } from '../social/likes/likes.ts';
 import { AuditView } from '../views/audit.ts';
 import { Board, type HearSale, type SaleEvent } from '../views/board.ts';
@@ -177,7 +181,7 @@ export abstract class Shop {
   readonly #saleList: SaleList;
   readonly #orderList: OrderList;
   /** What an operator decides about them, for each kind that there can be. */
-  readonly #decideLetters: readonly Pick<DecideDeadLetters, 'retry' | 'end'>[];
+  readonly #decideLetters: readonly (DecideDeadLetters | DecideLikeLetters)[];
   readonly #orderIds: IdSequence;
   readonly #auditIds: IdSequence;
   readonly #place: PlaceOrder;
@@ -404,10 +408,13 @@ export abstract class Shop {
 
   /**
    * Ends the order of a dead letter as `rejected: undeliverable` and gives its units back, or drops its like; then forgets the letter.
-   * False: there is none.
+   * False: there is none. Refused if another letter has to be decided first.
    */
-  async endDeadLetter(letterId: string, by: Actor): Promise<boolean> {
-    for (const kind of this.#decideLetters) if (await kind.end(letterId, by)) return true;
+  async endDeadLetter(letterId: string, by: Actor): Promise<boolean | OlderLetter> {
+    for (const kind of this.#decideLetters) {
+      const ended = await kind.end(letterId, by);
+      if (ended !== false) return ended;
+    }
     return false;
   }
 

@@ -1,14 +1,14 @@
 import type { LikeEvent, Pair, Subject } from '../model/like.ts';
-import type { LikeBase, LikeLedger, LikeMode, LikeSet, SettledLikes } from './port/likes.ts';
+import type { LikeBase, LikeLedger, LikeMode, LikeRow, LikeSet, LikeShard, SettledLikes } from './port/likes.ts';
 import type { Store } from './store.ts';
 import { likeCounts, likeRows, likeUsers } from './works/like-reads.ts';
-import { likeEpoch, raiseLikeEpoch, setLikeMode } from './works/like-shards.ts';
+import { likeShard, raiseLikeEpoch, setLikeMode } from './works/like-shards.ts';
 import { type LikeRequest, setLikes, settleLikes } from './works/likes.ts';
 
 export class LikeBook implements LikeLedger {
   readonly #on: Store;
   readonly #setLike: (request: LikeRequest) => Promise<LikeSet>;
-  readonly #likeRows: (pairs: readonly Pair[]) => Promise<(boolean | null)[]>;
+  readonly #likeRows: (pairs: readonly Pair[]) => Promise<(LikeRow | null)[]>;
 
   constructor(store: Store) {
     this.#on = store;
@@ -30,7 +30,7 @@ export class LikeBook implements LikeLedger {
     return this.#setLike(request);
   }
 
-  likeRows(pairs: readonly Pair[]): Promise<(boolean | null)[]> {
+  likeRows(pairs: readonly Pair[]): Promise<(LikeRow | null)[]> {
     return this.#likeRows(pairs);
   }
 
@@ -46,8 +46,8 @@ export class LikeBook implements LikeLedger {
     return this.#on.look(() => likeUsers(subject, after, limit));
   }
 
-  likeEpoch(shard: number): Promise<number> {
-    return this.#on.look(() => likeEpoch(shard));
+  likeShard(shard: number): Promise<LikeShard> {
+    return this.#on.look(() => likeShard(shard));
   }
 
   raiseLikeEpoch(shard: number, seen: number, above: number): Promise<number | null> {

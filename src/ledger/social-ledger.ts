@@ -82,7 +82,7 @@ export class SocialBook implements SocialLedger {
   }
 
   async likedAmong(pairs: readonly Pair[]): Promise<boolean[]> {
-    return (await this.#on.look(() => likes.likeRows(pairs))).map((liked) => liked ?? false);
+    return (await this.#on.look(() => likes.likeRows(pairs))).map((row) => row?.liked ?? false);
   }
 
   likersOf(subject: Subject, page: LikerPage): Promise<Liker[]> {

@@ -21,6 +21,21 @@ export function letterNamed(name: string): { readonly id: string } | { readonly 
   return n === undefined ? { id } : { above: `${atMs}-${epoch}-${BigInt(n) + 1n}` };
 }
 
+/**
+ * Of these ids of letters of one shard the oldest that is of the same pair and epoch as the event, and older than it; null: there is none.
+ * A letter of another epoch has no effect any more.
+ */
+export function olderLetter({ subject, user, epoch, n }: LikeEvent, ids: readonly string[]): string | null {
+  let oldest: { readonly id: string; readonly n: number } | null = null;
+  for (const id of ids) {
+    const found = NUMBERED.exec(id);
+    if (found === null || Number(found[2]) !== epoch || id.slice(found[0].length) !== `${subject}-${user}`) continue;
+    const number = Number(found[3]);
+    if (number < (oldest?.n ?? n)) oldest = { id, n: number };
+  }
+  return oldest?.id ?? null;
+}
+
 /** When the like of this letter was decided; null: nobody can read that. */
 export function letterTimeMs(id: string): number | null {
   const [, atMs] = NUMBERED.exec(id) ?? [];

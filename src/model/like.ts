@@ -34,6 +34,7 @@ export function numberOf({ epoch, n }: Pick<LikeEvent, 'epoch' | 'n'>): bigint {
 
 /** Every process must compute the same shard of a subject: a change needs an empty pipe. */
 export const LIKE_SHARDS = 8;
+export const ALL_SHARDS: readonly number[] = Array.from({ length: LIKE_SHARDS }, (_, shard) => shard);
 
 const CHANNEL = 'likes:';
 

@@ -67,6 +67,8 @@ export interface DeadLetters<M> {
   /** Newest first: those with an id below `before`. */
   list(limit: number, before: string | null): Promise<DeadLetter<M>[]>;
   get(id: string): Promise<DeadLetter<M> | null>;
+  /** The ids of all letters of one channel. */
+  idsIn(channel: string): Promise<string[]>;
   /** Puts it back into the pipe with its tries reset. False: there is no such letter. */
   retry(id: string): Promise<boolean>;
   /** Deletes it, after its message was ended in the ledger. False: there was no such letter. */

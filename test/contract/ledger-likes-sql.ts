@@ -30,6 +30,7 @@ export function sqlLikeSuite(make: () => Promise<LifeUnderTest>, url: () => stri
         both.flatMap((likes) => users.map((user) => likes.setLike({ subject, user, liked: true }))),
       );
       expect(answers.filter((answer) => answer.outcome === 'ok' && answer.changed)).toHaveLength(40);
+      await kit.world.change("UPDATE like_shards SET mode = 'counted'");
       const events = users.map((user, at): LikeEvent => {
         return { subject, user, liked: at % 4 === 0, epoch: 1, n: at + 1, atMs: 5 };
       });
@@ -99,6 +100,7 @@ export function sqlLikeSuite(make: () => Promise<LifeUnderTest>, url: () => stri
 
     it('P8: an epoch is raised after every settle that was let in before it', async () => {
       const shard = shardOf(subject);
+      await kit.world.change("UPDATE like_shards SET mode = 'counted'");
       order.length = 0;
       const event = { subject, user: 'zoe', liked: true, epoch: 1, n: 1, atMs: 1 };
       let raised: Promise<number | null> | null = null;

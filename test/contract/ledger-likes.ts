@@ -1,6 +1,6 @@
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { InvariantError, RetryableError } from '../../src/base/errors.ts';
-import type { LikeSet, SettledLikes } from '../../src/ledger/port.ts';
+import type { LikeMode, LikeSet, SettledLikes } from '../../src/ledger/port.ts';
 import { LIKE_SHARDS, type LikeEvent, N_MAX, numberOf, type Subject, shardOf } from '../../src/model/like.ts';
 import { countTests } from './count.ts';
 import type { LifeUnderTest } from './ledger-life-kit.ts';
@@ -26,6 +26,8 @@ export function likeContract(name: string, make: () => Promise<LifeUnderTest>): 
     const event = (user: string, n: number, over: Partial<LikeEvent> = {}): LikeEvent => {
       return { subject, user, liked: true, epoch: 1, n, atMs: T0 + n, ...over };
     };
+    /** Says who decides, and leaves the epochs as they are. */
+    const decidedBy = (mode: LikeMode) => kit.world.change(`UPDATE like_shards SET mode = '${mode}'`);
     const settle = (...events: LikeEvent[]): Promise<SettledLikes> => likes().settleLikes(shard, events);
     const baseOf = (settled: SettledLikes) => settled.bases.get(subject);
     const ok = (answer: LikeSet) => {
@@ -66,8 +68,8 @@ export function likeContract(name: string, make: () => Promise<LifeUnderTest>): 
         expect(await numbers()).toEqual({ zoe: [false, '2'], Zoe: [true, '1'] });
         expect(await kit.stored(subject)).toEqual({ count: 1, rev: 3, likers: ['Zoe'] });
         expect(await likes().likeRows(['zoe', 'Zoe', 'nobody'].map((user) => ({ subject, user })))).toEqual([
-          false,
-          true,
+          { liked: false, changedMs: T0 + 7 },
+          { liked: true, changedMs: T0 + 7 },
           null,
         ]);
         expect(await likes().likeRows([])).toEqual([]);
@@ -123,6 +125,7 @@ export function likeContract(name: string, make: () => Promise<LifeUnderTest>): 
         await kit.like(subject, 'zoe');
         await kit.world.change('UPDATE posts SET likes_count = 0');
         expect(ok(await kit.like(subject, 'zoe', false))).toEqual({ liked: false, changed: true, count: 0 });
+        await decidedBy('counted');
         await settle(event('ann', 1), event('bob', 2));
         await kit.world.change('UPDATE posts SET likes_count = 1');
         const settled = await settle(event('ann', 3, { liked: false }), event('bob', 4, { liked: false }));
@@ -132,6 +135,8 @@ export function likeContract(name: string, make: () => Promise<LifeUnderTest>): 
     });
 
     describe('settled in batches', () => {
+      beforeEach(() => decidedBy('counted'));
+
       it('P8: of a pair the event with the largest number counts, in whatever order they come', async () => {
         const first = await settle(
           event('ann', 5),
@@ -139,7 +144,7 @@ export function likeContract(name: string, make: () => Promise<LifeUnderTest>): 
           event('ann', 8, { liked: false }),
           event('ann', 7),
         );
-        expect(first).toMatchObject({ epoch: 1, mode: 'direct', dropped: 0 });
+        expect(first).toMatchObject({ epoch: 1, mode: 'counted', dropped: 0 });
         expect([...first.bases]).toEqual([[subject, { count: 1, rev: 1, atMs: T0 }]]);
         expect(await numbers()).toEqual({ ann: [false, String(N_MAX + 8)], bob: [true, String(N_MAX + 6)] });
         kit.world.clock.advance(1);
@@ -161,12 +166,14 @@ export function likeContract(name: string, make: () => Promise<LifeUnderTest>): 
       });
 
       it('events of an epoch that is over, and of what is not there, are dropped and counted', async () => {
-        expect(await likes().likeEpoch(shard)).toBe(1);
+        expect(await likes().likeShard(shard)).toEqual({ epoch: 1, mode: 'counted' });
         await settle(event('ann', 1));
         expect(await likes().raiseLikeEpoch(shard, 1, 0)).toBe(2);
         expect(await likes().raiseLikeEpoch(shard, 2, 6)).toBe(7);
-        expect(await likes().likeEpoch(shard)).toBe(7);
-        expect(await likes().likeEpoch((shard + 1) % LIKE_SHARDS), 'each shard has its own').toBe(1);
+        expect(await likes().likeShard(shard)).toMatchObject({ epoch: 7 });
+        expect(await likes().likeShard((shard + 1) % LIKE_SHARDS), 'each shard has its own').toMatchObject({
+          epoch: 1,
+        });
         const [gone, other] = (await postsOfShard(2)) as [Subject, Subject];
         await kit.world.change(`UPDATE posts SET status = 'deleted' WHERE id = ${gone.slice(5)}`);
         await kit.world.change(`DELETE FROM posts WHERE id = ${other.slice(5)}`);
@@ -192,7 +199,7 @@ export function likeContract(name: string, make: () => Promise<LifeUnderTest>): 
         expect([2, 6, 10]).toContain(epoch);
         expect(await likes().raiseLikeEpoch(shard, 1, 99), 'seen long ago').toBeNull();
         expect(await likes().raiseLikeEpoch(shard, epoch! + 1, 99), 'never seen').toBeNull();
-        expect(await likes().likeEpoch(shard)).toBe(epoch);
+        expect(await likes().likeShard(shard)).toMatchObject({ epoch });
       });
 
       it('numbers beyond what a double holds keep their order', async () => {
@@ -251,7 +258,7 @@ export function likeContract(name: string, make: () => Promise<LifeUnderTest>): 
             { subject: comment, user: 'bob' },
             { subject, user: 'bob' },
           ]),
-        ).toEqual([true, null]);
+        ).toEqual([{ liked: true, changedMs: T0 + 3 }, null]);
         await kit.expectRightCounts();
       });
 
@@ -277,7 +284,9 @@ export function likeContract(name: string, make: () => Promise<LifeUnderTest>): 
           const settled = await settle(...users.map((user, at) => event(user, at + 1)));
           expect(baseOf(settled)).toMatchObject({ count: users.length, rev: 1 });
         }
-        expect(await likes().likeRows(users.map((user) => ({ subject, user })))).toEqual(users.map(() => true));
+        expect(await likes().likeRows(users.map((user) => ({ subject, user })))).toEqual(
+          users.map((_, at) => ({ liked: true, changedMs: T0 + at + 1 })),
+        );
         expect(await likes().likeRows([{ subject, user: 'ANN' }])).toEqual([null]);
         const bytewise = users.toSorted((a, b) => Buffer.compare(Buffer.from(a), Buffer.from(b)));
         for (const limit of [4, 15, 16]) {
@@ -299,7 +308,10 @@ export function likeContract(name: string, make: () => Promise<LifeUnderTest>): 
         expect(await likes().setLikeMode('direct')).toBe(false);
         expect(await likes().setLikeMode('counted')).toBe(true);
         expect(await likes().setLikeMode('counted')).toBe(false);
-        const epochs = () => Promise.all(Array.from({ length: LIKE_SHARDS }, (_, at) => likes().likeEpoch(at)));
+        const epochs = async () => {
+          const shards = await Promise.all(Array.from({ length: LIKE_SHARDS }, (_, at) => likes().likeShard(at)));
+          return shards.map(({ epoch }) => epoch);
+        };
         expect(await epochs()).toEqual(Array(LIKE_SHARDS).fill(2));
         const refused = kit.like(subject, 'bob');
         await expect(refused).rejects.toBeInstanceOf(RetryableError);
@@ -324,6 +336,17 @@ export function likeContract(name: string, make: () => Promise<LifeUnderTest>): 
         await settle(event('bob', 1, { epoch: 4 }));
         expect(await kit.stored(subject)).toMatchObject({ count: 1, likers: ['bob'] });
         await kit.expectRightCounts();
+      });
+
+      it('P8: while the ledger decides, it stores no event, and no shard gets an epoch to be opened with', async () => {
+        expect(await likes().likeShard(shard)).toEqual({ epoch: 1, mode: 'direct' });
+        await kit.like(subject, 'zoe');
+        expect(await likes().raiseLikeEpoch(shard, 1, 0)).toBeNull();
+        expect(await likes().likeShard(shard)).toEqual({ epoch: 1, mode: 'direct' });
+        const settled = await settle(event('zoe', 1, { liked: false }), event('bob', 2, { epoch: 99 }));
+        expect(settled).toMatchObject({ epoch: 1, mode: 'direct', dropped: 2 });
+        expect(baseOf(settled), 'the count as it stands').toMatchObject({ count: 1, rev: 1 });
+        expect(await kit.stored(subject)).toMatchObject({ count: 1, likers: ['zoe'] });
       });
     });
   });

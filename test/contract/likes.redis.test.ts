@@ -4,6 +4,7 @@ import { systemRuntime } from '../../src/base/runtime.ts';
 import { LIKE_SHARDS, type LikeEvent, numberOf, type Subject, shardOf } from '../../src/model/like.ts';
 import type { CountedLikes } from '../../src/social/likes/counted.ts';
 import { DirectLikes } from '../../src/social/likes/direct.ts';
+import { leaveToLedger } from '../../src/social/likes/leave.ts';
 import type { LikeRules } from '../../src/social/likes/redis/rules.ts';
 import { LikeStore } from '../../src/social/likes/redis/store.ts';
 import { sleep, until } from '../support/fault-wait.ts';
@@ -427,6 +428,22 @@ describeWithAnyRedis('likes that are counted in Redis', () => {
       expect(left.filter((key) => !/:a:|:stream$/.test(key))).toEqual([]);
     });
 
+    it('one that takes long to be drained does not hold up the upkeep of the others', async () => {
+      const likes = world.process({}, { openWaitMs: 50 });
+      await likes.start();
+      await likes.set(POST, 'anna', true);
+      const drained = Promise.withResolvers<boolean>();
+      world.drained = () => drained.promise;
+      const store = await keeper({});
+      await store.shut(SHARD);
+      for (let times = 0; times < 2; times++) await likes.upkeep.round();
+      expect(await store.epochOf(SHARD)).toBe(0);
+      await world.settleAll();
+      drained.resolve(true);
+      await until('it is open', 5000, async () => (await store.epochOf(SHARD)) > 0);
+      expect(await world.look('anna', [POST])).toMatchObject([{ liked: true, count: 1, exact: true }]);
+    });
+
     it('an epoch that was raised in the ledger stops the one in Redis with the first batch that is settled', async () => {
       const likes = await started();
       await likes.set(POST, 'anna', true);
@@ -448,11 +465,79 @@ describeWithAnyRedis('likes that are counted in Redis', () => {
       await world.settleAll();
       await expect(likes.set(POST, 'c', true)).rejects.toMatchObject({ code: 'unavailable' });
       expect(likes.reason).toContain('LIKES');
-      const direct = new DirectLikes(world.ledger);
+      const direct = new DirectLikes(world.ledger, systemRuntime().clock);
       expect(await direct.set(POST, 'b', true)).toMatchObject({ changed: true, likes: { count: 2, exact: true } });
       const page = [{ subject: POST, liked: true, count: 2, asOfMs: 5 }];
       expect(await direct.look('b', page)).toEqual([{ liked: true, count: 2, exact: true, asOfMs: 5 }]);
       expect(await direct.set('post:404', 'b', true)).toEqual({ outcome: 'not_found' });
+    });
+
+    /** As a process does at its start that lets the ledger decide. */
+    async function leave(): Promise<void> {
+      await world.ledger.setLikeMode('direct');
+      const [runtime, store] = [systemRuntime(), await keeper({})];
+      await leaveToLedger({ runtime, store, ledger: world.ledger }, new AbortController().signal);
+    }
+
+    it('P8: a process that stores nothing itself is barred when the ledger decides, and shows what the ledger has', async () => {
+      const [one, other] = [await started(), world.process()];
+      await all(other, ['anna', 'b']);
+      await world.settleAll();
+      await other.set(POST, 'c', true);
+      await leave();
+      const direct = new DirectLikes(world.ledger, systemRuntime().clock);
+      expect(await direct.set(POST, 'anna', false)).toMatchObject({ changed: true, likes: { count: 1 } });
+      for (let times = 0; times < 2; times++) {
+        // First it knows of nothing, then it is barred.
+        expect(await world.look('anna', [POST], other)).toMatchObject([{ liked: false, count: 1, exact: false }]);
+        expect(await world.look('c', [POST], other)).toMatchObject([{ liked: false, count: 1, exact: false }]);
+        await expect(other.set(POST, 'd', true)).rejects.toMatchObject({ code: 'unavailable' });
+        expect(other.reason).toContain('LIKES');
+      }
+      const before = [...world.ledger.epochs];
+      await one.upkeep.round().catch(() => undefined);
+      expect(one.reason, 'the upkeep looks at the mode, too').toContain('LIKES');
+      expect(world.ledger.epochs).toEqual(before);
+      await world.settleAll();
+      expect(world.ledger.liked(POST)).toBe(1);
+    });
+
+    it('P8: an opener that was held up while the ledger took over opens nothing', async () => {
+      const likes = await started();
+      await world.flush();
+      const held = Promise.withResolvers<void>();
+      let isHeld = false;
+      world.ledger.after = async (call) => {
+        if (call !== 'raiseLikeEpoch') return;
+        isHeld = true;
+        await held.promise;
+      };
+      const failing = expect(likes.set(POST, 'anna', true)).rejects.toMatchObject({ code: 'unavailable' });
+      await until('it has raised the epoch', 5000, () => isHeld);
+      await leave();
+      held.resolve();
+      await failing;
+      expect(likes.reason).toContain('LIKES');
+      expect(await (await keeper({})).epochOf(SHARD)).toBe(0);
+      expect(await world.entries(SHARD)).toEqual([]);
+    });
+
+    it('P8: a page of the ledger is not called exact once Redis decides', async () => {
+      const clock = { ms: 0, now: () => 0, monotonic: () => clock.ms };
+      const direct = new DirectLikes(world.ledger, clock);
+      const isExact = async () =>
+        (await direct.look('b', [{ subject: POST, liked: true, count: 2, asOfMs: 5 }]))[0]!.exact;
+      expect(await isExact()).toBe(true);
+      await started();
+      clock.ms = 499;
+      expect(await isExact(), 'it was so half a second ago').toBe(true);
+      clock.ms = 500;
+      expect(await isExact()).toBe(false);
+      await world.ledger.setLikeMode('direct');
+      expect(await isExact()).toBe(true);
+      clock.ms = 1000;
+      world.ledger.before = () => Promise.reject(unavailable('out'));
+      expect(await isExact(), 'nobody can tell').toBe(false);
     });
   });
 
@@ -530,9 +615,26 @@ describeWithAnyRedis('likes that are counted in Redis', () => {
         // The first is still on its way.
         expect(await world.look('anna', [POST])).toMatchObject([{ liked: false, count: 1, exact: false }]);
         for (let times = 0; times < 2; times++) await (await likes.settle([first!])).told;
-        expect(await world.look(null, [POST])).toMatchObject([{ count: 1, exact: true }]);
+        expect(await world.look('anna', [POST])).toMatchObject([{ liked: true, count: 1, exact: true }]);
+        expect(await likes.set(POST, 'anna', true)).toMatchObject({ changed: false });
         await prune();
         expect(await world.look('anna', [POST])).toMatchObject([{ liked: true, count: 1, exact: true }]);
+      });
+
+      it('P8: what was decided before it is waited for, unless there is nothing, or its epoch is over', async () => {
+        const likes = await started();
+        await likes.set(POST, 'anna', true);
+        await likes.set(POST, 'anna', false);
+        const [first, second] = (await world.entries()).flatMap(({ events }) => events);
+        world.drained = async () => false;
+        await likes.olderArrived(first!);
+        await expect(likes.olderArrived(second!)).rejects.toMatchObject({ code: 'unavailable' });
+        world.drained = (shard) => world.settleAll(shard).then(() => true);
+        await likes.olderArrived(second!);
+        expect(world.ledger.rows.get(POST)!.get('anna')).toMatchObject({ liked: false });
+        world.drained = async () => false;
+        await likes.olderArrived(second!);
+        await likes.olderArrived({ ...second!, epoch: second!.epoch - 1, n: 99 });
       });
 
       it('of an epoch that is over, or about nobody, changes nothing', async () => {

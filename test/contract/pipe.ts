@@ -281,6 +281,8 @@ function contractOf<M>(
       });
       expect(await letters.list(10, null)).toEqual([letter]);
       expect(await letters.get(letterId('1'))).toBeNull();
+      expect(await letters.idsIn(ONE)).toEqual([letterId('2')]);
+      expect(await letters.idsIn(kind.channel(2))).toEqual([]);
     });
 
     itKeepsLettersOnce('dead letters are listed newest first, of all channels, in pages', async () => {

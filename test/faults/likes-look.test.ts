@@ -70,6 +70,39 @@ describeWithRedis('P8: a caller’s own like, whatever happens between the like 
       expect(likes.asStored).toBe(4);
     });
 
+    it('but not if another process has decided since, and the ledger has that', async () => {
+      await likes.set(POST, 'anna', true);
+      await likes.set(POST, 'bob', true);
+      await sleep(2);
+      await other.set(POST, 'anna', false);
+      await world.settleAll();
+      // Its own is the newer here: the row is that of another process, from before.
+      await sleep(2);
+      await likes.set(POST, 'bob', false);
+      proxy.freeze();
+      const shown = () => Promise.all(['anna', 'bob'].map((reader) => world.look(reader, [POST], likes)));
+      expect((await shown()).flat()).toMatchObject([
+        { liked: false, exact: false },
+        { liked: false, exact: false },
+      ]);
+      // Nobody can tell: what it decided itself is the newest that it knows.
+      const read = await Promise.all(['anna', 'bob'].map((reader) => world.read(reader, [POST], likes)));
+      world.ledger.before = (call) => (call === 'likeRows' ? new Promise(() => undefined) : undefined);
+      const late = await Promise.all(read.map(({ look }) => look()));
+      expect(late.flat().map(({ liked }) => liked)).toEqual([true, false]);
+    });
+
+    it('an event that is given up is shown no more; what was decided since is', async () => {
+      await likes.set(POST, 'anna', true);
+      await likes.set(POST, 'bob', true);
+      const events = (await world.entries()).flatMap((entry) => entry.events);
+      for (const liked of [false, true]) await likes.set(POST, 'bob', liked);
+      for (const event of events) await likes.giveUp(event);
+      proxy.freeze();
+      const shown = await Promise.all(['anna', 'bob'].map((reader) => world.look(reader, [POST], likes)));
+      expect(shown.flat().map(({ liked }) => liked)).toEqual([false, true]);
+    });
+
     it('what it decided before Redis lost it, or before the shard was opened anew, counts no more', async () => {
       await likes.set(POST, 'anna', true);
       await world.flush();

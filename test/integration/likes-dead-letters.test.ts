@@ -78,19 +78,26 @@ async function decidesLetters(database: DatabaseKind, broker: BrokerKind | null)
     expect((await like(buyer)).body).toMatchObject({ liked: true, changed: true });
   }
   expect((await like('poison-back', false)).body).toMatchObject({ liked: false, changed: true });
+  for (const liked of [true, false]) expect((await like('poison-twice', liked)).body).toMatchObject({ changed: true });
   expect((await like('bob', true, working)).body).toMatchObject({ changed: true, likes: { count: 4 } });
   // They wait apart: others are stored meanwhile.
   await until('another like is stored', 10_000, async () => {
     return (await admin(api, 'GET', `${path}/likes`)).body.data.length === 3;
   });
 
-  const all = await until('three letters', DIES_WITHIN_MS, async () => {
+  const all = await until('five letters', DIES_WITHIN_MS, async () => {
     await makeDue(redis, prefix, subject);
     const now = await letters(api);
-    return now.length === 3 ? now : null;
+    return now.length === 5 ? now : null;
   });
   const letterOf = (buyer: string): Letter => all.find((letter) => letter.buyer === buyer)!;
-  expect(all.map(({ buyer }) => buyer)).toEqual(['poison-back', 'poison-mended', 'poison-given']);
+  expect(all.map(({ buyer }) => buyer)).toEqual([
+    'poison-twice',
+    'poison-twice',
+    'poison-back',
+    'poison-mended',
+    'poison-given',
+  ]);
   expect(letterOf('poison-back')).toEqual({
     kind: 'like',
     id: expect.stringMatching(/^like-\d+-\d+-\d+-\d$/),
@@ -104,7 +111,7 @@ async function decidesLetters(database: DatabaseKind, broker: BrokerKind | null)
   const page = await admin(api, 'GET', '/v1/ops/dead-letters?limit=2');
   expect(page.body.data).toEqual(all.slice(0, 2));
   expect(await letters(api, `?cursor=${page.body.nextCursor}`)).toEqual(all.slice(2));
-  await until('the gauge', 10_000, async () => (await metric(working, 'doorbuster_like_letters')) === 3);
+  await until('the gauge', 10_000, async () => (await metric(working, 'doorbuster_like_letters')) === 5);
   // What was decided is shown meanwhile, and no count is called exact.
   await expectSeen('poison-given', { liked: true, likes: { count: 4, exact: false } });
   await expectSeen('poison-back', { liked: false });
@@ -115,6 +122,14 @@ async function decidesLetters(database: DatabaseKind, broker: BrokerKind | null)
   expect((await remove('poison-back')).status).toBe(204);
   await expectSeen('poison-back', { liked: true, likes: { count: 4, exact: false } });
   expectProblem(await remove('poison-back'), 404, 'not_found');
+  const [newer, older] = all.filter(({ buyer }) => buyer === 'poison-twice') as [Letter, Letter];
+  const refused = await remove('poison-twice');
+  expectProblem(refused, 409, 'version_conflict');
+  expect(refused.body.detail).toContain(older.id);
+  for (const { id: letter } of [older, newer]) {
+    expect((await admin(api, 'DELETE', `/v1/ops/dead-letters/${letter}`)).status).toBe(204);
+    await expectSeen('poison-twice', { liked: false, likes: { exact: false } });
+  }
 
   await sql(`ALTER TABLE post_likes DROP CONSTRAINT poison`);
   const retried = await admin(api, 'POST', `/v1/ops/dead-letters/${letterOf('poison-mended').id}/retry`);
@@ -140,6 +155,8 @@ async function decidesLetters(database: DatabaseKind, broker: BrokerKind | null)
   expect(noted.toReversed().map(({ action, actor, detail }) => [action, actor, detail.buyer, detail.liked])).toEqual([
     ['dead_letter.delete', 'admin:admin', 'poison-given', true],
     ['dead_letter.delete', 'admin:admin', 'poison-back', false],
+    ['dead_letter.delete', 'admin:admin', 'poison-twice', true],
+    ['dead_letter.delete', 'admin:admin', 'poison-twice', false],
     ['dead_letter.retry', 'admin:admin', 'poison-mended', true],
   ]);
 

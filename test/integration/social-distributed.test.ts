@@ -168,5 +168,36 @@ describeWithRedis('posts and likes, distributed', () => {
       expect((await counted.like('bob', `/v1/posts/${id}`)).body).toMatchObject({ liked: true, changed: false });
       await counted.close();
     });
+
+    it('P8: once a process with LIKES=direct has started, one without a worker decides no like any more', async () => {
+      const { REDIS_URL: url, DATABASE_URL: database } = env;
+      const start = (likes: 'counted' | 'direct') =>
+        startSocialShop({ redis: url!, database: database!, worker: false, likes });
+      const counted = await start('counted');
+      const { id } = await counted.post('ann');
+      const path = `/v1/posts/${id}`;
+      expect((await counted.like('zoe', path)).body).toMatchObject({ changed: true });
+      await until('it is stored', 10_000, async () => (await counted.all(`${path}/likes`)).length === 1);
+      const direct = await start('direct');
+      expect(await counted.like('bob', path)).toMatchObject({ status: 503, body: { code: 'unavailable' } });
+      for (const user of ['bob', 'cid']) {
+        expect((await direct.like(user, path)).body).toMatchObject({ changed: true, likes: { exact: true } });
+      }
+      expect((await direct.call('DELETE', `${path}/like`, { buyer: 'zoe' })).body).toMatchObject({ changed: true });
+      const shown = async (shop: SocialShop, buyer: string) => (await shop.call('GET', path, { buyer })).body;
+      for (const [shop, exact] of [
+        [direct, true],
+        [counted, false],
+      ] as const) {
+        expect(await shown(shop, 'bob')).toMatchObject({ liked: true, likes: { count: 2, exact } });
+        expect(await shown(shop, 'zoe')).toMatchObject({ liked: false, likes: { count: 2, exact } });
+      }
+      // The other way round: whoever shows rows does not call them exact while Redis decides.
+      const again = await start('counted');
+      expect((await again.like('dan', path)).body).toMatchObject({ changed: true, likes: { count: 3 } });
+      await until('the direct one has noticed', 2000, async () => !(await shown(direct, 'bob')).likes.exact);
+      expect(await direct.like('eve', path)).toMatchObject({ status: 503 });
+      for (const shop of [counted, direct, again]) await shop.close();
+    });
   });
 });

@@ -44,8 +44,8 @@ export const SOCIAL: readonly Mutant[] = [
   {
     name: 'likes: an event of an epoch that is over is stored',
     file: RULES,
-    find: 'return epoch < current || !tally.has(subject);',
-    replace: 'return epoch < current - 1 || !tally.has(subject);',
+    find: 'return epoch < current.epoch || ',
+    replace: 'return epoch < current.epoch - 1 || ',
     tests: SQLITE,
     only: 'epoch that is over|while Redis counts',
   },

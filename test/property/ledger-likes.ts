@@ -1,5 +1,6 @@
 import fc from 'fast-check';
 import { expect, it } from 'vitest';
+import type { LikeMode } from '../../src/ledger/port.ts';
 import { type LikeEvent, numberOf, type Subject, shardOf } from '../../src/model/like.ts';
 import type { LifeUnderTest } from '../contract/ledger-life-kit.ts';
 import { LONG_TIMEOUT_MS, seeded } from './seed.ts';
@@ -112,6 +113,7 @@ class Run {
   readonly #text: string;
   readonly #events: LikeEvent[] = [];
   #model = new Model();
+  #mode: LikeMode = 'direct';
 
   constructor(name: string, world: LifeUnderTest) {
     this.#world = world;
@@ -131,6 +133,7 @@ class Run {
 
   async step(op: Op): Promise<void> {
     const { likes } = this.#world.ledger;
+    await this.#decidedBy(op.do === 'set' ? 'direct' : 'counted');
     switch (op.do) {
       case 'decide': {
         const { epoch } = this.#model;
@@ -178,6 +181,12 @@ class Run {
         return;
     }
     expect(await this.#state()).toEqual(this.#model.state);
+  }
+
+  /** Without a change of the epoch: events from before are not dropped. */
+  async #decidedBy(mode: LikeMode): Promise<void> {
+    if (mode !== this.#mode) await this.#world.change(`UPDATE like_shards SET mode = '${mode}'`);
+    this.#mode = mode;
   }
 
   #picked(picks: readonly number[]): LikeEvent[] {

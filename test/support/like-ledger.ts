@@ -1,10 +1,19 @@
 import { unavailable } from '../../src/base/errors.ts';
-import type { LikeBase, LikeLedger, LikeMode, LikeSet, SettledLikes } from '../../src/ledger/port.ts';
+import type {
+  LikeBase,
+  LikeLedger,
+  LikeMode,
+  LikeRow,
+  LikeSet,
+  LikeShard,
+  SettledLikes,
+} from '../../src/ledger/port.ts';
 import { LIKE_SHARDS, type LikeEvent, numberOf, type Pair, type Subject, shardOf } from '../../src/model/like.ts';
 
 interface Row {
   liked: boolean;
   number: bigint;
+  changedMs: number;
 }
 
 /** The likes of a ledger as the port describes them, in memory: for tests of the likes in Redis, which the ledger is not the subject of. */
@@ -16,7 +25,7 @@ export class MemoryLikeLedger implements LikeLedger {
   mode: LikeMode = 'direct';
   /** Awaited before each read and write: to hold one back. */
   before: (call: keyof LikeLedger) => Promise<void> | void = () => undefined;
-  /** Awaited after a read, before its answer is given. */
+  /** Awaited after a read, and after an epoch was raised, before the answer is given. */
   after: (call: keyof LikeLedger) => Promise<void> | void = () => undefined;
   /** Thrown by settleLikes, if it returns an error. */
   fault: (events: readonly LikeEvent[]) => Error | null = () => null;
@@ -31,7 +40,7 @@ export class MemoryLikeLedger implements LikeLedger {
 
   /** Users who like it, stored as if long ago. */
   stored(subject: Subject, users: Iterable<string>): void {
-    for (const user of users) this.rows.get(subject)!.set(user, { liked: true, number: 0n });
+    for (const user of users) this.rows.get(subject)!.set(user, { liked: true, number: 0n, changedMs: 0 });
     this.#bases.set(subject, { count: this.liked(subject), rev: 1, atMs: ++this.#atMs });
   }
 
@@ -49,25 +58,25 @@ export class MemoryLikeLedger implements LikeLedger {
     const base = this.#bases.get(subject);
     if (!base) return { outcome: 'not_found' };
     const changed = (this.rows.get(subject)!.get(user)?.liked ?? false) !== liked;
-    if (changed) this.#store(subject, user, liked, 0n);
+    if (changed) this.#store({ subject, user, liked, atMs: Date.now() }, 0n);
     const { count, atMs } = this.#bases.get(subject)!;
     return { outcome: 'ok', liked, changed, count, atMs };
   }
 
-  #store(subject: Subject, user: string, liked: boolean, number: bigint): void {
+  #store({ subject, user, liked, atMs }: Omit<LikeEvent, 'epoch' | 'n'>, number: bigint): void {
     const rows = this.rows.get(subject)!;
     const was = rows.get(user)?.liked ?? false;
-    rows.set(user, { liked, number });
+    rows.set(user, { liked, number, changedMs: atMs });
     const { count, rev } = this.#bases.get(subject)!;
     const moved = Number(liked) - Number(was);
     if (moved !== 0) this.#bases.set(subject, { count: count + moved, rev: rev + 1, atMs: ++this.#atMs });
   }
 
-  async likeRows(pairs: readonly Pair[]): Promise<(boolean | null)[]> {
+  async likeRows(pairs: readonly Pair[]): Promise<(LikeRow | null)[]> {
     this.calls.likeRows++;
     this.calls.rows += pairs.length;
     await this.before('likeRows');
-    const found = pairs.map(({ subject, user }) => this.rows.get(subject)?.get(user)?.liked ?? null);
+    const found = pairs.map(({ subject, user }) => this.rows.get(subject)?.get(user) ?? null);
     await this.after('likeRows');
     return found;
   }
@@ -81,7 +90,7 @@ export class MemoryLikeLedger implements LikeLedger {
     const last = new Map<string, LikeEvent>();
     for (const event of events) {
       if (shardOf(event.subject) !== shard) throw new Error(`${event.subject} is not of shard ${shard}`);
-      if (event.epoch < this.epochs[shard]! || !this.#bases.has(event.subject)) {
+      if (event.epoch < this.epochs[shard]! || this.mode !== 'counted' || !this.#bases.has(event.subject)) {
         dropped++;
         continue;
       }
@@ -92,7 +101,7 @@ export class MemoryLikeLedger implements LikeLedger {
     for (const event of last.values()) {
       const row = this.rows.get(event.subject)!.get(event.user);
       const number = numberOf(event);
-      if (!row || number > row.number) this.#store(event.subject, event.user, event.liked, number);
+      if (!row || number > row.number) this.#store(event, number);
     }
     for (const { subject } of events) {
       const base = this.#bases.get(subject);
@@ -122,15 +131,18 @@ export class MemoryLikeLedger implements LikeLedger {
     return from < 0 ? [] : users.slice(from, from + limit).map(([user]) => user);
   }
 
-  async likeEpoch(shard: number): Promise<number> {
-    return this.epochs[shard]!;
+  async likeShard(shard: number): Promise<LikeShard> {
+    await this.before('likeShard');
+    return { epoch: this.epochs[shard]!, mode: this.mode };
   }
 
   async raiseLikeEpoch(shard: number, seen: number, above: number): Promise<number | null> {
     await this.before('raiseLikeEpoch');
-    if (this.epochs[shard] !== seen) return null;
-    this.epochs[shard] = Math.max(this.epochs[shard]!, above) + 1;
-    return this.epochs[shard]!;
+    if (this.epochs[shard] !== seen || this.mode !== 'counted') return null;
+    const epoch = Math.max(seen, above) + 1;
+    this.epochs[shard] = epoch;
+    await this.after('raiseLikeEpoch');
+    return epoch;
   }
 
   async setLikeMode(mode: LikeMode): Promise<boolean> {

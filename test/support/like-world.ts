@@ -106,7 +106,7 @@ export class LikeWorld {
     const rows = await this.ledger.likeRows(subjects.map((subject) => ({ subject, user: reader ?? '' })));
     const page = subjects.map((subject, at) => {
       const { count = 0, atMs = 0 } = counts.get(subject) ?? {};
-      return { subject, liked: rows[at] ?? false, count, asOfMs: atMs };
+      return { subject, liked: rows[at]?.liked ?? false, count, asOfMs: atMs };
     });
     return { look: () => by.look(reader, page, mark) };
   }

@@ -169,13 +169,20 @@ export function opsRoutes(app: FastifyInstance, { shop, auth }: HttpContext): vo
         summary: 'Delete a dead letter: reject its order (`undeliverable`) and free its units, or drop its like',
         params,
         querystring: S.NoQuery,
-        response: { 204: { type: 'null', description: 'Deleted' }, ...problems(...refusals, ...BODY) },
+        response: {
+          204: { type: 'null', description: 'Deleted' },
+          ...problems(...refusals, 'version_conflict', ...BODY),
+        },
       },
       onRequest: async (request) => void auth.admin(request),
     },
     async (request, reply) => {
       const { id } = request.params;
-      if (!(await shop.get().endDeadLetter(id, actorOf(auth.asAdmin(request), request)))) throw unknown();
+      const ended = await shop.get().endDeadLetter(id, actorOf(auth.asAdmin(request), request));
+      if (ended === false) throw unknown();
+      if (ended !== true) {
+        throw new HttpProblem('version_conflict', `decide the older letter of this like first: ${ended.older}`);
+      }
       return reply.code(204).send();
     },
   );

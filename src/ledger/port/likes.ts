@@ -8,22 +8,24 @@ export interface LikeLedger {
    */
   setLike(request: Pair & { readonly liked: boolean }): Promise<LikeSet>;
   /** The rows as committed, read from the primary, in the order of the pairs; null: never liked. */
-  likeRows(pairs: readonly Pair[]): Promise<(boolean | null)[]>;
+  likeRows(pairs: readonly Pair[]): Promise<(LikeRow | null)[]>;
   /**
    * Stores a batch of one shard in one transaction: of each pair the event with the largest number, if that is larger than the row's.
    * Moves each count by the rows that really changed. Repeated, reordered or cut differently, a batch changes nothing more. Events
-   * of an epoch below the shard's are dropped: whoever opened that epoch has read the rows, and its decisions rest on them.
+   * of an epoch below the shard's are dropped: whoever opened that epoch has read the rows, and its decisions rest on them. While the
+   * ledger decides likes, all events are dropped.
    */
   settleLikes(shard: number, events: readonly LikeEvent[]): Promise<SettledLikes>;
   /** The counts as committed; a subject that is missing or deleted is not in the map. */
   likeCounts(subjects: readonly Subject[]): Promise<Map<Subject, LikeBase>>;
   /** Users that have a row for this subject, liked or not, after `after` in bytewise order, at most 10 000: to rebuild a filter. */
   likeUsers(subject: Subject, after: string | null, limit: number): Promise<string[]>;
-  /** The shard's epoch. */
-  likeEpoch(shard: number): Promise<number>;
+  /** The shard's epoch, and how its likes are decided. */
+  likeShard(shard: number): Promise<LikeShard>;
   /**
    * Raises the shard's epoch above `above` and above the stored one, and returns it. From this commit older events are dropped. Null: the
-   * stored one is not `seen` any more, and stays. Whoever has raised it meanwhile has opened the shard, and may have decided in it.
+   * stored one is not `seen` any more, and stays. Whoever has raised it meanwhile has opened the shard, and may have decided in it. Null,
+   * too, while the ledger decides likes: then no shard may be opened in Redis.
    */
   raiseLikeEpoch(shard: number, seen: number, above: number): Promise<number | null>;
   /**
@@ -34,6 +36,19 @@ export interface LikeLedger {
 }
 
 export type LikeMode = 'direct' | 'counted';
+
+/** The row of a pair. */
+export interface LikeRow {
+  readonly liked: boolean;
+  /** When that was decided: by the clock of Redis, or of the ledger where it decides. */
+  readonly changedMs: number;
+}
+
+/** A row of the fence: which events count, and who decides. */
+export interface LikeShard {
+  readonly epoch: number;
+  readonly mode: LikeMode;
+}
 
 export type LikeSet =
   | {
@@ -62,6 +77,6 @@ export interface SettledLikes {
   /** The shard's epoch and mode at the commit: whoever decides in an older epoch, or in another mode, must stop. */
   readonly epoch: number;
   readonly mode: LikeMode;
-  /** Events that were dropped because their epoch is over, or their subject does not exist or is deleted. */
+  /** Events that were dropped: their epoch is over, the ledger decides likes now, or their subject does not exist or is deleted. */
   readonly dropped: number;
 }

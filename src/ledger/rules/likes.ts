@@ -1,4 +1,5 @@
 import { type LikeEvent, numberOf, type Pair, type Subject } from '../../model/like.ts';
+import type { LikeShard } from '../port/likes.ts';
 
 /** A count as it is stored in its subject's row. */
 export interface StoredCount {
@@ -106,9 +107,12 @@ function isNewer(event: LikeEvent, other: LikeEvent): boolean {
   return event.epoch === other.epoch ? event.n > other.n : event.epoch > other.epoch;
 }
 
-/** Whether an event counts at all in this epoch: of a pair whose newest does not, none does. */
-export function isDropped(tally: LikeTally, { subject, epoch }: LikeEvent, current: number): boolean {
-  return epoch < current || !tally.has(subject);
+/**
+ * Whether an event counts at all now: of a pair whose newest does not, none does. Where the ledger decides, a row may have changed since
+ * Redis decided, and its number would not show that.
+ */
+export function isDropped(tally: LikeTally, { subject, epoch }: LikeEvent, current: LikeShard): boolean {
+  return epoch < current.epoch || current.mode !== 'counted' || !tally.has(subject);
 }
 
 /** Takes over an event if it is newer than the row: a repeated or late one changes nothing. */

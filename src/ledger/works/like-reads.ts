@@ -1,6 +1,6 @@
 import type { LikedKind, Pair, Subject } from '../../model/like.ts';
 import { partsOf, subjectOf } from '../../model/like.ts';
-import type { LikeBase } from '../port/likes.ts';
+import type { LikeBase, LikeRow } from '../port/likes.ts';
 import type { Liker, LikerPage } from '../port/social.ts';
 import { pairKey } from '../rules/likes.ts';
 import { countOfRow, tablesOf } from './likes.ts';
@@ -12,7 +12,7 @@ const KINDS: readonly LikedKind[] = ['post', 'comment'];
 /** Users of one page of `likeUsers`, which fills a filter: more than a list for people has. */
 const USERS_MAX = 10_000;
 
-export function* likeRows(pairs: readonly Pair[]): Work<(boolean | null)[]> {
+export function* likeRows(pairs: readonly Pair[]): Work<(LikeRow | null)[]> {
   const steps: Step[] = [];
   const kinds: LikedKind[] = [];
   for (const kind of KINDS) {
@@ -20,17 +20,17 @@ export function* likeRows(pairs: readonly Pair[]): Work<(boolean | null)[]> {
     const mine = pairs.map(({ subject, user }) => ({ ...partsOf(subject), user })).filter((pair) => pair.kind === kind);
     if (mine.length === 0) continue;
     const rows = mine.map((pair): Cells => [BigInt(pair.id), pair.user]);
-    steps.push({ do: 'find', table, columns: [id, 'liker', 'liked'], match: [id, 'liker'], rows });
+    steps.push({ do: 'find', table, columns: [id, 'liker', 'liked', 'changed_at'], match: [id, 'liker'], rows });
     kinds.push(kind);
   }
   if (steps.length === 0) return [];
   const found = yield steps;
-  const liked = new Map<string, boolean>();
+  const liked = new Map<string, LikeRow>();
   for (const [at, kind] of kinds.entries()) {
     const { id } = tablesOf(kind);
     for (const row of found[at]!.rows) {
       const pair = { subject: subjectOf(kind, row[id] as string), user: row.liker as string };
-      liked.set(pairKey(pair), Number(row.liked) === 1);
+      liked.set(pairKey(pair), { liked: Number(row.liked) === 1, changedMs: Number(row.changed_at) });
     }
   }
   return pairs.map((pair) => liked.get(pairKey(pair)) ?? null);

@@ -1,4 +1,4 @@
-import type { LikeMode } from '../port/likes.ts';
+import type { LikeMode, LikeShard } from '../port/likes.ts';
 import { COMMIT, type LifeDialect, query, type Row, type Step, type Work } from './work.ts';
 
 /**
@@ -8,11 +8,6 @@ import { COMMIT, type LifeDialect, query, type Row, type Step, type Work } from 
  *
  * A plain read would not do: a like could read `direct`, and commit after a gate in Redis has been opened on rows without it.
  */
-
-export interface Shard {
-  readonly epoch: number;
-  readonly mode: LikeMode;
-}
 
 /** For a settle. Those of one shard run one after another: two workers that got the same events do not wait for each other's rows. */
 export function lockShard(shard: number, { forUpdate }: LifeDialect): Step {
@@ -27,19 +22,19 @@ export function shareShards(shards: readonly number[], { byPrimaryKey, forShare 
   );
 }
 
-export function shardOfRow(row: Row): Shard {
+export function shardOfRow(row: Row): LikeShard {
   return { epoch: Number(row.epoch), mode: row.mode as LikeMode };
 }
 
-export function* likeEpoch(shard: number): Work<number> {
-  const [found] = yield [query('SELECT epoch FROM like_shards WHERE shard = ?', shard)];
-  return Number(found!.rows[0]!.epoch);
+export function* likeShard(shard: number): Work<LikeShard> {
+  const [found] = yield [query('SELECT epoch, mode FROM like_shards WHERE shard = ?', shard)];
+  return shardOfRow(found!.rows[0]!);
 }
 
 export function* raiseLikeEpoch(shard: number, seen: number, above: number, dialect: LifeDialect): Work<number | null> {
   const [found] = yield [lockShard(shard, dialect)];
-  const stored = Number(found!.rows[0]!.epoch);
-  if (stored !== seen) return null;
+  const { epoch: stored, mode } = shardOfRow(found!.rows[0]!);
+  if (stored !== seen || mode !== 'counted') return null;
   const epoch = Math.max(stored, above) + 1;
   yield [{ ...query('UPDATE like_shards SET epoch = ? WHERE shard = ?', epoch, shard), expected: 1 }, COMMIT];
   return epoch;

@@ -83,17 +83,17 @@ export function* settleLikes(shard: number, events: readonly LikeEvent[], dialec
     `the events of a batch are of one shard (${shard})`,
   );
   const [locked, ...found] = yield [lockShard(shard, dialect), ...wanted.read(dialect)];
-  const { epoch, mode } = shardOfRow(locked!.rows[0]!);
+  const current = shardOfRow(locked!.rows[0]!);
   const atMs = nowOf(found.pop());
   const tally = wanted.tally(found);
-  for (const [key, event] of newest) if (!isDropped(tally, event, epoch)) settle(tally, key, event);
+  for (const [key, event] of newest) if (!isDropped(tally, event, current)) settle(tally, key, event);
   yield* write(tally, wanted);
   const bases = new Map<Subject, LikeBase>();
   for (const subject of wanted.subjects) {
     if (tally.has(subject)) bases.set(subject, { ...tally.countOf(subject), atMs });
   }
-  const dropped = events.reduce((sum, event) => sum + (isDropped(tally, event, epoch) ? 1 : 0), 0);
-  return { bases, epoch, mode, dropped };
+  const dropped = events.reduce((sum, event) => sum + (isDropped(tally, event, current) ? 1 : 0), 0);
+  return { bases, ...current, dropped };
 }
 
 /**

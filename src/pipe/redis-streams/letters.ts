@@ -55,6 +55,10 @@ export class RedisDeadLetters<M> implements DeadLetters<M> {
     return channel === null ? null : await this.#read(channel, id);
   }
 
+  idsIn(channel: string): Promise<string[]> {
+    return this.#store.letterIdsIn(channel);
+  }
+
   async retry(id: string): Promise<boolean> {
     if (id.startsWith(FOREIGN)) return await this.#retryForeign(id);
     const channel = await this.#store.channelOfLetter(id);

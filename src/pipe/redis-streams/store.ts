@@ -312,10 +312,14 @@ export class StreamStore<M> {
   /** Ids of dead letters, with the channel of each. */
   async letterIds(): Promise<{ channel: string; letterId: string }[]> {
     const found = await this.#each(await this.channelNames(), async (channel) => {
-      const ids = (await this.#link.call('HKEYS', [this.#keys(channel).dead])) as string[];
+      const ids = await this.letterIdsIn(channel);
       return ids.map((letterId) => ({ channel, letterId }));
     });
     return found.flat();
+  }
+
+  async letterIdsIn(channel: string): Promise<string[]> {
+    return (await this.#link.call('HKEYS', [this.#keys(channel).dead])) as string[];
   }
 
   async letter(channel: string, letterId: string): Promise<string | null> {

@@ -1,10 +1,11 @@
 import { messageOf, RetryableError, unavailable } from '../../base/errors.ts';
 import { Grouped } from '../../base/grouped.ts';
 import type { Runtime } from '../../base/runtime.ts';
-import type { LikeBase, LikeLedger, LikeMode } from '../../ledger/port.ts';
-import { type LikeEvent, type Pair, type Subject, shardOf } from '../../model/like.ts';
+import { each } from '../../base/sweep.ts';
+import type { LikeBase, LikeLedger, LikeMode, LikeRow } from '../../ledger/port.ts';
+import { ALL_SHARDS, LIKE_SHARDS, type LikeEvent, type Pair, type Subject, shardOf } from '../../model/like.ts';
 import { LikeFiller } from './filler.ts';
-import type { LikeOutcome, Likes, PageMark, SettledLike, ShownLike } from './likes.ts';
+import { asStored, type LikeOutcome, type Likes, type PageMark, type SettledLike, type ShownLike } from './likes.ts';
 import { RecentDecisions } from './recent.ts';
 import type { Brought } from './redis/decisions.ts';
 import { LikeStore, type LikeStoreOptions } from './redis/store.ts';
@@ -52,15 +53,13 @@ export class CountedLikes implements Likes {
   readonly #shards: LikeShards;
   readonly #filler: LikeFiller;
   readonly #settler: LikeSettler;
-  readonly #rows: Grouped<Pair, boolean | null>;
+  readonly #rows: Grouped<Pair, LikeRow | null>;
   readonly #counts: Grouped<Subject, LikeBase | null>;
   /** Counts being read, so that a subject that many like at once is read once. */
   readonly #loading = new Map<Subject, { readonly asked: Asked; readonly base: Promise<LikeBase | null> }>();
   readonly #shown: ShownLikes;
   readonly #recent: RecentDecisions;
   readonly #drained: CountedLikesDependencies['drained'];
-  /** Why no like is decided here any more, or null. */
-  #barred: string | null = null;
 
   constructor(options: LikeStoreOptions, dependencies: CountedLikesDependencies) {
     const { runtime, ledger, lock, drained, probe, openWaitMs = 2000 } = dependencies;
@@ -92,13 +91,13 @@ export class CountedLikes implements Likes {
 
   /** Why likes cannot be decided here, for /readyz; null while they can. */
   get reason(): string | null {
-    return this.#barred;
+    return this.#shards.barred;
   }
 
   /** Says in the ledger that likes are counted in Redis, and opens the shards that need it. */
   async start(): Promise<void> {
     await this.#ledger.setLikeMode('counted');
-    await this.#shards.verify();
+    await each(ALL_SHARDS, LIKE_SHARDS, (shard) => this.#shards.verify(shard));
   }
 
   async set(subject: Subject, user: string, liked: boolean): Promise<LikeOutcome> {
@@ -106,12 +105,13 @@ export class CountedLikes implements Likes {
     let row: Brought<boolean | null> | undefined;
     let base: Brought<LikeBase> | undefined;
     for (let tries = 0; tries < TRIES_MAX; tries++) {
-      if (this.#barred !== null) throw unavailable(this.#barred);
+      const { barred } = this.#shards;
+      if (barred !== null) throw unavailable(barred);
       const answer = await this.#store.decide({ subject, user, liked, row, base });
       switch (answer.is) {
         case 'changed':
         case 'same': {
-          this.#recent.add(subject, user, liked, answer.epoch);
+          this.#recent.add(subject, user, answer.epoch, { liked, decidedMs: answer.decidedMs });
           if (answer.check) this.#check(subject, answer.epoch);
           const likes = { count: answer.count, exact: answer.exact, asOfMs: answer.atMs };
           return { outcome: 'ok', liked, changed: answer.is === 'changed', likes };
@@ -141,7 +141,7 @@ export class CountedLikes implements Likes {
   }
 
   async #row(pair: Pair, asked: Asked): Promise<Brought<boolean | null>> {
-    return { value: await this.#rows.ask(pair), askedMs: asked.askedMs, epoch: asked.epoch };
+    return { value: (await this.#rows.ask(pair))?.liked ?? null, askedMs: asked.askedMs, epoch: asked.epoch };
   }
 
   /** Null: the ledger has no such subject. Whoever joins a read takes over the time at which it was asked for. */
@@ -171,8 +171,9 @@ export class CountedLikes implements Likes {
     return this.#shown.mark();
   }
 
-  look(reader: string | null, page: readonly SettledLike[], mark: PageMark): Promise<ShownLike[]> {
-    return this.#shown.look(reader, page, mark);
+  async look(reader: string | null, page: readonly SettledLike[], mark: PageMark): Promise<ShownLike[]> {
+    if (this.#shards.barred !== null) return asStored(page);
+    return await this.#shown.look(reader, page, mark);
   }
 
   /** Since the start: posts and comments that were shown as they are stored, because Redis did not answer for them. */
@@ -191,12 +192,20 @@ export class CountedLikes implements Likes {
 
   /** For an operator who gives up an event that the ledger cannot take: the pair and its count are the ledger's from now on. */
   async giveUp(event: LikeEvent): Promise<void> {
-    const { subject, user, epoch } = event;
+    const { subject, user } = event;
     const row = this.#rows.ask({ subject, user }).catch(ofNobody);
     const base = this.#counts.ask(subject).catch(ofNobody);
-    const liked = (await row) ?? false;
-    await this.#store.giveUp(event, liked, await base);
-    this.#recent.add(subject, user, liked, epoch);
+    const liked = (await row)?.liked ?? false;
+    // A pair that was decided again is what was decided last.
+    if (await this.#store.giveUp(event, liked, await base)) this.#recent.forget(subject, user);
+  }
+
+  /**
+   * For an operator who gives up an event: waits until nothing that was decided before it is on its way, so that it is stored or a dead
+   * letter. Fails with `unavailable` if that takes too long.
+   */
+  async olderArrived(event: LikeEvent): Promise<void> {
+    if ((await this.#store.isAhead(event)) && !(await this.#drained(shardOf(event.subject)))) throw onTheirWay();
   }
 
   /**
@@ -205,8 +214,7 @@ export class CountedLikes implements Likes {
    */
   async reopen(shard: number, epoch: number): Promise<void> {
     if ((await this.#store.epochOf(shard)) !== epoch) return;
-    if (!(await this.#drained(shard)))
-      throw unavailable('likes of this shard are on their way: try again when they are stored');
+    if (!(await this.#drained(shard))) throw onTheirWay();
     await this.#shards.opened(shard, epoch);
   }
 
@@ -215,9 +223,7 @@ export class CountedLikes implements Likes {
       void this.#shards.open(shard, epoch - 1).catch(() => undefined);
       return;
     }
-    if (this.#barred !== null) return;
-    this.#barred = 'another process decides likes in the ledger: give all of them the same LIKES setting';
-    this.#runtime.log.error({ shard, epoch, mode }, this.#barred);
+    this.#shards.bar(shard, { epoch, mode });
   }
 
   close(): void {
@@ -231,6 +237,10 @@ export class CountedLikes implements Likes {
 function ofNobody(error: unknown): null {
   if (error instanceof RetryableError) throw error;
   return null;
+}
+
+function onTheirWay(): RetryableError {
+  return unavailable('likes of this shard are on their way: try again when they are stored');
 }
 
 /** When Redis asked for what is read, and in which epoch. */

@@ -1,20 +1,23 @@
 import type { IdSequence } from '../../base/ids.ts';
 import type { Actor, AuditLedger, AuditNote } from '../../ledger/port.ts';
 import { type LikeEvent, shardOfChannel } from '../../model/like.ts';
-import { isReadable, letterName, letterNamed } from '../../model/like-letter.ts';
+import { isReadable, letterName, letterNamed, olderLetter } from '../../model/like-letter.ts';
 import type { DeadLetter, DeadLetters } from '../../pipe/port.ts';
 import type { CountedLikes } from './counted.ts';
 
 export interface DecideLikeLettersDependencies {
-  readonly likes: Pick<CountedLikes, 'giveUp' | 'reopen'>;
+  readonly likes: Pick<CountedLikes, 'giveUp' | 'olderArrived' | 'reopen'>;
   readonly ledger: AuditLedger;
   readonly auditIds: IdSequence;
   /** A failure of the ledger here is known everywhere. */
   watched<T>(work: Promise<T>): Promise<T>;
 }
 
-/** Letters that are looked at to see whether one is the last of its shard. */
-const LETTERS_MAX = 1000;
+/** The letter stays: this older one of the same pair has to be decided first. */
+export interface OlderLetter {
+  readonly older: string;
+}
+
 /** Letters with one time, epoch and number: there are eight shards. */
 const SAME_MAX = 16;
 
@@ -36,10 +39,16 @@ export class DecideLikeLetters {
     return await this.#letters.retry(letter.id);
   }
 
-  /** Drops the like for good: afterwards the pair and the count are those of the ledger. False: there is none. */
-  async end(name: string, by: Actor): Promise<boolean> {
+  /**
+   * Drops the like for good: afterwards the pair and the count are those of the ledger. False: there is none. Refused while an older change
+   * of the same pair is a letter: if that were stored later, the pair would be what it was before the change that is dropped here, and
+   * nobody would expect it.
+   */
+  async end(name: string, by: Actor): Promise<boolean | OlderLetter> {
     const letter = await this.#named(name);
     if (letter === null) return false;
+    const older = await this.#older(letter);
+    if (older !== null) return { older };
     await this.#note('delete', letter, by);
     // First Redis, then the letter: if this process dies in between, the letter is deleted once more.
     if (isReadable(letter.message)) await this.#on.likes.giveUp(letter.message);
@@ -47,6 +56,14 @@ export class DecideLikeLetters {
       await this.#on.likes.reopen(shardOfChannel(letter.channel!), letter.message.epoch);
     await this.#letters.drop(letter.id);
     return true;
+  }
+
+  async #older({ message, channel }: DeadLetter<LikeEvent>): Promise<string | null> {
+    if (!isReadable(message) || channel === null) return null;
+    // What is on its way becomes a row or a letter first.
+    await this.#on.likes.olderArrived(message);
+    const older = olderLetter(message, await this.#letters.idsIn(channel));
+    return older === null ? null : letterName(older, channel);
   }
 
   async #named(name: string): Promise<DeadLetter<LikeEvent> | null> {
@@ -63,8 +80,8 @@ export class DecideLikeLetters {
    */
   async #isLast({ id, channel }: DeadLetter<LikeEvent>): Promise<boolean> {
     if (channel === null) return false;
-    const all = await this.#letters.list(LETTERS_MAX, null);
-    return !all.some((other) => other.channel === channel && other.id !== id);
+    const all = await this.#letters.idsIn(channel);
+    return all.every((other) => other === id);
   }
 
   /** Written first, since Redis is no part of the ledger: a row too many says that somebody tried, one too few would say nothing. */

@@ -56,3 +56,8 @@ export interface Likes {
   /** The ledger has deleted this subject: nobody can like it from now on. */
   forget(subject: Subject): Promise<void>;
 }
+
+/** What a page shows while nobody here knows what was decided: the ledger's values, not as exact. */
+export function asStored(page: readonly SettledLike[]): ShownLike[] {
+  return page.map(({ liked, count, asOfMs }) => ({ liked, count, exact: false, asOfMs }));
+}

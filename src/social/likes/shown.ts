@@ -1,16 +1,18 @@
 import { messageOf } from '../../base/errors.ts';
 import type { Runtime } from '../../base/runtime.ts';
 import { Seldom } from '../../base/seldom.ts';
-import { withinAwake } from '../../base/timers.ts';
-import type { LikeBase } from '../../ledger/port.ts';
+import { within, withinAwake } from '../../base/timers.ts';
+import type { LikeBase, LikeRow } from '../../ledger/port.ts';
 import { type Pair, type Subject, shardOf } from '../../model/like.ts';
 import type { PageMark, SettledLike, ShownLike } from './likes.ts';
-import type { RecentDecisions } from './recent.ts';
+import type { Decision, RecentDecisions } from './recent.ts';
 import type { LookAnswer } from './redis/looks.ts';
 import type { LikeStore } from './redis/store.ts';
 
 /** How long a page waits for Redis. Then it shows what the ledger has. */
 const LOOK_MS_MAX = 500;
+/** How long it waits for the ledger then, if this process itself has decided otherwise. */
+const ROW_MS_MAX = 200;
 /** How often a page is looked at, with a read of the ledger before each time but the first. */
 const LOOKS_MAX = 3;
 
@@ -19,7 +21,7 @@ export interface ShownLikesDependencies {
   readonly store: Pick<LikeStore, 'look' | 'epochs' | 'rules'>;
   readonly recent: RecentDecisions;
   /** Reads of the ledger, together with all who ask in the same moment. */
-  readonly row: (pair: Pair) => Promise<boolean | null>;
+  readonly row: (pair: Pair) => Promise<LikeRow | null>;
   readonly count: (subject: Subject) => Promise<LikeBase | null>;
 }
 
@@ -64,67 +66,74 @@ export class ShownLikes {
     const { timers, log } = this.#on.runtime;
     const places = page.map((settled): Place => ({ settled, shown: null, isLost: false }));
     let reason: string | null = null;
-    try {
-      const filled = this.#fill(reader, places, mark);
-      if ((await withinAwake(timers, filled, LOOK_MS_MAX)) === null) reason = `not known within ${LOOK_MS_MAX} ms`;
-    } catch (error) {
-      reason = messageOf(error);
-    }
+    const filled = places.map((place) => {
+      return this.#fill(reader, place, mark).catch((error: unknown) => {
+        reason ??= messageOf(error);
+      });
+    });
+    const isFilled = await withinAwake(
+      timers,
+      Promise.all(filled).then(() => true),
+      LOOK_MS_MAX,
+    );
+    if (isFilled === null) reason ??= `not known within ${LOOK_MS_MAX} ms`;
     const left = places.filter(({ shown }) => shown === null).length;
     if (left > 0) {
       this.#asStored += left;
       reason ??= 'their shard is being opened';
       if (this.#seldom.may('look')) log.warn({ reason, left }, 'likes are shown as they are stored');
     }
-    return places.map((place) => place.shown ?? this.#stored(reader, place));
+    return await Promise.all(places.map((place) => place.shown ?? this.#stored(reader, place)));
   }
 
-  /** Resolves with true; a place that Redis does not answer for is left as it is. */
-  async #fill(reader: string | null, all: readonly Place[], mark: PageMark): Promise<true> {
-    const { store } = this.#on;
-    let places = all;
-    for (let looks = 1, since = mark; places.length > 0; looks++) {
-      const asked = places.map(({ settled: { subject } }) => ({ subject, user: reader }));
+  /** A place that Redis does not answer for is left as it is. Each by itself: one that is late or fails holds up no other. */
+  async #fill(reader: string | null, place: Place, mark: PageMark): Promise<void> {
+    const { store, runtime } = this.#on;
+    const { subject } = place.settled;
+    const asked = { subject, user: reader };
+    for (let looks = 1, since = mark; ; looks++) {
       // Once more: a process that was stopped for longer than a command may take finds all of its commands failed, and Redis well.
-      const answers = await store.look(asked).catch(() => store.look(asked));
-      const isRecent = this.#on.runtime.clock.monotonic() - since.atMs <= store.rules.askedMsMax;
-      const outdated: Place[] = [];
-      for (const [at, place] of places.entries()) {
-        const answer = answers[at]!;
-        if (answer === 'stale' || answer === 'lost') {
-          place.isLost = answer === 'lost';
-          continue;
-        }
-        const isCurrent = isRecent && answer.epoch === since.epochs[shardOf(place.settled.subject)];
-        const isKnown = answer.count !== null && (answer.liked !== null || reader === null);
-        if (isKnown || isCurrent) place.shown = shownBy(answer, place.settled);
-        else outdated.push(place);
+      const answer = await store.look(asked).catch(() => store.look(asked));
+      if (answer === 'stale' || answer === 'lost') {
+        place.isLost = answer === 'lost';
+        return;
       }
-      if (looks === LOOKS_MAX) break;
+      const isRecent = runtime.clock.monotonic() - since.atMs <= store.rules.askedMsMax;
+      const isCurrent = isRecent && answer.epoch === since.epochs[shardOf(subject)];
+      const isKnown = answer.count !== null && (answer.liked !== null || reader === null);
+      if (isKnown || isCurrent) {
+        place.shown = shownBy(answer, place.settled);
+        return;
+      }
+      if (looks === LOOKS_MAX) return;
       since = this.mark();
-      await this.#readAgain(reader, outdated);
-      places = outdated;
+      await this.#readAgain(reader, place);
     }
-    return true;
   }
 
-  async #readAgain(reader: string | null, places: readonly Place[]): Promise<void> {
+  async #readAgain(reader: string | null, place: Place): Promise<void> {
     const { row, count } = this.#on;
-    await Promise.all(
-      places.map(async (place) => {
-        const { subject } = place.settled;
-        const [liked, base] = await Promise.all([reader !== null && row({ subject, user: reader }), count(subject)]);
-        // Deleted meanwhile: the page is about to say so, or was read just before.
-        if (base !== null) place.settled = { subject, liked: liked ?? false, count: base.count, asOfMs: base.atMs };
-      }),
-    );
+    const { subject } = place.settled;
+    const rows = reader === null ? null : row({ subject, user: reader });
+    const [found, base] = await Promise.all([rows, count(subject)]);
+    // Deleted meanwhile: the page is about to say so, or was read just before.
+    if (base !== null) place.settled = { subject, liked: found?.liked ?? false, count: base.count, asOfMs: base.atMs };
   }
 
-  #stored(reader: string | null, { settled, isLost }: Place): ShownLike {
+  async #stored(reader: string | null, { settled, isLost }: Place): Promise<ShownLike> {
     const { subject, liked, count, asOfMs } = settled;
     const { store, recent } = this.#on;
-    const own = reader === null || isLost ? null : recent.liked(subject, reader, store.epochs[shardOf(subject)]!);
-    return { liked: own ?? liked, count, exact: false, asOfMs };
+    const own = reader === null || isLost ? null : recent.find(subject, reader, store.epochs[shardOf(subject)]!);
+    const newest = own === null || own.liked === liked ? liked : await this.#newest({ subject, user: reader! }, own);
+    return { liked: newest, count, exact: false, asOfMs };
+  }
+
+  /** What this process has decided, or the row: another process may have decided since, and the ledger may have that. */
+  async #newest(pair: Pair, own: Decision): Promise<boolean> {
+    const { runtime, row } = this.#on;
+    // A ledger that does not answer does not keep the page: then our own is the newest that is known.
+    const found = await within(runtime.timers, row(pair), ROW_MS_MAX).catch(() => null);
+    return found !== null && found.changedMs > own.decidedMs ? found.liked : own.liked;
   }
 }
 

@@ -1,7 +1,7 @@
 import { messageOf } from '../../base/errors.ts';
 import type { Runtime } from '../../base/runtime.ts';
-import { type Round, sweep } from '../../base/sweep.ts';
-import { LIKE_SHARDS } from '../../model/like.ts';
+import { each, type Round, sweep } from '../../base/sweep.ts';
+import { ALL_SHARDS, LIKE_SHARDS } from '../../model/like.ts';
 import type { LikeStore } from './redis/store.ts';
 import type { LikeShards } from './shards.ts';
 
@@ -21,13 +21,15 @@ export interface LikeUpkeepDependencies {
 /**
  * What the likes need in Redis and no request brings about, once a second, in one process of the cluster at a time: stale shards are
  * opened, also when nobody likes anything; records of settled pairs, cold subjects and what old epochs have left are deleted. All of
- * this may be done twice: that one process leads only saves work. Each step is small.
+ * this may be done twice: that one process leads only saves work. Each step is small. In a cluster the node of some shards may be out
+ * while others are well: the round goes on with all the others, and fails at its end.
  */
 export class LikeUpkeep {
   readonly #on: LikeUpkeepDependencies;
   /** For each shard, where the search for cold subjects goes on, and how many subjects it has. */
   readonly #cursors = Array.from({ length: LIKE_SHARDS }, () => '0');
   readonly #subjects = Array.from({ length: LIKE_SHARDS }, () => 0);
+  #told = false;
 
   constructor(dependencies: LikeUpkeepDependencies) {
     this.#on = dependencies;
@@ -41,26 +43,37 @@ export class LikeUpkeep {
   /** The work of the process that leads. After some failed rounds another process may; `alone`: there is none. */
   async lead(signal: AbortSignal, alone: boolean): Promise<void> {
     const { timers, log } = this.#on.runtime;
-    await sweep(timers, () => this.round(signal), {
+    const round = async (): Promise<Round> => {
+      const done = await this.round(signal);
+      this.#told = false;
+      return done;
+    };
+    await sweep(timers, round, {
       signal,
       pauseMs: ROUND_MS,
       pauseMsMax: ROUND_MS_MAX,
       ...(!alone && { failuresMax: FAILURES_MAX }),
-      failed: (error) => log.warn({ reason: messageOf(error) }, 'upkeep of likes failed; it is tried again'),
+      failed: (error) => {
+        // Once for an outage, however often this process leads meanwhile.
+        if (!this.#told) log.warn({ reason: messageOf(error) }, 'upkeep of likes failed; it is tried again');
+        this.#told = true;
+      },
     }).catch(() => undefined);
   }
 
   async round(signal?: AbortSignal): Promise<Round> {
     const { store, shards } = this.#on;
-    let changed = await shards.verify();
+    let changed = 0;
     let more = false;
-    for (let shard = 0; shard < LIKE_SHARDS && !signal?.aborted; shard++) {
+    const keep = async (shard: number): Promise<void> => {
+      if (await shards.verify(shard)) changed++;
       const turned = await store.turnOver(shard, RECORDS_MAX);
       const evicted = await this.#evict(shard);
       const cleared = await store.clear(shard);
       changed += (turned === 'kept' ? 0 : 1) + evicted + cleared;
       more ||= turned === 'more' || cleared > 0 || (evicted > 0 && this.#cursors[shard] !== '0');
-    }
+    };
+    await each(ALL_SHARDS, LIKE_SHARDS, keep, signal);
     return { changed, more };
   }
 

@@ -18,6 +18,8 @@ const SLOTS = 4;
 const ANSWERS_MS = 30_000;
 /** Between two tries of a call whose reply was lost. */
 const RETRY_EVERY_MS = 50;
+/** How long we trust to know Redis' clock: those of two machines may drift apart by half a millisecond a second. */
+const CLOCK_MS_MAX = 60_000;
 /** The error of a server that has reached maxmemory. */
 const FULL = /\bOOM\b/;
 
@@ -44,11 +46,13 @@ export type LikeAnswer =
       /** The caller is to find out whether the subject still exists. */
       readonly check: boolean;
       readonly epoch: number;
+      /** When it was decided, by Redis' clock. */
+      readonly decidedMs: number;
     }
   /** Bring the row, or the subject and the row. */
   | { readonly is: 'ask' | 'load'; readonly askedMs: number; readonly epoch: number; readonly count: number }
   | { readonly is: 'full' }
-  /** Nothing was decided: the shard must be opened, or (`moved`) it was, and the caller asks again. */
+  /** Nothing was decided: the shard must be opened, or (`moved`) it was, or the call came too late, and the caller asks again. */
   | { readonly is: 'stale' | 'moved' };
 
 interface Waiting {
@@ -57,8 +61,16 @@ interface Waiting {
   reject(error: unknown): void;
 }
 
+/** What we know of the clock of the server that has a shard. */
+interface ServerClock {
+  /** What it is ahead of our monotonic clock, at least; and when we learned that. */
+  aheadMs: number;
+  learnedMs: number;
+}
+
 interface Lane {
   readonly shard: number;
+  readonly clock: ServerClock;
   readonly waiting: Waiting[];
   isDue: boolean;
   /** The call in each slot, and the number of the last one. */
@@ -82,7 +94,7 @@ export interface DecisionsOn {
   readonly epochs: { of(shard: number): number; saw(shard: number, epoch: number): void };
   /** A name that no other process has. */
   readonly caller: string;
-  /** For how long a call whose reply was lost is sent again. */
+  /** For how long a call whose reply was lost is sent again, and how long after its first try Redis may still decide it. */
   readonly retryMs: number;
 }
 
@@ -92,6 +104,11 @@ export interface DecisionsOn {
  *
  * A call whose reply was lost is sent again, with its number: Redis gives the answers of the first time. But not into another epoch:
  * the first try may have been decided in the old one.
+ *
+ * A call says until when it may be decided, by Redis' clock, which every answer brings. A like that has failed here is not decided later,
+ * when its user may have been answered elsewhere. Of a call whose time is over, or whose sender does not know the clock yet, nothing is
+ * decided; the answer brings the clock, and the caller asks again. If Redis' clock is set back meanwhile, a call may be decided later by
+ * that much.
  */
 export class LikeDecisions {
   readonly #on: DecisionsOn;
@@ -100,8 +117,11 @@ export class LikeDecisions {
 
   constructor(on: DecisionsOn) {
     this.#on = on;
+    const unknown = (): ServerClock => ({ aheadMs: 0, learnedMs: Number.NEGATIVE_INFINITY });
+    const ofAll = unknown();
     this.#lanes = Array.from({ length: LIKE_SHARDS }, (_, shard) => ({
       shard,
+      clock: on.link.cluster ? unknown() : ofAll,
       waiting: [],
       isDue: false,
       calls: Array.from({ length: SLOTS }, () => null),
@@ -138,13 +158,18 @@ export class LikeDecisions {
   }
 
   #next(lane: Lane): void {
-    const { epochs, link, runtime } = this.#on;
+    const { epochs, link, runtime, retryMs } = this.#on;
     const slot = lane.calls.indexOf(null);
     const epoch = epochs.of(lane.shard);
     if (lane.epoch !== epoch) this.#frame(lane, epoch);
     const likes = lane.waiting.splice(0, BATCH_MAX);
     lane.numbers[slot]!++;
-    const call = new Call(this, lane, slot, epoch, likes, lane.numbers[slot]!, runtime.clock.monotonic(), link.breaks);
+    const sentMs = runtime.clock.monotonic();
+    const { aheadMs, learnedMs } = lane.clock;
+    // Not above what Redis' clock says when the likes fail here: they do not before they were tried for `retryMs`.
+    const notAfterMs = sentMs - learnedMs > CLOCK_MS_MAX ? 0 : Math.floor(sentMs + aheadMs + retryMs);
+    const sent = { number: lane.numbers[slot]!, notAfterMs, sentMs, breaks: link.breaks };
+    const call = new Call(this, lane, slot, epoch, likes, sent);
     lane.calls[slot] = call;
     this.#send(call);
   }
@@ -158,6 +183,8 @@ export class LikeDecisions {
     const { layout, rules, caller } = this.#on;
     const keys = layout.shard(lane.shard);
     const of = keys.of(epoch);
+    // Another server may have the shard, with another clock.
+    if (lane.epoch > 0) lane.clock.learnedMs = Number.NEGATIVE_INFINITY;
     lane.epoch = epoch;
     lane.keys = [keys.head, of.stream, of.subjects, ...of.pairs].map(bulk).join('');
     lane.slotKeys = Array.from({ length: SLOTS }, (_, slot) => bulk(of.answers(caller, slot)));
@@ -174,9 +201,19 @@ export class LikeDecisions {
     const { epochs } = this.#on;
     const { lane, likes } = call;
     lane.out = null;
-    this.#end(call);
     if (typeof reply !== 'number') {
-      call.read(String(reply));
+      const text = String(reply);
+      // The answer to a call that was sent again may be that of the first time.
+      if (!call.isUncertain) this.#learn(call, Number(text.slice(0, text.indexOf('\n'))));
+      this.#end(call);
+      call.read(text);
+      return;
+    }
+    const isLate = reply < -1;
+    if (isLate) this.#learn(call, -reply);
+    this.#end(call);
+    if (isLate && !call.isUncertain) {
+      for (const { resolve } of likes) resolve({ is: 'moved' });
       return;
     }
     const isCertain = !call.isUncertain && call.breaks === this.#on.link.breaks;
@@ -190,6 +227,14 @@ export class LikeDecisions {
     // A lower epoch than one that was seen: the server came back with an old copy.
     const answer: LikeAnswer = { is: reply === 0 || reply < known ? 'stale' : 'moved' };
     for (const { resolve } of likes) resolve(answer);
+  }
+
+  /** Redis' clock was this at some moment after the call was sent and before now. What we know already may be closer to it. */
+  #learn({ lane: { clock }, sentMs }: Call, redisMs: number): void {
+    const nowMs = this.#on.runtime.clock.monotonic();
+    const [least, most] = [redisMs - nowMs, redisMs + 1 - sentMs];
+    const isKnown = clock.aheadMs >= least && clock.aheadMs <= most && nowMs - clock.learnedMs <= CLOCK_MS_MAX / 2;
+    if (!isKnown) Object.assign(clock, { aheadMs: least, learnedMs: nowMs });
   }
 
   /** Called by calls. */
@@ -232,6 +277,15 @@ const HEAD_ARGS = 11;
 const NOTHING = bulk('');
 const CODES = { c: 'changed', u: 'same', a: 'ask', l: 'load', f: 'full' } as const;
 
+interface Sent {
+  readonly number: number;
+  /** By Redis' clock; 0: it is not known. */
+  readonly notAfterMs: number;
+  /** By ours. */
+  readonly sentMs: number;
+  readonly breaks: number;
+}
+
 /** Likes that are sent in one call, and their wire format. */
 class Call implements Asker {
   readonly lane: Lane;
@@ -255,9 +309,7 @@ class Call implements Asker {
     slot: number,
     epoch: number,
     likes: readonly Waiting[],
-    number: number,
-    sentMs: number,
-    breaks: number,
+    { number, notAfterMs, sentMs, breaks }: Sent,
   ) {
     this.#decisions = decisions;
     this.lane = lane;
@@ -299,10 +351,10 @@ class Call implements Asker {
       else named += bulk(`${newest.value.count} ${newest.value.rev} ${newest.value.atMs} ${newest.askedMs}`);
       counts += String.fromCharCode(some.length - 1);
     }
-    const sizes = bulk(String(number)) + bulk(String(likes.length)) + bulk(String(subjects.size));
+    const sizes = [number, notAfterMs, likes.length, subjects.size].map((size) => bulk(String(size))).join('');
     const each = bulk(counts) + bulk(marks) + bulk(wants) + bulk(hasRows ? rows : '');
     this.wire = lane.keys + lane.slotKeys[slot]! + lane.head + sizes + named + each + users;
-    this.parts = HEAD_ARGS + 3 + 2 * subjects.size + 4 + likes.length;
+    this.parts = HEAD_ARGS + 4 + 2 * subjects.size + 4 + likes.length;
   }
 
   answered(reply: unknown): void {
@@ -321,7 +373,7 @@ class Call implements Asker {
       for (const { reject } of this.likes) reject(error);
       return;
     }
-    const askedMs = Number(lines[0]);
+    const nowMs = Number(lines[0]);
     const { epoch } = this;
     let at = 0;
     for (const [place, likes] of this.#counts.entries()) {
@@ -330,8 +382,8 @@ class Call implements Asker {
         const is = CODES[codes[at] as keyof typeof CODES];
         const { resolve } = this.likes[at]!;
         if (is === 'full') resolve({ is });
-        else if (is === 'ask' || is === 'load') resolve({ is, askedMs, epoch, count });
-        else resolve({ is, count, exact: unsettled === 0, atMs, check: check === 1, epoch });
+        else if (is === 'ask' || is === 'load') resolve({ is, askedMs: nowMs, epoch, count });
+        else resolve({ is, count, exact: unsettled === 0, atMs, check: check === 1, epoch, decidedMs: nowMs });
       }
     }
   }

@@ -55,14 +55,11 @@ export class LikeLooks {
     this.#on = on;
   }
 
-  look(requests: readonly LookRequest[]): Promise<LookAnswer[]> {
-    return Promise.all(
-      requests.map((request) => {
-        return new Promise<LookAnswer>((resolve, reject) => {
-          this.#ask({ request, shard: shardOf(request.subject), tries: 0, resolve, reject });
-        });
-      }),
-    );
+  /** Each by itself: in a cluster one may fail while others are answered. */
+  look(request: LookRequest): Promise<LookAnswer> {
+    return new Promise((resolve, reject) => {
+      this.#ask({ request, shard: shardOf(request.subject), tries: 0, resolve, reject });
+    });
   }
 
   #ask(one: Waiting): void {

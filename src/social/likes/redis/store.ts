@@ -16,7 +16,7 @@ export interface LikeStoreOptions {
   readonly prefix?: string;
   /** How long one command may take. */
   readonly commandMs?: number;
-  /** For how long a call whose reply was lost is sent again. */
+  /** For how long a call whose reply was lost is sent again. Default 1 s, and no less than a command may take. */
   readonly retryMs?: number;
   readonly rules?: Partial<LikeRules>;
 }
@@ -25,6 +25,7 @@ export interface LikeStoreOptions {
 const CALL_MAX = 128;
 const SUBJECTS_MAX = 512;
 const SCAN_COUNT = 200;
+const RETRY_MS = 1000;
 
 /**
  * What the likes keep in Redis, shared by many processes. Every step is one script on one server, by that server's clock; a decision is
@@ -41,7 +42,9 @@ export class LikeStore {
   #epochs: readonly number[] = Array.from({ length: LIKE_SHARDS }, () => 0);
 
   constructor(options: LikeStoreOptions, runtime: Runtime) {
-    const { target, prefix = 'doorbuster', commandMs = 1000, retryMs = 1000 } = options;
+    const { target, prefix = 'doorbuster', commandMs = 1000 } = options;
+    // A command that is slow and in time must not be too late to be decided.
+    const { retryMs = Math.max(RETRY_MS, commandMs) } = options;
     this.rules = { ...LIKE_RULES, ...options.rules };
     this.#layout = new LikeLayout(prefix);
     this.#keepAlive = new KeepAlive(runtime.timers);
@@ -77,8 +80,8 @@ export class LikeStore {
     return this.#decisions.decide(request);
   }
 
-  look(requests: readonly LookRequest[]): Promise<LookAnswer[]> {
-    return this.#looks.look(requests);
+  look(request: LookRequest): Promise<LookAnswer> {
+    return this.#looks.look(request);
   }
 
   /**
@@ -114,16 +117,24 @@ export class LikeStore {
 
   /**
    * An event that the ledger cannot take is given up: the pair is from now on what the ledger has, `liked` and the count that this row is
-   * part of. Does nothing in another epoch; leaves a pair alone that was decided again. May be repeated.
+   * part of. Does nothing in another epoch; leaves a pair alone that was decided again. May be repeated. Returns whether the pair changed.
    */
-  async giveUp(event: LikeEvent, liked: boolean, base: CommittedCount): Promise<void> {
+  async giveUp(event: LikeEvent, liked: boolean, base: CommittedCount): Promise<boolean> {
     const { subject, user, epoch, n } = event;
     const shard = shardOf(subject);
     const keys = this.#layout.shard(shard);
     const args = [epoch, pairField(subject, user), n, liked ? 1 : 0];
     const reply = await this.#link.script(scriptNamed('give-up'), [keys.head, ...keys.of(epoch).pairs], args);
-    if (typeof reply === 'number') return;
+    if (typeof reply === 'number') return false;
     await this.settle(shard, epoch, 0, [event], new Map([[subject, base]]));
+    return reply === '1';
+  }
+
+  /** Whether some event that was decided in the shard before this one is neither stored nor dropped. */
+  async isAhead({ subject, epoch, n }: LikeEvent): Promise<boolean> {
+    const { head } = this.#layout.shard(shardOf(subject));
+    const [inForce, told] = (await this.#link.call('HMGET', [head, 'epoch', 'told'])) as (string | null)[];
+    return Number(inForce) === epoch && Number(told) < n - 1;
   }
 
   /** From now on a like of this subject is decided only after the ledger was asked whether it exists. */
@@ -159,11 +170,20 @@ export class LikeStore {
   }
 
   /** Opens a shard for an epoch that the ledger has raised; returns the epoch in force, which may be a higher one. */
-  async open(shard: number, epoch: number): Promise<number> {
+  open(shard: number, epoch: number): Promise<number> {
+    return this.#open(shard, epoch, 0);
+  }
+
+  /** The ledger decides likes from this epoch on: Redis decides nothing, and keeps nothing of the epochs before. */
+  async leave(shard: number, epoch: number): Promise<void> {
+    await this.#open(shard, epoch, 1);
+  }
+
+  async #open(shard: number, epoch: number, isLeft: 0 | 1): Promise<number> {
     const keys = this.#layout.shard(shard);
     const { stream, pairs } = keys.of(epoch);
     const names = [keys.head, keys.epochs, keys.old, stream, pairs[0]];
-    const reply = await this.#link.script(scriptNamed('open'), names, [epoch]);
+    const reply = await this.#link.script(scriptNamed('open'), names, [epoch, isLeft]);
     const inForce = typeof reply === 'number' ? reply : epoch;
     this.#saw(shard, inForce);
     return inForce;

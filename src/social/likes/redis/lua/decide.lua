@@ -17,7 +17,8 @@
   ARGV[9]     for how many ms answers are kept
   ARGV[10..11] channel and message that tell of the new entry
   ARGV[12]    the number of this call in its slot: it only grows
-  ARGV[13..14] n, s: how many likes, of how many subjects
+  ARGV[13]    not after this time by Redis' clock: by then its caller has been told that it failed
+  ARGV[14..15] n, s: how many likes, of how many subjects
   then        s times: subject; `<count> <rev> <at> <asked>` as the ledger has it, or nothing
   then        how many likes each subject has here, less one, as the code of a character each: the likes come by subject
               the users' marks (user-mark.ts), 6 characters each
@@ -25,8 +26,8 @@
               the rows that were read: `<1 or 0><asked>` or `-` each, with blanks; nothing if there are none
               n times the user
 
-  Returns a number if nothing was decided: 0, the shard is stale; -1, a later call had this slot; else the epoch in force, which is not
-  the caller's. Otherwise lines:
+  Returns a number if nothing was decided: 0, the shard is stale; -1, a later call had this slot; below that, it came too late, and this is
+  Redis' clock below zero; else the epoch in force, which is not the caller's. Otherwise lines:
     now, by Redis' clock: what the caller brings back as `asked`
     s times   <count> <unsettled events> <at> <1 if the caller is to check that it exists>; nothing if it is not in Redis
     n letters c: changed; u: it was so already; a: bring the row; l: bring the subject and the row; f: full
@@ -55,9 +56,9 @@ end
 
 local begin, unsettledMax, subjectsMax = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local askedMs, checkMs, checkMsMax = tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[8])
-local n, s = tonumber(ARGV[13]), tonumber(ARGV[14])
-if #ARGV ~= 18 + 2 * s + n then error('decide: arguments are missing') end
-local usersAt = 18 + 2 * s
+local n, s = tonumber(ARGV[14]), tonumber(ARGV[15])
+if #ARGV ~= 19 + 2 * s + n then error('decide: arguments are missing') end
+local usersAt = 19 + 2 * s
 local counts, userMarks, wants, rowsText = ARGV[usersAt - 3], readMarks(ARGV[usersAt - 2], n), ARGV[usersAt - 1], ARGV[usersAt]
 if n < 1 or s < 1 or #counts ~= s or not userMarks or not match(wants, '^[01]+$') or #wants ~= n then
   error('decide: arguments are missing')
@@ -65,8 +66,8 @@ end
 -- Of each subject the first of its likes.
 local names, brought, firsts, fields, rows = {}, {}, { 1 }, {}, nil
 for i = 1, s do
-  local name = ARGV[13 + 2 * i]
-  names[i], brought[i], firsts[i + 1] = name, ARGV[14 + 2 * i], firsts[i] + byte(counts, i) + 1
+  local name = ARGV[14 + 2 * i]
+  names[i], brought[i], firsts[i + 1] = name, ARGV[15 + 2 * i], firsts[i] + byte(counts, i) + 1
   if brought[i] ~= '' and not match(brought[i], '^%d+ %d+ %d+ %d+$') then error('decide: not the base of a subject') end
   for like = firsts[i], math.min(firsts[i + 1] - 1, n) do fields[like] = name .. '\n' .. ARGV[usersAt + like] end
 end
@@ -78,6 +79,8 @@ if rowsText ~= '' then
 end
 
 local nowMs = now()
+-- It was held up on its way. Meanwhile its user may have been told something else, here or elsewhere.
+if nowMs > tonumber(ARGV[13]) then return -nowMs end
 local function isFresh(asked) return asked <= nowMs and nowMs - asked <= askedMs end
 
 -- The subjects. One that is not in Redis comes in with what the caller brings, if that is fresh enough.
