@@ -265,7 +265,7 @@ export const GATE_SEATS: readonly Mutant[] = [
   {
     name: 'rebuild: orders that were moved meanwhile sit where they sat',
     file: 'src/gate/rebuild.ts',
-    find: '      await this.#moveSince(snapshot);\n',
+    find: '    await this.#moveSince(snapshot);\n',
     replace: '',
     tests: BETWEEN,
   },

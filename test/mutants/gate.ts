@@ -12,8 +12,8 @@ export const GATE: readonly Mutant[] = [
   {
     name: 'gate: one unit more than there is',
     file: MEMORY,
-    find: 'if (freeUnits(item) < quantity) return SOLD_OUT;',
-    replace: 'if (freeUnits(item) < quantity - 1) return SOLD_OUT;',
+    find: '} else if (!item.onSale || freeUnits(item) < quantity) return SOLD_OUT;',
+    replace: '} else if (!item.onSale || freeUnits(item) < quantity - 1) return SOLD_OUT;',
     tests: CONTRACT,
   },
   {

@@ -84,8 +84,8 @@ export const SALE_CHANGES: readonly Mutant[] = [
   {
     name: 'items: one that is off sale is sold',
     file: 'src/gate/memory.ts',
-    find: 'if (!item.onSale) return SOLD_OUT;',
-    replace: '',
+    find: '} else if (!item.onSale || freeUnits(item) < quantity) return SOLD_OUT;',
+    replace: '} else if (freeUnits(item) < quantity) return SOLD_OUT;',
     tests: CONTRACT,
     only: 'off sale',
   },
@@ -108,7 +108,7 @@ export const SALE_CHANGES: readonly Mutant[] = [
   {
     name: 'items: who watches a deleted sale is not told',
     file: 'src/views/board.ts',
-    find: 'for (const gone of listeners) gone();',
+    find: 'for (const gone of all) gone();',
     replace: '',
     tests: HTTP,
     only: 'gone for buyers',

@@ -206,7 +206,7 @@ describe('a wish', () => {
 });
 
 /** A sale that may admit. */
-const OPEN = { id: 'sale', closed: false, readAtMs: 1, closesAtMs: 2 };
+const OPEN = { id: 'sale', closed: false, readAtMs: 1, closesAtMs: 2, items: [] };
 
 describe('a sale is taken away', () => {
   function taking(over: { drained?: boolean; sale?: object | null; mayAdmit?: boolean } = {}) {
