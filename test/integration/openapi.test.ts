@@ -139,14 +139,14 @@ const EXCEPTIONS: { of: RegExp; path: RegExp; message: RegExp; why: string }[] =
     why: 'RFC 3339 has leap seconds, and zones that lead out of the years 0000–9999: no date can hold them',
   },
   {
-    of: /^POST \/v1\/sales$/,
-    path: /^\/items\/\d+(\/stock)?$/,
+    of: /^POST \/v1\/sales(\/\{id\}\/items)?$/,
+    path: /^(\/items\/\d+)?(\/stock)?$/,
     message: /either "stock" or "seats"/,
     why: 'a rule between two fields; the forms of /docs show both',
   },
   {
-    of: /^POST \/v1\/sales$/,
-    path: /^\/items\/\d+\/seats\/\d+(\/(section|row|from|to|angle|numbers\/\d+))?$/,
+    of: /^POST \/v1\/sales(\/\{id\}\/items)?$/,
+    path: /^(\/items\/\d+)?\/seats\/\d+(\/(section|row|from|to|angle|numbers\/\d+))?$/,
     message: /"\/"|"from"|"x" and "y"|at most 500 seats|given twice|has an entry already|has the seat .* already/,
     why: 'rules between the fields of a row, and between rows; a pattern for a name without a slash would hide what is wrong with it',
   },

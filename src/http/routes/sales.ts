@@ -152,6 +152,7 @@ export function saleRoutes(app: FastifyInstance, context: HttpContext): void {
   app.post<OfSale & { Body: S.NewItemBody }>(
     '/v1/sales/:id/items',
     {
+      bodyLimit: SALE_BODY_BYTES_MAX,
       schema: {
         ...admin,
         summary: 'Add an item to a sale, even while it is open',
