@@ -30,6 +30,8 @@ const EMPTIED_MS_MAX = 1000;
  */
 export class EmbeddedShop extends Shop {
   readonly #pipe: MemoryPipe<OrderMessage>;
+  /** Gates that are being built for sales that had none. */
+  readonly #installing = new Map<string, Promise<unknown>>();
   readonly #writer: Writer;
   readonly #unresolved: Unresolved;
   readonly #maintenance: Maintenance;
@@ -166,10 +168,18 @@ export class EmbeddedShop extends Shop {
     this.#unresolved.close();
   }
 
-  /** Of a sale that has no gate yet, nothing is in the pipe. */
+  /**
+   * Of a sale that has no gate yet, nothing is in the pipe: it is built at once. Changes that meet share one gate. Of two, the later
+   * would not be open yet when the call that asked for the earlier is answered.
+   */
   protected override async install(saleId: string, above: number): Promise<void> {
-    if (above === 0) await this.watched(this.rebuilder.build(saleId));
-    else await this.rebuildFor(saleId, above);
+    if (above > 0) return await this.rebuildFor(saleId, above);
+    let building = this.#installing.get(saleId);
+    if (building === undefined) {
+      building = this.rebuilder.build(saleId).finally(() => this.#installing.delete(saleId));
+      this.#installing.set(saleId, building);
+    }
+    await this.watched(building);
   }
 
   /** Somebody else may have written to the ledger. */

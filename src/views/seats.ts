@@ -195,6 +195,8 @@ export class SeatStates {
   /** By item. */
   #changed = new Map<string, Set<number>>();
   #isDifference = false;
+  /** The gate has an item that these maps lack. It is new; all seats are asked for until its map is found. */
+  #lacksItem = false;
 
   /** All seats are free. */
   constructor(seats: SaleSeats, revision: SeatRevision) {
@@ -215,20 +217,23 @@ export class SeatStates {
     const states = new SeatStates(seats, revision);
     for (const { itemId, states: text } of items) {
       const own = states.#states.get(itemId);
-      // Of an item that the maps lack nothing can be shown: it is new, and is looked for again.
-      own?.write(shownStates(text), 'latin1');
+      if (own === undefined) states.#lacksItem = true;
+      else own.write(shownStates(text), 'latin1');
     }
     return states;
   }
 
   /** What to ask the gate for; undefined: all. */
   get since(): SeatRevision | undefined {
-    return this.revision.n < LEDGER_N ? this.revision : undefined;
+    return this.revision.n < LEDGER_N && !this.#lacksItem ? this.revision : undefined;
   }
 
   set(itemId: string, seats: readonly number[], state: SeatState): void {
     const own = this.#states.get(itemId);
-    if (own === undefined) return;
+    if (own === undefined) {
+      this.#lacksItem = true;
+      return;
+    }
     const code = shownStates(state).charCodeAt(0);
     for (const seat of seats) {
       if (own[seat] === code) continue;
@@ -256,6 +261,7 @@ export class SeatStates {
       next.copy(own);
     }
     this.revision = other.revision;
+    this.#lacksItem = other.#lacksItem;
     return this;
   }
 

@@ -1,4 +1,4 @@
-import { expect, it } from 'vitest';
+import { expect, it, vi } from 'vitest';
 import { admin, place } from './distributed-calls.ts';
 import { until } from './fault-wait.ts';
 import { expectProblem, openStream } from './openapi-wire.ts';
@@ -101,7 +101,6 @@ export function saleChangesOver(processes: () => { a: TestServer; b: TestServer 
       ['venue', ' a'],
       ['venue', 'a\nb'],
       ['startsAt', 'tomorrow'],
-      ['seats', [{ section: 'A', row: 'B', from: 1, to: 2 }]],
       ['subtitle', 'x'],
     ];
     for (const [field, value] of wrong) {
@@ -145,6 +144,44 @@ export function saleChangesOver(processes: () => { a: TestServer; b: TestServer 
     const actions = audit.data.map(({ action }: { action: string }) => action);
     expect(actions).toContain('sale.add_item');
     expect(actions.filter((action: string) => action === 'sale.add_item')).toHaveLength(1);
+  });
+
+  it('an item with seats is added while the sale sells; its seats are its own, and no other item’s', async () => {
+    const { a, b } = processes();
+    const row = (name: string, from = 1) => ({ section: 'Stalls', row: name, from, to: from + 3 });
+    const { stock: _, ...stalls } = item('stalls', { seats: [row('A')] });
+    const { id } = (
+      await admin(a, 'POST', '/v1/sales', { body: { ...saleBody(), perBuyer: 4, items: [item('standing'), stalls] } })
+    ).body;
+    const order = (server: TestServer, seats: string[]) =>
+      server.call('POST', `/v1/sales/${id}/orders`, { buyer: 'ann', body: { seats } });
+    expect((await order(a, ['Stalls/A/1'])).status).toBe(201);
+
+    const { stock: __, ...circle } = item('circle', { seats: [row('B'), row('A', 5)] });
+    expect(await post(b, id, circle)).toMatchObject({
+      status: 201,
+      body: { items: [{}, {}, { kind: 'seated', total: 8 }] },
+    });
+    expect(await order(b, ['Stalls/B/1'])).toMatchObject({ status: 201, body: { item: 'circle' } });
+    expect(await order(a, ['Stalls/A/1'])).toMatchObject({ status: 409, body: { code: 'seat_taken' } });
+    const shown = async (server: TestServer) => {
+      const { items } = (await server.call('GET', `/v1/sales/${id}/seats`)).body;
+      return items.map(({ rows }: { rows: { states: string }[] }) => rows.map(({ states }) => states));
+    };
+    for (const server of [a, b]) {
+      await vi.waitFor(async () => expect(await shown(server)).toEqual([['rfff'], ['rfff', 'ffff']]), {
+        timeout: 3000,
+      });
+    }
+    const { stock: ___, ...twice } = item('twice', { seats: [row('A', 4)] });
+    for (const [bad, path] of [
+      [twice, '/seats/0'],
+      [{ ...twice, stock: 1 }, ''],
+      [{ ...twice, seats: [row('C'), row('C')] }, '/seats/1'],
+    ] as const) {
+      const answer = await post(a, id, bad);
+      expect(answer).toMatchObject({ status: 422, body: { code: 'invalid_request', errors: [{ path }] } });
+    }
   });
 
   it('a new price is that of new orders only, and is in force everywhere when it is answered', async () => {

@@ -1,4 +1,5 @@
 import type { FastifyInstance } from 'fastify';
+import { isId } from '../../base/ids.ts';
 import * as S from '../../contract/schemas.ts';
 import { BlockSeats, type BlockSeatsBody, MoveOrder, type MoveOrderBody, SaleSeats } from '../../contract/seats.ts';
 import type { ReseatResult } from '../../orders/life/reseat.ts';
@@ -109,7 +110,11 @@ export function seatRoutes(app: FastifyInstance, context: HttpContext): void {
       keyed.run(request, reply, {
         operation: 'order.move',
         subject: request.params.id,
-        see: async () => auth.asAdmin(request),
+        see: async () => {
+          const who = auth.asAdmin(request);
+          if (!isId(request.params.id)) throw new HttpProblem('not_found', 'there is no such order');
+          return who;
+        },
         act: (who) => shop.get().moveOrder(request.params.id, request.body.seats, actorOf(who, request)),
         answer: answerMoved,
       }),
