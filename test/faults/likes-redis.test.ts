@@ -3,8 +3,9 @@ import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, it } from
 import { systemRuntime } from '../../src/base/runtime.ts';
 import { LIKE_SHARDS, type Subject, shardOf } from '../../src/model/like.ts';
 import type { CountedLikes } from '../../src/social/likes/counted.ts';
+import { leaveToLedger } from '../../src/social/likes/leave.ts';
 import { LikeStore } from '../../src/social/likes/redis/store.ts';
-import { until } from '../support/fault-wait.ts';
+import { sleep, until } from '../support/fault-wait.ts';
 import { LikeWorld } from '../support/like-world.ts';
 import { monitorRedis } from '../support/redis-monitor.ts';
 import { cleanUpServers } from '../support/servers/clean-up.ts';
@@ -117,6 +118,41 @@ describeWithRedis('likes in a Redis that fails', () => {
       monitor.close();
       await expectNotDecided();
     });
+  });
+
+  it('P8: Redis is out when the ledger takes over: its shards are shut as soon as it is back', async () => {
+    const server = await startRedis();
+    await using proxy = await startProxy(server.port);
+    world = new LikeWorld(server.url);
+    world.ledger.add(POST);
+    const likes = world.process();
+    await likes.start();
+    const runtime = systemRuntime();
+    const target = `redis://${proxy.host}:${proxy.port}`;
+    const store = new LikeStore({ target, prefix: world.prefix, commandMs: 100 }, runtime);
+    const leave = (signal = new AbortController().signal) =>
+      leaveToLedger({ runtime, store, ledger: world.ledger }, signal);
+    try {
+      await leave();
+      expect(await likes.set(POST, 'anna', true), 'Redis decides: nothing is shut').toMatchObject({ changed: true });
+      await world.settleAll();
+      await proxy.refuse(true);
+      proxy.cut();
+      await world.ledger.setLikeMode('direct');
+      const ending = new AbortController();
+      const ended = leave(ending.signal);
+      const leaving = leave();
+      expect(await Promise.race([ended, leaving, sleep(250).then(() => 'waits')])).toBe('waits');
+      ending.abort();
+      await ended;
+      await proxy.refuse(false);
+      await leaving;
+      await expect(likes.set(POST, 'bob', true)).rejects.toMatchObject({ code: 'unavailable' });
+      expect(likes.reason).toContain('LIKES');
+      expect(await world.entries()).toEqual([]);
+    } finally {
+      store.close();
+    }
   });
 
   it('P8: what a process knows of Redis’ clock is renewed when it is wrong, old or of another server', async () => {
