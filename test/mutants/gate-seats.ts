@@ -165,15 +165,15 @@ export const GATE_SEATS: readonly Mutant[] = [
   {
     name: 'redis gate: rows are looked for behind the one that was found',
     file: `${LUA}/admit-seats.lua`,
-    find: 'cursor[k] = block\n',
-    replace: 'cursor[k] = block + 1\n',
+    find: 'hall.cursor[kind][k] = number\n',
+    replace: 'hall.cursor[kind][k] = number + 1\n',
     tests: REDIS,
   },
   {
     name: 'redis gate: a row is found by what it had before this call',
     file: `${LUA}/admit-seats.lua`,
-    find: '  measureRows(hall)\n  local blocks, pattern = blocksOf(hall, kind), atLeast(k)',
-    replace: '  local blocks, pattern = blocksOf(hall, kind), atLeast(k)',
+    find: 'if not stale[number] or measured(stale[number], kind) >= k then',
+    replace: 'if true then',
     tests: REDIS,
   },
   {
@@ -193,8 +193,8 @@ export const GATE_SEATS: readonly Mutant[] = [
   {
     name: 'redis gate: runs far from the centre are not looked at, though they leave no single seat',
     file: `${LUA}/admit-seats.lua`,
-    find: 'if best and 2 * starts[i] + k - length > least then break end',
-    replace: 'if best then break end',
+    find: 'if not first or (best and (step < 0 and length + k - 2 * behind or 2 * first + k - length) > least) then',
+    replace: 'if not first or best then',
     tests: PROPERTY,
   },
   {
