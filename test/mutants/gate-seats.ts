@@ -3,6 +3,7 @@ import type { Mutant } from './mutant.ts';
 
 const HALL = 'src/gate/hall.ts';
 const MEMORY = 'src/gate/memory.ts';
+const MEMORY_SALE = 'src/gate/memory-sale.ts';
 const LUA = 'src/gate/redis/lua';
 const CONTRACT = ['test/contract/gate.memory.test.ts'];
 const REDIS = ['test/contract/gate.redis.test.ts'];
@@ -56,7 +57,7 @@ export const GATE_SEATS: readonly Mutant[] = [
   },
   {
     name: 'gate: some of the seats are taken where others are not free',
-    file: MEMORY,
+    file: MEMORY_SALE,
     find: "if (taken.length > 0) return { outcome: 'seat_taken', seats: taken };\n    return item.onSale",
     replace:
       "if (taken.length === seats!.length) return { outcome: 'seat_taken', seats: taken };\n    return item.onSale",
@@ -71,7 +72,7 @@ export const GATE_SEATS: readonly Mutant[] = [
   },
   {
     name: 'gate: an order that ends keeps its seats',
-    file: MEMORY,
+    file: MEMORY_SALE,
     find: 'hold.item.seating!.hall.leave(hold.sitting.seats);\n    logSeats(sale, hold.item);',
     replace: 'logSeats(sale, hold.item);',
     tests: CONTRACT,
@@ -120,7 +121,7 @@ export const GATE_SEATS: readonly Mutant[] = [
   },
   {
     name: 'gate: a paid order of a snapshot is reserved',
-    file: MEMORY,
+    file: MEMORY_SALE,
     find: 'if (seats !== undefined && paid) item.seating!.hall.sell(seats);',
     replace: '',
     tests: CONTRACT,
