@@ -1,4 +1,5 @@
 import { BOARD } from './board.ts';
+import { EDGE_SEATS } from './edge-seats.ts';
 import { GATE } from './gate.ts';
 import { GATE_SEATS } from './gate-seats.ts';
 import { LEDGER } from './ledger.ts';
@@ -21,4 +22,5 @@ export const MUTANTS: Readonly<Record<string, readonly Mutant[]>> = {
   board: BOARD,
   likes: LIKES,
   seats: SEATS,
+  'seats, edge': EDGE_SEATS,
 };
