@@ -109,7 +109,13 @@ export function seatRoutes(app: FastifyInstance, context: HttpContext): void {
       keyed.run(request, reply, {
         operation: 'order.move',
         subject: request.params.id,
-        see: async () => auth.asAdmin(request),
+        // Before its key is looked up: not every database can hold any text.
+        see: async () => {
+          if ((await shop.get().findOrder(request.params.id)) === null) {
+            throw new HttpProblem('not_found', 'there is no such order');
+          }
+          return auth.asAdmin(request);
+        },
         act: (who) => shop.get().moveOrder(request.params.id, request.body.seats, actorOf(who, request)),
         answer: answerMoved,
       }),
