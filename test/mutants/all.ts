@@ -1,4 +1,5 @@
 import { BOARD } from './board.ts';
+import { EDGE_SEATS } from './edge-seats.ts';
 import { GATE } from './gate.ts';
 import { GATE_SEATS } from './gate-seats.ts';
 import { LEDGER } from './ledger.ts';
@@ -23,4 +24,5 @@ export const MUTANTS: Readonly<Record<string, readonly Mutant[]>> = {
   likes: LIKES,
   seats: SEATS,
   'sale changes': SALE_CHANGES,
+  'seats, edge': EDGE_SEATS,
 };

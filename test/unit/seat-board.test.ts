@@ -286,10 +286,12 @@ describe('what is shown of seats', () => {
       await order(1);
       // The order of seat 1 was lost with the old gate.
       await install(3, [{ orderId: '1', itemId: '6', buyer: '1', slots: [1], seats: [0] }]);
-      await order(9);
+      for (const seat of [9, 10, 11]) await order(seat);
       await told();
-      expect(heard.seats().at(-1)).toEqual({ revision: '3.1', changes: { r: ['S/A/10'] } });
-      expect((await watch('2.5/2.1')).seats()).toEqual([{ revision: '3.1', changes: { r: ['S/A/10'] } }]);
+      const differs = { revision: '3.3', changes: { r: ['S/A/10', 'S/A/11', 'S/A/12'] } };
+      expect(heard.seats().at(-1)).toEqual(differs);
+      expect((await watch('2.5/2.1')).seats()).toEqual([differs]);
+      // It has seat 2 as reserved, which is not among what differs.
       expect((await watch('2.5/2.2')).seats()[0]).toHaveProperty('items');
     });
 
