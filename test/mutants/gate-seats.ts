@@ -3,6 +3,7 @@ import type { Mutant } from './mutant.ts';
 
 const HALL = 'src/gate/hall.ts';
 const MEMORY = 'src/gate/memory.ts';
+const MEMORY_SALE = 'src/gate/memory-sale.ts';
 const LUA = 'src/gate/redis/lua';
 const CONTRACT = ['test/contract/gate.memory.test.ts'];
 const REDIS = ['test/contract/gate.redis.test.ts'];
@@ -56,7 +57,7 @@ export const GATE_SEATS: readonly Mutant[] = [
   },
   {
     name: 'gate: some of the seats are taken where others are not free',
-    file: MEMORY,
+    file: MEMORY_SALE,
     find: "if (taken.length > 0) return { outcome: 'seat_taken', seats: taken };\n    return item.onSale",
     replace:
       "if (taken.length === seats!.length) return { outcome: 'seat_taken', seats: taken };\n    return item.onSale",
@@ -71,7 +72,7 @@ export const GATE_SEATS: readonly Mutant[] = [
   },
   {
     name: 'gate: an order that ends keeps its seats',
-    file: MEMORY,
+    file: MEMORY_SALE,
     find: 'hold.item.seating!.hall.leave(hold.sitting.seats);\n    logSeats(sale, hold.item);',
     replace: 'logSeats(sale, hold.item);',
     tests: CONTRACT,
@@ -120,7 +121,7 @@ export const GATE_SEATS: readonly Mutant[] = [
   },
   {
     name: 'gate: a paid order of a snapshot is reserved',
-    file: MEMORY,
+    file: MEMORY_SALE,
     find: 'if (seats !== undefined && paid) item.seating!.hall.sell(seats);',
     replace: '',
     tests: CONTRACT,
@@ -165,15 +166,15 @@ export const GATE_SEATS: readonly Mutant[] = [
   {
     name: 'redis gate: rows are looked for behind the one that was found',
     file: `${LUA}/admit-seats.lua`,
-    find: 'cursor[k] = block\n',
-    replace: 'cursor[k] = block + 1\n',
+    find: 'hall.cursor[kind][k] = number\n',
+    replace: 'hall.cursor[kind][k] = number + 1\n',
     tests: REDIS,
   },
   {
     name: 'redis gate: a row is found by what it had before this call',
     file: `${LUA}/admit-seats.lua`,
-    find: '  measureRows(hall)\n  local blocks, pattern = blocksOf(hall, kind), atLeast(k)',
-    replace: '  local blocks, pattern = blocksOf(hall, kind), atLeast(k)',
+    find: 'if not stale[number] or measured(stale[number], kind) >= k then',
+    replace: 'if true then',
     tests: REDIS,
   },
   {
@@ -193,8 +194,8 @@ export const GATE_SEATS: readonly Mutant[] = [
   {
     name: 'redis gate: runs far from the centre are not looked at, though they leave no single seat',
     file: `${LUA}/admit-seats.lua`,
-    find: 'if best and 2 * starts[i] + k - length > least then break end',
-    replace: 'if best then break end',
+    find: 'if not first or (best and (step < 0 and length + k - 2 * behind or 2 * first + k - length) > least) then',
+    replace: 'if not first or best then',
     tests: PROPERTY,
   },
   {

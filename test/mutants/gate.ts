@@ -2,6 +2,7 @@
 import type { Mutant } from './mutant.ts';
 
 const MEMORY = 'src/gate/memory.ts';
+const MEMORY_SALE = 'src/gate/memory-sale.ts';
 const LUA = 'src/gate/redis/lua';
 const CONTRACT = ['test/contract/gate.memory.test.ts'];
 const REDIS = ['test/contract/gate.redis.test.ts'];
@@ -18,21 +19,21 @@ export const GATE: readonly Mutant[] = [
   },
   {
     name: 'gate: blocked units are sold',
-    file: MEMORY,
+    file: MEMORY_SALE,
     find: 'return item.total - item.blocked - item.heldUnits - item.houseUnits;',
     replace: 'return item.total - item.heldUnits - item.houseUnits;',
     tests: CONTRACT,
   },
   {
     name: 'gate: units of the house are sold',
-    file: MEMORY,
+    file: MEMORY_SALE,
     find: 'return item.total - item.blocked - item.heldUnits - item.houseUnits;',
     replace: 'return item.total - item.blocked - item.heldUnits;',
     tests: CONTRACT,
   },
   {
     name: 'gate: a key is everybody’s',
-    file: MEMORY,
+    file: MEMORY_SALE,
     find: 'return `${buyer}\\n${key}`;',
     replace: 'return key;',
     tests: CONTRACT,
@@ -102,14 +103,14 @@ export const GATE: readonly Mutant[] = [
   },
   {
     name: 'gate: a hold is released twice',
-    file: MEMORY,
+    file: MEMORY_SALE,
     find: 'sale.holds.delete(orderId);',
     replace: '',
     tests: CONTRACT,
   },
   {
     name: 'gate: units of a queued hold that ends stay queued',
-    file: MEMORY,
+    file: MEMORY_SALE,
     find: 'if (hold.queued) hold.item.queuedUnits -= units;',
     replace: '',
     tests: CONTRACT,
@@ -200,14 +201,14 @@ export const GATE: readonly Mutant[] = [
   },
   {
     name: 'gate: one of a buyer’s orders ends, and the others lose their slots',
-    file: MEMORY,
+    file: MEMORY_SALE,
     find: 'mine.splice(mine.indexOf(hold), 1);',
     replace: 'mine.length = 0;',
     tests: CONTRACT,
   },
   {
     name: 'gate: orders of a snapshot are taken for queued',
-    file: MEMORY,
+    file: MEMORY_SALE,
     find: 'slots: slots.length === 1 ? slots[0]! : slots, sitting, queued: false };',
     replace: 'slots: slots.length === 1 ? slots[0]! : slots, sitting, queued: true };',
     tests: CONTRACT,

@@ -50,7 +50,7 @@ local function hallOf(number)
         firstsAt = tonumber(firstsAt),
         -- Rows that were read, by number; blocks of bytes, by kind; what is to be written of both; and what was shown at seats
         -- that were changed.
-        read = {}, blocks = {}, dirty = {}, unmeasured = {}, dirtyBlocks = { longest = {}, free = {} }, before = {},
+        read = {}, blocks = {}, dirty = {}, unmeasured = { longest = {}, free = {} }, dirtyBlocks = { longest = {}, free = {} }, before = {},
       }
     end
     halls[number] = hall
@@ -137,24 +137,29 @@ local function runsOf(row)
   return row.starts, row.ends
 end
 
--- A row has changed: it is to be written, and its two bytes are to be brought up to date before anybody looks for a row.
+-- A row has changed: it is to be written, and its two bytes are to be brought up to date.
 local function touch(hall, row)
   hall.dirty[row.number] = row
-  hall.unmeasured[row.number] = row
+  hall.unmeasured.longest[row.number] = row
+  hall.unmeasured.free[row.number] = row
 end
 
-local function measureRows(hall)
-  for number, row in pairs(hall.unmeasured) do
-    local starts, ends = runsOf(row)
-    local longest, free = 0, 0
-    for i = 1, #starts do
-      local length = ends[i] - starts[i]
-      free = free + length
-      if length > longest then longest = length end
-    end
-    setByte(hall, 'longest', number, longest)
-    setByte(hall, 'free', number, free)
-    hall.unmeasured[number] = nil
+-- The longest free run of a row, or its free seats.
+local function measured(row, kind)
+  local starts, ends = runsOf(row)
+  local longest, free = 0, 0
+  for i = 1, #starts do
+    local length = ends[i] - starts[i]
+    free = free + length
+    if length > longest then longest = length end
+  end
+  return kind == 'longest' and longest or free
+end
+
+local function measureRows(hall, kind)
+  for number, row in pairs(hall.unmeasured[kind]) do
+    setByte(hall, kind, number, measured(row, kind))
+    hall.unmeasured[kind][number] = nil
   end
 end
 
@@ -239,7 +244,8 @@ end
 local function writeSeats()
   for _, hall in pairs(halls) do
     if hall then
-      measureRows(hall)
+      measureRows(hall, 'longest')
+      measureRows(hall, 'free')
       for _, row in pairs(hall.dirty) do redis.call('SETRANGE', SEATS, hall.statesAt + row.first, row.text) end
       for kind, dirty in pairs(hall.dirtyBlocks) do
         for block in pairs(dirty) do

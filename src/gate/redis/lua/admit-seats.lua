@@ -158,18 +158,25 @@ local function atLeast(k)
   return '[' .. lowest .. '-\127]'
 end
 
--- The first row whose byte is at least k. Seats are only taken here, so that the search goes on where it ended before.
+-- The first row with a free run of k, or with k free seats. Seats are only taken here: no row comes to have more, so that the search
+-- goes on where it ended before. The bytes of longest runs are not brought up to date for it: rows that have changed are measured
+-- when they are met.
 local function firstRow(hall, kind, k)
-  local cursor = hall.cursor[kind]
   if k > (hall.most[kind] or MOST) then return nil end
-  measureRows(hall)
-  local blocks, pattern = blocksOf(hall, kind), atLeast(k)
-  for block = cursor[k] or 1, #blocks do
-    local at = find(blocks[block], pattern)
+  if kind == 'free' then measureRows(hall, kind) end
+  local blocks, pattern, stale = blocksOf(hall, kind), atLeast(k), hall.unmeasured[kind]
+  local from = hall.cursor[kind][k] or 0
+  while from < hall.rows do
+    local first = from - from % ROWS_A_BLOCK
+    local at = find(blocks[first / ROWS_A_BLOCK + 1], pattern, from - first + 1)
     if at then
-      cursor[k] = block
-      return (block - 1) * ROWS_A_BLOCK + at - 1
-    end
+      local number = first + at - 1
+      if not stale[number] or measured(stale[number], kind) >= k then
+        hall.cursor[kind][k] = number
+        return number
+      end
+      from = number + 1
+    else from = first + ROWS_A_BLOCK end
   end
   -- Nor is there one for more.
   hall.most[kind] = k - 1
@@ -179,7 +186,7 @@ end
 -- The first of the rows with the most free seats, none of which has k; and how many it has. No row comes to have as many as the
 -- fullest, so that this search goes on, too.
 local function fullestRow(hall, k)
-  measureRows(hall)
+  measureRows(hall, 'free')
   local blocks = blocksOf(hall, 'free')
   for free = min(hall.most.free, k - 1), 1, -1 do
     local wanted = string.char(NONE + free)
@@ -212,28 +219,30 @@ local function bestWindow(row, k)
   local length = row.n
   local centre = floor((length - k) / 2)
   local best, least
+  -- An orphan weighs more than any distance, which is at most the length of the row.
   local function consider(start, orphans)
     local cost = orphans * (2 * length + 1) + abs(2 * start + k - length)
     if not best or cost < least or (cost == least and start < best) then best, least = start, cost end
   end
-  local function look(i)
-    local first, last = starts[i], ends[i] - k
-    if last < first then return end
-    local orphans = last - first == 1 and 1 or 0
-    consider(first, orphans)
-    consider(last, orphans)
-    if last - first >= 4 then consider(min(max(centre, first + 2), last - 2), 0) end
-  end
   local middle = runAt(starts, centre)
-  for i = middle, 1, -1 do
-    if best and length - k - 2 * (ends[i] - k) > least then break end
-    look(i)
+  local i, step = middle, -1
+  while true do
+    local first, behind = starts[i], ends[i]
+    -- To the left, then to the right: past the last run, or where none can be nearer.
+    if not first or (best and (step < 0 and length + k - 2 * behind or 2 * first + k - length) > least) then
+      if step > 0 then return best end
+      i, step = middle, 1
+    else
+      local last = behind - k
+      if last >= first then
+        local orphans = last - first == 1 and 1 or 0
+        consider(first, orphans)
+        if last > first then consider(last, orphans) end
+        if last - first >= 4 then consider(min(max(centre, first + 2), last - 2), 0) end
+      end
+    end
+    i = i + step
   end
-  for i = middle + 1, #starts do
-    if best and 2 * starts[i] + k - length > least then break end
-    look(i)
-  end
-  return best
 end
 
 -- The k free places of a row that are nearest to its centre; ascending.
