@@ -2,22 +2,16 @@ import { unavailable } from '../base/errors.ts';
 import { type During, type Pace, Paced } from '../base/paced.ts';
 import type { Runtime } from '../base/runtime.ts';
 import { within } from '../base/timers.ts';
-import { type PublicAnswer, publicAnswer } from './public-answer.ts';
+import { type PublicAnswer, PublicList, publicAnswer, type Written } from './public-answer.ts';
 
 /** How old a kept page may be: what was deleted is gone after this time, in every process. */
 const FRESH_MS = 500;
 /** Of all kept pages together. */
-const KEPT_CHARS_MAX = 8 * 1024 * 1024;
+const KEPT_BYTES_MAX = 16 * 1024 * 1024;
 const KEPT_MAX = 1000;
 const KNOWN_MAX = 10_000;
 /** A read that takes longer gives its place to the next: a ledger that hangs must not hold up the page for ever. */
 const READ_MS_MAX = 2000;
-
-/** Part of a list, or a single thing, as it is sent. `cursor`: where the next page begins, behind this one. */
-export interface Written {
-  readonly cursor: string;
-  readonly json: string;
-}
 
 export interface Part {
   readonly rows: readonly Written[];
@@ -34,14 +28,16 @@ export interface AskedPart {
   readonly isFirst: boolean;
 }
 
-interface Kept {
-  /** Null: there is no such thing. */
-  readonly part: Part | null;
-  readonly chars: number;
+/** As it is sent; null: there is no such thing. */
+type Sent = { readonly bytes: number } | null;
+
+interface Kept<T extends Sent> {
+  readonly sent: T;
   readonly readAtMs: number;
-  /** The page that was asked for last. */
-  made: { limit: number; answer: PublicAnswer } | null;
 }
+
+/** Reads and writes what is sent. `during`: for each piece that holds up the event loop. */
+type Make<T extends Sent> = (during: During) => Promise<T>;
 
 /** Parts of the event loop's time that readers without a token may have, whatever they ask for: 30 % in all. */
 const LANES: Record<'front' | 'known' | 'rest', Omit<Pace, 'what'>> = {
@@ -64,9 +60,9 @@ export class PublicPages {
   readonly #runtime: Runtime;
   readonly #lanes: Readonly<Record<keyof typeof LANES, Paced>>;
   /** The oldest first. */
-  readonly #kept = new Map<string, Kept>();
-  #chars = 0;
-  readonly #reading = new Map<string, Promise<Kept>>();
+  readonly #kept = new Map<string, Kept<Sent>>();
+  #bytes = 0;
+  readonly #reading = new Map<string, Promise<Sent>>();
   readonly #known = new Set<string>();
   /** Raised by every change: what was read before it is not kept. */
   #changes = 0;
@@ -84,26 +80,19 @@ export class PublicPages {
     limit: number,
     read: (during: During) => Promise<Part | null>,
   ): Promise<PublicAnswer | null> {
-    const kept = await this.#get(asked, read);
-    if (kept.part === null) return null;
-    if (kept.made?.limit === limit) return kept.made.answer;
-    const { rows, more } = kept.part;
-    const some = rows.slice(0, limit);
-    const next = more || rows.length > limit ? JSON.stringify(some.at(-1)!.cursor) : 'null';
-    const answer = publicAnswer(`{"data":[${some.map(({ json }) => json).join(',')}],"nextCursor":${next}}`);
-    kept.made = { limit, answer };
-    return answer;
+    const list = await this.#get(asked, async (during) => {
+      const part = await read(during);
+      return part && during(() => new PublicList(part.rows, part.more));
+    });
+    return list === null ? null : list.answer(limit);
   }
 
   /** A single thing. */
-  async one(of: string, read: (during: During) => Promise<string | null>): Promise<PublicAnswer | null> {
-    const kept = await this.#get({ of, page: '', isFirst: true }, async (during) => {
+  one(of: string, read: (during: During) => Promise<string | null>): Promise<PublicAnswer | null> {
+    return this.#get({ of, page: '', isFirst: true }, async (during) => {
       const json = await read(during);
-      return json === null ? null : { rows: [{ cursor: '', json }], more: false };
+      return json === null ? null : during(() => publicAnswer(json));
     });
-    if (kept.part === null) return null;
-    kept.made ??= { limit: 1, answer: publicAnswer(kept.part.rows[0]!.json) };
-    return kept.made.answer;
   }
 
   /** Forgets the pages about this; null: those of the list of all. A page that is being read may lack the change: nobody joins it. */
@@ -115,17 +104,18 @@ export class PublicPages {
     }
   }
 
-  async #get({ of, page, isFirst }: AskedPart, read: (during: During) => Promise<Part | null>): Promise<Kept> {
+  /** A key always stands for the same kind of page: what is found for it is what `make` would make. */
+  async #get<T extends Sent>({ of, page, isFirst }: AskedPart, make: Make<T>): Promise<T> {
     const key = keysOf(of) + page;
     const kept = this.#kept.get(key);
     if (kept !== undefined) {
-      if (this.#runtime.clock.monotonic() - kept.readAtMs < FRESH_MS) return kept;
+      if (this.#runtime.clock.monotonic() - kept.readAtMs < FRESH_MS) return kept.sent as T;
       this.#drop(this.#kept, key);
     }
     let reading = this.#reading.get(key);
     if (reading === undefined) {
       const lane = !isFirst ? 'rest' : of === null ? 'front' : this.#known.has(of) ? 'known' : 'rest';
-      const mine = this.#lanes[lane].run((during) => this.#read(key, of, () => read(during)));
+      const mine = this.#lanes[lane].run((during) => this.#read(key, of, () => make(during)));
       reading = mine;
       this.#reading.set(key, mine);
       const done = (): void => {
@@ -133,38 +123,36 @@ export class PublicPages {
       };
       mine.then(done, done);
     }
-    return await reading;
+    return (await reading) as T;
   }
 
-  async #read(key: string, of: string | null, read: () => Promise<Part | null>): Promise<Kept> {
+  async #read(key: string, of: string | null, make: () => Promise<Sent>): Promise<Sent> {
     const changes = this.#changes;
     const readAtMs = this.#runtime.clock.monotonic();
     const found = await within(
       this.#runtime.timers,
-      read().then((part) => ({ part })),
+      make().then((sent) => ({ sent })),
       READ_MS_MAX,
     );
     if (found === null) throw unavailable('this page cannot be read now');
-    const { part } = found;
-    const chars = part?.rows.reduce((sum, { json }) => sum + json.length, 0) ?? 0;
-    const kept: Kept = { part, chars, readAtMs, made: null };
-    if (of !== null && part !== null) this.#know(of);
-    if (changes === this.#changes) this.#keep(key, kept);
-    return kept;
+    const { sent } = found;
+    if (of !== null && sent !== null) this.#know(of);
+    if (changes === this.#changes) this.#keep(key, { sent, readAtMs });
+    return sent;
   }
 
-  #keep(key: string, kept: Kept): void {
+  #keep(key: string, kept: Kept<Sent>): void {
     this.#drop(this.#kept, key);
     this.#kept.set(key, kept);
-    this.#chars += kept.chars;
+    this.#bytes += kept.sent?.bytes ?? 0;
     for (const oldest of this.#kept.keys()) {
-      if (this.#chars <= KEPT_CHARS_MAX && this.#kept.size <= KEPT_MAX) break;
+      if (this.#bytes <= KEPT_BYTES_MAX && this.#kept.size <= KEPT_MAX) break;
       this.#drop(this.#kept, oldest);
     }
   }
 
   #drop(map: Map<string, unknown>, key: string): void {
-    if (map === this.#kept) this.#chars -= this.#kept.get(key)?.chars ?? 0;
+    if (map === this.#kept) this.#bytes -= this.#kept.get(key)?.sent?.bytes ?? 0;
     map.delete(key);
   }
 

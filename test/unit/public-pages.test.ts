@@ -54,6 +54,34 @@ describe('pages for the public', () => {
     expect(reads).toHaveLength(2);
   });
 
+  it('are written once, within the pace, whatever limits are asked for in turn: a tag needs no body (P10)', async () => {
+    let written = 0;
+    const row = (name: string) => ({
+      cursor: name,
+      get json() {
+        written++;
+        runtime.clock.advance(10);
+        return JSON.stringify(name.repeat(1000));
+      },
+    });
+    const slow = async (): Promise<Part> => ({ rows: ['c', 'b', 'a'].map(row), more: false });
+    const asked = { of: 'post:1', page: 'comments', isFirst: true };
+    const tags = new Set<string>();
+    for (let n = 0; n < 100; n++) {
+      const answer = await pages.page(asked, 1 + (n % 4), slow);
+      tags.add(answer!.tag);
+      if (n < 4) expect(answer!.body, 'the length is known before').toHaveLength(answer!.bytes);
+    }
+    expect(written).toBe(3);
+    expect(tags.size, 'of three rows and of four it is the same').toBe(3);
+    // What it took to write them is followed by a pause, as reading is.
+    void pages.page({ of: 'post:2', page: '', isFirst: true }, 50, read('next'));
+    await runtime.timers.advance(200);
+    expect(reads).toEqual([]);
+    await runtime.timers.advance(100);
+    expect(reads).toEqual(['next']);
+  });
+
   it('show a change of this process at once, also if a read was under way', async () => {
     await front();
     const gate = Promise.withResolvers<void>();

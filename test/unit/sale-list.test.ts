@@ -1,4 +1,4 @@
-import { beforeEach, describe, expect, it } from 'vitest';
+import { beforeEach, describe, expect, it, vi } from 'vitest';
 import { RetryableError } from '../../src/base/errors.ts';
 import type { Ledger, Page } from '../../src/ledger/port.ts';
 import type { SaleRecord } from '../../src/model/sale.ts';
@@ -96,6 +96,22 @@ describe('the list of sales', () => {
     runtime.clock.advance(FRESH_MS);
     await page(50);
     expect(reads).toHaveLength(2 * steps);
+  });
+
+  it('is encoded once, whatever limits are asked for in turn: the tag of another limit needs no body (P10)', async () => {
+    for (const sale of sales) sale.name = 'x'.repeat(1000);
+    await page(50);
+    const encoded = vi.spyOn(Buffer, 'from');
+    const copied = vi.spyOn(Buffer, 'concat');
+    const tags = new Set<string>();
+    for (let n = 0; n < 200; n++) tags.add((await list.page({ limit: 1 + (n % 50), before: null })).tag);
+    const chars = encoded.mock.calls.reduce((sum, [text]) => sum + String(text).length, 0);
+    const copies = copied.mock.calls.length;
+    vi.restoreAllMocks();
+    expect(tags.size).toBe(25);
+    expect(copies).toBe(0);
+    expect(chars, 'the ends of the lists').toBeLessThan(200 * 50);
+    expect((await page(3)).ids).toEqual(['100', '99', '98']);
   });
 
   it('a page has a size that it does not exceed by more than a sale, whatever the limit', async () => {
