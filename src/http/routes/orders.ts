@@ -9,7 +9,7 @@ import type { PlaceResult } from '../../orders/place.ts';
 import { iso, type Order, presentOrder } from '../../views/present.ts';
 import type { OrderingIdentity } from '../auth.ts';
 import { readsOfList } from '../buyer-limits.ts';
-import type { HttpContext } from '../context.ts';
+import { bodyBytesMax, type HttpContext } from '../context.ts';
 import { mountOf } from '../mount.ts';
 import { HttpProblem } from '../problem.ts';
 import { refuse, sendProblem } from '../reply.ts';
@@ -48,6 +48,7 @@ export function orderRoutes(app: FastifyInstance, { shop, auth, streams, buyerLi
   app.post<{ Params: { id: string }; Body: S.NewOrderBody }>(
     '/v1/sales/:id/orders',
     {
+      bodyLimit: bodyBytesMax(S.NewOrder),
       schema: {
         tags,
         'x-security': [{ buyer: [] }, { admin: [] }],
