@@ -31,17 +31,28 @@ export interface AskedPart {
 /** As it is sent; null: there is no such thing. */
 type Sent = { readonly bytes: number } | null;
 
-interface Kept<T extends Sent> {
-  readonly sent: T;
+interface Kept {
+  readonly sent: Sent;
   readonly readAtMs: number;
+  /** Something was changed here since it was read. */
+  isOutdated: boolean;
 }
+
+/** A page that is being read, or that waits for its turn. */
+interface Reading {
+  sent: Promise<Sent>;
+  isStarted: boolean;
+  isOutdated: boolean;
+}
+
+const NEVER = new Promise<never>(() => {});
 
 /** Reads and writes what is sent. `during`: for each piece that holds up the event loop. */
 type Make<T extends Sent> = (during: During) => Promise<T>;
 
 /** Parts of the event loop's time that readers without a token may have, whatever they ask for: 30 % in all. */
 const LANES: Record<'front' | 'known' | 'rest', Omit<Pace, 'what'>> = {
-  // Two: after a change the page is read anew while the former read is under way.
+  // Two: after a change the page is read anew while the former read is under way. It is one page, so that one read waits at most.
   front: { pauseFactor: 9, atOnce: 2, waitingMax: 8 },
   known: { pauseFactor: 9, atOnce: 4, waitingMax: 64 },
   rest: { pauseFactor: 9, atOnce: 2, waitingMax: 32 },
@@ -60,12 +71,10 @@ export class PublicPages {
   readonly #runtime: Runtime;
   readonly #lanes: Readonly<Record<keyof typeof LANES, Paced>>;
   /** The oldest first. */
-  readonly #kept = new Map<string, Kept<Sent>>();
+  readonly #kept = new Map<string, Kept>();
   #bytes = 0;
-  readonly #reading = new Map<string, Promise<Sent>>();
+  readonly #reading = new Map<string, Reading>();
   readonly #known = new Set<string>();
-  /** Raised by every change: what was read before it is not kept. */
-  #changes = 0;
 
   constructor(runtime: Runtime, what: string) {
     this.#runtime = runtime;
@@ -95,12 +104,15 @@ export class PublicPages {
     });
   }
 
-  /** Forgets the pages about this; null: those of the list of all. A page that is being read may lack the change: nobody joins it. */
+  /** Outdates the pages about this; null: those of the list of all. */
   changed(of: string | null): void {
-    this.#changes++;
     const begin = keysOf(of);
-    for (const map of [this.#kept, this.#reading]) {
-      for (const key of map.keys()) if (key.startsWith(begin)) this.#drop(map, key);
+    for (const [key, kept] of this.#kept) if (key.startsWith(begin)) kept.isOutdated = true;
+    for (const [key, reading] of this.#reading) {
+      // A read that only waits will see the change: however often something changes, all readers join one that waits.
+      if (!reading.isStarted || !key.startsWith(begin)) continue;
+      reading.isOutdated = true;
+      this.#reading.delete(key);
     }
   }
 
@@ -108,26 +120,27 @@ export class PublicPages {
   async #get<T extends Sent>({ of, page, isFirst }: AskedPart, make: Make<T>): Promise<T> {
     const key = keysOf(of) + page;
     const kept = this.#kept.get(key);
-    if (kept !== undefined) {
-      if (this.#runtime.clock.monotonic() - kept.readAtMs < FRESH_MS) return kept.sent as T;
-      this.#drop(this.#kept, key);
-    }
-    let reading = this.#reading.get(key);
-    if (reading === undefined) {
-      const lane = !isFirst ? 'rest' : of === null ? 'front' : this.#known.has(of) ? 'known' : 'rest';
-      const mine = this.#lanes[lane].run((during) => this.#read(key, of, () => make(during)));
-      reading = mine;
-      this.#reading.set(key, mine);
-      const done = (): void => {
-        if (this.#reading.get(key) === mine) this.#reading.delete(key);
-      };
-      mine.then(done, done);
-    }
-    return (await reading) as T;
+    if (kept !== undefined && !kept.isOutdated && this.#ageMs(kept) < FRESH_MS) return kept.sent as T;
+    const reading = this.#reading.get(key) ?? this.#begin(key, of, isFirst, make);
+    return (await reading.sent) as T;
   }
 
-  async #read(key: string, of: string | null, make: () => Promise<Sent>): Promise<Sent> {
-    const changes = this.#changes;
+  #begin(key: string, of: string | null, isFirst: boolean, make: Make<Sent>): Reading {
+    const lane = !isFirst ? 'rest' : of === null ? 'front' : this.#known.has(of) ? 'known' : 'rest';
+    const reading: Reading = { sent: NEVER, isStarted: false, isOutdated: false };
+    this.#reading.set(key, reading);
+    reading.sent = this.#lanes[lane].run((during) => {
+      reading.isStarted = true;
+      return this.#read(reading, key, of, () => make(during));
+    });
+    const done = (): void => {
+      if (this.#reading.get(key) === reading) this.#reading.delete(key);
+    };
+    reading.sent.then(done, done);
+    return reading;
+  }
+
+  async #read(reading: Reading, key: string, of: string | null, make: () => Promise<Sent>): Promise<Sent> {
     const readAtMs = this.#runtime.clock.monotonic();
     const found = await within(
       this.#runtime.timers,
@@ -137,23 +150,27 @@ export class PublicPages {
     if (found === null) throw unavailable('this page cannot be read now');
     const { sent } = found;
     if (of !== null && sent !== null) this.#know(of);
-    if (changes === this.#changes) this.#keep(key, { sent, readAtMs });
+    if (!reading.isOutdated) this.#keep(key, { sent, readAtMs, isOutdated: false });
     return sent;
   }
 
-  #keep(key: string, kept: Kept<Sent>): void {
-    this.#drop(this.#kept, key);
+  #ageMs({ readAtMs }: Kept): number {
+    return this.#runtime.clock.monotonic() - readAtMs;
+  }
+
+  #keep(key: string, kept: Kept): void {
+    this.#drop(key);
     this.#kept.set(key, kept);
     this.#bytes += kept.sent?.bytes ?? 0;
     for (const oldest of this.#kept.keys()) {
       if (this.#bytes <= KEPT_BYTES_MAX && this.#kept.size <= KEPT_MAX) break;
-      this.#drop(this.#kept, oldest);
+      this.#drop(oldest);
     }
   }
 
-  #drop(map: Map<string, unknown>, key: string): void {
-    if (map === this.#kept) this.#bytes -= this.#kept.get(key)?.sent?.bytes ?? 0;
-    map.delete(key);
+  #drop(key: string): void {
+    this.#bytes -= this.#kept.get(key)?.sent?.bytes ?? 0;
+    this.#kept.delete(key);
   }
 
   #know(of: string): void {

@@ -100,6 +100,28 @@ describe('pages for the public', () => {
     expect(reads).toHaveLength(3);
   });
 
+  it('that are changed all the time are read at their pace, by one read that waits for all who come (P10)', async () => {
+    busyMs = 10;
+    await front();
+    const seen: Promise<unknown>[] = [];
+    for (let n = 0; n < 50; n++) {
+      rows = [`change ${n}`];
+      pages.changed(null);
+      seen.push(front(), front());
+      await settled();
+    }
+    // After its pause one read shows the last change to all of them.
+    expect(reads).toHaveLength(1);
+    await runtime.timers.advance(100);
+    expect(reads).toHaveLength(2);
+    const last = { data: ['change 49'], nextCursor: null };
+    expect(await Promise.all(seen)).toEqual(seen.map(() => last));
+    // And is kept, also if something else has changed meanwhile.
+    pages.changed('post:9');
+    expect(await front()).toEqual(last);
+    expect(reads).toHaveLength(2);
+  });
+
   it('that cannot be read in time are given up, and the next reader tries again', async () => {
     held = new Promise(() => {});
     const hanging = front();
