@@ -1,4 +1,4 @@
-import { unavailable } from '../base/errors.ts';
+import { RetryableError, unavailable } from '../base/errors.ts';
 import { type During, type Pace, Paced } from '../base/paced.ts';
 import type { Runtime } from '../base/runtime.ts';
 import { within } from '../base/timers.ts';
@@ -6,6 +6,8 @@ import { type PublicAnswer, PublicList, publicAnswer, type Written } from './pub
 
 /** How old a kept page may be: what was deleted is gone after this time, in every process. */
 const FRESH_MS = 500;
+/** How old it may be if it cannot be read because too many others are: a page that is a little older is better than none. */
+const FULL_MS = 2000;
 /** Of all kept pages together. */
 const KEPT_BYTES_MAX = 16 * 1024 * 1024;
 const KEPT_MAX = 1000;
@@ -19,6 +21,9 @@ export interface Part {
   readonly more: boolean;
 }
 
+/** Gives the reader's address, by which readers take turns; null: it may stand for many. Called only if a page must be read. */
+export type Reader = () => string | null;
+
 export interface AskedPart {
   /** What it is about, such as `post:7`; null: the list of all. */
   readonly of: string | null;
@@ -26,6 +31,7 @@ export interface AskedPart {
   readonly page: string;
   /** Readers get there without a cursor, a name or another id. */
   readonly isFirst: boolean;
+  readonly reader?: Reader | undefined;
 }
 
 /** As it is sent; null: there is no such thing. */
@@ -45,6 +51,7 @@ interface Reading {
   isOutdated: boolean;
 }
 
+const ANYBODY: Reader = () => null;
 const NEVER = new Promise<never>(() => {});
 
 /** Reads and writes what is sent. `during`: for each piece that holds up the event loop. */
@@ -54,14 +61,15 @@ type Make<T extends Sent> = (during: During) => Promise<T>;
 const LANES: Record<'front' | 'known' | 'rest', Omit<Pace, 'what'>> = {
   // Two: after a change the page is read anew while the former read is under way. It is one page, so that one read waits at most.
   front: { pauseFactor: 9, atOnce: 2, waitingMax: 8 },
-  known: { pauseFactor: 9, atOnce: 4, waitingMax: 64 },
-  rest: { pauseFactor: 9, atOnce: 2, waitingMax: 32 },
+  known: { pauseFactor: 9, atOnce: 4, waitingMax: 64, waitingOfOneMax: 8 },
+  rest: { pauseFactor: 9, atOnce: 2, waitingMax: 32, waitingOfOneMax: 4 },
 };
 
 /**
  * Pages for readers whom nobody knows: each is read at most twice a second and shared by all who look, whatever limit they ask for. So a
  * crowd that reloads costs the same as one reader. What is read at all is read at a bounded pace, beyond which readers are refused (503):
- * they cannot take the event loop and the ledger from buyers.
+ * they cannot take the event loop and the ledger from buyers. Of the places to wait in one address has a share, and addresses take
+ * turns. Whoever is refused gets a page that was read in the last two seconds, if there is one.
  *
  *   front   the page that everybody sees first: nothing that is made up stands in its way
  *   known   first pages of things that were seen to exist
@@ -97,8 +105,12 @@ export class PublicPages {
   }
 
   /** A single thing. */
-  one(of: string, read: (during: During) => Promise<string | null>): Promise<PublicAnswer | null> {
-    return this.#get({ of, page: '', isFirst: true }, async (during) => {
+  one(
+    of: string,
+    reader: Reader | undefined,
+    read: (during: During) => Promise<string | null>,
+  ): Promise<PublicAnswer | null> {
+    return this.#get({ of, page: '', isFirst: true, reader }, async (during) => {
       const json = await read(during);
       return json === null ? null : during(() => publicAnswer(json));
     });
@@ -117,22 +129,29 @@ export class PublicPages {
   }
 
   /** A key always stands for the same kind of page: what is found for it is what `make` would make. */
-  async #get<T extends Sent>({ of, page, isFirst }: AskedPart, make: Make<T>): Promise<T> {
-    const key = keysOf(of) + page;
+  async #get<T extends Sent>(asked: AskedPart, make: Make<T>): Promise<T> {
+    const key = keysOf(asked.of) + asked.page;
     const kept = this.#kept.get(key);
     if (kept !== undefined && !kept.isOutdated && this.#ageMs(kept) < FRESH_MS) return kept.sent as T;
-    const reading = this.#reading.get(key) ?? this.#begin(key, of, isFirst, make);
-    return (await reading.sent) as T;
+    try {
+      const reading = this.#reading.get(key) ?? this.#begin(key, asked, make);
+      return (await reading.sent) as T;
+    } catch (error) {
+      if (kept === undefined || !(error instanceof RetryableError && error.code === 'overloaded')) throw error;
+      // What was deleted here is gone after half a second in any case.
+      if (this.#ageMs(kept) < (kept.isOutdated ? FRESH_MS : FULL_MS)) return kept.sent as T;
+      throw error;
+    }
   }
 
-  #begin(key: string, of: string | null, isFirst: boolean, make: Make<Sent>): Reading {
+  #begin(key: string, { of, isFirst, reader = ANYBODY }: AskedPart, make: Make<Sent>): Reading {
     const lane = !isFirst ? 'rest' : of === null ? 'front' : this.#known.has(of) ? 'known' : 'rest';
     const reading: Reading = { sent: NEVER, isStarted: false, isOutdated: false };
     this.#reading.set(key, reading);
     reading.sent = this.#lanes[lane].run((during) => {
       reading.isStarted = true;
       return this.#read(reading, key, of, () => make(during));
-    });
+    }, reader());
     const done = (): void => {
       if (this.#reading.get(key) === reading) this.#reading.delete(key);
     };

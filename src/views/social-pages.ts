@@ -18,7 +18,7 @@ import {
   presentPost,
 } from './present-social.ts';
 import type { PublicAnswer } from './public-answer.ts';
-import { type Part, PublicPages } from './public-pages.ts';
+import { type Part, PublicPages, type Reader } from './public-pages.ts';
 
 /** A page ends with the row that reaches this: 200 posts of 10 000 characters would be 2 MB for anybody who asks. */
 const PAGE_CHARS_MAX = 256 * 1024;
@@ -67,12 +67,13 @@ export class SocialPages {
 
   // For the public
 
-  async publicPosts(filter: { author?: string }, { limit, before }: Page): Promise<PublicAnswer> {
+  async publicPosts(filter: { author?: string }, { limit, before }: Page, reader?: Reader): Promise<PublicAnswer> {
     const { author } = filter;
     const asked = {
       of: author === undefined ? null : `author:${author}`,
       page: before ?? '',
       isFirst: author === undefined && before === null,
+      reader,
     };
     const found = await this.#public.page(asked, limit, async (during) => {
       const posts = await this.#readPosts(filter, before, during);
@@ -102,23 +103,23 @@ export class SocialPages {
     }
   }
 
-  async publicPost(postId: string): Promise<PublicAnswer | null> {
+  async publicPost(postId: string, reader?: Reader): Promise<PublicAnswer | null> {
     if (!isId(postId)) return null;
-    return await this.#public.one(subjectOf('post', postId), async (during) => {
+    return await this.#public.one(subjectOf('post', postId), reader, async (during) => {
       const post = await during(() => this.#from.posts.get(postId, null));
       return post && JSON.stringify(presentPost(post));
     });
   }
 
-  async publicComment(commentId: string): Promise<PublicAnswer | null> {
+  async publicComment(commentId: string, reader?: Reader): Promise<PublicAnswer | null> {
     if (!isId(commentId)) return null;
-    return await this.#public.one(subjectOf('comment', commentId), async (during) => {
+    return await this.#public.one(subjectOf('comment', commentId), reader, async (during) => {
       const comment = await during(() => this.#from.comments.get(commentId, null));
       return comment && JSON.stringify(presentComment(comment));
     });
   }
 
-  async publicComments(of: CommentsOf, page: CommentPage): Promise<PublicAnswer | null> {
+  async publicComments(of: CommentsOf, page: CommentPage, reader?: Reader): Promise<PublicAnswer | null> {
     const { postId, parentId } = of;
     if (!isId(postId)) return null;
     const { order, limit, before } = page;
@@ -127,6 +128,7 @@ export class SocialPages {
       of: subjectOf('post', postId),
       page: `comments ${parentId ?? ''} ${order} ${cursor}`,
       isFirst: parentId === null && before === null,
+      reader,
     };
     return await this.#public.page(asked, limit, async (during) => {
       const all = { ...page, limit: PAGE_ROWS_MAX + 1 };
@@ -136,10 +138,15 @@ export class SocialPages {
     });
   }
 
-  async publicLikers(kind: LikedKind, id: string, { limit, before }: LikerPage): Promise<PublicAnswer | null> {
+  async publicLikers(
+    kind: LikedKind,
+    id: string,
+    { limit, before }: LikerPage,
+    reader?: Reader,
+  ): Promise<PublicAnswer | null> {
     if (!isId(id)) return null;
     const cursor = before === null ? '' : likeCursor(before.atMs, before.key);
-    const asked = { of: subjectOf(kind, id), page: `likes ${cursor}`, isFirst: before === null };
+    const asked = { of: subjectOf(kind, id), page: `likes ${cursor}`, isFirst: before === null, reader };
     return await this.#public.page(asked, limit, async (during) => {
       const likers = await during(() => this.#from.likes.likers(kind, id, { limit: PAGE_ROWS_MAX + 1, before }));
       if (likers === null) return null;

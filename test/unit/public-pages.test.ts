@@ -157,7 +157,7 @@ describe('pages for the public', () => {
   });
 
   it('that are made up wait for each other and are refused, and hold up neither the front page nor known posts', async () => {
-    await pages.one('post:7', async () => '7');
+    await pages.one('post:7', undefined, async () => '7');
     busyMs = 10;
     const made = Array.from({ length: 100 }, (_, at) =>
       pages.page({ of: `post:${1000 + at}`, page: '', isFirst: true }, 50, read('made up')),
@@ -183,6 +183,67 @@ describe('pages for the public', () => {
     }
     const codes = await Promise.all(refused);
     expect(codes.filter((code) => code === 'overloaded')).toHaveLength(100 - 1 - 32);
+  });
+
+  it('of known things are read in turns of addresses, each of which has a share of the places (P10)', async () => {
+    for (let at = 0; at < 100; at++) await pages.one(`post:${at}`, undefined, async () => 'known');
+    const outcomes: string[] = [];
+    const ask = (at: number, from: string | null): void => {
+      const asked = { of: `post:${at}`, page: 'comments', isFirst: true, reader: () => from };
+      pages.page(asked, 50, read(`${from} ${at}`)).then(
+        () => outcomes.push(`${from}: read`),
+        (error: RetryableError) => outcomes.push(`${from}: ${error.code}`),
+      );
+    };
+    busyMs = 10;
+    for (let at = 0; at < 40; at++) ask(at, 'flood');
+    await settled();
+    expect(outcomes.filter((outcome) => outcome === 'flood: overloaded')).toHaveLength(40 - 1 - 8);
+    for (let at = 40; at < 48; at++) ask(at, 'one');
+    ask(48, 'one');
+    ask(49, 'other');
+    for (let at = 50; at < 60; at++) ask(at, null);
+    await settled();
+    expect(outcomes.filter((outcome) => outcome === 'one: overloaded')).toHaveLength(1);
+    await runtime.timers.advance(400);
+    expect(reads.slice(0, 5)).toEqual(['flood 0', 'flood 1', 'one 40', 'other 49', 'null 50']);
+    await runtime.timers.advance(4000);
+    expect(
+      outcomes.filter((outcome) => outcome === 'null: read'),
+      'a proxy has no share',
+    ).toHaveLength(10);
+  });
+
+  it('are served up to two seconds old if they cannot be read now, but not what was deleted (P10)', async () => {
+    const page = (at: number) => ({ of: `post:${at}`, page: 'comments', isFirst: true });
+    const ask = (at: number) => pages.page(page(at), 50, read(`${at}`));
+    for (let at = 0; at < 100; at++) await ask(at);
+    const full = async (): Promise<void> => {
+      await runtime.timers.advance(10_000);
+      for (const at of [0, 1]) await ask(at);
+      runtime.clock.advance(400);
+      busyMs = 10;
+      for (let at = 2; at < 2 + 1 + 64; at++) void ask(at);
+      await settled();
+      busyMs = 0;
+      reads = [];
+    };
+    await full();
+    pages.changed('post:0');
+    rows = ['new'];
+    const old = '{"data":["c","b","a"],"nextCursor":null}';
+    // Read 410 ms ago: it may still be shown to others, for half a second in all.
+    expect(String((await ask(0))!.body)).toBe(old);
+    runtime.clock.advance(90);
+    await expect(ask(0)).rejects.toMatchObject({ code: 'overloaded' });
+    expect(String((await ask(1))!.body)).toBe(old);
+    runtime.clock.advance(1499);
+    expect(String((await ask(1))!.body)).toBe(old);
+    runtime.clock.advance(1);
+    await expect(ask(1)).rejects.toMatchObject({ code: 'overloaded' });
+    expect(reads).toEqual([]);
+    await runtime.timers.advance(10_000);
+    expect(String((await ask(1))!.body)).toContain('new');
   });
 
   it('take a tenth of the event loop’s time, however many are asked for', async () => {
