@@ -11,6 +11,12 @@ const FULL_MS = 2000;
 /** Of all kept pages together. */
 const KEPT_BYTES_MAX = 16 * 1024 * 1024;
 const KEPT_MAX = 1000;
+/**
+ * Readers who wait for one page, and for all pages of a lane: while they wait they are requests in flight, and must not use up the
+ * allowance that orders have.
+ */
+const READERS_OF_PAGE_MAX = 256;
+const READERS_OF_LANE_MAX = 1024;
 const KNOWN_MAX = 10_000;
 /** A read that takes longer gives its place to the next: a ledger that hangs must not hold up the page for ever. */
 const READ_MS_MAX = 2000;
@@ -44,8 +50,16 @@ interface Kept {
   isOutdated: boolean;
 }
 
+interface Lane {
+  readonly paced: Paced;
+  /** Who wait for any of its pages. */
+  readers: number;
+}
+
 /** A page that is being read, or that waits for its turn. */
 interface Reading {
+  readonly lane: Lane;
+  readers: number;
   sent: Promise<Sent>;
   isStarted: boolean;
   isOutdated: boolean;
@@ -77,7 +91,8 @@ const LANES: Record<'front' | 'known' | 'rest', Omit<Pace, 'what'>> = {
  */
 export class PublicPages {
   readonly #runtime: Runtime;
-  readonly #lanes: Readonly<Record<keyof typeof LANES, Paced>>;
+  readonly #lanes: Readonly<Record<keyof typeof LANES, Lane>>;
+  readonly #what: string;
   /** The oldest first. */
   readonly #kept = new Map<string, Kept>();
   #bytes = 0;
@@ -86,8 +101,11 @@ export class PublicPages {
 
   constructor(runtime: Runtime, what: string) {
     this.#runtime = runtime;
-    const lane = (name: keyof typeof LANES): Paced =>
-      new Paced(runtime, { ...LANES[name], what: `pages of ${what} are being read` });
+    this.#what = `pages of ${what} are being read`;
+    const lane = (name: keyof typeof LANES): Lane => ({
+      paced: new Paced(runtime, { ...LANES[name], what: this.#what }),
+      readers: 0,
+    });
     this.#lanes = { front: lane('front'), known: lane('known'), rest: lane('rest') };
   }
 
@@ -135,7 +153,7 @@ export class PublicPages {
     if (kept !== undefined && !kept.isOutdated && this.#ageMs(kept) < FRESH_MS) return kept.sent as T;
     try {
       const reading = this.#reading.get(key) ?? this.#begin(key, asked, make);
-      return (await reading.sent) as T;
+      return (await this.#join(reading)) as T;
     } catch (error) {
       if (kept === undefined || !(error instanceof RetryableError && error.code === 'overloaded')) throw error;
       // What was deleted here is gone after half a second in any case.
@@ -144,11 +162,25 @@ export class PublicPages {
     }
   }
 
+  async #join(reading: Reading): Promise<Sent> {
+    const { lane } = reading;
+    if (reading.readers >= READERS_OF_PAGE_MAX || lane.readers >= READERS_OF_LANE_MAX) {
+      throw new RetryableError('overloaded', `too many wait: ${this.#what}`);
+    }
+    reading.readers++;
+    lane.readers++;
+    try {
+      return await reading.sent;
+    } finally {
+      lane.readers--;
+    }
+  }
+
   #begin(key: string, { of, isFirst, reader = ANYBODY }: AskedPart, make: Make<Sent>): Reading {
     const lane = !isFirst ? 'rest' : of === null ? 'front' : this.#known.has(of) ? 'known' : 'rest';
-    const reading: Reading = { sent: NEVER, isStarted: false, isOutdated: false };
+    const reading: Reading = { lane: this.#lanes[lane], readers: 0, sent: NEVER, isStarted: false, isOutdated: false };
     this.#reading.set(key, reading);
-    reading.sent = this.#lanes[lane].run((during) => {
+    reading.sent = reading.lane.paced.run((during) => {
       reading.isStarted = true;
       return this.#read(reading, key, of, () => make(during));
     }, reader());

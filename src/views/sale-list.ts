@@ -19,6 +19,8 @@ const WAITING_MAX = 32;
 /** Anybody can make up cursors: those that the list has not handed out have few places, and are served last. */
 const MADE_UP_WAITING_MAX = 4;
 const HANDED_OUT_MAX = 1000;
+/** Who wait for any page. They are requests in flight, and must not use up the allowance that orders have. */
+const READERS_MAX = 1024;
 /** The list takes at most a quarter of the event loop's time, whatever is asked for. */
 const PAUSE_FACTOR = 3;
 /** While the ledger does not answer, the page that was read last is served; without one, 503. */
@@ -55,6 +57,7 @@ export class SaleList {
   readonly #waiting = new Map<string | null, Waiting>();
   /** Cursors that readers reach from the first page, the most recently used last. */
   readonly #handedOut = new Set<string>();
+  #readers = 0;
   #building = false;
   #current: Waiting | null = null;
   /** Raised by every change of a sale: what was read before it is not kept. */
@@ -98,7 +101,17 @@ export class SaleList {
     }
   }
 
-  #wait(before: string | null): Promise<Run> {
+  async #wait(before: string | null): Promise<Run> {
+    if (this.#readers >= READERS_MAX) throw new RetryableError('overloaded', 'too many wait for the list of sales');
+    this.#readers++;
+    try {
+      return await this.#waitFor(before);
+    } finally {
+      this.#readers--;
+    }
+  }
+
+  #waitFor(before: string | null): Promise<Run> {
     const waiting = this.#waiting.get(before);
     if (waiting) return waiting.run;
     if (before !== null && this.#isFullFor(before)) {

@@ -246,6 +246,37 @@ describe('pages for the public', () => {
     expect(String((await ask(1))!.body)).toContain('new');
   });
 
+  it('have a bounded number of readers who wait: for one page, and for all of a kind (P10)', async () => {
+    const gate = Promise.withResolvers<void>();
+    held = gate.promise;
+    let refused = 0;
+    const ask = (of: string | null, isFirst = true): void => {
+      pages.page({ of, page: '', isFirst }, 50, read(String(of))).catch((error: RetryableError) => {
+        if (error.code === 'overloaded') refused++;
+      });
+    };
+    for (let n = 0; n < 256; n++) ask('post:0');
+    await settled();
+    expect(refused).toBe(0);
+    ask('post:0');
+    await settled();
+    expect(refused).toBe(1);
+    for (let n = 0; n < 1024 - 256; n++) ask(`post:${1 + (n % 8)}`);
+    await settled();
+    expect(refused).toBe(1);
+    ask('post:1');
+    ask('post:9');
+    await settled();
+    expect(refused).toBe(3);
+    // The front page has room for as many of its own.
+    const seen = front();
+    await settled();
+    gate.resolve();
+    expect(await seen).toMatchObject({ nextCursor: null });
+    await settled();
+    expect(await pages.page({ of: 'post:1', page: '', isFirst: true }, 50, read('after'))).not.toBeNull();
+  });
+
   it('take a tenth of the event loop’s time, however many are asked for', async () => {
     busyMs = 10;
     const startedMs = runtime.clock.monotonic();

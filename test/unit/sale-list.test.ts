@@ -200,6 +200,24 @@ describe('the list of sales', () => {
     await expect(page(5, '1000')).rejects.toThrow('the disk is full');
   });
 
+  it('so many may wait for it, and further ones get what was seen last, or are refused (P10)', async () => {
+    const gate = Promise.withResolvers<void>();
+    held = gate.promise;
+    const ask = () => list.page({ limit: 5, before: null });
+    const waiting = Array.from({ length: 1024 }, ask);
+    await settled();
+    await expect(ask()).rejects.toMatchObject({ code: 'overloaded' });
+    gate.resolve();
+    const [first] = await ended(Promise.all(waiting));
+    held = new Promise(() => {});
+    runtime.clock.advance(FRESH_MS);
+    const again = Array.from({ length: 1024 }, ask);
+    await settled();
+    expect((await ask()).tag).toBe(first!.tag);
+    await runtime.timers.advance(1000);
+    await Promise.all(again);
+  });
+
   it('with the ledger out, shows what was seen last; what nobody has seen fails, and is tried again', async () => {
     const { tag } = await page(5);
     ledgerOut = new RetryableError('unavailable', 'the disk is full');

@@ -44,9 +44,10 @@ export function systemRoutes(app: FastifyInstance, { shop, options, auth, overlo
         response: { ...systemProblems(), 200: Readiness, 503: Readiness },
       },
     },
-    (_, reply) => {
+    (request, reply) => {
       const readiness = shop.readiness();
-      const http = overload.reason;
+      // As for any other request: the two must not disagree.
+      const http = overload.reasonFor(request.raw);
       if (http !== null) {
         return reply.code(503).send({ status: 'unavailable' as const, parts: { ...readiness.parts, http } });
       }
