@@ -43,9 +43,14 @@ export class Paced {
     this.#pace = pace;
   }
 
+  /** A call would wait now, or be refused. */
+  get isBusy(): boolean {
+    return this.#waitingCount > 0 || !this.#mayStart();
+  }
+
   /** `caller`: who takes turns with the others; null: it may stand for many, so that only all places together limit it. */
   async run<T>(work: (during: During) => Promise<T>, caller: string | null = null): Promise<T> {
-    if (this.#waitingCount === 0 && this.#mayStart()) this.#running++;
+    if (!this.isBusy) this.#running++;
     else if (this.#isFullFor(caller)) throw new RetryableError('overloaded', `too many ${this.#pace.what}`);
     else {
       const started = new Promise<void>((resolve) => this.#wait(caller, resolve));
