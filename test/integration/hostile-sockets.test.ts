@@ -104,6 +104,10 @@ describe('pipelined requests', () => {
     const few = await shop.hold(get('/docs/static/swagger-ui-bundle.js').repeat(4));
     expect(await few.finish()).toBe(200);
     await until('all are answered', 3_000, () => answersIn(few.socket.heard()) === 5);
+    // A HEAD has the headers only, however long the body would be.
+    const heads = await shop.hold(get('/docs/static/swagger-ui-bundle.js').replace('GET', 'HEAD').repeat(60));
+    expect(await heads.finish()).toBe(200);
+    await until('all are answered', 3_000, () => answersIn(heads.socket.heard()) === 61);
     await shop.close();
   });
 });

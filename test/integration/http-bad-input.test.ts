@@ -1041,6 +1041,10 @@ describe('limits', () => {
     const allowed = await from('https://shop.example');
     expect(allowed.headers.get('access-control-allow-origin')).toBe('https://shop.example');
     expect(allowed.headers.get('vary')?.toLowerCase()).toContain('origin');
+    const posts = await limited.call('GET', '/v1/posts', { headers: { origin: 'https://shop.example' } });
+    expect(posts.headers.get('vary')?.toLowerCase(), 'also where the answer depends on the caller').toBe(
+      'origin, authorization, doorbuster-buyer',
+    );
     expect(allowed.headers.get('access-control-expose-headers')?.toLowerCase()).toContain('idempotent-replayed');
     expect((await from('https://other.example')).headers.get('access-control-allow-origin')).toBe(
       'https://other.example',

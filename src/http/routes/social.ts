@@ -86,7 +86,9 @@ export function socialRoutes(app: FastifyInstance, context: HttpContext): void {
       own: (asking: { reader: string | null }) => Promise<object | null>;
     },
   ): Promise<FastifyReply> => {
-    reply.header('vary', 'authorization, doorbuster-buyer');
+    // With CORS_ORIGINS it names the origin already.
+    const vary = [reply.getHeader('vary') ?? [], 'authorization, doorbuster-buyer'].flat().join(', ');
+    reply.header('vary', vary);
     const who = request[WHO];
     const found = who === null ? await read.shared(() => callerOf(request)) : await read.own({ reader: who.buyer });
     if (found === null) throw new HttpProblem('not_found', none);
