@@ -10,6 +10,8 @@ export interface Pace {
   readonly pauseFactor: number;
   readonly atOnce: number;
   readonly waitingMax: number;
+  /** So many of these places one caller may take. */
+  readonly waitingOfOneMax?: number;
   /** Completes the message of a refusal: "too many …". */
   readonly what: string;
 }
@@ -21,13 +23,16 @@ const PAUSE_MS_MAX = 250;
 
 /**
  * Limits one kind of work to a share of the event loop, however often it is requested: each piece is followed by a pause.
- * `waitingMax` calls may wait for the pause to end, and further ones are refused. A single call does not wait.
+ * `waitingMax` calls may wait for the pause to end, and further ones are refused. A single call does not wait. Callers take turns,
+ * however many calls each of them has waiting.
  */
 export class Paced {
   readonly #clock: Clock;
   readonly #timers: Timers;
   readonly #pace: Pace;
-  readonly #waiting: (() => void)[] = [];
+  /** By caller, whoever has the next turn first. */
+  readonly #waiting = new Map<string | null, (() => void)[]>();
+  #waitingCount = 0;
   #running = 0;
   #pauseUntilMs = Number.NEGATIVE_INFINITY;
   #isTimed = false;
@@ -38,12 +43,17 @@ export class Paced {
     this.#pace = pace;
   }
 
-  async run<T>(work: (during: During) => Promise<T>): Promise<T> {
-    if (this.#waiting.length === 0 && this.#mayStart()) this.#running++;
-    else if (this.#waiting.length >= this.#pace.waitingMax) {
-      throw new RetryableError('overloaded', `too many ${this.#pace.what}`);
-    } else {
-      const started = new Promise<void>((resolve) => void this.#waiting.push(resolve));
+  /** A call would wait now, or be refused. */
+  get isBusy(): boolean {
+    return this.#waitingCount > 0 || !this.#mayStart();
+  }
+
+  /** `caller`: who takes turns with the others; null: it may stand for many, so that only all places together limit it. */
+  async run<T>(work: (during: During) => Promise<T>, caller: string | null = null): Promise<T> {
+    if (!this.isBusy) this.#running++;
+    else if (this.#isFullFor(caller)) throw new RetryableError('overloaded', `too many ${this.#pace.what}`);
+    else {
+      const started = new Promise<void>((resolve) => this.#wait(caller, resolve));
       this.#startNext();
       await started;
     }
@@ -67,17 +77,40 @@ export class Paced {
     }
   };
 
+  #isFullFor(caller: string | null): boolean {
+    const { waitingMax, waitingOfOneMax = waitingMax } = this.#pace;
+    if (this.#waitingCount >= waitingMax) return true;
+    return caller !== null && (this.#waiting.get(caller)?.length ?? 0) >= waitingOfOneMax;
+  }
+
+  #wait(caller: string | null, start: () => void): void {
+    const calls = this.#waiting.get(caller);
+    if (calls === undefined) this.#waiting.set(caller, [start]);
+    else calls.push(start);
+    this.#waitingCount++;
+  }
+
+  /** Of the caller whose turn it is, who has the last turn then. */
+  #next(): () => void {
+    const [caller, calls] = this.#waiting.entries().next().value!;
+    const start = calls.shift()!;
+    this.#waitingCount--;
+    this.#waiting.delete(caller);
+    if (calls.length > 0) this.#waiting.set(caller, calls);
+    return start;
+  }
+
   #mayStart(): boolean {
     return this.#running < this.#pace.atOnce && this.#pauseUntilMs - this.#clock.monotonic() <= SLACK_MS;
   }
 
   #startNext(): void {
-    while (this.#waiting.length > 0 && this.#mayStart()) {
+    while (this.#waitingCount > 0 && this.#mayStart()) {
       this.#running++;
-      this.#waiting.shift()!();
+      this.#next()();
     }
     // If the limit is reached, the next call that ends comes back here.
-    if (this.#waiting.length === 0 || this.#running >= this.#pace.atOnce || this.#isTimed) return;
+    if (this.#waitingCount === 0 || this.#running >= this.#pace.atOnce || this.#isTimed) return;
     this.#isTimed = true;
     this.#timers.after(Math.ceil(this.#pauseUntilMs - SLACK_MS - this.#clock.monotonic()), () => {
       this.#isTimed = false;

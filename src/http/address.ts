@@ -54,6 +54,12 @@ export function addressOf(request: FastifyRequest): string {
   return addressIn(request.ip) ?? addressIn(request.socket.remoteAddress) ?? 'unknown';
 }
 
+/** Whom a request counts for where callers share something; null: a local address, which may stand for everybody behind a proxy. */
+export function callerOf(request: FastifyRequest): string | null {
+  const address = addressOf(request);
+  return isLocalAddress(address) ? null : addressKey(address);
+}
+
 /** Longer than any address with a port. */
 const LENGTH_MAX = 64;
 

@@ -111,7 +111,8 @@ export async function doorbusterRoutes(app: FastifyInstance, { shop, http, runti
     else done();
   });
   app.addHook('onSend', (request, reply, payload, done) => {
-    sockets.answered(request.raw, reply.raw, payload);
+    // Fastify drops the body of a HEAD after this hook.
+    sockets.answered(request.raw, reply.raw, request.method === 'HEAD' ? null : payload);
     done(null, payload);
   });
 

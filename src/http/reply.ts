@@ -1,3 +1,4 @@
+import { Readable } from 'node:stream';
 import type { FastifyReply, FastifyRequest } from 'fastify';
 import type { SaleChange } from '../ledger/port.ts';
 import type { PublicAnswer } from '../views/public-answer.ts';
@@ -29,10 +30,14 @@ export function refuse(reply: FastifyReply, code: ProblemCode): FastifyReply {
 }
 
 /** With an ETag and a second of caching, so that a cache in front of us serves a crowd that reloads. */
-export function publicRead(request: FastifyRequest, reply: FastifyReply, { body, tag }: PublicAnswer): FastifyReply {
+export function publicRead(request: FastifyRequest, reply: FastifyReply, answer: PublicAnswer): FastifyReply {
+  const { tag, bytes } = answer;
   reply.header('etag', tag).header('cache-control', 'public, max-age=1');
   if (isKnown(request, tag)) return reply.code(304).send();
-  return reply.header('content-type', 'application/json; charset=utf-8').send(body);
+  reply.header('content-type', 'application/json; charset=utf-8');
+  // Without the body, which need not be made for its length. Fastify would overwrite the length if there were no payload.
+  if (request.method === 'HEAD') return reply.header('content-length', String(bytes)).send(Readable.from([]));
+  return reply.send(answer.body);
 }
 
 /** True if the client already has the version with this ETag. */

@@ -1,7 +1,8 @@
-import { messageOf, RetryableError } from '../base/errors.ts';
+import { messageOf, RetryableError, unavailable } from '../base/errors.ts';
+import { type During, Paced } from '../base/paced.ts';
 import type { Runtime } from '../base/runtime.ts';
 import { sleep, within } from '../base/timers.ts';
-import type { Gate } from '../gate/port.ts';
+import type { Gate, ItemView } from '../gate/port.ts';
 import type { SaleLedger } from '../ledger/port.ts';
 import { type Described, nextWindowChangeMs, type SaleRecord, type SaleStamp, stampOf } from '../model/sale.ts';
 import { PAUSE_FACTOR, Pace } from './pace.ts';
@@ -27,6 +28,17 @@ const ASKED_AT_ONCE = 200;
 const ASKED_WAITING_MAX = 1000;
 /** The pause after a query is reckoned from this at most: one that hung must not hold up those who wait. */
 const ASKING_MS_MAX = 10;
+/**
+ * Known sales are read in a quarter of the event loop's time, however many are asked for: one of 200 items takes more than a
+ * millisecond.
+ */
+const READ_PACE = { pauseFactor: PAUSE_FACTOR, atOnce: 8, waitingMax: 256, what: 'sales are being read' };
+/** While others are read first, what was seen is served up to this age. Together with the read that follows it is a second. */
+const BUSY_MS = 900;
+/** A read that takes longer gives its place to the next. */
+const PLACE_MS_MAX = 5000;
+/** Who wait for any sale. They are requests in flight, and must not use up the allowance that orders have. */
+const READERS_MAX = 1024;
 const KNOWN_MAX = 10_000;
 const MISSING_MAX = 1000;
 const MISSING_MS = 1000;
@@ -70,6 +82,8 @@ export class Board {
   readonly #watchers = new Map<string, Watched>();
   readonly #pace: Pace;
   readonly #seats: Pick<SeatBoard, 'watch'> | null;
+  readonly #reads: Paced;
+  #readers = 0;
   readonly #asked = new Map<string, PromiseWithResolvers<boolean>>();
   #asking = false;
   /** Sales that were seen to exist, and ids that were seen not to, with the time until which that is believed. */
@@ -92,11 +106,17 @@ export class Board {
     this.#gate = gate;
     this.#pace = pace;
     this.#seats = seats;
+    this.#reads = new Paced(runtime, READ_PACE);
   }
 
   async read(saleId: string): Promise<BoardRow | null> {
     const kept = this.#entries.get(saleId);
     if (kept && this.#runtime.clock.monotonic() - kept.readAtMs < FRESH_MS) return kept;
+    if (this.#readers >= READERS_MAX) {
+      if (kept) return kept;
+      throw new RetryableError('overloaded', 'too many wait for sales');
+    }
+    const isBusy = this.#reads.isBusy;
     // One read serves all who wait.
     let reading = this.#reading.get(saleId);
     if (!reading) {
@@ -106,6 +126,19 @@ export class Board {
       reading = mine;
       this.#reading.set(saleId, reading);
     }
+    if (kept && isBusy && this.#runtime.clock.monotonic() - kept.readAtMs < BUSY_MS) {
+      reading.catch(() => {});
+      return kept;
+    }
+    this.#readers++;
+    try {
+      return await this.#waitFor(reading, kept);
+    } finally {
+      this.#readers--;
+    }
+  }
+
+  async #waitFor(reading: Promise<BoardRow | null>, kept: BoardRow | undefined): Promise<BoardRow | null> {
     if (kept === undefined) return reading;
     // With the ledger out or silent, what was seen last is better than nothing.
     const seen = await within(
@@ -123,28 +156,38 @@ export class Board {
   async answer(saleId: string): Promise<PublicAnswer | null> {
     const entry = await this.read(saleId);
     if (entry === null) return null;
-    entry.answer ??= publicAnswer(JSON.stringify(entry.sale));
-    return entry.answer;
+    return answerOf(entry);
   }
 
-  async readNow(saleId: string): Promise<BoardRow | null> {
+  async readNow(saleId: string, during: During = (piece) => piece()): Promise<BoardRow | null> {
     const changes = this.#changes;
-    const record = await this.#ledger.getSale(saleId);
+    const record = await during(() => this.#ledger.getSale(saleId));
     if (record === null) {
       // It was deleted, if it ever was: what was seen last must not be shown while the ledger is out.
       this.#known.delete(saleId);
       this.#entries.delete(saleId);
       return null;
     }
-    return this.#keep(record, await this.present(record), changes);
+    const view = await this.#viewOf(record);
+    return during(() => this.#keep(record, presentSale(record, view, this.#runtime.clock.now()), changes));
+  }
+
+  async #readInTime(saleId: string, during: During): Promise<BoardRow | null> {
+    const reading = this.readNow(saleId, during).then((row) => ({ row }));
+    const read = await within(this.#runtime.timers, reading, PLACE_MS_MAX);
+    if (read === null) throw unavailable('this sale cannot be read now');
+    // Written here, where it is paced: a sale of 200 items is 25 kB.
+    if (read.row !== null) during(() => answerOf(read.row!));
+    return read.row;
   }
 
   /** For public reads: ids that are made up do not reach the ledger as fast as they are asked for. */
   async #readAny(saleId: string): Promise<BoardRow | null> {
     const changes = this.#changes;
     if (!(await this.exists(saleId))) return null;
-    const read = (): Promise<BoardRow | null> => this.readNow(saleId);
-    const found = this.#known.has(saleId) ? await read() : await this.#pace.read(read);
+    const found = this.#known.has(saleId)
+      ? await this.#reads.run((during) => this.#readInTime(saleId, during))
+      : await this.#pace.read(() => this.readNow(saleId));
     if (found === null) this.#miss(saleId, changes);
     return found;
   }
@@ -204,9 +247,12 @@ export class Board {
   }
 
   async present(record: SaleRecord): Promise<Sale> {
-    // A gate that is out does not hide the sale: what waits in the pipe then counts as free.
-    const view = await this.#gate.view(record.id).catch(() => null);
-    return presentSale(record, view, this.#runtime.clock.now());
+    return presentSale(record, await this.#viewOf(record), this.#runtime.clock.now());
+  }
+
+  /** A gate that is out does not hide the sale: what waits in the pipe then counts as free. */
+  #viewOf(record: SaleRecord): Promise<readonly ItemView[] | null> {
+    return this.#gate.view(record.id).catch(() => null);
   }
 
   /** The sale itself was changed: whoever did it must see it at once. */
@@ -513,6 +559,11 @@ class Watched {
     const nextMs = nextWindowChangeMs(window, nowMs);
     if (nextMs !== null) this.#cancelWindow = this.#runtime.timers.after(nextMs - nowMs + 1, () => this.touch());
   }
+}
+
+function answerOf(row: BoardRow): PublicAnswer {
+  row.answer ??= publicAnswer(JSON.stringify(row.sale));
+  return row.answer;
 }
 
 function snapshotEvents({ state, items }: Sale, id: string): SaleEvent[] {

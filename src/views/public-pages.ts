@@ -1,29 +1,34 @@
-import { unavailable } from '../base/errors.ts';
+import { RetryableError, unavailable } from '../base/errors.ts';
 import { type During, type Pace, Paced } from '../base/paced.ts';
 import type { Runtime } from '../base/runtime.ts';
 import { within } from '../base/timers.ts';
-import { type PublicAnswer, publicAnswer } from './public-answer.ts';
+import { type PublicAnswer, PublicList, publicAnswer, type Written } from './public-answer.ts';
 
 /** How old a kept page may be: what was deleted is gone after this time, in every process. */
 const FRESH_MS = 500;
+/** How old it may be if it cannot be read because too many others are: a page that is a little older is better than none. */
+const FULL_MS = 2000;
 /** Of all kept pages together. */
-const KEPT_CHARS_MAX = 8 * 1024 * 1024;
+const KEPT_BYTES_MAX = 16 * 1024 * 1024;
 const KEPT_MAX = 1000;
+/**
+ * Readers who wait for one page, and for all pages of a lane: while they wait they are requests in flight, and must not use up the
+ * allowance that orders have.
+ */
+const READERS_OF_PAGE_MAX = 256;
+const READERS_OF_LANE_MAX = 1024;
 const KNOWN_MAX = 10_000;
 /** A read that takes longer gives its place to the next: a ledger that hangs must not hold up the page for ever. */
 const READ_MS_MAX = 2000;
-
-/** Part of a list, or a single thing, as it is sent. `cursor`: where the next page begins, behind this one. */
-export interface Written {
-  readonly cursor: string;
-  readonly json: string;
-}
 
 export interface Part {
   readonly rows: readonly Written[];
   /** There are rows behind the last one. */
   readonly more: boolean;
 }
+
+/** Gives the reader's address, by which readers take turns; null: it may stand for many. Called only if a page must be read. */
+export type Reader = () => string | null;
 
 export interface AskedPart {
   /** What it is about, such as `post:7`; null: the list of all. */
@@ -32,29 +37,53 @@ export interface AskedPart {
   readonly page: string;
   /** Readers get there without a cursor, a name or another id. */
   readonly isFirst: boolean;
+  readonly reader?: Reader | undefined;
 }
 
+/** As it is sent; null: there is no such thing. */
+type Sent = { readonly bytes: number } | null;
+
 interface Kept {
-  /** Null: there is no such thing. */
-  readonly part: Part | null;
-  readonly chars: number;
+  readonly sent: Sent;
   readonly readAtMs: number;
-  /** The page that was asked for last. */
-  made: { limit: number; answer: PublicAnswer } | null;
+  /** Something was changed here since it was read. */
+  isOutdated: boolean;
 }
+
+interface Lane {
+  readonly paced: Paced;
+  /** Who wait for any of its pages. */
+  readers: number;
+}
+
+/** A page that is being read, or that waits for its turn. */
+interface Reading {
+  readonly lane: Lane;
+  readers: number;
+  sent: Promise<Sent>;
+  isStarted: boolean;
+  isOutdated: boolean;
+}
+
+const ANYBODY: Reader = () => null;
+const NEVER = new Promise<never>(() => {});
+
+/** Reads and writes what is sent. `during`: for each piece that holds up the event loop. */
+type Make<T extends Sent> = (during: During) => Promise<T>;
 
 /** Parts of the event loop's time that readers without a token may have, whatever they ask for: 30 % in all. */
 const LANES: Record<'front' | 'known' | 'rest', Omit<Pace, 'what'>> = {
-  // Two: after a change the page is read anew while the former read is under way.
+  // Two: after a change the page is read anew while the former read is under way. It is one page, so that one read waits at most.
   front: { pauseFactor: 9, atOnce: 2, waitingMax: 8 },
-  known: { pauseFactor: 9, atOnce: 4, waitingMax: 64 },
-  rest: { pauseFactor: 9, atOnce: 2, waitingMax: 32 },
+  known: { pauseFactor: 9, atOnce: 4, waitingMax: 64, waitingOfOneMax: 8 },
+  rest: { pauseFactor: 9, atOnce: 2, waitingMax: 32, waitingOfOneMax: 4 },
 };
 
 /**
  * Pages for readers whom nobody knows: each is read at most twice a second and shared by all who look, whatever limit they ask for. So a
  * crowd that reloads costs the same as one reader. What is read at all is read at a bounded pace, beyond which readers are refused (503):
- * they cannot take the event loop and the ledger from buyers.
+ * they cannot take the event loop and the ledger from buyers. Of the places to wait in one address has a share, and addresses take
+ * turns. Whoever is refused gets a page that was read in the last two seconds, if there is one.
  *
  *   front   the page that everybody sees first: nothing that is made up stands in its way
  *   known   first pages of things that were seen to exist
@@ -62,19 +91,21 @@ const LANES: Record<'front' | 'known' | 'rest', Omit<Pace, 'what'>> = {
  */
 export class PublicPages {
   readonly #runtime: Runtime;
-  readonly #lanes: Readonly<Record<keyof typeof LANES, Paced>>;
+  readonly #lanes: Readonly<Record<keyof typeof LANES, Lane>>;
+  readonly #what: string;
   /** The oldest first. */
   readonly #kept = new Map<string, Kept>();
-  #chars = 0;
-  readonly #reading = new Map<string, Promise<Kept>>();
+  #bytes = 0;
+  readonly #reading = new Map<string, Reading>();
   readonly #known = new Set<string>();
-  /** Raised by every change: what was read before it is not kept. */
-  #changes = 0;
 
   constructor(runtime: Runtime, what: string) {
     this.#runtime = runtime;
-    const lane = (name: keyof typeof LANES): Paced =>
-      new Paced(runtime, { ...LANES[name], what: `pages of ${what} are being read` });
+    this.#what = `pages of ${what} are being read`;
+    const lane = (name: keyof typeof LANES): Lane => ({
+      paced: new Paced(runtime, { ...LANES[name], what: this.#what }),
+      readers: 0,
+    });
     this.#lanes = { front: lane('front'), known: lane('known'), rest: lane('rest') };
   }
 
@@ -84,88 +115,113 @@ export class PublicPages {
     limit: number,
     read: (during: During) => Promise<Part | null>,
   ): Promise<PublicAnswer | null> {
-    const kept = await this.#get(asked, read);
-    if (kept.part === null) return null;
-    if (kept.made?.limit === limit) return kept.made.answer;
-    const { rows, more } = kept.part;
-    const some = rows.slice(0, limit);
-    const next = more || rows.length > limit ? JSON.stringify(some.at(-1)!.cursor) : 'null';
-    const answer = publicAnswer(`{"data":[${some.map(({ json }) => json).join(',')}],"nextCursor":${next}}`);
-    kept.made = { limit, answer };
-    return answer;
+    const list = await this.#get(asked, async (during) => {
+      const part = await read(during);
+      return part && during(() => new PublicList(part.rows, part.more));
+    });
+    return list === null ? null : list.answer(limit);
   }
 
   /** A single thing. */
-  async one(of: string, read: (during: During) => Promise<string | null>): Promise<PublicAnswer | null> {
-    const kept = await this.#get({ of, page: '', isFirst: true }, async (during) => {
+  one(
+    of: string,
+    reader: Reader | undefined,
+    read: (during: During) => Promise<string | null>,
+  ): Promise<PublicAnswer | null> {
+    return this.#get({ of, page: '', isFirst: true, reader }, async (during) => {
       const json = await read(during);
-      return json === null ? null : { rows: [{ cursor: '', json }], more: false };
+      return json === null ? null : during(() => publicAnswer(json));
     });
-    if (kept.part === null) return null;
-    kept.made ??= { limit: 1, answer: publicAnswer(kept.part.rows[0]!.json) };
-    return kept.made.answer;
   }
 
-  /** Forgets the pages about this; null: those of the list of all. A page that is being read may lack the change: nobody joins it. */
+  /** Outdates the pages about this; null: those of the list of all. */
   changed(of: string | null): void {
-    this.#changes++;
     const begin = keysOf(of);
-    for (const map of [this.#kept, this.#reading]) {
-      for (const key of map.keys()) if (key.startsWith(begin)) this.#drop(map, key);
+    for (const [key, kept] of this.#kept) if (key.startsWith(begin)) kept.isOutdated = true;
+    for (const [key, reading] of this.#reading) {
+      // A read that only waits will see the change: however often something changes, all readers join one that waits.
+      if (!reading.isStarted || !key.startsWith(begin)) continue;
+      reading.isOutdated = true;
+      this.#reading.delete(key);
     }
   }
 
-  async #get({ of, page, isFirst }: AskedPart, read: (during: During) => Promise<Part | null>): Promise<Kept> {
-    const key = keysOf(of) + page;
+  /** A key always stands for the same kind of page: what is found for it is what `make` would make. */
+  async #get<T extends Sent>(asked: AskedPart, make: Make<T>): Promise<T> {
+    const key = keysOf(asked.of) + asked.page;
     const kept = this.#kept.get(key);
-    if (kept !== undefined) {
-      if (this.#runtime.clock.monotonic() - kept.readAtMs < FRESH_MS) return kept;
-      this.#drop(this.#kept, key);
+    if (kept !== undefined && !kept.isOutdated && this.#ageMs(kept) < FRESH_MS) return kept.sent as T;
+    try {
+      const reading = this.#reading.get(key) ?? this.#begin(key, asked, make);
+      return (await this.#join(reading)) as T;
+    } catch (error) {
+      if (kept === undefined || !(error instanceof RetryableError && error.code === 'overloaded')) throw error;
+      // What was deleted here is gone after half a second in any case.
+      if (this.#ageMs(kept) < (kept.isOutdated ? FRESH_MS : FULL_MS)) return kept.sent as T;
+      throw error;
     }
-    let reading = this.#reading.get(key);
-    if (reading === undefined) {
-      const lane = !isFirst ? 'rest' : of === null ? 'front' : this.#known.has(of) ? 'known' : 'rest';
-      const mine = this.#lanes[lane].run((during) => this.#read(key, of, () => read(during)));
-      reading = mine;
-      this.#reading.set(key, mine);
-      const done = (): void => {
-        if (this.#reading.get(key) === mine) this.#reading.delete(key);
-      };
-      mine.then(done, done);
-    }
-    return await reading;
   }
 
-  async #read(key: string, of: string | null, read: () => Promise<Part | null>): Promise<Kept> {
-    const changes = this.#changes;
+  async #join(reading: Reading): Promise<Sent> {
+    const { lane } = reading;
+    if (reading.readers >= READERS_OF_PAGE_MAX || lane.readers >= READERS_OF_LANE_MAX) {
+      throw new RetryableError('overloaded', `too many wait: ${this.#what}`);
+    }
+    reading.readers++;
+    lane.readers++;
+    try {
+      return await reading.sent;
+    } finally {
+      lane.readers--;
+    }
+  }
+
+  #begin(key: string, { of, isFirst, reader = ANYBODY }: AskedPart, make: Make<Sent>): Reading {
+    const lane = !isFirst ? 'rest' : of === null ? 'front' : this.#known.has(of) ? 'known' : 'rest';
+    const reading: Reading = { lane: this.#lanes[lane], readers: 0, sent: NEVER, isStarted: false, isOutdated: false };
+    this.#reading.set(key, reading);
+    reading.sent = reading.lane.paced.run((during) => {
+      reading.isStarted = true;
+      return this.#read(reading, key, of, () => make(during));
+    }, reader());
+    const done = (): void => {
+      if (this.#reading.get(key) === reading) this.#reading.delete(key);
+    };
+    reading.sent.then(done, done);
+    return reading;
+  }
+
+  async #read(reading: Reading, key: string, of: string | null, make: () => Promise<Sent>): Promise<Sent> {
     const readAtMs = this.#runtime.clock.monotonic();
     const found = await within(
       this.#runtime.timers,
-      read().then((part) => ({ part })),
+      make().then((sent) => ({ sent })),
       READ_MS_MAX,
     );
     if (found === null) throw unavailable('this page cannot be read now');
-    const { part } = found;
-    const chars = part?.rows.reduce((sum, { json }) => sum + json.length, 0) ?? 0;
-    const kept: Kept = { part, chars, readAtMs, made: null };
-    if (of !== null && part !== null) this.#know(of);
-    if (changes === this.#changes) this.#keep(key, kept);
-    return kept;
+    const { sent } = found;
+    if (of !== null && sent !== null) this.#know(of);
+    if (!reading.isOutdated) this.#keep(key, { sent, readAtMs, isOutdated: false });
+    return sent;
+  }
+
+  #ageMs({ readAtMs }: Kept): number {
+    return this.#runtime.clock.monotonic() - readAtMs;
   }
 
   #keep(key: string, kept: Kept): void {
-    this.#drop(this.#kept, key);
+    this.#drop(key);
     this.#kept.set(key, kept);
-    this.#chars += kept.chars;
+    this.#bytes += kept.sent?.bytes ?? 0;
     for (const oldest of this.#kept.keys()) {
-      if (this.#chars <= KEPT_CHARS_MAX && this.#kept.size <= KEPT_MAX) break;
-      this.#drop(this.#kept, oldest);
+      if (this.#bytes <= KEPT_BYTES_MAX && this.#kept.size <= KEPT_MAX) break;
+      this.#drop(oldest);
     }
   }
 
-  #drop(map: Map<string, unknown>, key: string): void {
-    if (map === this.#kept) this.#chars -= this.#kept.get(key)?.chars ?? 0;
-    map.delete(key);
+  #drop(key: string): void {
+    this.#bytes -= this.#kept.get(key)?.sent?.bytes ?? 0;
+    this.#kept.delete(key);
   }
 
   #know(of: string): void {

@@ -4,7 +4,7 @@ import { within } from '../base/timers.ts';
 import type { Ledger, Page } from '../ledger/port.ts';
 import type { SaleRecord } from '../model/sale.ts';
 import type { Sale } from './present.ts';
-import { type PublicAnswer, publicAnswer } from './public-answer.ts';
+import { type PublicAnswer, PublicList, type Written } from './public-answer.ts';
 
 /** Public counts may lag by a second, with the time it takes to read them. */
 const FRESH_MS = 500;
@@ -19,6 +19,8 @@ const WAITING_MAX = 32;
 /** Anybody can make up cursors: those that the list has not handed out have few places, and are served last. */
 const MADE_UP_WAITING_MAX = 4;
 const HANDED_OUT_MAX = 1000;
+/** Who wait for any page. They are requests in flight, and must not use up the allowance that orders have. */
+const READERS_MAX = 1024;
 /** The list takes at most a quarter of the event loop's time, whatever is asked for. */
 const PAUSE_FACTOR = 3;
 /** While the ledger does not answer, the page that was read last is served; without one, 503. */
@@ -33,12 +35,8 @@ export interface SaleListOn {
 
 /** The sales that follow a cursor, newest first, as they are sent. Whoever asks for fewer gets the first of them. */
 interface Run {
-  readonly sales: { readonly id: string; readonly json: string }[];
-  /** There are sales behind the last of them. */
-  readonly more: boolean;
+  readonly list: PublicList;
   readonly readAtMs: number;
-  /** The page that was asked for last. */
-  made: { limit: number; answer: PublicAnswer } | null;
 }
 
 interface Waiting {
@@ -59,6 +57,7 @@ export class SaleList {
   readonly #waiting = new Map<string | null, Waiting>();
   /** Cursors that readers reach from the first page, the most recently used last. */
   readonly #handedOut = new Set<string>();
+  #readers = 0;
   #building = false;
   #current: Waiting | null = null;
   /** Raised by every change of a sale: what was read before it is not kept. */
@@ -72,15 +71,9 @@ export class SaleList {
     const run = await this.#runOf(before);
     const led = before === null || this.#isHandedOut(before);
     if (before !== null && led) this.#handOut(before);
-    if (run.made?.limit === limit) return run.made.answer;
-    const sales = run.sales.slice(0, limit);
-    const more = run.more || run.sales.length > limit;
-    const nextCursor = more ? JSON.stringify(sales.at(-1)!.id) : 'null';
-    if (more && led) this.#handOut(sales.at(-1)!.id);
-    const data = sales.map(({ json }) => json).join(',');
-    const answer = publicAnswer(`{"data":[${data}],"nextCursor":${nextCursor}}`);
-    run.made = { limit, answer };
-    return answer;
+    const next = run.list.next(limit);
+    if (next !== null && led) this.#handOut(next);
+    return run.list.answer(limit);
   }
 
   /** A sale was made or changed: whoever did it must see it at once. */
@@ -108,7 +101,17 @@ export class SaleList {
     }
   }
 
-  #wait(before: string | null): Promise<Run> {
+  async #wait(before: string | null): Promise<Run> {
+    if (this.#readers >= READERS_MAX) throw new RetryableError('overloaded', 'too many wait for the list of sales');
+    this.#readers++;
+    try {
+      return await this.#waitFor(before);
+    } finally {
+      this.#readers--;
+    }
+  }
+
+  #waitFor(before: string | null): Promise<Run> {
     const waiting = this.#waiting.get(before);
     if (waiting) return waiting.run;
     if (before !== null && this.#isFullFor(before)) {
@@ -180,12 +183,17 @@ export class SaleList {
   async #read(before: string | null, busy: { ms: number }): Promise<Run> {
     const { runtime, ledger, present } = this.#on;
     const { clock, timers } = runtime;
-    const sales: Run['sales'] = [];
+    const sales: Written[] = [];
     let chars = 0;
     let startedMs = clock.monotonic();
     const readAtMs = startedMs;
     const pause = (): void => {
       busy.ms += clock.monotonic() - startedMs;
+    };
+    const run = (more: boolean): Run => {
+      const list = new PublicList(sales, more);
+      pause();
+      return { list, readAtMs };
     };
     for (let cursor = before; ; ) {
       const reading = ledger.listSales({ limit: STEP_SALES + 1, before: cursor });
@@ -193,21 +201,18 @@ export class SaleList {
       const records = await reading;
       startedMs = clock.monotonic();
       for (const record of records.slice(0, STEP_SALES)) {
-        if (sales.length === PAGE_SALES_MAX || chars >= PAGE_CHARS_MAX) {
-          pause();
-          return { sales, more: true, readAtMs, made: null };
-        }
+        if (sales.length === PAGE_SALES_MAX || chars >= PAGE_CHARS_MAX) return run(true);
         const presenting = present(record);
         pause();
         const sale = await presenting;
         startedMs = clock.monotonic();
         const json = JSON.stringify(sale);
-        sales.push({ id: record.id, json });
+        sales.push({ cursor: record.id, json });
         chars += json.length;
         cursor = record.id;
       }
+      if (records.length <= STEP_SALES) return run(false);
       pause();
-      if (records.length <= STEP_SALES) return { sales, more: false, readAtMs, made: null };
       await new Promise<void>((resolve) => timers.nextTurn(resolve));
       startedMs = clock.monotonic();
     }

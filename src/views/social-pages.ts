@@ -1,10 +1,11 @@
 import { isId } from '../base/ids.ts';
 import type { During } from '../base/paced.ts';
 import type { Runtime } from '../base/runtime.ts';
+import type { Timers } from '../base/timers.ts';
 import type { CommentPage, CommentsOf, LikerPage, Page } from '../ledger/port.ts';
 import { commentCursor, likeCursor } from '../model/cursor.ts';
 import { type LikedKind, subjectOf } from '../model/like.ts';
-import type { SocialReader } from '../social/port.ts';
+import type { ShownPost, SocialReader } from '../social/port.ts';
 import { BuyerPages } from './buyer-pages.ts';
 import {
   type Comment,
@@ -17,11 +18,13 @@ import {
   presentPost,
 } from './present-social.ts';
 import type { PublicAnswer } from './public-answer.ts';
-import { type Part, PublicPages } from './public-pages.ts';
+import { type Part, PublicPages, type Reader } from './public-pages.ts';
 
 /** A page ends with the row that reaches this: 200 posts of 10 000 characters would be 2 MB for anybody who asks. */
 const PAGE_CHARS_MAX = 256 * 1024;
 const PAGE_ROWS_MAX = 200;
+/** Posts read in one step: the longest fill a page with 27, and what is read beyond its end is thrown away. */
+const STEP_POSTS = 32;
 
 /** Who asks. `reader` null: an admin, who waits behind nobody; `likes` are shown for nobody then. */
 export interface Asking {
@@ -39,11 +42,13 @@ export interface Listed<T> {
  */
 export class SocialPages {
   readonly #from: SocialReader;
+  readonly #timers: Timers;
   readonly #public: PublicPages;
   readonly #buyers: BuyerPages;
 
   constructor(runtime: Runtime, from: SocialReader) {
     this.#from = from;
+    this.#timers = runtime.timers;
     this.#public = new PublicPages(runtime, 'posts');
     this.#buyers = new BuyerPages(runtime, 'posts');
   }
@@ -62,37 +67,59 @@ export class SocialPages {
 
   // For the public
 
-  async publicPosts(filter: { author?: string }, { limit, before }: Page): Promise<PublicAnswer> {
+  async publicPosts(filter: { author?: string }, { limit, before }: Page, reader?: Reader): Promise<PublicAnswer> {
     const { author } = filter;
     const asked = {
       of: author === undefined ? null : `author:${author}`,
       page: before ?? '',
       isFirst: author === undefined && before === null,
+      reader,
     };
     const found = await this.#public.page(asked, limit, async (during) => {
-      const posts = await during(() => this.#from.posts.list(filter, { limit: PAGE_ROWS_MAX + 1, before }, null));
+      const posts = await this.#readPosts(filter, before, during);
       return during(() => written(posts.map(presentPost), PAGE_ROWS_MAX, (at) => posts[at]!.id));
     });
     return found!;
   }
 
-  async publicPost(postId: string): Promise<PublicAnswer | null> {
+  /** So many that they fill a page, and one more if there are others. */
+  async #readPosts(filter: { author?: string }, before: string | null, during: During): Promise<ShownPost[]> {
+    const posts: ShownPost[] = [];
+    let chars = 0;
+    for (;;) {
+      const isFull = chars >= PAGE_CHARS_MAX;
+      const limit = isFull ? 1 : Math.min(STEP_POSTS, PAGE_ROWS_MAX + 1 - posts.length);
+      const page = { limit, before: posts.at(-1)?.id ?? before };
+      const some = await during(() => this.#from.posts.list(filter, page, null));
+      for (const post of some) {
+        posts.push(post);
+        // This one begins the next page.
+        if (chars >= PAGE_CHARS_MAX) return posts;
+        chars += charsOf(post);
+      }
+      if (some.length < limit || posts.length > PAGE_ROWS_MAX) return posts;
+      // An embedded ledger has answered within this turn: others have theirs in between.
+      await new Promise<void>((resolve) => this.#timers.nextTurn(resolve));
+    }
+  }
+
+  async publicPost(postId: string, reader?: Reader): Promise<PublicAnswer | null> {
     if (!isId(postId)) return null;
-    return await this.#public.one(subjectOf('post', postId), async (during) => {
+    return await this.#public.one(subjectOf('post', postId), reader, async (during) => {
       const post = await during(() => this.#from.posts.get(postId, null));
       return post && JSON.stringify(presentPost(post));
     });
   }
 
-  async publicComment(commentId: string): Promise<PublicAnswer | null> {
+  async publicComment(commentId: string, reader?: Reader): Promise<PublicAnswer | null> {
     if (!isId(commentId)) return null;
-    return await this.#public.one(subjectOf('comment', commentId), async (during) => {
+    return await this.#public.one(subjectOf('comment', commentId), reader, async (during) => {
       const comment = await during(() => this.#from.comments.get(commentId, null));
       return comment && JSON.stringify(presentComment(comment));
     });
   }
 
-  async publicComments(of: CommentsOf, page: CommentPage): Promise<PublicAnswer | null> {
+  async publicComments(of: CommentsOf, page: CommentPage, reader?: Reader): Promise<PublicAnswer | null> {
     const { postId, parentId } = of;
     if (!isId(postId)) return null;
     const { order, limit, before } = page;
@@ -101,6 +128,7 @@ export class SocialPages {
       of: subjectOf('post', postId),
       page: `comments ${parentId ?? ''} ${order} ${cursor}`,
       isFirst: parentId === null && before === null,
+      reader,
     };
     return await this.#public.page(asked, limit, async (during) => {
       const all = { ...page, limit: PAGE_ROWS_MAX + 1 };
@@ -110,10 +138,15 @@ export class SocialPages {
     });
   }
 
-  async publicLikers(kind: LikedKind, id: string, { limit, before }: LikerPage): Promise<PublicAnswer | null> {
+  async publicLikers(
+    kind: LikedKind,
+    id: string,
+    { limit, before }: LikerPage,
+    reader?: Reader,
+  ): Promise<PublicAnswer | null> {
     if (!isId(id)) return null;
     const cursor = before === null ? '' : likeCursor(before.atMs, before.key);
-    const asked = { of: subjectOf(kind, id), page: `likes ${cursor}`, isFirst: before === null };
+    const asked = { of: subjectOf(kind, id), page: `likes ${cursor}`, isFirst: before === null, reader };
     return await this.#public.page(asked, limit, async (during) => {
       const likers = await during(() => this.#from.likes.likers(kind, id, { limit: PAGE_ROWS_MAX + 1, before }));
       if (likers === null) return null;
@@ -186,9 +219,13 @@ function written(rows: readonly object[], limit: number, cursorAt: (at: number) 
 function lengthOf(rows: readonly object[], limit: number): number {
   let chars = 0;
   for (let at = 0; at < Math.min(rows.length, limit); at++) {
-    const { title, content } = rows[at] as { title?: string; content?: string | null };
-    chars += (title?.length ?? 0) + (content?.length ?? 0);
+    chars += charsOf(rows[at]!);
     if (chars >= PAGE_CHARS_MAX) return at + 1;
   }
   return Math.min(rows.length, limit);
+}
+
+function charsOf(row: object): number {
+  const { title, content } = row as { title?: string; content?: string | null };
+  return (title?.length ?? 0) + (content?.length ?? 0);
 }

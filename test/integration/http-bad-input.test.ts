@@ -515,17 +515,24 @@ describe('the body as bytes', () => {
     expect((await orderOf('utf', { item: 'voucher' }, { headers })).status).toBe(201);
   });
 
-  it('64 KiB is taken, one byte more and 65 KiB are 413', async () => {
+  it('of an order 4 KiB are taken, one byte more and 65 KiB are 413 (P10)', async () => {
     const body = { item: 'voucher' };
-    expect((await orderOf('big', undefined, { raw: padded(body, 64 * KIB) })).status).toBe(201);
-    for (const bytes of [64 * KIB + 1, 65 * KIB]) {
+    expect((await orderOf('big', undefined, { raw: padded(body, 4 * KIB) })).status).toBe(201);
+    for (const bytes of [4 * KIB + 1, 65 * KIB]) {
       await refused(413, 'body_too_large', () => orderOf('big', undefined, { raw: padded(body, bytes) }));
     }
     const path = `/v1/sales/${sale}/orders`;
-    expect((await chunked(path, token('big'), padded(body, 64 * KIB))).status).toBe(201);
-    await refused(413, 'body_too_large', () => chunked(path, token('big'), padded(body, 65 * KIB)));
+    expect((await chunked(path, token('big'), padded(body, 4 * KIB))).status).toBe(201);
+    await refused(413, 'body_too_large', () => chunked(path, token('big'), padded(body, 4 * KIB + 1)));
+  });
+
+  it('of other calls 64 KiB are taken, and one byte more is 413', async () => {
+    const post = (bytes: number) =>
+      server.call('POST', '/v1/posts', { buyer: 'big', raw: padded({ title: 'a', content: 'b' }, bytes) });
+    expect((await post(64 * KIB)).status).toBe(201);
+    await refused(413, 'body_too_large', () => post(64 * KIB + 1));
     await refused(413, 'body_too_large', () =>
-      server.call('PATCH', `/v1/sales/${sale}`, { admin: true, raw: padded({ version: 1 }, 65 * KIB) }),
+      server.call('PATCH', `/v1/sales/${sale}`, { admin: true, raw: padded({ version: 1 }, 64 * KIB + 1) }),
     );
   });
 
@@ -1043,6 +1050,10 @@ describe('limits', () => {
     const allowed = await from('https://shop.example');
     expect(allowed.headers.get('access-control-allow-origin')).toBe('https://shop.example');
     expect(allowed.headers.get('vary')?.toLowerCase()).toContain('origin');
+    const posts = await limited.call('GET', '/v1/posts', { headers: { origin: 'https://shop.example' } });
+    expect(posts.headers.get('vary')?.toLowerCase(), 'also where the answer depends on the caller').toBe(
+      'origin, authorization, doorbuster-buyer',
+    );
     expect(allowed.headers.get('access-control-expose-headers')?.toLowerCase()).toContain('idempotent-replayed');
     expect((await from('https://other.example')).headers.get('access-control-allow-origin')).toBe(
       'https://other.example',

@@ -362,6 +362,13 @@ describe('what anybody reads', () => {
       expect(read.headers.get('vary'), path).toBe('authorization, doorbuster-buyer');
       const known = await call('GET', path, { headers: { 'if-none-match': read.headers.get('etag')! } });
       expect(known.status, path).toBe(304);
+      const head = await call('HEAD', path);
+      const length = String(Buffer.byteLength(JSON.stringify(read.body)));
+      expect([head.status, head.headers.get('content-length'), head.headers.get('etag')], path).toEqual([
+        200,
+        length,
+        read.headers.get('etag'),
+      ]);
       const own = await call('GET', path, { buyer: 'bob' });
       expect([own.headers.get('cache-control'), own.headers.get('etag')], path).toEqual(['no-store', null]);
     }

@@ -74,7 +74,7 @@ export const BOARD: readonly Mutant[] = [
   {
     name: 'pages: what was deleted stays until it is old',
     file: 'src/views/public-pages.ts',
-    find: 'for (const key of map.keys()) if (key.startsWith(begin)) this.#drop(map, key);',
+    find: 'for (const [key, kept] of this.#kept) if (key.startsWith(begin)) kept.isOutdated = true;',
     replace: '',
     tests: [...PAGES, ...EMBEDDED],
     only: 'at once',
@@ -82,8 +82,8 @@ export const BOARD: readonly Mutant[] = [
   {
     name: 'pages: a read that began before a change is kept',
     file: 'src/views/public-pages.ts',
-    find: 'if (changes === this.#changes) this.#keep(key, kept);',
-    replace: 'this.#keep(key, kept);',
+    find: 'if (!reading.isOutdated) this.#keep(',
+    replace: 'this.#keep(',
     tests: PAGES,
     only: 'at once',
   },
@@ -98,7 +98,7 @@ export const BOARD: readonly Mutant[] = [
   {
     name: 'pages: every reader is read for',
     file: 'src/views/public-pages.ts',
-    find: 'this.#reading.set(key, mine);',
+    find: 'this.#reading.set(key, reading);',
     replace: '',
     tests: [...PAGES, ...DISTRIBUTED],
     only: 'read once|one statement',

@@ -1,4 +1,5 @@
 import { readdirSync, readFileSync } from 'node:fs';
+import type { FastifyRequest } from 'fastify';
 import { describe, expect, it } from 'vitest';
 import { readConfig } from '../../src/base/config.ts';
 import { unavailable } from '../../src/base/errors.ts';
@@ -6,10 +7,23 @@ import { hostsOf, isLoopback } from '../../src/base/loopback.ts';
 import { weaknessOf } from '../../src/base/secrets.ts';
 import { mustBeHere } from '../../src/cli/demo.ts';
 import { mustBeStrong } from '../../src/cli/strong.ts';
-import { addressKey, isLocalAddress } from '../../src/http/address.ts';
+import { addressKey, callerOf, isLocalAddress } from '../../src/http/address.ts';
 import { HTTP_DEFAULTS } from '../../src/http/context.ts';
 import { createServer } from '../../src/http/server.ts';
 import { manualRuntime } from '../contract/manual.ts';
+
+describe('callerOf', () => {
+  it.each([
+    ['203.0.113.7', '203.0.113.7'],
+    ['2001:db8:1:2:3:4:5:6', '2001:db8:1:2::/64'],
+    // A proxy of the own network may stand for everybody.
+    ['127.0.0.1', null],
+    ['10.1.2.3', null],
+    ['fd00::1', null],
+  ])('%s is %s', (ip, caller) => {
+    expect(callerOf({ ip, socket: {} } as FastifyRequest)).toBe(caller);
+  });
+});
 
 describe('addressKey', () => {
   it.each([

@@ -70,6 +70,31 @@ describe('paced work', () => {
     expect(runtime.timers.pending).toBe(0);
   });
 
+  it('callers take turns, each with a share of the places; one that stands for many has no share (P10)', async () => {
+    paced = new Paced(runtime, { ...PACE, atOnce: 1, waitingOfOneMax: 3 });
+    const began: string[] = [];
+    const ends: (() => void)[] = [];
+    const call = (name: string, caller: string | null) =>
+      paced.run(
+        () =>
+          new Promise<void>((resolve) => {
+            began.push(name);
+            ends.push(resolve);
+          }),
+        caller,
+      );
+    const calls = ['a0', 'a1', 'a2', 'a3'].map((name) => call(name, 'a'));
+    await expect(call('a4', 'a')).rejects.toMatchObject({ code: 'overloaded' });
+    calls.push(call('b1', 'b'), ...['1', '2', '3', '4'].map((name) => call(name, null)));
+    await expect(call('c', 'c'), 'all places are taken').rejects.toMatchObject({ code: 'overloaded' });
+    for (let at = 0; at < calls.length; at++) {
+      ends[at]!();
+      await settled();
+    }
+    await Promise.all(calls);
+    expect(began).toEqual(['a0', 'a1', 'b1', '1', 'a2', '2', 'a3', '3', '4']);
+  });
+
   it('a machine that was suspended costs a quarter of a second, not four times as long', async () => {
     await work(60_000);
     const next = work(1);

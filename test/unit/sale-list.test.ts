@@ -1,4 +1,4 @@
-import { beforeEach, describe, expect, it } from 'vitest';
+import { beforeEach, describe, expect, it, vi } from 'vitest';
 import { RetryableError } from '../../src/base/errors.ts';
 import type { Ledger, Page } from '../../src/ledger/port.ts';
 import type { SaleRecord } from '../../src/model/sale.ts';
@@ -98,6 +98,22 @@ describe('the list of sales', () => {
     expect(reads).toHaveLength(2 * steps);
   });
 
+  it('is encoded once, whatever limits are asked for in turn: the tag of another limit needs no body (P10)', async () => {
+    for (const sale of sales) sale.name = 'x'.repeat(1000);
+    await page(50);
+    const encoded = vi.spyOn(Buffer, 'from');
+    const copied = vi.spyOn(Buffer, 'concat');
+    const tags = new Set<string>();
+    for (let n = 0; n < 200; n++) tags.add((await list.page({ limit: 1 + (n % 50), before: null })).tag);
+    const chars = encoded.mock.calls.reduce((sum, [text]) => sum + String(text).length, 0);
+    const copies = copied.mock.calls.length;
+    vi.restoreAllMocks();
+    expect(tags.size).toBe(25);
+    expect(copies).toBe(0);
+    expect(chars, 'the ends of the lists').toBeLessThan(200 * 50);
+    expect((await page(3)).ids).toEqual(['100', '99', '98']);
+  });
+
   it('a page has a size that it does not exceed by more than a sale, whatever the limit', async () => {
     const sale = 30_000;
     sales = Array.from({ length: 100 }, (_, i) => ({ id: String(500 - i), name: 'x'.repeat(sale) }));
@@ -182,6 +198,24 @@ describe('the list of sales', () => {
     expect((await page(5, nextCursor)).ids[0]).toBe('95');
     expect((await page(5, third)).ids[0]).toBe('90');
     await expect(page(5, '1000')).rejects.toThrow('the disk is full');
+  });
+
+  it('so many may wait for it, and further ones get what was seen last, or are refused (P10)', async () => {
+    const gate = Promise.withResolvers<void>();
+    held = gate.promise;
+    const ask = () => list.page({ limit: 5, before: null });
+    const waiting = Array.from({ length: 1024 }, ask);
+    await settled();
+    await expect(ask()).rejects.toMatchObject({ code: 'overloaded' });
+    gate.resolve();
+    const [first] = await ended(Promise.all(waiting));
+    held = new Promise(() => {});
+    runtime.clock.advance(FRESH_MS);
+    const again = Array.from({ length: 1024 }, ask);
+    await settled();
+    expect((await ask()).tag).toBe(first!.tag);
+    await runtime.timers.advance(1000);
+    await Promise.all(again);
   });
 
   it('with the ledger out, shows what was seen last; what nobody has seen fails, and is tried again', async () => {

@@ -5,7 +5,7 @@ import { iso } from '../../views/present.ts';
 import { accountTokens } from '../account-tokens.ts';
 import { addressOf } from '../address.ts';
 import { denied } from '../auth.ts';
-import type { HttpContext } from '../context.ts';
+import { bodyBytesMax, type HttpContext } from '../context.ts';
 import { HttpProblem } from '../problem.ts';
 import { keyOf } from '../request.ts';
 import { problems } from '../responses.ts';
@@ -20,6 +20,7 @@ export function accountRoutes(app: FastifyInstance, { shop, options, passwordLim
   app.post<{ Body: S.NewAccountBody }>(
     '/v1/accounts',
     {
+      bodyLimit: bodyBytesMax(S.NewAccount),
       schema: {
         tags,
         summary: 'Register an account and sign in',
@@ -56,6 +57,7 @@ export function accountRoutes(app: FastifyInstance, { shop, options, passwordLim
   app.post<{ Body: S.NewSessionBody }>(
     '/v1/sessions',
     {
+      bodyLimit: bodyBytesMax(S.NewSession),
       schema: {
         tags,
         summary: 'Sign in to an account: a buyer’s token for 24 hours',

@@ -9,7 +9,7 @@ import type { OrderResult } from '../../orders/seat-orders.ts';
 import { iso, type Order, presentOrder, type Sale } from '../../views/present.ts';
 import type { OrderingIdentity } from '../auth.ts';
 import { readsOfList } from '../buyer-limits.ts';
-import type { HttpContext } from '../context.ts';
+import { bodyBytesMax, type HttpContext } from '../context.ts';
 import { mountOf } from '../mount.ts';
 import { HttpProblem } from '../problem.ts';
 import { refuse, sendProblem } from '../reply.ts';
@@ -58,6 +58,7 @@ export function orderRoutes(app: FastifyInstance, { shop, auth, streams, buyerLi
   app.post<{ Params: { id: string }; Body: S.NewOrderBody }>(
     '/v1/sales/:id/orders',
     {
+      bodyLimit: bodyBytesMax(S.NewOrder),
       schema: {
         tags,
         'x-security': [{ buyer: [] }, { admin: [] }],

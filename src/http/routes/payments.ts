@@ -11,7 +11,7 @@ import type { PayResult } from '../../orders/life/pay.ts';
 import type { Order } from '../../views/present.ts';
 import { addressOf } from '../address.ts';
 import type { Identity } from '../auth.ts';
-import { BODY_BYTES_MAX, type HttpContext, type HttpOptions } from '../context.ts';
+import { BODY_BYTES_MAX, bodyBytesMax, type HttpContext, type HttpOptions } from '../context.ts';
 import { callDigest, Keyed } from '../keyed.ts';
 import { HttpProblem, invalid } from '../problem.ts';
 import { actorOf } from '../request.ts';
@@ -42,6 +42,7 @@ export function paymentRoutes(app: FastifyInstance, context: HttpContext): void 
   app.post<OfOrder & { Body: S.PayOrderBody }>(
     '/v1/orders/:id/pay',
     {
+      bodyLimit: bodyBytesMax(S.PayOrder),
       schema: {
         ...owner,
         headers: Type.Object({ ...S.KeyHeader, ...S.BuyerHeader }),
@@ -119,6 +120,7 @@ export function paymentRoutes(app: FastifyInstance, context: HttpContext): void 
   app.post<OfOrder>(
     '/v1/orders/:id/cancel',
     {
+      bodyLimit: bodyBytesMax(S.Nothing),
       schema: {
         ...owner,
         summary: 'Cancel: the units are free again',

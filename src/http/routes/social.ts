@@ -7,6 +7,8 @@ import type { LikedKind } from '../../model/like.ts';
 import type { CommentOrder } from '../../model/social.ts';
 import { presentComment, presentLikes, presentPost } from '../../views/present-social.ts';
 import type { PublicAnswer } from '../../views/public-answer.ts';
+import type { Reader } from '../../views/public-pages.ts';
+import { callerOf } from '../address.ts';
 import type { Identity } from '../auth.ts';
 import { readsOfList } from '../buyer-limits.ts';
 import type { HttpContext } from '../context.ts';
@@ -80,13 +82,15 @@ export function socialRoutes(app: FastifyInstance, context: HttpContext): void {
     reply: FastifyReply,
     none: string,
     read: {
-      shared: () => Promise<PublicAnswer | null>;
+      shared: (reader: Reader) => Promise<PublicAnswer | null>;
       own: (asking: { reader: string | null }) => Promise<object | null>;
     },
   ): Promise<FastifyReply> => {
-    reply.header('vary', 'authorization, doorbuster-buyer');
+    // With CORS_ORIGINS it names the origin already.
+    const vary = [reply.getHeader('vary') ?? [], 'authorization, doorbuster-buyer'].flat().join(', ');
+    reply.header('vary', vary);
     const who = request[WHO];
-    const found = who === null ? await read.shared() : await read.own({ reader: who.buyer });
+    const found = who === null ? await read.shared(() => callerOf(request)) : await read.own({ reader: who.buyer });
     if (found === null) throw new HttpProblem('not_found', none);
     if (who === null) return publicRead(request, reply, found as PublicAnswer);
     return reply.header('cache-control', 'no-store').send(found);
@@ -139,7 +143,7 @@ export function socialRoutes(app: FastifyInstance, context: HttpContext): void {
       const filter = author === undefined ? {} : { author };
       const { pages } = shop.get().social;
       return await answerRead(request, reply, WORDS.post.none, {
-        shared: () => pages.publicPosts(filter, pageOf(asked)),
+        shared: (reader) => pages.publicPosts(filter, pageOf(asked), reader),
         own: (asking) => pages.posts(asking, filter, pageOf(asked)),
       });
     },
@@ -162,7 +166,7 @@ export function socialRoutes(app: FastifyInstance, context: HttpContext): void {
       const { id } = request.params;
       const { pages, reader: from } = shop.get().social;
       return await answerRead(request, reply, WORDS.post.none, {
-        shared: () => pages.publicPost(id),
+        shared: (reader) => pages.publicPost(id, reader),
         own: async ({ reader }) => {
           const post = await from.posts.get(id, reader);
           return post && presentPost(post);
@@ -256,7 +260,7 @@ export function socialRoutes(app: FastifyInstance, context: HttpContext): void {
       const of = { postId: request.params.id, parentId };
       const { pages } = shop.get().social;
       return await answerRead(request, reply, WORDS.post.none, {
-        shared: () => pages.publicComments(of, page),
+        shared: (reader) => pages.publicComments(of, page, reader),
         own: (asking) => pages.comments(asking, of, page),
       });
     },
@@ -279,7 +283,7 @@ export function socialRoutes(app: FastifyInstance, context: HttpContext): void {
       const { id } = request.params;
       const { pages, reader: from } = shop.get().social;
       return await answerRead(request, reply, WORDS.comment.none, {
-        shared: () => pages.publicComment(id),
+        shared: (reader) => pages.publicComment(id, reader),
         own: async ({ reader }) => {
           const comment = await from.comments.get(id, reader);
           return comment && presentComment(comment);
@@ -382,7 +386,7 @@ export function socialRoutes(app: FastifyInstance, context: HttpContext): void {
         const page = likePage(request.query);
         const { pages } = shop.get().social;
         return await answerRead(request, reply, none, {
-          shared: () => pages.publicLikers(kind, id, page),
+          shared: (reader) => pages.publicLikers(kind, id, page, reader),
           own: (asking) => pages.likers(asking, kind, id, page),
         });
       },

@@ -5,7 +5,7 @@ import Type from 'typebox';
 import { Buyer, NoQuery } from '../../contract/schemas.ts';
 import { ACCOUNT_PREFIX } from '../../model/account.ts';
 import { iso } from '../../views/present.ts';
-import type { HttpContext } from '../context.ts';
+import { bodyBytesMax, type HttpContext } from '../context.ts';
 import { invalid } from '../problem.ts';
 import { problems, systemProblems } from '../responses.ts';
 
@@ -44,9 +44,10 @@ export function systemRoutes(app: FastifyInstance, { shop, options, auth, overlo
         response: { ...systemProblems(), 200: Readiness, 503: Readiness },
       },
     },
-    (_, reply) => {
+    (request, reply) => {
       const readiness = shop.readiness();
-      const http = overload.reason;
+      // As for any other request: the two must not disagree.
+      const http = overload.reasonFor(request.raw);
       if (http !== null) {
         return reply.code(503).send({ status: 'unavailable' as const, parts: { ...readiness.parts, http } });
       }
@@ -113,14 +114,16 @@ export function timeRoutes(app: FastifyInstance, { options, runtime }: HttpConte
       algorithm: 'HS256',
       expiresIn: DEMO_TOKEN_SECONDS * 1000,
     });
+    const body = Type.Object({ user: Buyer }, { additionalProperties: false, examples: [{ user: 'alice' }] });
     app.post<{ Body: { user: string } }>(
       '/v1/demo/tokens',
       {
+        bodyLimit: bodyBytesMax(body),
         schema: {
           tags,
           summary: 'Create a buyer’s token for trying things out (only with --demo)',
           querystring: NoQuery,
-          body: Type.Object({ user: Buyer }, { additionalProperties: false, examples: [{ user: 'alice' }] }),
+          body,
           response: {
             201: Type.Object({ token: Type.String() }),
             ...problems('malformed_json', 'body_too_large', 'unsupported_media_type', 'invalid_request'),
