@@ -1,4 +1,5 @@
 import { RetryableError, unavailable } from '../base/errors.ts';
+import type { AddressInNetwork } from '../base/fair.ts';
 import { Few } from '../base/few.ts';
 import { type IdKind, IdSequence, isId } from '../base/ids.ts';
 import type { Runtime } from '../base/runtime.ts';
@@ -543,17 +544,13 @@ export abstract class Shop {
 
   // Accounts
 
-  registerAccount(registration: Registration, origin: string | null): Promise<Registered> {
-    return this.#living(() => this.#accounts.register(registration, origin));
+  registerAccount(registration: Registration, from: AddressInNetwork, origin: string | null): Promise<Registered> {
+    return this.#living(() => this.#accounts.register(registration, from, origin));
   }
 
   /** Null: no such account, or another password. */
-  signIn(username: string, password: string): Promise<AccountRecord | null> {
-    return this.#living(() => this.#accounts.signIn(username, password));
-  }
-
-  isRegistered(username: string, email: string): Promise<boolean> {
-    return this.#accounts.isRegistered(username, email);
+  signIn(username: string, password: string, from: AddressInNetwork): Promise<AccountRecord | null> {
+    return this.#living(() => this.#accounts.signIn(username, password, from));
   }
 
   // Sales
