@@ -180,6 +180,7 @@ export class DistributedShop extends Shop {
         },
         locks: orderLocks,
         life: options.life ?? NO_PAYMENTS,
+        room: null,
         likes: likes ?? new DirectLikes({ setLike: (request) => this.watched(ledger.likes.setLike(request)) }),
         patience: { answerWithinMs: options.answerWithinMs, queued: (message) => this.#remember(message) },
         orderIdBlock: ORDER_ID_BLOCK,

@@ -52,6 +52,7 @@ import { type PasswordHasher, ScryptHasher } from '../social/accounts/password.t
 import { checkCounts, isPlace } from '../social/count-check.ts';
 import { DecideLikeLetters, type DecideLikeLettersDependencies } from '../social/likes/dead-letters.ts';
 import type { Likes } from '../social/likes/likes.ts';
+import type { RoomForWriting } from '../social/room.ts';
 import { Board, type HearSale, type SaleEvent } from '../views/board.ts';
 import { DeadLetterList } from '../views/dead-letters.ts';
 import { Events, type OrderEvent, type ShopEvents } from '../views/events.ts';
@@ -98,6 +99,8 @@ export interface ShopParts {
   readonly life: LifeOptions;
   /** How likes are decided. */
   readonly likes: Likes;
+  /** Null: the ledger's disk is not ours. */
+  readonly room: RoomForWriting | null;
 }
 
 export interface RebuildOptions {
@@ -179,8 +182,21 @@ export abstract class Shop {
   readonly #onPlaced: (() => void)[] = [];
 
   protected constructor(parts: ShopParts, runtime: Runtime) {
-    const { ledger, gate, pipe, letters, likeLetters, patience, orderIdBlock, metrics, locks, life, cluster, likes } =
-      parts;
+    const {
+      ledger,
+      gate,
+      pipe,
+      letters,
+      likeLetters,
+      patience,
+      orderIdBlock,
+      metrics,
+      locks,
+      life,
+      cluster,
+      likes,
+      room,
+    } = parts;
     this.runtime = runtime;
     this.#queuedMsMax = patience?.answerWithinMs ?? 0;
     this.ledger = ledger;
@@ -298,6 +314,7 @@ export abstract class Shop {
       postIds: ids('post'),
       commentIds: ids('comment', COMMENT_ID_BLOCK),
       auditIds,
+      room,
       living: (work) => this.#living(work),
       watched: (work) => this.watched(work),
     });

@@ -37,6 +37,9 @@ export interface HttpOptions {
   rateLimitBuyerWrites: number;
   /** Reads, per buyer and second. */
   rateLimitBuyerReads: number;
+  /** Posts, comments and edits per buyer in 24 hours, and the characters of all of them. */
+  postsPerDay: number;
+  writingCharsPerDay: number;
   /** Requests per address and second; null: off. */
   rateLimitAddress: number | null;
   corsOrigins: string[];
@@ -66,6 +69,8 @@ export const HTTP_DEFAULTS: HttpOptions = {
   rateLimitBuyer: 20,
   rateLimitBuyerWrites: 10,
   rateLimitBuyerReads: 50,
+  postsPerDay: 1000,
+  writingCharsPerDay: 1_000_000,
   rateLimitAddress: null,
   corsOrigins: [],
   sseMax: 1000,

@@ -140,6 +140,8 @@ const HTTP: Record<keyof HttpSettings, Check> = {
   rateLimitBuyer: number('rateLimitBuyer'),
   rateLimitBuyerWrites: number('rateLimitBuyerWrites'),
   rateLimitBuyerReads: number('rateLimitBuyerReads'),
+  postsPerDay: number('postsPerDay'),
+  writingCharsPerDay: number('writingCharsPerDay'),
   rateLimitAddress: orNull(number('rateLimitAddress')),
   corsOrigins: texts,
   sseMax: number('sseMax'),

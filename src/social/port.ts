@@ -18,6 +18,14 @@ interface Shown {
   readonly liked: boolean | null;
 }
 
+/** What is done before something new is made. */
+export interface Before {
+  /** Before anything is stored, and not for a repeat. Throws if it may not be made. */
+  readonly begin: () => Promise<void>;
+  /** Before it is stored, once its id is known. */
+  readonly note: (id: string) => Promise<void>;
+}
+
 /** What views read. Null: there is no such post or comment, or it was deleted. */
 export interface SocialReader {
   readonly posts: {

@@ -111,7 +111,9 @@ export function socialRoutes(app: FastifyInstance, context: HttpContext): void {
       const { title, content } = request.body;
       const call = keyed.callOf(request[WHO]!, request, { operation: 'post.create', subject: '' });
       const post = { author: nameOf(request), title, content };
-      const made = await keyed.inTurn(call, () => shop.get().social.createPost(post, call, actingOf(request)));
+      const made = await buyerLimits.write(post.author, title.length + content.length, (mayBegin) =>
+        keyed.inTurn(call, () => shop.get().social.createPost(post, call, actingOf(request), mayBegin)),
+      );
       if (made.outcome !== 'ok') throw new HttpProblem(made.outcome);
       if (made.replayed) reply.header('idempotent-replayed', 'true');
       const shown = presentPost(made.post);
@@ -186,7 +188,10 @@ export function socialRoutes(app: FastifyInstance, context: HttpContext): void {
     },
     async (request) => {
       const edit = { by: nameOf(request), ...request.body };
-      const edited = await shop.get().social.editPost(request.params.id, edit, actingOf(request));
+      const { title = '', content = '' } = request.body;
+      const edited = await buyerLimits.write(edit.by, title.length + content.length, (mayBegin) =>
+        shop.get().social.editPost(request.params.id, edit, actingOf(request), mayBegin),
+      );
       if (edited.outcome === 'ok') return presentPost(edited.record);
       throw refused('post', edited);
     },
@@ -213,7 +218,9 @@ export function socialRoutes(app: FastifyInstance, context: HttpContext): void {
       const { content, parentId = null } = request.body;
       const call = keyed.callOf(request[WHO]!, request, { operation: 'comment.create', subject: postId });
       const comment = { postId, parentId, author: nameOf(request), content };
-      const made = await keyed.inTurn(call, () => shop.get().social.createComment(comment, call, actingOf(request)));
+      const made = await buyerLimits.write(comment.author, content.length, (mayBegin) =>
+        keyed.inTurn(call, () => shop.get().social.createComment(comment, call, actingOf(request), mayBegin)),
+      );
       switch (made.outcome) {
         case 'ok':
           break;
@@ -303,7 +310,9 @@ export function socialRoutes(app: FastifyInstance, context: HttpContext): void {
     },
     async (request) => {
       const edit = { by: nameOf(request), ...request.body };
-      const edited = await shop.get().social.editComment(request.params.id, edit, actingOf(request));
+      const edited = await buyerLimits.write(edit.by, edit.content.length, (mayBegin) =>
+        shop.get().social.editComment(request.params.id, edit, actingOf(request), mayBegin),
+      );
       if (edited.outcome === 'ok') return presentComment(edited.record);
       throw refused('comment', edited);
     },
