@@ -258,6 +258,13 @@ export const SETTINGS = {
     'Reads of orders, posts and comments per second and buyer',
     whole(1, 100_000),
   ),
+  ordersPerDay: setting(
+    'ORDERS_PER_DAY',
+    'orders-per-day',
+    '2000',
+    'Orders that a buyer may place in 24 hours, whatever becomes of them',
+    whole(1, 10_000_000),
+  ),
   postsPerDay: setting(
     'POSTS_PER_DAY',
     'posts-per-day',

@@ -395,6 +395,11 @@ export abstract class Shop {
     }
   }
 
+  /** What a repeat of a request gets; null: it is none. Takes nothing new. */
+  placedBefore(request: PlaceRequest): Promise<PlaceResult | null> {
+    return this.#living(() => this.#place.again(request));
+  }
+
   /** The order without its payment. */
   findOrder(orderId: string): Promise<OrderRecord | null> {
     return this.#find.find(orderId);

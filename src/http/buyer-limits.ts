@@ -29,6 +29,11 @@ export function readsOfList(limit: unknown): number {
  */
 export class BuyerLimits {
   readonly #limits: Readonly<Record<keyof typeof DETAILS, RateLimit>>;
+  /**
+   * Orders that were placed. Each leaves a row for ever and, with a key, an entry in the gate for 24 hours, also when it is cancelled
+   * at once and its units are free again: the limit of a sale does not bound that.
+   */
+  readonly #placed: DayBudget;
   /** Texts and their characters. */
   readonly #writing: DayBudget;
 
@@ -39,6 +44,7 @@ export class BuyerLimits {
       social: new RateLimit(clock, options.rateLimitBuyerWrites),
       reads: new RateLimit(clock, options.rateLimitBuyerReads),
     };
+    this.#placed = new DayBudget(clock, options.ordersPerDay);
     this.#writing = new DayBudget(clock, options.postsPerDay, options.writingCharsPerDay);
   }
 
@@ -51,6 +57,18 @@ export class BuyerLimits {
     const waitSeconds = this.#limits[kind].take(buyer, cost);
     if (waitSeconds === 0) return;
     throw tooMuch(DETAILS[kind], waitSeconds);
+  }
+
+  /** The refusal of another order of a buyer who has placed too many; null: one more may be placed. */
+  tooManyPlaced(buyer: string): HttpProblem | null {
+    const waitSeconds = this.#placed.waitSeconds(buyer, 1);
+    return waitSeconds === 0
+      ? null
+      : tooMuch('this buyer has placed as many orders as may be in 24 hours', waitSeconds);
+  }
+
+  placed(buyer: string): void {
+    this.#placed.spend(buyer, 1);
   }
 
   /**

@@ -140,6 +140,7 @@ const HTTP: Record<keyof HttpSettings, Check> = {
   rateLimitBuyer: number('rateLimitBuyer'),
   rateLimitBuyerWrites: number('rateLimitBuyerWrites'),
   rateLimitBuyerReads: number('rateLimitBuyerReads'),
+  ordersPerDay: number('ordersPerDay'),
   postsPerDay: number('postsPerDay'),
   writingCharsPerDay: number('writingCharsPerDay'),
   rateLimitAddress: orNull(number('rateLimitAddress')),

@@ -32,7 +32,10 @@ export class RoomForWriting {
 
   /** Throws a RetryableError if there is too little. */
   async mustBeEnough(): Promise<void> {
-    if (this.#clock.monotonic() - this.#lookedMs >= LOOK_AGAIN_MS) await (this.#looking ??= this.#lookNow());
+    if (this.#clock.monotonic() - this.#lookedMs >= LOOK_AGAIN_MS) {
+      this.#looking ??= this.#lookNow();
+      await this.#looking;
+    }
     if (!this.#isEnough) throw unavailable('the disk is nearly full: what is left of it is for orders');
   }
 
