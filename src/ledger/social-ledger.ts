@@ -10,6 +10,7 @@ import type {
   Liked,
   Liker,
   LikerPage,
+  LikesOf,
   NewComment,
   NewPost,
   PostEdit,
@@ -89,7 +90,7 @@ export class SocialBook implements SocialLedger {
     return this.#on.look(() => likes.likersOf(subject, page));
   }
 
-  likesOf(user: string, kind: LikedKind, page: LikerPage): Promise<{ id: string; atMs: number }[]> {
+  likesOf(user: string, kind: LikedKind, page: LikerPage): Promise<LikesOf> {
     return this.#on.look(() => likes.likesOf(user, kind, page));
   }
 

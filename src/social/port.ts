@@ -1,4 +1,4 @@
-import type { CommentPage, CommentsOf, Liker, LikerPage, Page } from '../ledger/port.ts';
+import type { CommentPage, CommentsOf, Liker, LikerPage, LikesOf, Page } from '../ledger/port.ts';
 import type { LikedKind } from '../model/like.ts';
 import type { CommentRecord, PostRecord } from '../model/social.ts';
 import type { LikeCount } from './likes/likes.ts';
@@ -39,6 +39,6 @@ export interface SocialReader {
   };
   readonly likes: {
     likers(kind: LikedKind, id: string, page: LikerPage): Promise<Liker[] | null>;
-    likesOf(user: string, kind: LikedKind, page: LikerPage): Promise<{ id: string; atMs: number }[]>;
+    likesOf(user: string, kind: LikedKind, page: LikerPage): Promise<LikesOf>;
   };
 }

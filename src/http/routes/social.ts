@@ -406,7 +406,7 @@ export function socialRoutes(app: FastifyInstance, context: HttpContext): void {
       schema: {
         ...buyer,
         tags: ['Likes'],
-        summary: 'List what the caller likes, newest first, as stored in the ledger',
+        summary: 'List what the caller likes, newest first, as stored; a page may be shorter than its limit',
         querystring: S.MyLikesQuery,
         response: { 200: S.listOf(S.LikedSubject), ...problems(...BUYER, 'invalid_request') },
       },
