@@ -258,6 +258,27 @@ export const SETTINGS = {
     'Reads of orders, posts and comments per second and buyer',
     whole(1, 100_000),
   ),
+  ordersPerDay: setting(
+    'ORDERS_PER_DAY',
+    'orders-per-day',
+    '2000',
+    'Orders that a buyer may place in 24 hours, whatever becomes of them',
+    whole(1, 10_000_000),
+  ),
+  postsPerDay: setting(
+    'POSTS_PER_DAY',
+    'posts-per-day',
+    '1000',
+    'Posts, comments and edits in 24 hours and buyer',
+    whole(1, 10_000_000),
+  ),
+  writingCharsPerDay: setting(
+    'WRITING_CHARS_PER_DAY',
+    'writing-chars-per-day',
+    '1000000',
+    'Characters of posts, comments and edits in 24 hours and buyer',
+    whole(20_000, 1_000_000_000),
+  ),
   rateLimitAddress: setting(
     'RATE_LIMIT_ADDRESS',
     'rate-limit-address',

@@ -1,6 +1,6 @@
 import Type, { type Static } from 'typebox';
 import { TerminalError } from '../base/errors.ts';
-import { faults as schemaFaults } from '../contract/validate.ts';
+import { firstFault } from '../contract/validate.ts';
 import { BOUNDS, type Fault } from '../model/sale.ts';
 import {
   rangesOf,
@@ -123,7 +123,7 @@ export function parseSeatingPlan(text: string): SeatingPlan {
   if (plan === null || typeof plan !== 'object' || !('zones' in plan)) {
     throw new TerminalError('plan_unreadable', 'is not a seating plan: it has no zones');
   }
-  const [fault] = schemaFaults(Plan, plan);
+  const fault = firstFault(Plan, plan);
   if (fault) throw new TerminalError('plan_unreadable', `is not a seating plan: ${fault.path} ${fault.message}`);
   return plan as SeatingPlan;
 }
@@ -201,7 +201,10 @@ interface NamedSeat {
 function namedSeats({ zones }: SeatingPlan, notes: Notes): { found: NamedSeat[]; leftOut: number } {
   const found: NamedSeat[] = [];
   const names = new Set<string>();
-  const sections = new Set<string>();
+  const sections = new Names((name, number) => {
+    const suffix = ` (${number})`;
+    return `${cut(name, SEAT_BOUNDS.nameLengthMax - suffix.length)}${suffix}`;
+  });
   const guids = new Set<string>();
   let all = 0;
   for (const [index, zone] of zones.entries()) {
@@ -209,7 +212,7 @@ function namedSeats({ zones }: SeatingPlan, notes: Notes): { found: NamedSeat[];
     const seats = seatsIn(zone, given, notes);
     // Two zones of one name may share it, unless a seat would then stand for two.
     const collides = sections.has(given) && seats.some((seat) => names.has(nameOf(seat)));
-    const section = collides ? toldApart(given, sections) : given;
+    const section = collides ? sections.toldApart(given) : given;
     if (collides) notes.add('renamed', `zone ${quoted(given)} is ${quoted(section)}`);
     sections.add(section);
     for (const seat of seats.map((one) => ({ ...one, section }))) {
@@ -267,11 +270,30 @@ function nameOf({ section, row, number }: Pick<NamedSeat, 'section' | 'row' | 'n
   return `${section}/${row}/${number}`;
 }
 
-function toldApart(name: string, taken: ReadonlySet<string>): string {
-  for (let number = 2; ; number++) {
-    const suffix = ` (${number})`;
-    const next = `${cut(name, SEAT_BOUNDS.nameLengthMax - suffix.length)}${suffix}`;
-    if (!taken.has(next)) return next;
+/** Names that are taken. A name that comes again and again gets the next number each time, without trying all before it. */
+class Names {
+  readonly #taken = new Set<string>();
+  readonly #nextNumber = new Map<string, number>();
+  readonly #numbered: (name: string, number: number) => string;
+
+  constructor(numbered: (name: string, number: number) => string) {
+    this.#numbered = numbered;
+  }
+
+  has(name: string): boolean {
+    return this.#taken.has(name);
+  }
+
+  add(name: string): void {
+    this.#taken.add(name);
+  }
+
+  /** The name with a number, so that it is not taken. */
+  toldApart(name: string): string {
+    let number = this.#nextNumber.get(name) ?? 2;
+    while (this.#taken.has(this.#numbered(name, number))) number++;
+    this.#nextNumber.set(name, number + 1);
+    return this.#numbered(name, number);
   }
 }
 
@@ -304,7 +326,7 @@ function itemsOf(plan: SeatingPlan, seats: readonly NamedSeat[], notes: Notes): 
     for (const seat of own) notes.add(code, category === '' ? nameOf(seat) : quoted(category));
   }
   const categories = [...listed, ...byCategory.keys()].filter((category) => byCategory.has(category));
-  const codes = new Set<string>();
+  const codes = new Names((code, number) => `${code}-${number}`);
   return [...new Set(categories)].map((category, index) => {
     const code = codeOf(category === '' ? 'no category' : category, `category-${index + 1}`, codes);
     const name = cleaned(category, BOUNDS.nameLengthMax) || 'No category';
@@ -314,7 +336,7 @@ function itemsOf(plan: SeatingPlan, seats: readonly NamedSeat[], notes: Notes): 
 }
 
 /** The code of an item, made from the words of its category: `1er balcon, côté` is `1er-balcon-cote`. */
-function codeOf(words: string, fallback: string, taken: Set<string>): string {
+function codeOf(words: string, fallback: string, taken: Names): string {
   const plain = words
     .normalize('NFKD')
     .replaceAll(/\p{M}/gu, '')
@@ -323,8 +345,7 @@ function codeOf(words: string, fallback: string, taken: Set<string>): string {
     .slice(0, 58)
     .replaceAll(/^[-._]+|[-._]+$/g, '');
   const base = isCode(plain) ? plain : fallback;
-  let code = base;
-  for (let number = 2; taken.has(code); number++) code = `${base}-${number}`;
+  const code = taken.has(base) ? taken.toldApart(base) : base;
   taken.add(code);
   return code;
 }

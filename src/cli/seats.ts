@@ -5,7 +5,7 @@ import { type Command, optionHelp, parseArguments, UsageError } from './command.
 import { importSeatingPlan, type Note, parseSeatingPlan, type SaleDraft, type SeatsImport } from './seating-plan.ts';
 
 /** A plan of 100 000 seats has about 20 MB. */
-const FILE_BYTES_MAX = 128 * 2 ** 20;
+const FILE_BYTES_MAX = 32 * 2 ** 20;
 const TOO_LARGE = `is larger than ${FILE_BYTES_MAX / 2 ** 20} MiB: it is no seating plan`;
 const STDIN = '-';
 
@@ -107,7 +107,7 @@ function unreadable(why: string): TerminalError {
   return new TerminalError('plan_unreadable', why);
 }
 
-function reportOf(file: string, { plan, seats, leftOut, sections, items, notes, faults }: SeatsImport): string {
+export function reportOf(file: string, { plan, seats, leftOut, sections, items, notes, faults }: SeatsImport): string {
   const rows = sections.reduce((sum, section) => sum + section.rows, 0);
   return [
     `${plan || file}: ${seats} seats in ${rows} rows${leftOut === 0 ? '' : `; ${leftOut} seats are left out`}`,
@@ -140,7 +140,9 @@ function noteLines({ says, count, examples }: Note): string[] {
 
 /** Text to the left, numbers to the right. */
 function table(rows: readonly (readonly (string | number)[])[]): string[] {
-  const widths = rows[0]!.map((_, column) => Math.max(...rows.map((row) => String(row[column]).length)));
+  const widths = rows[0]!.map((_, column) =>
+    rows.reduce((width, row) => Math.max(width, String(row[column]).length), 0),
+  );
   const isNumber = rows[0]!.map((_, column) => typeof rows.at(-1)![column] === 'number');
   return rows.map((row) =>
     row

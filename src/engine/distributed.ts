@@ -183,6 +183,7 @@ export class DistributedShop extends Shop {
         },
         locks: orderLocks,
         life: options.life ?? NO_PAYMENTS,
+        room: null,
         likes:
           likes ??
           new DirectLikes(

@@ -13,6 +13,7 @@ import type { SaleRecord } from '../model/sale.ts';
 import { MemoryPipe } from '../pipe/memory.ts';
 import { ORDERS } from '../pipe/orders.ts';
 import { DirectLikes } from '../social/likes/direct.ts';
+import { RoomForWriting, spaceOf } from '../social/room.ts';
 import { type LifeOptions, NO_PAYMENTS, type Readiness, Shop } from './shop.ts';
 
 const ORDER_ID_BLOCK = 20_000;
@@ -40,14 +41,21 @@ export class EmbeddedShop extends Shop {
 
   /** Opens the ledger in `folder` and builds the gates of all sales that may still admit. */
   static async open(folder: string, runtime: Runtime, life: LifeOptions = NO_PAYMENTS): Promise<EmbeddedShop> {
-    return EmbeddedShop.on(SqliteLedger.open(folder, runtime), runtime, life);
+    const ledger = SqliteLedger.open(folder, runtime);
+    const room = new RoomForWriting(runtime.clock, () => spaceOf(folder));
+    return EmbeddedShop.on(ledger, runtime, life, room);
   }
 
   /** The same on a ledger that is open, and that nobody else writes to. Closes it at its end. */
-  static async on(ledger: Ledger, runtime: Runtime, life: LifeOptions = NO_PAYMENTS): Promise<EmbeddedShop> {
+  static async on(
+    ledger: Ledger,
+    runtime: Runtime,
+    life: LifeOptions = NO_PAYMENTS,
+    room: RoomForWriting | null = null,
+  ): Promise<EmbeddedShop> {
     let shop: EmbeddedShop | null = null;
     try {
-      shop = new EmbeddedShop(ledger, runtime, life);
+      shop = new EmbeddedShop(ledger, runtime, life, room);
       // Tokens come from the clock, which may have stepped back since the last run.
       shop.#space.mintedElsewhere(Number(await ledger.highestFence()));
       for (const saleId of await ledger.openSaleIds()) await shop.install(saleId, 0);
@@ -63,7 +71,7 @@ export class EmbeddedShop extends Shop {
     }
   }
 
-  private constructor(ledger: Ledger, runtime: Runtime, life: LifeOptions) {
+  private constructor(ledger: Ledger, runtime: Runtime, life: LifeOptions, room: RoomForWriting | null) {
     // Of this shop alone: another one in this process has other orders.
     const space = new MemorySpace(runtime.clock);
     const locks = createLocks({ space, log: runtime.log, runtime });
@@ -81,6 +89,7 @@ export class EmbeddedShop extends Shop {
         orderIdBlock: ORDER_ID_BLOCK,
         locks,
         life,
+        room,
         likes: new DirectLikes(
           {
             setLike: (request) => this.watched(ledger.likes.setLike(request)),

@@ -1,4 +1,5 @@
 import { RetryableError, unavailable } from '../base/errors.ts';
+import type { AddressInNetwork } from '../base/fair.ts';
 import { Few } from '../base/few.ts';
 import { type IdKind, IdSequence, isId } from '../base/ids.ts';
 import type { Runtime } from '../base/runtime.ts';
@@ -61,6 +62,7 @@ import {
   type OlderLetter,
 } from '../social/likes/dead-letters.ts';
 import type { Likes } from '../social/likes/likes.ts';
+import type { RoomForWriting } from '../social/room.ts';
 import { AuditView } from '../views/audit.ts';
 import { Board, type HearSale, type SaleEvent } from '../views/board.ts';
 import { DeadLetterList } from '../views/dead-letters.ts';
@@ -111,6 +113,8 @@ export interface ShopParts {
   readonly life: LifeOptions;
   /** How likes are decided. */
   readonly likes: Likes;
+  /** Null: the ledger's disk is not ours. */
+  readonly room: RoomForWriting | null;
 }
 
 export interface RebuildOptions {
@@ -203,8 +207,21 @@ export abstract class Shop {
   readonly #onPlaced: (() => void)[] = [];
 
   protected constructor(parts: ShopParts, runtime: Runtime) {
-    const { ledger, gate, pipe, letters, likeLetters, patience, orderIdBlock, metrics, locks, life, cluster, likes } =
-      parts;
+    const {
+      ledger,
+      gate,
+      pipe,
+      letters,
+      likeLetters,
+      patience,
+      orderIdBlock,
+      metrics,
+      locks,
+      life,
+      cluster,
+      likes,
+      room,
+    } = parts;
     this.runtime = runtime;
     this.#queuedMsMax = patience?.answerWithinMs ?? 0;
     this.ledger = ledger;
@@ -293,6 +310,7 @@ export abstract class Shop {
       peek: (saleId) => this.#seatMaps.peek(saleId),
       seatsOf: async (saleId, has) => (isId(saleId) ? await seatsOf(saleId, has) : null),
       place: (request) => this.#place.place(request),
+      again: (request) => this.#place.again(request),
     });
     this.#reseating = {
       gate,
@@ -344,6 +362,7 @@ export abstract class Shop {
       postIds: ids('post'),
       commentIds: ids('comment', COMMENT_ID_BLOCK),
       auditIds,
+      room,
       living: (work) => this.#living(work),
       watched: (work) => this.watched(work),
     });
@@ -433,6 +452,11 @@ export abstract class Shop {
     } finally {
       if (--this.#placing === 0) for (const resolve of this.#onPlaced.splice(0)) resolve();
     }
+  }
+
+  /** What a repeat of a request gets; null: it is none. Takes nothing new. */
+  placedBefore(request: OrderRequest): Promise<OrderResult | null> {
+    return this.#living(() => this.#orders.again(request));
   }
 
   /** The order without its payment. */
@@ -614,17 +638,13 @@ export abstract class Shop {
 
   // Accounts
 
-  registerAccount(registration: Registration, origin: string | null): Promise<Registered> {
-    return this.#living(() => this.#accounts.register(registration, origin));
+  registerAccount(registration: Registration, from: AddressInNetwork, origin: string | null): Promise<Registered> {
+    return this.#living(() => this.#accounts.register(registration, from, origin));
   }
 
   /** Null: no such account, or another password. */
-  signIn(username: string, password: string): Promise<AccountRecord | null> {
-    return this.#living(() => this.#accounts.signIn(username, password));
-  }
-
-  isRegistered(username: string, email: string): Promise<boolean> {
-    return this.#accounts.isRegistered(username, email);
+  signIn(username: string, password: string, from: AddressInNetwork): Promise<AccountRecord | null> {
+    return this.#living(() => this.#accounts.signIn(username, password, from));
   }
 
   // Sales

@@ -6,8 +6,9 @@ import { type CommentMade, Comments } from '../social/comments.ts';
 import { LikeDesk } from '../social/like-desk.ts';
 import type { LikeOutcome, Likes } from '../social/likes/likes.ts';
 import { MadeOnce } from '../social/made-once.ts';
-import type { ShownComment, ShownPost, SocialReader } from '../social/port.ts';
+import type { Before, ShownComment, ShownPost, SocialReader } from '../social/port.ts';
 import { type PostCreated, Posts } from '../social/posts.ts';
+import type { RoomForWriting } from '../social/room.ts';
 import { SocialPages } from '../views/social-pages.ts';
 
 export interface ShopSocialParts {
@@ -17,11 +18,17 @@ export interface ShopSocialParts {
   readonly postIds: IdSequence;
   readonly commentIds: IdSequence;
   readonly auditIds: IdSequence;
+  /** Null: the disk is somebody else's. */
+  readonly room: RoomForWriting | null;
   /** What has begun is finished before the shop closes, and nothing is begun then. */
   living<T>(work: () => Promise<T>): Promise<T>;
   /** A failure of the ledger here is known everywhere. */
   watched<T>(work: Promise<T>): Promise<T>;
 }
+
+type MayBegin = () => void;
+
+const anyTime: MayBegin = () => undefined;
 
 /**
  * Posts, comments and likes of a shop, wired:
@@ -37,23 +44,29 @@ export class ShopSocial {
   readonly #comments: Comments;
   readonly #likes: LikeDesk;
   readonly #living: ShopSocialParts['living'];
+  readonly #room: RoomForWriting | null;
   readonly #note: (by: Actor, action: string, kind: LikedKind, id: string, buyer: string) => Promise<void>;
 
-  constructor({ runtime, ledger, likes, postIds, commentIds, auditIds, living, watched }: ShopSocialParts) {
+  constructor({ runtime, ledger, likes, postIds, commentIds, auditIds, room, living, watched }: ShopSocialParts) {
     const common = { clock: runtime.clock, ledger: ledger.social, likes, watched };
+    const keys: Pick<Ledger, 'findKey' | 'bindAnswer'> = {
+      findKey: (scope) => watched(ledger.findKey(scope)),
+      bindAnswer: (scope, answer) => watched(ledger.bindAnswer(scope, answer)),
+    };
     this.#living = living;
+    this.#room = room;
     this.#note = async (by, action, kind, id, buyer) => {
       const note = { auditId: await auditIds.next(), by, action, subject: subjectOf(kind, id), detail: { buyer } };
       await watched(ledger.note(note));
     };
     this.#posts = new Posts({
       ...common,
-      once: new MadeOnce({ ledger, ids: postIds }),
+      once: new MadeOnce({ ledger: keys, ids: postIds }),
       changed: (postId) => this.pages.postChanged(postId),
     });
     this.#comments = new Comments({
       ...common,
-      once: new MadeOnce({ ledger, ids: commentIds }),
+      once: new MadeOnce({ ledger: keys, ids: commentIds }),
       changed: (postId, commentId) => this.pages.commentChanged(postId, commentId),
     });
     this.#likes = new LikeDesk({ ledger: ledger.social, likes });
@@ -63,21 +76,25 @@ export class ShopSocial {
 
   // `acting`: the admin who does it for a buyer. It stands in the audit before it is done: a row too many says that somebody tried, one
   // too few would say nothing.
+  // `mayBegin`: called before something new is stored, and not for a repeat; throws if it may not be.
 
   createPost(
     post: { author: string; title: string; content: string },
     call: KeyedCall | null,
     acting: Actor | null = null,
+    mayBegin: MayBegin = anyTime,
   ): Promise<PostCreated> {
-    return this.#living(() =>
-      this.#posts.create(post, call, async (id) => {
-        if (acting !== null) await this.#note(acting, 'post.create', 'post', id, post.author);
-      }),
-    );
+    return this.#living(() => this.#posts.create(post, call, this.#before(acting, 'post', post.author, mayBegin)));
   }
 
-  editPost(postId: string, edit: PostEdit, acting: Actor | null = null): Promise<Changed<ShownPost>> {
+  editPost(
+    postId: string,
+    edit: PostEdit,
+    acting: Actor | null = null,
+    mayBegin: MayBegin = anyTime,
+  ): Promise<Changed<ShownPost>> {
     return this.#living(async () => {
+      await this.#begin(mayBegin);
       await this.#noteChange(acting, 'post.edit', 'post', postId, edit.by);
       return await this.#posts.edit(postId, edit);
     });
@@ -94,16 +111,20 @@ export class ShopSocial {
     comment: { postId: string; parentId: string | null; author: string; content: string },
     call: KeyedCall | null,
     acting: Actor | null = null,
+    mayBegin: MayBegin = anyTime,
   ): Promise<CommentMade> {
-    return this.#living(() =>
-      this.#comments.create(comment, call, async (id) => {
-        if (acting !== null) await this.#note(acting, 'comment.create', 'comment', id, comment.author);
-      }),
-    );
+    const before = this.#before(acting, 'comment', comment.author, mayBegin);
+    return this.#living(() => this.#comments.create(comment, call, before));
   }
 
-  editComment(commentId: string, edit: CommentEdit, acting: Actor | null = null): Promise<Changed<ShownComment>> {
+  editComment(
+    commentId: string,
+    edit: CommentEdit,
+    acting: Actor | null = null,
+    mayBegin: MayBegin = anyTime,
+  ): Promise<Changed<ShownComment>> {
     return this.#living(async () => {
+      await this.#begin(mayBegin);
       await this.#noteChange(acting, 'comment.edit', 'comment', commentId, edit.by);
       return await this.#comments.edit(commentId, edit);
     });
@@ -127,6 +148,20 @@ export class ShopSocial {
       await this.#noteChange(acting, liked ? 'like.set' : 'like.take_back', kind, id, user);
       return await this.#likes.set(kind, id, user, liked);
     });
+  }
+
+  #before(acting: Actor | null, kind: LikedKind, author: string, mayBegin: MayBegin): Before {
+    return {
+      begin: () => this.#begin(mayBegin),
+      note: async (id) => {
+        if (acting !== null) await this.#note(acting, `${kind}.create`, kind, id, author);
+      },
+    };
+  }
+
+  async #begin(mayBegin: MayBegin): Promise<void> {
+    await this.#room?.mustBeEnough();
+    mayBegin();
   }
 
   /** Of something that is not there nothing is noted: the change will be refused. */

@@ -1,11 +1,30 @@
 import { BlockList, isIP, isIPv4, isIPv6 } from 'node:net';
 import type { FastifyRequest } from 'fastify';
+import type { AddressInNetwork } from '../base/fair.ts';
 
 /**
  * The key that per-address limits count by. An IPv6 subscriber owns a whole /64: if each of its 2^64 addresses counted
  * separately, it would have no limit at all. IPv4 mapped to IPv6 (`::ffff:1.2.3.4`, from a dual-stack socket) counts as IPv4.
  */
 export function addressKey(ip: string): string {
+  return keyOf(ip, 4);
+}
+
+/**
+ * As `addressKey`, for limits on all addresses that somebody may own: of IPv6 the /48. A site may have all of it, most subscribers
+ * have a /56, and some networks give each of many subscribers a /64 of it: a limit by this key is wider than that of an address.
+ */
+export function networkKey(ip: string): string {
+  return keyOf(ip, 3);
+}
+
+/** Whose place in a queue a request takes. */
+export function inNetwork(ip: string): AddressInNetwork {
+  return { network: networkKey(ip), address: addressKey(ip) };
+}
+
+/** `length`: how many parts of 16 bits an IPv6 address is cut to. */
+function keyOf(ip: string, length: number): string {
   if (!ip.includes(':')) return ip;
   const [address] = ip.split('%', 1) as [string];
   const mapped = /^::ffff:(\d+\.\d+\.\d+\.\d+)$/i.exec(address)?.[1];
@@ -22,9 +41,9 @@ export function addressKey(ip: string): string {
     parts.push(...after);
   }
   return `${parts
-    .slice(0, 4)
+    .slice(0, length)
     .map((part) => Number.parseInt(part, 16).toString(16))
-    .join(':')}::/64`;
+    .join(':')}::/${16 * length}`;
 }
 
 const LOCAL = new BlockList();

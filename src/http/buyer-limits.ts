@@ -1,6 +1,7 @@
 import type { Clock } from '../base/clock.ts';
 import { LIMIT_DEFAULT, LIMIT_MAX } from '../contract/schemas.ts';
 import type { HttpOptions } from './context.ts';
+import { DayBudget } from './day-budget.ts';
 import { HttpProblem } from './problem.ts';
 import { RateLimit } from './rate-limit.ts';
 
@@ -28,6 +29,13 @@ export function readsOfList(limit: unknown): number {
  */
 export class BuyerLimits {
   readonly #limits: Readonly<Record<keyof typeof DETAILS, RateLimit>>;
+  /**
+   * Orders that were placed. Each leaves a row for ever and, with a key, an entry in the gate for 24 hours, also when it is cancelled
+   * at once and its units are free again: the limit of a sale does not bound that.
+   */
+  readonly #placed: DayBudget;
+  /** Texts and their characters. */
+  readonly #writing: DayBudget;
 
   constructor(clock: Clock, options: HttpOptions) {
     this.#limits = {
@@ -36,6 +44,8 @@ export class BuyerLimits {
       social: new RateLimit(clock, options.rateLimitBuyerWrites),
       reads: new RateLimit(clock, options.rateLimitBuyerReads),
     };
+    this.#placed = new DayBudget(clock, options.ordersPerDay);
+    this.#writing = new DayBudget(clock, options.postsPerDay, options.writingCharsPerDay);
   }
 
   /**
@@ -46,6 +56,42 @@ export class BuyerLimits {
     if (buyer === null) return;
     const waitSeconds = this.#limits[kind].take(buyer, cost);
     if (waitSeconds === 0) return;
-    throw new HttpProblem('rate_limited', DETAILS[kind], undefined, { 'retry-after': String(waitSeconds) });
+    throw tooMuch(DETAILS[kind], waitSeconds);
   }
+
+  /** The refusal of another order of a buyer who has placed too many; null: one more may be placed. */
+  tooManyPlaced(buyer: string): HttpProblem | null {
+    const waitSeconds = this.#placed.waitSeconds(buyer, 1);
+    return waitSeconds === 0
+      ? null
+      : tooMuch('this buyer has placed as many orders as may be in 24 hours', waitSeconds);
+  }
+
+  placed(buyer: string): void {
+    this.#placed.spend(buyer, 1);
+  }
+
+  /**
+   * Runs what stores a text of so many characters, and counts it unless that fails. It calls `mayBegin` before it stores anything,
+   * which throws 429 if the author has written too much. A repeat of what is stored does not call it, and costs nothing.
+   */
+  async write<T>(author: string, chars: number, store: (mayBegin: () => void) => Promise<T>): Promise<T> {
+    let isCounted = false;
+    const mayBegin = (): void => {
+      const waitSeconds = this.#writing.waitSeconds(author, 1, chars);
+      if (waitSeconds > 0) throw tooMuch('this buyer has written as much as may be written in 24 hours', waitSeconds);
+      this.#writing.spend(author, 1, chars);
+      isCounted = true;
+    };
+    try {
+      return await store(mayBegin);
+    } catch (error) {
+      if (isCounted) this.#writing.spend(author, -1, -chars);
+      throw error;
+    }
+  }
+}
+
+function tooMuch(detail: string, waitSeconds: number): HttpProblem {
+  return new HttpProblem('rate_limited', detail, undefined, { 'retry-after': String(waitSeconds) });
 }

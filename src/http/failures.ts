@@ -68,6 +68,41 @@ export class Failures {
   }
 }
 
+/** How often something happened lately for each key, up to a number. */
+export class Lately {
+  readonly #clock: Clock;
+  readonly #max: number;
+  readonly #withinMs: number;
+  /** When it happened, at most `max` times, the oldest first. */
+  readonly #times = new Map<string, number[]>();
+
+  constructor(clock: Clock, max: number, withinMs: number) {
+    this.#clock = clock;
+    this.#max = max;
+    this.#withinMs = withinMs;
+  }
+
+  add(key: string): void {
+    const times = [...this.#of(key), this.#clock.monotonic()];
+    remember(this.#times, key, times.slice(-this.#max));
+  }
+
+  /** How long until it may happen once more; 0: now. `held`: so many may be about to happen. */
+  waitMs(key: string, held: number): number {
+    const times = this.#of(key);
+    const tooMany = times.length + held + 1 - this.#max;
+    if (tooMany <= 0) return 0;
+    const first = times[tooMany - 1];
+    // If those under way do not happen, somebody else may try.
+    return first === undefined ? 1000 : first + this.#withinMs - this.#clock.monotonic();
+  }
+
+  #of(key: string): number[] {
+    const sinceMs = this.#clock.monotonic() - this.#withinMs;
+    return (this.#times.get(key) ?? []).filter((atMs) => atMs > sinceMs);
+  }
+}
+
 /** Keys that were right lately. */
 export class Trusted {
   readonly #clock: Clock;

@@ -9,8 +9,14 @@ const IN_FLIGHT = Symbol('doorbuster.in-flight');
 type Counted = IncomingMessage & { [IN_FLIGHT]?: boolean };
 
 /**
+ * Commits excuse at most so much of one delay. A group commit takes milliseconds, on a slow disk tenths of a second. Whoever has to
+ * wait longer than this for commits waits in any case, whatever the loop is busy with.
+ */
+const EXCUSED_MS_MAX = 1000;
+
+/**
  * Decides when to refuse early, by two signs: too many requests in flight, and a late event loop. The embedded ledger commits
- * on the event loop, which delays it by design, so that time is subtracted: it is work, not overload.
+ * on the event loop, which delays it by design, so that time is subtracted up to a bound: it is work, not overload.
  */
 export class Overload {
   #inFlight = 0;
@@ -28,7 +34,8 @@ export class Overload {
     this.#stop = runtime.timers.every(SAMPLE_EVERY_MS, () => {
       const nowMs = runtime.clock.monotonic();
       const nowBlockedMs = blockedMs();
-      const lateMs = Math.max(nowMs - lastMs - SAMPLE_EVERY_MS - (nowBlockedMs - lastBlockedMs), 0);
+      const excusedMs = Math.min(nowBlockedMs - lastBlockedMs, EXCUSED_MS_MAX);
+      const lateMs = Math.max(nowMs - lastMs - SAMPLE_EVERY_MS - excusedMs, 0);
       // The smaller of two delays in a row: a single late tick may be a garbage collection or the start-up.
       this.#delayMs = Math.min(lateMs, lastLateMs);
       lastMs = nowMs;

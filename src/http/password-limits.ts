@@ -1,7 +1,7 @@
 import type { Clock } from '../base/clock.ts';
 import type { Logger } from '../base/logger.ts';
-import { addressKey, isLocalAddress } from './address.ts';
-import { Failures, Trusted } from './failures.ts';
+import { addressKey, isLocalAddress, networkKey } from './address.ts';
+import { Failures, Lately, Trusted } from './failures.ts';
 import { HttpProblem } from './problem.ts';
 
 interface Bounds {
@@ -17,8 +17,17 @@ interface Bounds {
 const OF_NAME: Bounds = { free: 5, pauseMsMax: 30_000, forgetMs: 15 * 60_000 };
 /** Of one address, for whatever accounts. Many people may share an address. */
 const OF_ADDRESS: Bounds = { free: 20, pauseMsMax: 15_000, forgetMs: 5 * 60_000 };
+/**
+ * Of one IPv6 network, for whatever accounts: the free tries of an address times all addresses of a network would be no limit. Thousands
+ * may share it, so its pauses are short.
+ */
+const OF_NETWORK: Bounds = { free: 100, pauseMsMax: 1000, forgetMs: 5 * 60_000 };
+/** Sign-ins of one account that succeed: a right password costs a hash, too. */
+const SIGNED_IN = { max: 10, withinMs: 60_000 };
 /** Registrations of one address, successful or not: a refused one tells whether a name or an address is taken. */
 const REGISTRATIONS: Bounds = { free: 20, pauseMsMax: 60_000, forgetMs: 3600_000 };
+
+const NETWORK_REGISTRATIONS: Bounds = { free: 100, pauseMsMax: 5000, forgetMs: 3600_000 };
 
 const PAUSE_MS = 1000;
 
@@ -27,7 +36,7 @@ const PAUSE_MS = 1000;
  * the pause gets 429 with Retry-After and costs no hash, and after the pause one try at a time is judged.
  *
  * A name that does not exist is limited like one that does. Nobody can lock the owner of an account out: at the address of a sign-in
- * that succeeded in the last 24 hours the limit of the name does not apply. At any other address the owner has to wait while somebody
+ * that succeeded in the last 24 hours the limits of the name and of the network do not apply. At any other address the owner has to wait while somebody
  * guesses, and for at most half a minute after that. Local addresses have no limit of their own and are never excepted from that of
  * the name, since one of them may be a proxy that hides its clients.
  */
@@ -35,7 +44,10 @@ export class PasswordLimits {
   readonly #log: Pick<Logger, 'warn'>;
   readonly #names: Pauses;
   readonly #addresses: Pauses;
+  readonly #networks: Pauses;
+  readonly #signedIn: Lately;
   readonly #registrations: Pauses;
+  readonly #networkRegistrations: Pauses;
   /** Address and name of sign-ins that succeeded. */
   readonly #trusted: Trusted;
 
@@ -44,7 +56,10 @@ export class PasswordLimits {
     this.#log = log;
     this.#names = new Pauses(clock, OF_NAME);
     this.#addresses = new Pauses(clock, OF_ADDRESS);
+    this.#networks = new Pauses(clock, OF_NETWORK);
+    this.#signedIn = new Lately(clock, SIGNED_IN.max, SIGNED_IN.withinMs);
     this.#registrations = new Pauses(clock, REGISTRATIONS);
+    this.#networkRegistrations = new Pauses(clock, NETWORK_REGISTRATIONS);
     this.#trusted = new Trusted(clock);
   }
 
@@ -54,14 +69,17 @@ export class PasswordLimits {
     const pair = `${from} ${name}`;
     const counted: [Pauses, string][] = [[this.#names, name]];
     const isLocal = isLocalAddress(address);
-    if (!isLocal) counted.push([this.#addresses, from]);
+    if (!isLocal) counted.push([this.#addresses, from], ...ofNetwork(this.#networks, address));
     const isTrusted = this.#trusted.has(pair);
-    const bounding = counted.filter(([pauses]) => !isTrusted || pauses !== this.#names);
-    refuse(Math.max(0, ...bounding.map(([pauses, key]) => pauses.waitMs(key))), 'too many wrong passwords');
+    const bounding = counted.filter(([pauses]) => !isTrusted || pauses === this.#addresses);
+    refuse(longest(bounding), 'too many wrong passwords');
+    // Those that are being judged may succeed, too.
+    refuse(this.#signedIn.waitMs(name, this.#names.held(name)), 'too many sign-ins of this account');
     for (const [pauses, key] of counted) pauses.begin(key);
     try {
       const result = await judge();
       if (result !== null) {
+        this.#signedIn.add(name);
         // A local address may stand for everybody behind a proxy.
         if (!isLocal) this.#trusted.add(pair);
         return result;
@@ -78,18 +96,30 @@ export class PasswordLimits {
   /** Runs a registration, which counts unless `work` says otherwise. Throws 429 instead while the address pauses. */
   async register<T>(address: string, work: () => Promise<{ result: T; counts: boolean }>): Promise<T> {
     if (isLocalAddress(address)) return (await work()).result;
-    const key = addressKey(address);
-    const pauses = this.#registrations;
-    refuse(pauses.waitMs(key), 'too many registrations from this address');
-    pauses.begin(key);
+    const counted: [Pauses, string][] = [
+      [this.#registrations, addressKey(address)],
+      ...ofNetwork(this.#networkRegistrations, address),
+    ];
+    refuse(longest(counted), 'too many registrations from this address');
+    for (const [pauses, key] of counted) pauses.begin(key);
     try {
       const { result, counts } = await work();
-      if (counts) pauses.failed(key);
+      if (counts) for (const [pauses, key] of counted) pauses.failed(key);
       return result;
     } finally {
-      pauses.end(key);
+      for (const [pauses, key] of counted) pauses.end(key);
     }
   }
+}
+
+/** Nothing for an address that is all there is of its network: of IPv4. */
+function ofNetwork(pauses: Pauses, address: string): [Pauses, string][] {
+  const network = networkKey(address);
+  return network === addressKey(address) ? [] : [[pauses, network]];
+}
+
+function longest(counted: readonly [Pauses, string][]): number {
+  return Math.max(0, ...counted.map(([pauses, key]) => pauses.waitMs(key)));
 }
 
 function refuse(waitMs: number, what: string): void {
@@ -121,6 +151,11 @@ class Pauses {
     if (failures >= free && leftMs > 0) return leftMs;
     // Those that are being judged may fail, too: without this, a thousand tries at once would all be free.
     return held > 0 && failures + held >= free ? PAUSE_MS : 0;
+  }
+
+  /** Tries that are being judged. */
+  held(key: string): number {
+    return this.#failures.of(key)?.held ?? 0;
   }
 
   begin(key: string): void {

@@ -1,17 +1,17 @@
 import type { AccountRecord } from '../model/account.ts';
 import type { AccountCreated, AccountLedger, AccountWithHash, NewAccount } from './port/accounts.ts';
-import type { Doing } from './webhook-ledger.ts';
+import type { Store } from './store.ts';
 import * as accounts from './works/accounts.ts';
 
 export class AccountBook implements AccountLedger {
-  readonly #on: Doing;
+  readonly #on: Store;
 
-  constructor(doing: Doing) {
-    this.#on = doing;
+  constructor(store: Store) {
+    this.#on = store;
   }
 
   createAccount(account: NewAccount): Promise<AccountCreated> {
-    return this.#on.change(() => accounts.createAccount(account));
+    return this.#on.changeShared(() => accounts.createAccount(account));
   }
 
   accountByName(username: string): Promise<AccountWithHash | null> {

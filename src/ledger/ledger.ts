@@ -478,7 +478,7 @@ export class StoredLedger<S extends Store = Store> implements Ledger {
   }
 
   async note(note: AuditNote): Promise<void> {
-    await this.store.change(() => audit.writeNote(note));
+    await this.store.changeShared(() => audit.writeNote(note));
   }
 
   async audit(filter: { subject?: string }, page: Page): Promise<AuditEntry[]> {

@@ -10,6 +10,7 @@ import type {
   Liked,
   Liker,
   LikerPage,
+  LikesOf,
   NewComment,
   NewPost,
   PostEdit,
@@ -50,11 +51,11 @@ export class SocialBook implements SocialLedger {
   }
 
   editPost(postId: string, edit: PostEdit): Promise<Changed<PostRecord>> {
-    return this.#on.change(() => posts.editPost(postId, edit, this.#on.dialect));
+    return this.#on.changeShared(() => posts.editPost(postId, edit, this.#on.dialect));
   }
 
   deletePost(postId: string, by: string): Promise<Changed<PostRecord>> {
-    return this.#on.change(() => posts.deletePost(postId, by, this.#on.dialect));
+    return this.#on.changeShared(() => posts.deletePost(postId, by, this.#on.dialect));
   }
 
   createComment(comment: NewComment): Promise<CommentCreated> {
@@ -74,11 +75,11 @@ export class SocialBook implements SocialLedger {
   }
 
   editComment(commentId: string, edit: CommentEdit): Promise<Changed<CommentRecord>> {
-    return this.#on.change(() => comments.editComment(commentId, edit, this.#on.dialect));
+    return this.#on.changeShared(() => comments.editComment(commentId, edit, this.#on.dialect));
   }
 
   deleteComment(commentId: string, by: string): Promise<Changed<CommentRecord>> {
-    return this.#on.change(() => comments.deleteComment(commentId, by, this.#on.dialect));
+    return this.#on.changeShared(() => comments.deleteComment(commentId, by, this.#on.dialect));
   }
 
   async likedAmong(pairs: readonly Pair[]): Promise<boolean[]> {
@@ -89,7 +90,7 @@ export class SocialBook implements SocialLedger {
     return this.#on.look(() => likes.likersOf(subject, page));
   }
 
-  likesOf(user: string, kind: LikedKind, page: LikerPage): Promise<{ id: string; atMs: number }[]> {
+  likesOf(user: string, kind: LikedKind, page: LikerPage): Promise<LikesOf> {
     return this.#on.look(() => likes.likesOf(user, kind, page));
   }
 

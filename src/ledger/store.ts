@@ -24,6 +24,11 @@ export interface Store {
    * another transaction it starts again, with fresh work from `work`. Work awaits nothing but its own rounds.
    */
   change<T>(work: () => Work<T>): Promise<T>;
+  /**
+   * As `change`, for changes that buyers or anybody may ask for in any number. Where a commit is a disk write on the event loop
+   * (SQLite), those of one turn share it; one for each would hold up every order.
+   */
+  changeShared<T>(work: () => Work<T>): Promise<T>;
   /** Work that only reads, or whose every statement is right by itself. */
   look<T>(work: () => Work<T>): Promise<T>;
   /** As `change`, for work that deletes rows after it has seen that nothing refers to them. */

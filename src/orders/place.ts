@@ -160,6 +160,13 @@ export class PlaceOrder {
     return this.#refuse(verdict, request, fingerprint);
   }
 
+  /** What a repeat gets, if an earlier request with its key was admitted; null: none was, as far as gate and ledger know. */
+  async again(asked: PlaceRequest): Promise<PlaceResult | null> {
+    const request = scoped(asked);
+    const fingerprint = fingerprintOf(request);
+    return (await this.#boundInGate(request, fingerprint)) ?? (await this.#boundInLedger(request, fingerprint));
+  }
+
   /** The audit row's id goes with the order, so that however often the order is delivered, both are written once. */
   async #placedBy(by: Actor): Promise<PlacedBy> {
     const { runtime, auditIds, patience } = this.#on;

@@ -26,6 +26,7 @@ export interface SeatOrdersDependencies {
   /** Null: there is no such sale. `has`: whether the kept maps have what is asked for. */
   seatsOf(saleId: string, has: (seats: SaleSeats) => boolean): Promise<SaleSeats | null>;
   place(request: PlaceRequest): Promise<PlaceResult>;
+  again(request: PlaceRequest): Promise<PlaceResult | null>;
 }
 
 const NOT_FOUND: OrderResult = { ok: false, code: 'not_found' };
@@ -41,30 +42,42 @@ export class SeatOrders {
     this.#on = dependencies;
   }
 
-  async place({ itemCode, quantity, seats: names, together, ...rest }: OrderRequest): Promise<OrderResult> {
+  async place(request: OrderRequest): Promise<OrderResult> {
+    return await this.#with<never>(request, (wanted) => this.#on.place(wanted));
+  }
+
+  /** What a repeat gets; null: it is none. */
+  again(request: OrderRequest): Promise<OrderResult | null> {
+    return this.#with<null>(request, (wanted) => this.#on.again(wanted));
+  }
+
+  async #with<None extends null>(
+    { itemCode, quantity, seats: names, together, ...rest }: OrderRequest,
+    run: (request: PlaceRequest) => Promise<PlaceResult | None>,
+  ): Promise<OrderResult | None> {
     const { saleId } = rest;
     if (names !== undefined) {
       const wish = await this.#named(saleId, names, { itemCode, quantity, together });
       if ('ok' in wish) return wish;
       const { item, seats } = wish;
-      return this.#placed({ ...rest, itemCode: item.code, quantity: seats.length, seats }, item);
+      return this.#done(item, { ...rest, itemCode: item.code, quantity: seats.length, seats }, run);
     }
     if (itemCode === undefined) return invalid('/item', 'is missing');
     const request = { ...rest, itemCode, quantity: quantity ?? 1 };
     if (together === true) {
       const sale = await this.#saleWith(saleId, itemCode);
       const item = sale?.coded(itemCode);
-      if (item) return this.#placed({ ...request, seats: 'together' }, item);
+      if (item) return this.#done(item, { ...request, seats: 'together' }, run);
       return sale?.isCounted(itemCode) ? invalid('/together', 'this item has no numbered seats') : NOT_FOUND;
     }
     let item = this.#on.peek(saleId)?.coded(itemCode);
     if (!item) {
-      const placed = await this.#on.place(request);
-      if (placed.ok || placed.code !== 'not_found') return placed as OrderResult;
+      const placed = await run(request);
+      if (placed === null || placed.ok || placed.code !== 'not_found') return placed as OrderResult | None;
       item = (await this.#saleWith(saleId, itemCode))?.coded(itemCode);
       if (!item) return NOT_FOUND;
     }
-    return this.#placed({ ...request, seats: 'any' }, item);
+    return this.#done(item, { ...request, seats: 'any' }, run);
   }
 
   #saleWith(saleId: string, itemCode: string): Promise<SaleSeats | null> {
@@ -94,9 +107,13 @@ export class SeatOrders {
     return unknown.length > 0 || one === undefined ? NOT_FOUND : one;
   }
 
-  async #placed(request: PlaceRequest, item: SeatedItem): Promise<OrderResult> {
-    const placed = await this.#on.place(request);
-    if (placed.ok || placed.code !== 'seat_taken') return placed;
+  async #done<None extends null>(
+    item: SeatedItem,
+    request: PlaceRequest,
+    run: (request: PlaceRequest) => Promise<PlaceResult | None>,
+  ): Promise<OrderResult | None> {
+    const placed = await run(request);
+    if (placed === null || placed.ok || placed.code !== 'seat_taken') return placed as OrderResult | None;
     // The map was there before the order: it need not be read for this.
     const sale = await this.#on.seatsOf(request.saleId, (seats) => seats.item(item.id) !== null);
     return { ok: false, code: 'seat_taken', seats: sale === null ? [] : sale.names(item.id, placed.seats) };

@@ -14,7 +14,7 @@ import { subjectOf } from '../model/like.ts';
 import type { CommentRecord } from '../model/social.ts';
 import type { Likes, PageMark } from './likes/likes.ts';
 import type { MadeOnce } from './made-once.ts';
-import type { ShownComment } from './port.ts';
+import type { Before, ShownComment } from './port.ts';
 
 export type CommentMade =
   | { readonly outcome: 'ok'; readonly comment: ShownComment; readonly replayed: boolean }
@@ -43,17 +43,17 @@ export class Comments {
     this.#on = dependencies;
   }
 
-  /** A repeat with the same key gets the comment as it was made, whatever has become of it since. `note`: called before it is made. */
+  /** A repeat with the same key gets the comment as it was made, whatever has become of it since. */
   async create(
     comment: { postId: string; parentId: string | null; author: string; content: string },
     call: KeyedCall | null,
-    note: (commentId: string) => Promise<void>,
+    before: Before,
   ): Promise<CommentMade> {
     const { postId, parentId, author, content } = comment;
     if (!isId(postId)) return { outcome: 'not_found', what: 'post' };
     if (parentId !== null && !isId(parentId)) return { outcome: 'not_found', what: 'parent' };
     const { ledger, once, watched, changed } = this.#on;
-    const claimed = await watched(once.claim(call));
+    const claimed = await once.claim(call, before.begin);
     if (claimed.outcome !== 'ok') return claimed;
     const { id } = claimed;
     const again = async (): Promise<CommentMade | null> => {
@@ -62,7 +62,7 @@ export class Comments {
     };
     const earlier = claimed.mayExist ? await again() : null;
     if (earlier !== null) return earlier;
-    await note(id);
+    await before.note(id);
     try {
       const made = await watched(ledger.createComment({ id, postId, parentId, author, content }));
       if (made.outcome === 'not_found') return { outcome: 'not_found', what: 'post' };

@@ -1,5 +1,5 @@
 import { isId } from '../base/ids.ts';
-import type { Liker, LikerPage, SocialLedger } from '../ledger/port.ts';
+import type { Liker, LikerPage, LikesOf, SocialLedger } from '../ledger/port.ts';
 import { type LikedKind, subjectOf } from '../model/like.ts';
 import type { LikeOutcome, Likes } from './likes/likes.ts';
 
@@ -37,7 +37,7 @@ export class LikeDesk {
   }
 
   /** What a user likes, the newest first. */
-  async likesOf(user: string, kind: LikedKind, page: LikerPage): Promise<{ id: string; atMs: number }[]> {
+  async likesOf(user: string, kind: LikedKind, page: LikerPage): Promise<LikesOf> {
     return await this.#on.ledger.likesOf(user, kind, page);
   }
 }

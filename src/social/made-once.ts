@@ -26,11 +26,13 @@ export class MadeOnce {
     this.#on = dependencies;
   }
 
-  async claim(call: KeyedCall | null): Promise<ClaimedId> {
+  /** `mayBegin` is called before anything new is stored, and not for a repeat; it throws if it may not be made. */
+  async claim(call: KeyedCall | null, mayBegin: () => Promise<void>): Promise<ClaimedId> {
     const { ledger, ids } = this.#on;
+    const earlier = call && (await ledger.findKey(call));
+    if (call !== null && earlier !== null) return boundTo(call, earlier, null);
+    await mayBegin();
     if (call === null) return { outcome: 'ok', id: await ids.next(), mayExist: false };
-    const earlier = await ledger.findKey(call);
-    if (earlier !== null) return boundTo(call, earlier, null);
     const id = await ids.next();
     await ledger.bindAnswer(call, JSON.stringify({ id }));
     // Of two processes that bind it at the same time one is first, and its id counts.

@@ -1,4 +1,4 @@
-import type { CommentPage, CommentsOf, Liker, LikerPage, Page } from '../ledger/port.ts';
+import type { CommentPage, CommentsOf, Liker, LikerPage, LikesOf, Page } from '../ledger/port.ts';
 import type { LikedKind } from '../model/like.ts';
 import type { CommentRecord, PostRecord } from '../model/social.ts';
 import type { LikeCount } from './likes/likes.ts';
@@ -18,6 +18,14 @@ interface Shown {
   readonly liked: boolean | null;
 }
 
+/** What is done before something new is made. */
+export interface Before {
+  /** Before anything is stored, and not for a repeat. Throws if it may not be made. */
+  readonly begin: () => Promise<void>;
+  /** Before it is stored, once its id is known. */
+  readonly note: (id: string) => Promise<void>;
+}
+
 /** What views read. Null: there is no such post or comment, or it was deleted. */
 export interface SocialReader {
   readonly posts: {
@@ -31,6 +39,6 @@ export interface SocialReader {
   };
   readonly likes: {
     likers(kind: LikedKind, id: string, page: LikerPage): Promise<Liker[] | null>;
-    likesOf(user: string, kind: LikedKind, page: LikerPage): Promise<{ id: string; atMs: number }[]>;
+    likesOf(user: string, kind: LikedKind, page: LikerPage): Promise<LikesOf>;
   };
 }

@@ -5,7 +5,7 @@ import { subjectOf } from '../model/like.ts';
 import type { PostRecord } from '../model/social.ts';
 import type { Likes, PageMark } from './likes/likes.ts';
 import type { MadeOnce } from './made-once.ts';
-import type { ShownPost } from './port.ts';
+import type { Before, ShownPost } from './port.ts';
 
 export type PostCreated =
   | { readonly outcome: 'ok'; readonly post: ShownPost; readonly replayed: boolean }
@@ -30,14 +30,14 @@ export class Posts {
     this.#on = dependencies;
   }
 
-  /** A repeat with the same key gets the post as it was made, whatever has become of it since. `note`: called before it is made. */
+  /** A repeat with the same key gets the post as it was made, whatever has become of it since. */
   async create(
     { author, title, content }: { author: string; title: string; content: string },
     call: KeyedCall | null,
-    note: (postId: string) => Promise<void>,
+    before: Before,
   ): Promise<PostCreated> {
     const { ledger, once, watched, changed } = this.#on;
-    const claimed = await watched(once.claim(call));
+    const claimed = await once.claim(call, before.begin);
     if (claimed.outcome !== 'ok') return claimed;
     const { id } = claimed;
     const again = async (): Promise<PostCreated | null> => {
@@ -46,7 +46,7 @@ export class Posts {
     };
     const earlier = claimed.mayExist ? await again() : null;
     if (earlier !== null) return earlier;
-    await note(id);
+    await before.note(id);
     try {
       const post = await watched(ledger.createPost({ id, author, title, content }));
       changed(id);

@@ -185,9 +185,14 @@ export class SocialPages {
 
   likesOf(user: string, kind: LikedKind, { limit, before }: LikerPage): Promise<Listed<LikedSubject>> {
     return this.#paced(user, async (during) => {
-      const liked = await during(() => this.#from.likes.likesOf(user, kind, { limit: limit + 1, before }));
-      const rows = liked.map((one) => presentLiked(kind, one));
-      return listed(rows, limit, (at) => likeCursor(liked[at]!.atMs, liked[at]!.id));
+      const { rows, next } = await during(() => this.#from.likes.likesOf(user, kind, { limit: limit + 1, before }));
+      const cursorAt = (at: number): string => likeCursor(rows[at]!.atMs, rows[at]!.id);
+      const { data, nextCursor } = listed(
+        rows.map((one) => presentLiked(kind, one)),
+        limit,
+        cursorAt,
+      );
+      return { data, nextCursor: nextCursor ?? (next && likeCursor(next.atMs, next.key)) };
     });
   }
 

@@ -336,12 +336,12 @@ export function socialContract(name: string, make: () => Promise<LifeUnderTest>)
         for (const limit of [1, 3, 4, 5]) {
           const seen = await inPages(
             limit,
-            (before: LikerPage['before']) => social().likesOf('zoe', 'post', { limit, before }),
+            async (before: LikerPage['before']) => (await social().likesOf('zoe', 'post', { limit, before })).rows,
             ({ atMs, id }) => ({ atMs, key: id }),
           );
           expect(idsOf(seen), `pages of ${limit}`).toEqual(mine);
         }
-        expect(await social().likesOf('zoe', 'comment', ALL)).toEqual([]);
+        expect(await social().likesOf('zoe', 'comment', ALL)).toEqual({ rows: [], next: null });
         expect(
           await social().likedAmong(
             [1, 4, 5].flatMap((at) =>
@@ -350,6 +350,27 @@ export function socialContract(name: string, make: () => Promise<LifeUnderTest>)
           ),
         ).toEqual([true, false, false, false, true, false]);
       });
+    });
+
+    it('P10: a page of likes passes by 200 of deleted subjects and no more, and says where to go on', async () => {
+      const posts = await Promise.all(Array.from({ length: 203 }, () => kit.post()));
+      for (const { id } of posts) await kit.like(`post:${id}`, 'zoe');
+      const read = (limit: number, before: LikerPage['before'] = null) =>
+        social().likesOf('zoe', 'post', { limit, before });
+      const whole = await read(201);
+      expect([whole.rows.length, whole.next]).toEqual([201, null]);
+      // The oldest is the only one that is left.
+      const last = await read(201, { atMs: whole.rows[199]!.atMs, key: whole.rows[199]!.id });
+      const [first, ...newer] = last.rows.toReversed().concat(whole.rows.slice(0, 200).toReversed());
+      for (const { id } of newer) await social().deletePost(id, 'ann');
+      expect(newer).toHaveLength(202);
+      const [one, two] = [await read(1), await read(2)];
+      expect(one).toEqual({ rows: [], next: { atMs: newer[1]!.atMs, key: newer[1]!.id } });
+      expect(two).toEqual({ rows: [], next: { atMs: newer[0]!.atMs, key: newer[0]!.id } });
+      expect(await read(1, one.next)).toEqual({ rows: [first], next: null });
+      // Nobody has looked behind the last of them.
+      expect(await read(3)).toEqual({ rows: [first], next: { atMs: first!.atMs, key: first!.id } });
+      expect(await read(4)).toEqual({ rows: [first], next: null });
     });
 
     describe('the check of counts', () => {

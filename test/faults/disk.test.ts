@@ -31,6 +31,34 @@ async function ready({ call }: Pick<TestServer, 'call'>): Promise<boolean> {
   return (await call('GET', '/readyz')).status === 200;
 }
 
+it.runIf(mountable)('P10: on a nearly full disk posts and comments are refused, and orders go on', async () => {
+  const disk = tmpfsDisk(64)!;
+  const server = await startCalmServer({ data: disk.folder, env: ENV });
+  const saleId = await createSale(server, { stock: 100 });
+  const post = async () => {
+    const body = { title: 'Queue', content: 'Long.' };
+    const { status, body: answer } = await server.call('POST', '/v1/posts', { buyer: 'ann', body });
+    return [status, answer.code, answer.id];
+  };
+  const order = async (buyer: string) => {
+    return (await server.call('POST', `/v1/sales/${saleId}/orders`, { buyer, body: { item: 'voucher' } })).status;
+  };
+  const [status, , id] = await post();
+  expect(status).toBe(201);
+  // A twentieth of it is 3.2 MiB.
+  disk.leave(3 * 2 ** 20);
+  await until('posts are refused', 5000, async () => (await post())[0] === 503);
+  expect((await post()).slice(0, 2)).toEqual([503, 'unavailable']);
+  const said = { buyer: 'ann', body: { content: 'Yes.' } };
+  expect((await server.call('POST', `/v1/posts/${id}/comments`, said)).status).toBe(503);
+  const edit = { buyer: 'ann', body: { title: 'New', version: 1 } };
+  expect((await server.call('PATCH', `/v1/posts/${id}`, edit)).status).toBe(503);
+  expect([await order('bob'), await ready(server), await order('cem')]).toEqual([201, true, 201]);
+  expect((await server.call('DELETE', `/v1/posts/${id}`, { buyer: 'ann' })).status).toBe(200);
+  disk.free();
+  await until('posts are taken again', 5000, async () => (await post())[0] === 201);
+});
+
 // The short run tests the crowd on one kind of disk, and the start on both.
 describe.each(disks)('%s', (_, make) => {
   it.runIf(LONG || make === disks[0]![1])(

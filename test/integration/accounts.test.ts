@@ -188,11 +188,13 @@ describe('accounts', () => {
       422,
       'invalid_request',
     );
-    // It is no way around the limit on guesses.
-    const guesses: number[] = [];
-    for (let n = 0; n < 8; n++)
-      guesses.push((await server.register({ ...dan, password: `guess-${n}x` }, { key: 'k' })).status);
-    expect(guesses).toContain(429);
+    // It is no way around the limit on guesses: beyond it even the right password is answered as a wrong one.
+    for (let n = 0; n < 8; n++) {
+      const guess = await server.register({ ...dan, password: `guess-${n}x` }, { key: 'k' });
+      expectProblem(guess, 409, 'username_taken');
+    }
+    expectProblem(await server.register(dan, { key: 'k1' }), 409, 'username_taken');
+    expectProblem(await server.signIn('dan', ANN.password), 429, 'rate_limited');
     expect(
       await shop.boundAnswer({
         caller: 'anyone',
@@ -202,6 +204,25 @@ describe('accounts', () => {
         key: 'k1',
       }),
     ).toBeNull();
+  });
+
+  it('a registration with a key does not tell which e-mail address a username has: neither by its answer nor by its work', async () => {
+    const fay = { username: 'fay', email: 'fay@example.com' };
+    await server.register(fay);
+    let hashes = 0;
+    hasher = { hash: (password) => CHEAP.hash(password), matches: async () => ++hashes < 0 };
+    const guesses = ['fay@example.com', 'other@example.com'];
+    const answers: [number, number][] = [];
+    // More than may be judged for a name, each e-mail address in turn, from ever new addresses.
+    for (let n = 0; n < 16; n++) {
+      hashes = 0;
+      const own = { ...fay, email: guesses[(n >> 2) % 2]!, password: 'a wrong password' };
+      const { status } = await server.register(own, { ...from(`198.51.100.${100 + n}`), key: 'k' });
+      answers.push([status, hashes]);
+    }
+    hasher = CHEAP;
+    expect(answers.slice(0, 5)).toEqual(Array(5).fill([409, 1]));
+    expect(answers.slice(5)).toEqual(Array(11).fill([409, 0]));
   });
 
   describe('what is refused', () => {

@@ -1,5 +1,5 @@
 import { spawnSync } from 'node:child_process';
-import { writeFileSync } from 'node:fs';
+import { truncateSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, afterEach, describe, expect, it, vi } from 'vitest';
 import { main } from '../../src/cli/main.ts';
@@ -85,6 +85,17 @@ describe('doorbuster seats import', () => {
       status: 1,
       stderr: expect.stringMatching(/^doorbuster seats: standard input is not JSON/),
     });
+  });
+
+  it('reads 32 MiB and not a byte more', async () => {
+    const path = file(JSON.stringify(theatre()));
+    // The rest of the file is a hole, and no JSON.
+    truncateSync(path, 32 * 2 ** 20);
+    const full = await inProcess('import', path);
+    expect([full.code, full.stderr]).toEqual([1, expect.stringContaining('is not JSON')]);
+    truncateSync(path, 32 * 2 ** 20 + 1);
+    const beyond = await inProcess('import', path);
+    expect([beyond.code, beyond.stderr]).toEqual([1, expect.stringContaining('is larger than 32 MiB')]);
   });
 
   it('reads a file that begins with a byte order mark', async () => {

@@ -353,6 +353,38 @@ describe('who may', () => {
   });
 });
 
+it('P10: an author’s posts, comments and edits have a budget for the day, which repeats do not use', async () => {
+  const small = await startSocialShop({ http: { postsPerDay: 4, writingCharsPerDay: 20_000 } });
+  const { id } = await small.post('ann');
+  const { id: commentId } = await small.comment('ann', id);
+  const edit = (path: string, body: object) => small.call('PATCH', path, { buyer: 'ann', body });
+  expect((await edit(`/v1/posts/${id}`, { title: 'New', version: 1 })).status).toBe(200);
+  const last = { buyer: 'ann', key: 'k1', body: { title: 'Last', content: 'one' } };
+  const first = await small.call('POST', '/v1/posts', last);
+  expect(first.status).toBe(201);
+  const refused = [
+    await small.call('POST', '/v1/posts', { ...last, key: 'k2' }),
+    await small.call('POST', '/v1/posts', { buyer: 'ann', body: last.body }),
+    await small.call('POST', `/v1/posts/${id}/comments`, { buyer: 'ann', body: { content: 'more' } }),
+    await edit(`/v1/posts/${id}`, { title: 'Newer', version: 2 }),
+    await edit(`/v1/comments/${commentId}`, { content: 'No.', version: 1 }),
+  ];
+  for (const { status, body, headers } of refused) {
+    expect([status, body.code]).toEqual([429, 'rate_limited']);
+    expect(Number(headers.get('retry-after'))).toBeGreaterThan(86_000);
+  }
+  const again = await small.call('POST', '/v1/posts', last);
+  expect([again.status, again.body.id, again.headers.get('idempotent-replayed')]).toEqual([201, first.body.id, 'true']);
+  // Deleting, liking, and what others write go on; so does what an admin does for others.
+  expect((await small.call('DELETE', `/v1/comments/${commentId}`, { buyer: 'ann' })).status).toBe(200);
+  expect((await small.like('ann', `/v1/posts/${id}`)).status).toBe(200);
+  await small.post('bob', { content: 'x'.repeat(9995) });
+  await small.post('bob', { content: 'x'.repeat(9995) });
+  const tooLong = await small.call('POST', `/v1/posts/${id}/comments`, { buyer: 'bob', body: { content: 'x' } });
+  expect(tooLong.status).toBe(429);
+  await small.close();
+});
+
 describe('what anybody reads', () => {
   it('P10: is shared, with an ETag and a second of caching, and not with callers who are known', async () => {
     const { id } = await shop.post('ann');

@@ -101,7 +101,7 @@ export const SEATS: readonly Mutant[] = [
   {
     name: 'seating plan: zones of one name lose the seats that they share',
     file: PLAN,
-    find: 'const section = collides ? toldApart(given, sections) : given;',
+    find: 'const section = collides ? sections.toldApart(given) : given;',
     replace: 'const section = given;',
     tests: PLANS,
   },

@@ -1,4 +1,4 @@
-import { cpSync, existsSync, mkdtempSync, rmSync } from 'node:fs';
+import { cpSync, existsSync, mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { DatabaseSync } from 'node:sqlite';
@@ -13,6 +13,8 @@ const BASE = existsSync('/dev/shm') ? '/dev/shm' : tmpdir();
 
 export interface SqliteUnderTest extends LifeUnderTest {
   ledger: SqliteLedger;
+  /** Commits since the ledger was opened or its log was last emptied: disk writes on the event loop. */
+  commits(): number;
   /** Reads the tables behind the ledger's back. */
   rows(sql: string): Record<string, unknown>[];
 }
@@ -36,6 +38,7 @@ export function sqliteUnderTest(): SqliteUnderTest {
       db.close();
       return found;
     },
+    commits: () => commitsIn(join(folder, `${LEDGER_FILE}-wal`)),
     async change(sql) {
       const db = new DatabaseSync(join(folder, LEDGER_FILE));
       try {
@@ -71,4 +74,16 @@ export function sqliteUnderTest(): SqliteUnderTest {
     },
   };
   return world;
+}
+
+/** A frame of the write-ahead log that ends a transaction says how many pages the database has; the others say 0. */
+function commitsIn(walFile: string): number {
+  const wal = readFileSync(walFile);
+  const frameBytes = 24 + wal.readUInt32BE(8);
+  let commits = 0;
+  for (let at = 32; at + frameBytes <= wal.length; at += frameBytes) {
+    const isOfThisLog = wal.compare(wal, 16, 24, at + 8, at + 16) === 0;
+    if (isOfThisLog && wal.readUInt32BE(at + 4) > 0) commits++;
+  }
+  return commits;
 }

@@ -7,7 +7,7 @@ import { hostsOf, isLoopback } from '../../src/base/loopback.ts';
 import { weaknessOf } from '../../src/base/secrets.ts';
 import { mustBeHere } from '../../src/cli/demo.ts';
 import { mustBeStrong } from '../../src/cli/strong.ts';
-import { addressKey, callerOf, isLocalAddress } from '../../src/http/address.ts';
+import { addressKey, callerOf, isLocalAddress, networkKey } from '../../src/http/address.ts';
 import { HTTP_DEFAULTS } from '../../src/http/context.ts';
 import { createServer } from '../../src/http/server.ts';
 import { manualRuntime } from '../contract/manual.ts';
@@ -55,6 +55,16 @@ describe('addressKey', () => {
     expect(addressKey('2001:db8:0:1::')).toBe(addressKey('2001:db8:0:1:ffff:ffff:ffff:ffff'));
     expect(addressKey('2001:db8:0:1::')).not.toBe(addressKey('2001:db8:0:2::'));
   });
+});
+
+it.each([
+  ['203.0.113.7', '203.0.113.7'],
+  ['::ffff:203.0.113.7', '203.0.113.7'],
+  ['2001:db8:1:2:3:4:5:6', '2001:db8:1::/48'],
+  ['2001:db8::1', '2001:db8:0::/48'],
+  ['unknown', 'unknown'],
+])('%s is in the network %s', (ip, network) => {
+  expect(networkKey(ip)).toBe(network);
 });
 
 it.each([

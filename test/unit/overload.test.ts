@@ -51,6 +51,17 @@ describe('overload', () => {
     expect(overload.reason).toMatch(/late/);
   });
 
+  it('P10: commits excuse a second of a delay and not more', async () => {
+    // 50 ms until the tick, 1 000 ms of commits, and as much beside them as is allowed.
+    for (let tick = 0; tick < 20; tick++) await busy(1150, 1100);
+    expect([overload.delayMs, overload.reason]).toEqual([100, null]);
+    for (let tick = 0; tick < 2; tick++) await busy(1151, 1101);
+    expect(overload.reason).toMatch(/late/);
+    // However long, and although it is nothing but commits.
+    for (let tick = 0; tick < 2; tick++) await busy(46_050, 46_000);
+    expect(overload.reason).toMatch(/45000 ms late/);
+  });
+
   it('a request is in flight until it is answered, and leaves once', () => {
     const requests = [1, 2, 3].map(() => new EventEmitter() as IncomingMessage);
     for (const request of requests.slice(0, 2)) overload.enter(request);

@@ -136,6 +136,71 @@ describe('wrong passwords from one address', () => {
   });
 });
 
+describe('wrong passwords from one IPv6 network', () => {
+  const inNetwork = (n: number): string => `2001:db8:99:${n.toString(16)}::1`;
+
+  it('a hundred from its /64s, then one a second; whoever signed in from there goes on, and so do other networks', async () => {
+    const home = inNetwork(5000);
+    expect(await right(home, 'owner')).toBe('right');
+    expect(await times(100, (n) => wrong(inNetwork(n), `user-${n}`))).toEqual(Array(100).fill('wrong'));
+    expect(await wrong(inNetwork(100), 'user-100')).toBe(1);
+    for (let n = 0; n < 5; n++) {
+      clock.advance(999);
+      expect(await right(inNetwork(101), 'user-101')).toBe(1);
+      clock.advance(1);
+      expect(await wrong(inNetwork(200 + n), `more-${n}`)).toBe('wrong');
+    }
+    expect([await right(home, 'owner'), await right('2001:db8:98::1', 'ben')]).toEqual(['right', 'right']);
+    clock.advance(5 * 60_000);
+    expect(await times(2, (n) => wrong(inNetwork(300 + n), `late-${n}`))).toEqual(['wrong', 'wrong']);
+  });
+
+  it('IPv4 has addresses only: a neighbour’s tries are nobody else’s', async () => {
+    await times(200, (n) => wrong(`203.0.113.${n}`, `user-${n}`));
+    expect(await wrong('203.0.113.201', 'user-201')).toBe('wrong');
+  });
+});
+
+describe('right passwords for one account', () => {
+  const many = (count: number) => times(count, (n) => right(`203.0.113.${n}`));
+
+  it('P10: ten in any minute, from whatever addresses, then 429 until the first of them is a minute old', async () => {
+    expect(await many(9)).toEqual(Array(9).fill('right'));
+    clock.advance(20_000);
+    expect(await many(2)).toEqual(['right', 40]);
+    expect(await right('203.0.113.0'), 'where it succeeded, too').toBe(40);
+    expect(await right('203.0.113.0', 'ben'), 'another account').toBe('right');
+    clock.advance(39_999);
+    expect(await right('203.0.113.0')).toBe(1);
+    clock.advance(1);
+    expect(await many(10)).toEqual([...Array(9).fill('right'), 20]);
+  });
+
+  it('P10: a thousand at once are not all free', async () => {
+    const judging: ((result: string) => void)[] = [];
+    await right('203.0.113.1');
+    const all = Array.from({ length: 1000 }, () =>
+      told(limits.signIn('203.0.113.1', 'ann', () => new Promise<string>((resolve) => void judging.push(resolve)))),
+    );
+    expect(judging).toHaveLength(9);
+    for (const answer of judging) answer('account');
+    expect((await Promise.all(all)).filter((one) => one === 'right')).toHaveLength(9);
+  });
+});
+
+describe('registrations of one IPv6 network', () => {
+  it('a hundred from its /64s, then a pause up to 5 s', async () => {
+    const register = (n: number) =>
+      told(limits.register(`2001:db8:99:${n.toString(16)}::1`, async () => ({ result: 'account', counts: true })));
+    expect(await times(101, register)).toEqual([...Array(100).fill('right'), 1]);
+    for (let n = 0; n < 6; n++) {
+      clock.advance(5000);
+      expect(await register(200 + n)).toBe('right');
+    }
+    expect(await register(300)).toBe(5);
+  });
+});
+
 describe('registrations of one address', () => {
   const register = (from: string, counts = true) =>
     told(limits.register(from, async () => ({ result: 'account', counts })));

@@ -16,6 +16,7 @@ describe('orders on their way to the gate', () => {
   let answer: (request: PlaceRequest) => PlaceResult;
   let known: boolean;
   let looked: number;
+  const again: unknown[] = [];
   let orders: SeatOrders;
 
   beforeEach(() => {
@@ -39,10 +40,26 @@ describe('orders on their way to the gate', () => {
         placed.push(rest);
         return answer(request);
       },
+      again: async ({ seats: wish, quantity }) => {
+        again.push(wish ?? quantity);
+        return null;
+      },
     });
   });
 
   const place = (order: Partial<OrderRequest>) => orders.place({ saleId: '5', buyer: 'b', key: null, ...order });
+
+  it('P5: a repeat is looked for as what it asked for; what was never ordered is none', async () => {
+    again.length = 0;
+    const repeat = (order: Partial<OrderRequest>) => orders.again({ saleId: '5', buyer: 'b', key: 'k', ...order });
+    const [name] = seats.names(seats.items[0]!.id, [1]);
+    expect(await repeat({ seats: [name!] })).toBeNull();
+    expect(await repeat({ itemCode: 'stalls', quantity: 2, together: true })).toBeNull();
+    expect(await repeat({ itemCode: 'stalls', quantity: 2 })).toBeNull();
+    expect(await repeat({ itemCode: 'voucher', quantity: 3 })).toBeNull();
+    expect(again).toEqual([[1], 'together', 'any', 3]);
+    expect(placed).toEqual([]);
+  });
 
   it('a counted item passes, and costs no look at seats', async () => {
     for (const isKnown of [true, false]) {

@@ -1,7 +1,8 @@
 import { describe, expect, it } from 'vitest';
 import { importSeatingPlan, type NoteCode, parseSeatingPlan, type SeatingPlan } from '../../src/cli/seating-plan.ts';
+import { reportOf } from '../../src/cli/seats.ts';
 import { NewSale } from '../../src/contract/schemas.ts';
-import { faults } from '../../src/contract/validate.ts';
+import { faults, firstFault } from '../../src/contract/validate.ts';
 import { buildSeatMap, saleSeatFaults, seatMapFaults, seatName } from '../../src/model/seat-map.ts';
 import { row, seat, stadium, theatre, zone } from '../support/seating-plan.ts';
 
@@ -382,5 +383,51 @@ describe('what is not a seating plan', () => {
   it('an answer of pretix’ API has the plan in its layout', () => {
     const text = JSON.stringify({ id: 1, name: 'Main plan', layout: plan(zone('S', 0, [numbered('A', [1])])) });
     expect(importSeatingPlan(parseSeatingPlan(text))).toMatchObject({ plan: 'Hall', seats: 1 });
+  });
+});
+
+describe('a hostile plan', () => {
+  it('of 20 000 zones and categories that have one name: each gets the next number, without trying all before it', () => {
+    const zones = Array.from({ length: 20_000 }, (_, n) =>
+      zone('Z', 0, [row('1', 0, [seat(1, `A${'!'.repeat(n % 142)}${'?'.repeat(n / 142)}`, 0)])]),
+    );
+    const startedMs = performance.now();
+    const { sections, items, faults: found } = imported({ name: 'Hall', zones });
+    // Each name against all others would be 200 million tries for either.
+    expect(performance.now() - startedMs).toBeLessThan(8000);
+    expect(sections.map(({ section }) => section).slice(0, 3)).toEqual(['Z', 'Z (2)', 'Z (3)']);
+    expect([sections.at(-1)!.section, new Set(sections.map(({ section }) => section)).size]).toEqual([
+      'Z (20000)',
+      20_000,
+    ]);
+    expect([items[1]!.item, items.at(-1)!.item]).toEqual(['a-2', `a-${items.length}`]);
+    expect(found).toEqual([{ path: '/items', message: 'a sale has at most 200 items' }]);
+  });
+
+  it('with a number in front of it that a name already has', () => {
+    const same = (name: string) => zone(name, 0, [row('1', 0, [seat(1, 'A', 0)])]);
+    const { sections } = imported(plan(same('Z'), same('Z (2)'), same('Z'), same('Z'), same('Z (2)')));
+    expect(sections.map(({ section }) => section)).toEqual(['Z', 'Z (2)', 'Z (3)', 'Z (4)', 'Z (2) (2)']);
+  });
+
+  it('with a million faults is left at the first', () => {
+    let looks = 0;
+    const bad = {
+      get name() {
+        looks++;
+        return 1;
+      },
+    };
+    const schema = { type: 'array', items: { type: 'object', properties: { name: { type: 'string' } } } };
+    expect(firstFault(schema, Array(1000).fill(bad))).toEqual({ path: '/0/name', message: 'must be string' });
+    expect(looks).toBeLessThan(10);
+    expect(firstFault(schema, [])).toBeUndefined();
+  });
+
+  it('of 200 000 sections is reported: their names are no arguments of a function', () => {
+    const result = imported(plan(zone('Z', 0, [row('1', 0, [seat(1, 'A', 0)])])));
+    const [section] = result.sections;
+    const report = reportOf('plan.json', { ...result, sections: Array(200_000).fill(section) });
+    expect(report.split('\n').length).toBeGreaterThan(200_000);
   });
 });

@@ -5,7 +5,7 @@ import { isId } from '../../base/ids.ts';
 import { Turn } from '../../base/turn.ts';
 import * as S from '../../contract/schemas.ts';
 import { hasEnded, type OrderStatus } from '../../model/order.ts';
-import type { OrderResult } from '../../orders/seat-orders.ts';
+import type { OrderRequest, OrderResult } from '../../orders/seat-orders.ts';
 import { iso, type Order, presentOrder, type Sale } from '../../views/present.ts';
 import type { OrderingIdentity } from '../auth.ts';
 import { readsOfList } from '../buyer-limits.ts';
@@ -110,7 +110,7 @@ export function orderRoutes(app: FastifyInstance, { shop, auth, streams, buyerLi
     async (request, reply) => {
       const { item, quantity, seats, together } = request.body;
       const who = request[WHO]!;
-      const result = await shop.get().place({
+      const asked: OrderRequest = {
         saleId: request.params.id,
         itemCode: item,
         buyer: who.buyer,
@@ -120,7 +120,11 @@ export function orderRoutes(app: FastifyInstance, { shop, auth, streams, buyerLi
         key: keyOf(request),
         by: who.admin === null ? undefined : actorOf(who, request),
         signal: new Client(request.raw.socket),
-      });
+      };
+      const tooMany = buyerLimits.tooManyPlaced(who.buyer);
+      const result = tooMany === null ? await shop.get().place(asked) : await shop.get().placedBefore(asked);
+      if (result === null) throw tooMany;
+      if (result.ok && !result.replayed) buyerLimits.placed(who.buyer);
       // All refusals of one turn are sent together, like the orders of one commit: a write that wakes a sleeping client
       // costs ten times as much as one that does not (docs/internals/design-notes.md).
       if (!result.ok) await turn.end();

@@ -115,7 +115,9 @@ export function socialRoutes(app: FastifyInstance, context: HttpContext): void {
       const { title, content } = request.body;
       const call = keyed.callOf(request[WHO]!, request, { operation: 'post.create', subject: '' });
       const post = { author: nameOf(request), title, content };
-      const made = await keyed.inTurn(call, () => shop.get().social.createPost(post, call, actingOf(request)));
+      const made = await buyerLimits.write(post.author, title.length + content.length, (mayBegin) =>
+        keyed.inTurn(call, () => shop.get().social.createPost(post, call, actingOf(request), mayBegin)),
+      );
       if (made.outcome !== 'ok') throw new HttpProblem(made.outcome);
       if (made.replayed) reply.header('idempotent-replayed', 'true');
       const shown = presentPost(made.post);
@@ -190,7 +192,10 @@ export function socialRoutes(app: FastifyInstance, context: HttpContext): void {
     },
     async (request) => {
       const edit = { by: nameOf(request), ...request.body };
-      const edited = await shop.get().social.editPost(request.params.id, edit, actingOf(request));
+      const { title = '', content = '' } = request.body;
+      const edited = await buyerLimits.write(edit.by, title.length + content.length, (mayBegin) =>
+        shop.get().social.editPost(request.params.id, edit, actingOf(request), mayBegin),
+      );
       if (edited.outcome === 'ok') return presentPost(edited.record);
       throw refused('post', edited);
     },
@@ -217,7 +222,9 @@ export function socialRoutes(app: FastifyInstance, context: HttpContext): void {
       const { content, parentId = null } = request.body;
       const call = keyed.callOf(request[WHO]!, request, { operation: 'comment.create', subject: postId });
       const comment = { postId, parentId, author: nameOf(request), content };
-      const made = await keyed.inTurn(call, () => shop.get().social.createComment(comment, call, actingOf(request)));
+      const made = await buyerLimits.write(comment.author, content.length, (mayBegin) =>
+        keyed.inTurn(call, () => shop.get().social.createComment(comment, call, actingOf(request), mayBegin)),
+      );
       switch (made.outcome) {
         case 'ok':
           break;
@@ -307,7 +314,9 @@ export function socialRoutes(app: FastifyInstance, context: HttpContext): void {
     },
     async (request) => {
       const edit = { by: nameOf(request), ...request.body };
-      const edited = await shop.get().social.editComment(request.params.id, edit, actingOf(request));
+      const edited = await buyerLimits.write(edit.by, edit.content.length, (mayBegin) =>
+        shop.get().social.editComment(request.params.id, edit, actingOf(request), mayBegin),
+      );
       if (edited.outcome === 'ok') return presentComment(edited.record);
       throw refused('comment', edited);
     },
@@ -401,7 +410,7 @@ export function socialRoutes(app: FastifyInstance, context: HttpContext): void {
       schema: {
         ...buyer,
         tags: ['Likes'],
-        summary: 'List what the caller likes, newest first, as stored in the ledger',
+        summary: 'List what the caller likes, newest first, as stored; a page may be shorter than its limit',
         querystring: S.MyLikesQuery,
         response: { 200: S.listOf(S.LikedSubject), ...problems(...BUYER, 'invalid_request') },
       },

@@ -31,7 +31,7 @@ export interface SocialLedger {
   /** Who likes it, the newest first. */
   likersOf(subject: Subject, page: LikerPage): Promise<Liker[]>;
   /** What a user likes, the newest first; deleted ones are left out. */
-  likesOf(user: string, kind: LikedKind, page: LikerPage): Promise<{ id: string; atMs: number }[]>;
+  likesOf(user: string, kind: LikedKind, page: LikerPage): Promise<LikesOf>;
 
   /**
    * Compares counts with rows for subjects after `after`, at most `limit` (up to 200) of them and fewer where they have many rows, and
@@ -106,6 +106,12 @@ export interface CommentPage {
 export interface LikerPage {
   readonly limit: number;
   readonly before: { readonly atMs: number; readonly key: string } | null;
+}
+
+/** `next`: so many deleted ones were passed by that the page is shorter than it might be; go on here. */
+export interface LikesOf {
+  readonly rows: { readonly id: string; readonly atMs: number }[];
+  readonly next: LikerPage['before'];
 }
 
 export interface Liker {

@@ -1,7 +1,7 @@
 import type { LikedKind, Pair, Subject } from '../../model/like.ts';
 import { partsOf, subjectOf } from '../../model/like.ts';
 import type { LikeBase, LikeRow } from '../port/likes.ts';
-import type { Liker, LikerPage } from '../port/social.ts';
+import type { Liker, LikerPage, LikesOf } from '../port/social.ts';
 import { pairKey } from '../rules/likes.ts';
 import { countOfRow, tablesOf } from './likes.ts';
 import { bounded } from './lists.ts';
@@ -106,19 +106,33 @@ export function* likersOf(subject: Subject, page: LikerPage): Work<Liker[]> {
   });
 }
 
-export function* likesOf(user: string, kind: LikedKind, page: LikerPage): Work<{ id: string; atMs: number }[]> {
+/** Likes of deleted subjects that a page of `likesOf` passes by at most: there may be any number of them. */
+const PASSED_BY_MAX = 200;
+
+export function* likesOf(user: string, kind: LikedKind, page: LikerPage): Work<LikesOf> {
   const { likes, subjects, id } = tablesOf(kind);
   const older = olderThan(page, id, BigInt);
+  const limit = bounded(page.limit);
+  const lookedMax = limit + PASSED_BY_MAX;
   const [found] = yield [
     query(
-      `SELECT l.${id} AS id, l.changed_at FROM ${likes} l JOIN ${subjects} s ON s.id = l.${id} AND s.status = 'live'
-       WHERE l.liker = ? AND l.liked = 1${older.sql} ORDER BY l.changed_at DESC, l.${id} DESC LIMIT ?`,
+      `SELECT l.${id} AS id, l.changed_at, s.status FROM (SELECT l.${id}, l.changed_at FROM ${likes} l
+         WHERE l.liker = ? AND l.liked = 1${older.sql} ORDER BY l.changed_at DESC, l.${id} DESC LIMIT ?) l
+       LEFT JOIN ${subjects} s ON s.id = l.${id} ORDER BY l.changed_at DESC, l.${id} DESC`,
       user,
       ...older.values,
-      bounded(page.limit),
+      lookedMax,
     ),
   ];
-  return found!.rows.map((row) => ({ id: row.id as string, atMs: Number(row.changed_at) }));
+  const looked = found!.rows.map((row) => ({
+    id: row.id as string,
+    atMs: Number(row.changed_at),
+    isLive: row.status === 'live',
+  }));
+  const rows = looked.filter(({ isLive }) => isLive).map(({ id: own, atMs }) => ({ id: own, atMs }));
+  const last = looked.at(-1)!;
+  const isCutShort = rows.length < limit && looked.length === lookedMax;
+  return { rows: rows.slice(0, limit), next: isCutShort ? { atMs: last.atMs, key: last.id } : null };
 }
 
 /** Written so that the time bounds what the index has to be read of. Few rows have the same millisecond. */

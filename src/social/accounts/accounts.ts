@@ -1,5 +1,5 @@
 import { availableParallelism } from 'node:os';
-import { Few } from '../../base/few.ts';
+import { type AddressInNetwork, Fair } from '../../base/fair.ts';
 import type { IdSequence } from '../../base/ids.ts';
 import type { AccountLedger } from '../../ledger/port.ts';
 import {
@@ -19,7 +19,10 @@ import type { PasswordHasher } from './password.ts';
  * which one is left for the event loop: that is where orders are placed.
  */
 const HASHES_MAX = 2;
-/** Registrations and sign-ins that wait for their hash: about three seconds of work. Further ones get 503 at once. */
+/**
+ * Registrations and sign-ins that wait for their hash: about three seconds of work. Further ones get 503 at once, or take the place of
+ * one from an address that has more of them: right passwords cost as much as wrong ones, and anybody may have accounts.
+ */
 const WAITING_MAX = 32;
 
 export interface AccountsDependencies {
@@ -50,7 +53,7 @@ export type Registered =
  */
 export class Accounts {
   readonly #on: AccountsDependencies;
-  readonly #hashes = new Few(
+  readonly #hashes = new Fair(
     Math.max(1, Math.min(HASHES_MAX, availableParallelism() - 1)),
     WAITING_MAX,
     'registrations and sign-ins at once',
@@ -60,13 +63,17 @@ export class Accounts {
     this.#on = dependencies;
   }
 
-  /** `origin`: the address that it came from. */
-  async register({ username, email: given, password }: Registration, origin: string | null): Promise<Registered> {
+  /** `origin`: the address that it came from, for the audit. */
+  async register(
+    { username, email: given, password }: Registration,
+    from: AddressInNetwork,
+    origin: string | null,
+  ): Promise<Registered> {
     const email = storedEmail(given);
     const errors = faultsOf({ username, email, password });
     if (errors.length > 0) return { ok: false, code: 'invalid_request', errors };
     const { ledger, accountIds, auditIds, hasher, watched } = this.#on;
-    return await this.#hashes.run(async () => {
+    return await this.#hashes.run(from, async () => {
       // The insert decides; this saves a hash.
       if ((await watched(ledger.accountByName(username))) !== null) return { ok: false, code: 'username_taken' };
       const passwordHash = await hasher.hash(password);
@@ -77,21 +84,15 @@ export class Accounts {
   }
 
   /** The account, or null: no such account, or another password. The two cannot be told apart by time either. */
-  async signIn(username: string, password: string): Promise<AccountRecord | null> {
+  async signIn(username: string, password: string, from: AddressInNetwork): Promise<AccountRecord | null> {
     const { ledger, hasher, watched } = this.#on;
     // The read waits for its turn, too: a crowd beyond the queue is refused before it reaches the ledger.
-    return await this.#hashes.run(async () => {
+    return await this.#hashes.run(from, async () => {
       const found = await watched(ledger.accountByName(username));
       if (!(await hasher.matches(password, found?.passwordHash ?? null)) || found === null) return null;
       const { passwordHash: _, ...account } = found;
       return account;
     });
-  }
-
-  /** Whether there is an account of this name with this address. */
-  async isRegistered(username: string, email: string): Promise<boolean> {
-    const found = await this.#on.watched(this.#on.ledger.accountByName(username));
-    return found !== null && found.email === storedEmail(email);
   }
 }
 

@@ -55,6 +55,11 @@ export class ServerStore implements Store {
     return await this.#inTransaction(work);
   }
 
+  /** A transaction for each: they run beside each other, and their disk writes are not ours. */
+  changeShared<T>(work: () => Work<T>): Promise<T> {
+    return this.change(work);
+  }
+
   /** An item is referred to by the orders' own numbers only: no constraint has to be looked at. */
   remove<T>(work: () => Work<T>): Promise<T> {
     return this.change(work);

@@ -66,6 +66,10 @@ export class SqliteStore implements Store {
     return this.#transaction(() => this.#steps.do(work()));
   }
 
+  async changeShared<T>(work: () => Work<T>): Promise<T> {
+    return (await this.#small.ask(() => this.#steps.do(work()))) as T;
+  }
+
   /**
    * The item of an order is a foreign key without an index: to delete an item, SQLite would read every order on the event loop. The
    * work has looked for orders by their sale.
@@ -104,10 +108,7 @@ export class SqliteStore implements Store {
 
   together<Q, A>(work: (batch: readonly Q[]) => Work<A[]>, how: Together<Q>): (request: Q) => Promise<A> {
     if (how.as === 'look') return async (request) => (await this.look(() => work([request])))[0]!;
-    return async (request) => {
-      const [answer] = (await this.#small.ask(() => this.#steps.do(work([request])))) as A[];
-      return answer!;
-    };
+    return async (request) => (await this.changeShared(() => work([request])))[0]!;
   }
 
   async probe(): Promise<void> {
