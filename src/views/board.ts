@@ -184,10 +184,11 @@ export class Board {
   /** For public reads: ids that are made up do not reach the ledger as fast as they are asked for. */
   async #readAny(saleId: string): Promise<BoardRow | null> {
     const changes = this.#changes;
-    if (!(await this.exists(saleId))) return null;
-    const found = this.#known.has(saleId)
-      ? await this.#reads.run((during) => this.#readInTime(saleId, during))
-      : await this.#pace.read(() => this.readNow(saleId));
+    let found: BoardRow | null;
+    if (this.#known.has(saleId)) found = await this.#reads.run((during) => this.#readInTime(saleId, during));
+    else if (await this.exists(saleId)) found = await this.#pace.read(() => this.readNow(saleId));
+    // Not remembered once more: however often it is asked for, it is looked for again after a second.
+    else return null;
     if (found === null) this.#miss(saleId, changes);
     return found;
   }

@@ -49,8 +49,8 @@ export const EDGE_SEATS: readonly Mutant[] = [
   {
     name: 'seat orders: together is any',
     file: 'src/orders/seat-orders.ts',
-    find: "seats: 'together' }, item)",
-    replace: "seats: 'any' }, item)",
+    find: "seats: 'together' }, run)",
+    replace: "seats: 'any' }, run)",
     tests: ORDERS,
   },
   {
