@@ -38,7 +38,7 @@ describe('validation', () => {
 
   it('fills in defaults', () => {
     const page = {};
-    expect(compile(S.Page)(page)).toBe(true);
+    expect(compile(S.SalesQuery)(page)).toBe(true);
     expect(page).toEqual({ limit: 50 });
   });
 });
