@@ -8,7 +8,7 @@ import { scriptNamed } from '../src/gate/redis/scripts.ts';
 import { buildSeatMap, encodeSeatMap, type SeatMap } from '../src/model/seat-map.ts';
 import type { SaleSnapshot } from '../src/model/snapshot.ts';
 import { Server } from './locks/server.ts';
-import { median, report } from './support.ts';
+import { report } from './support.ts';
 
 /**
  * Orders for seats in Redis: how long Redis takes for a whole call of 64 orders, from an empty hall to one that is 99 % full, and how
@@ -199,7 +199,7 @@ export async function run(args: string[]): Promise<void> {
         const beside = await theirs(map, new Set(taken));
         // Per order: a call of theirs is one order.
         const ratio = at(beside.us, 0.5) / (at(us, 0.5) / ORDERS);
-        if (map.size === 20_000 && fill < 0.9) ratios.push(ratio);
+        if (map.size === 20_000) ratios.push(ratio);
         rows.push({
           ...{ hall: hall.name, full: `${100 * fill} %`, kind: 'JSON of every seat', 'calls of': 1 },
           ...{ 'p50 µs': at(beside.us, 0.5), 'p99 µs': at(beside.us, 0.99), 'orders/s': Math.round(beside.perSecond) },
@@ -214,20 +214,21 @@ export async function run(args: string[]): Promise<void> {
     ...{ hall: 'counted item', full: '', kind: 'counted', 'calls of': ORDERS, 'p50 µs': at(counted.us, 0.5) },
     ...{ 'p99 µs': at(counted.us, 0.99), 'orders/s': Math.round(counted.perSecond), admitted: '100 %' },
   });
-  const seatRate = median(
-    rows
-      .filter(({ hall, kind }) => hall === HALLS[1]!.name && kind === 'together')
-      .map((row) => row['orders/s'] as number),
-  );
+  // Whatever the hall, its fill and what is asked for: the slowest counts.
+  const rates = rows.filter(({ 'calls of': orders, kind }) => orders === ORDERS && kind !== 'counted');
+  const seatRate = Math.min(...rates.map((row) => row['orders/s'] as number));
   const targets = [
     { target: 'a call of 64 orders ≤ 2 000 µs p99 of Redis, at every fill', value: slowest, met: slowest <= 2000 },
     {
-      target: '≥ 200 × a JSON of every seat, 20 000 seats',
+      target: '≥ 200 × a JSON of every seat, 20 000 seats, at every fill',
       value: Math.round(Math.min(...ratios)),
       met: Math.min(...ratios) >= 200,
     },
     {
-      ...{ target: 'seat orders/s ≥ 0.3 of counted ones', value: Number((seatRate / counted.perSecond).toFixed(2)) },
+      ...{
+        target: 'seat orders/s ≥ 0.3 of counted ones, the slowest',
+        value: Number((seatRate / counted.perSecond).toFixed(2)),
+      },
       met: seatRate / counted.perSecond >= 0.3,
     },
   ];
